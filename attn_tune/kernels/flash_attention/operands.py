@@ -1,0 +1,50 @@
+"""The array half of one flash-attention call, and what the two directions exchange."""
+
+from typing import NamedTuple
+
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+
+class Operands(NamedTuple):
+    """Normalised arrays. Optional ones are None exactly when the problem's flag is off.
+
+    ``bias`` and ``mask`` are 4-D with size 1 where they broadcast (``Problem.bias_dims``). ``sinks`` is float32, one
+    logit a query head. ``dropout`` is three words: seed, first batch index, first query head of this shard, so that a
+    sharded call drops the same weights as a whole one.
+    """
+
+    q: Float[Array, "B T N H"]
+    k: Float[Array, "B S K H"]
+    v: Float[Array, "B S K V"]
+    bias: Float[Array, "_b _n _t _s"] | None = None
+    mask: Bool[Array, "_b _n _t _s"] | None = None
+    q_segments: Int[Array, "B T"] | None = None
+    kv_segments: Int[Array, "B S"] | None = None
+    q_positions: Int[Array, "B T"] | None = None
+    kv_positions: Int[Array, "B S"] | None = None
+    sinks: Float[Array, " N"] | None = None
+    dropout: UInt32[Array, " 3"] | None = None
+
+
+class Residuals(NamedTuple):
+    """What the forward leaves for any kernel's backward.
+
+    ``out`` is the normalised output. ``lse`` is the natural logarithm of the softmax denominator, sinks included;
+    minus infinity for a fully masked row, whose output and gradients are zero.
+    """
+
+    out: Float[Array, "B T N V"]
+    lse: Float[Array, "B N T"]
+
+
+class BackwardInputs(NamedTuple):
+    """Everything a backward reads: ``delta = rowsum(dout * out) - dlse`` in float32 is computed once for all launches.
+
+    The gradient of a logit is ``p * (dp - delta)`` with ``p = exp(logit - lse)`` and ``dp = dout . v`` (FlashAttention-2,
+    arXiv 2307.08691, algorithm 2; the ``dlse`` term is the derivative of the returned log-sum-exp).
+    """
+
+    operands: Operands
+    residuals: Residuals
+    dout: Float[Array, "B T N V"]
+    delta: Float[Array, "B N T"]

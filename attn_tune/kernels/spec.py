@@ -1,0 +1,155 @@
+"""What an op and a kernel declare about themselves. Importing a spec loads neither jax nor triton.
+
+An *op* says what is computed: its problem type, its signature, its inputs, its reference and its cost. A *kernel*
+says how: its configs, its limits and where its code is. Everything that runs on arrays is named by a
+``"module:function"`` path and imported on first use.
+"""
+
+import functools
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attn_tune.schema.device import Device
+from attn_tune.schema.environment import Environment
+from attn_tune.schema.errors import UsageError
+from attn_tune.schema.signature import Field, Signature
+from attn_tune.schema.trial import WHOLE
+
+type Problem = Any
+type Config = Any
+type Outputs = Mapping[str, Any]
+
+
+@functools.cache
+def load(path: str) -> Callable[..., Any]:
+    """Imports ``"package.module:name"``."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Op:
+    """What is computed, with its contract.
+
+    Attributes:
+      name: ``"flash_attention"``.
+      version: the contract's version; raised when old results stop being comparable.
+      directions: ``("fwd", "bwd")``, or ``("fwd",)`` for an op without gradients of its own.
+      fields: the signature's fields, in the order of its text.
+      to_signature, from_signature: between the op's problem type and its signature. What a signature leaves out
+        (softmax scale, the cap's value) is filled with a fixed canonical value by ``from_signature``.
+      flops: ``(problem, direction) -> int``, floating-point operations of the plain algorithm.
+      bytes_moved: ``(problem, direction) -> int``, the fewest bytes to and from device memory.
+      inputs: path of ``(problem, direction, seed) -> inputs``; a pytree of arrays for one call. For ``bwd`` it holds
+        the residuals and the cotangents too.
+      reference: path of ``(problem, direction, inputs) -> {output: array}`` in high precision, sharing no code with
+        any kernel.
+      baseline: path of the same in the working dtype, done plainly: what the dtype itself can do.
+      battery: path of ``(problem) -> tuple[problem, ...]``, small hard variants of a problem (odd lengths, other
+        seeds' shapes, fully masked rows) on which a winner must also be right.
+    """
+
+    name: str
+    version: int
+    directions: tuple[str, ...]
+    fields: tuple[Field, ...]
+    to_signature: Callable[[Problem], Signature]
+    from_signature: Callable[[Signature], Problem]
+    flops: Callable[[Problem, str], int]
+    bytes_moved: Callable[[Problem, str], int]
+    inputs: str
+    reference: str
+    baseline: str
+    battery: str = ""
+    summary: str = ""
+
+    def parse_signature(self, text: str) -> Signature:
+        """Reads a signature of this op.
+
+        Raises:
+          UsageError: the text is malformed or of another op or contract version.
+        """
+        signature = Signature.parse(text, self.fields)
+        if (signature.op, signature.version) != (self.name, self.version):
+            raise UsageError(f"signature {text!r} is not of {self.name}/v{self.version}")
+        return signature
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """The search of one direction of one kernel.
+
+    Attributes:
+      config: the config dataclass of the whole direction.
+      heuristic: ``(problem, device) -> config``, the untuned choice. It must be feasible.
+      candidates: per part, ``(problem, device) -> iterable of distinct configs of that part``. A direction made of one
+        launch has the single part ``""`` whose configs are whole configs. A direction made of several has one entry
+        per launch, named like the field of ``config`` that holds it.
+      infeasible: ``(problem, device, config) -> reason or None``; what can be known before compiling: divisibility,
+        shared memory, registers. Takes a whole config or a part's config.
+      call: path of ``(problem, config, inputs) -> {output: array}`` for the whole direction, on traced or concrete
+        arrays. Outputs a caller drops must cost nothing under jit, so that one part can be timed by itself.
+      outputs: per part, the names of the outputs it alone makes; ``""`` names all.
+    """
+
+    config: type
+    heuristic: Callable[[Problem, Device], Config]
+    candidates: Mapping[str, Callable[[Problem, Device], Iterable[Config]]]
+    call: str
+    outputs: Mapping[str, tuple[str, ...]]
+    infeasible: Callable[[Problem, Device, Config], str | None] = lambda problem, device, config: (
+        None
+    )
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts searched one by one, ``("",)`` for a direction of one launch."""
+        return tuple(self.candidates)
+
+    def whole(self, base: Config, part: str, config: Config) -> Config:
+        """``base`` with one part replaced."""
+        if part == WHOLE:
+            return config
+        import dataclasses
+
+        return dataclasses.replace(base, **{part: config})
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelSpec:
+    """One implementation of an op.
+
+    Attributes:
+      op: the op's name.
+      name: unique within the op; the folder's name.
+      backend: ``triton``, ``pallas_tpu``, ``mosaic_gpu``, ``xla`` or ``cudnn``.
+      searches: per direction; a direction that is absent is not implemented.
+      unsupported: ``(problem, direction, device) -> reason or None``: a sentence that says why this kernel cannot do
+        this problem on this device at all.
+      modules: names of the modules whose source decides the generated code; hashed into the environment.
+      summary: one line for listings.
+    """
+
+    op: str
+    name: str
+    backend: str
+    searches: Mapping[str, Search]
+    unsupported: Callable[[Problem, str, Device], str | None]
+    modules: tuple[str, ...]
+    summary: str = ""
+    entry_point: str = field(default="", compare=False)
+
+    @property
+    def id(self) -> str:
+        """``"op/name"``."""
+        return f"{self.op}/{self.name}"
+
+    def environment(self, base: Environment) -> Environment:
+        """``base`` with this kernel's source hash."""
+        import dataclasses
+
+        from attn_tune.kernels.source import source_hash
+
+        return dataclasses.replace(base, source_hash=source_hash(self.modules))

@@ -1,0 +1,39 @@
+"""The stored nouns: plain frozen dataclasses, standard library only."""
+
+from attn_tune.schema.config import (
+    config_digest as config_digest,
+    config_from_dict as config_from_dict,
+    config_to_dict as config_to_dict,
+    config_to_json as config_to_json,
+)
+from attn_tune.schema.decision import Decision as Decision, Rule as Rule
+from attn_tune.schema.device import Device as Device
+from attn_tune.schema.digest import (
+    canonical_json as canonical_json,
+    digest_json as digest_json,
+    digest_text as digest_text,
+)
+from attn_tune.schema.environment import Environment as Environment, Grade as Grade
+from attn_tune.schema.errors import (
+    AttnTuneError as AttnTuneError,
+    IntegrityError as IntegrityError,
+    NoDataError as NoDataError,
+    StorageError as StorageError,
+    UnsupportedError as UnsupportedError,
+    UsageError as UsageError,
+    unknown_name as unknown_name,
+)
+from attn_tune.schema.signature import (
+    Field as Field,
+    FieldKind as FieldKind,
+    Signature as Signature,
+)
+from attn_tune.schema.trial import (
+    Measurement as Measurement,
+    OutputError as OutputError,
+    Protocol as Protocol,
+    Resources as Resources,
+    Stage as Stage,
+    Status as Status,
+    Trial as Trial,
+)

@@ -1,0 +1,52 @@
+"""A decision: what to run for one problem on one device, and why. Derived from trials; can be rebuilt."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attn_tune.schema.device import Device
+from attn_tune.schema.environment import Environment
+from attn_tune.schema.signature import Signature
+
+
+class Rule(enum.StrEnum):
+    """Why this config.
+
+    ``winner``: beats the incumbent beyond noise and the gain floor. ``tie``: nothing does, the incumbent stays.
+    ``only``: one config was ever right. ``predicted``: compile-only, nothing was measured.
+    """
+
+    WINNER = "winner"
+    TIE = "tie"
+    ONLY = "only"
+    PREDICTED = "predicted"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """The winner for (op, direction, signature, device).
+
+    Times are integer nanoseconds (medians). ``heuristic_ns`` is the untuned config of the same kernel, None when it
+    never ran. ``gain`` is heuristic time over chosen time. ``regret_bound`` bounds chosen time over the best seen,
+    minus one, at 95 %. ``ties`` are digests of configs that cannot be told from the winner. ``worst_error`` is the
+    largest ratio of error to allowed error among the outputs.
+    """
+
+    op: str
+    direction: str
+    signature: Signature
+    device: Device
+    environment: Environment
+    kernel: str
+    config: Mapping[str, Any]
+    rule: Rule
+    median_ns: int | None
+    heuristic_ns: int | None = None
+    gain: float | None = None
+    regret_bound: float | None = None
+    worst_error: float | None = None
+    ties: tuple[str, ...] = ()
+    samples: int = 0
+    trials: int = 0
+    contract: int = 1

@@ -1,0 +1,54 @@
+"""The errors a user can meet. Each message names the thing, the value and the way out."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class AttnTuneError(Exception):
+    """Base class of every error that attn-tune raises on purpose. ``exit_code`` is the command's status."""
+
+    exit_code = 1
+
+
+class UsageError(AttnTuneError, ValueError):
+    """The caller asked for something malformed: a bad name, an impossible shape, a broken TOML file."""
+
+    exit_code = 2
+
+
+class UnsupportedError(AttnTuneError, NotImplementedError):
+    """A kernel cannot do this problem on this device, for the reason given."""
+
+    exit_code = 2
+
+
+class NoDataError(AttnTuneError, LookupError):
+    """Nothing stored answers the question, or the environment to answer it is missing."""
+
+    exit_code = 3
+
+
+class StorageError(AttnTuneError, OSError):
+    """A file cannot be opened, locked or written."""
+
+    exit_code = 4
+
+
+class IntegrityError(AttnTuneError, ValueError):
+    """Stored data is not what it claims to be: wrong format, failed checksum, unknown version."""
+
+    exit_code = 5
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
+    """An error for a name that does not exist, with the near ones.
+
+    Example: ``unknown op 'flash_atention'; did you mean 'flash_attention'?``
+    """
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if near:
+        hint = "did you mean " + " or ".join(repr(n) for n in near) + "?"
+    else:
+        hint = "known: " + ", ".join(known) if known else "none is registered"
+    return UsageError(f"unknown {kind} {name!r}; {hint}")

@@ -1,0 +1,156 @@
+"""A trial: one attempt at one config, and what became of it."""
+
+import enum
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attn_tune.schema.config import config_digest
+from attn_tune.schema.device import Device
+from attn_tune.schema.environment import Environment
+from attn_tune.schema.signature import Signature
+
+DIRECTIONS = ("fwd", "bwd")
+WHOLE = ""
+
+
+class Status(enum.StrEnum):
+    """What became of a trial. Only ``ok`` has a measurement."""
+
+    OK = "ok"
+    INCORRECT = "incorrect"
+    UNSUPPORTED = "unsupported"
+    OUT_OF_RESOURCES = "out_of_resources"
+    COMPILE_ERROR = "compile_error"
+    RUNTIME_ERROR = "runtime_error"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    COMPILED = "compiled"
+    PREDICTED = "predicted"
+
+
+class Stage(enum.StrEnum):
+    """Which step of a sweep a trial belongs to. ``final`` samples are interleaved and may be paired."""
+
+    SEARCH = "search"
+    FINAL = "final"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Protocol:
+    """How a measurement was taken.
+
+    ``timer`` is ``"cupti"``, ``"xplane"`` or ``"host"``; ``flush_l2`` says that the last-level cache was
+    overwritten before each sample; ``calls_per_sample`` launches are averaged into one sample.
+    """
+
+    timer: str
+    warmup: int
+    flush_l2: bool
+    calls_per_sample: int = 1
+    interleaved: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """Raw samples in integer nanoseconds, with the protocol that made them. Everything else is derived.
+
+    Two measurements with the same non-empty ``round_id`` were interleaved: sample ``i`` of one and sample ``i`` of the
+    other were taken in the same round, so they may be paired.
+    """
+
+    samples_ns: tuple[int, ...]
+    protocol: Protocol
+    round_id: str = ""
+
+    def __post_init__(self):
+        if not self.samples_ns or any(s <= 0 for s in self.samples_ns):
+            raise ValueError(f"a measurement needs positive samples, got {self.samples_ns!r}")
+
+    @property
+    def median_ns(self) -> float:
+        """Median of the samples, nanoseconds."""
+        return statistics.median(self.samples_ns)
+
+    @property
+    def min_ns(self) -> int:
+        """Fastest sample, nanoseconds."""
+        return min(self.samples_ns)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutputError:
+    """The error of one output against the high-precision reference.
+
+    ``error`` and ``allowed`` are in the same norm; ``ratio = error / allowed`` and the output passes at ratio <= 1.
+    """
+
+    output: str
+    error: float
+    allowed: float
+
+    @property
+    def ratio(self) -> float:
+        """Error over what is allowed; above 1 is wrong. NaN and infinity count as infinite."""
+        if not math.isfinite(self.error) or not self.allowed > 0:
+            return math.inf
+        return self.error / self.allowed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resources:
+    """What the compiler says one program needs. None is unknown."""
+
+    shared_bytes: int | None = None
+    registers: int | None = None
+    spill_bytes: int | None = None
+    code_digest: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """One attempt at (kernel, direction, part, signature, device, environment, config).
+
+    ``kernel`` is ``"op/name"``. ``part`` is ``""`` for a whole direction, else the launch that alone was searched.
+    ``config`` is plain data. ``is_heuristic`` marks the config the kernel would choose without tuning.
+    ``started_us`` is Unix time in microseconds.
+    """
+
+    kernel: str
+    direction: str
+    signature: Signature
+    device: Device
+    environment: Environment
+    config: Mapping[str, Any]
+    status: Status
+    part: str = WHOLE
+    stage: Stage = Stage.SEARCH
+    reason: str = ""
+    errors: tuple[OutputError, ...] = ()
+    measurement: Measurement | None = None
+    resources: Resources = field(default_factory=Resources)
+    compile_ms: float | None = None
+    is_heuristic: bool = False
+    started_us: int = 0
+
+    def __post_init__(self):
+        if self.direction not in DIRECTIONS:
+            raise ValueError(f"direction must be one of {DIRECTIONS}, got {self.direction!r}")
+        if (self.status is Status.OK) != (self.measurement is not None):
+            raise ValueError(
+                f"a trial has a measurement if and only if it is ok; status={self.status}"
+            )
+        if self.status not in (Status.OK, Status.COMPILED, Status.PREDICTED) and not self.reason:
+            raise ValueError(f"a trial with status={self.status} needs a reason")
+
+    @property
+    def config_digest(self) -> str:
+        """The digest of ``config``."""
+        return config_digest(self.config)
+
+    @property
+    def worst_error(self) -> OutputError | None:
+        """The output closest to (or furthest past) its limit."""
+        return max(self.errors, key=lambda e: e.ratio, default=None)
