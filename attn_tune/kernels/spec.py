@@ -129,6 +129,8 @@ class KernelSpec:
       unsupported: ``(problem, direction, device) -> reason or None``: a sentence that says why this kernel cannot do
         this problem on this device at all.
       modules: names of the modules whose source decides the generated code; hashed into the environment.
+      priority: per platform, the order in which untuned kernels are preferred, highest first; 0 where absent.
+      requires: importable modules without which the kernel cannot run, e.g. ``("triton",)``.
       summary: one line for listings.
     """
 
@@ -138,6 +140,8 @@ class KernelSpec:
     searches: Mapping[str, Search]
     unsupported: Callable[[Problem, str, Device], str | None]
     modules: tuple[str, ...]
+    priority: Mapping[str, int] = field(default_factory=dict)
+    requires: tuple[str, ...] = ()
     summary: str = ""
     entry_point: str = field(default="", compare=False)
 

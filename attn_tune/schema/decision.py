@@ -30,7 +30,8 @@ class Decision:
     Times are integer nanoseconds (medians). ``heuristic_ns`` is the untuned config of the same kernel, None when it
     never ran. ``gain`` is heuristic time over chosen time. ``regret_bound`` bounds chosen time over the best seen,
     minus one, at 95 %. ``ties`` are digests of configs that cannot be told from the winner. ``worst_error`` is the
-    largest ratio of error to allowed error among the outputs.
+    largest ratio of error to allowed error among the outputs. ``rank`` 0 is the winner across kernels; the best
+    config of every other kernel is kept behind it, for callers that ask for that kernel by name.
     """
 
     op: str
@@ -50,3 +51,4 @@ class Decision:
     samples: int = 0
     trials: int = 0
     contract: int = 1
+    rank: int = 0

@@ -40,8 +40,8 @@ class Residuals(NamedTuple):
 class BackwardInputs(NamedTuple):
     """Everything a backward reads: ``delta = rowsum(dout * out) - dlse`` in float32 is computed once for all launches.
 
-    The gradient of a logit is ``p * (dp - delta)`` with ``p = exp(logit - lse)`` and ``dp = dout . v`` (FlashAttention-2,
-    arXiv 2307.08691, algorithm 2; the ``dlse`` term is the derivative of the returned log-sum-exp).
+    The gradient of a logit is ``p * (dp - delta)`` with ``p = exp(logit - lse)`` and ``dp = dout . v``
+    (FlashAttention-2, arXiv 2307.08691, algorithm 2; the ``dlse`` term is the derivative of the returned lse).
     """
 
     operands: Operands
