@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from attn_tune.kernels._common.triton_launch import Launch
+from attn_tune.kernels._common.triton_narrow_floats import right_narrow_floats
 from attn_tune.schema.errors import AttnTuneError
 
 FENCE_BYTES = 4096
@@ -44,7 +45,7 @@ def interpret(launch: Launch, operands: Sequence[np.ndarray]) -> tuple[np.ndarra
     arrays = iter((*inputs, *outputs))
     here = (*launch.present, *(True for _ in outputs))
     arguments = [next(arrays) if present else None for present in here]
-    with _ONE_AT_A_TIME, np.errstate(all="ignore"):
+    with _ONE_AT_A_TIME, right_narrow_floats(), np.errstate(all="ignore"):
         launch.kernel.run(*arguments, grid=launch.grid, warmup=False, **dict(launch.constexprs))
     _check_stores(launch, inputs, operands, outputs)
     return tuple(output.values.copy() for output in outputs)
