@@ -76,6 +76,12 @@ def test_every_operation_rounds_to_nearest(dtype):
     )
 
 
+def test_boolean_operand():
+    x = normal(100)
+    mask = jnp.asarray(np.random.default_rng(1).random(100) < 0.5)
+    np.testing.assert_array_equal(samples.masked(x, mask), jnp.where(mask, x, 0))
+
+
 def test_bfloat16_keeps_special_values():
     special = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 3e38, 1e-30], ml_dtypes.bfloat16)
     out = np.asarray(samples.add(jnp.asarray(special), jnp.zeros(7, jnp.bfloat16)))
@@ -187,3 +193,9 @@ def test_large_operands_on_two_devices_do_not_wait_for_each_other():
 def test_no_derivative_of_its_own():
     with pytest.raises(UnsupportedError, match="'matmul_kernel' has no derivative of its own"):
         jax.grad(lambda a: samples.matmul(a, a).sum())(normal(16, 16))
+
+
+def test_runs_where_jit_is_disabled():
+    x = normal(40)
+    with jax.disable_jit():
+        np.testing.assert_array_equal(samples.add(x, x), 2 * x)

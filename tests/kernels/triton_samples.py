@@ -222,6 +222,26 @@ def specialised_matmul(a, b, block=128, block_k=64):
 
 
 @triton.jit
-def filled_kernel(x, out, VALUE: tl.constexpr):
+def shifted_kernel(x, out, SHIFT: tl.constexpr):
     i = tl.arange(0, 32)
-    tl.store(out + i, tl.full((32,), 3, tl.float32) / VALUE + tl.load(x + i).to(tl.float32))
+    tl.store(out + i, (i + SHIFT).to(tl.float32) + tl.load(x + i).to(tl.float32))
+
+
+@triton.jit
+def masked_kernel(x, mask, out, LENGTH: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    here = i < LENGTH
+    kept = tl.load(mask + i, mask=here, other=False)
+    tl.store(out + i, tl.where(kept, tl.load(x + i, mask=here), 0), mask=here)
+
+
+def masked(x, mask, block=32):
+    (out,) = triton_call(
+        masked_kernel,
+        x,
+        mask,
+        out_types=[like(x)],
+        grid=(blocks(x.size, block),),
+        constexprs={"LENGTH": x.size, "BLOCK": block},
+    )
+    return out

@@ -83,11 +83,15 @@ _triton_call_p.multiple_results = True
 
 
 @functools.partial(jax.jit, static_argnames="launch")
-def _call_eagerly(*arrays: jax.Array, launch: Launch) -> list[jax.Array]:
+def _call_jitted(*arrays: jax.Array, launch: Launch) -> list[jax.Array]:
     return _triton_call_p.bind(*arrays, launch=launch)
 
 
-_triton_call_p.def_impl(_call_eagerly)
+@_triton_call_p.def_impl
+def _call_eagerly(*arrays: jax.Array, launch: Launch) -> list[jax.Array]:
+    # Under jax.disable_jit the jitted call would come straight back here.
+    with jax.disable_jit(False):
+        return _call_jitted(*arrays, launch=launch)
 
 
 @_triton_call_p.def_abstract_eval
@@ -126,9 +130,10 @@ def _lower_for_cuda(ctx: Any, *operands: Any, launch: Launch) -> Any:
 def _lower_elsewhere(ctx: Any, *operands: Any, launch: Launch) -> Any:
     if is_interpreted(launch.kernel):
         return _lower_interpreted(ctx, *operands, launch=launch)
+    platforms = ", ".join(ctx.module_context.platforms)
     raise UnsupportedError(
-        f"kernel {launch.name!r} is written in Triton and runs on NVIDIA GPUs, not on "
-        f"{', '.join(ctx.module_context.platforms)}; set TRITON_INTERPRET=1 before importing it to run it slowly anywhere"
+        f"kernel {launch.name!r} is written in Triton and runs on NVIDIA GPUs, not on {platforms}; "
+        "set TRITON_INTERPRET=1 before Triton is imported to run it anywhere, slowly"
     )
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-CASES = HERE / "triton_offline_cases.py"
+CASES = [str(HERE / name) for name in ("triton_compile_cases.py", "triton_lowering_cases.py")]
 BUILDS = ["matmul_kernel", "softmax_kernel"]
 
 
 def run_cases(cache: Path, *selection: str) -> subprocess.CompletedProcess:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TRITON_")}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(CASES), *selection],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *CASES, *selection],
         env={
             **environment,
             "JAX_PLATFORMS": "cpu",
