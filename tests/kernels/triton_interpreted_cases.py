@@ -76,6 +76,11 @@ def test_every_operation_rounds_to_nearest(dtype):
     )
 
 
+def test_dataclass_constexpr():
+    x = normal(32)
+    np.testing.assert_allclose(samples.affine(x, 0.5, 3), 0.5 * x + 3, rtol=1e-6)
+
+
 def test_boolean_operand():
     x = normal(100)
     mask = jnp.asarray(np.random.default_rng(1).random(100) < 0.5)

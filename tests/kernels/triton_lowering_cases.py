@@ -93,6 +93,15 @@ def test_equal_but_unlike_constants_do_not_share(builds):
     assert len(builds) == 3
 
 
+def test_dataclass_constexprs_are_told_apart(builds):
+    x = array(32, dtype=jnp.float32)
+    values = ((0.5, 3), (0.5, 3), (0.5, 4))
+    compiled = [lower(lambda x, v=v: samples.affine(x, *v), x, capability=86)[1][0] for v in values]
+    assert compiled[0] is compiled[1]
+    assert compiled[0].digest != compiled[2].digest
+    assert len(builds) == 2
+
+
 def test_dropped_outputs_are_never_compiled(builds):
     def first(x):
         used, _ = samples.add(x, x, block=128), samples.softmax(x.reshape(8, 8))

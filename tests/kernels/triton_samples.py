@@ -1,5 +1,7 @@
 """Small Triton kernels and how to call them, for the tests of the bridge. Not a test itself."""
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 import triton
@@ -243,5 +245,28 @@ def masked(x, mask, block=32):
         out_types=[like(x)],
         grid=(blocks(x.size, block),),
         constexprs={"LENGTH": x.size, "BLOCK": block},
+    )
+    return out
+
+
+@dataclass(frozen=True)
+class Affine:
+    scale: float
+    shift: int
+
+
+@triton.jit
+def affine_kernel(x, out, AFFINE: tl.constexpr):
+    i = tl.arange(0, 32)
+    tl.store(out + i, tl.load(x + i) * AFFINE.scale + AFFINE.shift)
+
+
+def affine(x, scale, shift):
+    (out,) = triton_call(
+        affine_kernel,
+        x,
+        out_types=[like(x)],
+        grid=(1,),
+        constexprs={"AFFINE": Affine(scale, shift)},
     )
     return out

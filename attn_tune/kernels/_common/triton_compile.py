@@ -14,6 +14,7 @@ from typing import Any
 from attn_tune.kernels._common.triton_compiled import CompiledKernel, describe
 from attn_tune.kernels._common.triton_launch import CompileOptions, Launch
 from attn_tune.kernels._common.triton_limits import (
+    MAX_SHARED_BYTES as MAX_SHARED_BYTES,
     WARP_SIZE,
     CompileError as CompileError,
     OutOfResources as OutOfResources,
