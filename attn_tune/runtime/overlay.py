@@ -80,8 +80,7 @@ _keys: JitKeys | None = None
 def jit_keys() -> JitKeys | None:
     """The user contexts, None as long as nobody has imported jax.
 
-    To be called before the first trace of anything that looks up: a key made later costs that function one retrace.
-    Importing an op calls it.
+    Importing this module after jax makes them. Made later, they cost whatever is being traced then one retrace.
     """
     global _keys
     if _keys is None and "jax" in sys.modules:
@@ -161,3 +160,7 @@ def _tracing() -> bool:
     import jax.extend.core
 
     return jax.extend.core.unsafe_am_i_under_a_jit_DO_NOT_USE()
+
+
+# An op imports jax before it imports this, so its functions are traced with the keys in place from the start.
+jit_keys()

@@ -13,6 +13,7 @@ type Scalar = bool | int | float | str | None
 
 _KERNEL = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _MAX_TEXT = 1000
+_STATES = frozenset(rule.value for rule in Rule)
 _MAX_INT = 2**63
 
 
@@ -85,7 +86,7 @@ def row_from_json(data: Any, *, op: str, direction: str, where: str) -> Row:
         raise IntegrityError(f"{where}: kernel {data['kernel']!r} is not a kernel's name")
     if not data["signature"].startswith(f"{op}/v"):
         raise IntegrityError(f"{where}: signature {data['signature']!r} is not of {op}")
-    if data["state"] not in list(Rule):
+    if data["state"] not in _STATES:
         raise IntegrityError(f"{where}: state {data['state']!r} is none of {', '.join(Rule)}")
     for name in _NUMBERS:
         _check_number(data.get(name), name, where, may_be_none=True)
