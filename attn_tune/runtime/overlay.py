@@ -52,12 +52,14 @@ def reload() -> bool:
 
 @contextlib.contextmanager
 def _in_force(pack: Pack) -> Iterator[Pack]:
-    token = _overlays.set((pack, *_overlays.get()))
+    before = _overlays.get()
+    _overlays.set((pack, *before))
     _sync()
     try:
         yield pack
     finally:
-        _overlays.reset(token)
+        # Not by a token: a finaliser may run in another context than the one that entered.
+        _overlays.set(before)
         _sync()
 
 

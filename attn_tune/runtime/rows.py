@@ -50,6 +50,7 @@ class Row:
 
 _STORED = tuple(f.name for f in fields(Row) if f.name not in ("op", "direction"))
 _NUMBERS = ("median_ns", "heuristic_ns", "gain_ppm", "regret_ppm", "error_ppm")
+_SIGNED = ("gain_ppm", "regret_ppm")
 _REQUIRED = ("device", "signature", "kernel", "rank", "config", "state", "env")
 
 
@@ -101,7 +102,7 @@ def _check_number(value: Any, name: str, where: str, *, may_be_none: bool) -> No
         return
     if type(value) is not int or not -_MAX_INT <= value < _MAX_INT:
         raise IntegrityError(f"{where}: {name} must be an integer, got {value!r}")
-    if value < 0 and name != "gain_ppm":
+    if value < 0 and name not in _SIGNED:
         raise IntegrityError(f"{where}: {name} must not be negative, got {value}")
 
 
