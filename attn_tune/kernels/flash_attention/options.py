@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 from attn_tune.kernels.flash_attention.problem import LOGITS_DTYPES
@@ -115,7 +116,7 @@ def logits_dtype_name(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and value in _DTYPE_CODES:
         return _DTYPE_CODES[value]
     try:
-        name = "float32" if value is None else jnp.dtype(value).name
+        name = "float32" if value is None else np.dtype(value).name
     except TypeError:
         name = ""
     if name not in LOGITS_DTYPES:
@@ -138,7 +139,7 @@ def dropout_words(seed: Any) -> jax.Array:
         word = jax.random.bits(seed, dtype=jnp.uint32)
     elif not hasattr(seed, "dtype"):
         try:
-            word = jnp.uint32(operator.index(seed) & 0xFFFFFFFF)  # type: ignore[call-overload]
+            word = jnp.asarray(np.uint32(operator.index(seed) & 0xFFFFFFFF))
         except TypeError:
             raise UsageError(
                 f"dropout_seed must be an integer or a jax.random.key, got {seed!r}"
