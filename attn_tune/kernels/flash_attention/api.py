@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from attn_tune.kernels.arguments import as_mask, check_qkv
 from attn_tune.kernels.flash_attention.core import attend
-from attn_tune.kernels.flash_attention.normalise import as_mask, check_qkv, normalise
+from attn_tune.kernels.flash_attention.normalise import normalise
 from attn_tune.kernels.flash_attention.options import options_of
 from attn_tune.kernels.flash_attention.request import request_of
 from attn_tune.kernels.flash_attention.sharding import sharded

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
+from attn_tune.kernels import dispatch
+from attn_tune.kernels.arguments import dims_of
 from attn_tune.kernels.flash_attention.folding import fold_vmap
 from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.kernels.flash_attention.problem import NAME, Problem
@@ -103,9 +105,6 @@ def sink_gradient(
 
 
 def _run(problem: Problem, request: Request, direction: str, inputs: Any) -> dict[str, Array]:
-    # Imported here so that dispatch can be replaced in one place, and because it walks the registry.
-    from attn_tune.kernels import dispatch
-
     operands = inputs if direction == "fwd" else inputs.operands
     problem = with_shapes(problem, operands)
     choice = dispatch.choose(
@@ -130,13 +129,4 @@ def with_shapes(problem: Problem, operands: Operands) -> Problem:
         v_head_dim=v_head_dim,
         mask_dims=dims_of(operands.mask),
         bias_dims=dims_of(operands.bias),
-    )
-
-
-def dims_of(array: Array | None) -> str | None:
-    """Which axes of a 4-D mask or bias are there: ``"b1ts"``. An axis of size 1 always counts as broadcast."""
-    if array is None:
-        return None
-    return "".join(
-        "1" if size == 1 else letter for size, letter in zip(array.shape, "bnts", strict=True)
     )

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
+from attn_tune.kernels.arguments import static_float
 from attn_tune.kernels.flash_attention.problem import LOGITS_DTYPES
 from attn_tune.schema.errors import UsageError
 
@@ -70,22 +70,6 @@ def options_of(
     )
 
 
-def static_float(name: str, value: Any) -> float:
-    """``value`` as a Python float.
-
-    Raises:
-      UsageError: it is traced, or not a number.
-    """
-    if isinstance(value, Tracer):
-        raise UsageError(
-            f"{name} must be a Python number, not a traced value: it decides the kernel"
-        )
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise UsageError(f"{name} must be a number, got {value!r}") from None
-
-
 def precision_name(value: Any) -> str:
     """``default``, ``high`` or ``highest`` from a name, a ``jax.lax.Precision``, a code, or a pair of equal ones.
 
@@ -116,7 +100,7 @@ def logits_dtype_name(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and value in _DTYPE_CODES:
         return _DTYPE_CODES[value]
     try:
-        name = "float32" if value is None else np.dtype(value).name
+        name = "float32" if value is None else np.dtype(value).name  # type: ignore[arg-type]
     except TypeError:
         name = ""
     if name not in LOGITS_DTYPES:
