@@ -155,9 +155,7 @@ def _layers(path: Path, data: Mapping[str, Any], lengths: Sequence[str]) -> list
             points.append(_point(table, label, op, fields, source))
             continue
         for length in chosen:
-            values = fields | dict(
-                zip(_LENGTH_FIELDS, (length.batch, length.q_len, length.kv_len), strict=True)
-            )
+            values = fields | {"b": length.batch, "t": length.q_len, "s": length.kv_len}
             points.append(_point(table, f"{label}/{length.text}", op, values, source))
     if not points:
         raise UsageError(f"{where}: no point; give [lengths], or b, t and s in each [[layer]]")

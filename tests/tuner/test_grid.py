@@ -160,6 +160,8 @@ def test_users_own_file_has_the_same_format(tmp_path: Path):
         (GOOD + "op = 'flash_atention'\n", r"\[\[layer\]\] 1: .*did you mean 'flash_attention'"),
         (GOOD.replace("1x64", "64"), r"\[lengths\] x: lengths '64' must be"),
         (GOOD.replace("['1x64']", "'1x64'"), r"\[lengths\]: key 'x' must be a list"),
+        (GOOD + "name = 3\n", r"\[\[layer\]\] 1: key 'name' must be a text"),
+        ("summary = 's'\nlayer = [1]\n", r"\[\[layer\]\] 1 must be a table"),
         ("sumary = 's'\n" + GOOD, "unknown key 'sumary'; did you mean 'summary'"),
         ("run = ['y']\n" + GOOD, "key 'run': no group 'y'"),
         ("summary = 's'\n", r"needs at least one \[\[layer\]\]"),
