@@ -1,0 +1,46 @@
+"""Which software this is, read from installed metadata: nothing is imported to find its version."""
+
+import functools
+import importlib.metadata
+
+from attn_tune.runtime import cuda_driver
+from attn_tune.schema.environment import UNKNOWN, Environment
+
+# Who carries the compiler that turns kernels into machine code, most telling first.
+_COMPILERS = (
+    "nvidia-cuda-nvcc",
+    "nvidia-cuda-nvcc-cu13",
+    "nvidia-cuda-nvcc-cu12",
+    "jax-cuda13-plugin",
+    "jax-cuda12-plugin",
+    "libtpu",
+)
+
+
+@functools.cache
+def current_environment() -> Environment:
+    """The software of this process, without any kernel's source hash (see ``KernelSpec.environment``)."""
+    return Environment(
+        jax=_version("jax"),
+        jaxlib=_version("jaxlib"),
+        triton=_version("triton") or _version("pytorch-triton"),
+        compiler=_compiler(),
+        driver=cuda_driver.driver_version(),
+        attn_tune=_version("attn-tune"),
+    )
+
+
+def _compiler() -> str:
+    for name in _COMPILERS:
+        if version := _version(name):
+            return f"{name} {version}"
+    if version := cuda_driver.driver_cuda_version():
+        return f"cuda-driver {version}"
+    return UNKNOWN
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return UNKNOWN

@@ -1,0 +1,270 @@
+"""Reads a config pack, a folder or one ``.atpack`` file, and believes nothing in it before it is proven.
+
+Layout: ``manifest.json``, ``shards/<family>/<op>.<direction>.json`` (a JSON array, one row a line) and
+``SHA256SUMS`` over all other files.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attn_tune.runtime.archive import MANIFEST, SUMS, check_path, read_files
+from attn_tune.runtime.devices import device_from_identity
+from attn_tune.runtime.rows import Row, decision_digest, row_from_json
+from attn_tune.runtime.strict_json import parse_json
+from attn_tune.schema.device import Device
+from attn_tune.schema.digest import digest_text
+from attn_tune.schema.environment import Environment
+from attn_tune.schema.errors import IntegrityError, UsageError
+from attn_tune.schema.trial import DIRECTIONS
+
+FORMAT = 1
+
+_SHARD = re.compile(r"shards/([A-Za-z0-9_.+-]+)/([A-Za-z0-9_]+)\.([a-z]+)\.json")
+_SUM_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Pack:
+    """A verified pack.
+
+    Attributes:
+      digest: names all of its bytes.
+      decision_digest: names what it decides, without the evidence.
+      devices, environments: the tables that rows point into, by digest.
+      contracts: per kernel id (``"op/name"``), the contract version of the op it was tuned under.
+      rows: in the order of the shards.
+      path: where it was read from.
+    """
+
+    name: str
+    version: str
+    tool: str
+    digest: str
+    decision_digest: str
+    devices: Mapping[str, Device]
+    environments: Mapping[str, Environment]
+    contracts: Mapping[str, int]
+    rows: tuple[Row, ...]
+    path: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+def read_pack(path: str | os.PathLike[str]) -> Pack:
+    """Reads and verifies the pack at ``path``.
+
+    Raises:
+      StorageError: there is nothing at ``path``, or it cannot be read.
+      IntegrityError: anything at all is wrong with it; the sentence says what.
+    """
+    return pack_from_files(read_files(path), str(Path(path)))
+
+
+def pack_from_files(files: Mapping[str, bytes], path: str = "") -> Pack:
+    """Verifies the files of a pack, given as bytes by their paths inside.
+
+    Raises:
+      IntegrityError: as ``read_pack``.
+    """
+    where = f"pack {path}" if path else "pack"
+    for name in files:
+        check_path(name)
+    _check_sums(files, where)
+    if MANIFEST not in files:
+        raise IntegrityError(f"{where} has no {MANIFEST}")
+    manifest = parse_json(files[MANIFEST], f"{where}: {MANIFEST}")
+    if not isinstance(manifest, dict):
+        raise IntegrityError(f"{where}: {MANIFEST} is not an object")
+    _check_format(manifest, where)
+    devices = _devices(manifest, where)
+    environments = _environments(manifest, where)
+    contracts = _contracts(manifest, where)
+    rows = _rows(manifest, files, where)
+    _check_rows(rows, devices, environments, contracts, where)
+    digest = decision_digest(rows)
+    if digest != _text(manifest, "decision_digest", where):
+        raise IntegrityError(f"{where}: its rows do not have the decision digest it claims")
+    if _count(manifest, "rows", where) != len(rows):
+        raise IntegrityError(
+            f"{where}: it has {len(rows)} rows, the manifest says {manifest['rows']}"
+        )
+    return Pack(
+        name=_text(manifest, "name", where),
+        version=_text(manifest, "version", where),
+        tool=_text(manifest, "tool", where),
+        digest=digest_text(files[SUMS].decode()),
+        decision_digest=digest,
+        devices=devices,
+        environments=environments,
+        contracts=contracts,
+        rows=rows,
+        path=path,
+    )
+
+
+def _check_sums(files: Mapping[str, bytes], where: str) -> None:
+    """Exactly the listed files, each with its sum."""
+    if SUMS not in files:
+        raise IntegrityError(f"{where} has no {SUMS}")
+    try:
+        lines = files[SUMS].decode("ascii").split("\n")
+    except UnicodeDecodeError:
+        raise IntegrityError(f"{where}: {SUMS} is not plain text") from None
+    if lines.pop() != "":
+        raise IntegrityError(f"{where}: {SUMS} does not end with a newline; it was cut short")
+    sums: dict[str, str] = {}
+    for line in lines:
+        match = _SUM_LINE.fullmatch(line)
+        if match is None or match.group(2) in sums or match.group(2) == SUMS:
+            raise IntegrityError(f"{where}: {SUMS} has the bad line {line[:100]!r}")
+        sums[match.group(2)] = match.group(1)
+    actual = set(files) - {SUMS}
+    if missing := sorted(set(sums) - actual):
+        raise IntegrityError(f"{where} lacks {missing[0]!r}, which {SUMS} lists")
+    if extra := sorted(actual - set(sums)):
+        raise IntegrityError(f"{where} holds {extra[0]!r}, which {SUMS} does not list")
+    for name, expected in sums.items():
+        if hashlib.sha256(files[name]).hexdigest() != expected:
+            raise IntegrityError(
+                f"{where}: the checksum of {name!r} does not match; it was changed"
+            )
+
+
+def _check_format(manifest: dict[str, Any], where: str) -> None:
+    written, needed = _count(manifest, "format", where), _count(manifest, "min_reader", where)
+    if needed > FORMAT:
+        raise IntegrityError(
+            f"{where} was written by a newer attn-tune (format {written}, this one reads {FORMAT}); upgrade attn-tune"
+        )
+    if written < 1 or needed < 1 or needed > written:
+        raise IntegrityError(f"{where}: format {written} with min_reader {needed} cannot be")
+
+
+def _devices(manifest: dict[str, Any], where: str) -> dict[str, Device]:
+    found = {}
+    for digest, identity in _table(manifest, "devices", where).items():
+        try:
+            device = device_from_identity(identity)
+        except UsageError as error:
+            raise IntegrityError(f"{where}: {error}") from None
+        if device.digest != digest:
+            raise IntegrityError(f"{where}: device {device} does not have the digest {digest!r}")
+        found[digest] = device
+    return found
+
+
+def _environments(manifest: dict[str, Any], where: str) -> dict[str, Environment]:
+    known = Environment.__dataclass_fields__
+    found = {}
+    for digest, data in _table(manifest, "environments", where).items():
+        if set(data) != set(known) or not all(isinstance(v, str) for v in data.values()):
+            raise IntegrityError(
+                f"{where}: environment {digest!r} must have exactly the known fields"
+            )
+        environment = Environment(**data)
+        if environment.digest != digest:
+            raise IntegrityError(f"{where}: an environment does not have the digest {digest!r}")
+        found[digest] = environment
+    return found
+
+
+def _contracts(manifest: dict[str, Any], where: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for entry in _list(manifest, "kernels", where):
+        if not isinstance(entry, dict):
+            raise IntegrityError(f"{where}: 'kernels' must hold objects")
+        kernel = _text(entry, "kernel", where)
+        if kernel in found or "/" not in kernel:
+            raise IntegrityError(f"{where}: kernel {kernel!r} must be op/name, once")
+        found[kernel] = _count(entry, "contract", where)
+    return found
+
+
+def _rows(manifest: dict[str, Any], files: Mapping[str, bytes], where: str) -> tuple[Row, ...]:
+    rows: list[Row] = []
+    listed: set[str] = set()
+    for shard in _list(manifest, "shards", where):
+        if not isinstance(shard, dict):
+            raise IntegrityError(f"{where}: 'shards' must hold objects")
+        path = _text(shard, "path", where)
+        match = _SHARD.fullmatch(path)
+        if match is None or match.group(3) not in DIRECTIONS or path in listed or path not in files:
+            raise IntegrityError(f"{where}: shard {path!r} is misnamed, missing or listed twice")
+        listed.add(path)
+        if hashlib.sha256(files[path]).hexdigest() != _text(shard, "sha256", where):
+            raise IntegrityError(f"{where}: the manifest's checksum of {path!r} does not match")
+        data = parse_json(files[path], f"{where}: {path}")
+        if not isinstance(data, list) or len(data) != _count(shard, "rows", where):
+            raise IntegrityError(f"{where}: {path} is not an array of the rows the manifest says")
+        rows += [
+            row_from_json(
+                item,
+                op=match.group(2),
+                direction=match.group(3),
+                where=f"{where}: {path} row {number}",
+            )
+            for number, item in enumerate(data, start=1)
+        ]
+    if stray := sorted(set(files) - listed - {MANIFEST, SUMS}):
+        raise IntegrityError(f"{where} holds {stray[0]!r}, which its manifest does not name")
+    return tuple(rows)
+
+
+def _check_rows(
+    rows: tuple[Row, ...],
+    devices: Mapping[str, Device],
+    environments: Mapping[str, Environment],
+    contracts: Mapping[str, int],
+    where: str,
+) -> None:
+    keys: set[tuple[str, ...]] = set()
+    ranks: set[tuple[Any, ...]] = set()
+    for row in rows:
+        at = f"{where}: {row.direction} row {row.signature!r} of kernel {row.kernel!r}"
+        if row.device not in devices:
+            raise IntegrityError(f"{at} is of a device that the manifest does not describe")
+        if row.env not in environments:
+            raise IntegrityError(f"{at} is of an environment that the manifest does not describe")
+        if f"{row.op}/{row.kernel}" not in contracts:
+            raise IntegrityError(f"{at} is of a kernel that the manifest does not list")
+        rank = (row.device, row.signature, row.direction, row.rank)
+        if row.key in keys or rank in ranks:
+            raise IntegrityError(f"{at} appears twice for one device")
+        keys.add(row.key)
+        ranks.add(rank)
+
+
+def _text(data: dict[str, Any], name: str, where: str) -> str:
+    value = data.get(name)
+    if not isinstance(value, str) or not value or len(value) > 1000:
+        raise IntegrityError(f"{where}: {name!r} of the manifest must be a text, got {value!r:.60}")
+    return value
+
+
+def _count(data: dict[str, Any], name: str, where: str) -> int:
+    value = data.get(name)
+    if type(value) is not int or value < 0:
+        raise IntegrityError(
+            f"{where}: {name!r} of the manifest must be a count, got {value!r:.60}"
+        )
+    return value
+
+
+def _list(data: dict[str, Any], name: str, where: str) -> list[Any]:
+    value = data.get(name)
+    if not isinstance(value, list):
+        raise IntegrityError(f"{where}: {name!r} of the manifest must be a list")
+    return value
+
+
+def _table(data: dict[str, Any], name: str, where: str) -> dict[str, dict[str, Any]]:
+    value = data.get(name)
+    if not isinstance(value, dict) or not all(isinstance(v, dict) for v in value.values()):
+        raise IntegrityError(f"{where}: {name!r} of the manifest must be a table by digest")
+    return value

@@ -1,0 +1,115 @@
+"""One row of a pack: what to run for one problem on one device."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from attn_tune.schema.decision import Rule
+from attn_tune.schema.digest import canonical_json, digest_text
+from attn_tune.schema.errors import IntegrityError
+
+type Scalar = bool | int | float | str | None
+
+_KERNEL = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+_MAX_TEXT = 1000
+_MAX_INT = 2**63
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One decision as a pack holds it.
+
+    ``device`` and ``env`` are digests into the manifest's tables. ``rank`` 0 is the winner across kernels. Times are
+    integer nanoseconds; ``*_ppm`` are parts per million (gain over the heuristic, bound on the regret, largest ratio of
+    error to allowed error). None is unknown.
+    """
+
+    op: str
+    direction: str
+    device: str
+    signature: str
+    kernel: str
+    rank: int
+    config: Mapping[str, Any]
+    state: str
+    env: str
+    median_ns: int | None = None
+    heuristic_ns: int | None = None
+    gain_ppm: int | None = None
+    regret_ppm: int | None = None
+    error_ppm: int | None = None
+    samples: int = 0
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What at most one row of a pack may answer: (device, signature, direction, kernel)."""
+        return (self.device, self.signature, self.direction, self.kernel)
+
+
+_STORED = tuple(f.name for f in fields(Row) if f.name not in ("op", "direction"))
+_NUMBERS = ("median_ns", "heuristic_ns", "gain_ppm", "regret_ppm", "error_ppm")
+_REQUIRED = ("device", "signature", "kernel", "rank", "config", "state", "env")
+
+
+def decision_digest(rows: Iterable[Row]) -> str:
+    """The digest of key -> config alone: packs that decide the same have the same one, whatever their evidence.
+
+    The canonical JSON of ``[device, signature, direction, kernel, rank, config]``, one line a row, sorted.
+    """
+    lines = sorted(
+        canonical_json(
+            [row.device, row.signature, row.direction, row.kernel, row.rank, dict(row.config)]
+        )
+        for row in rows
+    )
+    return digest_text("\n".join(lines))
+
+
+def row_from_json(data: Any, *, op: str, direction: str, where: str) -> Row:
+    """Reads one row of a shard. Fields that a newer writer added are ignored.
+
+    Raises:
+      IntegrityError: a field is missing or of the wrong type, or the row is of another op; ``where`` names the row.
+    """
+    if not isinstance(data, dict):
+        raise IntegrityError(f"{where} is not an object")
+    for name in _REQUIRED:
+        if name not in data:
+            raise IntegrityError(f"{where} lacks {name!r}")
+    for name in ("device", "signature", "kernel", "state", "env"):
+        value = data[name]
+        if not isinstance(value, str) or not value or len(value) > _MAX_TEXT:
+            raise IntegrityError(f"{where}: {name} must be a non-empty text")
+    if not _KERNEL.fullmatch(data["kernel"]):
+        raise IntegrityError(f"{where}: kernel {data['kernel']!r} is not a kernel's name")
+    if not data["signature"].startswith(f"{op}/v"):
+        raise IntegrityError(f"{where}: signature {data['signature']!r} is not of {op}")
+    if data["state"] not in list(Rule):
+        raise IntegrityError(f"{where}: state {data['state']!r} is none of {', '.join(Rule)}")
+    for name in _NUMBERS:
+        _check_number(data.get(name), name, where, may_be_none=True)
+    for name in ("rank", "samples"):
+        _check_number(data.get(name, 0), name, where, may_be_none=False)
+    _check_config(data["config"], where)
+    return Row(op=op, direction=direction, **{name: data[name] for name in _STORED if name in data})
+
+
+def _check_number(value: Any, name: str, where: str, *, may_be_none: bool) -> None:
+    if value is None and may_be_none:
+        return
+    if type(value) is not int or not -_MAX_INT <= value < _MAX_INT:
+        raise IntegrityError(f"{where}: {name} must be an integer, got {value!r}")
+    if value < 0 and name != "gain_ppm":
+        raise IntegrityError(f"{where}: {name} must not be negative, got {value}")
+
+
+def _check_config(config: Any, where: str, depth: int = 0) -> None:
+    """A config is knobs with plain values; one level down, the parts of a direction of several launches."""
+    if not isinstance(config, dict):
+        raise IntegrityError(f"{where}: config must be an object, got {type(config).__name__}")
+    for name, value in config.items():
+        if isinstance(value, dict) and depth < 2:
+            _check_config(value, where, depth + 1)
+        elif isinstance(value, dict | list):
+            raise IntegrityError(f"{where}: config knob {name!r} must be a plain value")

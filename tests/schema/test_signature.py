@@ -1,0 +1,143 @@
+"""Signatures: canonical text, digests that live on, and a key that misses nothing."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, strategies as st
+
+from attn_tune.kernels.flash_attention.problem import FIELDS, Problem
+from attn_tune.schema import Field, FieldKind, Signature, UsageError
+
+BASE = Problem(
+    batch=2, q_len=128, kv_len=256, num_q_heads=8, num_kv_heads=2, head_dim=64, v_head_dim=64
+)
+
+dims = st.sampled_from(["b1ts", "1n1s", "bnts", "111s", None])
+problems = st.builds(
+    lambda kv_heads, group, **kw: Problem(
+        num_q_heads=kv_heads * group, num_kv_heads=kv_heads, **kw
+    ),
+    kv_heads=st.integers(1, 8),
+    group=st.integers(1, 8),
+    batch=st.integers(1, 64),
+    q_len=st.integers(1, 5000),
+    kv_len=st.integers(1, 5000),
+    head_dim=st.integers(1, 256),
+    v_head_dim=st.integers(1, 256),
+    dtype=st.sampled_from(["bfloat16", "float16", "float32"]),
+    causal=st.booleans(),
+    window=st.tuples(st.none() | st.integers(0, 4096), st.none() | st.integers(0, 4096)),
+    mask_dims=dims,
+    bias_dims=dims,
+    has_segments=st.booleans(),
+    has_positions=st.booleans(),
+    has_sinks=st.booleans(),
+    logits_dtype=st.sampled_from(["float32", "bfloat16"]),
+    precision=st.sampled_from(["default", "highest"]),
+)
+
+
+@given(problems)
+def test_text_problem_and_signature_round_trip(problem):
+    signature = problem.signature
+    assert Signature.parse(signature.text, FIELDS) == signature
+    assert Problem.from_signature(signature).signature == signature
+
+
+def test_text_is_readable_and_leaves_defaults_out():
+    text = dataclasses.replace(BASE, causal=True).signature.text
+    assert text == "flash_attention/v1 b=2 t=128 s=256 n=8 k=2 h=64 v=64 dtype=bfloat16 causal=1"
+
+
+# Every field of a problem that changes what is computed, with another value; scale, the cap's value and the dropout
+# rate are deliberately not in the key.
+CHANGES = {
+    "batch": 3,
+    "q_len": 129,
+    "kv_len": 257,
+    "num_q_heads": 16,
+    "num_kv_heads": 4,
+    "head_dim": 128,
+    "v_head_dim": 128,
+    "dtype": "float16",
+    "causal": True,
+    "window": (7, None),
+    "mask_dims": "b1ts",
+    "bias_dims": "1nts",
+    "has_segments": True,
+    "has_positions": True,
+    "has_sinks": True,
+    "soft_cap": 50.0,
+    "dropout_rate": 0.1,
+    "logits_dtype": "bfloat16",
+    "precision": "highest",
+}
+
+
+def test_every_field_but_scale_is_in_the_key():
+    assert {f.name for f in dataclasses.fields(Problem)} == set(CHANGES) | {"scale"}
+    keys = {dataclasses.replace(BASE, **{k: v}).signature.digest for k, v in CHANGES.items()}
+    assert len(keys | {BASE.signature.digest}) == len(CHANGES) + 1
+    assert dataclasses.replace(BASE, scale=0.5).signature == BASE.signature
+
+
+def test_a_new_field_at_its_default_keeps_old_digests():
+    new = (*FIELDS, Field(name="fresh", kind=FieldKind.CATEGORICAL, is_int=True, default=0))
+    values = BASE.signature.values
+    assert Signature.build("flash_attention", 1, new, values | {"fresh": 0}) == BASE.signature
+    assert Signature.build("flash_attention", 1, new, values | {"fresh": 1}) != BASE.signature
+
+
+def test_causal_makes_the_right_bound_redundant():
+    one = dataclasses.replace(BASE, causal=True, window=(7, 3))
+    other = dataclasses.replace(BASE, causal=True, window=(7, None))
+    assert one == other
+    assert one.bounds == (7, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("nonsense", "must start with OP/vN"),
+        ("flash_attention/v1 b=1", "needs the field 't'"),
+        ("flash_attention/v1 b=1 b=2", "appears twice"),
+        ("flash_attention/v1 b=x", "is not an integer"),
+        ("flash_attention/v1 zz=1", "cannot read 'zz=1'"),
+        (BASE.signature.text + " causal=0", "not canonical"),
+    ],
+)
+def test_a_malformed_text_is_refused(text, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        Signature.parse(text, FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"batch": 0}, "batch must be a positive integer"),
+        ({"num_q_heads": 7}, "num_q_heads=7 must be a multiple of num_kv_heads=2"),
+        ({"dtype": "int8"}, "dtype must be one of"),
+        ({"window": (-1, None)}, "non-negative"),
+        ({"mask_dims": "bnt"}, "mask_dims"),
+        ({"soft_cap": 0.0}, "soft_cap must be positive"),
+        ({"dropout_rate": 1.0}, "dropout_rate"),
+        ({"precision": "exact"}, "precision must be one of"),
+    ],
+)
+def test_an_impossible_problem_is_refused(change, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        dataclasses.replace(BASE, **change)
+
+
+@given(problems)
+def test_visible_pairs_agree_with_the_mask_written_out(problem):
+    problem = dataclasses.replace(
+        problem, q_len=problem.q_len % 40 + 1, kv_len=problem.kv_len % 40 + 1
+    )
+    left, right = problem.bounds
+    count = 0
+    for i in range(problem.q_len):
+        p = i + problem.kv_len - problem.q_len
+        for j in range(problem.kv_len):
+            count += (left is None or j >= p - left) and (right is None or j <= p + right)
+    assert problem.visible_pairs == count
