@@ -27,7 +27,7 @@ SUMMARY = (
 )
 
 
-def summary(decisions: Iterable[Decision], names: Mapping[str, str] = {}) -> pd.DataFrame:  # noqa: B006 (read only)
+def summary(decisions: Iterable[Decision], names: Mapping[str, str] = {}) -> pd.DataFrame:
     """One row a decision: what won, against what, how surely.
 
     ``names`` are grid points by signature text. ``tflops`` counts the plain algorithm's operations

@@ -42,8 +42,8 @@ def grid_names() -> tuple[str, ...]:
 def load_grid(name: str, *, lengths: Sequence[str] = ()) -> Grid:
     """A preset, a TOML file of the same format, or the text of one signature.
 
-    ``lengths`` picks among all lengths of the grid, by group (``prefill``), length (``4k``) or text (``4x4k``);
-    without it the groups named by the grid's ``run`` are taken.
+    ``lengths`` picks among all lengths of the grid, by group (``prefill``), length (``4k``) or text (``4x4k``), and
+    ``all`` takes every one; without it the groups named by the grid's ``run`` are taken.
 
     Raises:
       UsageError: no such grid, or the file is malformed; the message names file, table and key.
@@ -190,12 +190,14 @@ def _groups(where: str, data: Mapping[str, Any]) -> dict[str, list[Lengths]]:
 
 
 def _selected(groups: Mapping[str, list[Lengths]], wanted: Sequence[str]) -> list[Lengths]:
+    every = [length for group in groups.values() for length in group]
     chosen: dict[Lengths, None] = {}
     for word in wanted:
         if word in groups:
             chosen |= dict.fromkeys(groups[word])
+        elif word == ALL:
+            chosen |= dict.fromkeys(every)
         else:
-            every = (length for group in groups.values() for length in group)
             chosen |= dict.fromkeys(length for length in every if length.matches(word))
     return list(chosen)
 
