@@ -1,0 +1,147 @@
+"""Every SQL statement of the lab database, by name. The schema itself is in ``migrations``."""
+
+# --- Catalog: rows that are written once and found by what they say ---
+
+FIND_DEVICE = "SELECT id FROM device WHERE digest = ?"
+ADD_DEVICE = """
+INSERT INTO device (digest, platform, family, variant, units, shared_bytes, l2_bytes, clock_mhz, bandwidth_gbs,
+                    partition, power_watts)
+VALUES (:digest, :platform, :family, :variant, :units, :shared_bytes, :l2_bytes, :clock_mhz, :bandwidth_gbs,
+        :partition, :power_watts)
+"""
+GET_DEVICE = "SELECT * FROM device WHERE id = ?"
+
+FIND_EVIDENCE = "SELECT id FROM device_evidence WHERE digest = ?"
+ADD_EVIDENCE = "INSERT INTO device_evidence (digest, body) VALUES (?, ?)"
+GET_EVIDENCE = "SELECT body FROM device_evidence WHERE id = ?"
+
+FIND_ENVIRONMENT = "SELECT id FROM environment WHERE digest = ?"
+ADD_ENVIRONMENT = """
+INSERT INTO environment (digest, jax, jaxlib, triton, compiler, driver, attn_tune, source_hash)
+VALUES (:digest, :jax, :jaxlib, :triton, :compiler, :driver, :attn_tune, :source_hash)
+"""
+GET_ENVIRONMENT = "SELECT * FROM environment WHERE id = ?"
+
+FIND_KERNEL = "SELECT id FROM kernel WHERE op = ? AND name = ?"
+ADD_KERNEL = "INSERT INTO kernel (op, name) VALUES (?, ?)"
+
+FIND_SIGNATURE = "SELECT id FROM signature WHERE digest = ?"
+ADD_SIGNATURE = "INSERT INTO signature (digest, op, version, text) VALUES (?, ?, ?, ?)"
+ADD_SIGNATURE_FIELD = """
+INSERT INTO signature_field (signature_id, position, name, int_value, text_value) VALUES (?, ?, ?, ?, ?)
+"""
+GET_SIGNATURE = "SELECT op, version FROM signature WHERE id = ?"
+GET_SIGNATURE_FIELDS = """
+SELECT name, int_value, text_value FROM signature_field WHERE signature_id = ? ORDER BY position
+"""
+
+FIND_CONFIG = """
+SELECT id FROM config WHERE kernel_id = ? AND direction = ? AND part = ? AND digest = ?
+"""
+ADD_CONFIG = """
+INSERT INTO config (kernel_id, direction, part, digest, body) VALUES (?, ?, ?, ?, ?)
+"""
+
+FIND_PROTOCOL = """
+SELECT id FROM protocol
+WHERE timer = ? AND warmup = ? AND flush_l2 = ? AND calls_per_sample = ? AND interleaved = ?
+"""
+ADD_PROTOCOL = """
+INSERT INTO protocol (timer, warmup, flush_l2, calls_per_sample, interleaved) VALUES (?, ?, ?, ?, ?)
+"""
+
+FIND_TEXT = "SELECT id FROM text WHERE digest = ?"
+ADD_TEXT = "INSERT INTO text (digest, body) VALUES (?, ?)"
+
+# --- Trials ---
+
+ADD_TRIAL = """
+INSERT INTO trial (run_id, signature_id, config_id, device_id, evidence_id, environment_id, status, stage, reason_id,
+                   is_heuristic, shared_bytes, registers, spill_bytes, code_digest, compile_ms, started_us)
+VALUES (:run_id, :signature_id, :config_id, :device_id, :evidence_id, :environment_id, :status, :stage, :reason_id,
+        :is_heuristic, :shared_bytes, :registers, :spill_bytes, :code_digest, :compile_ms, :started_us)
+"""
+ADD_MEASUREMENT = """
+INSERT INTO measurement (trial_id, protocol_id, round_id, count, median_ns, min_ns, samples)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+ADD_OUTPUT_ERROR = """
+INSERT INTO output_error (trial_id, position, output, error, allowed) VALUES (?, ?, ?, ?, ?)
+"""
+
+TRIALS_PAGE = """
+SELECT trial.*, kernel.op, kernel.name AS kernel_name, config.direction, config.part, config.body AS config_body,
+       text.body AS reason, measurement.samples, measurement.round_id, protocol.timer, protocol.warmup,
+       protocol.flush_l2, protocol.calls_per_sample, protocol.interleaved
+FROM trial
+JOIN config ON config.id = trial.config_id
+JOIN kernel ON kernel.id = config.kernel_id
+LEFT JOIN text ON text.id = trial.reason_id
+LEFT JOIN measurement ON measurement.trial_id = trial.id
+LEFT JOIN protocol ON protocol.id = measurement.protocol_id
+WHERE trial.id > :after AND {filters}
+ORDER BY trial.id
+LIMIT :page
+"""
+# What ``trials`` can be narrowed by; joined with AND into the statement above.
+TRIAL_FILTERS = {
+    "op": "kernel.op = :op",
+    "kernel": "(kernel.name = :kernel OR kernel.op || '/' || kernel.name = :kernel)",
+    "direction": "config.direction = :direction",
+    "signature": "trial.signature_id = (SELECT id FROM signature WHERE text = :signature)",
+    "device": "trial.device_id IN (SELECT id FROM device WHERE digest = :device OR variant = :device)",
+    "run": "trial.run_id = :run",
+    "status": "trial.status = :status",
+}
+ERRORS_BETWEEN = """
+SELECT trial_id, output, error, allowed FROM output_error
+WHERE trial_id BETWEEN ? AND ? ORDER BY trial_id, position
+"""
+
+# The newest trial of each (part, config) speaks: rows come oldest first.
+MEASURED = """
+SELECT config.part, config.digest, trial.status
+FROM trial
+JOIN config ON config.id = trial.config_id
+JOIN kernel ON kernel.id = config.kernel_id
+WHERE trial.signature_id = (SELECT id FROM signature WHERE digest = :signature)
+  AND trial.device_id = (SELECT id FROM device WHERE digest = :device)
+  AND trial.environment_id = (SELECT id FROM environment WHERE digest = :environment)
+  AND kernel.op = :op AND kernel.name = :kernel AND config.direction = :direction
+ORDER BY trial.id
+"""
+
+# --- Runs and the writer lock ---
+
+ADD_RUN = """
+INSERT INTO run (uid, device_id, evidence_id, environment_id, argv, host, pid, started_us, heartbeat_us, status)
+VALUES (:uid, :device_id, :evidence_id, :environment_id, :argv, :host, :pid, :now, :now, 'running')
+"""
+END_RUN = """
+UPDATE run SET status = :status, ended_us = :now, heartbeat_us = :now WHERE id = :run AND status = 'running'
+"""
+BEAT_RUN = "UPDATE run SET heartbeat_us = :now WHERE id = :run AND status = 'running'"
+ABANDON_RUNS = """
+UPDATE run SET status = 'interrupted', ended_us = heartbeat_us WHERE status = 'running'
+"""
+GET_RUN_STATUS = "SELECT status FROM run WHERE id = ?"
+LAST_RUN = "SELECT * FROM run ORDER BY status = 'running' DESC, id DESC LIMIT 1"
+COUNT_STATUSES = (
+    "SELECT status, count(*) AS count FROM trial WHERE run_id = ? GROUP BY status ORDER BY status"
+)
+
+GET_WRITER = "SELECT token, host, pid, scope, process_start, heartbeat_us FROM writer"
+SET_WRITER = """
+INSERT OR REPLACE INTO writer (id, token, host, pid, scope, process_start, heartbeat_us)
+VALUES (1, :token, :host, :pid, :scope, :process_start, :now)
+"""
+BEAT_WRITER = "UPDATE writer SET heartbeat_us = :now WHERE token = :token"
+DROP_WRITER = "DELETE FROM writer WHERE token = ?"
+
+# --- The whole file ---
+
+COUNT_ROWS = "SELECT count(*) FROM {table}"
+OK_WITHOUT_MEASUREMENT = """
+SELECT count(*) FROM trial LEFT JOIN measurement ON measurement.trial_id = trial.id
+WHERE (trial.status = 'ok') <> (measurement.trial_id IS NOT NULL)
+"""
