@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 def words(values: Sequence[str] | None) -> tuple[str, ...]:
     """Splits what was given with commas or repeatedly."""
-    return tuple(word.strip() for value in values or () for word in value.split(",") if word.strip())
+    return tuple(
+        word.strip() for value in values or () for word in value.split(",") if word.strip()
+    )
 
 
 def points(

@@ -50,9 +50,7 @@ def seconds(text: str) -> float:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
-Json = Annotated[
-    bool, typer.Option("--json", help="Print JSON to stdout, and nothing else there.")
-]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, and nothing else there.")]
 Database = Annotated[
     Path,
     typer.Option(
@@ -118,3 +116,8 @@ MaxTrials = Annotated[
         help="At most so many configs of each kernel and part, the untuned one among them.",
     ),
 ]
+
+
+def table_or_json(json: bool) -> Format:
+    """The format of a command that has no other."""
+    return Format.JSON if json else Format.TABLE
