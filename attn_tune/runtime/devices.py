@@ -49,7 +49,7 @@ def default_jax_device() -> Any:
 @functools.cache
 def describe(jax_device: Any) -> Device:
     """The description of one JAX device."""
-    kind = _PLATFORMS.get(jax_device.platform, jax_device.platform)
+    kind: str = _PLATFORMS.get(jax_device.platform) or str(jax_device.platform)
     if kind == "cuda" and "rocm" in getattr(jax_device.client, "platform_version", "").lower():
         kind = "rocm"
     if kind == "cuda":

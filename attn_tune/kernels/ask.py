@@ -1,0 +1,103 @@
+"""One question to the lookup, and what decides whether a kernel or a stored row may answer it here."""
+
+import functools
+import importlib.util
+from typing import Any
+
+from attn_tune.kernels.registry import kernels_of
+from attn_tune.kernels.spec import KernelSpec, Op
+from attn_tune.runtime import environments
+from attn_tune.runtime.answer import Rejection
+from attn_tune.runtime.packs import Pack
+from attn_tune.runtime.rows import Row
+from attn_tune.schema.config import config_from_dict
+from attn_tune.schema.device import Device
+from attn_tune.schema.environment import Environment, Grade
+from attn_tune.schema.errors import UsageError, unknown_name
+from attn_tune.schema.signature import Signature
+
+AUTO = "auto"
+
+
+class Ask:
+    """One question with its problem, and the judge of stored rows for it. ``kernel`` None or ``"auto"`` is any."""
+
+    def __init__(self, op: Op, direction: str, problem: Any, device: Device, kernel: str | None):
+        if direction not in op.directions:
+            raise unknown_name("direction", direction, op.directions)
+        self.op, self.direction, self.problem, self.device = op, direction, problem, device
+        self.signature: Signature = op.to_signature(problem)
+        self.kernel = None if kernel in (None, AUTO) else resolve(op.name, kernel).name
+        specs = kernels_of(op.name)
+        self.specs = {s.name: s for s in specs if self.kernel in (None, s.name)}
+        self._refusals: dict[str, str | None] = {}
+        self._environments: dict[str, Environment] = {}
+
+    def refusal_of(self, spec: KernelSpec) -> str | None:
+        """Why this kernel cannot do the problem here; asked once."""
+        if spec.name not in self._refusals:
+            self._refusals[spec.name] = unsupported(spec, self.problem, self.direction, self.device)
+        return self._refusals[spec.name]
+
+    def refusals(self) -> tuple[Rejection, ...]:
+        """Every kernel that cannot, with its reason."""
+        found = ((s.id, self.refusal_of(s)) for s in self.specs.values())
+        return tuple(Rejection(subject=i, reason=reason) for i, reason in found if reason)
+
+    def grade(self, row: Row, pack: Pack) -> Grade:
+        """As ``Judge.grade``. A kernel that is not here has no source to compare: its rows are refused anyway."""
+        spec = self.specs.get(row.kernel)
+        if spec is None:
+            return Grade.STALE
+        if spec.name not in self._environments:
+            self._environments[spec.name] = spec.environment(environments.current_environment())
+        return self._environments[spec.name].grade(
+            pack.environments[row.env],
+            contract=self.op.version,
+            row_contract=pack.contracts[spec.id],
+        )
+
+    def refusal(self, row: Row, pack: Pack) -> str | None:
+        """As ``Judge.refusal``."""
+        spec = self.specs.get(row.kernel)
+        if spec is None:
+            return f"kernel {row.op}/{row.kernel} is not installed"
+        if reason := self.refusal_of(spec):
+            return reason
+        try:
+            config = config_from_dict(spec.searches[self.direction].config, row.config)
+        except UsageError as error:
+            return str(error)
+        return spec.searches[self.direction].infeasible(self.problem, self.device, config)
+
+
+def resolve(op: str, kernel: str) -> KernelSpec:
+    """The kernel of ``op`` called ``"triton"`` or ``"flash_attention/triton"``.
+
+    Raises:
+      UsageError: there is none; near names are suggested.
+    """
+    name = kernel.removeprefix(f"{op}/")
+    by_name = {spec.name: spec for spec in kernels_of(op)}
+    if name not in by_name:
+        raise unknown_name(f"kernel of {op}", kernel, by_name)
+    return by_name[name]
+
+
+def unsupported(spec: KernelSpec, problem: Any, direction: str, device: Device) -> str | None:
+    """Why ``spec`` cannot do ``problem`` here: no such direction, a module that is missing, or its own reason."""
+    if direction not in spec.searches:
+        return f"it has no {direction}"
+    for module in spec.requires:
+        if not _is_installed(module):
+            return f"the module {module!r} is not installed"
+    return spec.unsupported(problem, direction, device)
+
+
+@functools.cache
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ModuleNotFoundError, ValueError):
+        # A missing parent package, or a module that was replaced by hand without a spec.
+        return False

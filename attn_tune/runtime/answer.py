@@ -1,0 +1,91 @@
+"""The answer of a lookup, with where it came from."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attn_tune.schema.environment import Grade
+
+
+class Rung(enum.StrEnum):
+    """Which step of the ladder answered, best first."""
+
+    EXPLICIT = "explicit"
+    EXACT = "exact"
+    BUCKET = "bucket"
+    NEIGHBOUR = "neighbour"
+    HEURISTIC = "heuristic"
+
+
+class DeviceLevel(enum.StrEnum):
+    """How much of the device a stored row shares with this one, best first."""
+
+    EXACT = "exact"
+    VARIANT = "variant"
+    FAMILY = "family"
+
+
+class SourceKind(enum.StrEnum):
+    """Who put a pack there, in the order they are asked."""
+
+    OVERLAY = "overlay"
+    USER = "user"
+    PROJECT = "project"
+    SHIPPED = "shipped"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rejection:
+    """A stored row, or a kernel, that would have answered but may not."""
+
+    subject: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What to run, and why.
+
+    Attributes:
+      kernel: the kernel's name within the op.
+      config: plain data, as stored; None only where nothing supports the problem.
+      source: ``"name version"`` of the pack, ``""`` for a rung without one.
+      pack_digest: the pack's digest, ``""`` likewise.
+      level, grade, row_signature, state: of the row that answered; None or ``""`` for a rung without one. ``grade``
+        ``stale`` says that the kernel's source has changed since the row was measured.
+      distance: sum of ``|log2(asked / tuned)|`` over the scalable fields, 0 for an exact answer.
+      gain_ppm, regret_ppm: of the row, at the shape and device where it was measured.
+      rejected: what would have answered earlier, and why it may not.
+    """
+
+    op: str
+    direction: str
+    signature: str
+    device: str
+    kernel: str
+    config: Mapping[str, Any] | None
+    rung: Rung
+    source: str = ""
+    source_kind: SourceKind | None = None
+    pack_digest: str = ""
+    level: DeviceLevel | None = None
+    grade: Grade | None = None
+    row_signature: str = ""
+    distance: float = 0.0
+    state: str = ""
+    gain_ppm: int | None = None
+    regret_ppm: int | None = None
+    rejected: tuple[Rejection, ...] = ()
+
+    @property
+    def is_miss(self) -> bool:
+        """Nothing stored answered."""
+        return self.rung is Rung.HEURISTIC
+
+    def __str__(self) -> str:
+        knobs = " ".join(f"{k}={v}" for k, v in (self.config or {}).items())
+        where = f" from {self.source}" if self.source else ""
+        return (
+            f"{self.op}/{self.kernel} {self.direction}: {knobs or 'no knobs'} ({self.rung}{where})"
+        )

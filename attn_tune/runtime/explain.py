@@ -1,0 +1,116 @@
+"""A lookup told step by step."""
+
+from dataclasses import dataclass
+
+from attn_tune.runtime.answer import Answer, DeviceLevel, Rejection, SourceKind
+from attn_tune.runtime.ladder import Step
+from attn_tune.schema.device import Device
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """The whole ladder for one question.
+
+    Attributes:
+      steps: everything the walk looked at, in order, up to the row that answered.
+      ignored: packs that could not be used at all, with the reason.
+      kernels: kernels that cannot do the problem here, with the reason.
+      heuristic: what would run untuned; None where nothing supports the problem.
+      answer: what runs; None likewise.
+    """
+
+    op: str
+    direction: str
+    signature: str
+    device: Device
+    steps: tuple[Step, ...]
+    ignored: tuple[Rejection, ...]
+    kernels: tuple[Rejection, ...]
+    heuristic: Answer | None
+    answer: Answer | None
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.op}.{self.direction}  {self.signature}",
+            f"device {self.device}  {_key(self.device)}",
+        ]
+        table = [_ignored(r) for r in self.ignored] + [_step(s) for s in self.steps]
+        if not any(step.kind is not None for step in self.steps):
+            table.append(("packs", "none holds rows"))
+        if self.heuristic is not None:
+            table.append(("heuristic", _heuristic(self.heuristic, self.answer)))
+        table += [(f"kernel {r.subject}", f"unsupported: {r.reason}") for r in self.kernels]
+        width = max(len(left) for left, _ in table)
+        lines += [
+            f"{number:>2} {left:<{width}}  {right}"
+            for number, (left, right) in enumerate(table, start=1)
+        ]
+        if self.answer is None:
+            lines.append("nothing can run this problem here")
+        return "\n".join(lines)
+
+
+def _key(device: Device) -> str:
+    facts = [device.family, f"{device.units} units"]
+    if device.shared_bytes:
+        facts.append(f"{device.shared_bytes} B on chip")
+    if device.power_watts:
+        facts.append(f"{device.power_watts} W")
+    return f"({', '.join(facts)}; {device.digest})"
+
+
+def _ignored(rejection: Rejection) -> tuple[str, str]:
+    return (f"pack {rejection.subject}", f"ignored: {rejection.reason}")
+
+
+def _step(step: Step) -> tuple[str, str]:
+    place = f"{_label(step.kind)} {step.source}"
+    if step.level is not None:
+        place += f", device {step.level}"
+    if step.row is None:
+        return place, step.note if step.level is None else f"miss: {step.note}"
+    row = step.row
+    text = f"{step.rung}: {row.kernel} {knobs(row.config)}"
+    if step.rejected is not None:
+        return place, f"{text}  rejected: {step.rejected}"
+    facts = [str(step.grade), row.state]
+    if step.distance:
+        facts.append(f"2**{step.distance:.2f} away: {row.signature}")
+    if row.regret_ppm is not None:
+        facts.append(f"regret at most {row.regret_ppm / 1e4:.1f} % where measured")
+    if row.gain_ppm is not None:
+        facts.append(f"{1 + row.gain_ppm / 1e6:.2f}x the heuristic")
+    return place, f"{text}  CHOSEN ({', '.join(facts)})"
+
+
+def _heuristic(heuristic: Answer, answer: Answer | None) -> str:
+    text = f"{heuristic.kernel} {knobs(heuristic.config or {})}"
+    return text + ("  CHOSEN" if answer is not None and answer.is_miss else "")
+
+
+def _label(kind: SourceKind) -> str:
+    return "use_pack" if kind is SourceKind.OVERLAY else f"{kind} pack"
+
+
+def knobs(config: object) -> str:
+    """A config on one line: ``block_q=64 num_warps=4``, parts in braces."""
+    if not isinstance(config, dict):
+        return str(config)
+    parts = [
+        f"{name}={{{knobs(value)}}}" if isinstance(value, dict) else f"{name}={value}"
+        for name, value in config.items()
+    ]
+    return " ".join(parts) or "(no knobs)"
+
+
+def nearest_text(steps: tuple[Step, ...]) -> str:
+    """What came nearest, for a miss."""
+    rejected = [s for s in steps if s.rejected is not None]
+    if rejected:
+        return f"the {rejected[0].rung} row of {rejected[0].source} is rejected: {rejected[0].rejected}"
+    order = {level: number for number, level in enumerate(DeviceLevel)}
+    levels = [s for s in steps if s.level is not None]
+    levels.sort(key=lambda s: order[s.level])  # type: ignore[index]
+    if levels:
+        return f"{levels[0].note} ({levels[0].source})"
+    return steps[0].note if steps else "no pack holds rows"

@@ -1,0 +1,217 @@
+"""The ladder: from the question to the best stored row that may be used, with every step on record.
+
+Sources in order; in each, device exact, variant, family; at each, exact signature, bucket, bounded neighbour. The
+order is fixed and depends on nothing but the question and the packs, so that every process answers alike.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from attn_tune.runtime.answer import DeviceLevel, Rejection, Rung, SourceKind
+from attn_tune.runtime.packs import Pack
+from attn_tune.runtime.rows import Row
+from attn_tune.runtime.shapes import distance, same_bucket, shape_of
+from attn_tune.runtime.shelf import Placed, Shelf
+from attn_tune.schema.decision import Rule
+from attn_tune.schema.device import Device
+from attn_tune.schema.environment import Grade
+from attn_tune.schema.signature import Field, Signature
+
+
+class Judge(Protocol):
+    """Says whether a stored row may be used here. Both answers depend on nothing but the row and this process."""
+
+    def grade(self, row: Row, pack: Pack) -> Grade:
+        """How far the row's software is from this one."""
+        ...
+
+    def refusal(self, row: Row, pack: Pack) -> str | None:
+        """Why the row may not be used on this device for this problem; None if it may."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What is asked. ``kernel`` is a name within the op, None for any."""
+
+    op: str
+    direction: str
+    signature: Signature
+    fields: tuple[Field, ...]
+    device: Device
+    kernel: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The row that answers."""
+
+    row: Row
+    pack: Pack
+    kind: SourceKind
+    rung: Rung
+    level: DeviceLevel
+    grade: Grade
+    distance: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One thing the walk looked at: a rung of a source, and what became of it.
+
+    ``row`` is the row it speaks of, ``rejected`` why that row may not be used. Both are None for a rung that holds
+    nothing; ``note`` then says what came nearest.
+    """
+
+    source: str
+    kind: SourceKind
+    rung: Rung | None = None
+    level: DeviceLevel | None = None
+    row: Row | None = None
+    distance: float = 0.0
+    grade: Grade | None = None
+    rejected: str | None = None
+    note: str = ""
+
+    @property
+    def chosen(self) -> bool:
+        """Whether this step's row answered."""
+        return self.row is not None and self.rejected is None
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The whole way: the match, or None, and the steps up to it."""
+
+    match: Match | None
+    steps: tuple[Step, ...]
+
+    @property
+    def rejected(self) -> tuple[Rejection, ...]:
+        """Rows that came first but may not be used."""
+        return tuple(
+            Rejection(
+                subject=f"{s.source} {s.rung} {s.row.kernel} {s.row.signature}", reason=s.rejected
+            )
+            for s in self.steps
+            if s.row is not None and s.rejected is not None
+        )
+
+
+def walk(question: Question, shelves: Iterator[tuple[SourceKind, Shelf]], judge: Judge) -> Walk:
+    """Climbs down the ladder until a row may be used."""
+    steps: list[Step] = []
+    for kind, shelf in shelves:
+        source = str(shelf.pack)
+        found = False
+        for level, digests in shelf.groups(question.device):
+            found = True
+            for rung, candidates in _rungs(question, shelf, digests):
+                for grade, away, row, reason in _judged(candidates, judge, shelf.pack):
+                    steps.append(
+                        Step(
+                            source=source,
+                            kind=kind,
+                            rung=rung,
+                            level=level,
+                            row=row,
+                            distance=away,
+                            grade=grade,
+                            rejected=reason,
+                        )
+                    )
+                    if reason is None:
+                        match = Match(row, shelf.pack, kind, rung, level, grade, away)
+                        return Walk(match, tuple(steps))
+            steps.append(
+                Step(source=source, kind=kind, level=level, note=_nearest(question, shelf, digests))
+            )
+        if not found:
+            steps.append(Step(source=source, kind=kind, note=_nothing(question, shelf)))
+    return Walk(None, tuple(steps))
+
+
+def _rungs(
+    question: Question, shelf: Shelf, digests: list[str]
+) -> Iterator[tuple[Rung, list[tuple[float, int, Placed]]]]:
+    """Candidates of each rung as (distance, position of the device, row); lazily, for most walks end at the first."""
+    text = question.signature.text
+    exact = [
+        (0.0, position, placed)
+        for position, digest in enumerate(digests)
+        for placed in shelf.at(digest, text)
+        if question.kernel in (None, placed.row.kernel)
+    ]
+    yield Rung.EXACT, exact
+    asked = shape_of(question.signature, question.fields)
+    bucket, near = [], []
+    for position, digest in enumerate(digests):
+        for placed in shelf.comparable(digest, asked):
+            if question.kernel not in (None, placed.row.kernel) or placed.row.signature == text:
+                continue
+            away = distance(asked, placed.shape)
+            if away is not None:
+                rung = bucket if same_bucket(asked, placed.shape) else near
+                rung.append((away, position, placed))
+    yield Rung.BUCKET, bucket
+    yield Rung.NEIGHBOUR, near
+
+
+def _judged(
+    candidates: list[tuple[float, int, Placed]], judge: Judge, pack: Pack
+) -> Iterator[tuple[Grade, float, Row, str | None]]:
+    """Candidates of one rung, best first, each judged.
+
+    Nearest first; at one distance, measured before predicted, fresh before stale, then the rank across kernels, the
+    likest device, and the text as the last word.
+    """
+    graded = []
+    for away, position, placed in candidates:
+        row = placed.row
+        grade = judge.grade(row, pack)
+        order = (
+            round(away, 9),
+            row.state == Rule.PREDICTED,
+            grade is Grade.STALE,
+            position,
+            row.rank,
+            row.signature,
+            row.kernel,
+        )
+        graded.append((order, grade, away, row))
+    graded.sort(key=lambda item: item[0])
+    for _, grade, away, row in graded:
+        if grade is Grade.FOREIGN:
+            yield grade, away, row, "measured under another contract of the op"
+        else:
+            yield grade, away, row, judge.refusal(row, pack)
+
+
+def _nearest(question: Question, shelf: Shelf, digests: list[str]) -> str:
+    """For a level without an answer: which stored signature came nearest, and in what it differs."""
+    best: tuple[int, str] | None = None
+    asked = question.signature.values
+    defaults = {field.name: field.default for field in question.fields}
+    for digest in digests:
+        for placed in shelf.everything(digest):
+            if question.kernel not in (None, placed.row.kernel):
+                continue
+            stored = placed.signature.values
+            differs = [
+                f"{name} {asked.get(name, default)} vs {stored.get(name, default)}"
+                for name, default in defaults.items()
+                if asked.get(name, default) != stored.get(name, default)
+            ]
+            # Rows that differ in nothing were rejected for another reason, and said so.
+            if differs and (best is None or (len(differs), ", ".join(differs)) < best):
+                best = (len(differs), ", ".join(differs))
+    return f"nearest row differs in {best[1]}" if best else "no other row"
+
+
+def _nothing(question: Question, shelf: Shelf) -> str:
+    if shelf.unreadable:
+        _, reason = shelf.unreadable[0]
+        more = len(shelf.unreadable) - 1
+        return f"{reason}" + (f" (and {more} rows more)" if more else "")
+    return f"no rows of {question.op}.{question.direction} for {question.device.family}"

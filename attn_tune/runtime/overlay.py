@@ -1,0 +1,160 @@
+"""Packs in force for a while: ``use_pack``, and the jit keys that make JAX retrace when the packs change.
+
+Two user contexts are part of JAX's jit key: the digest of the process's snapshot (global), and the digests of the
+overlays in force (per thread). The overlays themselves live in a context variable, which follows threads and asyncio
+tasks alike; JAX's own state follows threads only. ``active_overlays`` says what happens when the two disagree.
+"""
+
+import contextlib
+import contextvars
+import functools
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from attn_tune.runtime.packs import Pack, read_pack
+from attn_tune.runtime.snapshot import swap_snapshot
+
+_log = logging.getLogger("attn_tune")
+_overlays: contextvars.ContextVar[tuple[Pack, ...]] = contextvars.ContextVar(
+    "attn_tune_overlays", default=()
+)
+_lock = threading.Lock()
+
+
+def use_pack(pack: str | os.PathLike[str] | Pack) -> AbstractContextManager[Pack]:
+    """Puts a pack in front of all others within a ``with`` block; the innermost is asked first.
+
+    Functions under ``jax.jit`` retrace when they enter with a pack they have not seen, and only then.
+
+    Raises:
+      StorageError, IntegrityError: at once, if the pack cannot be read.
+    """
+    return _in_force(pack if isinstance(pack, Pack) else read_pack(pack))
+
+
+def reload() -> bool:
+    """Reads all packs anew from where the environment variables point; True if that changed anything.
+
+    Jitted functions retrace on their next call if it did.
+    """
+    old, new = swap_snapshot()
+    if old is None or old.digest == new.digest:
+        return False
+    if keys := jit_keys():
+        keys.snapshot.set_global(new.digest)
+    return True
+
+
+@contextlib.contextmanager
+def _in_force(pack: Pack) -> Iterator[Pack]:
+    token = _overlays.set((pack, *_overlays.get()))
+    _sync()
+    try:
+        yield pack
+    finally:
+        _overlays.reset(token)
+        _sync()
+
+
+class JitKeys:
+    """JAX's user contexts, made once in a process: making one changes every jit key."""
+
+    def __init__(self) -> None:
+        import jax
+
+        self.snapshot = jax.make_user_context(None)
+        self.overlays = jax.make_user_context(None)
+
+
+_keys: JitKeys | None = None
+
+
+def jit_keys() -> JitKeys | None:
+    """The user contexts, None as long as nobody has imported jax.
+
+    To be called before the first trace of anything that looks up: a key made later costs that function one retrace.
+    Importing an op calls it.
+    """
+    global _keys
+    if _keys is None and "jax" in sys.modules:
+        with _lock:
+            if _keys is None:
+                _keys = JitKeys()
+        _sync()
+    return _keys
+
+
+def active_overlays() -> tuple[Pack, ...]:
+    """The overlays a lookup must use now, innermost first.
+
+    Within a trace they are those the jit key names, even if an asyncio task that held ``use_pack`` across an ``await``
+    left another task's key on this thread: a cached trace must hold what its key says. Outside a trace the key is put
+    right first.
+    """
+    wanted = _overlays.get()
+    keys = jit_keys()
+    if keys is None:
+        return wanted
+    keyed: OverlayKey | None = keys.overlays.value
+    if (keyed.packs if keyed else ()) == wanted:
+        return wanted
+    if not _tracing():
+        _sync()
+        return wanted
+    _warn_once()
+    return keyed.packs if keyed else ()
+
+
+class OverlayKey:
+    """The overlays as part of a jit key: equal if the packs' digests are."""
+
+    __slots__ = ("digests", "packs")
+
+    def __init__(self, packs: tuple[Pack, ...]):
+        self.packs = packs
+        self.digests = tuple(pack.digest for pack in packs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OverlayKey) and self.digests == other.digests
+
+    def __hash__(self) -> int:
+        return hash(self.digests)
+
+    def __repr__(self) -> str:
+        return f"OverlayKey({', '.join(map(str, self.packs))})"
+
+
+def _sync() -> None:
+    """Makes this thread's jit key say what the context variable says."""
+    keys = jit_keys()
+    if keys is None:
+        return
+    packs = _overlays.get()
+    value = OverlayKey(packs) if packs else None
+    if keys.overlays.value != value:
+        # Entered and never left: leaving would bring back what was there before, which in interleaved asyncio tasks
+        # is another task's key. The context variable alone knows what comes next.
+        _enter(keys.overlays, value)
+
+
+def _enter(context: Any, value: object) -> None:
+    context(value).__enter__()
+
+
+@functools.cache
+def _warn_once() -> None:
+    _log.warning(
+        "use_pack was entered in another asyncio task or thread than the one that traces; "
+        "enter it where the jitted function is called, without an await in between"
+    )
+
+
+def _tracing() -> bool:
+    import jax.extend.core
+
+    return jax.extend.core.unsafe_am_i_under_a_jit_DO_NOT_USE()

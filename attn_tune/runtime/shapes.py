@@ -1,0 +1,75 @@
+"""How far one signature is from another: exact, in the same bucket, near, or not comparable.
+
+A *bucket* holds the signatures that become equal after rounding every scalable field up to a power of two. A
+*neighbour* has every scalable field within a factor of ``MAX_RATIO``. In both, categorical fields are equal and no
+resource exceeds what was tuned.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from attn_tune.schema.signature import Field, FieldKind, Signature, Value
+
+MAX_RATIO = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A signature split by the kinds of its fields, each in declared order, defaults filled in."""
+
+    categorical: tuple[Value, ...]
+    resource: tuple[Value, ...]
+    scalable: tuple[Value, ...]
+
+
+def shape_of(signature: Signature, fields: Iterable[Field]) -> Shape:
+    """The shape of ``signature``."""
+    values = signature.values
+    by_kind: dict[FieldKind, list[Value]] = {kind: [] for kind in FieldKind}
+    for field in fields:
+        by_kind[field.kind].append(values.get(field.name, field.default))
+    return Shape(
+        (signature.version, *by_kind[FieldKind.CATEGORICAL]),
+        tuple(by_kind[FieldKind.RESOURCE]),
+        tuple(by_kind[FieldKind.SCALABLE]),
+    )
+
+
+def same_bucket(asked: Shape, tuned: Shape) -> bool:
+    """Whether the scalable fields agree after rounding up to powers of two."""
+    return all(map(_same_power, asked.scalable, tuned.scalable))
+
+
+def distance(asked: Shape, tuned: Shape) -> float | None:
+    """Sum of ``|log2(asked / tuned)|`` over the scalable fields; None past a bound.
+
+    ``None`` in a field ("no window") equals only itself, and so does 0.
+    """
+    if asked.categorical != tuned.categorical:
+        return None
+    for need, had in zip(asked.resource, tuned.resource, strict=True):
+        if not _fits(need, had):
+            return None
+    total = 0.0
+    for a, b in zip(asked.scalable, tuned.scalable, strict=True):
+        if a == b:
+            continue
+        if not isinstance(a, int) or not isinstance(b, int) or a <= 0 or b <= 0:
+            return None
+        if a > MAX_RATIO * b or b > MAX_RATIO * a:
+            return None
+        total += abs(math.log2(a / b))
+    return total
+
+
+def _fits(need: Value, had: Value) -> bool:
+    if isinstance(need, int) and isinstance(had, int):
+        return need <= had
+    return need == had
+
+
+def _same_power(a: Value, b: Value) -> bool:
+    if isinstance(a, int) and isinstance(b, int) and a > 0 and b > 0:
+        return (a - 1).bit_length() == (b - 1).bit_length()
+    return a == b

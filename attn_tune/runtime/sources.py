@@ -1,0 +1,118 @@
+"""Where packs come from, in the order they are asked; read on first use, a broken one is ignored with one warning."""
+
+import functools
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from attn_tune.runtime.answer import SourceKind
+from attn_tune.runtime.archive import is_pack
+from attn_tune.runtime.packs import Pack, read_pack
+from attn_tune.runtime.shelf import Shelf
+from attn_tune.schema.errors import IntegrityError, StorageError
+from attn_tune.schema.signature import Field
+
+USER_PACKS = "ATTN_TUNE_PACKS"
+PROJECT_PACK = "ATTN_TUNE_PROJECT_PACK"
+SHIPPED = Path(__file__).resolve().parent.parent / "packs"
+
+_log = logging.getLogger("attn_tune")
+_lock = threading.Lock()
+
+
+class Source:
+    """One place a pack may be. ``pack`` is None when it is broken; ``error`` then says why."""
+
+    def __init__(self, kind: SourceKind, path: str = "", pack: Pack | None = None):
+        self.kind = kind
+        self.path = path
+        self._pack = pack
+        self._error: str | None = None
+        self._shelves: dict[tuple[str, str], Shelf] = {}
+
+    def read(self) -> None:
+        """Reads the pack unless that was tried before. Never raises for a bad pack: a job must not die of one."""
+        if self._pack is not None or self._error is not None:
+            return
+        with _lock:
+            if self._pack is None and self._error is None:
+                try:
+                    self._pack = read_pack(self.path)
+                except (IntegrityError, StorageError) as error:
+                    self._error = str(error)
+                    _log.warning("ignored: %s", error)
+
+    @property
+    def pack(self) -> Pack | None:
+        """The pack, read on first use."""
+        self.read()
+        return self._pack
+
+    @property
+    def error(self) -> str | None:
+        """Why the pack is ignored."""
+        self.read()
+        return self._error
+
+    def shelf(self, op: str, direction: str, fields: tuple[Field, ...]) -> Shelf | None:
+        """The rows of one op and direction, arranged on first use; None for a broken pack."""
+        pack = self.pack
+        if pack is None:
+            return None
+        key = (op, direction)
+        found = self._shelves.get(key)
+        if found is None or found.fields is not fields:
+            # Two threads may build the same one; both are equal and either may stay.
+            found = self._shelves[key] = Shelf(pack, op, direction, fields)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Locations:
+    """The paths to look at. Nothing is ever searched for in the working directory."""
+
+    user: tuple[str, ...] = ()
+    project: tuple[str, ...] = ()
+    shipped: tuple[str, ...] = ()
+
+
+def locations(environ: Mapping[str, str]) -> Locations:
+    """What the environment asks for: ``ATTN_TUNE_PACKS`` (packs, or folders of packs), then ``attn-tune/packs`` under
+    ``XDG_DATA_HOME``; ``ATTN_TUNE_PROJECT_PACK``; and what ships in the package."""
+    user = [p for p in environ.get(USER_PACKS, "").split(os.pathsep) if p]
+    data_home = environ.get("XDG_DATA_HOME") or _default_data_home(environ)
+    found = [path for entry in user for path in _packs_in(Path(entry), named=True)]
+    if data_home:
+        found += _packs_in(Path(data_home) / "attn-tune" / "packs", named=False)
+    project = environ.get(PROJECT_PACK, "")
+    return Locations(
+        user=tuple(found),
+        project=(project,) if project else (),
+        shipped=tuple(_packs_in(SHIPPED, named=False)),
+    )
+
+
+def _default_data_home(environ: Mapping[str, str]) -> str:
+    home = environ.get("HOME", "")
+    return os.path.join(home, ".local", "share") if home else ""
+
+
+def _packs_in(path: Path, *, named: bool) -> list[str]:
+    """The packs at or in ``path``, by name. A path that someone named is kept even if it is none: that is an error."""
+    try:
+        if is_pack(path):
+            return [str(path)]
+        inside = sorted(child for child in path.iterdir() if is_pack(child))
+    except OSError:
+        # Not there, or not ours to read: said when it was named, of no interest otherwise.
+        return [str(path)] if named else []
+    return [str(child) for child in inside] or ([str(path)] if named else [])
+
+
+@functools.lru_cache(maxsize=64)
+def overlay_source(pack: Pack) -> Source:
+    """The source of a pack that is already in memory."""
+    return Source(SourceKind.OVERLAY, pack.path, pack)
