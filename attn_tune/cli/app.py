@@ -1,7 +1,6 @@
 """The application: its commands, and the one place where an error becomes a line and an exit code."""
 
 import sys
-import traceback
 from typing import Annotated
 
 import typer
@@ -20,6 +19,8 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except AttnTuneError as error:
             if ctx.params.get("debug"):
+                import traceback
+
                 traceback.print_exc()
             print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(error.exit_code) from None

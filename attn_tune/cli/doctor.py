@@ -2,11 +2,9 @@
 
 import enum
 import os
-import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import typer
@@ -75,6 +73,8 @@ def _python() -> Check:
 
 
 def _versions() -> Iterator[Check]:
+    from importlib.metadata import PackageNotFoundError, version
+
     for name, needed in (
         ("attn-tune", True),
         ("jax", True),
@@ -107,8 +107,9 @@ def _kernels() -> Check:
 
 
 def _timer() -> Check:
-    from attn_tune.runtime.devices import current_device
     from attn_tune.tuner.timers import available_timers
+
+    from attn_tune.runtime.devices import current_device
 
     names = available_timers(current_device().platform)
     verdict = (
@@ -118,6 +119,8 @@ def _timer() -> Check:
 
 
 def _sqlite() -> Check:
+    import sqlite3
+
     # STRICT tables came with 3.37.
     good = sqlite3.sqlite_version_info >= (3, 37)
     return Check("sqlite", Verdict.OK if good else Verdict.FAIL, sqlite3.sqlite_version)
@@ -145,9 +148,10 @@ def _writable(db: Path) -> Check:
 
 def _packs() -> Iterator[Check]:
     from attn_tune.runtime.packs import read_pack
-    from attn_tune.runtime.sources import pack_paths
+    from attn_tune.runtime.sources import locations
 
-    paths = list(pack_paths())
+    found = locations(os.environ)
+    paths = (*found.user, *found.project, *found.shipped)
     if not paths:
         yield Check("packs", Verdict.OK, "none; calls use the kernels' untuned configs")
     for path in paths:

@@ -1,5 +1,6 @@
 """``attn-tune explain``."""
 
+import dataclasses
 from typing import Annotated
 
 import typer
@@ -28,8 +29,6 @@ def explain(
         for way in choose.directions(direction)
     }
     if json:
-        sink.emit_json(
-            {"signature": asked.signature.text} | {k: v.to_dict() for k, v in found.items()}
-        )
+        sink.emit_json({way: dataclasses.asdict(one) for way, one in found.items()})
         return
     print("\n".join(str(one).rstrip() + "\n" for one in found.values()).rstrip())

@@ -29,10 +29,15 @@ class Format(enum.StrEnum):
     JSON = "json"
 
 
-def default_database() -> Path:
-    """``lab.db`` in the user's data directory (XDG)."""
+def data_directory() -> Path:
+    """``attn-tune`` in the user's data directory (XDG)."""
     home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(home) / "attn-tune" / "lab.db"
+    return Path(home) / "attn-tune"
+
+
+def default_database() -> Path:
+    """Where ``--db`` points without being given."""
+    return data_directory() / "lab.db"
 
 
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|)")

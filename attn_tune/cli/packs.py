@@ -82,7 +82,7 @@ def import_pack(
     Example: attn-tune import h200-llama.atpack --to user
     """
     if to is Target.USER:
-        from attn_tune.runtime.packs import install_pack
+        from attn_tune.cli.install import install_pack
 
         place = install_pack(path)
         if json:
