@@ -54,8 +54,9 @@ class KernelPlan:
 
     @property
     def todo(self) -> int:
-        """Configs to try."""
-        return sum(len(part.candidates) for part in self.parts)
+        """Configs to try. Besides the parts': a direction of several launches also runs whole twice."""
+        wholes = 2 if self.finals and WHOLE not in {part.part for part in self.parts} else 0
+        return sum(len(part.candidates) for part in self.parts) + (wholes if self.parts else 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +232,8 @@ def make_plan(
       measured: ``(kernel id, direction, signature, environment) -> {(part, config digest): status}`` of what was tried
         on this device in an equal environment; it is not tried again.
       history: the same trials themselves. With it an interrupted case goes on where it stopped; without it the
-        right configs of an unfinished part are measured again, because the best one is chosen by time.
+        right configs of an unfinished part are measured again, because the best one is chosen by time, and a case
+        with nothing left but its finals counts as finished.
       max_candidates: a random subset of each part's configs, the heuristic's always in it; the same one every time.
 
     Raises:

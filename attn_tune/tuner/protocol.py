@@ -78,10 +78,12 @@ class Run:
     """Compile, validate and measure one config.
 
     ``best_ns`` is the time to beat, for giving up early. The op's battery is run too if the median is below
-    ``battery_below_ns``.
+    ``battery_below_ns``. Without ``measure`` the config is only proven right, battery included.
     """
 
     ref: ConfigRef
+    device: Device
+    measure: bool = True
     seeds: tuple[int, ...] = (0, 1)
     policy: MeasurePolicy = field(default_factory=MeasurePolicy)
     best_ns: float | None = None
@@ -90,9 +92,10 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finals:
-    """Measure configs that are known to be right, interleaved, in one process. All are of one signature and direction."""
+    """Measure configs that are known to be right, interleaved, in one process. All are of one case."""
 
     refs: tuple[ConfigRef, ...]
+    device: Device
     seed: int = 0
     round_id: str = ""
     policy: MeasurePolicy = field(default_factory=MeasurePolicy)
@@ -103,10 +106,9 @@ type Request = Identify | Run | Finals
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entering:
-    """The worker enters a phase. ``index`` is the config that is being worked on, of those in ``Finals``."""
+    """The worker enters a phase: a new deadline."""
 
     phase: Phase
-    index: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,3 +142,17 @@ class FinalsOutcome:
     """Answer to ``Finals``, in the order asked."""
 
     outcomes: tuple[Outcome, ...]
+
+
+class Ready:
+    """The worker has loaded jax and found its device."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """The request itself cannot be served, whatever the config: the inputs cannot be made, say."""
+
+    reason: str
+
+
+type Reply = Identity | Outcome | FinalsOutcome | Refusal
