@@ -6,15 +6,16 @@ import os
 import secrets
 import socket
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from attn_tune.db import queries, runs, trials
+from attn_tune.db import decision_table, queries, runs, trials
 from attn_tune.db.catalog import Catalog
 from attn_tune.db.connection import connect, immediate, storage_errors
 from attn_tune.db.writer import WriterLock, now_us
 from attn_tune.schema import (
+    Decision,
     Device,
     Environment,
     Signature,
@@ -184,6 +185,52 @@ class Database:
         """The run that is going on, else the last one, with its progress."""
         with storage_errors(self.path):
             return runs.read_status(self._connection, self._catalog)
+
+    # --- Decisions ---
+
+    def rebuild_decisions(self, *, signatures: Iterable[Signature | str] | None = None) -> int:
+        """Decides anew from the trials, for all signatures or some. Returns how many problems have a decision.
+
+        The old decisions stay until the new ones replace them in one transaction.
+        """
+        texts = None if signatures is None else {str(s) for s in signatures}
+        with storage_errors(self.path):
+            problems = decision_table.open_problems(self._connection, texts)
+            decided = [
+                (p, decision_table.decide_problem(self._connection, self._catalog, p))
+                for p in problems
+            ]
+        with self._transaction():
+            for problem, decisions in decided:
+                decision_table.replace_decisions(
+                    self._connection, self._catalog, problem, decisions
+                )
+        return sum(1 for _, decisions in decided if decisions)
+
+    def decisions(
+        self,
+        *,
+        op: str | None = None,
+        kernel: str | None = None,
+        direction: str | None = None,
+        signature: Signature | str | None = None,
+        device: Device | str | None = None,
+        rank: int | None = None,
+    ) -> list[Decision]:
+        """The decisions that fit, by signature, direction, device and rank; ``rank=0`` asks for the winners only.
+
+        They are as of the last ``rebuild_decisions``.
+        """
+        filters = trial_filters(
+            op=op,
+            kernel=kernel,
+            direction=direction,
+            signature=signature,
+            device=device,
+            rank=rank,
+        )
+        with storage_errors(self.path):
+            return decision_table.read_decisions(self._connection, self._catalog, filters)
 
     # --- Plumbing ---
 

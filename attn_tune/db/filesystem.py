@@ -3,9 +3,10 @@
 import os
 from pathlib import Path
 
-NETWORK_TYPES = frozenset(
-    ["9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "pvfs2", "smb2", "smb3", "smbfs"]
-)
+NETWORK_TYPES = (
+    "9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre",
+    "nfs", "nfs4", "ocfs2", "pvfs2", "smb2", "smb3", "smbfs",
+)  # fmt: skip
 NETWORK_FUSE = (
     "sshfs",
     "gcsfuse",

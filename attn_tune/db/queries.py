@@ -145,3 +145,39 @@ OK_WITHOUT_MEASUREMENT = """
 SELECT count(*) FROM trial LEFT JOIN measurement ON measurement.trial_id = trial.id
 WHERE (trial.status = 'ok') <> (measurement.trial_id IS NOT NULL)
 """
+
+# --- Decisions ---
+
+PROBLEMS = """
+SELECT DISTINCT trial.signature_id, signature.text, config.direction, trial.device_id, device.digest
+FROM trial
+JOIN config ON config.id = trial.config_id
+JOIN signature ON signature.id = trial.signature_id
+JOIN device ON device.id = trial.device_id
+ORDER BY signature.text, config.direction, device.digest
+"""
+DROP_DECISIONS = "DELETE FROM decision WHERE signature_id = ? AND direction = ? AND device_id = ?"
+ADD_DECISION = """
+INSERT INTO decision (signature_id, direction, device_id, rank, config_id, environment_id, rule, median_ns,
+                      heuristic_ns, gain, regret_bound, worst_error, ties, samples, trials)
+VALUES (:signature_id, :direction, :device_id, :rank, :config_id, :environment_id, :rule, :median_ns,
+        :heuristic_ns, :gain, :regret_bound, :worst_error, :ties, :samples, :trials)
+"""
+DECISIONS = """
+SELECT decision.*, kernel.op, kernel.name AS kernel_name, config.body AS config_body
+FROM decision
+JOIN config ON config.id = decision.config_id
+JOIN kernel ON kernel.id = config.kernel_id
+JOIN signature ON signature.id = decision.signature_id
+JOIN device ON device.id = decision.device_id
+WHERE {filters}
+ORDER BY signature.text, decision.direction, device.digest, decision.rank
+"""
+DECISION_FILTERS = {
+    "op": "kernel.op = :op",
+    "kernel": "(kernel.name = :kernel OR kernel.op || '/' || kernel.name = :kernel)",
+    "direction": "decision.direction = :direction",
+    "signature": "signature.text = :signature",
+    "device": "(device.digest = :device OR device.variant = :device)",
+    "rank": "decision.rank = :rank",
+}
