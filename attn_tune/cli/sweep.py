@@ -45,7 +45,7 @@ def sweep(
 ) -> None:
     """Compile, validate and time every candidate of a grid, and store every trial.
 
-    Ctrl-C stops after the config at hand; the same command goes on from there.
+    Ctrl-C stops cleanly: only the config at hand is lost, and the same command goes on from there.
 
     Example: attn-tune sweep --grid llama3-8b --lengths 4k --budget 20m
     """
@@ -70,14 +70,14 @@ def sweep(
 
 
 def _run(request: SweepRequest) -> SweepOutcome:
-    from attn_tune.cli.executor import isolated_executor
     from attn_tune.cli.progress import Tally, watcher
+    from attn_tune.tuner.executor import IsolatedExecutor
 
     tally = Tally()
     stop = threading.Event()
     with (
         _stopping(stop),
-        isolated_executor() as executor,
+        IsolatedExecutor(interrupt=stop.is_set) as executor,
         watcher(tally) as view,
     ):
 
@@ -90,13 +90,13 @@ def _run(request: SweepRequest) -> SweepOutcome:
 
 @contextlib.contextmanager
 def _stopping(stop: threading.Event) -> Iterator[None]:
-    """The first Ctrl-C (or termination signal) asks for a clean stop, the second one ends at once."""
+    """The first Ctrl-C (or termination signal) asks for a clean stop, the second one does not ask."""
 
     def ask(number: int, frame: object) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        sink.note("stopping after the config at hand; Ctrl-C again stops at once")
+        sink.note("stopping; what was measured is stored")
 
     before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

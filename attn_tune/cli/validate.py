@@ -43,7 +43,7 @@ def validate(
     """
     import pandas as pd
 
-    from attn_tune.cli.executor import isolated_executor
+    from attn_tune.tuner.executor import IsolatedExecutor
 
     specs = choose.kernels(kernel, op)
     ways = choose.directions(direction)
@@ -53,7 +53,7 @@ def validate(
         for name in sorted({spec.op for spec in specs})
     }
     rows = []
-    with isolated_executor() as executor:
+    with IsolatedExecutor() as executor:
         device = executor.identify().device
         for spec in specs:
             for label, signature in problems[spec.op].items():
@@ -152,7 +152,7 @@ def _check(
     ref = ConfigRef(kernel=spec.id, signature=signature, direction=direction, config=config)
     # One sample: what counts here is the comparison before it.
     once = MeasurePolicy(warmup=0, samples=1, min_samples=1, flush_l2=False)
-    outcome = executor.run(Run(ref=ref, policy=once))
+    outcome = executor.run(Run(ref=ref, device=device, policy=once))
     worst = max(outcome.errors, key=lambda e: e.ratio, default=None)
     return {
         "status": str(outcome.status),
