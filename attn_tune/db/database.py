@@ -8,9 +8,9 @@ import socket
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from attn_tune.db import decision_table, queries, runs, trials
+from attn_tune.db import decision_table, frames, health, queries, runs, trials
 from attn_tune.db.catalog import Catalog
 from attn_tune.db.connection import connect, immediate, storage_errors
 from attn_tune.db.writer import WriterLock, now_us
@@ -24,6 +24,9 @@ from attn_tune.schema import (
     Trial,
     UsageError,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Database:
@@ -185,6 +188,31 @@ class Database:
         """The run that is going on, else the last one, with its progress."""
         with storage_errors(self.path):
             return runs.read_status(self._connection, self._catalog)
+
+    def frame(self, name: str, **filters: Any) -> "pd.DataFrame":
+        """A table for reports, narrowed like ``trials`` and ``decisions``.
+
+        ``"trials"``: one row a trial, the signature's fields in ``sig_*`` columns. ``"decisions"``: one row a
+        decision. ``"coverage"``: one row a (signature, direction, device, kernel) that was tried. ``"runs"``: one row
+        a run. ``"failures"``: one row a (kernel, direction, status, reason), counted.
+
+        Raises:
+          UsageError: an unknown frame or filter.
+        """
+        with storage_errors(self.path):
+            return frames.read_frame(
+                self._connection, self._catalog, name, trial_filters(**filters)
+            )
+
+    def describe(self) -> health.Description:
+        """What the file is: size, versions, rows."""
+        with storage_errors(self.path):
+            return health.describe(self._connection, self.path)
+
+    def integrity_check(self) -> tuple[str, ...]:
+        """Everything that is wrong with the file, as sentences; empty when it is sound. Reads all of it."""
+        with storage_errors(self.path):
+            return health.find_problems(self._connection)
 
     # --- Decisions ---
 

@@ -181,3 +181,37 @@ DECISION_FILTERS = {
     "device": "(device.digest = :device OR device.variant = :device)",
     "rank": "decision.rank = :rank",
 }
+
+# --- Frames ---
+
+RUNS = """
+SELECT run.*, count(trial.id) AS trials, coalesce(sum(trial.status = 'ok'), 0) AS ok
+FROM run LEFT JOIN trial ON trial.run_id = run.id
+GROUP BY run.id ORDER BY run.id
+"""
+_TRIAL_TABLES = """
+FROM trial
+JOIN config ON config.id = trial.config_id
+JOIN kernel ON kernel.id = config.kernel_id
+JOIN signature ON signature.id = trial.signature_id
+JOIN device ON device.id = trial.device_id
+LEFT JOIN text ON text.id = trial.reason_id
+WHERE {filters}
+"""
+COVERAGE = f"""
+SELECT kernel.op, kernel.op || '/' || kernel.name AS kernel, config.direction, signature.text AS signature,
+       device.variant AS device, count(*) AS trials, sum(trial.status = 'ok') AS ok,
+       count(DISTINCT config.id) AS configs, max(trial.started_us) AS newest_us,
+       EXISTS (SELECT 1 FROM decision WHERE decision.signature_id = trial.signature_id
+               AND decision.direction = config.direction AND decision.device_id = trial.device_id) AS decided
+{_TRIAL_TABLES}
+GROUP BY trial.signature_id, config.direction, trial.device_id, kernel.id
+ORDER BY signature.text, config.direction, device.variant, kernel.name
+"""
+FAILURES = f"""
+SELECT kernel.op || '/' || kernel.name AS kernel, config.direction, trial.status, text.body AS reason,
+       count(*) AS trials, count(DISTINCT trial.signature_id) AS signatures
+{_TRIAL_TABLES} AND trial.status NOT IN ('ok', 'compiled', 'predicted')
+GROUP BY kernel.id, config.direction, trial.status, text.id
+ORDER BY trials DESC, kernel.name, config.direction, trial.status, reason
+"""
