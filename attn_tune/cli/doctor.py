@@ -134,8 +134,10 @@ def _database(db: Path) -> Check:
     from attn_tune.db import Database
 
     with Database.open(db, read_only=True) as database:
-        database.integrity_check()
+        problems = database.integrity_check()
         facts = database.describe()
+    if problems:
+        return Check("database", Verdict.FAIL, f"{db}: {'; '.join(problems[:3])}")
     return Check("database", Verdict.OK, f"{db}: {facts}")
 
 

@@ -58,7 +58,7 @@ def kernels(
 
 
 def _row(plan: "KernelPlan", direction: str) -> dict[str, object]:
-    row = {
+    row: dict[str, object] = {
         "kernel": plan.kernel.id,
         "backend": plan.kernel.backend,
         "direction": direction,

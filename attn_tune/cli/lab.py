@@ -93,7 +93,7 @@ def run_sweep(
     stop: threading.Event,
 ) -> SweepOutcome:
     """Runs ``request`` on ``executor``; every trial is durable before the next one starts."""
-    from attn_tune.tuner import sweep
+    from attn_tune.tuner import ProgressKind, sweep
 
     identity = executor.identify()
     with open_lab(request.database, create=True) as database:
@@ -109,7 +109,11 @@ def run_sweep(
                     trials += 1
                 else:
                     database.heartbeat(run_id)
-                    reason = event.reason or reason
+                    if event.kind is ProgressKind.CASE_FINISHED and event.case:
+                        # Decided at once, so that a killed sweep leaves nothing finished undecided.
+                        database.rebuild_decisions(signatures=[event.case.signature])
+                    if event.kind is ProgressKind.SWEEP_FINISHED:
+                        reason = event.reason
                 watch(event)
             ending = "interrupted" if reason == "stopped" else "finished"
         finally:

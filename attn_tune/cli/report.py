@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from attn_tune.db import Database
+    from attn_tune.schema import Signature
 
 
 class Section(enum.StrEnum):
@@ -139,14 +140,14 @@ def _decisions(
     kernel: list[str] | None,
     direction: list[options.Direction] | None,
     device: str | None,
-    **filters: object,
+    signature: "Signature | None" = None,
 ) -> list[Decision]:
     kernels = {spec.id for spec in choose.kernels(kernel)} if kernel else None
     directions = choose.directions(direction)
     variant = choose.device(device).variant if device else None
     return [
         decision
-        for decision in database.decisions(**filters)
+        for decision in database.decisions(signature=signature)
         if decision.direction in directions
         and (kernels is None or decision.kernel in kernels)
         and (variant is None or variant in (decision.device.variant, decision.device.family))
