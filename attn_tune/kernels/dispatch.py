@@ -7,7 +7,7 @@ from typing import Any
 
 from attn_tune.kernels.ask import AUTO, Ask, resolve
 from attn_tune.kernels.registry import get_op, kernels_of
-from attn_tune.kernels.spec import KernelSpec, Op, Search
+from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.runtime import misses, overlay, snapshot
 from attn_tune.runtime.answer import Answer, Rejection, Rung
 from attn_tune.runtime.devices import current_device
@@ -18,7 +18,6 @@ from attn_tune.runtime.sources import overlay_source
 from attn_tune.schema.config import config_from_dict, config_to_dict
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UnsupportedError, UsageError
-from attn_tune.schema.signature import Signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +41,7 @@ def choose(
     """The kernel and config for ``problem``. Never tunes, never compiles; a repeated question costs microseconds.
 
     Args:
+      problem: the op's problem, or its signature, or the signature's text.
       device: None is the device JAX uses by default.
       kernel: ``"triton"`` or ``"flash_attention/triton"`` restricts the choice; None or ``"auto"`` does not.
       config: a config dataclass, or its plain-data form together with ``kernel``; used as it is once it is checked.
@@ -78,7 +78,7 @@ def lookup(
     Raises:
       As ``choose``.
     """
-    return choose(op, direction, _problem(get_op(op), problem), device=device, kernel=kernel).answer
+    return choose(op, direction, problem, device=device, kernel=kernel).answer
 
 
 def explain(
@@ -95,9 +95,7 @@ def explain(
       UsageError: unknown op, direction or kernel, or a malformed signature.
     """
     contract = get_op(op)
-    question = Ask(
-        contract, direction, _problem(contract, problem), device or current_device(), kernel
-    )
+    question = Ask(contract, direction, problem, device or current_device(), kernel)
     process, overlays = snapshot.current_snapshot(), overlay.active_overlays()
     walked = _walk(question, process, overlays)
     untuned = _heuristic(question)
@@ -274,14 +272,6 @@ def _nothing_supports(question: Ask) -> UnsupportedError:
         f"no kernel can do the {question.direction} of {question.signature} on {question.device}: "
         f"{reasons or 'none is registered'}"
     )
-
-
-def _problem(op: Op, problem: Any) -> Any:
-    if isinstance(problem, str):
-        problem = op.parse_signature(problem)
-    if isinstance(problem, Signature):
-        problem = op.from_signature(problem)
-    return problem
 
 
 def _device_token() -> Any:

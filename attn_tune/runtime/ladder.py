@@ -60,8 +60,8 @@ class Match:
 class Step:
     """One thing the walk looked at: a rung of a source, and what became of it.
 
-    ``row`` is the row it speaks of, ``rejected`` why that row may not be used. Both are None for a rung that holds
-    nothing; ``note`` then says what came nearest.
+    ``row`` is the row it speaks of, ``rejected`` why that row may not be used; ``note`` says how its device differs.
+    Both are None for a level that did not answer; ``note`` then says what came nearest.
     """
 
     source: str
@@ -119,6 +119,7 @@ def walk(question: Question, shelves: Iterator[tuple[SourceKind, Shelf]], judge:
                             distance=away,
                             grade=grade,
                             rejected=reason,
+                            note=shelf.device_note(question.device, row.device),
                         )
                     )
                     if reason is None:

@@ -67,6 +67,9 @@ class JitKeys:
     def __init__(self) -> None:
         import jax
 
+        # Importing it registers JAX options, which are part of every jit key too: now, not in the middle of a trace.
+        import jax.extend.core
+
         self.snapshot = jax.make_user_context(None)
         self.overlays = jax.make_user_context(None)
 

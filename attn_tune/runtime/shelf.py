@@ -63,9 +63,16 @@ class Shelf:
                 levels[level].append(digest)
         for level, digests in levels.items():
             # The device that differs in the fewest performance parameters goes first.
-            digests.sort(key=lambda d: (_differences(device, self._devices[d]), d))
+            digests.sort(key=lambda d: (len(_differing_fields(device, self._devices[d])), d))
             if digests:
                 yield level, digests
+
+    def device_note(self, device: Device, digest: str) -> str:
+        """In what a stored device differs: ``"power_watts 700 vs 500"``; ``""`` when in nothing."""
+        stored = self._devices[digest]
+        mine, theirs = device.identity, stored.identity
+        names = _differing_fields(device, stored)
+        return ", ".join(f"{name} {mine[name]} vs {theirs[name]}" for name in names)
 
     def at(self, digest: str, signature_text: str) -> list[Placed]:
         """Rows of exactly this signature."""
@@ -93,11 +100,6 @@ def match_level(device: Device, stored: Device) -> DeviceLevel | None:
     return DeviceLevel.FAMILY if device.family == stored.family else None
 
 
-def differing_fields(device: Device, stored: Device) -> list[str]:
-    """Names of the identity fields in which two devices differ."""
+def _differing_fields(device: Device, stored: Device) -> list[str]:
     mine, theirs = device.identity, stored.identity
     return [name for name in mine if mine[name] != theirs[name]]
-
-
-def _differences(device: Device, stored: Device) -> int:
-    return len(differing_fields(device, stored))

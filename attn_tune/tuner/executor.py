@@ -203,10 +203,9 @@ class IsolatedExecutor:
         if worker:
             worker.kill()
 
-    def _late(self) -> str:
-        return (
-            f"{self._phase}: no end within {self.limits.of(self._phase):g} s; the worker was killed"
-        )
+    def _late(self, late: WorkerLate) -> str:
+        limit = self.limits.of(self._phase)
+        return f"{self._phase}: no end within {limit:g} s; the worker was killed{late}"
 
     @staticmethod
     def _expect[R](reply: Reply, kind: type[R]) -> R:

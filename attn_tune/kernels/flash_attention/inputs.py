@@ -1,7 +1,5 @@
 """Random data for one call: what a model would pass, made on the device."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
@@ -16,9 +14,8 @@ TOKENS_PER_DOCUMENT = 1024
 MIN_DOCUMENTS, MAX_DOCUMENTS = 3, 64
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
 def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | BackwardInputs:
-    """Inputs of one call, the same for the same seed.
+    """Inputs of one call, the same for the same seed; may be called under ``jit``.
 
     Queries, keys, values, bias and cotangents are standard normal. Segments and positions are those of documents
     packed end to end, with padding at the end of the row; queries are aligned with keys at the bottom right. Sinks are
@@ -51,7 +48,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
         )
     if direction == "fwd":
         return operands
-    exact = reference(p, "fwd", operands)
+    exact = _reference(p, "fwd", operands)
     residuals = Residuals(exact["out"].astype(dtype), exact["lse"].astype(jnp.float32))
     dout = jax.random.normal(dout_key, residuals.out.shape, dtype)
     delta = jnp.einsum(
@@ -61,6 +58,9 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
         precision="highest",
     )
     return BackwardInputs(operands, residuals, dout, delta)
+
+
+_reference = jax.jit(reference, static_argnums=(0, 1))
 
 
 def _extent(p: Problem, dims: str) -> tuple[int, ...]:
