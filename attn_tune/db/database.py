@@ -82,7 +82,7 @@ class Database:
         Raises:
           StorageError: another process is writing to this database; the message names it.
         """
-        with self._transaction():
+        with self.transaction():
             if self._lock.acquire():
                 self._connection.execute(queries.ABANDON_RUNS)
             values = {
@@ -105,7 +105,7 @@ class Database:
         if status not in runs.ENDINGS:
             raise UsageError(f"a run ends as one of {', '.join(runs.ENDINGS)}, not {status!r}")
         self._check_run(run_id)
-        with self._transaction():
+        with self.transaction():
             self._connection.execute(
                 queries.END_RUN, {"run": run_id, "status": status, "now": now_us()}
             )
@@ -116,7 +116,7 @@ class Database:
     def heartbeat(self, run_id: int) -> None:
         """Says that the run lives; worth calling every minute or so while nothing is recorded."""
         self._check_run(run_id)
-        with self._transaction():
+        with self.transaction():
             self._lock.check()
             self._connection.execute(queries.BEAT_RUN, {"run": run_id, "now": now_us()})
 
@@ -127,7 +127,7 @@ class Database:
           StorageError: the run is not open here, or the writer lock went to another process.
         """
         self._check_run(run_id)
-        with self._transaction():
+        with self.transaction():
             self._lock.check()
             self._connection.execute(queries.BEAT_RUN, {"run": run_id, "now": now_us()})
             return trials.add_trial(self._connection, self._catalog, run_id, trial)
@@ -194,7 +194,8 @@ class Database:
 
         ``"trials"``: one row a trial, the signature's fields in ``sig_*`` columns. ``"decisions"``: one row a
         decision. ``"coverage"``: one row a (signature, direction, device, kernel) that was tried. ``"runs"``: one row
-        a run. ``"failures"``: one row a (kernel, direction, status, reason), counted.
+        a run. ``"failures"``: one row a (kernel, direction, status, reason), counted. ``"imported"``: one row a row of
+        an imported pack.
 
         Raises:
           UsageError: an unknown frame or filter.
@@ -224,16 +225,19 @@ class Database:
         texts = None if signatures is None else {str(s) for s in signatures}
         with storage_errors(self.path):
             problems = decision_table.open_problems(self._connection, texts)
-            decided = [
-                (p, decision_table.decide_problem(self._connection, self._catalog, p))
-                for p in problems
-            ]
-        with self._transaction():
+            decided = [(problem, self._decide(problem)) for problem in problems]
+        with self.transaction():
             for problem, decisions in decided:
                 decision_table.replace_decisions(
                     self._connection, self._catalog, problem, decisions
                 )
         return sum(1 for _, decisions in decided if decisions)
+
+    def decide(self) -> Iterator[Decision]:
+        """Decides everything anew from the trials and stores nothing: what the trials say now, not as of a rebuild."""
+        with storage_errors(self.path):
+            for problem in decision_table.open_problems(self._connection, None):
+                yield from self._decide(problem)
 
     def decisions(
         self,
@@ -262,15 +266,23 @@ class Database:
 
     # --- Plumbing ---
 
+    def _decide(self, problem: decision_table.Problem) -> tuple[Decision, ...]:
+        return decision_table.decide_problem(self._connection, self._catalog, problem)
+
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One write transaction: everything in it, or nothing. For the modules of this package.
+
+        Raises:
+          StorageError: opened read-only, or inherited by a forked process.
+        """
         if self.read_only:
             raise StorageError(f"{self.path} was opened read-only")
         if self._pid != os.getpid():
             raise StorageError(f"{self.path} was opened by process {self._pid}; open it again here")
         try:
             with storage_errors(self.path), immediate(self._connection):
-                yield
+                yield self._connection
         except BaseException:
             self._catalog.forget()
             raise

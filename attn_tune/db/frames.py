@@ -159,16 +159,24 @@ def _failures(
     return _from_sql(connection, queries.FAILURES, filters)
 
 
+def _imported(
+    connection: sqlite3.Connection, catalog: Catalog, filters: Mapping[str, Any]
+) -> "pd.DataFrame":
+    return _from_sql(connection, queries.IMPORTED, filters)
+
+
 type _Reader = Callable[[sqlite3.Connection, Catalog, Mapping[str, Any]], "pd.DataFrame"]
 
 _PROBLEM_FILTERS = ("op", "kernel", "direction", "signature", "device")
-# One row a trial; a decision; a run; a (signature, direction, device, kernel) that was tried; a class of failure.
+# One row a trial; a decision; a run; a (signature, direction, device, kernel) that was tried; a class of failure; an
+# imported row.
 FRAMES: dict[str, tuple[_Reader, tuple[str, ...]]] = {
     "trials": (_trials, tuple(queries.TRIAL_FILTERS)),
     "decisions": (_decisions, tuple(queries.DECISION_FILTERS)),
     "runs": (_runs, ()),
     "coverage": (_coverage, _PROBLEM_FILTERS),
     "failures": (_failures, (*_PROBLEM_FILTERS, "run", "status")),
+    "imported": (_imported, ()),
 }
 
 

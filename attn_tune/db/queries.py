@@ -215,3 +215,28 @@ SELECT kernel.op || '/' || kernel.name AS kernel, config.direction, trial.status
 GROUP BY kernel.id, config.direction, trial.status, text.id
 ORDER BY trials DESC, kernel.name, config.direction, trial.status, reason
 """
+
+# --- Imported packs ---
+
+ADD_PACK = """
+INSERT OR IGNORE INTO imported_pack (digest, name, version, manifest, imported_us) VALUES (?, ?, ?, ?, ?)
+"""
+FIND_PACK = "SELECT id FROM imported_pack WHERE digest = ?"
+GET_IMPORTED = """
+SELECT kernel, rank, config FROM imported_row WHERE device_digest = ? AND signature = ? AND direction = ?
+"""
+DROP_IMPORTED = """
+DELETE FROM imported_row WHERE device_digest = ? AND signature = ? AND direction = ?
+"""
+ADD_IMPORTED = """
+INSERT INTO imported_row (device_digest, signature, direction, kernel, pack_id, rank, config, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+IMPORTED = """
+SELECT imported_pack.name AS pack, imported_pack.version, imported_row.device_digest, imported_row.signature,
+       imported_row.direction, imported_row.kernel, imported_row.rank, imported_row.config,
+       json_extract(imported_row.body, '$.state') AS state,
+       json_extract(imported_row.body, '$.median_ns') AS median_ns
+FROM imported_row JOIN imported_pack ON imported_pack.id = imported_row.pack_id
+ORDER BY imported_row.signature, imported_row.direction, imported_row.device_digest, imported_row.rank
+"""

@@ -126,10 +126,11 @@ def _scope() -> str:
 
 
 def _start(pid: int) -> str:
-    """When the process started, in ticks since boot; ``""`` where the system does not say."""
+    """When the process started, in ticks since boot; ``""`` where the system does not say, and for a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return ""
     # The name in parentheses may hold anything, so count from behind it.
-    return stat.rpartition(")")[2].split()[19]
+    state, *rest = stat.rpartition(")")[2].split()
+    return "" if state in "ZX" else rest[18]
