@@ -4,7 +4,7 @@ from attn_tune.cli import choose, options, sink
 
 
 def devices(device: options.DeviceName = None, json: options.Json = False) -> None:
-    """Show what this machine's devices are, as decisions are matched to them.
+    """Show the devices here, as decisions are matched to them.
 
     Example: attn-tune devices --device nvidia-h200
     """

@@ -32,7 +32,7 @@ class Check:
 
 
 def doctor(db: options.Database, json: options.Json = False) -> None:
-    """Check versions, device, timers, database, packs and permissions, one verdict a line.
+    """Check everything that sweeps and lookups need.
 
     Example: attn-tune doctor
     """

@@ -16,7 +16,7 @@ def explain(
     device: options.DeviceName = None,
     json: options.Json = False,
 ) -> None:
-    """Say which kernel and config a call would get, and why: every rung of the lookup.
+    """Say which kernel and config a call would get here, and why.
 
     Example: attn-tune explain llama3-8b/4x4k --direction bwd --device nvidia-h200
     """

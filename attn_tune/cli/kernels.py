@@ -27,7 +27,7 @@ def kernels(
     device: options.DeviceName = None,
     json: options.Json = False,
 ) -> None:
-    """List the kernels: what each can do here, how many configs it has, and if not, why.
+    """List the kernels: what each can do here, or why it cannot.
 
     Example: attn-tune kernels gpt-oss-20b.local/4x4k --device sm_90
     """

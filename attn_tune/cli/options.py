@@ -103,7 +103,12 @@ Kernels = Annotated[
 ]
 Directions = Annotated[
     list[Direction] | None,
-    typer.Option("--direction", "-d", help="Only this direction. Repeatable. Default: both."),
+    typer.Option(
+        "--direction",
+        "-d",
+        metavar="fwd|bwd",
+        help="Only this direction. Repeatable. Default: both.",
+    ),
 ]
 DeviceName = Annotated[
     str | None,
@@ -118,6 +123,7 @@ MaxTrials = Annotated[
     typer.Option(
         "--max-trials",
         min=1,
+        metavar="N",
         help="At most so many configs of each kernel and part, the untuned one among them.",
     ),
 ]

@@ -35,17 +35,27 @@ def export_pack(
         str | None, typer.Option(help="The pack's name. Default: the name of the path.")
     ] = None,
     version: Annotated[str, typer.Option(help="The pack's version.")] = "1",
-    op: options.Ops = None,
+    op: Annotated[str | None, typer.Option(metavar="OP", help="Only this op.")] = None,
     kernel: options.Kernels = None,
-    device: options.DeviceName = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    direction: Annotated[
+        options.Direction | None,
+        typer.Option("--direction", "-d", metavar="fwd|bwd", help="Only this direction."),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="DEVICE", help="Only this device: a digest, a variant or a family."),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the pack that is there.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
-    """Write the decisions as a config pack: immutable, checksummed, the same bytes every time.
+    """Write the decisions as a config pack, checksummed.
 
     Example: attn-tune export h200-llama.atpack --device nvidia-h200
     """
     from attn_tune.db.packs import export_pack as write
+    from attn_tune.kernels.registry import get_op
 
     with open_lab(db) as database:
         written = write(
@@ -53,16 +63,21 @@ def export_pack(
             path,
             name=name or path.stem,
             version=version,
-            op=choose.words(op) or None,
+            op=get_op(op).name if op else None,
             kernels=[spec.id for spec in choose.kernels(kernel)] if kernel else None,
+            direction=direction,
             device=device,
             overwrite=overwrite,
         )
     if json:
         sink.emit_json(dataclasses.asdict(written))
         return
-    print(f"{path}: {written}")
-    print(f"  use it with: ATTN_TUNE_PACKS={path.resolve()}  or  attn_tune.use_pack({str(path)!r})")
+    print(
+        f"{path}: {written.problems} problems, {written.rows} rows, {written.size_bytes} bytes, "
+        f"for {', '.join(written.devices)}"
+    )
+    print(f"  decisions {written.decision_digest}")
+    print(f"  use it with ATTN_TUNE_PACKS={path}, or with attn_tune.use_pack({str(path)!r})")
 
 
 def import_pack(
@@ -90,11 +105,14 @@ def import_pack(
         else:
             print(f"{path}: installed as {place}")
         return
-    from attn_tune.db.packs import import_pack as read
+    from attn_tune.db.imports import import_pack as read
 
     with open_lab(db, create=True) as database:
-        taken = read(database, path, policy=str(on_conflict))
+        taken = read(database, path, policy=on_conflict.value)
     if json:
         sink.emit_json(dataclasses.asdict(taken))
     else:
-        print(f"{path}: {taken}")
+        print(
+            f"{taken.name} {taken.version}: {taken.added} problems added, {taken.unchanged} unchanged, "
+            f"{taken.kept} kept, {taken.replaced} replaced"
+        )

@@ -25,7 +25,7 @@ def plan(
     device: options.DeviceName = None,
     json: options.Json = False,
 ) -> None:
-    """Show what a sweep would do, without doing it: configs to try, tried before, refused.
+    """Show what a sweep would do, without doing it.
 
     Example: attn-tune plan --grid gemma3-27b --lengths 4k --device nvidia-h200
     """

@@ -22,11 +22,10 @@ class Tally:
     statuses: Counter[Status] = field(default_factory=Counter)
     done: int = 0
     total: int = 0
-    elapsed_s: float = 0.0
-    eta_s: float | None = None
     label: str = ""
     best: str = ""
     best_ns: float | None = None
+    started: float = field(default_factory=time.monotonic)
 
     def add(self, event: "Event") -> None:
         """Takes in one event."""
@@ -49,7 +48,6 @@ class Tally:
         from attn_tune.tuner import ProgressKind
 
         self.done, self.total = event.done, event.total
-        self.elapsed_s, self.eta_s = event.elapsed_s, event.eta_s
         if event.kind is ProgressKind.CASE_STARTED and event.case is not None:
             self.label, self.best, self.best_ns = _short(event.case), "", None
 
@@ -66,10 +64,11 @@ class Tally:
     def text(self) -> str:
         """``37/120  1.4 configs/s  eta 1m00s  35 ok  2 failed  best 48.3 us (xla)``"""
         words = [f"{self.done}/{self.total}"]
-        if self.elapsed_s > 0:
-            words.append(f"{self.done / self.elapsed_s:.2g} configs/s")
-        if self.eta_s is not None:
-            words.append(f"eta {clock(self.eta_s)}")
+        elapsed = time.monotonic() - self.started
+        if self.done and elapsed > 0:
+            rate = self.done / elapsed
+            words.append(f"{rate:.2g} configs/s")
+            words.append(f"eta {clock(max(0, self.total - self.done) / rate)}")
         words += [f"{self.statuses[Status.OK]} ok", f"{self.failed} failed"]
         if self.best_ns is not None:
             from attn_tune.reports.tables import duration

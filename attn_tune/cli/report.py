@@ -35,7 +35,7 @@ def best(
     device: options.DeviceName = None,
     json: options.Json = False,
 ) -> None:
-    """Show the best config of one problem: the winner, and the best of every other kernel.
+    """Show the best config of one problem, for every kernel.
 
     Example: attn-tune best llama3-8b/4x4k --direction bwd
     """
@@ -76,7 +76,7 @@ def report(
     device: options.DeviceName = None,
     json: options.Json = False,
 ) -> None:
-    """Report what the database holds: winners, trials by status, failures, coverage.
+    """Report winners, trials by status, failures and coverage.
 
     Example: attn-tune report --format markdown > results.md
     """

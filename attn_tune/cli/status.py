@@ -9,7 +9,7 @@ from attn_tune.cli.progress import clock
 
 
 def status(db: options.Database, json: options.Json = False) -> None:
-    """Show how the sweep that writes to the database is doing, or how the last one ended.
+    """Show how the running sweep is doing, or how the last one ended.
 
     Example: attn-tune status --db sweep.db
     """

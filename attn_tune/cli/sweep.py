@@ -43,7 +43,7 @@ def sweep(
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Compile, validate and time every candidate of a grid, and store every trial.
+    """Compile, prove and time candidates, and store every trial.
 
     Ctrl-C stops cleanly: only the config at hand is lost, and the same command goes on from there.
 
