@@ -5,9 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from attn_tune.kernels.registry import get_kernel, get_op
-from attn_tune.kernels.spec import Outputs, load
+from attn_tune.kernels.spec import Op, Outputs, Problem, load
 from attn_tune.schema.config import config_from_dict
-from attn_tune.schema.signature import Signature
 from attn_tune.schema.trial import WHOLE, Measurement, Status
 from attn_tune.tuner.compile import Artifact, compile_config, part_outputs
 from attn_tune.tuner.faults import outcome_of
@@ -77,20 +76,21 @@ class Attempt:
 
     def _on_battery(self, outcome: Outcome) -> Outcome:
         """``outcome`` if the config is also right on the op's battery, else what went wrong there."""
-        for signature in self._battery_signatures():
-            failed = self._on_battery_problem(signature)
+        op = get_op(self.request.ref.signature.op)
+        for problem in self._battery_problems(op):
+            failed = self._on_battery_problem(op, problem)
             if failed is not None:
                 return dataclasses.replace(
                     failed, resources=outcome.resources, compile_ms=outcome.compile_ms
                 )
         return dataclasses.replace(outcome, battery=True)
 
-    def _on_battery_problem(self, signature: Signature) -> Outcome | None:
+    def _on_battery_problem(self, op: Op, problem: Problem) -> Outcome | None:
         ref = self.request.ref
-        case = self._prepared.battery(signature, ref.direction)
+        case = self._prepared.battery(op, problem, ref.direction)
         try:
             self._enter(Phase.COMPILE)
-            executable = compile_config(ref, case.inputs, signature)
+            executable = compile_config(ref, case.inputs, problem)
             self._enter(Phase.VALIDATE)
             verdict = validate(executable.call, [case])
         except Exception as error:
@@ -102,17 +102,16 @@ class Attempt:
                 return None
             failed = _outcome(executable.artifact, verdict)
         return dataclasses.replace(
-            failed, reason=f"on the battery's {signature.text}: {failed.reason}"
+            failed, reason=f"on the battery's {op.to_signature(problem)}: {failed.reason}"
         )
 
-    def _battery_signatures(self) -> list[Signature]:
+    def _battery_problems(self, op: Op) -> list[Problem]:
         """The battery problems that the config claims to fit."""
         ref, device = self.request.ref, self.request.device
-        op = get_op(ref.signature.op)
         config = config_from_dict(self._search.config, ref.config)
         problems = load(op.battery)(op.from_signature(ref.signature)) if op.battery else ()
         return [
-            op.to_signature(problem)
+            problem
             for problem in problems
             if not self._spec.unsupported(problem, ref.direction, device)
             and not self._search.infeasible(problem, device, config)

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attn_tune.kernels.registry import get_kernel, get_op
-from attn_tune.kernels.spec import Outputs, Search, load
+from attn_tune.kernels.spec import Outputs, Problem, Search, load
 from attn_tune.schema.config import config_from_dict
 from attn_tune.schema.digest import digest_text
-from attn_tune.schema.signature import Signature
 from attn_tune.schema.trial import Resources
 from attn_tune.tuner.protocol import ConfigRef
 
@@ -43,18 +42,13 @@ class Executable:
     call: Callable[[Any], Outputs]
 
 
-def part_function(ref: ConfigRef, signature: Signature | None = None) -> Callable[[Any], Outputs]:
+def part_function(ref: ConfigRef, problem: Problem) -> Callable[[Any], Outputs]:
     """``inputs -> outputs`` of the part alone.
 
     What the part does not make is dropped, so that under jit the other launches are dead code.
-
-    Args:
-      signature: another problem to run the config on.
     """
     spec = get_kernel(ref.kernel)
     search = spec.searches[ref.direction]
-    signature = signature or ref.signature
-    problem = get_op(signature.op).from_signature(signature)
     config = config_from_dict(search.config, ref.config)
     names = part_outputs(search, ref.part)
 
@@ -70,11 +64,17 @@ def part_outputs(search: Search, part: str) -> tuple[str, ...]:
     return tuple(search.outputs.get(part, ()))
 
 
-def compile_config(ref: ConfigRef, inputs: Any, signature: Signature | None = None) -> Executable:
-    """Traces, lowers and compiles a config for ``inputs`` (arrays, or their shapes)."""
+def compile_config(ref: ConfigRef, inputs: Any, problem: Problem | None = None) -> Executable:
+    """Traces, lowers and compiles a config for ``inputs`` (arrays, or their shapes).
+
+    Args:
+      problem: another problem to run the config on than the signature's.
+    """
     import jax
 
-    function = jax.jit(part_function(ref, signature))
+    if problem is None:
+        problem = get_op(ref.signature.op).from_signature(ref.signature)
+    function = jax.jit(part_function(ref, problem))
     start = time.perf_counter()
     with _recorder() as recorded:
         lowered = function.trace(inputs).lower()

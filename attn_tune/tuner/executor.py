@@ -1,6 +1,7 @@
 """Executors: who runs a request. The sweep knows only this interface; a pool or a fleet can stand behind it."""
 
 import logging
+import tempfile
 from collections.abc import Callable, Mapping
 from typing import Protocol, Self
 
@@ -86,7 +87,14 @@ class IsolatedExecutor:
         """``environment`` is added to the worker's environment variables."""
         self.interrupt = interrupt
         self.limits = limits or Limits()
-        self._environment = environment
+        # A worker that takes over must not compile the reference again.
+        self._cache = tempfile.TemporaryDirectory(prefix="attn-tune-worker-")
+        self._environment = {
+            "JAX_COMPILATION_CACHE_DIR": self._cache.name,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            **(environment or {}),
+        }
         self._worker: WorkerProcess | None = None
         self._phase = Phase.START
 
@@ -139,6 +147,7 @@ class IsolatedExecutor:
         worker, self._worker = self._worker, None
         if worker:
             worker.close()
+        self._cache.cleanup()
 
     def _ask_twice(self, request: Request) -> Reply:
         """Asks; once more, on a fresh worker, if the first one does not survive it."""

@@ -116,7 +116,12 @@ class WorkerProcess:
 
     def _said(self) -> str:
         tail = self.tail()
-        return f"; it wrote: {tail[-_REASON_CHARS:]}" if tail else ""
+        # A stack dump is read from its top: the innermost call comes first.
+        top = tail.rfind("Fatal Python error")
+        if top < 0:
+            top = tail.rfind("Current thread")
+        said = tail[top:][:_REASON_CHARS] if top >= 0 else tail[-_REASON_CHARS:]
+        return f"; it wrote: {said}" if said else ""
 
     def kill(self) -> None:
         """Kills the process and its children, now."""

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attn_tune.kernels.registry import get_op
-from attn_tune.kernels.spec import Outputs, load
-from attn_tune.schema.signature import Signature
+from attn_tune.kernels.spec import Op, Outputs, Problem, load
 from attn_tune.schema.trial import OutputError
 
 
@@ -43,27 +41,25 @@ class Verdict:
         return "; ".join(said)
 
 
-def prepare(signature: Signature, direction: str, seed: int) -> Prepared:
+def prepare(op: Op, problem: Problem, direction: str, seed: int) -> Prepared:
     """Makes the inputs of a case, the high-precision answer and the plain one, on the default device."""
     import jax
 
-    op = get_op(signature.op)
-    inputs = load(op.inputs)(op.from_signature(signature), direction, seed)
+    inputs = load(op.inputs)(problem, direction, seed)
     prepared = Prepared(
         inputs=inputs,
-        reference=_answer(op.reference, signature, direction)(inputs),
-        baseline=_answer(op.baseline, signature, direction)(inputs),
+        reference=_answer(op.reference, problem, direction)(inputs),
+        baseline=_answer(op.baseline, problem, direction)(inputs),
     )
     jax.block_until_ready((prepared.inputs, prepared.reference, prepared.baseline))
     return prepared
 
 
-@functools.lru_cache(maxsize=16)
-def _answer(path: str, signature: Signature, direction: str) -> Callable[[Any], Outputs]:
-    """One compiled function for all seeds: on small problems compiling is nearly all of the cost."""
+@functools.lru_cache(maxsize=8)
+def _answer(path: str, problem: Problem, direction: str) -> Callable[[Any], Outputs]:
+    """``inputs -> outputs`` of the reference or the baseline, compiled once for all seeds."""
     import jax
 
-    problem = get_op(signature.op).from_signature(signature)
     return jax.jit(lambda inputs: dict(load(path)(problem, direction, inputs)))
 
 

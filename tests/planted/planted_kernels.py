@@ -1,4 +1,4 @@
-"""Kernels with planted defects, as a third party would ship them: found through the entry point in the folder beside."""
+"""Kernels with planted defects, as a third party would ship them: found through the entry point beside."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

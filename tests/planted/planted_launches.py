@@ -33,8 +33,8 @@ def forward(problem, config, operands):
         case "hang_in_compile":
             time.sleep(3600)
         case "out_of_memory":
-            huge = jnp.ones((2**46,), jnp.float32) * outputs["lse"].ravel()[0]
-            return {**outputs, "lse": outputs["lse"] + jnp.sort(huge)[0] * 0}
+            huge = jax.random.uniform(jax.random.key(0), (2**44,)) + outputs["lse"][0, 0, 0]
+            return {**outputs, "lse": outputs["lse"] + jnp.sort(huge)[0]}
     return {**outputs, "out": _tamper(config.defect, outputs["out"])}
 
 
