@@ -13,6 +13,7 @@ type Scalar = bool | int | float | str | None
 
 _KERNEL = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _MAX_TEXT = 1000
+_STATES = frozenset(rule.value for rule in Rule)
 _MAX_INT = 2**63
 
 
@@ -49,6 +50,7 @@ class Row:
 
 _STORED = tuple(f.name for f in fields(Row) if f.name not in ("op", "direction"))
 _NUMBERS = ("median_ns", "heuristic_ns", "gain_ppm", "regret_ppm", "error_ppm")
+_SIGNED = ("gain_ppm", "regret_ppm")
 _REQUIRED = ("device", "signature", "kernel", "rank", "config", "state", "env")
 
 
@@ -85,7 +87,7 @@ def row_from_json(data: Any, *, op: str, direction: str, where: str) -> Row:
         raise IntegrityError(f"{where}: kernel {data['kernel']!r} is not a kernel's name")
     if not data["signature"].startswith(f"{op}/v"):
         raise IntegrityError(f"{where}: signature {data['signature']!r} is not of {op}")
-    if data["state"] not in list(Rule):
+    if data["state"] not in _STATES:
         raise IntegrityError(f"{where}: state {data['state']!r} is none of {', '.join(Rule)}")
     for name in _NUMBERS:
         _check_number(data.get(name), name, where, may_be_none=True)
@@ -100,7 +102,7 @@ def _check_number(value: Any, name: str, where: str, *, may_be_none: bool) -> No
         return
     if type(value) is not int or not -_MAX_INT <= value < _MAX_INT:
         raise IntegrityError(f"{where}: {name} must be an integer, got {value!r}")
-    if value < 0 and name != "gain_ppm":
+    if value < 0 and name not in _SIGNED:
         raise IntegrityError(f"{where}: {name} must not be negative, got {value}")
 
 
