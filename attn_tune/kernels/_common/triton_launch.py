@@ -1,5 +1,6 @@
 """One launch of one Triton kernel, without its arrays: what decides the generated code, and the grid."""
 
+import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -138,9 +139,13 @@ def _plain(called: str, name: str, value: Any) -> Any:
         return value.item()
     if type(value).__module__.partition(".")[0] == "triton":
         return value
+    if dataclasses.is_dataclass(value) and type(value).__hash__ is not None:
+        for item in dataclasses.fields(value):
+            _plain(called, f"{name}.{item.name}", getattr(value, item.name))
+        return value
     raise UsageError(
         f"constexpr {name!r} of {called} is a {type(value).__name__}; "
-        "give an int, float, bool, str, None, a Triton dtype or function, or a tuple of these"
+        "give an int, float, bool, str, None, a Triton dtype or function, or a tuple or frozen dataclass of these"
     )
 
 
