@@ -64,7 +64,9 @@ def backward_dbias(problem: Problem, config: DbiasConfig, arrays: tuple) -> jax.
         name="flash_attention_bwd_dbias",
     )
     axes = tuple(i for i in range(4) if bias.shape[i] == 1 and sums.shape[i] > 1)
-    return jnp.sum(sums, axes, keepdims=True).astype(bias.dtype) if axes else sums.astype(bias.dtype)
+    return (
+        jnp.sum(sums, axes, keepdims=True).astype(bias.dtype) if axes else sums.astype(bias.dtype)
+    )
 
 
 @triton.jit
@@ -103,7 +105,7 @@ def dbias_kernel(
         # A tile that causal and window hide sums nothing, and still writes its zeros.
         seen = ((first_column + block_k > begin) & (first_column < end)).to(tl.int32)
         total = tl.zeros([block_q, block_k], tl.float32)
-        for item in range(0, seen * (batches * members)):
+        for item in range(seen * (batches * members)):
             batch = slot // (heads // members) + item // members
             head = slot % (heads // members) + item % members
             total += dlogits_tile(arrays, optional, batch, head, first_row, first_column, static)
