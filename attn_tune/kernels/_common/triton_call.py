@@ -14,13 +14,21 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from attn_tune.kernels._common.triton_compile import CompiledKernel, compile_kernel
+from attn_tune.kernels._common.triton_compile import (
+    CompiledKernel,
+    compile_kernel,
+    recording_context,
+)
 from attn_tune.kernels._common.triton_interpret import interpret, is_interpreted
 from attn_tune.kernels._common.triton_launch import CompileOptions, Launch, bind_launch
-from attn_tune.kernels._common.triton_target import target_capability
+from attn_tune.kernels._common.triton_target import target_capability, target_context
 from attn_tune.schema.errors import UnsupportedError, UsageError
 
 POINTER_ALIGNMENT = 16
+
+# jax wants these made while nothing is being traced.
+target_context()
+recording_context()
 
 
 def triton_call(

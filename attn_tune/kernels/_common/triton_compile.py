@@ -1,14 +1,18 @@
 """Compiles Triton kernels for any NVIDIA GPU, present or not, and says what they need of it."""
 
+import contextlib
 import functools
 import hashlib
+import io
+import logging
 import re
 import subprocess
+import sys
 import tempfile
+import textwrap
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,7 +56,15 @@ TRITON_TYPES = {
     "float8_e4m3fn": "fp8e4nv",
     "float8_e5m2": "fp8e5",
 }
+UNITS = {
+    "shared memory": "bytes of shared memory",
+    "tensor memory": "columns of tensor memory",
+    "threads": "threads a block",
+    "registers": "registers a thread",
+}
 KEPT_IN_PROCESS = 512
+
+_LOG = logging.getLogger(__name__)
 
 
 class CompileError(AttnTuneError):
@@ -64,12 +76,12 @@ class OutOfResources(AttnTuneError):
 
     Attributes:
       needed, limit: how much it takes and how much there is.
-      resource: ``"shared memory"`` in bytes, ``"tensor memory"`` in columns, ``"threads"``.
+      resource: ``"shared memory"`` in bytes, ``"tensor memory"`` in columns, ``"threads"`` a block, ``"registers"`` a thread.
     """
 
     def __init__(self, kernel: str, capability: int, needed: int, limit: int, resource: str):
         super().__init__(
-            f"kernel {kernel!r} needs {needed} of {resource} and a block on sm_{capability} has {limit}; "
+            f"kernel {kernel!r} on sm_{capability} needs {needed} {UNITS[resource]}, more than the limit of {limit}; "
             "choose smaller tiles or fewer stages"
         )
         self.needed, self.limit, self.resource = needed, limit, resource
@@ -149,7 +161,7 @@ def compile_kernel(launch: Launch, in_dtypes: tuple[str, ...], capability: int) 
     return compiled
 
 
-@contextmanager
+@contextlib.contextmanager
 def record_compiles() -> Iterator[list[CompiledKernel]]:
     """The kernels that are lowered inside, each once, those that turn out to be too big among them.
 
@@ -158,7 +170,7 @@ def record_compiles() -> Iterator[list[CompiledKernel]]:
     recorded: list[CompiledKernel] = []
     token = _RECORDED.set(recorded)
     try:
-        with _recording_context()(object()):
+        with recording_context()(object()):
             yield recorded
     finally:
         _RECORDED.reset(token)
@@ -201,7 +213,8 @@ _RECORDED: ContextVar[list[CompiledKernel] | None] = ContextVar("recorded_compil
 
 
 @functools.cache
-def _recording_context() -> Any:
+def recording_context() -> Any:
+    """A part of the key of jax's caches that is new in every recording, so that nothing is found there."""
     import jax
 
     return jax.make_user_context(None)
@@ -221,15 +234,29 @@ def _compile(launch: Launch, dtypes: tuple[str, ...], capability: int) -> Compil
         # XLA aligns every buffer to more than 16 bytes; without the hint loads are not vectorised.
         attrs={(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if n in pointers},
     )
+    printed = io.StringIO()
     try:
-        built = triton.compile(source, GPUTarget("cuda", capability, WARP_SIZE), _options(launch))
+        # Triton prints the whole PTX on standard output when ptxas fails.
+        with contextlib.redirect_stdout(printed):
+            built = triton.compile(
+                source, GPUTarget("cuda", capability, WARP_SIZE), _options(launch)
+            )
     except Exception as error:
         # Triton's errors share no base class: its own, MLIR's RuntimeError, AssertionErrors of the front end.
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise CompileError(
-            f"kernel {launch.name!r} does not compile for sm_{capability}: {reason}"
-        ) from error
+        _LOG.debug("%s", printed.getvalue())
+        raise _typed_error(launch.name, capability, error) from error
+    sys.stdout.write(printed.getvalue())
     return _describe(built, capability)
+
+
+def _typed_error(name: str, capability: int, error: Exception) -> AttnTuneError:
+    text = str(error)
+    registers = re.search(r"Insufficient registers \((\d+)\).*?target of (\d+)", text, re.DOTALL)
+    if registers:
+        limit, needed = map(int, registers.groups())
+        return OutOfResources(name, capability, needed, limit, "registers")
+    reason = textwrap.shorten(text, 1000) or type(error).__name__
+    return CompileError(f"kernel {name!r} does not compile for sm_{capability}: {reason}")
 
 
 def _options(launch: Launch) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def compile_target(capability: int) -> Iterator[None]:
       UsageError: ``capability`` is not ``10 * major + minor`` of an Ampere GPU or later.
     """
     check_capability(capability)
-    with _target_context()(capability):
+    with target_context()(capability):
         yield
 
 
@@ -37,12 +37,13 @@ def target_capability() -> int:
     Raises:
       UnsupportedError: no target is named and this process has no NVIDIA GPU, or has unlike ones.
     """
-    named = _target_context().value
+    named = target_context().value
     return named if named is not None else _device_capability()
 
 
 @cache
-def _target_context() -> Any:
+def target_context() -> Any:
+    """The named capability, as part of the key of jax's caches; made before anything that depends on it is traced."""
     import jax
 
     return jax.make_user_context(None)
