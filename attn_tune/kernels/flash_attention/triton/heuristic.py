@@ -10,7 +10,12 @@ from attn_tune.kernels.flash_attention.triton.config import (
     DqConfig,
     ForwardConfig,
 )
-from attn_tune.kernels.flash_attention.triton.limits import Tile, infeasible
+from attn_tune.kernels.flash_attention.triton.limits import (
+    Tile,
+    infeasible,
+    shared_bytes_at_most,
+    shared_limit,
+)
 from attn_tune.kernels.flash_attention.triton.static import padded
 from attn_tune.schema.device import Device
 
@@ -29,8 +34,8 @@ _SM80 = {
 # 99 KB of shared memory: consumer Ampere, Ada and Blackwell.
 _SMALL = {
     64: ((128, 64, 4, 2), (64, 64, 4, 2), (64, 64, 4, 2)),
-    128: ((64, 64, 4, 2), (64, 32, 4, 2), (32, 64, 8, 2)),
-    256: ((64, 32, 4, 2), (32, 32, 4, 2), (32, 32, 4, 1)),
+    128: ((64, 64, 4, 2), (64, 64, 8, 2), (64, 64, 8, 2)),
+    256: ((64, 32, 4, 2), (32, 32, 4, 2), (32, 32, 4, 2)),
 }
 _TABLES = {80: _SM80, 87: _SM80, 90: _SM90, 100: _SM90, 103: _SM90, 110: _SM90}
 
@@ -81,14 +86,22 @@ def _fitted[T: (ForwardConfig, DqConfig, DkvConfig)](
         tile = _halved(tile)
     while _owned(tile) < 8 * tile.num_warps:
         tile = dataclasses.replace(tile, num_warps=tile.num_warps // 2)
-    while infeasible(problem, device, tile) is not None and _smaller(tile) != tile:
+    while not _fits(problem, device, tile) and _smaller(tile) != tile:
         tile = _smaller(tile)
     return tile
 
 
+def _fits(problem: Problem, device: Device, tile: Tile) -> bool:
+    enough = shared_bytes_at_most(problem, device, tile) <= shared_limit(device)
+    return enough and infeasible(problem, device, tile) is None
+
+
 def _smaller[T: Tile](tile: T) -> T:
-    """One step down: fewer stages, then a shorter walked block, then a shorter owned one."""
-    if tile.num_stages > 1:
+    """One step down: fewer stages, then a shorter walked block, then a shorter owned one.
+
+    Two stages are the least: without a pipeline ``mma.sync`` takes more shared memory, not less.
+    """
+    if tile.num_stages > 2:
         return dataclasses.replace(tile, num_stages=tile.num_stages - 1)
     return _halved(tile)
 

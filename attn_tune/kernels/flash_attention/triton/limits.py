@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from attn_tune.kernels._common.triton_compile import MAX_SHARED_BYTES
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import (
     BackwardConfig,
@@ -16,11 +17,6 @@ type Tile = ForwardConfig | DqConfig | DkvConfig
 
 MAX_HEAD_DIM = 256
 OLDEST = 80
-
-# Shared memory one block may opt in to, in bytes (CUDA C programming guide, table of technical specifications).
-_SHARED_BYTES = {80: 166_912, 86: 101_376, 87: 166_912, 89: 101_376, 90: 232_448, 100: 232_448}
-_SHARED_BYTES |= {103: 232_448, 110: 232_448, 120: 101_376, 121: 101_376}
-_SMALLEST_SHARED_BYTES = 101_376
 
 # Accumulators and one tile of logits, in float32 registers a thread. There are 255; a few more are spilled once at a
 # loop's edge (128x128 at 4 warps and H128: 256, 72 bytes spilled), a third more at every step (64x128 dk/dv at 4
@@ -58,7 +54,7 @@ def infeasible(problem: Problem, device: Device, config: Tile | BackwardConfig) 
 
 def shared_limit(device: Device) -> int:
     """Bytes of shared memory one block may use."""
-    known = _SHARED_BYTES.get(device.compute_capability or 0, _SMALLEST_SHARED_BYTES)
+    known = MAX_SHARED_BYTES.get(device.compute_capability or 0, min(MAX_SHARED_BYTES.values()))
     return device.shared_bytes or known
 
 
@@ -66,25 +62,34 @@ def shared_bytes(problem: Problem, device: Device, tile: Tile) -> int:
     """A lower bound of the shared memory of one block.
 
     Tiles that stay (q, and dout in dq; k and v in dk/dv) plus one set of walked tiles per stage. Checked against
-    Triton 3.9 for sm_80, sm_90 and sm_100: equal on sm_90 with ``wgmma`` up to 1 KB of row vectors. ``mma.sync`` keeps
-    the resting tiles in registers and one stage less in flight, so that only those walked tiles are counted.
+    Triton 3.9 for sm_80, sm_90 and sm_100: equal on sm_90 with ``wgmma`` up to 1 KB of row vectors. ``mma.sync`` can
+    keep the resting tiles in registers and has one stage less in flight, so that only those walked tiles are counted.
     """
-    size = 4 if problem.dtype == "float32" else 2
-    h, v = padded(problem.head_dim) * size, padded(problem.v_head_dim) * size
-    if isinstance(tile, DkvConfig):
-        owned, walked = tile.block_k, tile.block_q
-        length, resting = problem.q_len, h + v
-    else:
-        owned, walked = tile.block_q, tile.block_k
-        length = problem.kv_len
-        resting = h if isinstance(tile, ForwardConfig) else h + v
+    size, owned, walked, resting, streamed = _tile_bytes(problem, tile)
+    length = problem.q_len if isinstance(tile, DkvConfig) else problem.kv_len
     # A loop too short to fill its stages may be unrolled, and then keeps nothing in flight.
     stages = tile.num_stages if length > (tile.num_stages + 1) * walked else 1
+    one = max(padded(problem.head_dim), padded(problem.v_head_dim)) * size * walked
     if _uses_wgmma(problem, device, owned, tile.num_warps):
-        if stages > 1:
-            return owned * resting + stages * walked * (h + v)
-        return owned * resting + walked * max(h, v)
-    return max(walked * max(h, v), (stages - 1) * walked * (h + v))
+        return resting + (stages * streamed if stages > 1 else one)
+    return max(one, (stages - 1) * streamed)
+
+
+def shared_bytes_at_most(problem: Problem, device: Device, tile: Tile) -> int:
+    """An upper estimate of the same, for untuned choices, which must fit.
+
+    Without ``wgmma`` the weights, and in dk/dv their gradient too, pass through shared memory on their way from one
+    product to the next; a dense bias or mask is copied ahead like keys and values.
+    """
+    size, owned, walked, resting, streamed = _tile_bytes(problem, tile)
+    wgmma = _uses_wgmma(problem, device, owned, tile.num_warps)
+    in_flight = max(2, tile.num_stages)
+    if not wgmma and not _has_tensor_memory(device):
+        in_flight -= 1
+    staged = 0 if wgmma else size * (2 if isinstance(tile, DkvConfig) else 1)
+    ahead = size * (problem.bias_dims is not None) + (problem.mask_dims is not None)
+    pairs = owned * walked * (staged + in_flight * ahead)
+    return resting + in_flight * streamed + pairs + 2048
 
 
 def accumulators(problem: Problem, tile: Tile) -> int:
@@ -95,6 +100,16 @@ def accumulators(problem: Problem, tile: Tile) -> int:
     else:
         owned = tile.block_q * (v if isinstance(tile, ForwardConfig) else h)
     return (owned + tile.block_q * tile.block_k) // (32 * tile.num_warps)
+
+
+def _tile_bytes(problem: Problem, tile: Tile) -> tuple[int, int, int, int, int]:
+    """Bytes an element, owned and walked block, bytes of the tiles that stay and of one set of those that pass."""
+    size = 4 if problem.dtype == "float32" else 2
+    h, v = padded(problem.head_dim) * size, padded(problem.v_head_dim) * size
+    if isinstance(tile, DkvConfig):
+        return size, tile.block_k, tile.block_q, tile.block_k * (h + v), tile.block_q * (h + v)
+    width = h if isinstance(tile, ForwardConfig) else h + v
+    return size, tile.block_q, tile.block_k, tile.block_q * width, tile.block_k * (h + v)
 
 
 def _tiles(config: Tile | BackwardConfig) -> Iterator[tuple[str, Tile]]:
