@@ -48,9 +48,9 @@ __all__ = sorted(_PUBLIC)
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        import importlib.metadata
+        from importlib.metadata import version
 
-        return importlib.metadata.version("attn-tune")
+        return version("attn-tune")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'attn_tune' has no attribute {name!r}")
     value = getattr(importlib.import_module(_PUBLIC[name]), name)
