@@ -130,6 +130,16 @@ def test_garbage_inside_is_an_integrity_error_or_harmless(path):
     assert noticed > 5
 
 
+def test_a_changed_config_is_noticed(path):
+    with contextlib.closing(sqlite3.connect(path)) as raw:
+        raw.execute("DROP TRIGGER config_refuses_update")
+        raw.execute("""UPDATE config SET body = '{"i":7777}' WHERE id = 3""")
+        raw.commit()
+    with Database.open(path, read_only=True) as database:
+        (problem,) = database.integrity_check()
+    assert problem == "row 3 of config was changed: it does not have its digest"
+
+
 def v1(path):
     """The database as the first schema left it, with a few facts in it."""
     with contextlib.closing(sqlite3.connect(path)) as raw:

@@ -53,7 +53,7 @@ def write_forever(say, path, pack, first):
         for i in range(first, first + 10**6):
             database.record(run, make_trial({"i": i}, is_heuristic=i % 7 == 0))
             say(i)
-            if i % 16 == 15:
+            if i % 64 == 63:
                 database.rebuild_decisions()
                 import_pack(database, pack, policy="replace")
 
