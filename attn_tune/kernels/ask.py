@@ -25,6 +25,10 @@ class Ask:
     def __init__(self, op: Op, direction: str, problem: Any, device: Device, kernel: str | None):
         if direction not in op.directions:
             raise unknown_name("direction", direction, op.directions)
+        if isinstance(problem, str):
+            problem = op.parse_signature(problem)
+        if isinstance(problem, Signature):
+            problem = op.from_signature(problem)
         self.op, self.direction, self.problem, self.device = op, direction, problem, device
         self.signature: Signature = op.to_signature(problem)
         self.kernel = None if kernel in (None, AUTO) else resolve(op.name, kernel).name

@@ -1,13 +1,13 @@
 """Which kernel runs a problem, with which config: the explicit one, a tuned one, or the kernel's heuristic."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.kernels.ask import AUTO, Ask, resolve
 from attn_tune.kernels.registry import get_op, kernels_of
-from attn_tune.kernels.spec import KernelSpec, Op, Search
+from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.runtime import misses, overlay, snapshot
 from attn_tune.runtime.answer import Answer, Rejection, Rung
 from attn_tune.runtime.devices import current_device
@@ -18,7 +18,6 @@ from attn_tune.runtime.sources import overlay_source
 from attn_tune.schema.config import config_from_dict, config_to_dict
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UnsupportedError, UsageError
-from attn_tune.schema.signature import Signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +41,7 @@ def choose(
     """The kernel and config for ``problem``. Never tunes, never compiles; a repeated question costs microseconds.
 
     Args:
+      problem: the op's problem, or its signature, or the signature's text.
       device: None is the device JAX uses by default.
       kernel: ``"triton"`` or ``"flash_attention/triton"`` restricts the choice; None or ``"auto"`` does not.
       config: a config dataclass, or its plain-data form together with ``kernel``; used as it is once it is checked.
@@ -78,7 +78,7 @@ def lookup(
     Raises:
       As ``choose``.
     """
-    return choose(op, direction, _problem(get_op(op), problem), device=device, kernel=kernel).answer
+    return choose(op, direction, problem, device=device, kernel=kernel).answer
 
 
 def explain(
@@ -95,11 +95,9 @@ def explain(
       UsageError: unknown op, direction or kernel, or a malformed signature.
     """
     contract = get_op(op)
-    question = Ask(
-        contract, direction, _problem(contract, problem), device or current_device(), kernel
-    )
+    question = Ask(contract, direction, problem, device or current_device(), kernel)
     process, overlays = snapshot.current_snapshot(), overlay.active_overlays()
-    walked = _walk(question, process, overlays)
+    walked = _walk(question, process, overlays, tell=True)
     untuned = _heuristic(question)
     heuristic = untuned.answer if untuned else None
     answer = _from_match(question, walked).answer if walked.match else heuristic
@@ -122,13 +120,10 @@ def explain(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A memoised choice with the walk that led to it."""
+    """A memoised choice; ``nearest`` says what came nearest to an answer, for a miss."""
 
     choice: Choice
-    walked: Walk
-
-    def nearest(self) -> str:
-        return nearest_text(self.walked.steps)
+    nearest: Callable[[], str]
 
 
 def _find(
@@ -145,10 +140,16 @@ def _find(
     choice = _from_match(question, walked) if walked.match else _heuristic(question, walked)
     if choice is None:
         raise _nothing_supports(question)
-    return _Found(choice, walked)
+    return _Found(choice, lambda: nearest_text(_walk(question, process, overlays, tell=True).steps))
 
 
-def _walk(question: Ask, process: snapshot.Snapshot, overlays: tuple[Pack, ...]) -> Walk:
+def _walk(
+    question: Ask,
+    process: snapshot.Snapshot,
+    overlays: tuple[Pack, ...],
+    *,
+    tell: bool = False,
+) -> Walk:
     op = question.op
     asked = Question(
         op=op.name,
@@ -160,7 +161,7 @@ def _walk(question: Ask, process: snapshot.Snapshot, overlays: tuple[Pack, ...])
     )
     sources = (*map(overlay_source, overlays), *process.sources)
     shelves = snapshot.shelves(sources, op.name, question.direction, op.fields)
-    return walk(asked, shelves, question)
+    return walk(asked, shelves, question, tell=tell)
 
 
 def _from_match(question: Ask, walked: Walk) -> Choice:
@@ -274,14 +275,6 @@ def _nothing_supports(question: Ask) -> UnsupportedError:
         f"no kernel can do the {question.direction} of {question.signature} on {question.device}: "
         f"{reasons or 'none is registered'}"
     )
-
-
-def _problem(op: Op, problem: Any) -> Any:
-    if isinstance(problem, str):
-        problem = op.parse_signature(problem)
-    if isinstance(problem, Signature):
-        problem = op.from_signature(problem)
-    return problem
 
 
 def _device_token() -> Any:

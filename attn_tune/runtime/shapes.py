@@ -59,7 +59,7 @@ def distance(asked: Shape, tuned: Shape) -> float | None:
             return None
         if a > MAX_RATIO * b or b > MAX_RATIO * a:
             return None
-        total += abs(math.log2(a / b))
+        total += math.log2(max(a, b) / min(a, b))
     return total
 
 

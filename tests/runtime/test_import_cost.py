@@ -1,0 +1,69 @@
+"""The runtime is standard library only until a device is asked for."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"jax", "jaxlib", "numpy", "pandas", "triton", "typer", "rich", "sqlite_utils", "sqlite3"}
+MODULES = [
+    "attn_tune.runtime.packs",
+    "attn_tune.runtime.overlay",
+    "attn_tune.runtime.explain",
+    "attn_tune.runtime.devices",
+    "attn_tune.runtime.environments",
+    "attn_tune.kernels.dispatch",
+]
+
+
+def run(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_imports_are_light():
+    found = run(
+        "import sys\n"
+        + "\n".join(f"import {module}" for module in MODULES)
+        + "\nimport threading\nprint(threading.active_count())"
+        + "\nprint(*sorted({m.partition('.')[0] for m in sys.modules}))"
+    )
+    threads, names = found.splitlines()
+    assert threads == "1"
+    assert not HEAVY & set(names.split())
+
+
+def test_a_lookup_for_a_named_device_needs_no_heavy_module():
+    code = """
+import sys
+from attn_tune.kernels.registry import kernels_of
+from attn_tune.kernels.dispatch import explain
+from attn_tune.runtime.devices import device_from_kind
+text = "flash_attention/v1 b=1 t=64 s=64 n=1 k=1 h=64 v=64 dtype=float32"
+print(explain("flash_attention", text, device=device_from_kind("nvidia-h200")))
+print("modules", *sorted({m.partition('.')[0] for m in sys.modules}))
+"""
+    *_, names = run(code).splitlines()
+    assert not HEAVY & set(names.split())
+
+
+AUDIT = """
+import sys
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event in ("open", "os.scandir") else None)
+import attn_tune.kernels.dispatch
+print("import", *[p for p in opened if "somewhere" in p])
+from attn_tune.runtime.snapshot import current_snapshot
+current_snapshot().digest
+print("use", len([p for p in opened if "somewhere" in p]) > 0)
+"""
+
+
+@pytest.mark.parametrize("name", ["ATTN_TUNE_PACKS", "XDG_DATA_HOME"])
+def test_packs_are_read_on_first_use_and_not_on_import(name, tmp_path, monkeypatch):
+    packs = tmp_path / "somewhere" / "attn-tune" / "packs"
+    packs.mkdir(parents=True)
+    (packs / "x.atpack").write_bytes(b"garbage")
+    monkeypatch.setenv(name, str(packs if name == "ATTN_TUNE_PACKS" else tmp_path / "somewhere"))
+    assert run(AUDIT).splitlines() == ["import", "use True"]

@@ -1,0 +1,377 @@
+"""A pack is believed only when all of it is right: every way to be wrong is one IntegrityError."""
+
+import copy
+import json
+import os
+import random
+import stat
+import zipfile
+
+import pytest
+
+from attn_tune.runtime import archive
+from attn_tune.runtime.packs import pack_from_files, read_pack
+from attn_tune.schema.errors import IntegrityError, StorageError
+from tests.runtime.packbuilder import (
+    H200,
+    pack_files,
+    resummed,
+    row,
+    sig,
+    write_folder,
+    write_zip,
+)
+
+SHARD = "shards/sm_90/toy.fwd.json"
+ROWS = {
+    "fwd": [row(sig(1024), 64), row(sig(2048), 128), row(sig(2048), 32, kernel="beta", rank=1)],
+    "bwd": [row(sig(1024), config={"dq": {"block": 64}, "dkv": {"block": 32}})],
+}
+
+
+@pytest.fixture
+def files():
+    return pack_files(ROWS)
+
+
+def content(pack):
+    return (pack.name, pack.version, pack.rows, dict(pack.devices), dict(pack.environments))
+
+
+def test_folder_and_zip_read_the_same(tmp_path, files):
+    folder = read_pack(write_folder(tmp_path / "a", files))
+    zipped = read_pack(write_zip(tmp_path / "a.atpack", files))
+    assert content(folder) == content(zipped)
+    assert folder.digest == zipped.digest
+    assert [r.config for r in folder.rows if r.direction == "bwd"] == [
+        {"dq": {"block": 64}, "dkv": {"block": 32}}
+    ]
+    assert folder.devices[H200.digest] == H200
+    assert len(folder.rows) == 4
+
+
+def test_digest_names_bytes_and_decision_digest_names_decisions(files):
+    slower = copy.deepcopy(ROWS)
+    slower["fwd"][0]["median_ns"] = 999
+    other = pack_from_files(pack_files(slower))
+    pack = pack_from_files(files)
+    assert other.digest != pack.digest
+    assert other.decision_digest == pack.decision_digest
+    changed = copy.deepcopy(ROWS)
+    changed["fwd"][0]["config"]["block"] = 65
+    assert pack_from_files(pack_files(changed)).decision_digest != pack.decision_digest
+
+
+def edit_manifest(files, **changes):
+    manifest = json.loads(files["manifest.json"]) | changes
+    return resummed({**files, "manifest.json": json.dumps(manifest).encode()})
+
+
+def edit_shard(files, edit):
+    """Rewrites the forward shard with every checksum put right."""
+    import hashlib
+
+    text = files[SHARD].decode()
+    data = edit(text).encode()
+    manifest = json.loads(files["manifest.json"])
+    for shard in manifest["shards"]:
+        if shard["path"] == SHARD:
+            shard["sha256"] = hashlib.sha256(data).hexdigest()
+    return resummed({**files, SHARD: data, "manifest.json": json.dumps(manifest).encode()})
+
+
+def without(files, name):
+    return {k: v for k, v in files.items() if k != name}
+
+
+BROKEN = {
+    "no sums": (lambda f: without(f, "SHA256SUMS"), "SHA256SUMS"),
+    "no manifest": (lambda f: resummed(without(f, "manifest.json")), "manifest.json"),
+    "a missing file": (lambda f: without(f, SHARD), "lacks"),
+    "an extra file": (lambda f: {**f, "notes.txt": b"hi"}, "does not list"),
+    "an extra summed file": (lambda f: resummed({**f, "notes.txt": b"hi"}), "does not name"),
+    "a changed byte": (lambda f: {**f, SHARD: f[SHARD].replace(b"64", b"65", 1)}, "checksum"),
+    "sums cut short": (lambda f: {**f, "SHA256SUMS": f["SHA256SUMS"][:-1]}, "cut short"),
+    "a sum twice": (
+        lambda f: {**f, "SHA256SUMS": f["SHA256SUMS"] + f["SHA256SUMS"]},
+        "bad line",
+    ),
+    "a newer pack": (lambda f: edit_manifest(f, format=3, min_reader=2), "upgrade attn-tune"),
+    "format zero": (lambda f: edit_manifest(f, format=0, min_reader=0), "cannot be"),
+    "format is true": (lambda f: edit_manifest(f, format=True), "'format'"),
+    "a wrong decision digest": (lambda f: edit_manifest(f, decision_digest="b2:00"), "decision"),
+    "a wrong row count": (lambda f: edit_manifest(f, rows=5), "rows"),
+    "an unknown kernel": (lambda f: edit_manifest(f, kernels=[]), "does not list"),
+    "an unknown device": (lambda f: edit_manifest(f, devices={}), "does not describe"),
+    "an unknown environment": (lambda f: edit_manifest(f, environments={}), "does not describe"),
+    "a device under another digest": (
+        lambda f: edit_manifest(f, devices={"b2:00": H200.identity}),
+        "digest",
+    ),
+    "a device with an odd field": (
+        lambda f: edit_manifest(f, devices={H200.digest: {**H200.identity, "x": 1}}),
+        "'x'",
+    ),
+    "shards are a table": (lambda f: edit_manifest(f, shards={}), "'shards'"),
+    "another config, sums put right": (
+        lambda f: edit_shard(f, lambda t: t.replace('"block": 64', '"block": 96')),
+        "decision digest",
+    ),
+    "a duplicate key": (
+        lambda f: edit_shard(f, lambda t: t.replace('{"block": 64}', '{"block": 64, "block": 64}')),
+        "twice",
+    ),
+    "NaN": (lambda f: edit_shard(f, lambda t: t.replace('"rank": 0', '"rank": NaN', 1)), "NaN"),
+    "Infinity": (
+        lambda f: edit_shard(f, lambda t: t.replace('"rank": 0', '"rank": -Infinity', 1)),
+        "Infinity",
+    ),
+    "1e400": (lambda f: edit_shard(f, lambda t: t.replace("1000", "1e400", 1)), "out of range"),
+    "a float time": (lambda f: edit_shard(f, lambda t: t.replace("1000", "1e3", 1)), "integer"),
+    "a huge integer": (
+        lambda f: edit_shard(f, lambda t: t.replace("1000", "9" * 5000, 1)),
+        "digits",
+    ),
+    "a large integer": (
+        lambda f: edit_shard(f, lambda t: t.replace("1000", "9" * 30, 1)),
+        "integer",
+    ),
+    "deep nesting": (
+        lambda f: edit_shard(f, lambda t: "[" * 200_000 + "]" * 200_000),
+        "nested too deeply",
+    ),
+    "a nested knob": (
+        lambda f: edit_shard(f, lambda t: t.replace('{"block": 64}', '{"block": [64]}')),
+        "plain value",
+    ),
+    "not an array": (lambda f: edit_shard(f, lambda t: "{}"), "not an array"),
+    "a truncated array": (lambda f: edit_shard(f, lambda t: t[:-40]), "not JSON"),
+    "a byte order mark": (lambda f: edit_shard(f, lambda t: "\ufeff" + t), "not JSON"),
+    "a duplicate row": (
+        lambda f: edit_shard(f, lambda t: t.replace("t=2048", "t=1024")),
+        "twice",
+    ),
+    "a row of another op": (
+        lambda f: edit_shard(f, lambda t: t.replace("toy/v1 b=1 t=1024", "tay/v1 b=1 t=1024")),
+        "not of toy",
+    ),
+    "an unknown state": (
+        lambda f: edit_shard(f, lambda t: t.replace('"winner"', '"champion"', 1)),
+        "champion",
+    ),
+    "a negative rank": (
+        lambda f: edit_shard(f, lambda t: t.replace('"rank": 0', '"rank": -1', 1)),
+        "negative",
+    ),
+    "an absolute path": (lambda f: {**f, "/etc/passwd": b""}, "unsafe path"),
+    "a climbing path": (lambda f: {**f, "shards/../../x": b""}, "unsafe path"),
+    "a backslash": (lambda f: {**f, "shards\\x": b""}, "unsafe path"),
+    "a hidden file": (lambda f: {**f, ".DS_Store": b""}, "unsafe path"),
+    "a drive": (lambda f: {**f, "C:x": b""}, "unsafe path"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_packs_are_refused_with_the_reason(files, case):
+    edit, fragment = BROKEN[case]
+    with pytest.raises(IntegrityError, match="(?s).*" + fragment.replace("(", r"\(")) as caught:
+        pack_from_files(edit(files))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 2000
+
+
+def test_a_newer_format_that_older_readers_may_read_is_read(files):
+    newer = edit_manifest(files, format=2, min_reader=1, colour="green")
+    assert len(pack_from_files(newer).rows) == 4
+
+
+def test_unknown_optional_fields_of_a_row_are_ignored():
+    newer = pack_files([row(sig(1024), colour="green")])
+    assert pack_from_files(newer).rows[0].config == {"block": 64}
+
+
+def test_a_path_without_a_pack(tmp_path):
+    with pytest.raises(StorageError, match="nowhere"):
+        read_pack(tmp_path / "nowhere")
+    with pytest.raises(IntegrityError, match="SHA256SUMS"):
+        read_pack(tmp_path)
+
+
+def test_links_and_pipes_are_refused(tmp_path, files):
+    outside = tmp_path / "outside.json"
+    outside.write_bytes(files[SHARD])
+    linked = write_folder(tmp_path / "linked", files)
+    (linked / SHARD).unlink()
+    (linked / SHARD).symlink_to(outside)
+    with pytest.raises(IntegrityError, match="link"):
+        read_pack(linked)
+    piped = write_folder(tmp_path / "piped", files)
+    (piped / SHARD).unlink()
+    os.mkfifo(piped / SHARD)
+    with pytest.raises(IntegrityError, match="not a plain file"):
+        read_pack(piped)
+
+
+def zip_with(tmp_path, files, names_and_modes):
+    path = tmp_path / "x.atpack"
+    with zipfile.ZipFile(path, "w") as archive_:
+        for name, data in files.items():
+            archive_.writestr(name, data)
+        for name, mode in names_and_modes:
+            info = zipfile.ZipInfo(name)
+            info.external_attr = mode << 16
+            archive_.writestr(info, b"x")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("../evil", 0),
+        ("/abs", 0),
+        ("a\\..\\b", 0),
+        ("link", stat.S_IFLNK | 0o777),
+        ("folder/", 0),
+        ("device", stat.S_IFCHR | 0o600),
+    ],
+)
+def test_zip_entries_that_are_not_plain_files_are_refused(tmp_path, files, name, mode):
+    with pytest.raises(IntegrityError):
+        read_pack(zip_with(tmp_path, files, [(name, mode)]))
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_zip_with_one_name_twice_is_refused(tmp_path, files):
+    with pytest.raises(IntegrityError, match="twice"):
+        read_pack(zip_with(tmp_path, files, [(SHARD, 0)]))
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_unusual_compressions_are_refused(tmp_path, files, method):
+    path = tmp_path / "x.atpack"
+    with zipfile.ZipFile(path, "w", method) as archive_:
+        for name, data in files.items():
+            archive_.writestr(name, data)
+    with pytest.raises(IntegrityError, match="compression"):
+        read_pack(path)
+
+
+def test_sizes_are_capped(tmp_path, files, monkeypatch):
+    bomb = write_zip(tmp_path / "bomb.atpack", {**files, "zeros": bytes(200_000)})
+    folder = write_folder(tmp_path / "bomb", {**files, "zeros": bytes(200_000)})
+    monkeypatch.setattr(archive, "MAX_FILE_BYTES", 100_000)
+    for path in (bomb, folder):
+        with pytest.raises(IntegrityError, match="larger"):
+            read_pack(path)
+    monkeypatch.setattr(archive, "MAX_FILES", 2)
+    monkeypatch.setattr(archive, "MAX_FILE_BYTES", 10**9)
+    for path in (bomb, folder):
+        with pytest.raises(IntegrityError, match="more than 2 files"):
+            read_pack(path)
+
+
+def mutate(rng: random.Random, data: bytes) -> bytes:
+    """One random accident: flipped bits, a cut, a repeat, a swap, inserted noise."""
+    kind = rng.randrange(5)
+    at = rng.randrange(len(data))
+    if kind == 0:
+        return data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :]
+    if kind == 1:
+        return data[:at]
+    if kind == 2:
+        return data[:at] + data[at : at + rng.randrange(1, 64)] + data[at:]
+    if kind == 3:
+        end = min(len(data), at + rng.randrange(1, 64))
+        return data[:at] + data[end:]
+    return data[:at] + rng.randbytes(rng.randrange(1, 8)) + data[at:]
+
+
+def test_accidents_to_a_zip_never_pass_and_never_raise_anything_else(tmp_path, files):
+    path = tmp_path / "x.atpack"
+    whole = write_zip(path, files).read_bytes()
+    expected = content(read_pack(path))
+    rng = random.Random(20260101)
+    accepted = 0
+    for _ in range(3000):
+        data = mutate(rng, whole)
+        path.write_bytes(data)
+        try:
+            pack = read_pack(path)
+        except IntegrityError:
+            continue
+        # A zip has bytes that say nothing (dates, comments): then the content is what it was.
+        assert content(pack) == expected
+        accepted += 1
+    assert accepted < 1500
+
+
+def test_accidents_to_a_file_never_pass(files):
+    rng = random.Random(7)
+    for _ in range(2000):
+        name = rng.choice(sorted(files))
+        data = mutate(rng, files[name])
+        if data == files[name]:
+            continue
+        with pytest.raises(IntegrityError):
+            pack_from_files({**files, name: data})
+
+
+JUNK = [
+    None,
+    True,
+    -1,
+    0,
+    2**70,
+    1.5,
+    "",
+    "x",
+    "b2:0",
+    [],
+    {},
+    [[]],
+    {"a": {"b": {"c": {}}}},
+    "\x00",
+]
+
+
+def scramble(rng: random.Random, value):
+    """Replaces one value somewhere in a JSON tree, or drops or adds a key."""
+    if isinstance(value, dict) and value and rng.random() < 0.85:
+        key = rng.choice(sorted(value))
+        if rng.random() < 0.15:
+            return {k: v for k, v in value.items() if k != key}
+        return {**value, key: scramble(rng, value[key])}
+    if isinstance(value, list) and value and rng.random() < 0.85:
+        at = rng.randrange(len(value))
+        return [*value[:at], scramble(rng, value[at]), *value[at + 1 :]]
+    return rng.choice(JUNK)
+
+
+def test_wrong_values_with_right_sums_are_integrity_errors_or_harmless(files):
+    rng = random.Random(11)
+    refused = 0
+    for _ in range(2000):
+        name = rng.choice(["manifest.json", SHARD])
+        text = json.dumps(scramble(rng, json.loads(files[name])))
+        edited = (
+            resummed({**files, name: text.encode()})
+            if name == "manifest.json"
+            else edit_shard(files, lambda _, text=text: text)
+        )
+        try:
+            pack = pack_from_files(edited)
+        except IntegrityError:
+            refused += 1
+            continue
+        # What passes are the fields outside the decisions: times, names, states.
+        assert pack.decision_digest == pack_from_files(files).decision_digest
+    assert refused > 500
+
+
+def test_reading_does_not_write(tmp_path, files):
+    folder = write_folder(tmp_path / "a", files)
+    before = sorted(p.name for p in folder.rglob("*"))
+    folder.chmod(0o555)
+    read_pack(folder)
+    folder.chmod(0o755)
+    assert sorted(p.name for p in folder.rglob("*")) == before
