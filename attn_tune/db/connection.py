@@ -142,6 +142,8 @@ def _create(path: Path) -> None:
         try:
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             _migrate(connection)
+            if not is_network(path):
+                connection.execute("PRAGMA journal_mode = wal")
         finally:
             connection.close()
         if path.exists() and path.stat().st_size == 0:
