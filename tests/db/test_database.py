@@ -124,7 +124,7 @@ def database(tmp_path):
         yield database
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(trials(), max_size=8))
 def test_trials_come_back_exactly(tmp_path_factory, wanted):
     path = tmp_path_factory.mktemp("db") / "lab.db"

@@ -6,6 +6,7 @@ import random
 import shutil
 import sqlite3
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -199,8 +200,7 @@ def test_a_failed_migration_leaves_the_old_schema(tmp_path, monkeypatch):
 
 def test_readers_work_in_a_folder_they_cannot_write(path):
     """As an unprivileged user, where not even the side files of the write-ahead log can be made."""
-    folder = Path("/tmp") / f"attn-tune-test-{os.getpid()}"
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp())  # pytest's own folders are closed to other users
     try:
         shutil.copy(path, folder / "lab.db")
         (folder / "lab.db").chmod(0o444)
