@@ -356,6 +356,25 @@ def test_threads_have_their_own_overlays():
     assert seen == {i: (8, {100 + i}, 8) for i in range(len(packs))}
 
 
+def test_a_cold_start_under_many_threads_answers_alike(monkeypatch, tmp_path):
+    rows = [row(sig(t), t % 1000, env=HERE) for t in range(1000, 1400)]
+    monkeypatch.setenv("ATTN_TUNE_PACKS", str(write_zip(tmp_path / "x.atpack", pack_files(rows))))
+    monkeypatch.setattr(snapshot, "_current", None)
+    barrier = threading.Barrier(8)
+    seen = []
+
+    def work():
+        barrier.wait()
+        seen.append([lookup(OP, sig(t), device=H200).config["block"] for t in range(1000, 1400, 7)])
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [[t % 1000 for t in range(1000, 1400, 7)]] * 8
+
+
 def traced_block():
     """A jitted function that looks up while it is traced, and the list of what each trace saw."""
     import jax
