@@ -1,0 +1,64 @@
+"""Which softmax weights are dropped: a function of the seed and absolute indices, the same bits in every kernel.
+
+The decision for (batch ``b``, query head ``n``, row ``i``, column ``j``) reads no tile index and no random state, so a
+sharded, re-tiled or recomputed call drops exactly the same weights. ``mix`` is the 32-bit finaliser "lowbias32" of
+Chris Wellons (hash-prospector). All arithmetic is uint32 and wraps.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, UInt32
+
+
+def threshold(rate: float) -> int:
+    """A weight is kept if and only if its 32 bits are at least this."""
+    return min(round(rate * 2**32), 2**32 - 1)
+
+
+def mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
+    """Scrambles 32 bits; a bijection."""
+    x = x ^ (x >> jnp.uint32(16))
+    x = x * jnp.uint32(0x7FEB352D)
+    x = x ^ (x >> jnp.uint32(15))
+    x = x * jnp.uint32(0x846CA68B)
+    return x ^ (x >> jnp.uint32(16))
+
+
+def keep_bits(
+    dropout: UInt32[Array, " 3"],
+    *,
+    batch: Int[Array, "..."],
+    head: Int[Array, "..."],
+    row: Int[Array, "..."],
+    col: Int[Array, "..."],
+) -> UInt32[Array, "..."]:
+    """The 32 bits of each weight; the four index arrays broadcast against one another.
+
+    ``batch`` and ``head`` count within this shard; ``dropout`` (seed, first batch, first head) makes them absolute.
+    """
+    seed, first_batch, first_head = (dropout[i].astype(jnp.uint32) for i in range(3))
+    b = _u32(batch) + first_batch
+    n = _u32(head) + first_head
+    h = mix(seed + jnp.uint32(0x9E3779B9))
+    h = mix(h ^ (b * jnp.uint32(0x85EBCA6B)))
+    h = mix(h ^ (n * jnp.uint32(0xC2B2AE35)))
+    h = mix(h + _u32(row))
+    return mix(h ^ (_u32(col) * jnp.uint32(0x27D4EB2F)))
+
+
+def keep_mask(
+    dropout: UInt32[Array, " 3"],
+    rate: float,
+    *,
+    batch: Int[Array, "..."],
+    head: Int[Array, "..."],
+    row: Int[Array, "..."],
+    col: Int[Array, "..."],
+) -> Bool[Array, "..."]:
+    """True where a weight is kept. Kept weights are to be divided by ``1 - rate``."""
+    bits = keep_bits(dropout, batch=batch, head=head, row=row, col=col)
+    return bits >= jnp.uint32(threshold(rate))
+
+
+def _u32(x: Int[Array, "..."]) -> jax.Array:
+    return jnp.asarray(x).astype(jnp.uint32)

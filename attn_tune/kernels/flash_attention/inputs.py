@@ -1,0 +1,103 @@
+"""Random data for one call: what a model would pass, made on the device."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.reference import reference
+
+Q_PADDING, KV_PADDING = -1, -2
+VISIBLE_FRACTION = 0.8
+TOKENS_PER_DOCUMENT = 1024
+MIN_DOCUMENTS, MAX_DOCUMENTS = 3, 64
+
+
+def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | BackwardInputs:
+    """Inputs of one call, the same for the same seed; may be called under ``jit``.
+
+    Queries, keys, values, bias and cotangents are standard normal. Segments and positions are those of documents
+    packed end to end, with padding at the end of the row; queries are aligned with keys at the bottom right. Sinks are
+    large enough to take a sizeable share of the softmax. For ``bwd`` the residuals come from the reference, rounded as
+    a kernel would store them, and ``delta`` is computed from the rounded output with ``dlse = 0``.
+    """
+    q_key, k_key, v_key, bias_key, mask_key, doc_key, sink_key, seed_key, dout_key = (
+        jax.random.split(jax.random.key(seed), 9)
+    )
+    p, dtype = problem, jnp.dtype(problem.dtype)
+    documents = _documents(doc_key, p) if p.has_segments or p.has_positions else None
+    operands = Operands(
+        q=jax.random.normal(q_key, (p.batch, p.q_len, p.num_q_heads, p.head_dim), dtype),
+        k=jax.random.normal(k_key, (p.batch, p.kv_len, p.num_kv_heads, p.head_dim), dtype),
+        v=jax.random.normal(v_key, (p.batch, p.kv_len, p.num_kv_heads, p.v_head_dim), dtype),
+        bias=None
+        if p.bias_dims is None
+        else jax.random.normal(bias_key, _extent(p, p.bias_dims), dtype),
+        mask=None if p.mask_dims is None else _mask(mask_key, p),
+        sinks=_sinks(sink_key, p) if p.has_sinks else None,
+        dropout=_dropout_words(seed_key) if p.dropout_rate > 0 else None,
+    )
+    if documents is not None and p.has_segments:
+        q_ids, kv_ids = (x[:, -n:] for x, n in zip(documents[:2], (p.q_len, p.kv_len), strict=True))
+        operands = operands._replace(q_segments=q_ids, kv_segments=kv_ids)
+    if documents is not None and p.has_positions:
+        positions = documents[2]
+        operands = operands._replace(
+            q_positions=positions[:, -p.q_len :], kv_positions=positions[:, -p.kv_len :]
+        )
+    if direction == "fwd":
+        return operands
+    exact = _reference(p, "fwd", operands)
+    residuals = Residuals(exact["out"].astype(dtype), exact["lse"].astype(jnp.float32))
+    dout = jax.random.normal(dout_key, residuals.out.shape, dtype)
+    delta = jnp.einsum(
+        "btnv,btnv->bnt",
+        residuals.out.astype(jnp.float32),
+        dout.astype(jnp.float32),
+        precision="highest",
+    )
+    return BackwardInputs(operands, residuals, dout, delta)
+
+
+_reference = jax.jit(reference, static_argnums=(0, 1))
+
+
+def _extent(p: Problem, dims: str) -> tuple[int, ...]:
+    sizes = {"b": p.batch, "n": p.num_q_heads, "t": p.q_len, "s": p.kv_len, "1": 1}
+    return tuple(sizes[d] for d in dims)
+
+
+def _mask(key: Array, p: Problem) -> Bool[Array, "_b _n _t _s"]:
+    # Key 0 stays visible so that most rows of a causal call see something; a mask without a key axis hides whole rows.
+    shape = _extent(p, p.mask_dims or "1111")
+    mask = jax.random.bernoulli(key, VISIBLE_FRACTION, shape)
+    return mask.at[..., 0].set(True) if shape[3] > 1 else mask.at[:, :, -1].set(True)
+
+
+def _sinks(key: Array, p: Problem) -> Array:
+    left, right = p.bounds
+    reach = (p.kv_len if left is None else left + 1) + (right or 0)
+    visible = jnp.float32(min(p.kv_len, reach))
+    return jnp.log(visible) + jax.random.normal(key, (p.num_q_heads,), jnp.float32)
+
+
+def _dropout_words(key: Array) -> Array:
+    seed = jax.random.bits(key, (), jnp.uint32)
+    return jnp.stack([seed, jnp.uint32(0), jnp.uint32(0)])
+
+
+def _documents(
+    key: Array, p: Problem
+) -> tuple[Int[Array, "B L"], Int[Array, "B L"], Int[Array, "B L"]]:
+    # Both sides are cut from the end of one packed row of length L = max(T, S): bottom-right alignment.
+    length = max(p.q_len, p.kv_len)
+    count = min(max(length // TOKENS_PER_DOCUMENT, MIN_DOCUMENTS), MAX_DOCUMENTS, length)
+    column = jnp.arange(length, dtype=jnp.int32)
+    used = length - length // 16
+    starts = jax.random.randint(key, (p.batch, count - 1), 1, max(used, 2), jnp.int32)
+    starts = jnp.concatenate([jnp.zeros((p.batch, 1), jnp.int32), jnp.sort(starts, axis=1)], axis=1)
+    ids = jax.vmap(lambda s: jnp.searchsorted(s, column, side="right").astype(jnp.int32))(starts)
+    position = column[None] - jnp.take_along_axis(starts, ids - 1, axis=1)
+    padding = column >= used
+    return jnp.where(padding, Q_PADDING, ids), jnp.where(padding, KV_PADDING, ids), position

@@ -1,0 +1,101 @@
+"""When an output is right: its error is at most a small multiple of what the working dtype itself can do.
+
+Two measures are taken, and the worse of the two is reported.
+
+``norm``: ``|x - ref| / |ref|`` over the whole array; sees a small loss everywhere.
+``row``: the largest ``|x_r - ref_r| / scale_r`` over rows ``r`` (the last axis), where ``scale_r`` is the row's own
+norm, or a tenth of the typical row's where that is larger; sees one wrong row among a million.
+
+``lse`` is a logarithm, so its absolute error is the relative error of what it stands for: each of its entries is a row
+of its own and no scale is below one.
+"""
+
+import functools
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from attn_tune.schema.trial import OutputError
+
+# Independent roundings add in quadrature: 3 admits nine times as many as the plain computation makes. Flash kernels
+# make two to four times as many (unnormalised weights, rescaled accumulators, a rounded delta). The largest row error
+# is an extreme value of a long-tailed quantity, and its sampling spread is allowed on top.
+NORM_MULTIPLE = 3.0
+ROW_MULTIPLE = 4.0
+# Where the plain computation happens to be exact, one rounding of the output is still right. Float32 outputs also come
+# from other exponentials (exp2 of logits times log2 e) and other orders of summation: a few dozen roundings.
+FLOOR_ROUNDINGS = 1.0
+FLOOR_ROUNDINGS_FLOAT32 = 32.0
+SMALL_ROW = 0.1
+
+
+def compare(
+    outputs: Mapping[str, Array], reference: Mapping[str, Array], baseline: Mapping[str, Array]
+) -> tuple[OutputError, ...]:
+    """One error per entry of ``outputs``, in its order. The arrays stay on their device; only numbers come back.
+
+    Infinite error: a wrong shape or dtype, a value that is not finite where the reference is, or a finite one where
+    the reference is minus infinity.
+
+    Args:
+      outputs: what a kernel returned, or some of it.
+      reference: the high-precision answers; extra names are ignored.
+      baseline: the plain answers, in the dtypes that outputs must have.
+
+    Raises:
+      KeyError: an output that the reference or the baseline lacks.
+    """
+    pending = {}
+    for name, x in outputs.items():
+        plain = baseline[name]
+        if x.shape == reference[name].shape and x.dtype == plain.dtype:
+            pending[name] = _measure(x, plain, reference[name], is_log=name == "lse")
+    measured = jax.device_get(pending)
+    return tuple(
+        _judge(name, np.asarray(measured[name]), outputs[name].dtype)
+        if name in measured
+        else OutputError(output=name, error=float("inf"), allowed=1.0)
+        for name in outputs
+    )
+
+
+def _judge(name: str, measures: np.ndarray, dtype: jnp.dtype) -> OutputError:
+    # Rows of `measures`: the kernel's, the baseline's. Columns: norm, row.
+    roundings = FLOOR_ROUNDINGS_FLOAT32 if dtype.itemsize >= 4 else FLOOR_ROUNDINGS
+    floor = roundings * float(jnp.finfo(dtype).eps) / 2
+    candidates = [
+        OutputError(output=name, error=float(error), allowed=max(floor, multiple * float(plain)))
+        for error, plain, multiple in zip(*measures, (NORM_MULTIPLE, ROW_MULTIPLE), strict=True)
+    ]
+    return max(candidates, key=lambda e: e.ratio)
+
+
+@functools.partial(jax.jit, static_argnames="is_log")
+def _measure(x: Array, plain: Array, exact: Array, *, is_log: bool) -> Float[Array, "2 2"]:
+    wide = exact.astype(jnp.promote_types(exact.dtype, jnp.float32))
+    return jnp.stack([_errors(candidate, wide, is_log) for candidate in (x, plain)])
+
+
+def _errors(x: Array, exact: Array, is_log: bool) -> Float[Array, " 2"]:
+    finite = jnp.isfinite(exact)
+    x = x.astype(exact.dtype)
+    same = jnp.all(jnp.where(finite, jnp.isfinite(x), x == exact))
+    # One rescaling keeps squares of large gradients inside float32.
+    top = jnp.max(jnp.where(finite, jnp.abs(exact), 0.0))
+    top = jnp.where(top > 0, top, 1.0)
+    if is_log:
+        top = jnp.ones_like(top)
+    ref = jnp.where(finite, exact, 0.0) / top
+    diff = jnp.where(finite, x, 0.0) / top - ref
+    if is_log:
+        ref, diff = ref[..., None], diff[..., None]
+    row_ref, row_diff = (jnp.sqrt(jnp.sum(a * a, axis=-1)) for a in (ref, diff))
+    typical = jnp.sqrt(jnp.mean(row_ref * row_ref))
+    smallest = 1.0 if is_log else jnp.maximum(SMALL_ROW * typical, jnp.finfo(ref.dtype).tiny)
+    row = jnp.max(row_diff / jnp.maximum(row_ref, smallest))
+    size = jnp.maximum(typical, 1.0 if is_log else jnp.finfo(ref.dtype).tiny)
+    norm = jnp.sqrt(jnp.mean(row_diff * row_diff)) / size
+    return jnp.where(same, jnp.stack([norm, row]), jnp.inf)
