@@ -512,6 +512,26 @@ def test_asyncio_tasks_keep_their_own_overlays_and_leave_no_trace():
     assert sorted(seen) == [1, 2, 8]
 
 
+def test_a_task_with_an_equal_pack_of_its_own_is_not_a_stranger(caplog):
+    f, seen = traced_block()
+
+    async def task(mine, barrier):
+        with use_pack(mine):
+            await barrier.wait()
+            found = int(f(0))
+            await barrier.wait()
+        return found
+
+    async def main():
+        barrier = asyncio.Barrier(2)
+        equal = [pack(row(sig(1024), 1)) for _ in range(2)]
+        return await asyncio.gather(*(task(mine, barrier) for mine in equal))
+
+    assert asyncio.run(main()) == [1, 1]
+    assert seen == [1]
+    assert not [r for r in caplog.records if "asyncio" in r.getMessage()]
+
+
 def test_a_trace_holds_what_its_key_says_even_under_interleaved_tasks(caplog):
     f, _ = traced_block()
     held, other = pack(row(sig(1024), 1)), pack(row(sig(1024), 2))
