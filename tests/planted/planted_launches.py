@@ -10,7 +10,6 @@ import numpy as np
 
 from attn_tune.kernels.flash_attention.reference import baseline
 
-
 _poisoned = False
 
 
