@@ -1,7 +1,7 @@
 """Which kernel runs a problem, with which config: the explicit one, a tuned one, or the kernel's heuristic."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +97,7 @@ def explain(
     contract = get_op(op)
     question = Ask(contract, direction, problem, device or current_device(), kernel)
     process, overlays = snapshot.current_snapshot(), overlay.active_overlays()
-    walked = _walk(question, process, overlays)
+    walked = _walk(question, process, overlays, tell=True)
     untuned = _heuristic(question)
     heuristic = untuned.answer if untuned else None
     answer = _from_match(question, walked).answer if walked.match else heuristic
@@ -120,13 +120,10 @@ def explain(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A memoised choice with the walk that led to it."""
+    """A memoised choice; ``nearest`` says what came nearest to an answer, for a miss."""
 
     choice: Choice
-    walked: Walk
-
-    def nearest(self) -> str:
-        return nearest_text(self.walked.steps)
+    nearest: Callable[[], str]
 
 
 def _find(
@@ -143,10 +140,16 @@ def _find(
     choice = _from_match(question, walked) if walked.match else _heuristic(question, walked)
     if choice is None:
         raise _nothing_supports(question)
-    return _Found(choice, walked)
+    return _Found(choice, lambda: nearest_text(_walk(question, process, overlays, tell=True).steps))
 
 
-def _walk(question: Ask, process: snapshot.Snapshot, overlays: tuple[Pack, ...]) -> Walk:
+def _walk(
+    question: Ask,
+    process: snapshot.Snapshot,
+    overlays: tuple[Pack, ...],
+    *,
+    tell: bool = False,
+) -> Walk:
     op = question.op
     asked = Question(
         op=op.name,
@@ -158,7 +161,7 @@ def _walk(question: Ask, process: snapshot.Snapshot, overlays: tuple[Pack, ...])
     )
     sources = (*map(overlay_source, overlays), *process.sources)
     shelves = snapshot.shelves(sources, op.name, question.direction, op.fields)
-    return walk(asked, shelves, question)
+    return walk(asked, shelves, question, tell=tell)
 
 
 def _from_match(question: Ask, walked: Walk) -> Choice:

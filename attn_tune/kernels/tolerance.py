@@ -67,7 +67,7 @@ def _judge(name: str, measures: np.ndarray, dtype: jnp.dtype) -> OutputError:
     roundings = FLOOR_ROUNDINGS_FLOAT32 if dtype.itemsize >= 4 else FLOOR_ROUNDINGS
     floor = roundings * float(jnp.finfo(dtype).eps) / 2
     candidates = [
-        OutputError(output=name, error=float(error), allowed=floor + multiple * float(plain))
+        OutputError(output=name, error=float(error), allowed=max(floor, multiple * float(plain)))
         for error, plain, multiple in zip(*measures, (NORM_MULTIPLE, ROW_MULTIPLE), strict=True)
     ]
     return max(candidates, key=lambda e: e.ratio)

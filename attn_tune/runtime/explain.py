@@ -79,7 +79,7 @@ def _step(step: Step) -> tuple[str, str]:
     if step.note:
         facts.append(f"device differs in {step.note}")
     if row.regret_ppm is not None:
-        facts.append(f"regret at most {row.regret_ppm / 1e4:.1f} % where measured")
+        facts.append(f"regret at most {max(0, row.regret_ppm) / 1e4:.1f} % where measured")
     if row.gain_ppm is not None:
         facts.append(f"{1 + row.gain_ppm / 1e6:.2f}x the heuristic")
     return place, f"{text}  CHOSEN ({', '.join(facts)})"

@@ -4,6 +4,7 @@ Sources in order; in each, device exact, variant, family; at each, exact signatu
 order is fixed and depends on nothing but the question and the packs, so that every process answers alike.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,11 +13,11 @@ from attn_tune.runtime.answer import DeviceLevel, Rejection, Rung, SourceKind
 from attn_tune.runtime.packs import Pack
 from attn_tune.runtime.rows import Row
 from attn_tune.runtime.shapes import distance, same_bucket, shape_of
-from attn_tune.runtime.shelf import Placed, Shelf
+from attn_tune.runtime.shelf import Shelf
 from attn_tune.schema.decision import Rule
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Grade
-from attn_tune.schema.signature import Field, Signature
+from attn_tune.schema.signature import Field, Signature, Value
 
 
 class Judge(Protocol):
@@ -99,8 +100,17 @@ class Walk:
         )
 
 
-def walk(question: Question, shelves: Iterator[tuple[SourceKind, Shelf]], judge: Judge) -> Walk:
-    """Climbs down the ladder until a row may be used."""
+def walk(
+    question: Question,
+    shelves: Iterator[tuple[SourceKind, Shelf]],
+    judge: Judge,
+    *,
+    tell: bool = False,
+) -> Walk:
+    """Climbs down the ladder until a row may be used.
+
+    With ``tell`` the steps also say what came nearest where nothing answered, which takes a look at every row.
+    """
     steps: list[Step] = []
     for kind, shelf in shelves:
         source = str(shelf.pack)
@@ -125,9 +135,8 @@ def walk(question: Question, shelves: Iterator[tuple[SourceKind, Shelf]], judge:
                     if reason is None:
                         match = Match(row, shelf.pack, kind, rung, level, grade, away)
                         return Walk(match, tuple(steps))
-            steps.append(
-                Step(source=source, kind=kind, level=level, note=_nearest(question, shelf, digests))
-            )
+            note = _nearest(question, shelf, digests) if tell else ""
+            steps.append(Step(source=source, kind=kind, level=level, note=note))
         if not found:
             steps.append(Step(source=source, kind=kind, note=_nothing(question, shelf)))
     return Walk(None, tuple(steps))
@@ -135,14 +144,14 @@ def walk(question: Question, shelves: Iterator[tuple[SourceKind, Shelf]], judge:
 
 def _rungs(
     question: Question, shelf: Shelf, digests: list[str]
-) -> Iterator[tuple[Rung, list[tuple[float, int, Placed]]]]:
+) -> Iterator[tuple[Rung, list[tuple[float, int, Row]]]]:
     """Candidates of each rung as (distance, position of the device, row); lazily, for most walks end at the first."""
     text = question.signature.text
     exact = [
-        (0.0, position, placed)
+        (0.0, position, row)
         for position, digest in enumerate(digests)
-        for placed in shelf.at(digest, text)
-        if question.kernel in (None, placed.row.kernel)
+        for row in shelf.at(digest, text)
+        if question.kernel in (None, row.kernel)
     ]
     yield Rung.EXACT, exact
     asked = shape_of(question.signature, question.fields)
@@ -154,13 +163,13 @@ def _rungs(
             away = distance(asked, placed.shape)
             if away is not None:
                 rung = bucket if same_bucket(asked, placed.shape) else near
-                rung.append((away, position, placed))
+                rung.append((away, position, placed.row))
     yield Rung.BUCKET, bucket
     yield Rung.NEIGHBOUR, near
 
 
 def _judged(
-    candidates: list[tuple[float, int, Placed]], judge: Judge, pack: Pack
+    candidates: list[tuple[float, int, Row]], judge: Judge, pack: Pack
 ) -> Iterator[tuple[Grade, float, Row, str | None]]:
     """Candidates of one rung, best first, each judged.
 
@@ -168,8 +177,7 @@ def _judged(
     likest device, and the text as the last word.
     """
     graded = []
-    for away, position, placed in candidates:
-        row = placed.row
+    for away, position, row in candidates:
         grade = judge.grade(row, pack)
         order = (
             round(away, 9),
@@ -191,28 +199,42 @@ def _judged(
 
 def _nearest(question: Question, shelf: Shelf, digests: list[str]) -> str:
     """For a level without an answer: which stored signature came nearest, and in what it differs."""
-    best: tuple[int, str] | None = None
-    asked = question.signature.values
-    defaults = {field.name: field.default for field in question.fields}
+    asked = _full(question.signature, question.fields)
+    best: tuple[int, float, str] | None = None
     for digest in digests:
         for placed in shelf.everything(digest):
             if question.kernel not in (None, placed.row.kernel):
                 continue
-            stored = placed.signature.values
-            differs = [
-                f"{name} {asked.get(name, default)} vs {stored.get(name, default)}"
-                for name, default in defaults.items()
-                if asked.get(name, default) != stored.get(name, default)
-            ]
+            stored = _full(placed.signature, question.fields)
+            names = [name for name in asked if asked[name] != stored[name]]
             # Rows that differ in nothing were rejected for another reason, and said so.
-            if differs and (best is None or (len(differs), ", ".join(differs)) < best):
-                best = (len(differs), ", ".join(differs))
-    return f"nearest row differs in {best[1]}" if best else "no other row"
+            if names:
+                away = sum(_ratio(asked[name], stored[name]) for name in names)
+                text = ", ".join(f"{name} {asked[name]} vs {stored[name]}" for name in names)
+                best = min(best or (len(names), away, text), (len(names), away, text))
+    if best:
+        return f"nearest row differs in {best[2]}"
+    return _unreadable(shelf) or "no other row"
 
 
 def _nothing(question: Question, shelf: Shelf) -> str:
-    if shelf.unreadable:
-        _, reason = shelf.unreadable[0]
-        more = len(shelf.unreadable) - 1
-        return f"{reason}" + (f" (and {more} rows more)" if more else "")
     return f"no rows of {question.op}.{question.direction} for {question.device.family}"
+
+
+def _unreadable(shelf: Shelf) -> str:
+    if not shelf.unreadable:
+        return ""
+    more = len(shelf.unreadable) - 1
+    return shelf.unreadable[0] + (f" (and {more} rows more)" if more else "")
+
+
+def _full(signature: Signature, fields: tuple[Field, ...]) -> dict[str, Value]:
+    values = signature.values
+    return {field.name: values.get(field.name, field.default) for field in fields}
+
+
+def _ratio(a: Value, b: Value) -> float:
+    """``|log2(a / b)|`` of two counts; more than any count for what cannot be compared."""
+    if isinstance(a, int) and isinstance(b, int) and a > 0 and b > 0:
+        return abs(math.log2(a) - math.log2(b))
+    return 64.0

@@ -52,12 +52,14 @@ def reload() -> bool:
 
 @contextlib.contextmanager
 def _in_force(pack: Pack) -> Iterator[Pack]:
-    token = _overlays.set((pack, *_overlays.get()))
+    before = _overlays.get()
+    _overlays.set((pack, *before))
     _sync()
     try:
         yield pack
     finally:
-        _overlays.reset(token)
+        # Not by a token: a finaliser may run in another context than the one that entered.
+        _overlays.set(before)
         _sync()
 
 
@@ -80,8 +82,7 @@ _keys: JitKeys | None = None
 def jit_keys() -> JitKeys | None:
     """The user contexts, None as long as nobody has imported jax.
 
-    To be called before the first trace of anything that looks up: a key made later costs that function one retrace.
-    Importing an op calls it.
+    Importing this module after jax makes them. Made later, they cost whatever is being traced then one retrace.
     """
     global _keys
     if _keys is None and "jax" in sys.modules:
@@ -161,3 +162,7 @@ def _tracing() -> bool:
     import jax.extend.core
 
     return jax.extend.core.unsafe_am_i_under_a_jit_DO_NOT_USE()
+
+
+# An op imports jax before it imports this, so its functions are traced with the keys in place from the start.
+jit_keys()

@@ -1,5 +1,6 @@
 """The rows of one pack for one op and direction, arranged for lookup."""
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,34 +23,42 @@ class Placed:
 
 
 class Shelf:
-    """One op and direction of one pack. Immutable once built; each device's rows are in their own group.
+    """One op and direction of one pack; each device's rows are in their own group.
 
-    ``unreadable`` holds the rows whose signature this version cannot read (another contract, a field of a newer
-    version), with the reason: they never match.
+    Exact questions are answered by text. Signatures are parsed only when some question needs more than that.
     """
 
     def __init__(self, pack: Pack, op: str, direction: str, fields: tuple[Field, ...]):
         self.pack = pack
-        self.unreadable: list[tuple[Row, str]] = []
         self.fields = fields
-        self._exact: dict[tuple[str, str], list[Placed]] = {}
-        self._near: dict[tuple[str, tuple[Value, ...]], list[Placed]] = {}
-        self._devices: dict[str, Device] = {}
-        for row in pack.rows:
-            if row.op == op and row.direction == direction:
-                self._place(row)
+        self._rows = [row for row in pack.rows if row.op == op and row.direction == direction]
+        self._devices = {row.device: pack.devices[row.device] for row in self._rows}
+        self._exact: dict[tuple[str, str], list[Row]] = {}
+        for row in self._rows:
+            self._exact.setdefault((row.device, row.signature), []).append(row)
 
-    def _place(self, row: Row) -> None:
-        try:
-            signature = Signature.parse(row.signature, self.fields)
-        except UsageError as error:
-            self.unreadable.append((row, str(error)))
-            return
-        placed = Placed(row, signature, shape_of(signature, self.fields))
-        self._exact.setdefault((row.device, row.signature), []).append(placed)
-        near = self._near.setdefault((row.device, placed.shape.categorical), [])
-        near.append(placed)
-        self._devices[row.device] = self.pack.devices[row.device]
+    @functools.cached_property
+    def _parsed(self) -> tuple[dict[tuple[str, tuple[Value, ...]], list[Placed]], list[str]]:
+        """Rows by device and categorical fields; and why the others cannot be read.
+
+        A row that this version cannot read (another contract, a field of a newer version) never matches.
+        """
+        near: dict[tuple[str, tuple[Value, ...]], list[Placed]] = {}
+        unreadable: list[str] = []
+        for row in self._rows:
+            try:
+                signature = Signature.parse(row.signature, self.fields)
+            except UsageError as error:
+                unreadable.append(str(error))
+                continue
+            placed = Placed(row, signature, shape_of(signature, self.fields))
+            near.setdefault((row.device, placed.shape.categorical), []).append(placed)
+        return near, unreadable
+
+    @property
+    def unreadable(self) -> list[str]:
+        """Why some rows cannot be read, one reason a row."""
+        return self._parsed[1]
 
     def groups(self, device: Device) -> Iterator[tuple[DeviceLevel, list[str]]]:
         """The digests of the stored devices that match ``device``, level by level, in a fixed order.
@@ -74,17 +83,17 @@ class Shelf:
         names = _differing_fields(device, stored)
         return ", ".join(f"{name} {mine[name]} vs {theirs[name]}" for name in names)
 
-    def at(self, digest: str, signature_text: str) -> list[Placed]:
+    def at(self, digest: str, signature_text: str) -> list[Row]:
         """Rows of exactly this signature."""
         return self._exact.get((digest, signature_text), [])
 
     def comparable(self, digest: str, shape: Shape) -> list[Placed]:
         """Rows whose categorical fields are equal."""
-        return self._near.get((digest, shape.categorical), [])
+        return self._parsed[0].get((digest, shape.categorical), [])
 
     def everything(self, digest: str) -> Iterator[Placed]:
         """All rows of one device."""
-        for (owner, _), rows in self._near.items():
+        for (owner, _), rows in self._parsed[0].items():
             if owner == digest:
                 yield from rows
 

@@ -10,6 +10,9 @@ from typing import Any
 
 TAG = "b2:"
 
+# One encoder for all: json.dumps with options builds a new one for each call.
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
 
 def digest_text(text: str) -> str:
     """Names ``text``: ``"b2:"`` and 32 hexadecimal digits."""
@@ -23,7 +26,7 @@ def canonical_json(value: Any) -> str:
       ValueError: ``value`` holds NaN or an infinity.
       TypeError: ``value`` holds something JSON cannot say.
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def digest_json(value: Any) -> str:

@@ -406,6 +406,68 @@ def test_jit_retraces_when_the_packs_of_the_process_change(monkeypatch, tmp_path
     assert len(seen) <= 3
 
 
+def test_a_change_of_the_process_packs_reaches_functions_under_an_overlay(monkeypatch, tmp_path):
+    f, seen = traced_block()
+    files = pack_files([row(sig(1024), 5, env=HERE)])
+    path = write_zip(tmp_path / "new.atpack", files)
+    with use_pack(pack(row(sig(9999), 1))):
+        assert int(f(0)) == 8
+        monkeypatch.setenv("ATTN_TUNE_PACKS", str(path))
+        assert reload() is True
+        assert int(f(0)) == 5
+    monkeypatch.delenv("ATTN_TUNE_PACKS")
+    reload()
+    assert seen == [8, 5]
+
+
+def test_threads_that_jit_get_their_own_packs():
+    f, seen = traced_block()
+    packs = [pack(row(sig(1024), 100 + i), name=f"p{i}") for i in range(3)]
+    barrier = threading.Barrier(len(packs))
+    results = {}
+
+    def work(i):
+        with use_pack(packs[i]):
+            barrier.wait()
+            results[i] = {int(f(0)) for _ in range(5)}
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(packs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {i: {100 + i} for i in range(len(packs))}
+    assert sorted(seen) == [100, 101, 102]
+
+
+def test_both_directions_of_a_custom_gradient_follow_the_pack():
+    import jax
+
+    overlay.jit_keys()
+
+    def block(direction):
+        return lookup(OP, sig(1024), direction, device=H200).config["block"]
+
+    @jax.custom_vjp
+    def op(x):
+        return x * block("fwd")
+
+    op.defvjp(lambda x: (op(x), None), lambda _, g: (g * block("bwd"),))
+    both = jax.jit(jax.value_and_grad(op))
+    tuned = pack_from_files(
+        pack_files(
+            {
+                "fwd": [row(sig(1024), 3, env=HERE)],
+                "bwd": [row(sig(1024), 5, env=HERE)],
+            }
+        )
+    )
+    assert [float(v) for v in both(1.0)] == [8.0, 8.0]
+    with use_pack(tuned):
+        assert [float(v) for v in both(1.0)] == [3.0, 5.0]
+    assert [float(v) for v in both(1.0)] == [8.0, 8.0]
+
+
 def test_asyncio_tasks_keep_their_own_overlays_and_leave_no_trace():
     f, seen = traced_block()
     packs = {i: pack(row(sig(1024), i), name=f"p{i}") for i in (1, 2)}

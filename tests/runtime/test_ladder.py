@@ -47,7 +47,7 @@ def ask(rows, signature, *, device=H200, kernel=None, judge=None, **more):
         kernel=kernel,
     )
     shelves = ((SourceKind.USER, Shelf(pack, OP, "fwd", FIELDS)) for pack in packs)
-    return walk(question, shelves, judge or Judge())
+    return walk(question, shelves, judge or Judge(), tell=True)
 
 
 def answer(rows, signature, **more):
@@ -160,7 +160,7 @@ def test_rows_that_this_version_cannot_read_never_match():
 
 
 def test_a_miss_says_what_came_nearest():
-    rows = [row(sig(4096), 1), row(sig(1024, h=128, left=5), 2)]
+    rows = [row(sig(t), 1) for t in (16384, 4096, 8192)] + [row(sig(1024, h=128, left=5), 2)]
     walked = ask({"lab": rows}, sig(1024))
     assert walked.match is None
     assert "t 1024 vs 4096" in walked.steps[-1].note

@@ -34,7 +34,11 @@ def battery(problem: Problem) -> tuple[Problem, ...]:
 
 
 def feature_problems() -> dict[str, Problem]:
-    """Tiny problems by name: each feature alone, then combinations that have gone wrong in real kernels."""
+    """Tiny problems by name: each feature alone, then combinations that have gone wrong in real kernels.
+
+    Where softmax would make a whole gradient zero (one visible key, a bias that is constant along the keys) a sink
+    keeps it alive: there is nothing to compare rounding noise with.
+    """
     full = _tiny()
     causal = _tiny(causal=True)
     gqa = {"num_q_heads": 4, "num_kv_heads": 2}
@@ -48,11 +52,11 @@ def feature_problems() -> dict[str, Problem]:
         "causal_longer_keys": _tiny(causal=True, q_len=37, kv_len=100),
         "causal_longer_queries": _tiny(causal=True, q_len=100, kv_len=37),
         "one_query": _tiny(causal=True, q_len=1, kv_len=77),
-        "one_key": _tiny(q_len=33, kv_len=1),
+        "one_key": _tiny(q_len=33, kv_len=1, has_sinks=True),
         "window": _tiny(window=(9, 5)),
         "window_left": _tiny(window=(17, None)),
         "window_right": _tiny(window=(None, 11)),
-        "window_zero": _tiny(window=(0, 0)),
+        "window_zero": _tiny(window=(0, 0), has_sinks=True),
         "window_longer_queries": _tiny(q_len=100, kv_len=37, window=(7, 3)),
         "causal_window": _tiny(causal=True, window=(12, None)),
         "gqa": _tiny(**gqa),
@@ -76,7 +80,7 @@ def feature_problems() -> dict[str, Problem]:
         "bias_shared_batch": _tiny(bias_dims="1nts", **gqa),
         "bias_shared_heads": _tiny(bias_dims="b1ts", **gqa),
         "bias_keys": _tiny(bias_dims="1n1s"),
-        "bias_rows": _tiny(bias_dims="b1t1"),
+        "bias_rows": _tiny(bias_dims="b1t1", has_sinks=True),
         "bias_scalar": _tiny(bias_dims="1111", has_sinks=True),
         "causal_window_segments": _tiny(causal=True, window=(21, None), has_segments=True),
         "gqa_bias_cap": _tiny(bias_dims="11ts", soft_cap=BITING_CAP, **gqa),

@@ -147,7 +147,7 @@ def _forward(p: Problem, o: Operands, block_fn: BlockFn, dtype: jnp.dtype) -> di
         jnp.zeros((p.batch, p.q_len, p.num_q_heads, p.v_head_dim), acc),
         jnp.zeros((p.batch, p.num_q_heads, p.q_len), acc),
     )
-    out, lse = lax.fori_loop(0, _num_blocks(p, rows), step, init)
+    out, lse = lax.fori_loop(jnp.int32(0), jnp.int32(_num_blocks(p, rows)), step, init)
     return {"out": out, "lse": lse}
 
 
@@ -196,7 +196,7 @@ def _backward(
     init["dv"] = jnp.zeros(o.v.shape, acc)
     if o.bias is not None:
         init["dbias"] = jnp.zeros(o.bias.shape, acc)
-    return lax.fori_loop(0, _num_blocks(p, rows), step, init)
+    return lax.fori_loop(jnp.int32(0), jnp.int32(_num_blocks(p, rows)), step, init)
 
 
 def _rows_per_block(p: Problem) -> int:
@@ -280,9 +280,7 @@ def _kept(words: Array, rate: float, b: Array, n: Array, row: Array, col: Array)
 
 
 def _corner(dims: str, b: Array, n: Array, start: Array) -> tuple[Array | int, ...]:
-    return tuple(
-        i if d != "1" else 0 for d, i in zip(dims, (b, n, start, jnp.int32(0)), strict=True)
-    )
+    return tuple(i if d != "1" else 0 for d, i in zip(dims, (b, n, start, 0), strict=True))
 
 
 def _add(x: Array, update: Array, at: tuple[Array | int, ...]) -> Array:

@@ -1,0 +1,41 @@
+"""Flash attention in plain XLA: a scan over visible chunk pairs. Runs everywhere."""
+
+from attn_tune.kernels.flash_attention.problem import NAME
+from attn_tune.kernels.flash_attention.xla import space
+from attn_tune.kernels.flash_attention.xla.config import BackwardConfig, ForwardConfig
+from attn_tune.kernels.spec import KernelSpec, Search
+
+_HERE = "attn_tune.kernels.flash_attention.xla"
+
+SPEC = KernelSpec(
+    op=NAME,
+    name="xla",
+    backend="xla",
+    searches={
+        "fwd": Search(
+            config=ForwardConfig,
+            heuristic=space.forward_heuristic,
+            candidates={"": space.forward_candidates},
+            infeasible=space.infeasible,
+            call=f"{_HERE}.forward:forward",
+            outputs={"": ("out", "lse")},
+        ),
+        "bwd": Search(
+            config=BackwardConfig,
+            heuristic=space.backward_heuristic,
+            candidates={"": space.backward_candidates},
+            infeasible=space.infeasible,
+            call=f"{_HERE}.backward:backward",
+            outputs={"": ("dq", "dk", "dv", "dbias")},
+        ),
+    },
+    unsupported=space.unsupported,
+    modules=(
+        f"{_HERE}.forward",
+        f"{_HERE}.backward",
+        f"{_HERE}.chunks",
+        "attn_tune.kernels.flash_attention.dropout",
+    ),
+    priority={"cpu": 10, "cuda": 1, "rocm": 1, "tpu": 1},
+    summary="chunked online softmax in plain XLA; every feature, every platform",
+)

@@ -1,0 +1,275 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn_tune.kernels.flash_attention.battery import battery, feature_problems
+from attn_tune.kernels.flash_attention.inputs import make_inputs
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.reference import baseline, reference
+from attn_tune.kernels.flash_attention.xla import SPEC, space
+from attn_tune.kernels.flash_attention.xla.backward import backward
+from attn_tune.kernels.flash_attention.xla.chunks import Grid
+from attn_tune.kernels.flash_attention.xla.config import BackwardConfig, ForwardConfig
+from attn_tune.kernels.flash_attention.xla.forward import forward
+from attn_tune.kernels.tolerance import compare
+from attn_tune.schema.device import Device
+from attn_tune.schema.errors import UsageError
+from tests.kernels.flash_attention import dense_numpy
+from tests.kernels.flash_attention.dense_inputs import (
+    assert_close,
+    backward_inputs,
+    fast_jit,
+    in_float32,
+)
+
+CPU = Device(platform="cpu", family="x86_64", variant="cpu-x86_64")
+GPU = Device(platform="cuda", family="sm_90", variant="nvidia-h200")
+PROBLEMS = feature_problems()
+# Ragged on both axes, tall, wide, larger than the problem.
+CHUNKS = ((32, 16), (13, 48), (64, 29), (128, 128))
+GRADIENTS = ("dq", "dk", "dv", "dbias")
+
+
+def run(p: Problem, inputs, chunks: tuple[int, int]) -> dict[str, jax.Array]:
+    config = ForwardConfig(chunk_q=chunks[0], chunk_k=chunks[1])
+    out = fast_jit(forward)(p, config, inputs.operands)
+    config = BackwardConfig(chunk_q=chunks[1], chunk_k=chunks[0])
+    return out | fast_jit(backward)(p, config, inputs)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_matches_the_oracle(name):
+    p = in_float32(PROBLEMS[name])
+    operands, inputs = backward_inputs(p)
+    outputs = run(p, inputs, CHUNKS[list(PROBLEMS).index(name) % len(CHUNKS)])
+    expected = dense_numpy.attention(p, operands) | dense_numpy.gradients(p, inputs)
+    for key, x in outputs.items():
+        assert_close(x, expected[key], relative=2e-5, name=key)
+    grads = GRADIENTS if p.bias_dims else GRADIENTS[:3]
+    assert tuple(sorted(outputs)) == tuple(sorted(("out", "lse", *grads)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["causal_longer_queries", "float16", "logits_bfloat16", "gqa_bias_cap", "dropout_gqa"],
+)
+def test_passes_the_rule_in_its_own_dtype(name):
+    p = PROBLEMS[name]
+    inputs = make_inputs(p, "bwd", 1)
+    outputs = run(p, inputs, (32, 16))
+    exact, plain = {}, {}
+    for direction, x in (("fwd", inputs.operands), ("bwd", inputs)):
+        exact |= fast_jit(reference)(p, direction, x)
+        plain |= fast_jit(baseline)(p, direction, x)
+    errors = compare(outputs, exact, plain)
+    assert [e.output for e in errors] == list(outputs)
+    assert all(e.ratio <= 1 for e in errors), errors
+
+
+def test_chunk_lengths_do_not_show():
+    p = in_float32(PROBLEMS["everything"])
+    _, inputs = backward_inputs(p, seed=2)
+    first = run(p, inputs, CHUNKS[0])
+    for chunks in CHUNKS[1:]:
+        for key, x in run(p, inputs, chunks).items():
+            expected = dense_numpy.as_float64(first[key])
+            assert_close(x, expected, relative=1e-5, name=f"{key} {chunks}")
+
+
+HOST = dataclasses.replace(
+    PROBLEMS["everything"],
+    dtype="bfloat16",
+    has_positions=False,
+    has_segments=True,
+    precision="default",
+)
+
+
+def _shift_columns(x):
+    return None if x is None else jnp.roll(x, 1, axis=-1)
+
+
+# Each defect is the honest kernel run on a mutated problem or on mutated operands.
+DEFECTS = {
+    "causal_off_by_one": lambda p, o: (
+        dataclasses.replace(p, causal=False, window=(p.window[0], 1)),
+        o,
+    ),
+    "window_off_by_one": lambda p, o: (
+        dataclasses.replace(p, window=(p.window[0] - 1, None)),
+        o,
+    ),
+    "top_left_alignment": lambda p, o: (
+        dataclasses.replace(p, has_positions=True),
+        o._replace(
+            q_positions=jnp.tile(jnp.arange(p.q_len), (p.batch, 1)),
+            kv_positions=jnp.tile(jnp.arange(p.kv_len), (p.batch, 1)),
+        ),
+    ),
+    "no_scale": lambda p, o: (dataclasses.replace(p, scale=1.0), o),
+    "no_cap": lambda p, o: (dataclasses.replace(p, soft_cap=None), o),
+    "sink_once_per_chunk": lambda p, o: (p, o._replace(sinks=o.sinks + np.log(3.0))),
+    "sink_of_another_head": lambda p, o: (p, o._replace(sinks=jnp.roll(o.sinks, 1))),
+    "segments_ignored": lambda p, o: (
+        dataclasses.replace(p, has_segments=False),
+        o._replace(q_segments=None, kv_segments=None),
+    ),
+    "mask_shifted": lambda p, o: (p, o._replace(mask=_shift_columns(o.mask))),
+    "bias_shifted": lambda p, o: (p, o._replace(bias=_shift_columns(o.bias))),
+    "dropout_of_another_head": lambda p, o: (p, o._replace(dropout=o.dropout.at[2].add(1))),
+    "dropout_not_rescaled": lambda p, o: (p, o._replace(v=o.v * (1 - p.dropout_rate))),
+    "heads_interleaved": lambda p, o: (p, o._replace(q=o.q[:, :, np.array([0, 2, 1, 3])])),
+}
+
+
+@pytest.fixture(scope="module")
+def host():
+    operands, inputs = backward_inputs(HOST, seed=7)
+    exact = dense_numpy.attention(HOST, operands) | dense_numpy.gradients(HOST, inputs)
+    exact = {k: jnp.asarray(x, jnp.float32) for k, x in exact.items() if np.ndim(x)}
+    plain = fast_jit(baseline)(HOST, "fwd", operands) | fast_jit(baseline)(HOST, "bwd", inputs)
+    return inputs, exact, plain
+
+
+def test_the_host_of_the_defects_passes(host):
+    inputs, exact, plain = host
+    errors = compare(run(HOST, inputs, (32, 16)), exact, plain)
+    assert all(e.ratio <= 1 for e in errors), errors
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_the_rule_catches_planted_defects(name, host):
+    inputs, exact, plain = host
+    p, operands = DEFECTS[name](HOST, inputs.operands)
+    config = ForwardConfig(chunk_q=128, chunk_k=128)
+    outputs = fast_jit(forward)(p, config, operands)
+    assert max(e.ratio for e in compare(outputs, exact, plain)) > 1
+    if name in ("causal_off_by_one", "no_cap", "dropout_of_another_head"):
+        config = BackwardConfig(chunk_q=128, chunk_k=128)
+        grads = fast_jit(backward)(p, config, inputs._replace(operands=operands))
+        for error in compare(grads, exact, plain):
+            assert error.ratio > 1, error
+
+
+def long_problem(length: int, **flags) -> Problem:
+    return Problem(
+        batch=1,
+        q_len=length,
+        kv_len=length,
+        num_q_heads=1,
+        num_kv_heads=1,
+        head_dim=16,
+        v_head_dim=16,
+        dtype="float32",
+        causal=True,
+        **flags,
+    )
+
+
+def compiled(p: Problem, direction: str, function=None):
+    """The compiled direction for shapes alone: no array of this length is ever made."""
+    inputs = jax.eval_shape(lambda seed: make_inputs(p, direction, seed), 0)
+    call, config = {
+        "fwd": (forward, ForwardConfig(chunk_q=64, chunk_k=64)),
+        "bwd": (backward, BackwardConfig(chunk_q=64, chunk_k=64)),
+    }[direction]
+    function = function or (lambda outputs: outputs)
+    return jax.jit(lambda x: function(call(p, config, x))).lower(inputs).compile()
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_memory_grows_with_the_length_not_its_square(direction):
+    short, long = (
+        compiled(long_problem(n), direction).memory_analysis().temp_size_in_bytes
+        for n in (2048, 4096)
+    )
+    assert long < 2.2 * short
+    assert long < 4096 * 4096
+
+
+def test_dropped_gradients_cost_nothing():
+    p = long_problem(512, bias_dims="b1ts")
+    whole = compiled(p, "bwd")
+    without_bias = compiled(p, "bwd", lambda grads: {k: grads[k] for k in ("dq", "dk", "dv")})
+    dq_alone = compiled(p, "bwd", lambda grads: grads["dq"])
+    sizes = [c.memory_analysis().temp_size_in_bytes for c in (whole, without_bias)]
+    assert sizes[0] - sizes[1] >= 512 * 512 * 4 or "f32[1,1,1,512,512]" not in _carries(
+        without_bias
+    )
+    assert dq_alone.cost_analysis()["flops"] < 0.75 * without_bias.cost_analysis()["flops"]
+
+
+def _carries(executable) -> str:
+    return "\n".join(line for line in executable.as_text().splitlines() if " while(" in line)
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "causal", "causal_longer_keys", "causal_longer_queries", "window_left",
+             "window_right", "window_zero", "window_longer_queries", "causal_window"]
+)  # fmt: skip
+@pytest.mark.parametrize("chunks", [(16, 16), (7, 24), (64, 5)])
+def test_exactly_the_visible_pairs_are_walked(name, chunks):
+    p = dataclasses.replace(PROBLEMS[name], has_sinks=False)
+    grid = Grid.of(p, *chunks)
+    seen = dense_numpy.visible(p, make_shapes_only(p))[0, 0]
+    rows, cols = np.nonzero(seen)
+    expected = {(int(i), int(j)) for i, j in zip(rows // grid.q, cols // grid.k, strict=True)}
+    pairs = [tuple(int(x) for x in pair) for pair in grid.visible_pairs]
+    assert len(pairs) == len(set(pairs))
+    assert set(pairs) == expected
+
+
+def make_shapes_only(p: Problem):
+    """Operands of a problem whose visibility depends on no array."""
+    from attn_tune.kernels.flash_attention.operands import Operands
+
+    return Operands(q=None, k=None, v=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", [CPU, GPU], ids=str)
+@pytest.mark.parametrize("length", [1, 100, 4096, 131072])
+def test_the_space_is_distinct_and_the_heuristic_feasible(device, length):
+    p = dataclasses.replace(long_problem(4096), q_len=length, kv_len=length, num_q_heads=8)
+    for direction, search in SPEC.searches.items():
+        candidates = list(search.candidates[""](p, device))
+        assert len(candidates) == len(set(candidates))
+        choice = search.heuristic(p, device)
+        assert choice in candidates
+        assert search.infeasible(p, device, choice) is None
+        assert SPEC.unsupported(p, direction, device) is None
+        for config in candidates:
+            assert config.chunk_q <= max(length, 1)
+
+
+def test_infeasible_configs_say_why():
+    p = dataclasses.replace(long_problem(8192), batch=32, num_q_heads=32)
+    assert "GiB" in space.infeasible(p, CPU, ForwardConfig(chunk_q=2048, chunk_k=2048))
+    long = long_problem(131072)
+    assert "pairs" in space.infeasible(long, CPU, ForwardConfig(chunk_q=64, chunk_k=64))
+
+
+@pytest.mark.parametrize("value", [0, -64, True, 64.0])
+def test_configs_refuse_nonsense(value):
+    for config in (ForwardConfig, BackwardConfig):
+        with pytest.raises(UsageError, match="chunk_k"):
+            config(chunk_q=64, chunk_k=value)
+
+
+def test_the_battery_keeps_the_flags_and_bites():
+    p = dataclasses.replace(
+        long_problem(4096, has_sinks=True, soft_cap=30.0, window=(1024, None)),
+        num_q_heads=32,
+        num_kv_heads=8,
+        batch=4,
+    )
+    variants = battery(p)
+    for variant in variants:
+        assert (variant.causal, variant.has_sinks, variant.group_size) == (True, True, 4)
+        assert variant.window[0] < variant.kv_len
+        assert variant.soft_cap == 2.0
+        assert variant.head_dim == p.head_dim
+    shapes = {(v.q_len > v.kv_len) - (v.q_len < v.kv_len) for v in variants}
+    assert shapes == {-1, 0, 1}
