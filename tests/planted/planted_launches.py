@@ -33,17 +33,28 @@ def forward(problem, config, operands):
         case "hang_in_compile":
             time.sleep(3600)
         case "out_of_memory":
-            huge = jax.random.uniform(jax.random.key(0), (2**44,)) + outputs["lse"][0, 0, 0]
-            return {**outputs, "lse": outputs["lse"] + jnp.sort(huge)[0]}
+            huge = jax.lax.optimization_barrier(jnp.full((2**45,), outputs["lse"][0, 0, 0]))
+            return {**outputs, "lse": outputs["lse"] + huge[-1]}
     return {**outputs, "out": _tamper(config.defect, outputs["out"])}
 
 
 def backward(problem, config, inputs):
     """``{"dq", "dk", "dv"}``, with the part's defect."""
     outputs = dict(baseline(problem, "bwd", inputs))
+    for name, part in (("dq", config.dq), ("dk", config.dkv), ("dv", config.dkv)):
+        outputs[name] = _slowed(outputs[name], part.work)
     if config.dkv.defect == "wrong_dk":
-        outputs["dk"] = outputs["dk"] * 1.1
+        outputs["dk"] = outputs["dk"] * jnp.asarray(1.1, outputs["dk"].dtype)
     return outputs
+
+
+def _slowed(x, work):
+    """``x``, after ``work`` matrix products whose result decides nothing."""
+    if not work:
+        return x
+    y = jnp.full((256, 256), 1e-6, jnp.float32) + x.ravel()[0].astype(jnp.float32) * 1e-9
+    y = jax.lax.fori_loop(0, work, lambda _, y: jnp.tanh(y @ y), y)
+    return jnp.where(jnp.isnan(y[0, 0]), jnp.nan, x)
 
 
 _calls = 0

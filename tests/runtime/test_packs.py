@@ -246,6 +246,16 @@ def test_a_zip_with_one_name_twice_is_refused(tmp_path, files):
         read_pack(zip_with(tmp_path, files, [(SHARD, 0)]))
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_unusual_compressions_are_refused(tmp_path, files, method):
+    path = tmp_path / "x.atpack"
+    with zipfile.ZipFile(path, "w", method) as archive_:
+        for name, data in files.items():
+            archive_.writestr(name, data)
+    with pytest.raises(IntegrityError, match="compression"):
+        read_pack(path)
+
+
 def test_sizes_are_capped(tmp_path, files, monkeypatch):
     bomb = write_zip(tmp_path / "bomb.atpack", {**files, "zeros": bytes(200_000)})
     folder = write_folder(tmp_path / "bomb", {**files, "zeros": bytes(200_000)})

@@ -1,0 +1,145 @@
+"""The public ``attention``: dense, returns its weights."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from attn_tune.kernels import dispatch
+from attn_tune.kernels.arguments import (
+    as_mask,
+    check_qkv,
+    checked_bias,
+    dims_of,
+    fit_4d,
+    static_float,
+)
+from attn_tune.kernels.attention.operands import Operands
+from attn_tune.kernels.attention.problem import DTYPES, NAME, Problem
+from attn_tune.kernels.masks import MaskInfo
+from attn_tune.kernels.sinks import sinks_of
+from attn_tune.kernels.spec import load
+from attn_tune.kernels.visibility import dense_4d
+from attn_tune.schema.errors import UsageError
+
+
+def attention(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S K H"],
+    value: Float[Array, "B S K V"],
+    bias: Float[Array, "_b _h _t _s"] | None = None,
+    dropout_rng: Key[Array, ""] | None = None,
+    softmax_aux: Float[Array, "..."] | None = None,
+    *,
+    mask_info: MaskInfo | None = None,
+    attention_mask: Bool[Array, "..."] | Int[Array, "..."] | None = None,
+    init_bias: Callable[[], Float[Array, "_b _h _t _s"]] | None = None,
+    deterministic: bool = True,
+    softmax_scale: float | None = None,
+    logits_soft_cap: float | None = None,
+    dtype: Any = jnp.bfloat16,
+    softmax_dtype: Any = None,
+    dropout_prob: float = 0.0,
+    causal: bool = False,
+    sliding_window: int | tuple[int | None, int | None] | None = None,
+) -> tuple[Float[Array, "B T N V"], Float[Array, "B N T S"]]:
+    """Dense attention: ``(out, weights)``, both in ``dtype``; O(T S) memory, differentiable by JAX.
+
+    The weights are those that multiply the values: after dropout, sinks left out. A row that sees nothing has zero
+    weights and a zero output. Alignment is at the bottom right: row ``i`` stands at position ``i + S - T``.
+
+    Args:
+      bias: ``[1 | B, 1 | K | N, 1 | T, 1 | S]``, added after the soft cap. A mask given with it applies as well.
+      dropout_rng: a key; needed, and used, only with ``deterministic=False`` and ``dropout_prob > 0``. Every batch
+        entry and head drops its own weights; kept ones are scaled by ``1/(1 - dropout_prob)``.
+      softmax_aux: attention sinks, as in ``flash_attention``.
+      mask_info, attention_mask, causal, sliding_window: everything that is given must allow a pair.
+      init_bias: makes the bias; called only when there is neither a bias nor a mask.
+      softmax_scale: default ``1/sqrt(H)``.
+      dtype: of the products and the results; inputs are cast to it.
+      softmax_dtype: of the softmax; None is float32.
+
+    Raises:
+      UsageError: an argument is malformed; the message names it.
+    """
+    shape = check_qkv(query, key, value)
+    mask = as_mask(
+        mask_info=mask_info,
+        attention_mask=attention_mask,
+        q_segment_ids=None,
+        kv_segment_ids=None,
+        causal=causal,
+        sliding_window=sliding_window,
+    )
+    if bias is None and mask_info is None and attention_mask is None and init_bias is not None:
+        bias = init_bias()
+    if mask.q_positions is not None:
+        dense, causal, window = mask.get_or_compute_attention_mask(), False, (None, None)
+    else:
+        causal, window = mask.causal, mask.window
+        dense = MaskInfo(
+            attention_mask=mask.attention_mask,
+            q_segment_ids=mask.q_segment_ids,
+            kv_segment_ids=mask.kv_segment_ids,
+        ).get_or_compute_attention_mask()
+    rate = static_float("dropout_prob", dropout_prob)
+    if not 0.0 <= rate < 1.0:
+        raise UsageError(f"dropout_prob must be in [0, 1), got {rate!r}")
+    drops = rate > 0 and not deterministic
+    if drops and dropout_rng is None:
+        raise UsageError("dropout_rng is missing: dropout needs a key when deterministic=False")
+    operands = Operands(
+        q=query,
+        k=key,
+        v=value,
+        bias=checked_bias(bias, shape),
+        mask=None if dense is None else fit_4d("attention_mask", dense_4d(dense), shape),
+        sinks=None if softmax_aux is None else sinks_of(softmax_aux, shape["N"], shape["K"]),
+        dropout=_key(dropout_rng) if drops else None,
+    )
+    problem = Problem(
+        batch=shape["B"],
+        q_len=shape["T"],
+        kv_len=shape["S"],
+        num_q_heads=shape["N"],
+        num_kv_heads=shape["K"],
+        head_dim=shape["H"],
+        v_head_dim=shape["V"],
+        dtype=_dtype_name("dtype", dtype),
+        softmax_dtype=_dtype_name("softmax_dtype", softmax_dtype or jnp.float32),
+        causal=causal,
+        window=window,
+        mask_dims=dims_of(operands.mask),
+        bias_dims=dims_of(operands.bias),
+        has_sinks=operands.sinks is not None,
+        soft_cap=None
+        if logits_soft_cap is None
+        else static_float("logits_soft_cap", logits_soft_cap),
+        scale=shape["H"] ** -0.5
+        if softmax_scale is None
+        else static_float("softmax_scale", softmax_scale),
+        dropout_rate=rate if drops else 0.0,
+    )
+    choice = dispatch.choose(NAME, "fwd", problem)
+    result = load(choice.spec.searches["fwd"].call)(problem, choice.config, operands)
+    return result["out"], result["weights"]
+
+
+def _dtype_name(name: str, dtype: Any) -> str:
+    try:
+        found = np.dtype(dtype).name
+    except TypeError:
+        found = ""
+    if found not in DTYPES:
+        raise UsageError(f"{name} must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    return found
+
+
+def _key(key: Any) -> Key[Array, ""]:
+    # Raw uint32 keys of the older API are still what many models carry.
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        key = jax.random.wrap_key_data(key)
+    return key

@@ -1,0 +1,28 @@
+"""The array half of one dense ``attention`` call."""
+
+from typing import NamedTuple
+
+from jaxtyping import Array, Bool, Float, Key
+
+
+class Operands(NamedTuple):
+    """Normalised arrays; optional ones are None exactly when the problem's flag is off.
+
+    ``bias`` and ``mask`` are 4-D with size 1 where they broadcast; ``sinks`` is float32; ``dropout`` is a key.
+    """
+
+    q: Float[Array, "B T N H"]
+    k: Float[Array, "B S K H"]
+    v: Float[Array, "B S K V"]
+    bias: Float[Array, "_b _n _t _s"] | None = None
+    mask: Bool[Array, "_b _n _t _s"] | None = None
+    sinks: Float[Array, " N"] | None = None
+    dropout: Key[Array, ""] | None = None
+
+
+class BackwardInputs(NamedTuple):
+    """The operands and the cotangents of both outputs."""
+
+    operands: Operands
+    dout: Float[Array, "B T N V"]
+    dweights: Float[Array, "B N T S"]

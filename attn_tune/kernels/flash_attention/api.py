@@ -1,0 +1,173 @@
+"""The public ``flash_attention``."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from attn_tune.kernels.arguments import as_mask, check_qkv
+from attn_tune.kernels.flash_attention.core import attend
+from attn_tune.kernels.flash_attention.normalise import normalise
+from attn_tune.kernels.flash_attention.options import options_of
+from attn_tune.kernels.flash_attention.request import request_of
+from attn_tune.kernels.flash_attention.sharding import sharded
+from attn_tune.kernels.flash_attention.unnormalised import row_maximum, unnormalise
+from attn_tune.kernels.masks import MaskInfo
+from attn_tune.schema.errors import UsageError
+
+type Specs = Sequence[PartitionSpec | None]
+
+
+def flash_attention(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S K H"],
+    value: Float[Array, "B S K V"],
+    bias: Float[Array, "_b _h _t _s"] | None = None,
+    cum_seqlens_q: Int[Array, " R"] | None = None,
+    cum_seqlens_k: Int[Array, " R"] | None = None,
+    softmax_aux: Float[Array, "..."] | None = None,
+    *,
+    mask_info: MaskInfo | None = None,
+    attention_mask: Bool[Array, "..."] | Int[Array, "..."] | None = None,
+    q_segment_ids: Int[Array, "B T"] | None = None,
+    kv_segment_ids: Int[Array, "B S"] | None = None,
+    softmax_scale: float | None = None,
+    dropout_prob: float = 0.0,
+    causal: bool = False,
+    dropout_seed: int | Int[Array, ""] | UInt32[Array, ""] | None = None,
+    sliding_window: int | tuple[int | None, int | None] | None = None,
+    logits_soft_cap: float | None = None,
+    normalize_output: bool = True,
+    precision: Any = jax.lax.Precision.DEFAULT,
+    logits_dtype: Any = jnp.float32,
+    platform: str | None = None,
+    cfg: Any = None,
+    mesh: Mesh | None = None,
+    in_specs: Specs | None = None,
+    out_specs: PartitionSpec | None = None,
+    return_lse: bool = False,
+) -> Float[Array, "B T N V"] | tuple[Float[Array, "B T N V"], Float[Array, "B N T"]]:
+    """Exact attention in O(N) memory, by the kernel and config that were found best for this problem and device.
+
+    ``softmax(cap(scale * q k^T) + bias, where visible) v``, differentiable in query, key, value, bias and
+    softmax_aux, with the returned ``lse`` taking part. The choice is made at trace time from the active packs and
+    never tunes; forward and backward are chosen apart.
+
+    Alignment is at the bottom right: row ``i`` stands at position ``i + S - T``. A row that sees nothing gives zeros
+    and zero gradients. Every mask that is given must allow a pair.
+
+    Args:
+      bias: ``[1 | B, 1 | K | N, 1 | T, 1 | S]``, added after the soft cap; its gradient has its own shape.
+      cum_seqlens_q, cum_seqlens_k: offsets of sequences laid end to end in a batch of one, each aligned at its own
+        bottom right; the key side defaults to the query side. Tokens past the last offset are padding.
+      softmax_aux: attention sinks, logits that join the softmax and are dropped from the output: ``[N | K | 1,
+        num_sinks]``, or a vector: ``N`` entries are one a query head, any other length is shared by all heads.
+      mask_info: a mask with its structure; segments and positions stay O(N).
+      attention_mask: ``[1 | B, 1 | K | N, 1 | T, 1 | S]``, ``[B, T, S]`` or key padding ``[B, S]``; nonzero may attend.
+      q_segment_ids, kv_segment_ids: only equal ids attend; the query's alone serve both sides.
+      softmax_scale: default ``1/sqrt(H)``.
+      dropout_prob, dropout_seed: probability of dropping a softmax weight, and an integer (traced is fine) or a
+        ``jax.random.key``; None is 0. The same seed drops the same weights in every kernel and on every sharding.
+      sliding_window: ``w`` or ``(left, right)``: position ``p`` sees ``[p - left, p + right]``.
+      logits_soft_cap: logits become ``cap * tanh(logits / cap)``.
+      normalize_output: False returns the sum before its division by the softmax denominator, relative to the row's
+        largest logit (``out * exp(lse - row_max)``); no gradient flows through that largest logit.
+      precision: of the products: a ``jax.lax.Precision``, its name, or None.
+      logits_dtype: the logits are rounded to it; float32, bfloat16 or float16.
+      platform: the kernel for both directions: its name or its backend; None or ``"auto"`` chooses.
+      cfg: configs to use as they are: ``{"fwd": config, "bwd": config}`` (either alone is fine), or one config
+        dataclass, which goes to the direction it belongs to.
+      mesh, in_specs, out_specs: run under ``shard_map`` over batch and heads. ``in_specs`` starts with those of query,
+        key and value; the rest follows. ``out_specs`` is the query's.
+      return_lse: also return the natural logarithm of the softmax denominator, ``[B, N, T]`` float32.
+
+    Raises:
+      UsageError: an argument is malformed; the message names it.
+      UnsupportedError: no kernel can do this here, or not the requested one.
+    """
+    check_qkv(query, key, value)
+    mask = as_mask(
+        mask_info=mask_info,
+        attention_mask=attention_mask,
+        q_segment_ids=q_segment_ids,
+        kv_segment_ids=kv_segment_ids,
+        causal=causal,
+        sliding_window=sliding_window,
+    )
+    if cum_seqlens_q is not None or cum_seqlens_k is not None:
+        mask = _packed(query, key, cum_seqlens_q, cum_seqlens_k) & mask
+    options = options_of(
+        head_dim=query.shape[-1],
+        softmax_scale=softmax_scale,
+        logits_soft_cap=logits_soft_cap,
+        dropout_prob=dropout_prob,
+        logits_dtype=logits_dtype,
+        precision=precision,
+    )
+    problem, operands = normalise(
+        query,
+        key,
+        value,
+        options=options,
+        mask=mask,
+        bias=bias,
+        softmax_aux=softmax_aux,
+        dropout_seed=dropout_seed,
+    )
+    request = request_of(platform, cfg)
+    if mesh is None and in_specs is None and out_specs is None:
+        out, lse = attend(problem, operands, request)
+    elif mesh is None or in_specs is None:
+        missing = "mesh" if mesh is None else "in_specs"
+        raise UsageError(f"{missing} is missing: a sharded call needs both mesh and in_specs")
+    else:
+        out, lse = sharded(
+            problem, operands, request, mesh=mesh, in_specs=in_specs, out_specs=out_specs
+        )(operands)
+    if not normalize_output:
+        out = unnormalise(out, lse, row_maximum(problem, operands))
+    return (out, lse) if return_lse else out
+
+
+def create_shard_map_wrapper(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S K H"],
+    value: Float[Array, "B S K V"],
+    *,
+    mesh: Mesh,
+    in_specs: Specs,
+    out_specs: PartitionSpec | None = None,
+    **arguments: Any,
+) -> tuple[Callable[..., Any], tuple[Array, Array, Array]]:
+    """``(function, (query, key, value))``: a sharded ``flash_attention`` to be called, timed or differentiated later.
+
+    ``arguments`` are those of ``flash_attention``; they are fixed in ``function``.
+    """
+
+    def function(query, key, value):
+        return flash_attention(
+            query,
+            key,
+            value,
+            mesh=mesh,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            **arguments,
+        )
+
+    return function, (query, key, value)
+
+
+def _packed(query: Array, key: Array, cum_seqlens_q: Any, cum_seqlens_k: Any) -> MaskInfo:
+    if cum_seqlens_q is None:
+        raise UsageError("cum_seqlens_q is missing: give both sides, or the query side alone")
+    if query.shape[0] != 1:
+        raise UsageError(
+            f"cum_seqlens_q lays sequences end to end in a batch of 1, got a batch of {query.shape[0]}"
+        )
+    return MaskInfo.from_cum_seqlens(
+        cum_seqlens_q, cum_seqlens_k, q_len=query.shape[1], kv_len=key.shape[1]
+    )

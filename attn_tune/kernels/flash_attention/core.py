@@ -1,0 +1,132 @@
+"""One ``custom_vjp`` for all kernels: forward and backward are chosen apart, and exchange the op's own residuals."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float
+
+from attn_tune.kernels import dispatch
+from attn_tune.kernels.arguments import dims_of
+from attn_tune.kernels.flash_attention.folding import fold_vmap
+from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
+from attn_tune.kernels.flash_attention.problem import NAME, Problem
+from attn_tune.kernels.spec import load
+
+OUT_NAME = "flash_attention_out"
+LSE_NAME = "flash_attention_lse"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the caller insists on: a kernel for both directions, a config for each; None is free."""
+
+    kernel: str | None = None
+    configs: Mapping[str, Any] = field(default_factory=dict)
+
+
+def attend(
+    problem: Problem, operands: Operands, request: Request = Request()
+) -> tuple[Float[Array, "B T N V"], Float[Array, "B N T"]]:
+    """Attention of normalised operands: ``(out, lse)``, differentiable in q, k, v, bias and sinks.
+
+    ``problem`` gives the flags; its shapes are taken from ``operands``, so that a shard or a folded batch is looked
+    up as what it is. The residuals carry the names ``OUT_NAME`` and ``LSE_NAME`` for ``jax.checkpoint`` policies.
+
+    Raises:
+      UnsupportedError: no kernel, or not the requested one, can do the problem on this device.
+    """
+
+    @jax.custom_vjp
+    def call(operands: Operands):
+        return _forward(problem, request, operands)
+
+    def forward(operands: Operands):
+        out, lse = _forward(problem, request, operands)
+        out, lse = checkpoint_name(out, OUT_NAME), checkpoint_name(lse, LSE_NAME)
+        return (out, lse), (operands, Residuals(out, lse))
+
+    def backward(saved, cotangents):
+        operands, residuals = saved
+        dout, dlse = cotangents
+        return (_backward(problem, request, operands, residuals, dout, dlse),)
+
+    call.defvjp(forward, backward)
+    return call(operands)
+
+
+def _forward(problem: Problem, request: Request, operands: Operands):
+    run = fold_vmap(lambda args: _run(problem, request, "fwd", args))
+    result = run(operands)
+    return result["out"], result["lse"]
+
+
+def _backward(
+    problem: Problem, request: Request, operands: Operands, residuals: Residuals, dout, dlse
+):
+    delta = row_delta(residuals, dout, dlse)
+    run = fold_vmap(lambda args: _run(problem, request, "bwd", args))
+    grads = run(BackwardInputs(operands, residuals, dout, delta))
+    dsinks = None
+    if operands.sinks is not None:
+        dsinks = sink_gradient(operands.sinks, residuals.lse, delta)
+    return Operands(
+        q=grads["dq"],
+        k=grads["dk"],
+        v=grads["dv"],
+        bias=grads.get("dbias"),
+        sinks=dsinks,
+    )
+
+
+def row_delta(
+    residuals: Residuals, dout: Float[Array, "B T N V"], dlse: Float[Array, "B N T"]
+) -> Float[Array, "B N T"]:
+    """``rowsum(dout * out) - dlse`` in float32; zero for fully masked rows, whatever ``dlse`` holds there."""
+    product = jnp.einsum(
+        "btnv,btnv->bnt",
+        dout.astype(jnp.float32),
+        residuals.out.astype(jnp.float32),
+        precision=jax.lax.Precision.HIGHEST,
+    )
+    return jnp.where(jnp.isneginf(residuals.lse), 0.0, product - dlse.astype(jnp.float32))
+
+
+def sink_gradient(
+    sinks: Float[Array, " N"], lse: Float[Array, "B N T"], delta: Float[Array, "B N T"]
+) -> Float[Array, " N"]:
+    """The gradient of the sink logits: a sink is a key whose value is zero, so its ``dp`` is zero too."""
+    weight = jnp.where(jnp.isneginf(lse), 0.0, jnp.exp(sinks[None, :, None] - lse))
+    return -jnp.sum(weight * delta, axis=(0, 2)).astype(sinks.dtype)
+
+
+def _run(problem: Problem, request: Request, direction: str, inputs: Any) -> dict[str, Array]:
+    operands = inputs if direction == "fwd" else inputs.operands
+    problem = with_shapes(problem, operands)
+    choice = dispatch.choose(
+        NAME, direction, problem, kernel=request.kernel, config=request.configs.get(direction)
+    )
+    call: Callable = load(choice.spec.searches[direction].call)
+    return dict(call(problem, choice.config, inputs))
+
+
+def with_shapes(problem: Problem, operands: Operands) -> Problem:
+    """``problem`` with the sizes that ``operands`` have here."""
+    batch, q_len, num_q_heads, head_dim = operands.q.shape
+    _, kv_len, num_kv_heads, v_head_dim = operands.v.shape
+    return dataclasses.replace(
+        problem,
+        batch=batch,
+        q_len=q_len,
+        kv_len=kv_len,
+        num_q_heads=num_q_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        v_head_dim=v_head_dim,
+        mask_dims=dims_of(operands.mask),
+        bias_dims=dims_of(operands.bias),
+    )

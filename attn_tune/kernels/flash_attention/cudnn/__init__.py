@@ -1,0 +1,33 @@
+"""cuDNN's fused attention. NVIDIA chooses the tiles; there is nothing to tune, but it must be beaten to be left."""
+
+from attn_tune.kernels.flash_attention.cudnn.config import BackwardConfig, ForwardConfig
+from attn_tune.kernels.flash_attention.cudnn.limits import unsupported
+from attn_tune.kernels.spec import KernelSpec, Search
+
+_HERE = "attn_tune.kernels.flash_attention.cudnn"
+
+SPEC = KernelSpec(
+    op="flash_attention",
+    name="cudnn",
+    backend="cudnn",
+    searches={
+        "fwd": Search(
+            config=ForwardConfig,
+            heuristic=lambda problem, device: ForwardConfig(),
+            candidates={"": lambda problem, device: (ForwardConfig(),)},
+            call=f"{_HERE}.kernel:forward",
+            outputs={"": ("out", "lse")},
+        ),
+        "bwd": Search(
+            config=BackwardConfig,
+            heuristic=lambda problem, device: BackwardConfig(),
+            candidates={"": lambda problem, device: (BackwardConfig(),)},
+            call=f"{_HERE}.kernel:backward",
+            outputs={"": ("dq", "dk", "dv", "dbias")},
+        ),
+    },
+    unsupported=unsupported,
+    modules=(f"{_HERE}.kernel", f"{_HERE}.custom_call"),
+    priority={"cuda": 20},
+    summary="cuDNN fused attention (closed source, no knobs)",
+)

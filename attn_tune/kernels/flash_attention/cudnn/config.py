@@ -1,0 +1,13 @@
+"""cuDNN has no knobs; its configs are empty so that it is swept, decided and packed like any other kernel."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForwardConfig:
+    """Nothing to choose."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackwardConfig:
+    """Nothing to choose."""

@@ -1,0 +1,83 @@
+"""The op's contract on top of cuDNN's two calls: sinks after the fact, and a given ``delta``."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attn_tune.kernels.flash_attention.cudnn.config import BackwardConfig, ForwardConfig
+from attn_tune.kernels.flash_attention.cudnn.custom_call import (
+    Settings,
+    backward_call,
+    forward_call,
+)
+from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands
+from attn_tune.kernels.flash_attention.problem import Problem
+
+# A cotangent smaller than this share of the delta correction is lifted, below what 16-bit gradients can resolve.
+_LIFT = 2.0**-12
+
+
+def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, Array]:
+    """``out`` and ``lse``. A sink only rescales: it joins the denominator and adds nothing to the sum."""
+    q, k, v = operands.q, operands.k, operands.v
+    out, lse = forward_call(q, k, v, _bias(operands), _settings(problem))
+    if operands.sinks is not None:
+        sinks = operands.sinks.astype(jnp.float32)[None, :, None]
+        share = jax.nn.sigmoid(lse - sinks).transpose(0, 2, 1)[..., None]
+        out = (out.astype(jnp.float32) * share).astype(out.dtype)
+        lse = jnp.logaddexp(lse, sinks)
+    return {"out": out, "lse": lse}
+
+
+def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -> dict[str, Array]:
+    """Gradients from the given residuals. With sinks these hold the rescaled output, for which the formulas stand."""
+    operands = inputs.operands
+    out, dout = with_delta(inputs)
+    grads = backward_call(
+        operands.q,
+        operands.k,
+        operands.v,
+        _bias(operands),
+        out,
+        inputs.residuals.lse,
+        dout,
+        _settings(problem),
+    )
+    if operands.bias is not None:
+        grads["dbias"] = grads["dbias"].astype(operands.bias.dtype)
+    return grads
+
+
+def with_delta(
+    inputs: BackwardInputs,
+) -> tuple[Float[Array, "B T N V"], Float[Array, "B T N V"]]:
+    """``(out, dout)`` whose row sums of products are the given ``delta``.
+
+    cuDNN computes ``delta = rowsum(dout * out)`` itself and uses ``out`` for nothing else, so what the lse cotangent
+    adds is put along ``dout``. A row whose ``dout`` is too small to carry it gets a constant one of negligible size.
+    """
+    dout = inputs.dout.astype(jnp.float32)
+    out = inputs.residuals.out.astype(jnp.float32)
+    missing = inputs.delta.transpose(0, 2, 1)[..., None] - jnp.sum(
+        dout * out, axis=-1, keepdims=True
+    )
+    small = jnp.max(jnp.abs(dout), axis=-1, keepdims=True) < _LIFT * jnp.abs(missing)
+    lifted = jnp.where(small, _LIFT * jnp.abs(missing), dout).astype(inputs.dout.dtype)
+    dout = lifted.astype(jnp.float32)
+    missing = inputs.delta.transpose(0, 2, 1)[..., None] - jnp.sum(
+        dout * out, axis=-1, keepdims=True
+    )
+    square = jnp.sum(dout * dout, axis=-1, keepdims=True)
+    out = out + dout * jnp.where(square > 0, missing / jnp.where(square > 0, square, 1.0), 0.0)
+    return out.astype(inputs.residuals.out.dtype), lifted
+
+
+def _settings(problem: Problem) -> Settings:
+    if problem.visible_pairs == problem.q_len * problem.kv_len:
+        return Settings(scale=problem.scale)
+    left, _ = problem.bounds
+    return Settings(scale=problem.scale, causal=True, window=0 if left is None else left + 1)
+
+
+def _bias(operands: Operands) -> Array | None:
+    return None if operands.bias is None else operands.bias.astype(operands.q.dtype)

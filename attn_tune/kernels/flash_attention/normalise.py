@@ -1,0 +1,105 @@
+"""From the arguments of a call to a ``Problem`` and its ``Operands``, with every shape checked."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from attn_tune.kernels.arguments import check_qkv, checked_bias, dims_of, fit_4d
+from attn_tune.kernels.flash_attention.operands import Operands
+from attn_tune.kernels.flash_attention.options import Options, dropout_words
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.masks import MaskInfo
+from attn_tune.kernels.sinks import sinks_of
+from attn_tune.kernels.visibility import dense_4d
+from attn_tune.schema.errors import UsageError
+
+
+def normalise(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    options: Options,
+    mask: MaskInfo,
+    bias: Array | None = None,
+    softmax_aux: Array | None = None,
+    dropout_seed: Any = None,
+) -> tuple[Problem, Operands]:
+    """The problem and its arrays. Several sinks of a head become one here, outside the kernels' derivative rule.
+
+    Raises:
+      UsageError: shapes or dtypes that do not fit together; the message names the argument.
+    """
+    shape = check_qkv(query, key, value)
+    q_segments, kv_segments = _pair_of_rows(
+        "segment_ids", mask.q_segment_ids, mask.kv_segment_ids, shape
+    )
+    q_positions, kv_positions = _pair_of_rows(
+        "positions", mask.q_positions, mask.kv_positions, shape
+    )
+    needs_positions = mask.causal or mask.window != (None, None)
+    if not needs_positions:
+        q_positions = kv_positions = None
+    dense = None
+    if mask.attention_mask is not None:
+        dense = fit_4d("attention_mask", dense_4d(mask.attention_mask), shape)
+    operands = Operands(
+        q=query,
+        k=key,
+        v=value,
+        bias=checked_bias(bias, shape),
+        mask=dense,
+        q_segments=q_segments,
+        kv_segments=kv_segments,
+        q_positions=q_positions,
+        kv_positions=kv_positions,
+        sinks=None if softmax_aux is None else sinks_of(softmax_aux, shape["N"], shape["K"]),
+        dropout=dropout_words(dropout_seed) if options.dropout_rate > 0 else None,
+    )
+    problem = Problem(
+        batch=shape["B"],
+        q_len=shape["T"],
+        kv_len=shape["S"],
+        num_q_heads=shape["N"],
+        num_kv_heads=shape["K"],
+        head_dim=shape["H"],
+        v_head_dim=shape["V"],
+        dtype=query.dtype.name,
+        causal=mask.causal,
+        window=mask.window,
+        mask_dims=dims_of(operands.mask),
+        bias_dims=dims_of(operands.bias),
+        has_segments=q_segments is not None,
+        has_positions=q_positions is not None,
+        has_sinks=operands.sinks is not None,
+        soft_cap=options.soft_cap,
+        scale=options.scale,
+        dropout_rate=options.dropout_rate,
+        logits_dtype=options.logits_dtype,
+        precision=options.precision,
+    )
+    return problem, operands
+
+
+def _pair_of_rows(
+    name: str, q_rows: Any, kv_rows: Any, shape: dict[str, int]
+) -> tuple[Array | None, Array | None]:
+    if q_rows is None and kv_rows is None:
+        return None, None
+    if q_rows is None or kv_rows is None:
+        missing = "q" if q_rows is None else "kv"
+        raise UsageError(f"{missing}_{name} is missing: give both sides")
+    rows = []
+    for side, array, length in (("q", q_rows, shape["T"]), ("kv", kv_rows, shape["S"])):
+        array = jnp.asarray(array)
+        if array.ndim != 2 or not jnp.issubdtype(array.dtype, jnp.integer):
+            raise UsageError(
+                f"{side}_{name} must be integers [B, length], got {array.dtype}{list(array.shape)}"
+            )
+        if array.shape[0] not in (1, shape["B"]) or array.shape[1] != length:
+            raise UsageError(
+                f"{side}_{name} must have shape {(shape['B'], length)}, got {array.shape}"
+            )
+        rows.append(jnp.broadcast_to(array.astype(jnp.int32), (shape["B"], length)))
+    return rows[0], rows[1]

@@ -1,0 +1,30 @@
+"""Attention sinks: extra logits that join the softmax and are dropped from the output."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attn_tune.schema.errors import UsageError
+
+
+def sinks_of(softmax_aux: Array, num_q_heads: int, num_kv_heads: int) -> Float[Array, " N"]:
+    """One float32 logit a query head: several sinks act as one whose logit is their logsumexp.
+
+    ``[N | K | 1, num_sinks]`` is unambiguous. A vector of ``N`` entries is one sink for each query head; a vector of
+    another length is that many sinks, shared by all heads.
+
+    Raises:
+      UsageError: another rank or number of heads.
+    """
+    aux = jnp.asarray(softmax_aux)
+    if not jnp.issubdtype(aux.dtype, jnp.floating):
+        raise UsageError(f"softmax_aux must be floating-point, got {aux.dtype}")
+    if aux.ndim == 1:
+        aux = aux[:, None] if aux.size == num_q_heads else aux[None]
+    if aux.ndim != 2 or aux.shape[0] not in (1, num_kv_heads, num_q_heads) or aux.shape[1] == 0:
+        raise UsageError(
+            f"softmax_aux must be [num_sinks], [{num_q_heads}] or [heads, num_sinks] with heads 1, {num_kv_heads} "
+            f"or {num_q_heads}, got shape {jnp.shape(softmax_aux)}"
+        )
+    logits = jax.nn.logsumexp(aux.astype(jnp.float32), axis=1)
+    return jnp.repeat(logits, num_q_heads // logits.size)

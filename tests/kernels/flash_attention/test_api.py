@@ -1,0 +1,352 @@
+"""The public flash_attention against plain dense attention: every feature, forward and every gradient."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src.ad_checkpoint import saved_residuals
+
+from attn_tune.kernels.flash_attention.api import flash_attention
+from attn_tune.kernels.masks import MaskInfo
+from tests.kernels.dense import bounds, dense_attention, keep_mask
+
+B, T, S, N, K, H = 2, 9, 13, 4, 2, 8
+
+
+def draw(seed, *shape, dtype=jnp.float32):
+    return jax.random.normal(jax.random.key(seed), shape, jnp.float32).astype(dtype)
+
+
+def qkv(batch=B, q_len=T, kv_len=S, heads=N, kv_heads=K, dim=H, v_dim=H, dtype=jnp.float32):
+    return (
+        draw(1, batch, q_len, heads, dim, dtype=dtype),
+        draw(2, batch, kv_len, kv_heads, dim, dtype=dtype),
+        draw(3, batch, kv_len, kv_heads, v_dim, dtype=dtype),
+    )
+
+
+def segments(length, cuts):
+    return jnp.broadcast_to(
+        jnp.searchsorted(jnp.array(cuts), jnp.arange(length), side="right"), (B, length)
+    )
+
+
+MASK = np.random.default_rng(0).random((B, N, T, S)) < 0.7
+Q_IDS, KV_IDS = segments(T, [4]), segments(S, [6])
+SAME = np.asarray(Q_IDS)[:, None, :, None] == np.asarray(KV_IDS)[:, None, None, :]
+PADDING = np.arange(S)[None] < np.array([[7], [13]])
+
+# name: (arguments of flash_attention, arguments of dense_attention)
+CASES = {
+    "plain": ({}, {}),
+    "scale": ({"softmax_scale": 0.3}, {"scale": 0.3}),
+    "causal": ({"causal": True}, {"visible": bounds(T, S, causal=True)}),
+    "window": ({"sliding_window": 3}, {"visible": bounds(T, S, left=3, right=3)}),
+    "window_pair": ({"sliding_window": (2, 4)}, {"visible": bounds(T, S, left=2, right=4)}),
+    "window_open": ({"sliding_window": (2, None)}, {"visible": bounds(T, S, left=2)}),
+    "window_causal": (
+        {"sliding_window": 3, "causal": True},
+        {"visible": bounds(T, S, causal=True, left=3)},
+    ),
+    "cap": ({"logits_soft_cap": 2.0}, {"cap": 2.0}),
+    "mask": ({"attention_mask": jnp.asarray(MASK)}, {"visible": MASK}),
+    "mask_int": ({"attention_mask": jnp.asarray(MASK, jnp.int32) * 2}, {"visible": MASK}),
+    "mask_one_head": ({"attention_mask": jnp.asarray(MASK[:, :1])}, {"visible": MASK[:, :1]}),
+    "mask_kv_heads": (
+        {"attention_mask": jnp.asarray(MASK[:, :K])},
+        {"visible": np.repeat(MASK[:, :K], N // K, axis=1)},
+    ),
+    "mask_rank_3": ({"attention_mask": jnp.asarray(MASK[:, 0])}, {"visible": MASK[:, :1]}),
+    "mask_rank_2": ({"attention_mask": jnp.asarray(PADDING)}, {"visible": PADDING[:, None, None]}),
+    "segments": ({"q_segment_ids": Q_IDS, "kv_segment_ids": KV_IDS}, {"visible": SAME}),
+    "everything": (
+        {
+            "q_segment_ids": Q_IDS,
+            "kv_segment_ids": KV_IDS,
+            "attention_mask": jnp.asarray(MASK),
+            "causal": True,
+            "sliding_window": (6, 1),
+            "logits_soft_cap": 3.0,
+            "softmax_scale": 0.5,
+        },
+        {
+            "visible": SAME & MASK & bounds(T, S, causal=True, left=6),
+            "cap": 3.0,
+            "scale": 0.5,
+        },
+    ),
+    "mask_info": (
+        {
+            "mask_info": MaskInfo.from_segments(Q_IDS, KV_IDS, causal=True),
+            "attention_mask": jnp.asarray(MASK[:, :1]),
+            "sliding_window": 5,
+        },
+        {"visible": SAME & MASK[:, :1] & bounds(T, S, causal=True, left=5)},
+    ),
+    "mask_info_twice": (
+        {
+            "mask_info": MaskInfo.from_lengths(jnp.array([7, 13]), q_len=T, kv_len=S),
+            "q_segment_ids": Q_IDS,
+            "kv_segment_ids": KV_IDS,
+        },
+        {"visible": SAME & PADDING[:, None, None]},
+    ),
+}
+
+
+def check(arguments, plain, arrays, extra=(), tolerance=2e-5):
+    """Forward, lse and the gradient of q, k, v and ``extra`` (name in ours, name in dense, array)."""
+    names = [(ours, theirs) for ours, theirs, _ in extra]
+    values = (*arrays, *(array for _, _, array in extra))
+    weight, lse_weight = (
+        draw(7, *arrays[0].shape[:3], arrays[2].shape[3]),
+        draw(8, 1, 1, arrays[0].shape[1]),
+    )
+
+    def loss(out, lse):
+        return jnp.sum(out * weight) + jnp.sum(jnp.where(jnp.isneginf(lse), 0.0, lse) * lse_weight)
+
+    def ours(q, k, v, *rest):
+        more = {name: x for (name, _), x in zip(names, rest, strict=True)}
+        out, lse = flash_attention(q, k, v, **arguments, **more, return_lse=True)
+        return loss(out, lse), (out, lse)
+
+    def theirs(q, k, v, *rest):
+        more = {name: x for (_, name), x in zip(names, rest, strict=True)}
+        out, lse, _ = dense_attention(q, k, v, **plain, **more)
+        return loss(out, lse), (out, lse)
+
+    every = tuple(range(len(values)))
+    (_, got), got_grads = jax.jit(jax.value_and_grad(ours, every, has_aux=True))(*values)
+    (_, want), want_grads = jax.jit(jax.value_and_grad(theirs, every, has_aux=True))(*values)
+    for a, b in zip((*got, *got_grads), (*want, *want_grads), strict=True):
+        assert a.shape == b.shape
+        np.testing.assert_allclose(a, b, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_feature_equals_dense_attention_with_all_gradients(name):
+    arguments, plain = CASES[name]
+    check(arguments, plain, qkv())
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "v_dim"),
+    [(4, 4, 8, 8), (4, 1, 8, 8), (6, 2, 8, 12), (4, 2, 12, 4)],
+)
+def test_head_groupings_and_value_head_dim(heads, kv_heads, dim, v_dim):
+    arrays = qkv(heads=heads, kv_heads=kv_heads, dim=dim, v_dim=v_dim)
+    check({"causal": True}, {"visible": bounds(T, S, causal=True)}, arrays)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (B, N, T, S),
+        (1, N, T, S),
+        (B, 1, T, S),
+        (1, 1, T, S),
+        (B, N, 1, S),
+        (1, N, T, 1),
+        (B, K, T, S),
+    ],
+)
+def test_bias_gradient_keeps_the_bias_shape(shape):
+    bias = draw(4, *shape)
+
+    def grown(b):
+        return jnp.repeat(b, N // K, axis=1) if b.shape[1] == K else b
+
+    arrays, weight = qkv(), draw(7, B, T, N, H)
+    got = jax.grad(lambda b: jnp.sum(flash_attention(*arrays, b, causal=True) * weight))(bias)
+    visible = bounds(T, S, causal=True)
+    want = jax.grad(
+        lambda b: jnp.sum(dense_attention(*arrays, bias=grown(b), visible=visible)[0] * weight)
+    )(bias)
+    assert got.shape == shape
+    np.testing.assert_allclose(got, want, atol=2e-5, rtol=2e-5)
+
+
+def test_bias_comes_after_the_soft_cap():
+    check({"logits_soft_cap": 1.5}, {"cap": 1.5}, qkv(), [("bias", "bias", draw(4, B, N, T, S))])
+
+
+@pytest.mark.parametrize("shape", [(N,), (3,), (N, 3), (K, 2), (1, 5)])
+def test_sinks_of_every_shape_with_their_gradient(shape):
+    aux = draw(5, *shape)
+
+    def one_per_head(a):
+        a = a[:, None] if a.shape == (N,) else a[None] if a.ndim == 1 else a
+        return jnp.repeat(jax.nn.logsumexp(a, axis=1), N // a.shape[0])
+
+    weight, arrays = draw(7, B, T, N, H), qkv()
+    visible = bounds(T, S, causal=True, left=2)
+
+    def ours(a, q):
+        out = flash_attention(q, *arrays[1:], softmax_aux=a, causal=True, sliding_window=2)
+        return jnp.sum(out * weight)
+
+    def theirs(a, q):
+        out = dense_attention(q, *arrays[1:], sinks=one_per_head(a), visible=visible)[0]
+        return jnp.sum(out * weight)
+
+    got = jax.value_and_grad(ours, (0, 1))(aux, arrays[0])
+    want = jax.value_and_grad(theirs, (0, 1))(aux, arrays[0])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=2e-5), got, want)
+
+
+def test_sinks_take_part_in_lse_and_its_gradient():
+    check(
+        {"causal": True},
+        {"visible": bounds(T, S, causal=True)},
+        qkv(),
+        [("softmax_aux", "sinks", draw(5, N))],
+    )
+
+
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_rows_that_see_nothing_give_zeros_and_zero_gradients(with_sinks):
+    arrays = qkv(q_len=S, kv_len=T)  # causal with T > S: the first rows stand before every key
+    aux = draw(5, N) if with_sinks else None
+
+    def loss(q, k, v):
+        out, lse = flash_attention(q, k, v, softmax_aux=aux, causal=True, return_lse=True)
+        return jnp.sum(out), (out, lse)
+
+    (_, (out, lse)), grads = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*arrays)
+    assert all(jnp.isfinite(g).all() for g in grads)
+    assert not out[:, : S - T].any()
+    assert not grads[0][:, : S - T].any()
+    empty = lse[:, :, : S - T]
+    np.testing.assert_array_equal(empty, aux[None, :, None] + 0 * empty if with_sinks else -jnp.inf)
+    check(
+        {"causal": True},
+        {"visible": bounds(S, T, causal=True)},
+        arrays,
+        [("softmax_aux", "sinks", aux)] if with_sinks else [],
+    )
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_dropout_follows_the_published_recipe_forward_and_backward(rate):
+    keep = keep_mask(1234, rate, B, N, T, S)
+    assert 0 < keep.mean() < 1
+    check({"dropout_prob": rate, "dropout_seed": 1234}, {"keep": keep, "rate": rate}, qkv())
+
+
+def test_dropout_seeds_of_every_kind():
+    arrays = qkv()
+    run = lambda seed: flash_attention(*arrays, dropout_prob=0.4, dropout_seed=seed)  # noqa: E731
+    np.testing.assert_allclose(run(7), jax.jit(run)(jnp.uint32(7)), atol=1e-5)
+    np.testing.assert_array_equal(run(None), run(0))
+    np.testing.assert_array_equal(run(-1), run(jnp.int32(-1)))
+    assert not np.allclose(run(7), run(8))
+    key = jax.random.key(3)
+    np.testing.assert_array_equal(run(key), run(jax.random.bits(key, dtype=jnp.uint32)))
+
+
+def test_without_dropout_the_seed_does_not_matter():
+    arrays = qkv()
+    np.testing.assert_array_equal(
+        flash_attention(*arrays, dropout_seed=3), flash_attention(*arrays)
+    )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize(
+    "offsets", [((0, 3, 9), None), ((0, 3, 9), (0, 3, 9)), ((0, 2, 7), (0, 6, 11))]
+)
+def test_packed_sequences_equal_one_call_each(causal, window, offsets):
+    q_offsets, kv_offsets = offsets
+    q_len, kv_len = (T, T) if kv_offsets is None or kv_offsets == q_offsets else (T, S)
+    q, k, v = qkv(batch=1, q_len=q_len, kv_len=kv_len)
+    arrays = [jnp.array(o) for o in offsets if o is not None]
+    arguments = {"causal": causal, "sliding_window": window}
+    weight = draw(7, 1, q_len, N, H)
+
+    def packed(q, k, v):
+        return jnp.sum(weight * flash_attention(q, k, v, None, *arrays, **arguments))
+
+    def one_by_one(q, k, v):
+        total = 0.0
+        starts = kv_offsets or q_offsets
+        for r in range(len(q_offsets) - 1):
+            a, b = q_offsets[r], q_offsets[r + 1]
+            c, d = starts[r], starts[r + 1]
+            part = flash_attention(q[:, a:b], k[:, c:d], v[:, c:d], **arguments)
+            total += jnp.sum(weight[:, a:b] * part)
+        return total
+
+    got = jax.value_and_grad(packed, (0, 1, 2))(q, k, v)
+    want = jax.value_and_grad(one_by_one, (0, 1, 2))(q, k, v)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=2e-5), got, want)
+    padding = flash_attention(q, k, v, None, *arrays, **arguments)[:, q_offsets[-1] :]
+    assert not padding.any()
+
+
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_unnormalised_output_is_the_accumulator(with_sinks):
+    arrays, aux = qkv(q_len=S, kv_len=T), draw(5, N) if with_sinks else None
+    arguments = {"causal": True, "logits_soft_cap": 2.0, "bias": draw(4, 1, N, 1, T)}
+    got = flash_attention(*arrays, **arguments, softmax_aux=aux, normalize_output=False)
+    out, lse, row_max = dense_attention(
+        *arrays, visible=bounds(S, T, causal=True), cap=2.0, bias=arguments["bias"], sinks=aux
+    )
+    factor = jnp.where(jnp.isneginf(row_max), 0.0, jnp.exp(lse - row_max))
+    np.testing.assert_allclose(
+        got, out * factor.transpose(0, 2, 1)[..., None], atol=2e-5, rtol=2e-5
+    )
+
+
+def test_unnormalised_gradient_takes_the_row_maximum_as_a_constant():
+    arrays, weight = qkv(), draw(7, B, T, N, H)
+
+    def theirs(q):
+        out, lse, row_max = dense_attention(q, *arrays[1:])
+        scale = jnp.exp(lse - jax.lax.stop_gradient(row_max))
+        return jnp.sum(out * scale.transpose(0, 2, 1)[..., None] * weight)
+
+    got = jax.grad(
+        lambda q: jnp.sum(flash_attention(q, *arrays[1:], normalize_output=False) * weight)
+    )
+    np.testing.assert_allclose(got(arrays[0]), jax.grad(theirs)(arrays[0]), atol=5e-5, rtol=5e-5)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_low_precision_keeps_its_dtypes(dtype):
+    arrays = qkv(dtype=dtype)
+    bias = draw(4, 1, N, T, S, dtype=dtype)
+    out, lse = flash_attention(*arrays, bias, return_lse=True)
+    assert (out.dtype, lse.dtype) == (dtype, jnp.float32)
+    grads = jax.grad(lambda *a: flash_attention(*a).astype(jnp.float32).sum(), (0, 1, 2, 3))(
+        *arrays, bias
+    )
+    assert [g.dtype for g in grads] == [dtype] * 4
+    want = dense_attention(*arrays, bias=bias)[0]
+    np.testing.assert_allclose(out.astype(jnp.float32), want, atol=3e-2, rtol=3e-2)
+
+
+def test_rounded_logits_differ_from_float32_ones_by_their_rounding():
+    arrays = qkv()
+    exact, rounded = flash_attention(*arrays), flash_attention(*arrays, logits_dtype="bfloat16")
+    assert 1e-5 < float(jnp.abs(exact - rounded).max()) < 3e-2
+
+
+def test_checkpoint_recomputes_the_same_gradient():
+    arrays = qkv()
+    loss = lambda q: flash_attention(q, *arrays[1:], causal=True).sum()  # noqa: E731
+    np.testing.assert_array_equal(
+        jax.grad(jax.checkpoint(loss))(arrays[0]), jax.grad(loss)(arrays[0])
+    )
+
+
+def test_checkpoint_policy_can_save_the_residuals_by_name():
+    arrays = qkv()
+    policy = jax.checkpoint_policies.save_only_these_names(
+        "flash_attention_out", "flash_attention_lse"
+    )
+    loss = jax.checkpoint(lambda q: jnp.sin(flash_attention(q, *arrays[1:])).sum(), policy=policy)
+    saved = [aval.shape for aval, _ in saved_residuals(loss, arrays[0])]
+    assert (B, T, N, H) in saved
+    assert (B, N, T) in saved
