@@ -19,8 +19,8 @@ from attn_tune.tuner.protocol import Finals, FinalsOutcome, Identity, Outcome, R
 
 DEVICE = Device(platform="cpu", family="x86_64", variant="cpu-x86_64", units=2)
 ENVIRONMENT = Environment(jax="0.12.0", jaxlib="0.12.0", attn_tune="0.1.0")
-SIGNATURE = "flash_attention/v1 b=1 t=256 s=256 n=4 k=1 h=128 v=128 dtype=bfloat16 causal=1"
-POINT = "cpu-smoke.llama3/1x256"
+SIGNATURE = "flash_attention/v1 b=1 t=128 s=128 n=4 k=1 h=128 v=128 dtype=bfloat16 causal=1"
+POINT = "cpu-smoke.llama3/1x128"
 
 
 class FakeExecutor:

@@ -101,7 +101,7 @@ def test_report_of_a_grid_shows_what_is_not_covered(lab):
     result = run("report", "--db", lab, "--grid", "cpu-smoke", "--section", "coverage", "--json")
     covered = {row["point"]: row["fwd"] for row in json.loads(result.stdout)["coverage"]}
     assert covered[POINT] is True
-    assert covered["cpu-smoke.gpt-oss/1x256"] is False
+    assert covered["cpu-smoke.gpt-oss-local/1x128"] is False
 
 
 def test_best_says_how_to_tune_what_was_not_tuned(lab):

@@ -55,7 +55,7 @@ def test_kernels_go_by_name_or_by_op_and_name():
 
 
 @pytest.mark.parametrize(
-    "text", ["llama3-8b/4x4k", "gemma2-9b.local/8x2k", "cpu-smoke.gpt-oss/1x256"]
+    "text", ["llama3-8b/4x4k", "gemma2-9b.local/8x2k", "cpu-smoke.gpt-oss-local/1x128"]
 )
 def test_a_point_is_found_by_name_and_by_signature(text):
     point = choose.signature(text)
