@@ -33,7 +33,7 @@ class Extras(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A tile's query rows; ``random`` is the part of the dropout hash that depends on the row. Absent as in ``Extras``."""
+    """A tile's query rows; ``random`` is the row's part of the dropout hash. Absent as in ``Extras``."""
 
     index: tl.tensor
     position: tl.tensor
