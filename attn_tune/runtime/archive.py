@@ -131,6 +131,8 @@ def _read_entries(path: Path, archive: zipfile.ZipFile) -> dict[str, bytes]:
             raise IntegrityError(f"pack {path} holds {name!r}, which is not a plain file")
         if name in found:
             raise IntegrityError(f"pack {path} holds {name!r} twice")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise IntegrityError(f"pack {path} holds {name!r} in an unusual compression")
         if info.file_size > MAX_FILE_BYTES:
             raise IntegrityError(f"pack file {name!r} is larger than {MAX_FILE_BYTES} bytes")
         with archive.open(info) as file:

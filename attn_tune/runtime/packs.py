@@ -28,9 +28,9 @@ _SHARD = re.compile(r"shards/([A-Za-z0-9_.+-]+)/([A-Za-z0-9_]+)\.([a-z]+)\.json"
 _SUM_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class Pack:
-    """A verified pack.
+    """A verified pack. Packs are equal if their digests are.
 
     Attributes:
       digest: names all of its bytes.
@@ -54,6 +54,16 @@ class Pack:
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
+
+    def __repr__(self) -> str:
+        return f"Pack({self}, {len(self.rows)} rows, {self.digest})"
+
+    # Packs are part of JAX's jit key: the same bytes read twice must not retrace.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pack) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
 
 
 def read_pack(path: str | os.PathLike[str]) -> Pack:
@@ -202,15 +212,11 @@ def _rows(manifest: dict[str, Any], files: Mapping[str, bytes], where: str) -> t
         data = parse_json(files[path], f"{where}: {path}")
         if not isinstance(data, list) or len(data) != _count(shard, "rows", where):
             raise IntegrityError(f"{where}: {path} is not an array of the rows the manifest says")
-        rows += [
-            row_from_json(
-                item,
-                op=match.group(2),
-                direction=match.group(3),
-                where=f"{where}: {path} row {number}",
-            )
-            for number, item in enumerate(data, start=1)
-        ]
+        for number, item in enumerate(data, start=1):
+            try:
+                rows.append(row_from_json(item, op=match.group(2), direction=match.group(3)))
+            except IntegrityError as error:
+                raise IntegrityError(f"{where}: {path} row {number}: {error}") from None
     if stray := sorted(set(files) - listed - {MANIFEST, SUMS}):
         raise IntegrityError(f"{where} holds {stray[0]!r}, which its manifest does not name")
     return tuple(rows)
@@ -225,19 +231,24 @@ def _check_rows(
 ) -> None:
     keys: set[tuple[str, ...]] = set()
     ranks: set[tuple[Any, ...]] = set()
+    known = {tuple(kernel.split("/", 1)) for kernel in contracts}
     for row in rows:
-        at = f"{where}: {row.direction} row {row.signature!r} of kernel {row.kernel!r}"
-        if row.device not in devices:
-            raise IntegrityError(f"{at} is of a device that the manifest does not describe")
-        if row.env not in environments:
-            raise IntegrityError(f"{at} is of an environment that the manifest does not describe")
-        if f"{row.op}/{row.kernel}" not in contracts:
-            raise IntegrityError(f"{at} is of a kernel that the manifest does not list")
         rank = (row.device, row.signature, row.direction, row.rank)
-        if row.key in keys or rank in ranks:
-            raise IntegrityError(f"{at} appears twice for one device")
-        keys.add(row.key)
-        ranks.add(rank)
+        if row.device not in devices:
+            wrong = "is of a device that the manifest does not describe"
+        elif row.env not in environments:
+            wrong = "is of an environment that the manifest does not describe"
+        elif (row.op, row.kernel) not in known:
+            wrong = "is of a kernel that the manifest does not list"
+        elif row.key in keys or rank in ranks:
+            wrong = "appears twice for one device"
+        else:
+            keys.add(row.key)
+            ranks.add(rank)
+            continue
+        raise IntegrityError(
+            f"{where}: the {row.direction} row {row.signature!r} of kernel {row.kernel!r} {wrong}"
+        )
 
 
 def _text(data: dict[str, Any], name: str, where: str) -> str:

@@ -49,9 +49,11 @@ class Row:
 
 
 _STORED = tuple(f.name for f in fields(Row) if f.name not in ("op", "direction"))
-_NUMBERS = ("median_ns", "heuristic_ns", "gain_ppm", "regret_ppm", "error_ppm")
+_TEXTS = ("device", "signature", "kernel", "state", "env")
+_OPTIONAL = ("median_ns", "heuristic_ns", "gain_ppm", "regret_ppm", "error_ppm")
+_NUMBERS = ("rank", "samples", *_OPTIONAL)
 _SIGNED = ("gain_ppm", "regret_ppm")
-_REQUIRED = ("device", "signature", "kernel", "rank", "config", "state", "env")
+_REQUIRED = (*_TEXTS, "rank", "config")
 
 
 def decision_digest(rows: Iterable[Row]) -> str:
@@ -68,50 +70,48 @@ def decision_digest(rows: Iterable[Row]) -> str:
     return digest_text("\n".join(lines))
 
 
-def row_from_json(data: Any, *, op: str, direction: str, where: str) -> Row:
+def row_from_json(data: Any, *, op: str, direction: str) -> Row:
     """Reads one row of a shard. Fields that a newer writer added are ignored.
 
     Raises:
-      IntegrityError: a field is missing or of the wrong type, or the row is of another op; ``where`` names the row.
+      IntegrityError: a field is missing or of the wrong type, or the row is of another op.
     """
     if not isinstance(data, dict):
-        raise IntegrityError(f"{where} is not an object")
+        raise IntegrityError("it is not an object")
+    known = {name: data[name] for name in _STORED if name in data}
     for name in _REQUIRED:
-        if name not in data:
-            raise IntegrityError(f"{where} lacks {name!r}")
-    for name in ("device", "signature", "kernel", "state", "env"):
-        value = data[name]
-        if not isinstance(value, str) or not value or len(value) > _MAX_TEXT:
-            raise IntegrityError(f"{where}: {name} must be a non-empty text")
-    if not _KERNEL.fullmatch(data["kernel"]):
-        raise IntegrityError(f"{where}: kernel {data['kernel']!r} is not a kernel's name")
-    if not data["signature"].startswith(f"{op}/v"):
-        raise IntegrityError(f"{where}: signature {data['signature']!r} is not of {op}")
-    if data["state"] not in _STATES:
-        raise IntegrityError(f"{where}: state {data['state']!r} is none of {', '.join(Rule)}")
+        if name not in known:
+            raise IntegrityError(f"it lacks {name!r}")
+    for name in _TEXTS:
+        value = known[name]
+        if not isinstance(value, str) or not 0 < len(value) <= _MAX_TEXT:
+            raise IntegrityError(f"{name} must be a text of at most {_MAX_TEXT} characters")
+    if not _KERNEL.fullmatch(known["kernel"]):
+        raise IntegrityError(f"kernel {known['kernel']!r} is not a kernel's name")
+    if not known["signature"].startswith(f"{op}/v"):
+        raise IntegrityError(f"signature {known['signature']!r} is not of {op}")
+    if known["state"] not in _STATES:
+        raise IntegrityError(f"state {known['state']!r} is none of {', '.join(Rule)}")
     for name in _NUMBERS:
-        _check_number(data.get(name), name, where, may_be_none=True)
-    for name in ("rank", "samples"):
-        _check_number(data.get(name, 0), name, where, may_be_none=False)
-    _check_config(data["config"], where)
-    return Row(op=op, direction=direction, **{name: data[name] for name in _STORED if name in data})
+        value = known.get(name, 0)
+        if value is None and name in _OPTIONAL:
+            continue
+        if type(value) is not int or not -_MAX_INT <= value < _MAX_INT:
+            raise IntegrityError(f"{name} must be an integer, got {value!r:.60}")
+        if value < 0 and name not in _SIGNED:
+            raise IntegrityError(f"{name} must not be negative, got {value}")
+    _check_config(known["config"])
+    return Row(op=op, direction=direction, **known)
 
 
-def _check_number(value: Any, name: str, where: str, *, may_be_none: bool) -> None:
-    if value is None and may_be_none:
-        return
-    if type(value) is not int or not -_MAX_INT <= value < _MAX_INT:
-        raise IntegrityError(f"{where}: {name} must be an integer, got {value!r}")
-    if value < 0 and name not in _SIGNED:
-        raise IntegrityError(f"{where}: {name} must not be negative, got {value}")
-
-
-def _check_config(config: Any, where: str, depth: int = 0) -> None:
+def _check_config(config: Any, depth: int = 0) -> None:
     """A config is knobs with plain values; one level down, the parts of a direction of several launches."""
     if not isinstance(config, dict):
-        raise IntegrityError(f"{where}: config must be an object, got {type(config).__name__}")
+        raise IntegrityError(f"config must be an object, got {type(config).__name__}")
     for name, value in config.items():
-        if isinstance(value, dict) and depth < 2:
-            _check_config(value, where, depth + 1)
+        if type(value) is int and not -_MAX_INT <= value < _MAX_INT:
+            raise IntegrityError(f"config knob {name!r} is out of range")
+        if isinstance(value, dict) and depth == 0:
+            _check_config(value, depth + 1)
         elif isinstance(value, dict | list):
-            raise IntegrityError(f"{where}: config knob {name!r} must be a plain value")
+            raise IntegrityError(f"config knob {name!r} must be a plain value")

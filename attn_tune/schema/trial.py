@@ -2,7 +2,6 @@
 
 import enum
 import math
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,6 +71,8 @@ class Measurement:
     @property
     def median_ns(self) -> float:
         """Median of the samples, nanoseconds."""
+        import statistics  # Slow to import, and the command line's help passes through here.
+
         return statistics.median(self.samples_ns)
 
     @property

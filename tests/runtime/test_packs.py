@@ -246,6 +246,16 @@ def test_a_zip_with_one_name_twice_is_refused(tmp_path, files):
         read_pack(zip_with(tmp_path, files, [(SHARD, 0)]))
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_unusual_compressions_are_refused(tmp_path, files, method):
+    path = tmp_path / "x.atpack"
+    with zipfile.ZipFile(path, "w", method) as archive_:
+        for name, data in files.items():
+            archive_.writestr(name, data)
+    with pytest.raises(IntegrityError, match="compression"):
+        read_pack(path)
+
+
 def test_sizes_are_capped(tmp_path, files, monkeypatch):
     bomb = write_zip(tmp_path / "bomb.atpack", {**files, "zeros": bytes(200_000)})
     folder = write_folder(tmp_path / "bomb", {**files, "zeros": bytes(200_000)})
@@ -282,7 +292,7 @@ def test_accidents_to_a_zip_never_pass_and_never_raise_anything_else(tmp_path, f
     expected = content(read_pack(path))
     rng = random.Random(20260101)
     accepted = 0
-    for _ in range(3000):
+    for _ in range(2000):
         data = mutate(rng, whole)
         path.write_bytes(data)
         try:
@@ -292,7 +302,7 @@ def test_accidents_to_a_zip_never_pass_and_never_raise_anything_else(tmp_path, f
         # A zip has bytes that say nothing (dates, comments): then the content is what it was.
         assert content(pack) == expected
         accepted += 1
-    assert accepted < 1500
+    assert accepted < 1000
 
 
 def test_accidents_to_a_file_never_pass(files):

@@ -1,0 +1,58 @@
+# make sweep   sweep a small grid on this machine: forward and backward, validated and timed
+# make test    everything CI runs: ruff, pyright, import-linter, pytest
+# make docs    regenerate the pages that are made from the code
+
+VENV := .venv
+BIN := $(VENV)/bin
+GRID ?= $(if $(GPU),gpu-smoke,cpu-smoke)
+DB ?= sweep.db
+ARGS ?=
+PYTEST_ARGS ?= -n 2
+
+# The first interpreter on the path that is new enough; `make PYTHON=...` overrides it.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && echo $$p && break; done)
+GPU := $(shell nvidia-smi -L 2>/dev/null | head -n 1)
+TPU := $(firstword $(wildcard /dev/accel0 /dev/vfio/0))
+EXTRA := $(if $(GPU),cuda,$(if $(TPU),tpu))
+
+.DEFAULT_GOAL := help
+.PHONY: help sweep test lint format docs clean
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "error: Python 3.12 or later is needed; see .python-version" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+# Stamps: installing is skipped until pyproject.toml changes.
+$(VENV)/.installed-$(EXTRA): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable ".$(if $(EXTRA),[$(EXTRA)])"
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@touch $@
+
+sweep: $(VENV)/.installed-$(EXTRA)
+	$(BIN)/attn-tune sweep --grid $(GRID) --db $(DB) $(ARGS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.installed-dev
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,70 @@
+"""The application: its commands, and the one place where an error becomes a line and an exit code."""
+
+import sys
+from typing import Annotated
+
+import typer
+from typer.core import TyperGroup
+
+from attn_tune.cli import commands
+from attn_tune.cli.exit_codes import INTERRUPTED
+from attn_tune.schema import AttnTuneError
+
+
+class _Commands(TyperGroup):
+    """A group whose errors all end here."""
+
+    def invoke(self, ctx):
+        try:
+            return super().invoke(ctx)
+        except AttnTuneError as error:
+            if ctx.params.get("debug"):
+                import traceback
+
+                traceback.print_exc()
+            print(f"error: {error}", file=sys.stderr)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            print("error: interrupted", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    name="attn-tune",
+    help="Tunes attention kernels for JAX, on GPU and TPU, with proof.",
+    epilog="Exit codes: 0 ok, 1 nothing valid, 2 usage, 3 no data, 4 lock or I/O, 5 integrity, 130 interrupted.",
+    # Plain help: rich help changes with the terminal, and docs/cli.md is made from it.
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        print(f"attn-tune {version('attn-tune')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Tunes attention kernels for JAX, on GPU and TPU, with proof."""
+
+
+commands.register(app)
+
+
+def main() -> None:
+    """The entry point of ``attn-tune``."""
+    app(prog_name="attn-tune")

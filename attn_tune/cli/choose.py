@@ -1,0 +1,126 @@
+"""From the words of the command line to points, kernels, directions and devices."""
+
+import fnmatch
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from attn_tune.schema import Device, NoDataError, UsageError, unknown_name
+from attn_tune.schema.trial import DIRECTIONS
+
+if TYPE_CHECKING:
+    from attn_tune.kernels.spec import KernelSpec
+    from attn_tune.tuner.case import GridPoint
+
+
+def words(values: Sequence[str] | None) -> tuple[str, ...]:
+    """Splits what was given with commas or repeatedly."""
+    return tuple(
+        word.strip() for value in values or () for word in value.split(",") if word.strip()
+    )
+
+
+def points(
+    grids: Sequence[str] | None,
+    lengths: Sequence[str] | None = None,
+    filters: Sequence[str] | None = None,
+    ops: Sequence[str] | None = None,
+) -> "tuple[GridPoint, ...]":
+    """The grid points that the options name, one a signature.
+
+    Raises:
+      UsageError: an unknown grid or op, a malformed file, or a filter that leaves nothing.
+    """
+    from attn_tune.kernels.registry import get_op
+    from attn_tune.tuner.grid import load_grid, merge_points
+
+    if not grids:
+        raise UsageError("no grid given; choose one with --grid, 'attn-tune grids' lists them")
+    wanted = {get_op(name).name for name in words(ops)}
+    found = [point for name in grids for point in load_grid(name, lengths=words(lengths)).points]
+    kept = merge_points(
+        point
+        for point in found
+        if (not wanted or point.op in wanted) and _passes(point.name, filters)
+    )
+    if not kept:
+        some = ", ".join(point.name for point in found[:5])
+        raise UsageError(f"no point of the grid passes the filters; it has {some}, ...")
+    return kept
+
+
+def _passes(name: str, filters: Sequence[str] | None) -> bool:
+    return not filters or any(f in name or fnmatch.fnmatchcase(name, f) for f in filters)
+
+
+def kernels(
+    names: Sequence[str] | None, ops: Iterable[str] | None = None
+) -> "tuple[KernelSpec, ...]":
+    """The kernels that the options name (``NAME`` or ``OP/NAME``), all without any.
+
+    Raises:
+      UsageError: an unknown kernel or op; near names are suggested.
+    """
+    from attn_tune.kernels import registry
+
+    wanted_ops = {registry.get_op(op).name for op in words(list(ops or ()))}
+    known = [s for s in registry.kernels().values() if not wanted_ops or s.op in wanted_ops]
+    wanted = words(names)
+    for name in wanted:
+        if not any(name in (spec.id, spec.name) for spec in known):
+            raise unknown_name("kernel", name, [*(s.id for s in known), *(s.name for s in known)])
+    return tuple(s for s in known if not wanted or s.id in wanted or s.name in wanted)
+
+
+def directions(values: Sequence[str] | None) -> tuple[str, ...]:
+    """The directions in their usual order, both by default."""
+    return tuple(d for d in DIRECTIONS if not values or d in {str(v) for v in values})
+
+
+def device(name: str | None) -> Device:
+    """The named device, or this machine's.
+
+    Raises:
+      UsageError: unknown name.
+    """
+    from attn_tune.runtime.devices import current_device, device_from_kind
+
+    return device_from_kind(name) if name else current_device()
+
+
+def point_names(grids: Sequence[str] | None = None) -> dict[str, str]:
+    """Names of grid points by signature text: of every preset at every length, and of ``grids``."""
+    from attn_tune.tuner.grid import ALL, grid_names, load_grid, merge_points
+
+    names = [name for name in grid_names() if name != ALL]
+    own = [name for name in grids or () if name not in grid_names()]
+    found = [p for name in (*own, *names) for p in load_grid(name, lengths=("all",)).points]
+    return {point.signature.text: brief(point.name) for point in merge_points(found)}
+
+
+def brief(name: str) -> str:
+    """The first of several joined names, and how many more there are."""
+    first, *more = name.split("+")
+    return f"{first} (+{len(more)})" if more else first
+
+
+def signature(text: str) -> "GridPoint":
+    """The one point that ``text`` names: a signature, or a grid point such as ``llama3-8b/4x4k``.
+
+    Raises:
+      UsageError: malformed, or unknown.
+      NoDataError: the grid has no such point.
+    """
+    from attn_tune.tuner.grid import grid_names, load_grid
+
+    if "=" in text:
+        return load_grid(text).points[0]
+    grid = text.split("/")[0].split("+")[0]
+    presets = [n for n in grid_names() if grid == n or grid.startswith(f"{n}.")]
+    if not presets:
+        raise unknown_name("grid point", text, grid_names())
+    candidates = load_grid(max(presets, key=len), lengths=("all",)).points
+    for point in candidates:
+        if text in (point.name, *point.name.split("+")):
+            return point
+    known = ", ".join(point.name for point in candidates[:6])
+    raise NoDataError(f"no grid point {text!r}; there are {known}, ...")

@@ -1,0 +1,29 @@
+"""``attn-tune devices``."""
+
+from attn_tune.cli import choose, options, sink
+
+
+def devices(device: options.DeviceName = None, json: options.Json = False) -> None:
+    """Show the devices here, as decisions are matched to them.
+
+    Example: attn-tune devices --device nvidia-h200
+    """
+    import pandas as pd
+
+    if device:
+        found = [choose.device(device)]
+    else:
+        import jax
+
+        from attn_tune.runtime.devices import describe
+
+        found = [describe(one) for one in jax.local_devices()]
+    if json:
+        rows = [d.identity | {"digest": d.digest, "evidence": dict(d.evidence)} for d in found]
+        sink.emit_json({"devices": rows})
+        return
+    for one in found:
+        evidence = {f"({name})": value for name, value in one.evidence}
+        pairs = one.identity | {"digest": one.digest} | evidence
+        frame = pd.DataFrame([(k, str(v)) for k, v in pairs.items()], columns=["field", "value"])
+        sink.emit_frame(frame, title=str(one))

@@ -1,0 +1,87 @@
+"""``attn-tune kernels``."""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attn_tune.cli import choose, options, sink
+
+if TYPE_CHECKING:
+    from attn_tune.kernels.spec import KernelSpec
+    from attn_tune.tuner.plan import KernelPlan
+
+EXAMPLE = "llama3-8b/4x4k"
+
+
+def kernels(
+    point: Annotated[
+        str,
+        typer.Argument(
+            help="The problem that support and spaces are told for: a grid point or a signature."
+        ),
+    ] = EXAMPLE,
+    op: options.Ops = None,
+    kernel: options.Kernels = None,
+    direction: options.Directions = None,
+    device: options.DeviceName = None,
+    json: options.Json = False,
+) -> None:
+    """List the kernels: what each can do here, or why it cannot.
+
+    Example: attn-tune kernels gpt-oss-20b.local/4x4k --device sm_90
+    """
+    import pandas as pd
+
+    target = choose.device(device)
+    asked = choose.signature(point)
+    specs = choose.kernels(kernel, op)
+    rows = [_other(spec, asked.op) for spec in specs if spec.op != asked.op]
+    if own := [spec for spec in specs if spec.op == asked.op]:
+        from attn_tune.runtime.environments import current_environment
+        from attn_tune.tuner.plan import make_plan
+
+        made = make_plan(
+            [asked],
+            kernels=own,
+            device=target,
+            environment=current_environment(),
+            directions=choose.directions(direction),
+        )
+        rows = [_row(k, c.case.direction) for c in made.cases for k in c.kernels] + rows
+    sink.emit_formatted(
+        pd.DataFrame(rows),
+        options.table_or_json(json),
+        title=f"{choose.brief(asked.name)} on {target}",
+        key="kernels",
+    )
+
+
+def _row(plan: "KernelPlan", direction: str) -> dict[str, object]:
+    row: dict[str, object] = {
+        "kernel": plan.kernel.id,
+        "backend": plan.kernel.backend,
+        "direction": direction,
+        "supported": plan.runnable,
+    }
+    if not plan.runnable:
+        return row | {"configs": "", "remark": plan.pruned[0].reason}
+    refused = Counter(trial.part for trial in plan.pruned)
+    sizes = []
+    for part in plan.parts:
+        text = str(len(part.candidates))
+        if refused[part.part]:
+            text += f" of {len(part.candidates) + refused[part.part]}"
+        sizes.append(f"{part.part}: {text}" if part.part else text)
+    return row | {"configs": ", ".join(sizes), "remark": plan.kernel.summary}
+
+
+def _other(spec: "KernelSpec", op: str) -> dict[str, object]:
+    return {
+        "kernel": spec.id,
+        "backend": spec.backend,
+        "direction": "",
+        "supported": False,
+        "configs": "",
+        "remark": f"not of {op}; ask with a point of {spec.op}",
+    }

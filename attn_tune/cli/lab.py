@@ -1,0 +1,148 @@
+"""Where tuner and database meet: a sweep whose trials are stored as they come."""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attn_tune.schema import Decision, Device, Environment, StorageError, Trial
+
+if TYPE_CHECKING:
+    from attn_tune.db import Database
+    from attn_tune.kernels.spec import KernelSpec
+    from attn_tune.tuner import Event, GridPoint, Plan
+    from attn_tune.tuner.executor import Executor
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRequest:
+    """What to sweep, and where to keep it. ``budget_s`` is wall time; None is no limit."""
+
+    points: "Sequence[GridPoint]"
+    kernels: "Sequence[KernelSpec]"
+    directions: Sequence[str]
+    database: Path
+    max_trials: int | None = None
+    budget_s: float | None = None
+    resume: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOutcome:
+    """How a sweep ended: ``"finished"``, ``"budget"`` or ``"stopped"``, and what is now known of its cases."""
+
+    ending: str
+    plan: "Plan"
+    device: Device
+    run_id: int
+    decisions: tuple[Decision, ...]
+    trials: int = 0
+    without: tuple[str, ...] = field(default=())
+
+
+@contextlib.contextmanager
+def open_lab(path: Path, *, create: bool = False) -> "Iterator[Database]":
+    """The database at ``path``, to be written when ``create``, else only read."""
+    from attn_tune.db import Database
+
+    if create:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot make the folder of {path}: {error.strerror}") from None
+    with Database.open(path, create=create, read_only=not create) as database:
+        yield database
+
+
+def plan_sweep(
+    request: SweepRequest,
+    device: Device,
+    environment: Environment,
+    database: "Database | None",
+) -> "Plan":
+    """The plan of ``request``; with a database and ``resume``, without what it already holds."""
+    from attn_tune.tuner import make_plan
+
+    known = database if request.resume else None
+    return make_plan(
+        request.points,
+        kernels=request.kernels,
+        device=device,
+        environment=environment,
+        directions=request.directions,
+        max_candidates=request.max_trials,
+        measured=lambda kernel, direction, signature, env: (
+            known.measured(kernel, direction, signature, device, env) if known else {}
+        ),
+        history=lambda kernel, direction, signature, env: (
+            known.trials(kernel=kernel, direction=direction, signature=signature, device=device)
+            if known
+            else ()
+        ),
+    )
+
+
+def run_sweep(
+    request: SweepRequest,
+    executor: "Executor",
+    *,
+    watch: "Callable[[Event], None]",
+    stop: threading.Event,
+) -> SweepOutcome:
+    """Runs ``request`` on ``executor``; every trial is durable before the next one starts."""
+    from attn_tune.tuner import ProgressKind, sweep
+
+    identity = executor.identify()
+    with open_lab(request.database, create=True) as database:
+        plan = plan_sweep(request, identity.device, identity.environment, database)
+        run_id = database.begin_run(
+            device=identity.device, environment=identity.environment, argv=sys.argv
+        )
+        ending, trials, reason = "failed", 0, "finished"
+        try:
+            for event in sweep(plan, executor, budget_s=request.budget_s, stop=stop):
+                if isinstance(event, Trial):
+                    database.record(run_id, event)
+                    trials += 1
+                else:
+                    database.heartbeat(run_id)
+                    if event.kind is ProgressKind.CASE_FINISHED and event.case:
+                        # Decided at once, so that a killed sweep leaves nothing finished undecided.
+                        database.rebuild_decisions(signatures=[event.case.signature])
+                    if event.kind is ProgressKind.SWEEP_FINISHED:
+                        reason = event.reason
+                watch(event)
+            ending = "interrupted" if reason == "stopped" else "finished"
+        except KeyboardInterrupt:
+            ending = "interrupted"
+            raise
+        finally:
+            database.end_run(run_id, ending)
+        decisions = tuple(_decide(database, plan))
+    decided = {(d.signature, d.direction) for d in decisions}
+    without = tuple(
+        c.case.label for c in plan.cases if (c.case.signature, c.case.direction) not in decided
+    )
+    return SweepOutcome(
+        ending=reason,
+        plan=plan,
+        device=identity.device,
+        run_id=run_id,
+        decisions=decisions,
+        trials=trials,
+        without=without,
+    )
+
+
+def _decide(database: "Database", plan: "Plan") -> Iterator[Decision]:
+    database.rebuild_decisions(signatures=list({c.case.signature for c in plan.cases}))
+    for planned in plan.cases:
+        yield from database.decisions(
+            op=planned.case.signature.op,
+            direction=planned.case.direction,
+            signature=planned.case.signature,
+            device=plan.device,
+        )

@@ -1,0 +1,134 @@
+"""Options that several commands share, declared once."""
+
+import enum
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attn_tune.schema import UsageError
+
+DB_VARIABLE = "ATTN_TUNE_DB"
+
+
+class Direction(enum.StrEnum):
+    """Choices of ``--direction``."""
+
+    FWD = "fwd"
+    BWD = "bwd"
+
+
+class Format(enum.StrEnum):
+    """Choices of ``--format``."""
+
+    TABLE = "table"
+    CSV = "csv"
+    MARKDOWN = "markdown"
+    JSON = "json"
+
+
+def data_directory() -> Path:
+    """``attn-tune`` in the user's data directory (XDG)."""
+    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(home) / "attn-tune"
+
+
+def default_database() -> Path:
+    """Where ``--db`` points without being given."""
+    return data_directory() / "lab.db"
+
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|)")
+
+
+def seconds(text: str) -> float:
+    """Reads a duration: ``90``, ``90s``, ``10m``, ``1.5h``.
+
+    Raises:
+      UsageError: the text has another form.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"duration {text!r} must be a number with s, m or h, as in 10m")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, and nothing else there.")]
+Database = Annotated[
+    Path,
+    typer.Option(
+        "--db",
+        envvar=DB_VARIABLE,
+        help="The lab database. Default: attn-tune/lab.db in the user's data directory.",
+        default_factory=default_database,
+        show_default=False,
+        metavar="PATH",
+    ),
+]
+Grids = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--grid",
+        "-g",
+        metavar="GRID",
+        help="A preset (see 'attn-tune grids'), a TOML file or the text of one signature. Repeatable.",
+    ),
+]
+Lengths = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--lengths",
+        metavar="LENGTHS",
+        help="Which lengths of the grids: 4k, 4x4k, a group such as prefill, or all. Commas; repeatable.",
+    ),
+]
+Points = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--point",
+        metavar="FILTER",
+        help="Only points whose name contains this, or matches it as a shell pattern. Repeatable.",
+    ),
+]
+Ops = Annotated[
+    list[str] | None, typer.Option("--op", metavar="OP", help="Only this op. Repeatable.")
+]
+Kernels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kernel", "-k", metavar="KERNEL", help="Only this kernel: NAME or OP/NAME. Repeatable."
+    ),
+]
+Directions = Annotated[
+    list[Direction] | None,
+    typer.Option(
+        "--direction",
+        "-d",
+        metavar="fwd|bwd",
+        help="Only this direction. Repeatable. Default: both.",
+    ),
+]
+DeviceName = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="DEVICE",
+        help="Another device than this machine's: a variant (nvidia-h200) or an architecture (sm_90).",
+    ),
+]
+MaxTrials = Annotated[
+    int | None,
+    typer.Option(
+        "--max-trials",
+        min=1,
+        metavar="N",
+        help="At most so many configs of each kernel and part, the untuned one among them.",
+    ),
+]
+
+
+def table_or_json(json: bool) -> Format:
+    """The format of a command that has no other."""
+    return Format.JSON if json else Format.TABLE

@@ -1,0 +1,99 @@
+"""``attn-tune plan``."""
+
+from typing import TYPE_CHECKING
+
+from attn_tune.cli import choose, options, sink
+from attn_tune.cli.lab import SweepRequest, open_lab, plan_sweep
+from attn_tune.schema import NoDataError
+
+if TYPE_CHECKING:
+    from attn_tune.tuner import Plan
+
+# What one config costs on a GPU host, compile and validation included; it only has to be of the right order.
+SECONDS_PER_CONFIG = 2.0
+
+
+def plan(
+    db: options.Database,
+    grid: options.Grids = None,
+    lengths: options.Lengths = None,
+    point: options.Points = None,
+    op: options.Ops = None,
+    kernel: options.Kernels = None,
+    direction: options.Directions = None,
+    max_trials: options.MaxTrials = None,
+    device: options.DeviceName = None,
+    json: options.Json = False,
+) -> None:
+    """Show what a sweep would do, without doing it.
+
+    Example: attn-tune plan --grid gemma3-27b --lengths 4k --device nvidia-h200
+    """
+    request = SweepRequest(
+        points=choose.points(grid, lengths, point, op),
+        kernels=choose.kernels(kernel, op),
+        directions=choose.directions(direction),
+        database=db,
+        max_trials=max_trials,
+    )
+    show_plan(request, device=device, json=json)
+
+
+def show_plan(request: SweepRequest, *, device: str | None, json: bool) -> None:
+    """Prints the plan of ``request`` on ``device`` (None: this machine's)."""
+    import pandas as pd
+
+    made = _plan(request, device)
+    rows = [
+        {
+            "point": choose.brief("+".join(planned.case.names)),
+            "direction": planned.case.direction,
+            "kernel": kernel.kernel.id,
+            "to try": kernel.todo,
+            "tried": sum(part.done for part in kernel.parts),
+            "refused": len(kernel.pruned) if kernel.runnable else 0,
+            "remark": _remark(kernel),
+        }
+        for planned in made.cases
+        for kernel in planned.kernels
+    ]
+    counts = made.counts
+    seconds = made.estimate_s(SECONDS_PER_CONFIG)
+    if json:
+        totals = {
+            "cases": counts.cases,
+            "to_try": counts.todo,
+            "tried": counts.done,
+            "refused": counts.pruned,
+            "unsupported_kernels": counts.unsupported_kernels,
+            "estimate_s": round(seconds),
+        }
+        rows = [{key.replace(" ", "_"): value for key, value in row.items()} for row in rows]
+        sink.emit_json({"device": made.device.identity, "totals": totals, "kernels": rows})
+        return
+    from attn_tune.cli.progress import clock
+
+    sink.emit_frame(pd.DataFrame(rows), title=f"Plan on {made.device}")
+    print(
+        f"{counts.cases} cases, {counts.todo} configs to try, {counts.done} tried before, "
+        f"{counts.pruned} refused beforehand; about {clock(seconds)} at {SECONDS_PER_CONFIG:g} s a config"
+    )
+
+
+def _plan(request: SweepRequest, device: str | None) -> "Plan":
+    from attn_tune.runtime.environments import current_environment
+
+    target, environment = choose.device(device), current_environment()
+    try:
+        with open_lab(request.database) as database:
+            return plan_sweep(request, target, environment, database)
+    except NoDataError:
+        if request.database.exists():
+            raise
+        return plan_sweep(request, target, environment, None)
+
+
+def _remark(kernel) -> str:
+    if not kernel.runnable:
+        return kernel.pruned[0].reason if kernel.pruned else "refused in an earlier run"
+    return "" if kernel.todo or kernel.finals else "finished"

@@ -1,0 +1,156 @@
+"""What a running sweep shows, on stderr: a bar on a terminal, a line now and then elsewhere."""
+
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from attn_tune.schema import Stage, Status, Trial
+from attn_tune.schema.trial import WHOLE
+
+if TYPE_CHECKING:
+    from attn_tune.tuner import Event, Progress
+
+LINE_EVERY_S = 10.0
+
+
+@dataclass
+class Tally:
+    """Counts of a sweep so far. ``best`` is the fastest whole right config of the case at hand."""
+
+    statuses: Counter[Status] = field(default_factory=Counter)
+    done: int = 0
+    total: int = 0
+    label: str = ""
+    best: str = ""
+    best_ns: float | None = None
+    started: float = field(default_factory=time.monotonic)
+
+    def add(self, event: "Event") -> None:
+        """Takes in one event."""
+        if isinstance(event, Trial):
+            self._trial(event)
+        else:
+            self._progress(event)
+
+    def _trial(self, trial: Trial) -> None:
+        self.statuses[trial.status] += 1
+        if trial.stage is Stage.SEARCH:
+            self.done = min(self.done + 1, self.total) if self.total else self.done
+        if trial.measurement is None or trial.part != WHOLE:
+            return
+        median = trial.measurement.median_ns
+        if self.best_ns is None or median < self.best_ns:
+            self.best_ns, self.best = median, trial.kernel.rpartition("/")[2]
+
+    def _progress(self, event: "Progress") -> None:
+        from attn_tune.tuner import ProgressKind
+
+        self.done, self.total = event.done, event.total
+        if event.kind is ProgressKind.CASE_STARTED and event.case is not None:
+            self.label, self.best, self.best_ns = _short(event.case), "", None
+
+    @property
+    def failed(self) -> int:
+        """Configs that ran or compiled and went wrong; what was refused beforehand does not count."""
+        return sum(self.statuses.values()) - self.statuses[Status.OK] - self.refused
+
+    @property
+    def refused(self) -> int:
+        """Configs and kernels that were refused before compiling."""
+        return self.statuses[Status.UNSUPPORTED]
+
+    def text(self) -> str:
+        """``37/120  1.4 configs/s  eta 1m00s  35 ok  2 failed  best 48.3 us (xla)``"""
+        words = [f"{self.done}/{self.total}"]
+        elapsed = time.monotonic() - self.started
+        if self.done and elapsed > 0:
+            rate = self.done / elapsed
+            words.append(f"{rate:.2g} configs/s")
+            words.append(f"eta {clock(max(0, self.total - self.done) / rate)}")
+        words += [f"{self.statuses[Status.OK]} ok", f"{self.failed} failed"]
+        if self.best_ns is not None:
+            from attn_tune.reports.tables import duration
+
+            words.append(f"best {duration(self.best_ns)} ({self.best})")
+        return "  ".join(words)
+
+
+def _short(case: Any) -> str:
+    first, *more = case.names or (case.signature.text,)
+    return f"{first} (+{len(more)}) {case.direction}" if more else f"{first} {case.direction}"
+
+
+def clock(seconds: float) -> str:
+    """``42s``, ``3m05s``, ``2h10m``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+class LineWatch:
+    """Plain lines: one at the start of each case, and one every so often."""
+
+    def __init__(self, tally: Tally):
+        self.tally = tally
+        self._last = 0.0
+        self._label = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        return None
+
+    def show(self) -> None:
+        """Prints a line if one is due."""
+        now = time.monotonic()
+        if self.tally.label != self._label or now - self._last >= LINE_EVERY_S:
+            self._label, self._last = self.tally.label, now
+            print(f"{self.tally.label}: {self.tally.text()}", file=sys.stderr, flush=True)
+
+
+class BarWatch:
+    """A live bar; ``note`` lines scroll above it."""
+
+    def __init__(self, tally: Tally):
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+        self.tally = tally
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[text]}", markup=False),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._bar.add_task("starting", total=None, text="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._bar.stop()
+
+    def show(self) -> None:
+        """Redraws the bar."""
+        tally = self.tally
+        self._bar.update(
+            self._task,
+            description=tally.label or "starting",
+            completed=tally.done,
+            total=tally.total or None,
+            text=tally.text(),
+        )
+
+
+def watcher(tally: Tally) -> LineWatch | BarWatch:
+    """A bar where stderr is a terminal, lines elsewhere."""
+    return BarWatch(tally) if sys.stderr.isatty() else LineWatch(tally)

@@ -1,0 +1,53 @@
+"""Where answers go: results to stdout, everything else to stderr."""
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from attn_tune.cli.options import Format
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# A table that goes to a file or a pipe is as wide as it needs to be.
+UNLIMITED = 10_000
+
+
+def emit_json(data: Mapping[str, Any]) -> None:
+    """One JSON object on stdout."""
+    print(json.dumps(data, indent=2, allow_nan=False, default=str))
+
+
+def emit_frame(frame: "pd.DataFrame", *, title: str | None = None) -> None:
+    """A table on stdout, folded to the terminal if there is one."""
+    from rich.console import Console
+
+    from attn_tune.reports import tables
+
+    if sys.stdout.isatty():
+        Console().print(tables.to_rich(frame, title=title))
+    else:
+        print(tables.to_text(frame, title=title, width=UNLIMITED), end="")
+
+
+def emit_formatted(
+    frame: "pd.DataFrame", fmt: Format, *, title: str | None = None, key: str = "rows"
+) -> None:
+    """A frame on stdout in the format asked for."""
+    from attn_tune.reports import tables
+
+    match fmt:
+        case Format.JSON:
+            emit_json({key: tables.to_records(frame)})
+        case Format.CSV:
+            print(tables.to_csv(frame), end="")
+        case Format.MARKDOWN:
+            print(tables.to_markdown(frame), end="")
+        case Format.TABLE:
+            emit_frame(frame, title=title)
+
+
+def note(text: str) -> None:
+    """A remark for people, on stderr."""
+    print(text, file=sys.stderr)

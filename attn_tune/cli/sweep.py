@@ -1,0 +1,158 @@
+"""``attn-tune sweep``."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attn_tune.cli import choose, options, sink
+from attn_tune.cli.exit_codes import FAILED, INTERRUPTED
+from attn_tune.cli.lab import SweepOutcome, SweepRequest, run_sweep
+from attn_tune.cli.plan import show_plan
+
+if TYPE_CHECKING:
+    from attn_tune.tuner import Event
+
+
+def sweep(
+    db: options.Database,
+    grid: options.Grids = None,
+    lengths: options.Lengths = None,
+    point: options.Points = None,
+    op: options.Ops = None,
+    kernel: options.Kernels = None,
+    direction: options.Directions = None,
+    max_trials: options.MaxTrials = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Stop after so much time: 90s, 10m, 2h. Default: none."),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume/--no-resume",
+            help="Skip what the database holds from an equal device and environment.",
+        ),
+    ] = True,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the plan, as 'attn-tune plan' does.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Compile, prove and time candidates, and store every trial.
+
+    Ctrl-C stops cleanly: only the config at hand is lost, and the same command goes on from there.
+
+    Example: attn-tune sweep --grid llama3-8b --lengths 4k --budget 20m
+    """
+    request = SweepRequest(
+        points=choose.points(grid, lengths, point, op),
+        kernels=choose.kernels(kernel, op),
+        directions=choose.directions(direction),
+        database=db,
+        max_trials=max_trials,
+        budget_s=options.seconds(budget) if budget else None,
+        resume=resume,
+    )
+    if dry_run:
+        show_plan(request, device=None, json=json)
+        return
+    outcome = _run(request)
+    _show(outcome, db, json)
+    if outcome.ending == "stopped":
+        raise typer.Exit(INTERRUPTED)
+    if outcome.without and outcome.ending == "finished":
+        raise typer.Exit(FAILED)
+
+
+def _run(request: SweepRequest) -> SweepOutcome:
+    from attn_tune.cli.progress import Tally, watcher
+    from attn_tune.tuner.executor import IsolatedExecutor
+
+    tally = Tally()
+    stop = threading.Event()
+    with (
+        _stopping(stop),
+        IsolatedExecutor(interrupt=stop.is_set) as executor,
+        watcher(tally) as view,
+    ):
+
+        def watch(event: "Event") -> None:
+            tally.add(event)
+            view.show()
+
+        return run_sweep(request, executor, watch=watch, stop=stop)
+
+
+@contextlib.contextmanager
+def _stopping(stop: threading.Event) -> Iterator[None]:
+    """Ctrl-C or a termination signal asks for a clean stop; a second Ctrl-C does not ask."""
+
+    def ask(number: int, frame: object) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if not stop.is_set():
+            sink.note("stopping; what was measured is stored")
+        stop.set()
+
+    before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _show(outcome: SweepOutcome, db: Path, json: bool) -> None:
+    from attn_tune.cli.lab import open_lab
+    from attn_tune.reports import frames, tables
+
+    names = {
+        c.case.signature.text: choose.brief("+".join(c.case.names)) for c in outcome.plan.cases
+    }
+    winners = frames.summary([d for d in outcome.decisions if d.rank == 0], names)
+    with open_lab(db) as database:
+        counts = frames.status_counts(database.frame("trials", run=outcome.run_id))
+    counts_done = outcome.plan.counts.done
+    if json:
+        sink.emit_json(
+            {
+                "ending": outcome.ending,
+                "database": str(db),
+                "run": outcome.run_id,
+                "device": outcome.device.identity,
+                "trials": outcome.trials,
+                "tried_before": counts_done,
+                "decisions": tables.to_records(winners),
+                "statuses": tables.to_records(counts),
+                "without_valid_config": list(outcome.without),
+            }
+        )
+    else:
+        columns = ["rank", "signature", "device", "trials", "samples"]
+        sink.emit_frame(winners.drop(columns=columns), title=f"Winners on {outcome.device}")
+        if not counts.empty:
+            sink.emit_frame(counts, title="Trials of this run")
+        for line in _next_steps(outcome, db, counts_done):
+            print(line)
+    for label in outcome.without:
+        sink.note(f"no valid config: {label}")
+
+
+def _next_steps(outcome: SweepOutcome, db: Path, done: int) -> Iterator[str]:
+    if outcome.ending == "stopped":
+        yield "Stopped. Everything measured is stored; the same command goes on from here."
+    elif outcome.ending == "budget":
+        yield "The time is spent. Everything measured is stored; the same command goes on from here."
+    elif not outcome.trials:
+        yield f"Nothing was left to do: {done} configs were tried before in an equal environment."
+    if outcome.decisions:
+        text = outcome.decisions[0].signature.text
+        yield "Next:"
+        yield f"  attn-tune report --db {db}"
+        yield f"  attn-tune best {text!r} --db {db}"
+        yield f"  attn-tune export my-pack --db {db}"

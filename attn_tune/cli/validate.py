@@ -1,0 +1,164 @@
+"""``attn-tune validate``."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attn_tune.cli import choose, options, sink
+from attn_tune.cli.exit_codes import FAILED
+from attn_tune.schema import Status, UsageError, config_to_dict
+
+if TYPE_CHECKING:
+    from attn_tune.kernels.spec import KernelSpec, Op
+    from attn_tune.schema import Device, Signature
+    from attn_tune.tuner.executor import Executor
+
+
+def validate(
+    op: options.Ops = None,
+    kernel: options.Kernels = None,
+    direction: options.Directions = None,
+    feature: Annotated[
+        list[str] | None,
+        typer.Option("--feature", metavar="FILTER", help="Only features whose name contains this."),
+    ] = None,
+    grid: options.Grids = None,
+    lengths: options.Lengths = None,
+    point: options.Points = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help="This config instead of the untuned one; one kernel, one direction.",
+        ),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Check outputs and every gradient against the reference.
+
+    Without --grid, each op's small feature problems are used. Nothing is stored.
+
+    Example: attn-tune validate --kernel xla --feature sinks
+    """
+    import pandas as pd
+
+    from attn_tune.tuner.executor import IsolatedExecutor
+
+    specs = choose.kernels(kernel, op)
+    ways = choose.directions(direction)
+    given = _config(config, specs, ways)
+    problems = {
+        name: _problems(name, feature, grid, lengths, point)
+        for name in sorted({spec.op for spec in specs})
+    }
+    rows = []
+    with IsolatedExecutor() as executor:
+        device = executor.identify().device
+        for spec in specs:
+            for label, signature in problems[spec.op].items():
+                for way in ways:
+                    sink.note(f"{spec.id} {way} {label}")
+                    rows.append(
+                        {"kernel": spec.id, "direction": way, "problem": label}
+                        | _check(executor, device, spec, way, signature, given)
+                    )
+    if not rows:
+        raise UsageError("no problem to validate; loosen --feature, or choose shapes with --grid")
+    frame = pd.DataFrame(rows)
+    wrong = frame[~frame["status"].isin([Status.OK, Status.UNSUPPORTED])]
+    sink.emit_formatted(
+        frame, options.table_or_json(json), title=f"Validation on {device}", key="validations"
+    )
+    counts = ", ".join(f"{n} {status}" for status, n in frame["status"].value_counts().items())
+    sink.note(f"{len(frame)} checks: {counts}")
+    if len(wrong):
+        raise typer.Exit(FAILED)
+
+
+def _problems(
+    op_name: str,
+    feature: list[str] | None,
+    grid: list[str] | None,
+    lengths: list[str] | None,
+    point: list[str] | None,
+) -> "dict[str, Signature]":
+    from attn_tune.kernels.registry import get_op
+
+    if grid:
+        return {
+            choose.brief(p.name): p.signature
+            for p in choose.points(grid, lengths, point, [op_name])
+        }
+    op = get_op(op_name)
+    return {
+        name: op.to_signature(problem)
+        for name, problem in _features(op).items()
+        if not feature or any(word in name for word in choose.words(feature))
+    }
+
+
+def _features(op: "Op") -> Mapping[str, Any]:
+    """The op's feature problems, which live beside its battery; none, said aloud, for an op without."""
+    import importlib
+
+    module = importlib.import_module(op.battery.partition(":")[0]) if op.battery else None
+    make = getattr(module, "feature_problems", None)
+    if make is None:
+        sink.note(f"{op.name} has no feature problems; validate it with --grid")
+        return {}
+    return make()
+
+
+def _config(
+    text: str | None, specs: "tuple[KernelSpec, ...]", ways: tuple[str, ...]
+) -> Mapping[str, Any] | None:
+    if text is None:
+        return None
+    import json
+
+    from attn_tune.schema import config_from_dict
+
+    if len(specs) != 1 or len(ways) != 1:
+        raise UsageError("--config needs exactly one --kernel and one --direction")
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--config is not JSON: {error}") from None
+    return config_to_dict(config_from_dict(specs[0].searches[ways[0]].config, data))
+
+
+def _check(
+    executor: "Executor",
+    device: "Device",
+    spec: "KernelSpec",
+    direction: str,
+    signature: "Signature",
+    given: Mapping[str, Any] | None,
+) -> dict[str, object]:
+    from attn_tune.kernels.registry import get_op
+    from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Run
+
+    problem = get_op(spec.op).from_signature(signature)
+    refused: dict[str, object] = {
+        "status": str(Status.UNSUPPORTED),
+        "output": None,
+        "worst_error": None,
+    }
+    search = spec.searches.get(direction)
+    if search is None:
+        return refused | {"reason": f"does not implement {direction}"}
+    if reason := spec.unsupported(problem, direction, device):
+        return refused | {"reason": reason}
+    config = given or config_to_dict(search.heuristic(problem, device))
+    ref = ConfigRef(kernel=spec.id, signature=signature, direction=direction, config=config)
+    # One sample: what counts here is the comparison before it.
+    once = MeasurePolicy(warmup=0, samples=1, min_samples=1, flush_l2=False)
+    outcome = executor.run(Run(ref=ref, device=device, seeds=(0,), policy=once))
+    worst = max(outcome.errors, key=lambda e: e.ratio, default=None)
+    return {
+        "status": str(outcome.status),
+        "output": worst.output if worst else None,
+        "worst_error": worst.ratio if worst else None,
+        "reason": outcome.reason.strip().split("\n")[0],
+    }

@@ -1,0 +1,161 @@
+"""The rows that trials refer to: devices, environments, kernels, signatures, configs, protocols, texts.
+
+Each is written once and found again by what it says; a trial then costs one row.
+"""
+
+import functools
+import sqlite3
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from attn_tune.db import queries
+from attn_tune.schema import (
+    Device,
+    Environment,
+    Protocol,
+    Signature,
+    UsageError,
+    canonical_json,
+    config_to_json,
+    digest_text,
+)
+
+
+class Catalog:
+    """Finds or adds rows inside the caller's transaction, and reads them back as the schema's types.
+
+    Ids are remembered. Call ``forget`` after a rollback: it may have taken new rows away.
+    """
+
+    def __init__(self, connection: sqlite3.Connection):
+        self._connection = connection
+        self._ids: dict[tuple, int] = {}
+        # Rows never change, so what was read once stays true.
+        self.device = functools.cache(self._get_device)
+        self.environment = functools.cache(self._get_environment)
+        self.signature = functools.cache(self._get_signature)
+
+    def forget(self) -> None:
+        """Drops the remembered ids."""
+        self._ids.clear()
+
+    def device_id(self, device: Device) -> int:
+        """The id of the device's identity; its evidence is apart."""
+        return self._id(("device", device.digest), self._add_device, device)
+
+    def evidence_id(self, device: Device) -> int:
+        """The id of what is recorded about the device but does not identify it."""
+        body = canonical_json([list(pair) for pair in device.evidence])
+        return self._simple(
+            queries.FIND_EVIDENCE, queries.ADD_EVIDENCE, (digest_text(body),), (body,)
+        )
+
+    def environment_id(self, environment: Environment) -> int:
+        """The id of an environment."""
+        return self._id(("environment", environment.digest), self._add_environment, environment)
+
+    def kernel_id(self, kernel: str) -> int:
+        """The id of the kernel called ``"op/name"``.
+
+        Raises:
+          UsageError: the name has another form.
+        """
+        op, _, name = kernel.partition("/")
+        if not op or not name:
+            raise UsageError(f"a kernel is called op/name, not {kernel!r}")
+        return self._simple(queries.FIND_KERNEL, queries.ADD_KERNEL, (op, name))
+
+    def signature_id(self, signature: Signature) -> int:
+        """The id of a signature; its fields become rows that SQL can read."""
+        return self._id(("signature", signature), self._add_signature, signature)
+
+    def config_id(self, kernel: str, direction: str, part: str, config: Mapping[str, Any]) -> int:
+        """The id of a config of one part of one direction of a kernel."""
+        body = config_to_json(config)
+        key = (self.kernel_id(kernel), direction, part, digest_text(body))
+        return self._simple(queries.FIND_CONFIG, queries.ADD_CONFIG, key, (body,))
+
+    def protocol_id(self, protocol: Protocol) -> int:
+        """The id of a measurement protocol."""
+        key = (
+            protocol.timer,
+            protocol.warmup,
+            int(protocol.flush_l2),
+            protocol.calls_per_sample,
+            int(protocol.interleaved),
+        )
+        return self._simple(queries.FIND_PROTOCOL, queries.ADD_PROTOCOL, key)
+
+    def text_id(self, text: str) -> int | None:
+        """The id of a long text, None for an empty one."""
+        if not text:
+            return None
+        return self._simple(queries.FIND_TEXT, queries.ADD_TEXT, (digest_text(text),), (text,))
+
+    def _id(self, key: tuple, add: Callable[[Any], int], value: Any) -> int:
+        if key not in self._ids:
+            self._ids[key] = add(value)
+        return self._ids[key]
+
+    def _simple(self, find: str, add: str, key: tuple, rest: tuple = ()) -> int:
+        if (find, key) not in self._ids:
+            row = self._connection.execute(find, key).fetchone()
+            self._ids[find, key] = row[0] if row else self._insert(add, (*key, *rest))
+        return self._ids[find, key]
+
+    def _insert(self, sql: str, values: tuple | dict[str, Any]) -> int:
+        row_id = self._connection.execute(sql, values).lastrowid
+        assert row_id is not None
+        return row_id
+
+    def _add_device(self, device: Device) -> int:
+        row = self._connection.execute(queries.FIND_DEVICE, (device.digest,)).fetchone()
+        if row:
+            return row[0]
+        return self._insert(queries.ADD_DEVICE, {"digest": device.digest, **device.identity})
+
+    def _add_environment(self, environment: Environment) -> int:
+        row = self._connection.execute(queries.FIND_ENVIRONMENT, (environment.digest,)).fetchone()
+        if row:
+            return row[0]
+        values = {"digest": environment.digest, **asdict(environment)}
+        return self._insert(queries.ADD_ENVIRONMENT, values)
+
+    def _add_signature(self, signature: Signature) -> int:
+        row = self._connection.execute(queries.FIND_SIGNATURE, (signature.digest,)).fetchone()
+        if row:
+            return row[0]
+        head = (signature.digest, signature.op, signature.version, signature.text)
+        signature_id = self._insert(queries.ADD_SIGNATURE, head)
+        for position, (name, value) in enumerate(signature.items):
+            as_int = value if isinstance(value, int) else None
+            as_text = value if isinstance(value, str) else None
+            self._connection.execute(
+                queries.ADD_SIGNATURE_FIELD, (signature_id, position, name, as_int, as_text)
+            )
+        return signature_id
+
+    def _get_device(self, device_id: int, evidence_id: int | None = None) -> Device:
+        import json
+
+        row = dict(self._connection.execute(queries.GET_DEVICE, (device_id,)).fetchone())
+        del row["id"], row["digest"]
+        if evidence_id is None:
+            return Device(**row)
+        body = self._connection.execute(queries.GET_EVIDENCE, (evidence_id,)).fetchone()[0]
+        return Device(**row, evidence=tuple((name, value) for name, value in json.loads(body)))
+
+    def _get_environment(self, environment_id: int) -> Environment:
+        row = dict(self._connection.execute(queries.GET_ENVIRONMENT, (environment_id,)).fetchone())
+        del row["id"], row["digest"]
+        return Environment(**row)
+
+    def _get_signature(self, signature_id: int) -> Signature:
+        head = self._connection.execute(queries.GET_SIGNATURE, (signature_id,)).fetchone()
+        fields = self._connection.execute(queries.GET_SIGNATURE_FIELDS, (signature_id,))
+        items = tuple(
+            (row["name"], row["text_value"] if row["int_value"] is None else row["int_value"])
+            for row in fields
+        )
+        return Signature(head["op"], head["version"], items)

@@ -1,0 +1,233 @@
+"""Opening the SQLite file: what is refused before SQLite may touch it, and how a connection is set up."""
+
+import contextlib
+import json
+import os
+import secrets
+import sqlite3
+import struct
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+from attn_tune.db.filesystem import is_network
+from attn_tune.db.migrations import APPLICATION_ID, SCHEMA_VERSION, migrations
+from attn_tune.schema import IntegrityError, NoDataError, StorageError
+
+BUSY_TIMEOUT_S = 30.0
+OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
+
+_MAGIC = b"SQLite format 3\0"
+_HEADER_BYTES = 100
+
+
+def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
+    """A connection to the lab database at ``path``, migrated to this version's schema.
+
+    A new database is built aside and linked into place, so that no other process ever sees half of one.
+
+    Raises:
+      NoDataError: nothing is there, and ``create`` is off.
+      IntegrityError: the file is no database, another application's, damaged, or from a newer attn-tune. Nothing
+        was written.
+      StorageError: the file or its folder cannot be opened, or is locked by others for too long.
+    """
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        raise StorageError(f"SQLite {sqlite3.sqlite_version} is too old; 3.37 or newer is needed")
+    with storage_errors(path):
+        if path.is_dir():
+            raise StorageError(f"{path} is a folder, not a database")
+        if not path.exists() or (create and not read_only and path.stat().st_size == 0):
+            if read_only or not create:
+                raise NoDataError(f"there is no database at {path}; a sweep makes one")
+            _create(path)
+        check_header(path)
+        return _open_read_only(path) if read_only else _open_writable(path)
+
+
+def check_header(path: Path) -> None:
+    """Reads the first 100 bytes and refuses what is not ours.
+
+    Raises:
+      IntegrityError: not a lab database this version can use.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
+        raise IntegrityError(f"{path} is not a SQLite database ({size} bytes)")
+    (page_size,) = struct.unpack(">H", header[16:18])
+    (change_counter, pages) = struct.unpack(">II", header[24:32])
+    (version, application) = struct.unpack(">I4xI", header[60:72])
+    (valid_for,) = struct.unpack(">I", header[92:96])
+    if application != APPLICATION_ID:
+        raise IntegrityError(f"{path} is another application's database (id {application:#x})")
+    _check_version(path, version)
+    page_size = 65536 if page_size == 1 else page_size
+    # While a journal is pending the file may rightly be short: SQLite completes it on opening.
+    pending = any(_size(path, suffix) for suffix in ("-wal", "-journal"))
+    if valid_for == change_counter and size < page_size * pages and not pending:
+        raise IntegrityError(
+            f"{path} is truncated: {size} bytes of {page_size * pages}; restore it from a copy"
+        )
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turns SQLite's and the system's errors about the file itself into attn-tune's."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise StorageError(
+                f"{path} stayed locked by another process for {BUSY_TIMEOUT_S:.0f} s: {error}"
+            ) from error
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise IntegrityError(f"{path} is damaged: {error}; restore it from a copy") from error
+        if code in (
+            sqlite3.SQLITE_READONLY,
+            sqlite3.SQLITE_IOERR,
+            sqlite3.SQLITE_FULL,
+            sqlite3.SQLITE_CANTOPEN,
+            sqlite3.SQLITE_PERM,
+        ):
+            raise StorageError(f"{path} cannot be used: {error}") from error
+        if str(error).startswith("no such "):  # the version says that the schema has it
+            raise IntegrityError(f"{path} is damaged: {error}; restore it from a copy") from error
+        if "Could not decode" in str(error):  # comes from Python, and so without a code
+            raise IntegrityError(f"{path} is damaged: a text is not UTF-8") from error
+        raise
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise IntegrityError(f"{path} is damaged: it holds text that cannot be read") from error
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(f"{path} cannot be used: {error}") from error
+
+
+@contextlib.contextmanager
+def immediate(connection: sqlite3.Connection) -> Iterator[None]:
+    """One write transaction. It takes the write lock at once: a deferred one that reads first and then writes fails
+    with SQLITE_BUSY at once, whatever the timeout, when another writer got in between.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _check_version(path: Path, version: int) -> None:
+    if version > SCHEMA_VERSION:
+        raise IntegrityError(
+            f"{path} has schema {version}, written by a newer attn-tune; this one knows {SCHEMA_VERSION}: upgrade"
+        )
+
+
+def _size(path: Path, suffix: str) -> int:
+    side = path.with_name(path.name + suffix)
+    return side.stat().st_size if side.exists() else 0
+
+
+def _create(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    try:
+        connection = sqlite3.connect(draft, isolation_level=None)
+        try:
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            _migrate(connection)
+            if not is_network(path):
+                connection.execute("PRAGMA journal_mode = wal")
+        finally:
+            connection.close()
+        if path.exists() and path.stat().st_size == 0:
+            os.replace(draft, path)
+            return
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            pass  # another process was faster: its database is as good
+        except OSError:  # a file system without hard links
+            os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    import sqlite_utils
+
+    db = sqlite_utils.Database(connection, execute_plugins=False)
+    with immediate(connection):
+        migrations().apply(db)
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _open_writable(path: Path) -> sqlite3.Connection:
+    connection = _connect(path, "mode=rw")
+    try:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        _check_version(path, version)
+        _set_journal(connection, path)
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        if version < SCHEMA_VERSION:
+            _migrate(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _set_journal(connection: sqlite3.Connection, path: Path) -> None:
+    wanted = "delete" if is_network(path) else "wal"
+    if wanted == "delete":
+        warnings.warn(
+            f"{path} is on a network file system: using a rollback journal; keep it on a local disk to let "
+            "others read while a sweep writes",
+            stacklevel=6,
+        )
+    if connection.execute("PRAGMA journal_mode").fetchone()[0] != wanted:
+        connection.execute(f"PRAGMA journal_mode = {wanted}")
+
+
+def _open_read_only(path: Path) -> sqlite3.Connection:
+    try:
+        return _checked_reader(path, "mode=ro")
+    except sqlite3.OperationalError as error:
+        if os.access(path.parent, os.W_OK):
+            raise
+        # A WAL database needs side files next to it; where none can be made, nobody else can write either.
+        if _size(path, "-wal"):
+            warnings.warn(
+                f"{path} has unmerged writes and its folder is not writable ({error}): the newest rows may be missing",
+                stacklevel=5,
+            )
+        return _checked_reader(path, "mode=ro&immutable=1")
+
+
+def _checked_reader(path: Path, mode: str) -> sqlite3.Connection:
+    connection = _connect(path, mode)
+    try:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        _check_version(path, version)
+        if version < SCHEMA_VERSION:
+            raise StorageError(
+                f"{path} has the older schema {version}; open it once for writing (or a copy of it) to migrate it"
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    uri = f"file:{quote(str(path.absolute()))}?{mode}"
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+    connection.row_factory = sqlite3.Row
+    return connection

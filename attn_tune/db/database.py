@@ -1,0 +1,309 @@
+"""The lab database: where every trial lands, and what is asked of it."""
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from attn_tune.db import decision_table, frames, health, queries, runs, trials
+from attn_tune.db.catalog import Catalog
+from attn_tune.db.connection import connect, immediate, storage_errors
+from attn_tune.db.writer import WriterLock, now_us
+from attn_tune.schema import (
+    Decision,
+    Device,
+    Environment,
+    Signature,
+    Status,
+    StorageError,
+    Trial,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Database:
+    """One SQLite file. Open it with ``Database.open``; use it as a context manager, in one process and one thread.
+
+    Every method may raise ``StorageError`` (locked, full, unwritable) and ``IntegrityError`` (damaged).
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, *, read_only: bool):
+        self.path = path
+        self.read_only = read_only
+        self._connection = connection
+        self._catalog = Catalog(connection)
+        self._lock = WriterLock(connection, path)
+        self._open_runs: set[int] = set()
+        self._pid = os.getpid()
+
+    @classmethod
+    def open(
+        cls, path: str | os.PathLike[str], *, create: bool = False, read_only: bool = False
+    ) -> "Database":
+        """Opens the database at ``path``; an older schema is migrated unless ``read_only``.
+
+        Raises:
+          NoDataError: there is no such file, and ``create`` is off.
+          IntegrityError: not a lab database, damaged, or written by a newer attn-tune. Nothing was written.
+          StorageError: the file cannot be opened or is locked.
+        """
+        path = Path(path)
+        return cls(connect(path, create=create, read_only=read_only), path, read_only=read_only)
+
+    def close(self) -> None:
+        """Closes the file. Runs that were not ended are marked as interrupted."""
+        if self._pid != os.getpid():  # a forked child must leave the parent's connection alone
+            return
+        try:
+            for run_id in sorted(self._open_runs):
+                self.end_run(run_id, "interrupted")
+        finally:
+            self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # --- Writing ---
+
+    def begin_run(self, *, device: Device, environment: Environment, argv: Sequence[str]) -> int:
+        """Starts a run and takes the writer lock. Returns the run's id.
+
+        Raises:
+          StorageError: another process is writing to this database; the message names it.
+        """
+        with self.transaction():
+            if self._lock.acquire():
+                self._connection.execute(queries.ABANDON_RUNS)
+            values = {
+                "uid": secrets.token_hex(16),
+                "device_id": self._catalog.device_id(device),
+                "evidence_id": self._catalog.evidence_id(device),
+                "environment_id": self._catalog.environment_id(environment),
+                "argv": json.dumps(list(argv)),
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "now": now_us(),
+            }
+            run_id = self._connection.execute(queries.ADD_RUN, values).lastrowid
+        assert run_id is not None
+        self._open_runs.add(run_id)
+        return run_id
+
+    def end_run(self, run_id: int, status: str) -> None:
+        """Ends a run as ``"finished"``, ``"interrupted"`` or ``"failed"``; the last one frees the writer lock."""
+        if status not in runs.ENDINGS:
+            raise UsageError(f"a run ends as one of {', '.join(runs.ENDINGS)}, not {status!r}")
+        self._check_run(run_id)
+        with self.transaction():
+            self._connection.execute(
+                queries.END_RUN, {"run": run_id, "status": status, "now": now_us()}
+            )
+            if self._open_runs == {run_id}:
+                self._lock.release()
+        self._open_runs.discard(run_id)
+
+    def heartbeat(self, run_id: int) -> None:
+        """Says that the run lives; worth calling every minute or so while nothing is recorded."""
+        self._check_run(run_id)
+        with self.transaction():
+            self._lock.check()
+            self._connection.execute(queries.BEAT_RUN, {"run": run_id, "now": now_us()})
+
+    def record(self, run_id: int, trial: Trial) -> int:
+        """Stores one trial in one transaction, and returns its id. Once it returns, a kill cannot lose the trial.
+
+        Raises:
+          StorageError: the run is not open here, or the writer lock went to another process.
+        """
+        self._check_run(run_id)
+        with self.transaction():
+            self._lock.check()
+            self._connection.execute(queries.BEAT_RUN, {"run": run_id, "now": now_us()})
+            return trials.add_trial(self._connection, self._catalog, run_id, trial)
+
+    # --- Reading ---
+
+    def measured(
+        self,
+        kernel_id: str,
+        direction: str,
+        signature: Signature,
+        device: Device,
+        environment: Environment,
+    ) -> dict[tuple[str, str], Status]:
+        """``(part, config digest) -> status`` of what need not be tried again: an equal device and environment did.
+
+        The newest trial of a config speaks. An environment without a source hash equals nothing.
+        """
+        with storage_errors(self.path):
+            return trials.read_measured(
+                self._connection,
+                kernel=kernel_id,
+                direction=direction,
+                signature=signature,
+                device=device,
+                environment=environment,
+            )
+
+    def trials(
+        self,
+        *,
+        op: str | None = None,
+        kernel: str | None = None,
+        direction: str | None = None,
+        signature: Signature | str | None = None,
+        device: Device | str | None = None,
+        run: int | None = None,
+        status: Status | str | None = None,
+    ) -> Iterator[Trial]:
+        """The trials that fit, oldest first, exactly as they were recorded.
+
+        ``kernel`` is a name or ``"op/name"``; ``device`` a device, its digest or its variant.
+        """
+        filters = trial_filters(
+            op=op,
+            kernel=kernel,
+            direction=direction,
+            signature=signature,
+            device=device,
+            run=run,
+            status=status,
+        )
+        with storage_errors(self.path):
+            for _, _, trial in trials.read_trials(self._connection, self._catalog, filters):
+                yield trial
+
+    def status(self) -> runs.RunStatus:
+        """The run that is going on, else the last one, with its progress."""
+        with storage_errors(self.path):
+            return runs.read_status(self._connection, self._catalog)
+
+    def frame(self, name: str, **filters: Any) -> "pd.DataFrame":
+        """A table for reports, narrowed like ``trials`` and ``decisions``.
+
+        ``"trials"``: one row a trial, the signature's fields in ``sig_*`` columns. ``"decisions"``: one row a
+        decision. ``"coverage"``: one row a (signature, direction, device, kernel) that was tried. ``"runs"``: one row
+        a run. ``"failures"``: one row a (kernel, direction, status, reason), counted. ``"imported"``: one row a row of
+        an imported pack.
+
+        Raises:
+          UsageError: an unknown frame or filter.
+        """
+        with storage_errors(self.path):
+            return frames.read_frame(
+                self._connection, self._catalog, name, trial_filters(**filters)
+            )
+
+    def describe(self) -> health.Description:
+        """What the file is: size, versions, rows."""
+        with storage_errors(self.path):
+            return health.describe(self._connection, self.path)
+
+    def integrity_check(self) -> tuple[str, ...]:
+        """Everything that is wrong with the file, as sentences; empty when it is sound. Reads all of it."""
+        with storage_errors(self.path):
+            return health.find_problems(self._connection)
+
+    # --- Decisions ---
+
+    def rebuild_decisions(self, *, signatures: Iterable[Signature | str] | None = None) -> int:
+        """Decides anew from the trials, for all signatures or some. Returns how many problems have a decision.
+
+        The old decisions stay until the new ones replace them in one transaction.
+        """
+        texts = None if signatures is None else {str(s) for s in signatures}
+        with storage_errors(self.path):
+            problems = decision_table.open_problems(self._connection, texts)
+            decided = [(problem, self._decide(problem)) for problem in problems]
+        with self.transaction():
+            for problem, decisions in decided:
+                decision_table.replace_decisions(
+                    self._connection, self._catalog, problem, decisions
+                )
+        return sum(1 for _, decisions in decided if decisions)
+
+    def decide(self) -> Iterator[Decision]:
+        """Decides everything anew from the trials and stores nothing: what the trials say now, not as of a rebuild."""
+        with storage_errors(self.path):
+            for problem in decision_table.open_problems(self._connection, None):
+                yield from self._decide(problem)
+
+    def decisions(
+        self,
+        *,
+        op: str | None = None,
+        kernel: str | None = None,
+        direction: str | None = None,
+        signature: Signature | str | None = None,
+        device: Device | str | None = None,
+        rank: int | None = None,
+    ) -> list[Decision]:
+        """The decisions that fit, by signature, direction, device and rank; ``rank=0`` asks for the winners only.
+
+        They are as of the last ``rebuild_decisions``.
+        """
+        filters = trial_filters(
+            op=op,
+            kernel=kernel,
+            direction=direction,
+            signature=signature,
+            device=device,
+            rank=rank,
+        )
+        with storage_errors(self.path):
+            return decision_table.read_decisions(self._connection, self._catalog, filters)
+
+    # --- Plumbing ---
+
+    def _decide(self, problem: decision_table.Problem) -> tuple[Decision, ...]:
+        return decision_table.decide_problem(self._connection, self._catalog, problem)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One write transaction: everything in it, or nothing. For the modules of this package.
+
+        Raises:
+          StorageError: opened read-only, or inherited by a forked process.
+        """
+        if self.read_only:
+            raise StorageError(f"{self.path} was opened read-only")
+        if self._pid != os.getpid():
+            raise StorageError(f"{self.path} was opened by process {self._pid}; open it again here")
+        try:
+            with storage_errors(self.path), immediate(self._connection):
+                yield self._connection
+        except BaseException:
+            self._catalog.forget()
+            raise
+
+    def _check_run(self, run_id: int) -> None:
+        if run_id not in self._open_runs:
+            raise StorageError(f"run {run_id} is not open in this process; begin a new one")
+
+
+def trial_filters(
+    *,
+    signature: Signature | str | None = None,
+    device: Device | str | None = None,
+    status: Status | str | None = None,
+    **plain: Any,
+) -> dict[str, Any]:
+    """Arguments of ``Database.trials`` as SQL parameters; None narrows nothing."""
+    values = {
+        "signature": signature.text if isinstance(signature, Signature) else signature,
+        "device": device.digest if isinstance(device, Device) else device,
+        "status": None if status is None else str(status),
+        **plain,
+    }
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,111 @@
+"""The derived table of decisions: rebuilt from trials, read back as ``Decision``."""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attn_tune.db import queries
+from attn_tune.db.catalog import Catalog
+from attn_tune.db.decisions import Finding, decide
+from attn_tune.db.trials import read_trials
+from attn_tune.schema import Decision, Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing to decide, by the ids of its rows."""
+
+    signature_id: int
+    signature: str
+    direction: str
+    device_id: int
+    device: str
+
+
+def open_problems(
+    connection: sqlite3.Connection, signatures: Iterable[str] | None
+) -> list[Problem]:
+    """What has trials, all of it or for some signatures' texts."""
+    wanted = None if signatures is None else set(signatures)
+    rows = connection.execute(queries.PROBLEMS)
+    return [Problem(*row) for row in rows if wanted is None or row["text"] in wanted]
+
+
+def decide_problem(
+    connection: sqlite3.Connection, catalog: Catalog, problem: Problem
+) -> tuple[Decision, ...]:
+    """Reads the trials of one problem and decides."""
+    filters = {
+        "signature": problem.signature,
+        "direction": problem.direction,
+        "device": problem.device,
+    }
+    found = read_trials(connection, catalog, filters)
+    return decide(Finding(run, trial) for _, run, trial in found)
+
+
+def replace_decisions(
+    connection: sqlite3.Connection,
+    catalog: Catalog,
+    problem: Problem,
+    decisions: Iterable[Decision],
+) -> None:
+    """Writes the decisions of one problem over the old ones; the caller holds the transaction."""
+    key = (problem.signature_id, problem.direction, problem.device_id)
+    connection.execute(queries.DROP_DECISIONS, key)
+    for decision in decisions:
+        values = {
+            "signature_id": problem.signature_id,
+            "direction": problem.direction,
+            "device_id": problem.device_id,
+            "rank": decision.rank,
+            "config_id": catalog.config_id(
+                decision.kernel, decision.direction, "", decision.config
+            ),
+            "environment_id": catalog.environment_id(decision.environment),
+            "rule": str(decision.rule),
+            "median_ns": decision.median_ns,
+            "heuristic_ns": decision.heuristic_ns,
+            "gain": decision.gain,
+            "regret_bound": decision.regret_bound,
+            "worst_error": decision.worst_error,
+            "ties": json.dumps(decision.ties),
+            "samples": decision.samples,
+            "trials": decision.trials,
+        }
+        connection.execute(queries.ADD_DECISION, values)
+
+
+def read_decisions(
+    connection: sqlite3.Connection, catalog: Catalog, filters: Mapping[str, Any]
+) -> list[Decision]:
+    """The decisions that fit, by signature, direction, device and rank."""
+    narrowing = " AND ".join(queries.DECISION_FILTERS[name] for name in filters) or "TRUE"
+    rows = connection.execute(queries.DECISIONS.format(filters=narrowing), dict(filters))
+    return [_to_decision(catalog, row) for row in rows]
+
+
+def _to_decision(catalog: Catalog, row: sqlite3.Row) -> Decision:
+    signature = catalog.signature(row["signature_id"])
+    return Decision(
+        op=signature.op,
+        direction=row["direction"],
+        signature=signature,
+        device=catalog.device(row["device_id"]),
+        environment=catalog.environment(row["environment_id"]),
+        kernel=f"{row['op']}/{row['kernel_name']}",
+        config=json.loads(row["config_body"]),
+        rule=Rule(row["rule"]),
+        median_ns=row["median_ns"],
+        heuristic_ns=row["heuristic_ns"],
+        gain=row["gain"],
+        regret_bound=row["regret_bound"],
+        worst_error=row["worst_error"],
+        ties=tuple(json.loads(row["ties"])),
+        samples=row["samples"],
+        trials=row["trials"],
+        contract=signature.version,
+        rank=row["rank"],
+    )

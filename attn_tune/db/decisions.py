@@ -1,0 +1,239 @@
+"""From trials to decisions: the best config of each kernel, then the best kernel. Pure functions.
+
+Only whole-direction trials that are ok and right take part, from the newest environment in which the kernel has any.
+Within a kernel the untuned config is the incumbent and stays unless another beats it beyond noise.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from attn_tune.db.statistics import Comparison, compare_paired, compare_unpaired
+from attn_tune.schema import (
+    Decision,
+    Environment,
+    Measurement,
+    Rule,
+    Status,
+    Trial,
+    config_digest,
+)
+from attn_tune.schema.trial import WHOLE
+
+# How many of the fastest are compared one by one; the rest are too slow to matter.
+CONTENDERS = 16
+_NEVER = (Status.INCORRECT, Status.CRASHED)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A trial and the run it belongs to. Samples of different runs are not compared when that can be avoided."""
+
+    run: int
+    trial: Trial
+
+
+@dataclass(kw_only=True, slots=True)
+class _Entry:
+    """One right config with its measurements in one environment."""
+
+    digest: str
+    config: Mapping[str, Any]
+    is_heuristic: bool = False
+    worst_error: float | None = None
+    # (started, run) keeps the newest run apart, whatever the runs are numbered.
+    measured: list[tuple[int, int, Measurement]] = field(default_factory=list)
+
+    @property
+    def rounds(self) -> dict[tuple[int, str], tuple[int, ...]]:
+        return {(run, m.round_id): m.samples_ns for _, run, m in self.measured if m.round_id}
+
+    @property
+    def newest_run(self) -> int:
+        """The newest run with finals; without finals, the newest."""
+        finals = [item for item in self.measured if item[2].round_id]
+        return max(finals or self.measured, key=lambda item: item[:2])[1]
+
+    def samples(self, run: int) -> tuple[int, ...]:
+        """Of one run; of its finals, when it has some."""
+        found = [m for _, r, m in self.measured if r == run]
+        finals = [m for m in found if m.round_id]
+        return tuple(s for m in finals or found for s in m.samples_ns)
+
+    @property
+    def median_ns(self) -> int:
+        return _median(self.samples(self.newest_run))
+
+
+def decide(findings: Iterable[Finding]) -> tuple[Decision, ...]:
+    """Decides one (op, direction, signature, device); rank 0 first. Empty when nothing was right.
+
+    The order of ``findings`` does not matter.
+    """
+    by_kernel = defaultdict(list)
+    for finding in findings:
+        by_kernel[finding.trial.kernel].append(finding)
+    chosen = [_decide_kernel(by_kernel[kernel]) for kernel in sorted(by_kernel)]
+    found = sorted((d for d in chosen if d), key=lambda d: (d.median_ns, d.kernel))
+    import dataclasses
+
+    return tuple(dataclasses.replace(d, rank=rank) for rank, d in enumerate(found))
+
+
+def _decide_kernel(findings: Sequence[Finding]) -> Decision | None:
+    environment = _newest_environment(findings)
+    if environment is None:
+        return None
+    entries = _right_entries(findings, environment)
+    if not entries:
+        return None
+    contenders = _contenders(entries)
+    incumbent = next((e for e in contenders if e.is_heuristic), None)
+    heuristic = incumbent or next((e for e in entries if e.is_heuristic), None)
+    trial = findings[0].trial
+    seed = f"{trial.signature.text} {trial.direction} {trial.device.digest}"
+    winner, has_won = _pick(contenders, incumbent, seed)
+    rivals = [e for e in contenders if e is not winner]
+    against = {e.digest: _compare(winner, e, seed) for e in rivals}
+    ties = tuple(sorted(d for d, c in against.items() if not c.a_wins()))
+    if incumbent is None:
+        has_won = not ties
+    rule = Rule.ONLY if len(entries) == 1 else Rule.WINNER if has_won else Rule.TIE
+    # Both times from one run, so that their ratio means something.
+    shared = _shared_run(winner, heuristic) if heuristic else None
+    samples = winner.samples(winner.newest_run if shared is None else shared)
+    median_ns, heuristic_ns = _median(samples), None
+    if heuristic:
+        heuristic_ns = heuristic.median_ns if shared is None else _median(heuristic.samples(shared))
+    return Decision(
+        op=trial.signature.op,
+        direction=trial.direction,
+        signature=trial.signature,
+        device=trial.device,
+        environment=environment,
+        kernel=trial.kernel,
+        config=dict(winner.config),
+        rule=rule,
+        median_ns=median_ns,
+        heuristic_ns=heuristic_ns,
+        gain=heuristic_ns / median_ns if heuristic_ns is not None else None,
+        regret_bound=max(0.0, *(c.upper - 1 for c in against.values())) if against else 0.0,
+        worst_error=winner.worst_error,
+        ties=ties,
+        samples=len(samples),
+        trials=len(findings),
+        contract=trial.signature.version,
+    )
+
+
+def _newest_environment(findings: Sequence[Finding]) -> Environment | None:
+    """The newest environment in which a whole direction was ok."""
+    found = [f.trial for f in findings if f.trial.status is Status.OK and f.trial.part == WHOLE]
+    newest = max(found, key=lambda t: (t.started_us, t.environment.digest), default=None)
+    return newest.environment if newest else None
+
+
+def _right_entries(findings: Sequence[Finding], environment: Environment) -> list[_Entry]:
+    barred = _barred(findings, environment)
+    entries: dict[str, _Entry] = {}
+    ordered = sorted(findings, key=lambda f: (f.trial.started_us, f.trial.config_digest))
+    for finding in ordered:
+        trial = finding.trial
+        if trial.status is not Status.OK or trial.part != WHOLE or trial.environment != environment:
+            continue
+        if _is_barred(trial.config, barred):
+            continue
+        digest = trial.config_digest
+        entry = entries.setdefault(digest, _Entry(digest=digest, config=trial.config))
+        entry.is_heuristic |= trial.is_heuristic
+        if trial.worst_error is not None:
+            entry.worst_error = max(entry.worst_error or 0.0, trial.worst_error.ratio)
+        assert trial.measurement is not None
+        entry.measured.append((trial.started_us, finding.run, trial.measurement))
+    # What was never checked is not right; finals may rely on the check of the search.
+    return [e for e in entries.values() if e.worst_error is not None and e.worst_error <= 1]
+
+
+def _barred(findings: Sequence[Finding], environment: Environment) -> set[tuple[str, str]]:
+    """``(part, config digest)`` that were wrong or crashed in this or a newer environment."""
+    age: dict[str, int] = defaultdict(int)
+    for f in findings:
+        digest = f.trial.environment.digest
+        age[digest] = max(age[digest], f.trial.started_us)
+    limit = age[environment.digest]
+    return {
+        (f.trial.part, f.trial.config_digest)
+        for f in findings
+        if (f.trial.status in _NEVER or _is_wrong(f.trial))
+        and age[f.trial.environment.digest] >= limit
+    }
+
+
+def _is_wrong(trial: Trial) -> bool:
+    return trial.worst_error is not None and trial.worst_error.ratio > 1
+
+
+def _is_barred(config: Mapping[str, Any], barred: set[tuple[str, str]]) -> bool:
+    if (WHOLE, config_digest(config)) in barred:
+        return True
+    parts = {part for part, _ in barred if part != WHOLE}
+    return any(
+        isinstance(config.get(part), Mapping) and (part, config_digest(config[part])) in barred
+        for part in parts
+    )
+
+
+def _contenders(entries: Sequence[_Entry]) -> list[_Entry]:
+    """The finalists, when the untuned config is one of them (or never ran); else all. The fastest, and always it."""
+    finalists = [e for e in entries if e.rounds]
+    heuristics = [e for e in entries if e.is_heuristic]
+    pool = finalists if finalists and all(e.rounds for e in heuristics) else entries
+    fastest = sorted(pool, key=lambda e: (e.median_ns, e.digest))[:CONTENDERS]
+    return fastest + [e for e in pool if e.is_heuristic and e not in fastest]
+
+
+def _pick(contenders: Sequence[_Entry], incumbent: _Entry | None, seed: str) -> tuple[_Entry, bool]:
+    """The config to use, and whether it beat the incumbent."""
+    if incumbent is None:
+        return contenders[0], False
+    challengers = [e for e in contenders if e is not incumbent]
+    compared = [(_compare(e, incumbent, seed), e) for e in challengers]
+    for comparison, entry in sorted(compared, key=lambda item: (item[0].ratio, item[1].digest)):
+        if comparison.a_wins(among=len(challengers)):
+            return entry, True
+    return incumbent, False
+
+
+def _compare(a: _Entry, b: _Entry, seed: str) -> Comparison:
+    seed = f"{seed} {a.digest} {b.digest}"
+    left, right = a.rounds, b.rounds
+    pairs = [
+        pair
+        for key in sorted(left.keys() & right.keys())
+        for pair in zip(left[key], right[key], strict=False)
+    ]
+    if pairs:
+        return compare_paired(sorted(pairs), seed=seed)
+    shared = _shared_run(a, b)
+    left_run, right_run = (a.newest_run, b.newest_run) if shared is None else (shared, shared)
+    return compare_unpaired(sorted(a.samples(left_run)), sorted(b.samples(right_run)), seed=seed)
+
+
+def _shared_run(a: _Entry, b: _Entry) -> int | None:
+    """The newest run that measured both, one with finals of both when there is one."""
+
+    def runs(entry: _Entry, *, finals: bool) -> set[int]:
+        return {run for _, run, m in entry.measured if m.round_id or not finals}
+
+    for finals in (True, False):
+        both = runs(a, finals=finals) & runs(b, finals=finals)
+        if both:
+            return max((started, run) for started, run, _ in a.measured if run in both)[1]
+    return None
+
+
+def _median(samples: Sequence[int]) -> int:
+    ordered = sorted(samples)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2

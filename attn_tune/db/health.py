@@ -1,0 +1,89 @@
+"""What the file is and whether it is sound, for ``doctor``."""
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from attn_tune.db import queries
+from attn_tune.db.filesystem import filesystem_type
+from attn_tune.schema import digest_text
+
+COUNTED = (
+    "run",
+    "trial",
+    "measurement",
+    "decision",
+    "signature",
+    "config",
+    "device",
+    "environment",
+)
+# Tables whose rows are named by the digest of one column.
+DIGESTED = {"config": "body", "signature": "text", "text": "body", "device_evidence": "body"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Description:
+    """Facts about the file. ``counts`` are rows by table."""
+
+    path: Path
+    size_bytes: int
+    schema_version: int
+    sqlite_version: str
+    journal_mode: str
+    filesystem: str
+    counts: Mapping[str, int]
+
+    @property
+    def has_wal_reset_bug(self) -> bool:
+        """This SQLite may, rarely, damage a write-ahead log that several connections reset (fixed in 3.51.3).
+
+        One writer at a time, as here, keeps it away.
+        """
+        version = tuple(int(part) for part in self.sqlite_version.split("."))
+        return (3, 7, 0) <= version < (3, 51, 3) or version[:2] == (3, 52)
+
+
+def describe(connection: sqlite3.Connection, path: Path) -> Description:
+    """Looks at the file."""
+    size = sum(
+        side.stat().st_size
+        for suffix in ("", "-wal")
+        if (side := path.with_name(path.name + suffix)).exists()
+    )
+    return Description(
+        path=path,
+        size_bytes=size,
+        schema_version=connection.execute("PRAGMA user_version").fetchone()[0],
+        sqlite_version=sqlite3.sqlite_version,
+        journal_mode=connection.execute("PRAGMA journal_mode").fetchone()[0],
+        filesystem=filesystem_type(path),
+        counts={
+            table: connection.execute(queries.COUNT_ROWS.format(table=table)).fetchone()[0]
+            for table in COUNTED
+        },
+    )
+
+
+def find_problems(connection: sqlite3.Connection) -> tuple[str, ...]:
+    """Everything that is wrong, as sentences; empty for a sound database."""
+    try:
+        found = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
+    except sqlite3.DatabaseError as error:
+        return (str(error),)
+    for table, row_id, parent, _ in connection.execute("PRAGMA foreign_key_check"):
+        found.append(f"row {row_id} of {table} points to nothing in {parent}")
+    strays = connection.execute(queries.OK_WITHOUT_MEASUREMENT).fetchone()[0]
+    if strays:
+        found.append(f"{strays} trials are ok without a measurement, or the reverse")
+    found += _changed_texts(connection)
+    return tuple(found)
+
+
+def _changed_texts(connection: sqlite3.Connection) -> Iterator[str]:
+    """What no longer has the digest it was stored under; SQLite itself has no checksums."""
+    for table, column in DIGESTED.items():
+        for row in connection.execute(queries.DIGESTED.format(table=table, column=column)):
+            if digest_text(str(row["body"])) != row["digest"]:
+                yield f"row {row['id']} of {table} was changed: it does not have its digest"

@@ -1,0 +1,79 @@
+"""What one block of a Triton kernel may use on each NVIDIA GPU, and the errors when it cannot be built or held."""
+
+import re
+import textwrap
+
+from attn_tune.schema.errors import AttnTuneError
+
+WARP_SIZE = 32
+MAX_THREADS = 1024
+# Columns of tensor memory of one Blackwell SM (PTX ISA, tcgen05).
+MAX_TENSOR_MEMORY = 512
+# Bytes of shared memory one block can opt in to (CUDA C++ programming guide, table of compute capabilities).
+MAX_SHARED_BYTES = {
+    80: 166_912,
+    86: 101_376,
+    87: 166_912,
+    89: 101_376,
+    90: 232_448,
+    100: 232_448,
+    101: 232_448,
+    103: 232_448,
+    110: 232_448,
+    120: 101_376,
+    121: 101_376,
+}
+UNITS = {
+    "shared memory": "bytes of shared memory",
+    "tensor memory": "columns of tensor memory",
+    "threads": "threads a block",
+    "registers": "registers a thread",
+}
+
+
+class CompileError(AttnTuneError):
+    """Triton or ptxas refused a kernel, for the reason given."""
+
+
+class OutOfResources(AttnTuneError):
+    """A kernel compiles, but the GPU cannot hold one block of it.
+
+    Attributes:
+      needed, limit: how much it takes and how much there is.
+      resource: ``"shared memory"`` in bytes, ``"tensor memory"`` in columns, ``"threads"`` a block, or
+        ``"registers"`` a thread.
+    """
+
+    def __init__(self, kernel: str, capability: int, needed: int, limit: int, resource: str):
+        super().__init__(
+            f"kernel {kernel!r} on sm_{capability} needs {needed} {UNITS[resource]}, more than the limit of {limit}; "
+            "choose smaller tiles or fewer stages"
+        )
+        self.needed, self.limit, self.resource = needed, limit, resource
+
+
+def check_limits(
+    kernel: str, capability: int, *, shared_bytes: int, tensor_memory: int, num_warps: int
+) -> None:
+    """Raises OutOfResources for the first thing that one block needs too much of."""
+    # An unknown GPU gets the largest limit: refusing what would run is worse than failing at the launch.
+    shared_limit = MAX_SHARED_BYTES.get(capability, max(MAX_SHARED_BYTES.values()))
+    needs = (
+        (shared_bytes, shared_limit, "shared memory"),
+        (tensor_memory, MAX_TENSOR_MEMORY, "tensor memory"),
+        (num_warps * WARP_SIZE, MAX_THREADS, "threads"),
+    )
+    for needed, limit, resource in needs:
+        if needed > limit:
+            raise OutOfResources(kernel, capability, needed, limit, resource)
+
+
+def typed_error(name: str, capability: int, error: Exception) -> CompileError | OutOfResources:
+    """What Triton or ptxas raised, as one of the two errors here."""
+    text = str(error)
+    registers = re.search(r"Insufficient registers \((\d+)\).*?target of (\d+)", text, re.DOTALL)
+    if registers:
+        limit, needed = map(int, registers.groups())
+        return OutOfResources(name, capability, needed, limit, "registers")
+    reason = textwrap.shorten(text, 1000) or type(error).__name__
+    return CompileError(f"kernel {name!r} does not compile for sm_{capability}: {reason}")

@@ -1,0 +1,124 @@
+"""DataFrames that answer a question each. Numbers stay numbers here: nanoseconds, ratios, counts."""
+
+from collections.abc import Iterable, Mapping
+
+import pandas as pd
+
+from attn_tune.kernels.registry import get_op
+from attn_tune.schema import Decision, Signature, config_to_json
+
+SUMMARY = (
+    "point",
+    "direction",
+    "device",
+    "kernel",
+    "config",
+    "median_ns",
+    "heuristic_ns",
+    "speedup",
+    "regret_bound",
+    "worst_error",
+    "tflops",
+    "rule",
+    "samples",
+    "trials",
+    "rank",
+    "signature",
+)
+
+
+def summary(decisions: Iterable[Decision], names: Mapping[str, str] = {}) -> pd.DataFrame:
+    """One row a decision: what won, against what, how surely.
+
+    ``names`` are grid points by signature text. ``tflops`` counts the plain algorithm's operations
+    (``Op.flops``), so it compares kernels, not multipliers. Forward comes before backward.
+    """
+    rows = [
+        {
+            "point": names.get(decision.signature.text, short_signature(decision.signature)),
+            "direction": decision.direction,
+            "device": str(decision.device),
+            "kernel": decision.kernel.rpartition("/")[2],
+            "config": config_to_json(decision.config),
+            "median_ns": decision.median_ns,
+            "heuristic_ns": decision.heuristic_ns,
+            "speedup": decision.gain,
+            "regret_bound": decision.regret_bound,
+            "worst_error": decision.worst_error,
+            "tflops": _tflops(decision),
+            "rule": str(decision.rule),
+            "samples": decision.samples,
+            "trials": decision.trials,
+            "rank": decision.rank,
+            "signature": decision.signature.text,
+        }
+        for decision in decisions
+    ]
+    frame = pd.DataFrame(rows, columns=list(SUMMARY))
+    order = frame["direction"].map({"fwd": 0, "bwd": 1})
+    return (
+        frame.assign(_order=order)
+        .sort_values(["point", "_order", "device", "rank", "kernel"], kind="stable")
+        .drop(columns="_order")
+        .reset_index(drop=True)
+    )
+
+
+def status_counts(trials: pd.DataFrame) -> pd.DataFrame:
+    """How many trials of each kernel and direction ended in which status; a column for each status that occurs.
+
+    ``trials`` needs the columns ``kernel``, ``direction`` and ``status``.
+    """
+    if trials.empty:
+        return pd.DataFrame(columns=["kernel", "direction", "trials"])
+    counts = pd.crosstab([trials["kernel"], trials["direction"]], trials["status"])
+    statuses = sorted(counts.columns, key=lambda status: (status != "ok", status))
+    counts = counts[statuses]
+    counts.insert(0, "trials", counts.sum(axis=1))
+    return counts.reset_index().rename_axis(columns=None)
+
+
+def failures(trials: pd.DataFrame, *, limit: int = 20) -> pd.DataFrame:
+    """The commonest reasons why configs did not make it, counted by kernel, direction, status and first line.
+
+    ``trials`` needs the columns ``kernel``, ``direction``, ``status`` and ``reason``.
+    """
+    keys = ["kernel", "direction", "status", "reason"]
+    failed = trials[~trials["status"].isin(["ok", "compiled", "predicted"])][keys].copy()
+    failed["reason"] = failed["reason"].fillna("").str.strip().str.split("\n").str[0].str[:160]
+    counted = failed.groupby(keys, dropna=False).size().reset_index(name="trials")
+    counted = counted.sort_values(["trials", *keys], ascending=[False, *[True] * len(keys)])
+    return counted.head(limit).reset_index(drop=True)
+
+
+def coverage(
+    decisions: Iterable[Decision], wanted: Mapping[str, str], directions: Iterable[str]
+) -> pd.DataFrame:
+    """Which of the ``wanted`` points (names by signature text) have a decision, by direction and device.
+
+    A point without any is a row whose device is empty and whose directions are all false.
+    """
+    directions = tuple(directions)
+    found: dict[str, dict[str, set[str]]] = {}
+    for decision in decisions:
+        devices = found.setdefault(decision.signature.text, {})
+        devices.setdefault(str(decision.device), set()).add(decision.direction)
+    rows = []
+    for text, name in wanted.items():
+        for device, have in sorted(found.get(text, {"": set()}).items()):
+            rows.append({"point": name, "device": device} | {d: d in have for d in directions})
+    return pd.DataFrame(rows, columns=["point", "device", *directions])
+
+
+def short_signature(signature: Signature) -> str:
+    """The signature without the op's name: enough where a table shows one op."""
+    return signature.text.partition(" ")[2]
+
+
+def _tflops(decision: Decision) -> float | None:
+    if not decision.median_ns:
+        return None
+    op = get_op(decision.op)
+    return op.flops(op.from_signature(decision.signature), decision.direction) / (
+        decision.median_ns * 1e3
+    )

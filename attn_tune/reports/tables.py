@@ -1,0 +1,154 @@
+"""DataFrames as text: rich tables, Markdown, CSV. The only place where numbers become words."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MISSING = "-"
+
+
+def duration(nanoseconds: float) -> str:
+    """Three digits and a unit: ``812 ns``, ``48.3 us``, ``1.25 ms``."""
+    value, unit = float(nanoseconds), "ns"
+    for larger in ("us", "ms", "s"):
+        if value < 999.5:
+            break
+        value, unit = value / 1000, larger
+    if value >= 99.95 or unit == "ns":
+        return f"{value:.0f} {unit}"
+    return f"{value:.1f} {unit}" if value >= 9.995 else f"{value:.2f} {unit}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _ratio(value: float) -> str:
+    return "inf" if math.isinf(value) else f"{value:.2f}"
+
+
+def _config(text: str) -> str:
+    """``block_q=64 dq.block_k=32``: a config's JSON without its punctuation."""
+    import json
+
+    def flat(prefix: str, data: dict[str, Any]) -> list[str]:
+        words = []
+        for key, value in data.items():
+            if isinstance(value, dict):
+                words += flat(f"{prefix}{key}.", value)
+            else:
+                words.append(f"{prefix}{key}={value}")
+        return words
+
+    return " ".join(flat("", json.loads(text))) or "default"
+
+
+# By column name. The header is what people read; CSV and JSON keep the column's own name.
+_FORMATS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "median_ns": ("time", duration),
+    "heuristic_ns": ("default", duration),
+    "speedup": ("speedup", lambda value: f"{value:.2f}x"),
+    "regret_bound": ("regret <=", _percent),
+    "worst_error": ("error/allowed", _ratio),
+    "tflops": ("TFLOP/s", lambda value: f"{value:.3g}"),
+    "config": ("config", _config),
+}
+
+
+def formatted(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same table in words: units, percent signs, ``-`` where there is nothing."""
+    columns = {}
+    for name in frame.columns:
+        header, words = _FORMATS.get(str(name), (str(name), _plain))
+        columns[header] = [MISSING if _missing(v) else words(v) for v in frame[name]]
+    return pd.DataFrame(columns, columns=list(columns))
+
+
+def to_rich(frame: pd.DataFrame, *, title: str | None = None) -> "Table":
+    """A rich table; numbers to the right."""
+    from rich import box
+    from rich.table import Table
+
+    words = formatted(frame)
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    for header, name in zip(words.columns, frame.columns, strict=True):
+        numeric = pd.api.types.is_numeric_dtype(frame[name]) and not pd.api.types.is_bool_dtype(
+            frame[name]
+        )
+        table.add_column(str(header), justify="right" if numeric else "left", overflow="fold")
+    for row in words.itertuples(index=False):
+        table.add_row(*(_unmarked(cell) for cell in row))
+    return table
+
+
+def to_text(frame: pd.DataFrame, *, title: str | None = None, width: int = 500) -> str:
+    """The rich table as plain text, without colour, at a fixed width."""
+    import io
+
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+    console.print(to_rich(frame, title=title))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in lines).strip("\n") + "\n"
+
+
+def to_markdown(frame: pd.DataFrame) -> str:
+    """A GitHub table."""
+    words = formatted(frame)
+    return markdown_table([str(c) for c in words.columns], words.values.tolist())
+
+
+def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A GitHub table from its cells; vertical bars are escaped."""
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "".join(
+        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |\n" for line in lines
+    )
+
+
+def to_csv(frame: pd.DataFrame) -> str:
+    """CSV with the columns' own names and unrounded numbers."""
+    return frame.to_csv(index=False, lineterminator="\n")
+
+
+def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as plain data for JSON: what is missing is null, infinity is ``"inf"``, configs are objects."""
+    import json
+
+    rows = []
+    for row in frame.astype(object).to_dict("records"):
+        data = {str(key): _json_value(value) for key, value in row.items()}
+        if isinstance(data.get("config"), str):
+            data["config"] = json.loads(data["config"])
+        rows.append(data)
+    return rows
+
+
+def _json_value(value: Any) -> Any:
+    if _missing(value):
+        return None
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
+
+
+def _missing(value: Any) -> bool:
+    return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def _unmarked(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

@@ -1,0 +1,224 @@
+"""Executors: who runs a request. The sweep knows only this interface; a pool or a fleet can stand behind it."""
+
+import logging
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Protocol, Self
+
+from attn_tune.schema.errors import AttnTuneError
+from attn_tune.schema.trial import Status
+from attn_tune.tuner.process import WorkerDied, WorkerLate, WorkerProcess
+from attn_tune.tuner.protocol import (
+    Entering,
+    Finals,
+    FinalsOutcome,
+    Identify,
+    Identity,
+    Limits,
+    Outcome,
+    Phase,
+    Ready,
+    Refusal,
+    Reply,
+    Request,
+    Run,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class ExecutorError(AttnTuneError):
+    """No worker can be had: it does not even start."""
+
+    exit_code = 3
+
+
+class CaseError(AttnTuneError):
+    """A request cannot be served for a reason that is no config's: inputs, reference or finals failed."""
+
+
+class Interrupted(AttnTuneError):
+    """The caller asked to stop while a request was running; its worker was killed."""
+
+    exit_code = 130
+
+
+class Executor(Protocol):
+    """Runs requests one after the other on one device.
+
+    No config can hurt the caller: whatever it does comes back as an ``Outcome``. Every method may raise ``CaseError``,
+    ``ExecutorError``, and ``Interrupted`` once ``interrupt()`` is true.
+    """
+
+    interrupt: Callable[[], bool]
+
+    def identify(self) -> Identity:
+        """The device that the requests run on, and its software."""
+        ...
+
+    def run(self, request: Run) -> Outcome:
+        """Compiles, validates and measures one config."""
+        ...
+
+    def finals(self, request: Finals) -> FinalsOutcome:
+        """Measures right configs against one another."""
+        ...
+
+    def close(self) -> None:
+        """Ends the worker."""
+        ...
+
+
+class IsolatedExecutor:
+    """One worker process that lives as long as it behaves. The device is used by it alone.
+
+    A worker that dies, hangs or has broken its CUDA context is replaced. What happened is blamed on the config at hand
+    only if its worker was fresh; else the config gets a second try on a fresh one, for an earlier config may have done
+    the damage.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        environment: Mapping[str, str] | None = None,
+        interrupt: Callable[[], bool] = lambda: False,
+    ):
+        """``environment`` is added to the worker's environment variables."""
+        self.interrupt = interrupt
+        self.limits = limits or Limits()
+        # A worker that takes over must not compile the reference again.
+        self._cache = tempfile.TemporaryDirectory(prefix="attn-tune-worker-")
+        self._environment = {
+            "JAX_COMPILATION_CACHE_DIR": self._cache.name,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            **(environment or {}),
+        }
+        self._worker: WorkerProcess | None = None
+        self._phase = Phase.START
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The process id of the worker, None while there is none."""
+        return self._worker.pid if self._worker else None
+
+    def identify(self) -> Identity:
+        """See ``Executor.identify``."""
+        return self._expect(self._ask_twice(Identify()), Identity)
+
+    def run(self, request: Run) -> Outcome:
+        """See ``Executor.run``."""
+        for attempt in (1, 2):
+            fresh = self._ready().served == 0
+            try:
+                outcome = self._expect(self._ask(request), Outcome)
+            except WorkerLate as late:
+                if self._phase is Phase.PREPARE:
+                    raise CaseError(self._late(late)) from None
+                return Outcome(status=Status.TIMED_OUT, reason=self._late(late))
+            except WorkerDied as death:
+                outcome = Outcome(status=Status.CRASHED, reason=f"{self._phase}: {death}")
+                if self._phase is Phase.PREPARE and (fresh or attempt == 2):
+                    raise CaseError(outcome.reason) from None
+            else:
+                if not outcome.sticky:
+                    return outcome
+                self._discard()
+            if fresh:
+                break
+            logger.info(
+                "%s: trying again on a fresh worker: %s", request.ref.kernel, outcome.reason
+            )
+        return outcome
+
+    def finals(self, request: Finals) -> FinalsOutcome:
+        """See ``Executor.finals``."""
+        return self._expect(self._ask_twice(request), FinalsOutcome)
+
+    def close(self) -> None:
+        """See ``Executor.close``."""
+        worker, self._worker = self._worker, None
+        if worker:
+            worker.close()
+        self._cache.cleanup()
+
+    def _ask_twice(self, request: Request) -> Reply:
+        """Asks; once more, on a fresh worker, if the first one does not survive it."""
+        reason = ""
+        for _ in (1, 2):
+            try:
+                return self._ask(request)
+            except WorkerLate as late:
+                reason = self._late(late)
+            except WorkerDied as death:
+                reason = f"{self._phase}: {death}"
+        raise CaseError(reason)
+
+    def _ask(self, request: Request) -> Reply:
+        """One request, one reply; the deadline is that of the phase that the worker says it is in.
+
+        Raises:
+          WorkerDied, WorkerLate: the worker is gone; the next request gets a new one.
+        """
+        worker = self._ready()
+        self._phase = Phase.PREPARE
+        try:
+            worker.send(request)
+            worker.served += 1
+            while True:
+                message = worker.receive(self.limits.of(self._phase), self.interrupt)
+                if not isinstance(message, Entering):
+                    return message
+                self._phase = message.phase
+        except (WorkerDied, WorkerLate):
+            self._discard()
+            raise
+        except InterruptedError:
+            self._discard()
+            raise Interrupted("interrupted while a config was running") from None
+        except BaseException:
+            # A reply may still be under way; the next request must not read it.
+            self._discard()
+            raise
+
+    def _ready(self) -> WorkerProcess:
+        if self._worker is not None:
+            return self._worker
+        self._phase = Phase.START
+        worker = self._worker = WorkerProcess(self._environment)
+        try:
+            message = worker.receive(self.limits.start, self.interrupt)
+        except (WorkerDied, WorkerLate) as error:
+            said = self._late(error) if isinstance(error, WorkerLate) else str(error)
+            self._discard()
+            raise ExecutorError(f"the worker process does not start: {said}") from None
+        except InterruptedError:
+            self._discard()
+            raise Interrupted("interrupted while the worker was starting") from None
+        if not isinstance(message, Ready):
+            self._discard()
+            raise ExecutorError(f"the worker process said {message!r} instead of being ready")
+        return worker
+
+    def _discard(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker:
+            worker.kill()
+
+    def _late(self, late: WorkerLate) -> str:
+        limit = self.limits.of(self._phase)
+        return f"{self._phase}: no end within {limit:g} s; the worker was killed{late}"
+
+    @staticmethod
+    def _expect[R](reply: Reply, kind: type[R]) -> R:
+        if isinstance(reply, Refusal):
+            raise CaseError(reply.reason)
+        assert isinstance(reply, kind), reply
+        return reply

@@ -1,0 +1,241 @@
+"""Grids: the shapes of real models, written down as TOML with their public source.
+
+A grid is a product of layers and lengths. A layer states the fields of its op's signature, in the signature's own
+names; what it leaves out is at its default. See ``docs/grids.md`` for the format and the presets.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attn_tune.kernels.registry import get_op
+from attn_tune.schema import Signature, UsageError, unknown_name
+from attn_tune.tuner.case import GridPoint
+from attn_tune.tuner.lengths import Lengths
+
+FOLDER = Path(__file__).parent.parent / "grids"
+ALL = "all"
+DEFAULT_OP = "flash_attention"
+
+_KEYS = ("summary", "source", "op", "run", "smoke", "include", "lengths", "layer")
+_LAYER_KEYS = ("name", "op", "source")
+_LENGTH_FIELDS = ("b", "t", "s")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """The points of one grid, distinct by signature."""
+
+    name: str
+    summary: str
+    source: str
+    points: tuple[GridPoint, ...]
+
+
+def grid_names() -> tuple[str, ...]:
+    """The names of the presets, ``all`` last."""
+    return (*sorted(path.stem for path in FOLDER.glob("*.toml")), ALL)
+
+
+def load_grid(name: str, *, lengths: Sequence[str] = ()) -> Grid:
+    """A preset, a TOML file of the same format, or the text of one signature.
+
+    ``lengths`` picks among all lengths of the grid, by group (``prefill``), length (``4k``) or text (``4x4k``), and
+    ``all`` takes every one; without it the groups named by the grid's ``run`` are taken.
+
+    Raises:
+      UsageError: no such grid, or the file is malformed; the message names file, table and key.
+    """
+    if "=" in name:
+        return _single(name)
+    if name == ALL:
+        return _all(lengths)
+    if name in grid_names():
+        path = FOLDER / f"{name}.toml"
+    elif name.endswith(".toml") or "/" in name:
+        path = Path(name)
+    else:
+        raise unknown_name("grid", name, grid_names())
+    return _read(path, lengths)
+
+
+def merge_points(points: Iterable[GridPoint]) -> tuple[GridPoint, ...]:
+    """One point for each signature, in order of first appearance; names and sources of equal shapes are joined."""
+    found: dict[Signature, GridPoint] = {}
+    for point in points:
+        if (twin := found.get(point.signature)) is not None:
+            point = GridPoint(
+                name=_join(twin.name, point.name),
+                op=point.op,
+                signature=point.signature,
+                source=_join(twin.source, point.source),
+            )
+        found[point.signature] = point
+    return tuple(found.values())
+
+
+def _join(a: str, b: str) -> str:
+    return "+".join(dict.fromkeys((*a.split("+"), *b.split("+"))))
+
+
+def _single(text: str) -> Grid:
+    op = get_op(text.partition("/")[0].strip())
+    signature = op.parse_signature(text)
+    op.from_signature(signature)
+    point = GridPoint(name=signature.text, op=op.name, signature=signature, source="")
+    return Grid(name=signature.text, summary="one signature", source="", points=(point,))
+
+
+def _all(lengths: Sequence[str]) -> Grid:
+    points: list[GridPoint] = []
+    for path in sorted(FOLDER.glob("*.toml")):
+        data = _parse(path)
+        if "include" in data or data.get("smoke"):
+            continue
+        if not lengths or _selects(path, data, lengths):
+            points += _read(path, lengths).points
+    if not points:
+        raise UsageError(f"no preset has a point with lengths {', '.join(lengths)}")
+    return Grid(name=ALL, summary="every model preset", source="", points=merge_points(points))
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"grid {path}: cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"grid {path}: not valid TOML: {error}") from None
+    _known(f"grid {path}", data, _KEYS)
+    return data
+
+
+def _read(path: Path, lengths: Sequence[str]) -> Grid:
+    data = _parse(path)
+    where = f"grid {path}"
+    summary = _text(where, data, "summary")
+    source = _text(where, data, "source", default="")
+    included = "include" in data
+    points = _included(where, data, lengths) if included else _layers(path, data, lengths)
+    return Grid(name=path.stem, summary=summary, source=source, points=merge_points(points))
+
+
+def _included(where: str, data: Mapping[str, Any], lengths: Sequence[str]) -> list[GridPoint]:
+    for key in ("lengths", "layer", "op"):
+        if key in data:
+            raise UsageError(f"{where}: key {key!r} cannot stand beside 'include'")
+    chosen = tuple(lengths) or _texts(where, data, "run")
+    points: list[GridPoint] = []
+    for name in _texts(where, data, "include"):
+        if name not in grid_names():
+            raise UsageError(f"{where}: key 'include': {unknown_name('grid', name, grid_names())}")
+        points += load_grid(name, lengths=chosen).points
+    return points
+
+
+def _layers(path: Path, data: Mapping[str, Any], lengths: Sequence[str]) -> list[GridPoint]:
+    where = f"grid {path}"
+    layers = data.get("layer")
+    if not isinstance(layers, list) or not layers:
+        raise UsageError(f"{where}: needs at least one [[layer]] table")
+    chosen = _chosen_lengths(where, data, lengths)
+    points = []
+    for number, layer in enumerate(layers, 1):
+        table = f"{where}: [[layer]] {number}"
+        if not isinstance(layer, dict):
+            raise UsageError(f"{table} must be a table, got {layer!r}")
+        fields = {key: value for key, value in layer.items() if key not in _LAYER_KEYS}
+        suffix = _text(table, layer, "name", default="")
+        label = f"{path.stem}.{suffix}" if suffix else path.stem
+        source = _text(table, layer, "source", default=_text(where, data, "source", default=""))
+        op = _text(table, layer, "op", default=_text(where, data, "op", default=DEFAULT_OP))
+        if any(field in fields for field in _LENGTH_FIELDS):
+            points.append(_point(table, label, op, fields, source))
+            continue
+        for length in chosen:
+            values = fields | {"b": length.batch, "t": length.q_len, "s": length.kv_len}
+            points.append(_point(table, f"{label}/{length.text}", op, values, source))
+    if not points:
+        raise UsageError(f"{where}: no point; give [lengths], or b, t and s in each [[layer]]")
+    return points
+
+
+def _point(table: str, name: str, op_name: str, values: dict[str, Any], source: str) -> GridPoint:
+    try:
+        op = get_op(op_name)
+        known = [field.name for field in op.fields]
+        _known(table, values, (*_LAYER_KEYS, *known))
+        signature = Signature.build(op.name, op.version, op.fields, values)
+        op.from_signature(signature)
+    except UsageError as error:
+        message = str(error)
+        raise UsageError(message if message.startswith(table) else f"{table}: {message}") from None
+    return GridPoint(name=name, op=op.name, signature=signature, source=source)
+
+
+def _groups(where: str, data: Mapping[str, Any]) -> dict[str, list[Lengths]]:
+    table = data.get("lengths", {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{where}: [lengths] must be a table of lists such as train = ['4x4k']")
+    groups = {}
+    for group in table:
+        texts = _texts(f"{where}: [lengths]", table, group)
+        try:
+            groups[group] = [Lengths.parse(text) for text in texts]
+        except UsageError as error:
+            raise UsageError(f"{where}: [lengths] {group}: {error}") from None
+    return groups
+
+
+def _selected(groups: Mapping[str, list[Lengths]], wanted: Sequence[str]) -> list[Lengths]:
+    every = [length for group in groups.values() for length in group]
+    chosen: dict[Lengths, None] = {}
+    for word in wanted:
+        if word in groups:
+            chosen |= dict.fromkeys(groups[word])
+        elif word == ALL:
+            chosen |= dict.fromkeys(every)
+        else:
+            chosen |= dict.fromkeys(length for length in every if length.matches(word))
+    return list(chosen)
+
+
+def _selects(path: Path, data: Mapping[str, Any], lengths: Sequence[str]) -> bool:
+    return bool(_selected(_groups(f"grid {path}", data), lengths))
+
+
+def _chosen_lengths(where: str, data: Mapping[str, Any], lengths: Sequence[str]) -> list[Lengths]:
+    groups = _groups(where, data)
+    run = _texts(where, data, "run") if "run" in data else tuple(groups)
+    if unknown := [group for group in run if group not in groups]:
+        raise UsageError(f"{where}: key 'run': no group {unknown[0]!r} in [lengths]")
+    chosen = _selected(groups, lengths or run)
+    if lengths and groups and not chosen:
+        known = ", ".join(length.text for group in groups.values() for length in group)
+        raise UsageError(
+            f"{where}: no lengths match {', '.join(lengths)}; groups: {', '.join(groups)}; lengths: {known}"
+        )
+    return chosen
+
+
+def _known(where: str, data: Iterable[str], keys: Iterable[str]) -> None:
+    keys = tuple(keys)
+    for key in data:
+        if key not in keys:
+            raise UsageError(f"{where}: {unknown_name('key', key, keys)}")
+
+
+def _text(where: str, data: Mapping[str, Any], key: str, default: str | None = None) -> str:
+    value = data.get(key, default)
+    if not isinstance(value, str):
+        raise UsageError(f"{where}: key {key!r} must be a text, got {value!r}")
+    return value
+
+
+def _texts(where: str, data: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = data.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise UsageError(f"{where}: key {key!r} must be a list of texts, got {value!r}")
+    return tuple(value)

@@ -1,0 +1,127 @@
+"""Measuring: warm up, probe, sample with a cold cache; and the finals, where configs take turns."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from attn_tune.schema.device import Device
+from attn_tune.schema.trial import Measurement, Protocol
+from attn_tune.tuner.protocol import MeasurePolicy
+from attn_tune.tuner.timers import Launch, Timer
+from attn_tune.tuner.timers.timer import Flush
+
+# A host sample shorter than this is mostly the clock's and the scheduler's own noise.
+_HOST_SAMPLE_NS = 1_000_000
+_MAX_REPEATS = 1000
+# Without a known cache size, twice the largest last-level cache of today's accelerators (B200: 126 MB).
+_FALLBACK_FLUSH_BYTES = 256 * 2**20
+
+
+def make_flush(device: Device) -> Flush | None:
+    """A function that pushes everything else out of the last-level cache; None where that means nothing."""
+    if device.platform not in ("cuda", "rocm"):
+        return None
+    import jax
+    import jax.numpy as jnp
+
+    count = max(1, (2 * device.l2_bytes or _FALLBACK_FLUSH_BYTES) // 4)
+    overwrite = jax.jit(lambda x: x + 1, donate_argnums=0)
+    buffer = [jnp.zeros((count,), jnp.uint32)]
+
+    def flush() -> Any:
+        buffer[0] = overwrite(buffer[0])
+        return buffer[0]
+
+    return flush
+
+
+def measure(
+    run: Callable[[], Any],
+    *,
+    timer: Timer,
+    policy: MeasurePolicy,
+    flush: Flush | None = None,
+    best_ns: float | None = None,
+) -> Measurement:
+    """Times ``run``. A hopeless config (see ``MeasurePolicy``) keeps its few samples: they are true, just few."""
+    launch = _prepare(run, timer, policy)
+    samples = timer.sample([launch], flush)
+    start = time.monotonic()
+    wanted = policy.samples
+    if best_ns is not None and samples[0] > policy.abandon_ratio * best_ns:
+        wanted = policy.abandoned_samples
+    while len(samples) < wanted:
+        # One session may hold many launches; the first ones tell how many fit.
+        batch = 1 if len(samples) < policy.min_samples else wanted - len(samples)
+        if len(samples) >= policy.min_samples:
+            pace = (time.monotonic() - start) / (len(samples) - 1 or 1)
+            room = policy.max_s - (time.monotonic() - start)
+            batch = min(batch, int(room / pace) if pace > 0 else batch)
+            if batch < 1:
+                break
+        samples += timer.sample([launch] * batch, flush)
+    return _measurement(samples, timer, policy, launch, flush, interleaved=False)
+
+
+def race(
+    runs: Sequence[Callable[[], Any]],
+    *,
+    timer: Timer,
+    policy: MeasurePolicy,
+    flush: Flush | None = None,
+    round_id: str,
+) -> list[Measurement]:
+    """Times ``runs`` in rounds: each round samples every run once, in an order that rotates.
+
+    Sample ``i`` of each belongs to round ``i``: clock and temperature drift hits all alike, so they may be paired.
+    """
+    launches = [_prepare(run, timer, policy) for run in runs]
+    samples: list[list[int]] = [[] for _ in runs]
+    start = time.monotonic()
+    for number in range(policy.rounds):
+        if number >= policy.min_samples and time.monotonic() - start > policy.rounds_max_s:
+            break
+        order = [(number + i) % len(runs) for i in range(len(runs))]
+        times = timer.sample([launches[i] for i in order], flush)
+        for i, ns in zip(order, times, strict=True):
+            samples[i].append(ns)
+    return [
+        _measurement(ns, timer, policy, launch, flush, interleaved=True, round_id=round_id)
+        for ns, launch in zip(samples, launches, strict=True)
+    ]
+
+
+def _prepare(run: Callable[[], Any], timer: Timer, policy: MeasurePolicy) -> Launch:
+    """Warms ``run`` up and decides how often one sample repeats it."""
+    import jax
+
+    took = []
+    for _ in range(max(1, policy.warmup)):
+        start = time.perf_counter_ns()
+        jax.block_until_ready(run())
+        took.append(time.perf_counter_ns() - start)
+    if not timer.wants_repeats:
+        return Launch(run=run)
+    repeats = -(-_HOST_SAMPLE_NS // max(1, round(statistics.median(took))))
+    return Launch(run=run, repeats=max(1, min(_MAX_REPEATS, repeats)))
+
+
+def _measurement(
+    samples: Sequence[int],
+    timer: Timer,
+    policy: MeasurePolicy,
+    launch: Launch,
+    flush: Flush | None,
+    *,
+    interleaved: bool,
+    round_id: str = "",
+) -> Measurement:
+    protocol = Protocol(
+        timer=timer.name,
+        warmup=max(1, policy.warmup),
+        flush_l2=flush is not None,
+        calls_per_sample=launch.repeats,
+        interleaved=interleaved,
+    )
+    return Measurement(samples_ns=tuple(samples), protocol=protocol, round_id=round_id)

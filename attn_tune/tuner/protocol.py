@@ -1,0 +1,158 @@
+"""What the sweep and the worker process say to one another. Plain data: it is pickled, or sent to another host."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attn_tune.schema.device import Device
+from attn_tune.schema.environment import Environment
+from attn_tune.schema.signature import Signature
+from attn_tune.schema.trial import WHOLE, Measurement, OutputError, Resources, Status
+
+
+class Phase(enum.StrEnum):
+    """What a worker is doing; each has a deadline of its own."""
+
+    START = "start"
+    PREPARE = "prepare"
+    COMPILE = "compile"
+    VALIDATE = "validate"
+    MEASURE = "measure"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Seconds that one phase may take before the worker is killed."""
+
+    start: float = 180.0
+    prepare: float = 600.0
+    compile: float = 120.0
+    validate: float = 180.0
+    measure: float = 60.0
+
+    def of(self, phase: Phase) -> float:
+        """The deadline of ``phase``."""
+        return getattr(self, phase.value)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasurePolicy:
+    """How many samples, and when to stop.
+
+    A config whose first sample is above ``abandon_ratio`` times the best so far keeps ``abandoned_samples``. Sampling
+    ends at ``samples``, or after ``max_s`` once ``min_samples`` are there. ``rounds`` and ``rounds_max_s`` are those
+    of the finals.
+    """
+
+    warmup: int = 2
+    samples: int = 12
+    min_samples: int = 3
+    max_s: float = 1.0
+    abandon_ratio: float = 3.0
+    abandoned_samples: int = 1
+    rounds: int = 24
+    rounds_max_s: float = 10.0
+    flush_l2: bool = True
+    timer: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConfigRef:
+    """One whole config of one direction of one kernel. A ``part`` other than ``""`` runs that launch alone."""
+
+    kernel: str
+    signature: Signature
+    direction: str
+    config: Mapping[str, Any]
+    part: str = WHOLE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identify:
+    """Asks for the device that the worker holds, and its software."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """Compile, validate and measure one config.
+
+    ``best_ns`` is the time to beat, for giving up early. The op's battery is run too if the median is below
+    ``battery_below_ns``. Without ``measure`` the config is only proven right, battery included.
+    """
+
+    ref: ConfigRef
+    device: Device
+    measure: bool = True
+    seeds: tuple[int, ...] = (0, 1)
+    policy: MeasurePolicy = field(default_factory=MeasurePolicy)
+    best_ns: float | None = None
+    battery_below_ns: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finals:
+    """Measure configs that are known to be right, interleaved, in one process. All are of one case."""
+
+    refs: tuple[ConfigRef, ...]
+    device: Device
+    seed: int = 0
+    round_id: str = ""
+    policy: MeasurePolicy = field(default_factory=MeasurePolicy)
+
+
+type Request = Identify | Run | Finals
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entering:
+    """The worker enters a phase: a new deadline."""
+
+    phase: Phase
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """Answer to ``Identify``."""
+
+    device: Device
+    environment: Environment
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """Answer to ``Run``, and one entry of the answer to ``Finals``.
+
+    ``sticky`` says that the process can no longer be trusted (a CUDA error that stays). ``battery`` says that the op's
+    battery was run and passed.
+    """
+
+    status: Status
+    reason: str = ""
+    errors: tuple[OutputError, ...] = ()
+    measurement: Measurement | None = None
+    resources: Resources = field(default_factory=Resources)
+    compile_ms: float | None = None
+    battery: bool = False
+    sticky: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinalsOutcome:
+    """Answer to ``Finals``, in the order asked."""
+
+    outcomes: tuple[Outcome, ...]
+
+
+class Ready:
+    """The worker has loaded jax and found its device."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """The request itself cannot be served, whatever the config: the inputs cannot be made, say."""
+
+    reason: str
+
+
+type Reply = Identity | Outcome | FinalsOutcome | Refusal

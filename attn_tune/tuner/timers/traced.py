@@ -1,0 +1,68 @@
+"""The part that CUPTI and XPlane share: one tracing session over many launches, then split by kernel names."""
+
+import weakref
+from collections.abc import Callable, Sequence
+
+from attn_tune.tuner.timers.records import Record, split_records
+from attn_tune.tuner.timers.timer import Flush, Launch, TimerError
+
+type Trace = Callable[[Callable[[], None]], list[Record]]
+
+
+class TracedTimer:
+    """Device time of each launch: the sum of the durations of its kernels, from a trace of the device."""
+
+    wants_repeats = False
+
+    def __init__(self, name: str, trace: Trace):
+        self.name = name
+        self._trace = trace
+        self._names: weakref.WeakKeyDictionary[Callable, tuple[str, ...]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def sample(self, launches: Sequence[Launch], flush: Flush | None) -> list[int]:
+        """See ``Timer.sample``. Records that do not fit are measured again, one session a launch."""
+        expected = [self._kernels(launch.run) for launch in launches]
+        flushed = self._kernels(flush) if flush is not None else ()
+        records = self._trace(lambda: _run_all(launches, flush))
+        try:
+            return split_records(records, expected, flushed)
+        except TimerError:
+            return [self._alone(launch, flush) for launch in launches]
+
+    def _alone(self, launch: Launch, flush: Flush | None) -> int:
+        if flush is not None:
+            _wait(flush())
+        records = self._trace(lambda: _wait(launch.run()))
+        if not records:
+            raise TimerError(
+                f"{self.name} recorded no kernel for a call; time it with another timer"
+            )
+        return max(1, sum(record.ns for record in records))
+
+    def _kernels(self, run: Callable) -> tuple[str, ...]:
+        """The kernels that ``run`` launches; traced once, alone."""
+        if run not in self._names:
+            records = self._trace(lambda: _wait(run()))
+            if not records:
+                raise TimerError(
+                    f"{self.name} recorded no kernel for a call; time it with another timer"
+                )
+            self._names[run] = tuple(record.name for record in records)
+        return self._names[run]
+
+
+def _run_all(launches: Sequence[Launch], flush: Flush | None) -> None:
+    outputs = None
+    for launch in launches:
+        if flush is not None:
+            flush()
+        outputs = launch.run()
+    _wait(outputs)
+
+
+def _wait(outputs: object) -> None:
+    import jax
+
+    jax.block_until_ready(outputs)

@@ -1,0 +1,128 @@
+"""Validating: outputs against the reference, twice for each seed, since a race may lose only now and then."""
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attn_tune.kernels.spec import Op, Outputs, Problem, load
+from attn_tune.schema.trial import OutputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The inputs of one case and seed, and what is right for them. Arrays live on the device."""
+
+    inputs: Any
+    reference: Outputs
+    baseline: Outputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The worst error of each output over everything that was run. ``repeatable``: equal inputs gave equal bits."""
+
+    errors: tuple[OutputError, ...]
+    repeatable: bool = True
+
+    @property
+    def correct(self) -> bool:
+        """Every output is within what is allowed."""
+        return all(error.ratio <= 1.0 for error in self.errors)
+
+    @property
+    def remark(self) -> str:
+        """What is to be said about it: the outputs that are wrong, and whether runs differed."""
+        wrong = [e for e in self.errors if e.ratio > 1.0]
+        said = [f"{e.output} is wrong: error {e.error:.3g}, allowed {e.allowed:.3g}" for e in wrong]
+        if not self.repeatable:
+            said.append("two runs on the same inputs gave different bits")
+        return "; ".join(said)
+
+
+def prepare(op: Op, problem: Problem, direction: str, seed: int) -> Prepared:
+    """Makes the inputs of a case, the high-precision answer and the plain one, on the default device."""
+    import jax
+
+    inputs = load(op.inputs)(problem, direction, seed)
+    prepared = Prepared(
+        inputs=inputs,
+        reference=_answer(op.reference, problem, direction)(inputs),
+        baseline=_answer(op.baseline, problem, direction)(inputs),
+    )
+    jax.block_until_ready((prepared.inputs, prepared.reference, prepared.baseline))
+    return prepared
+
+
+@functools.lru_cache(maxsize=8)
+def _answer(path: str, problem: Problem, direction: str) -> Callable[[Any], Outputs]:
+    """``inputs -> outputs`` of the reference or the baseline, compiled once for all seeds."""
+    import jax
+
+    return jax.jit(lambda inputs: dict(load(path)(problem, direction, inputs)))
+
+
+def validate(
+    call: Callable[[Any], Outputs], cases: Iterable[Prepared], names: tuple[str, ...] = ()
+) -> Verdict:
+    """Runs ``call`` twice on each of ``cases`` and compares both runs with the reference.
+
+    Args:
+      names: the outputs that must be there; empty for all of the reference's.
+    """
+    verdicts = []
+    for case in cases:
+        first = call(case.inputs)
+        verdicts.append(Verdict(errors=judge(first, case, names)))
+        second = call(case.inputs)
+        if not same_bits(first, second):
+            again = judge(second, case, names)
+            verdicts.append(Verdict(errors=again, repeatable=False))
+    return worst_of(verdicts)
+
+
+def judge(outputs: Outputs, case: Prepared, names: tuple[str, ...]) -> tuple[OutputError, ...]:
+    """The error of each output that must be there; one that is missing has an infinite error."""
+    from attn_tune.kernels.tolerance import compare
+
+    wanted = [n for n in (names or case.reference) if n in case.reference]
+    missing = [n for n in wanted if n not in outputs]
+    present = {n: outputs[n] for n in wanted if n in outputs}
+    errors = compare(present, case.reference, case.baseline)
+    return (*errors, *(OutputError(output=n, error=math.inf, allowed=1.0) for n in missing))
+
+
+def worst_of(verdicts: Iterable[Verdict]) -> Verdict:
+    """One verdict over several runs: each output's error that is nearest to, or furthest past, its limit."""
+    worst: dict[str, OutputError] = {}
+    repeatable = True
+    for verdict in verdicts:
+        repeatable &= verdict.repeatable
+        for error in verdict.errors:
+            if error.output not in worst or error.ratio > worst[error.output].ratio:
+                worst[error.output] = error
+    return Verdict(errors=tuple(worst.values()), repeatable=repeatable)
+
+
+def same_bits(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two runs gave the same bits, NaN included. Compared on the device."""
+    import jax
+
+    return a.keys() == b.keys() and bool(jax.device_get(_same_bits()(dict(a), dict(b))))
+
+
+@functools.cache
+def _same_bits() -> Callable[[Outputs, Outputs], Any]:
+    import jax
+    import jax.numpy as jnp
+
+    def bits(x: Any) -> Any:
+        if not jnp.issubdtype(x.dtype, jnp.inexact):
+            return x
+        return jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * x.dtype.itemsize}"))
+
+    def same(a: Outputs, b: Outputs) -> Any:
+        return jnp.all(jnp.stack([jnp.all(bits(a[n]) == bits(b[n])) for n in a]))
+
+    return jax.jit(same)

@@ -1,0 +1,229 @@
+"""Which config wins, and which must never."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from attn_tune.db import Database
+from attn_tune.db.decisions import Finding, decide
+from attn_tune.schema import OutputError, Rule, Status
+from tests.db.facts import ENVIRONMENT, NEWER, begin, make_signature, make_trial
+
+HEURISTIC = {"block_q": 64}
+OTHER = {"block_q": 128}
+THIRD = {"block_q": 256}
+WRONG = (OutputError(output="out", error=0.2, allowed=0.1),)
+
+
+def around(median, count=24, seed=0, spread=0.01):
+    """Noisy samples whose drift depends on the seed only."""
+    noise = np.random.default_rng(seed).normal(0, spread, count)
+    return tuple(int(median * np.exp(x)) for x in noise)
+
+
+def final(config, median, *, run=1, started=10, round_id="r1", seed=0, **changes):
+    changes.setdefault("is_heuristic", config == HEURISTIC)
+    samples = changes.pop("samples", around(median, seed=seed))
+    trial = make_trial(config, samples, round_id=round_id, started_us=started, **changes)
+    return Finding(run, trial)
+
+
+def winner(findings):
+    return decide(findings)[0]
+
+
+def test_a_faster_config_beats_the_heuristic():
+    decision = winner([final(HEURISTIC, 200_000), final(OTHER, 150_000, seed=1)])
+    assert decision.config == OTHER
+    assert decision.rule is Rule.WINNER
+    assert decision.gain == pytest.approx(4 / 3, rel=0.02)
+    assert decision.heuristic_ns == pytest.approx(200_000, rel=0.02)
+    assert decision.regret_bound == 0
+    assert decision.samples == 24
+    assert decision.trials == 2
+    assert decision.ties == ()
+    assert decision.worst_error == pytest.approx(0.2)
+
+
+def test_the_heuristic_stays_when_nothing_beats_it():
+    decision = winner([final(HEURISTIC, 200_000), final(OTHER, 199_500, seed=1)])
+    assert decision.config == HEURISTIC
+    assert decision.rule is Rule.TIE
+    assert len(decision.ties) == 1
+    assert 0 < decision.regret_bound < 0.02
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1_000, 10**9), min_size=1, max_size=30))
+def test_identical_samples_tie(samples):
+    decision = winner([final(c, 0, samples=samples) for c in (HEURISTIC, OTHER, THIRD)])
+    assert decision.config == HEURISTIC
+    assert decision.rule is Rule.TIE
+    assert len(decision.ties) == 2
+    assert decision.gain == 1
+
+
+def test_pairs_see_through_drift_that_hides_the_gain():
+    drift = np.exp(np.cumsum(np.random.default_rng(0).normal(0, 0.1, 40)))
+    slow = [int(x * 200_000) for x in drift]
+    fast = [int(x * 0.95) for x in slow]
+    paired = winner([final(HEURISTIC, 0, samples=slow), final(OTHER, 0, samples=fast)])
+    assert paired.config == OTHER
+    apart = [
+        final(HEURISTIC, 0, samples=slow, round_id=""),
+        final(OTHER, 0, samples=fast, round_id=""),
+    ]
+    assert winner(apart).config == HEURISTIC
+
+
+def test_finals_overrule_lucky_searches():
+    lucky = final(THIRD, 100_000, round_id="")
+    decision = winner([lucky, final(HEURISTIC, 200_000), final(OTHER, 150_000, seed=1)])
+    assert decision.config == OTHER
+
+
+def test_times_of_different_runs_are_not_compared():
+    """The second day the clock was twice as fast; on either day the other config is slower."""
+    found = [
+        final(HEURISTIC, 200_000, run=1, started=1, round_id=""),
+        final(HEURISTIC, 100_000, run=2, started=20, round_id=""),
+        final(OTHER, 120_000, run=2, started=20, round_id="", seed=1),
+        final(HEURISTIC, 400_000, run=3, started=30, round_id=""),
+    ]
+    decision = winner(found)
+    assert (decision.config, decision.rule) == (HEURISTIC, Rule.TIE)
+    fast = final(OTHER, 80_000, run=2, started=20, round_id="", seed=1)
+    decision = winner([*found[:2], fast, found[3]])
+    assert decision.config == OTHER
+    assert decision.gain == pytest.approx(1.25, rel=0.02)
+    assert (decision.median_ns, decision.heuristic_ns) == (
+        pytest.approx(80_000, rel=0.02),
+        pytest.approx(100_000, rel=0.02),
+    )
+
+
+def test_runs_that_share_nothing_are_compared_as_a_last_resort():
+    found = [
+        final(HEURISTIC, 200_000, run=1, round_id=""),
+        final(OTHER, 100_000, run=2, round_id="", seed=1),
+    ]
+    assert (winner(found).config, winner(found).rule) == (OTHER, Rule.WINNER)
+
+
+def test_one_right_config_is_the_only_one():
+    decision = winner([final(OTHER, 150_000), final(HEURISTIC, 1, status=Status.CRASHED)])
+    assert (decision.config, decision.rule) == (OTHER, Rule.ONLY)
+    assert decision.heuristic_ns is None
+    assert decision.gain is None
+
+
+def test_without_the_heuristic_the_fastest_is_chosen():
+    found = [final(OTHER, 150_000), final(THIRD, 200_000, seed=1)]
+    assert (winner(found).config, winner(found).rule) == (OTHER, Rule.WINNER)
+    near = [final(OTHER, 150_000), final(THIRD, 150_100, seed=0)]
+    assert winner(near).rule is Rule.TIE
+
+
+@pytest.mark.parametrize("status", [Status.INCORRECT, Status.CRASHED])
+@pytest.mark.parametrize("environment", [ENVIRONMENT, NEWER])
+def test_what_was_ever_wrong_is_never_chosen(status, environment):
+    bad = final(OTHER, 1, status=status, environment=environment, started=20, round_id="")
+    decision = winner([final(HEURISTIC, 200_000), final(OTHER, 100_000), bad])
+    assert decision.config == HEURISTIC
+
+
+def test_what_an_older_environment_got_wrong_may_be_right_now():
+    old = final(OTHER, 1, status=Status.INCORRECT, started=5)
+    new = [final(c, m, environment=NEWER) for c, m in ((HEURISTIC, 200_000), (OTHER, 100_000))]
+    assert winner([old, *new]).config == OTHER
+    assert winner([old, *new]).environment == NEWER
+
+
+def test_errors_above_the_limit_count_even_when_marked_ok():
+    wrong = final(OTHER, 100_000, errors=WRONG)
+    assert winner([final(HEURISTIC, 200_000), wrong]).config == HEURISTIC
+
+
+def test_what_was_never_checked_is_never_chosen():
+    unchecked = final(OTHER, 100_000, errors=())
+    assert winner([final(HEURISTIC, 200_000), unchecked]).config == HEURISTIC
+    assert decide([unchecked]) == ()
+    checked = final(OTHER, 100_000, round_id="")
+    assert winner([final(HEURISTIC, 200_000), unchecked, checked]).config == OTHER
+
+
+def test_a_wrong_part_taints_the_whole():
+    whole = {"dkv": {"block": 64}, "dq": {"block": 32}}
+    part = final({"block": 64}, 1, status=Status.INCORRECT, part="dkv", round_id="")
+    decision = winner([final(HEURISTIC, 200_000), final(whole, 100_000), part])
+    assert decision.config == HEURISTIC
+
+
+def test_parts_are_never_decisions():
+    assert decide([final(OTHER, 100_000, part="dq")]) == ()
+    assert decide([final(OTHER, 1, status=Status.TIMED_OUT)]) == ()
+
+
+def test_the_newest_environment_speaks():
+    old = [final(HEURISTIC, 200_000), final(OTHER, 100_000)]
+    new = [
+        final(HEURISTIC, 100_000, environment=NEWER, started=20, run=2, round_id="r2"),
+        final(OTHER, 200_000, environment=NEWER, started=20, run=2, round_id="r2", seed=1),
+    ]
+    decision = winner([*new, *old])
+    assert (decision.config, decision.environment) == (HEURISTIC, NEWER)
+
+
+def test_kernels_are_ranked_by_time():
+    found = [
+        final(HEURISTIC, 200_000),
+        final({"x": 1}, 100_000, kernel="flash_attention/cudnn", is_heuristic=True),
+        final({}, 300_000, kernel="flash_attention/xla", is_heuristic=True),
+    ]
+    decisions = decide(found)
+    assert [(d.rank, d.kernel.split("/")[1]) for d in decisions] == [
+        (0, "cudnn"),
+        (1, "triton"),
+        (2, "xla"),
+    ]
+
+
+def test_the_order_of_trials_does_not_matter():
+    found = [
+        final(c, 200_000 + i, seed=i, round_id=r, started=i)
+        for i, c in enumerate((HEURISTIC, OTHER, THIRD) * 3)
+        for r in ("", "r1", "r2")
+    ]
+    first = decide(found)
+    for seed in range(5):
+        random.Random(seed).shuffle(found)
+        assert decide(found) == first
+
+
+def test_decisions_survive_the_database(tmp_path):
+    with Database.open(tmp_path / "lab.db", create=True) as database:
+        run = begin(database)
+        long = make_signature(q_len=256)
+        wanted = []
+        for signature in (make_signature(), long):
+            found = [
+                final(HEURISTIC, 200_000, signature=signature, run=run),
+                final(OTHER, 150_000, seed=1, signature=signature, run=run),
+                final({}, 300_000, kernel="flash_attention/xla", signature=signature, run=run),
+            ]
+            for finding in found:
+                database.record(run, finding.trial)
+            wanted += decide(found)
+        assert database.rebuild_decisions() == 2
+        assert database.decisions() == sorted(wanted, key=lambda d: (d.signature.text, d.rank))
+        assert [d.rank for d in database.decisions(signature=long)] == [0, 1]
+        assert [d.config for d in database.decisions(rank=0)] == [OTHER, OTHER]
+        assert [d.kernel for d in database.decisions(kernel="xla", signature=long)] == [
+            "flash_attention/xla"
+        ]
+        # A config found wrong later takes the decision with it, in its signature only.
+        database.record(run, make_trial(OTHER, status=Status.INCORRECT, signature=long))
+        assert database.rebuild_decisions(signatures=[long]) == 1
+        assert [d.config for d in database.decisions(rank=0)] == [OTHER, HEURISTIC]

@@ -1,0 +1,90 @@
+"""What reports are made of."""
+
+import pytest
+
+from attn_tune.db import Database
+from attn_tune.schema import Status, UsageError
+from tests.db.facts import OTHER_DEVICE, SIGNATURE, begin, make_signature, make_trial
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    with Database.open(tmp_path_factory.mktemp("db") / "lab.db", create=True) as database:
+        run = begin(database)
+        database.record(run, make_trial({"block_q": 64}, is_heuristic=True))
+        database.record(run, make_trial({"block_q": 128}, (500, 600)))
+        for i in range(3):
+            bad = make_trial({"i": i}, status=Status.COMPILE_ERROR, reason="no registers left")
+            database.record(run, bad)
+        windowed = make_signature(window=(64, None))
+        database.record(run, make_trial(signature=windowed, device=OTHER_DEVICE))
+        database.rebuild_decisions(signatures=[SIGNATURE])
+        yield database
+
+
+def test_trials(database):
+    frame = database.frame("trials")
+    assert len(frame) == 6
+    first, second = frame.to_dict("records")[:2]
+    assert first["median_ns"] == 1000
+    assert first["min_ns"] == 990
+    assert first["samples"] == 3
+    assert first["is_heuristic"]
+    assert first["config"] == '{"block_q":64}'
+    assert first["error_ratio"] == pytest.approx(0.2)
+    assert (first["sig_n"], first["sig_k"], first["sig_dtype"]) == (4, 2, "bfloat16")
+    assert second["median_ns"] == 550
+    assert list(frame["sig_left"].dropna()) == [64]
+    assert frame["status"].value_counts().to_dict() == {"ok": 3, "compile_error": 3}
+    assert len(database.frame("trials", device=OTHER_DEVICE)) == 1
+    assert len(database.frame("trials", status="ok", signature=SIGNATURE)) == 2
+
+
+def test_failures_are_counted_by_reason(database):
+    (row,) = database.frame("failures").to_dict("records")
+    assert (row["status"], row["reason"], row["trials"]) == (
+        "compile_error",
+        "no registers left",
+        3,
+    )
+    assert database.frame("failures", direction="bwd").empty
+
+
+def test_coverage_shows_what_is_undecided(database):
+    rows = database.frame("coverage").to_dict("records")
+    assert [(r["device"], r["trials"], r["ok"], r["configs"], r["decided"]) for r in rows] == [
+        ("nvidia-h200", 5, 2, 5, 1),
+        ("tpu-v6e", 1, 1, 1, 0),
+    ]
+
+
+def test_decisions_and_runs(database):
+    (decision,) = database.frame("decisions", rank=0).to_dict("records")
+    assert decision["config"] == '{"block_q":64}'
+    assert decision["rule"] == "tie"
+    (run,) = database.frame("runs").to_dict("records")
+    assert (run["status"], run["trials"], run["ok"]) == ("running", 6, 3)
+
+
+@pytest.mark.parametrize("name", ["trials", "decisions", "coverage", "failures", "runs"])
+def test_an_empty_database_has_empty_frames_with_columns(tmp_path, name):
+    with Database.open(tmp_path / "lab.db", create=True) as database:
+        frame = database.frame(name)
+    assert frame.empty
+    assert len(frame.columns) > 3
+
+
+def test_unknown_names_are_refused(database):
+    with pytest.raises(UsageError, match="did you mean 'trials'"):
+        database.frame("trails")
+    with pytest.raises(UsageError, match="'rank'"):
+        database.frame("trials", rank=0)
+
+
+def test_describe_counts(database):
+    described = database.describe()
+    assert described.counts["trial"] == 6
+    assert described.counts["decision"] == 1
+    assert described.journal_mode == "wal"
+    assert described.size_bytes > 10_000
+    assert database.integrity_check() == ()

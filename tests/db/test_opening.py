@@ -1,0 +1,307 @@
+"""Files that are refused stay as they were, and old ones are brought up to date."""
+
+import contextlib
+import os
+import random
+import shutil
+import sqlite3
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from attn_tune.db import Database, connection as connections, filesystem
+from attn_tune.db.migrations import SCHEMA_VERSION
+from attn_tune.schema import AttnTuneError, IntegrityError, NoDataError, Status, StorageError
+from tests.db.facts import begin, make_trial
+
+DATA = Path(__file__).parent / "data"
+
+
+def snapshot(folder):
+    return {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A sound database of some pages, closed."""
+    path = tmp_path / "lab.db"
+    with Database.open(path, create=True) as database:
+        run = begin(database)
+        for i in range(60):
+            database.record(run, make_trial({"i": i}))
+        database.end_run(run, "finished")
+    return path
+
+
+def foreign(path):
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA application_id = 7")
+        other.execute("CREATE TABLE notes (body TEXT)")
+
+
+def anonymous(path):
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE trial (body TEXT)")
+
+
+def newer(path):
+    with Database.open(path, create=True):
+        pass
+    with contextlib.closing(sqlite3.connect(path)) as raw:
+        raw.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+        raw.execute("PRAGMA journal_mode = DELETE")
+
+
+REFUSED = {
+    "text": (lambda p: p.write_text("block_q,block_k\n" * 20), "not a SQLite database"),
+    "short": (lambda p: p.write_bytes(b"SQLite format 3\0"), "not a SQLite database"),
+    "foreign": (foreign, "another application"),
+    "anonymous": (anonymous, "another application"),
+    "newer": (newer, "newer attn-tune.*upgrade"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize(
+    "options", [{}, {"create": True}, {"read_only": True}], ids=["write", "create", "read"]
+)
+def test_refused_files_are_not_touched(tmp_path, kind, options):
+    make, message = REFUSED[kind]
+    make(tmp_path / "file.db")
+    before = snapshot(tmp_path)
+    with pytest.raises(IntegrityError, match=message):
+        Database.open(tmp_path / "file.db", **options)
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("options", [{}, {"read_only": True}])
+def test_nothing_is_made_unless_asked(tmp_path, options):
+    with pytest.raises(NoDataError, match="no database"):
+        Database.open(tmp_path / "sub" / "lab.db", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_is_no_database(tmp_path):
+    with pytest.raises(StorageError, match="folder"):
+        Database.open(tmp_path, create=True)
+
+
+@pytest.mark.parametrize("empty_file", [False, True])
+def test_creation_leaves_one_file_and_its_parents(tmp_path, empty_file):
+    path = tmp_path / "a b" / "c?#%" / "lab.db"
+    if empty_file:  # as mktemp leaves it
+        path.parent.mkdir(parents=True)
+        path.touch()
+    with Database.open(path, create=True) as database:
+        assert database.describe().schema_version == SCHEMA_VERSION
+    assert [p.name for p in path.parent.iterdir()] == ["lab.db"]
+    with contextlib.closing(sqlite3.connect(path)) as raw:
+        assert raw.execute("PRAGMA application_id").fetchone() == (0x41545455,)
+
+
+@pytest.mark.parametrize("keep", [0.05, 0.3, 0.6, 0.95, 0.999])
+def test_a_truncated_file_is_refused(path, keep):
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * keep)])
+    before = snapshot(path.parent)
+    with pytest.raises(IntegrityError, match="truncated"):
+        Database.open(path)
+    assert snapshot(path.parent) == before
+
+
+def test_garbage_inside_is_an_integrity_error_or_harmless(path):
+    """Random damage behind the header: never another exception, never a lost row without a word."""
+    good = path.read_bytes()
+    with Database.open(path) as database:
+        wanted = [repr(t) for t in database.trials()]
+    rng = random.Random(0)
+    noticed = 0
+    for _ in range(60):
+        bad = bytearray(good)
+        start = rng.randrange(100, len(bad) - 600)
+        bad[start : start + 600] = rng.randbytes(600)
+        path.write_bytes(bad)
+        try:
+            with Database.open(path, read_only=True) as database:
+                assert database.integrity_check() or [repr(t) for t in database.trials()] == wanted
+        except IntegrityError:
+            noticed += 1
+    assert noticed > 5
+
+
+def test_a_changed_config_is_noticed(path):
+    with contextlib.closing(sqlite3.connect(path)) as raw:
+        raw.execute("DROP TRIGGER config_refuses_update")
+        raw.execute("""UPDATE config SET body = '{"i":7777}' WHERE id = 3""")
+        raw.commit()
+    with Database.open(path, read_only=True) as database:
+        (problem,) = database.integrity_check()
+    assert problem == "row 3 of config was changed: it does not have its digest"
+
+
+def v1(path):
+    """The database as the first schema left it, with a few facts in it."""
+    with contextlib.closing(sqlite3.connect(path)) as raw:
+        raw.executescript((DATA / "schema_v1.sql").read_text())
+
+
+def test_the_first_schema_is_migrated_and_keeps_its_facts(tmp_path):
+    v1(tmp_path / "old.db")
+    with Database.open(tmp_path / "old.db") as database:
+        found = list(database.trials())
+        assert [t.status for t in found] == [Status.OK, Status.OK, Status.INCORRECT]
+        assert found[0].measurement.samples_ns == (20_000, 20_100, 19_900)
+        assert found[0].is_heuristic
+        assert found[2].errors[0].ratio == pytest.approx(4)
+        assert dict(found[0].device.evidence) == {"uuid": "GPU-1", "driver": "570.1"}
+        assert database.rebuild_decisions() == 1
+        assert database.integrity_check() == ()
+        run = begin(database)
+        database.record(run, make_trial())
+    with Database.open(tmp_path / "new.db", create=True):
+        pass
+    assert schema(tmp_path / "old.db") == schema(tmp_path / "new.db")
+
+
+def schema(path):
+    with contextlib.closing(sqlite3.connect(path)) as raw:
+        rows = raw.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL")
+        return {name: " ".join(sql.split()) for name, sql in rows} | {
+            "version": raw.execute("PRAGMA user_version").fetchone()
+        }
+
+
+def test_an_old_schema_is_not_migrated_by_a_reader(tmp_path):
+    v1(tmp_path / "old.db")
+    before = (tmp_path / "old.db").read_bytes()
+    with pytest.raises(StorageError, match="older schema 1"):
+        Database.open(tmp_path / "old.db", read_only=True)
+    assert (tmp_path / "old.db").read_bytes() == before
+
+
+def test_a_failed_migration_leaves_the_old_schema(tmp_path, monkeypatch):
+    v1(tmp_path / "old.db")
+    before = schema(tmp_path / "old.db")
+    monkeypatch.setattr(
+        connections.migrations(), "_migrations", [*connections.migrations()._migrations]
+    )
+
+    @connections.migrations()(name="m999_fails")
+    def fail(db):
+        db.execute("CREATE TABLE half (id INTEGER)")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Database.open(tmp_path / "old.db")
+    assert schema(tmp_path / "old.db") == before
+
+
+def test_readers_work_in_a_folder_they_cannot_write(path):
+    """As an unprivileged user, where not even the side files of the write-ahead log can be made."""
+    folder = Path(tempfile.mkdtemp())  # pytest's own folders are closed to other users
+    try:
+        shutil.copy(path, folder / "lab.db")
+        (folder / "lab.db").chmod(0o444)
+        folder.chmod(0o555)
+        assert in_child(lambda: sum(1 for _ in open_reader(folder / "lab.db").trials())) == 60
+        assert sorted(p.name for p in folder.iterdir()) == ["lab.db"]
+    finally:
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+def open_reader(path):
+    return Database.open(path, read_only=True)
+
+
+def in_child(function):
+    """Runs ``function`` in a fork without privileges; its result is a small number."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if os.getuid() == 0:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+            os._exit(function())
+        except BaseException as error:
+            print(repr(error), file=sys.stderr)
+            os._exit(255)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_an_unwritable_database_says_so(tmp_path):
+    with pytest.raises(StorageError, match="cannot be used"):
+        Database.open("/proc/attn-tune/lab.db", create=True)
+
+
+def test_a_forked_child_cannot_write_through_its_parent(path):
+    with Database.open(path) as database:
+
+        def misuse():
+            try:
+                begin(database)
+            except StorageError:
+                return 7
+            return 0
+
+        assert in_child(misuse) == 7
+
+
+MOUNTS = """\
+22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
+40 22 0:44 / /home rw shared:1 - nfs4 server:/home rw
+41 40 8:2 / /home/local rw - xfs /dev/sdb1 rw
+42 22 0:50 / /mnt/a\\040b rw - fuse.sshfs host:/ rw
+43 22 0:51 / /mnt/portal rw - fuse.portal portal rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "network"),
+    [
+        ("/data/lab.db", False),
+        ("/home/me/lab.db", True),
+        ("/homework/lab.db", False),
+        ("/home/local/lab.db", False),
+        ("/mnt/a b/lab.db", True),
+        ("/mnt/portal/lab.db", False),
+    ],
+)
+def test_network_file_systems_are_known(tmp_path, monkeypatch, path, network):
+    (tmp_path / "mountinfo").write_text(MOUNTS)
+    monkeypatch.setattr(filesystem, "MOUNTS", tmp_path / "mountinfo")
+    assert filesystem.is_network(Path(path)) is network
+
+
+def test_on_a_network_file_system_there_is_no_shared_memory(path, monkeypatch):
+    monkeypatch.setattr(connections, "is_network", lambda _: True)
+    with pytest.warns(UserWarning, match="network file system"):
+        database = Database.open(path)
+    with database:
+        assert database.describe().journal_mode == "delete"
+        database.record(begin(database), make_trial())
+        assert not path.with_name("lab.db-wal").exists()
+    monkeypatch.undo()
+    with Database.open(path) as database:
+        assert database.describe().journal_mode == "wal"
+        assert sum(1 for _ in database.trials()) == 61
+
+
+def test_every_error_is_one_of_ours(tmp_path):
+    """Random files under random options: a clean answer or one of attn-tune's errors, with one line."""
+    rng = random.Random(1)
+    for i in range(100):
+        path = tmp_path / f"{i}.db"
+        data = bytearray(rng.randbytes(rng.choice([0, 1, 99, 100, 4096])))
+        if rng.random() < 0.7:
+            data[:16] = b"SQLite format 3\0"
+        if rng.random() < 0.7 and len(data) >= 100:
+            data[68:72] = (0x41545455).to_bytes(4, "big")
+            data[60:64] = SCHEMA_VERSION.to_bytes(4, "big")
+        path.write_bytes(data)
+        with pytest.raises(AttnTuneError) as error, Database.open(path) as database:
+            list(database.trials())
+        assert "\n" not in str(error.value)

@@ -1,0 +1,276 @@
+"""Packs: the same bytes from the same facts, nothing accepted that was changed, all or nothing on the way in."""
+
+import hashlib
+import random
+import zipfile
+
+import pytest
+
+from attn_tune.db import Database, export_pack, import_pack
+from attn_tune.runtime.packs import read_pack
+from attn_tune.schema import (
+    IntegrityError,
+    NoDataError,
+    OutputError,
+    Status,
+    StorageError,
+    UsageError,
+)
+from tests.db.facts import (
+    DEVICE,
+    OTHER_DEVICE,
+    SIGNATURE,
+    begin,
+    make_signature,
+    make_trial,
+)
+
+LONG = make_signature(q_len=4096, kv_len=4096)
+
+
+def facts(winner=128):
+    """Trials of two problems and two directions on two devices, by two kernels."""
+    found = []
+    for device in (DEVICE, OTHER_DEVICE):
+        for signature in (SIGNATURE, LONG):
+            for direction in ("fwd", "bwd"):
+                for block, time in ((64, 20_000), (winner, 15_000)):
+                    samples = tuple(time + 10 * i for i in range(12))
+                    common = {"device": device, "signature": signature, "direction": direction}
+                    found.append(
+                        make_trial(
+                            {"block_q": block},
+                            samples,
+                            round_id="r",
+                            is_heuristic=block == 64,
+                            **common,
+                        )
+                    )
+                found.append(make_trial({}, (30_000,) * 12, kernel="flash_attention/xla", **common))
+    return found
+
+
+def fill(path, trials):
+    with Database.open(path, create=True) as database:
+        run = begin(database)
+        for trial in trials:
+            database.record(run, trial)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    path = tmp_path_factory.mktemp("lab") / "lab.db"
+    fill(path, facts())
+    with Database.open(path, read_only=True) as database:
+        yield database
+
+
+@pytest.fixture
+def target(tmp_path):
+    with Database.open(tmp_path / "target.db", create=True) as database:
+        yield database
+
+
+def export(database, path, **options):
+    return export_pack(database, path, **{"name": "h200", "version": "1.0", **options})
+
+
+def contents(folder):
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
+    }
+
+
+def test_the_pack_says_what_the_trials_say(lab, tmp_path):
+    summary = export(lab, tmp_path / "pack")
+    assert (summary.rows, summary.problems) == (16, 8)
+    assert summary.devices == ("nvidia-h200", "tpu-v6e")
+    pack = read_pack(tmp_path / "pack")
+    assert (pack.name, pack.version, pack.digest) == ("h200", "1.0", summary.digest)
+    assert pack.contracts == {"flash_attention/triton": 1, "flash_attention/xla": 1}
+    best = {row.key: row for row in pack.rows if row.rank == 0}
+    row = best[DEVICE.digest, LONG.text, "bwd", "triton"]
+    assert row.config == {"block_q": 128}
+    assert (row.state, row.samples, row.median_ns, row.heuristic_ns) == ("winner", 12, 15055, 20055)
+    assert row.gain_ppm == round((20055 / 15055 - 1) * 1e6)
+    assert row.error_ppm == 200_000
+    assert row.regret_ppm == 0
+    assert sorted(contents(tmp_path / "pack")) == [
+        "SHA256SUMS",
+        "manifest.json",
+        "shards/sm_90/flash_attention.bwd.json",
+        "shards/sm_90/flash_attention.fwd.json",
+        "shards/v6e/flash_attention.bwd.json",
+        "shards/v6e/flash_attention.fwd.json",
+    ]
+
+
+def test_one_row_a_line_and_sums_that_sha256sum_reads(lab, tmp_path):
+    export(lab, tmp_path / "pack")
+    files = contents(tmp_path / "pack")
+    shard = files["shards/sm_90/flash_attention.fwd.json"].decode().splitlines()
+    assert len(shard) == 2 + 4
+    assert all(line.startswith("{") for line in shard[1:-1])
+    for line in files.pop("SHA256SUMS").decode().splitlines():
+        digest, name = line.split("  ")
+        assert hashlib.sha256(files.pop(name)).hexdigest() == digest
+    assert not files
+
+
+@pytest.mark.parametrize("name", ["pack", "pack.atpack"])
+def test_same_facts_same_bytes_whatever_their_order(lab, tmp_path, name):
+    shuffled = facts()
+    random.Random(0).shuffle(shuffled)
+    fill(tmp_path / "other.db", shuffled)
+    export(lab, tmp_path / "a" / name)
+    with Database.open(tmp_path / "other.db") as other:
+        other.rebuild_decisions()
+        export(other, tmp_path / "b" / name)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert contents(tmp_path / "a")
+
+
+def test_folder_and_file_hold_the_same(lab, tmp_path):
+    folder = export(lab, tmp_path / "pack")
+    file = export(lab, tmp_path / "pack.atpack")
+    assert folder.digest == file.digest
+    with zipfile.ZipFile(tmp_path / "pack.atpack") as archive:
+        packed = {name: archive.read(name) for name in archive.namelist()}
+        assert archive.namelist() == sorted(packed)
+    assert packed == contents(tmp_path / "pack")
+
+
+def test_evidence_is_not_part_of_the_decision(lab, tmp_path):
+    slower = [
+        make_trial(
+            t.config,
+            [2 * s for s in t.measurement.samples_ns],
+            round_id=t.measurement.round_id,
+            kernel=t.kernel,
+            direction=t.direction,
+            signature=t.signature,
+            device=t.device,
+            is_heuristic=t.is_heuristic,
+        )
+        for t in facts()
+    ]
+    fill(tmp_path / "slow.db", slower)
+    one = export(lab, tmp_path / "one")
+    with Database.open(tmp_path / "slow.db") as slow:
+        two = export(slow, tmp_path / "two")
+    assert one.decision_digest == two.decision_digest
+    assert one.digest != two.digest
+
+
+def test_a_selection_closes_the_ranks(lab, tmp_path):
+    summary = export(lab, tmp_path / "xla", kernels=["xla"], device="sm_90", direction="fwd")
+    assert (summary.rows, summary.problems, summary.devices) == (2, 2, ("nvidia-h200",))
+    rows = read_pack(tmp_path / "xla").rows
+    assert {(r.kernel, r.rank, r.state) for r in rows} == {("xla", 0, "only")}
+
+
+def test_what_turned_out_wrong_is_not_exported_even_from_an_old_decision_table(tmp_path):
+    fill(tmp_path / "lab.db", facts())
+    with Database.open(tmp_path / "lab.db") as database:
+        database.rebuild_decisions()
+        run = begin(database)
+        bad = (OutputError(output="out", error=1.0, allowed=0.1),)
+        database.record(run, make_trial({"block_q": 128}, status=Status.INCORRECT, errors=bad))
+        export(database, tmp_path / "pack", device=DEVICE, direction="fwd", kernels=["triton"])
+    rows = {r.signature: r.config for r in read_pack(tmp_path / "pack").rows}
+    assert rows == {SIGNATURE.text: {"block_q": 64}, LONG.text: {"block_q": 128}}
+
+
+def test_refusals(lab, tmp_path):
+    with pytest.raises(NoDataError, match="sweep"):
+        export(lab, tmp_path / "pack", op="nothing")
+    with pytest.raises(UsageError, match="name"):
+        export(lab, tmp_path / "pack", name="../evil")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.txt").write_text("precious")
+    with pytest.raises(StorageError, match="exists"):
+        export(lab, tmp_path / "home")
+    for path in (tmp_path / "home", tmp_path / "home" / "thesis.txt"):
+        with pytest.raises(StorageError, match="not overwritten"):
+            export(lab, path, overwrite=True)
+    assert (tmp_path / "home" / "thesis.txt").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["pack", "pack.atpack"])
+def test_overwriting_replaces_and_leaves_nothing_else(lab, tmp_path, name):
+    first = export(lab, tmp_path / name)
+    second = export(lab, tmp_path / name, kernels=["xla"], overwrite=True)
+    assert first.digest != second.digest
+    assert read_pack(tmp_path / name).digest == second.digest
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+def test_import_is_idempotent(lab, target, tmp_path):
+    export(lab, tmp_path / "pack.atpack")
+    first = import_pack(target, tmp_path / "pack.atpack")
+    assert (first.added, first.unchanged) == (8, 0)
+    before = target.frame("imported").to_dict("records")
+    again = import_pack(target, tmp_path / "pack.atpack")
+    assert (again.added, again.unchanged) == (0, 8)
+    assert target.frame("imported").to_dict("records") == before
+    assert len(before) == 16
+
+
+def test_conflicts_follow_the_policy(lab, target, tmp_path):
+    fill(tmp_path / "other.db", facts(winner=256))
+    export(lab, tmp_path / "one")
+    with Database.open(tmp_path / "other.db") as other:
+        export(other, tmp_path / "two", direction="fwd")
+    import_pack(target, tmp_path / "one")
+
+    def fwd_configs():
+        frame = target.frame("imported")
+        return set(frame[(frame.direction == "fwd") & (frame["rank"] == 0)].config)
+
+    with pytest.raises(UsageError) as error:
+        import_pack(target, tmp_path / "two")
+    assert "answers 4 problems otherwise" in str(error.value)
+    assert 'stored: triton {"block_q":128}' in str(error.value)
+    assert 'pack:   triton {"block_q":256}' in str(error.value)
+    assert fwd_configs() == {'{"block_q":128}'}
+    assert import_pack(target, tmp_path / "two", policy="keep").kept == 4
+    assert fwd_configs() == {'{"block_q":128}'}
+    assert import_pack(target, tmp_path / "two", policy="replace").replaced == 4
+    assert fwd_configs() == {'{"block_q":256}'}
+    with pytest.raises(UsageError, match="policy"):
+        import_pack(target, tmp_path / "two", policy="newest")
+
+
+def test_a_flipped_byte_is_refused_wherever_it_is(lab, target, tmp_path):
+    export(lab, tmp_path / "good.atpack")
+    good = (tmp_path / "good.atpack").read_bytes()
+    digest = read_pack(tmp_path / "good.atpack").digest
+    rng = random.Random(0)
+    refused = 0
+    for position in rng.sample(range(len(good)), 150):
+        bad = bytearray(good)
+        bad[position] ^= 1 << rng.randrange(8)
+        (tmp_path / "bad.atpack").write_bytes(bad)
+        try:
+            import_pack(target, tmp_path / "bad.atpack")
+        except IntegrityError:
+            refused += 1
+        else:  # a byte of the zip's own tables that says nothing about the contents
+            assert read_pack(tmp_path / "bad.atpack").digest == digest
+    assert refused > 130
+    for name in contents_of_folder(lab, tmp_path / "folder"):
+        file = tmp_path / "folder" / name
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+        with pytest.raises(IntegrityError):
+            import_pack(target, tmp_path / "folder")
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+    import_pack(target, tmp_path / "folder")
+
+
+def contents_of_folder(lab, folder):
+    export(lab, folder)
+    return contents(folder)

@@ -1,0 +1,237 @@
+"""Several processes on one database: killed, competing, reading while another writes."""
+
+import os
+import random
+import signal
+import sqlite3
+import struct
+import time
+import traceback
+
+import pytest
+
+from attn_tune.db import Database, export_pack, import_pack
+from attn_tune.db.migrations import SCHEMA_VERSION
+from attn_tune.db.writer import SILENCE_US, Process, now_us
+from attn_tune.schema import StorageError
+from tests.db.facts import begin, make_trial
+
+KILLS = 30
+
+
+def spawn(work, *args):
+    """Forks ``work(say, *args)``; ``say(number)`` sends a number. Returns the pid and the pipe's read end."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(write_end)
+        return pid, read_end
+    status = 1
+    try:
+        os.close(read_end)
+        work(lambda number: os.write(write_end, struct.pack("<q", number)), *args)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def finish(pid, read_end):
+    """What the process said, and how it ended."""
+    data = b""
+    while chunk := os.read(read_end, 1 << 16):
+        data += chunk
+    os.close(read_end)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    # A kill may cut the last message short; then it was not said.
+    return [n for (n,) in struct.iter_unpack("<q", data[: len(data) // 8 * 8])], status
+
+
+def write_forever(say, path, pack, first):
+    with Database.open(path, create=True) as database:
+        run = begin(database)
+        for i in range(first, first + 10**6):
+            database.record(run, make_trial({"i": i}, is_heuristic=i % 7 == 0))
+            say(i)
+            if i % 64 == 63:
+                database.rebuild_decisions()
+                import_pack(database, pack, policy="replace")
+
+
+def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path):
+    with Database.open(tmp_path / "seed.db", create=True) as database:
+        database.record(begin(database), make_trial())
+        export_pack(database, tmp_path / "pack", name="seed", version="1")
+    rng = random.Random(0)
+    said: dict[str, set[int]] = {}
+    kills: dict[str, int] = {}
+    for kill in range(KILLS):
+        # Some die while the database is being made, most while it is written.
+        path = tmp_path / f"lab-{kill % 3 if kill % 5 else kill}.db"
+        pid, pipe = spawn(write_forever, path, tmp_path / "pack", kill * 10**6)
+        time.sleep(rng.uniform(0, 0.25))
+        os.kill(pid, signal.SIGKILL)
+        acknowledged, status = finish(pid, pipe)
+        assert status == -signal.SIGKILL
+        said.setdefault(path.name, set()).update(acknowledged)
+        kills[path.name] = kills.get(path.name, 0) + 1
+        if not path.exists():
+            assert not acknowledged
+            continue
+        with Database.open(path) as database:
+            stored = {t.config["i"] for t in database.trials()}
+            assert said[path.name] <= stored
+            # At most the one that was being acknowledged is there without a word.
+            assert len(stored) - len(said[path.name]) <= kills[path.name]
+            assert database.integrity_check() == ()
+            assert database.status().state in ("interrupted", "none")
+    assert sum(map(len, said.values())) > KILLS
+
+
+def test_a_second_writer_is_told_who_writes(tmp_path):
+    path = tmp_path / "lab.db"
+
+    def try_to_write(say):
+        with Database.open(path) as other, pytest.raises(StorageError) as error:
+            begin(other)
+        assert f"process {os.getppid()} on " in str(error.value)
+
+    def write(say):
+        with Database.open(path) as other:
+            other.record(begin(other), make_trial())
+
+    with Database.open(path, create=True) as database:
+        run = begin(database)
+        assert finish(*spawn(try_to_write)) == ([], 0)
+        second = begin(database)
+        database.end_run(run, "finished")
+        assert finish(*spawn(try_to_write)) == ([], 0)
+        database.end_run(second, "finished")
+        assert finish(*spawn(write)) == ([], 0)
+        assert sum(1 for _ in database.trials()) == 1
+
+
+def test_many_at_once_make_one_database(tmp_path):
+    path = tmp_path / "new" / "lab.db"
+
+    def make(say):
+        with Database.open(path, create=True) as database:
+            say(database.describe().schema_version)
+
+    results = [finish(*child) for child in [spawn(make) for _ in range(6)]]
+    assert results == [([SCHEMA_VERSION], 0)] * 6
+    assert [p.name for p in path.parent.iterdir()] == ["lab.db"]
+    with Database.open(path) as database:
+        database.record(begin(database), make_trial())
+        assert database.integrity_check() == ()
+
+
+def test_many_at_once_get_one_lock(tmp_path):
+    """Each counts how many hold the lock while it does; nobody ever sees a second."""
+    path = tmp_path / "lab.db"
+    Database.open(path, create=True).close()
+
+    def compete(say):
+        wins = 0
+        deadline = time.monotonic() + 20
+        while wins < 5 and time.monotonic() < deadline:
+            try:
+                with Database.open(path) as database:
+                    run = begin(database)
+                    held = database.frame("runs")["status"].tolist().count("running")
+                    database.record(run, make_trial())
+                    database.end_run(run, "finished")
+                    say(held)
+                    wins += 1
+            except StorageError as error:
+                if "being written by process" not in str(error):
+                    raise
+                time.sleep(0.002)
+
+    children = [spawn(compete) for _ in range(4)]
+    results = [finish(*child) for child in children]
+    assert results == [([1] * 5, 0)] * 4
+
+
+def test_a_dead_writers_lock_is_taken_over(tmp_path):
+    path = tmp_path / "lab.db"
+
+    def die(say):
+        database = Database.open(path, create=True)
+        database.record(begin(database), make_trial())
+        os._exit(0)
+
+    assert finish(*spawn(die)) == ([], 0)
+    with Database.open(path) as database:
+        assert database.status().state == "interrupted"
+        begin(database)
+        assert database.frame("runs")["status"].tolist() == ["interrupted", "running"]
+
+
+@pytest.mark.parametrize(("silent_us", "taken"), [(0, False), (SILENCE_US + 10**6, True)])
+def test_a_writer_elsewhere_is_believed_while_it_speaks(tmp_path, silent_us, taken):
+    path = tmp_path / "lab.db"
+    with Database.open(path, create=True) as database:
+        with sqlite3.connect(path) as raw:
+            raw.execute(
+                "INSERT INTO writer VALUES (1, 't', 'other-host', 42, 'elsewhere', '', ?)",
+                (now_us() - silent_us,),
+            )
+        if taken:
+            begin(database)
+        else:
+            with pytest.raises(StorageError, match="process 42 on other-host"):
+                begin(database)
+
+
+def test_a_lost_lock_stops_the_loser(tmp_path):
+    with Database.open(tmp_path / "lab.db", create=True) as database:
+        run = begin(database)
+        with sqlite3.connect(database.path) as raw:
+            raw.execute("UPDATE writer SET token = 't', host = 'other-host', pid = 42")
+        for write in (lambda: database.record(run, make_trial()), lambda: database.heartbeat(run)):
+            with pytest.raises(StorageError, match="lost to process 42 on other-host"):
+                write()
+        assert not list(database.trials())
+
+
+def test_a_number_used_again_is_another_process():
+    me = Process.current()
+    assert not me.is_gone(10**12)
+    assert Process(host=me.host, pid=me.pid, scope=me.scope, start="1").is_gone(0)
+    assert Process(host=me.host, pid=2**22 + 1, scope=me.scope, start="1").is_gone(0)
+
+
+def test_readers_and_rebuilders_run_beside_a_writer(tmp_path):
+    path = tmp_path / "lab.db"
+    Database.open(path, create=True).close()
+
+    def write(say):
+        with Database.open(path) as database:
+            run = begin(database)
+            for i in range(300):
+                database.record(run, make_trial({"i": i}))
+                say(i)
+            database.end_run(run, "finished")
+
+    def rebuild(say):
+        with Database.open(path) as database:
+            for _ in range(5):
+                database.rebuild_decisions()
+
+    def read(say):
+        seen = 0
+        with Database.open(path, read_only=True) as database:
+            while database.status().state != "finished":
+                found = [t.config["i"] for t in database.trials()]
+                assert found == [*range(len(found))]
+                assert len(found) >= seen
+                seen = len(found)
+                database.frame("failures")
+        say(seen)
+
+    children = [spawn(work) for work in (write, rebuild, read, read)]
+    results = [finish(*child) for child in children]
+    assert [status for _, status in results] == [0, 0, 0, 0]
+    assert results[0][0] == [*range(300)]

@@ -1,0 +1,83 @@
+"""Calls that do not fit the kernel's parameters, told in one sentence when tracing."""
+
+import re
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import pytest
+import triton
+import triton.language as tl
+
+from attn_tune.kernels._common.triton_call import triton_call
+from attn_tune.schema.errors import UsageError
+
+
+@triton.jit
+def add_kernel(x, y, out, LENGTH: tl.constexpr, BLOCK: tl.constexpr):
+    pass
+
+
+@triton.jit
+def constant_first_kernel(LENGTH: tl.constexpr, x, out):
+    pass
+
+
+BAD_CALLS = {
+    "has 3 pointer parameters (x, y, out) but was given 2 operands and outputs": (
+        add_kernel,
+        1,
+        {"LENGTH": 4, "BLOCK": 4},
+        (1,),
+    ),
+    "has no constexpr 'LENGHT'; it has: LENGTH, BLOCK": (
+        add_kernel,
+        2,
+        {"LENGHT": 4, "BLOCK": 4},
+        (1,),
+    ),
+    "needs the constexpr 'BLOCK', which has no default": (
+        add_kernel,
+        2,
+        {"LENGTH": 4},
+        (1,),
+    ),
+    "constexpr 'BLOCK' of kernel 'add_kernel' is a object": (
+        add_kernel,
+        2,
+        {"LENGTH": 4, "BLOCK": object()},
+        (1,),
+    ),
+    "grid axis y is 70000, outside 1 to 65535": (
+        add_kernel,
+        2,
+        {"LENGTH": 4, "BLOCK": 4},
+        (1, 70_000),
+    ),
+    "grid axis x is 0, outside 1 to": (add_kernel, 2, {"LENGTH": 4, "BLOCK": 4}, (0,)),
+    "a grid has 1 to 3 axes, not 4": (
+        add_kernel,
+        2,
+        {"LENGTH": 4, "BLOCK": 4},
+        (1, 1, 1, 1),
+    ),
+    "'LENGTH' stands before a pointer": (constant_first_kernel, 1, {"LENGTH": 4}, (1,)),
+    "is not a Triton kernel; decorate it with triton.jit": (len, 1, {}, (1,)),
+}
+
+
+@pytest.mark.parametrize("sentence", BAD_CALLS)
+def test_a_call_that_does_not_fit(sentence):
+    kernel, operands, constexprs, grid = BAD_CALLS[sentence]
+    x = jnp.zeros(4)
+    with pytest.raises(UsageError, match=re.escape(sentence)):
+        triton_call(kernel, *[x] * operands, out_types=[x], grid=grid, constexprs=constexprs)
+
+
+def test_compile_errors_are_known_without_jax_or_triton():
+    program = (
+        "import sys, attn_tune.kernels._common.triton_compile as t; t.OutOfResources, t.CompileError; "
+        "sys.exit(', '.join({'jax', 'triton', 'numpy'} & set(sys.modules)) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,98 @@
+"""Lowers functions for CUDA on any machine, and reads back the launches in the module. Not a test itself."""
+
+import zlib
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from attn_tune.kernels._common.triton_compile import record_compiles
+from attn_tune.kernels._common.triton_target import compile_target
+
+
+def array(*shape, dtype=jnp.bfloat16):
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def lower(f, *arrays, capability=90):
+    """The lowered module and what was compiled for it."""
+    with compile_target(capability), record_compiles() as compiled:
+        lowered = jax.jit(f).trace(*arrays).lower(lowering_platforms=("cuda",))
+    return lowered, compiled
+
+
+@dataclass
+class Message:
+    """A protobuf message as its fields by number: integers, or bytes."""
+
+    fields: dict[int, list[int | bytes]]
+
+    @classmethod
+    def parse(cls, data: bytes) -> "Message":
+        fields, at = {}, 0
+
+        def varint():
+            nonlocal at
+            value = shift = 0
+            while True:
+                byte, at = data[at], at + 1
+                value, shift = value | (byte & 0x7F) << shift, shift + 7
+                if byte < 0x80:
+                    return value
+
+        while at < len(data):
+            number, kind = divmod(varint(), 8)
+            assert kind in (0, 2), kind
+            value = varint()
+            if kind == 2:
+                value, at = data[at : at + value], at + value
+            fields.setdefault(number, []).append(value)
+        return cls(fields)
+
+    def __getitem__(self, number):
+        return self.fields.get(number, [0])[0]
+
+
+@dataclass
+class Call:
+    """One custom call of a lowered module, read back from the bytes that jaxlib's launcher gets."""
+
+    name: str
+    grid: tuple[int, int, int]
+    parameters: int
+    kernel: str
+    num_warps: int
+    shared_bytes: int
+    ptx: bytes
+    capability: int
+
+
+def custom_calls(lowered):
+    # Field numbers: jaxlib/gpu/triton.proto.
+    calls = []
+
+    def visit(op):
+        if op.name == "stablehlo.custom_call":
+            assert op.attributes["call_target_name"].value == "triton_kernel_call"
+            any_call = Message.parse(zlib.decompress(op.attributes["backend_config"].value_bytes))
+            call = Message.parse(any_call[1])
+            kernel = Message.parse(call[1])
+            calls.append(
+                Call(
+                    name=any_call[4].decode(),
+                    grid=(call[2], call[3], call[4]),
+                    parameters=len(call.fields[5]),
+                    kernel=kernel[1].decode(),
+                    num_warps=kernel[2],
+                    shared_bytes=kernel[3],
+                    ptx=kernel[4],
+                    capability=kernel[6],
+                )
+            )
+        for region in op.regions:
+            for block in region:
+                for inner in block:
+                    visit(inner.operation)
+
+    visit(lowered.compiler_ir("stablehlo").operation)
+    return calls

@@ -1,0 +1,140 @@
+"""What is lowered, when, and from which cache. ``test_triton_offline.py`` runs this, without the interpreter."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+import triton_samples as samples
+from triton import knobs
+from triton_lowered import array, custom_calls, lower
+
+from attn_tune.kernels._common.triton_call import triton_call
+from attn_tune.kernels._common.triton_compile import record_compiles
+from attn_tune.kernels._common.triton_target import compile_target
+from attn_tune.schema.errors import UnsupportedError, UsageError
+
+
+@pytest.fixture
+def builds():
+    """Names and cache hits of what passes through Triton's compiler."""
+    seen = []
+    with knobs.compilation.scope():
+        knobs.compilation.listener = lambda src, cache_hit, **_: seen.append((src.name, cache_hit))
+        yield seen
+
+
+@pytest.mark.parametrize("num_warps", [1, 4, 8])
+def test_the_launch_is_what_was_asked(num_warps):
+    lowered, (compiled,) = lower(
+        functools.partial(
+            samples.matmul, tile=(32, 16, 32), num_warps=num_warps, name="my product"
+        ),
+        array(100, 96),
+        array(96, 80),
+    )
+    (call,) = custom_calls(lowered)
+    assert (call.name, call.kernel) == ("my product", "matmul_kernel")
+    assert call.grid == (4, 5, 1)
+    assert call.parameters == 3
+    assert call.num_warps == compiled.num_warps == num_warps
+    assert call.shared_bytes == compiled.shared_bytes
+
+
+@pytest.mark.parametrize(("capability", "added"), [(90, 8), (100, 4)])
+def test_warps_of_specialisation_are_launched(capability, added):
+    product = samples.specialised_matmul
+    lowered, (compiled,) = lower(product, array(256, 256), array(256, 256), capability=capability)
+    (call,) = custom_calls(lowered)
+    assert f".reqntid {32 * (4 + added)}" in compiled.ptx
+    assert call.num_warps == compiled.num_warps == 4 + added
+    assert compiled.scratch_bytes > 0
+
+
+def test_an_absent_operand_takes_no_parameter():
+    a, b = array(64, 64), array(64, 64)
+    without, _ = lower(samples.matmul, a, b)
+    with_bias, _ = lower(samples.matmul, a, b, array(64, dtype=jnp.float32))
+    assert [call.parameters for call in custom_calls(without)] == [3]
+    assert [call.parameters for call in custom_calls(with_bias)] == [4]
+
+
+def test_shapes_share_a_compile(builds):
+    def sums(x, y):
+        # Lengths are constexprs here, grids are not.
+        return samples.add(x, x, block=64), triton_call(
+            samples.add_kernel,
+            y.reshape(8, 8),
+            y.reshape(8, 8),
+            out_types=[jax.ShapeDtypeStruct((8, 8), y.dtype)],
+            grid=(7,),
+            constexprs={"LENGTH": 64, "BLOCK": 64},
+        )
+
+    _, compiled = lower(
+        sums, array(64, dtype=jnp.float16), array(64, dtype=jnp.float16), capability=86
+    )
+    assert len(compiled) == 1
+    assert len(builds) == 1
+
+
+def test_equal_but_unlike_constants_do_not_share(builds):
+    def shifted(by):
+        return lambda x: triton_call(
+            samples.shifted_kernel,
+            x,
+            out_types=[jax.ShapeDtypeStruct((32,), jnp.float32)],
+            grid=(1,),
+            constexprs={"SHIFT": by},
+        )
+
+    compiled = [lower(shifted(by), array(32), capability=86)[1][0] for by in (1, 1, 1.0, True)]
+    assert compiled[0] is compiled[1]
+    assert len(builds) == 3
+
+
+def test_dataclass_constexprs_are_told_apart(builds):
+    x = array(32, dtype=jnp.float32)
+    values = ((0.5, 3), (0.5, 3), (0.5, 4))
+    compiled = [lower(lambda x, v=v: samples.affine(x, *v), x, capability=86)[1][0] for v in values]
+    assert compiled[0] is compiled[1]
+    assert compiled[0].digest != compiled[2].digest
+    assert len(builds) == 2
+
+
+def test_dropped_outputs_are_never_compiled(builds):
+    def first(x):
+        used, _ = samples.add(x, x, block=128), samples.softmax(x.reshape(8, 8))
+        return used
+
+    lowered, _ = lower(first, array(64), capability=87)
+    assert [call.kernel for call in custom_calls(lowered)] == ["add_kernel"]
+    assert [name for name, _ in builds] == ["add_kernel"]
+
+
+def test_recording_sees_what_is_in_every_cache():
+    f = jax.jit(lambda x: samples.add(x, x))
+    for _ in range(2):
+        with compile_target(90), record_compiles() as compiled:
+            f.trace(array(64)).lower(lowering_platforms=("cuda",))
+        assert [kernel.name for kernel in compiled] == ["add_kernel"]
+
+
+def test_targets_do_not_share_a_trace():
+    f = jax.jit(lambda x: samples.add(x, x))
+    for capability in (80, 90, 80):
+        with compile_target(capability):
+            lowered = f.trace(array(64)).lower(lowering_platforms=("cuda",))
+        assert [call.capability for call in custom_calls(lowered)] == [capability]
+
+
+def test_shapes_need_no_gpu_and_lowering_says_so():
+    f = jax.jit(lambda x: samples.add(x, x))
+    x = array(64)
+    assert jax.eval_shape(f, x) == x
+    with pytest.raises(UnsupportedError, match="needs an NVIDIA GPU and this process has none"):
+        f.trace(x).lower(lowering_platforms=("cuda",))
+    with pytest.raises(UnsupportedError, match="NVIDIA GPUs, not on cpu; set TRITON_INTERPRET=1"):
+        f(jnp.zeros(64, jnp.bfloat16))
+    with pytest.raises(UsageError, match="compute capability 9 is not one"), compile_target(9):
+        pass

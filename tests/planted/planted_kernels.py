@@ -1,0 +1,115 @@
+"""Kernels with planted defects, as a third party would ship them: found through the entry point beside."""
+
+from dataclasses import dataclass
+
+from attn_tune.kernels.spec import KernelSpec, Search
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardConfig:
+    """``defect`` is what goes wrong; ``turn`` tells apart configs that are otherwise the same."""
+
+    defect: str = "none"
+    turn: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartConfig:
+    """The config of one launch of the backward. ``work`` makes it slower."""
+
+    defect: str = "none"
+    work: int = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackwardConfig:
+    """Two launches, searched apart."""
+
+    dq: PartConfig = PartConfig()
+    dkv: PartConfig = PartConfig()
+
+
+WRONG = (
+    "wrong",
+    "wrong_on_odd",
+    "nan",
+    "flaky",
+    "missing_lse",
+    "raise_in_trace",
+    "raise_in_run",
+    "out_of_memory",
+)
+# The last one is merely wrong, but the next config dies of what it leaves behind.
+DEADLY = ("exit_in_trace", "hang_in_compile", "hang_in_run", "segfault_in_run", "poison")
+TOO_BIG = 99
+
+
+def _forward(*defects: str) -> Search:
+    configs = (*(ForwardConfig(defect=defect) for defect in defects), ForwardConfig(turn=1))
+    return Search(
+        config=ForwardConfig,
+        heuristic=lambda problem, device: ForwardConfig(),
+        candidates={"": lambda problem, device: configs},
+        call="planted_launches:forward",
+        outputs={"": ()},
+    )
+
+
+def _infeasible(problem, device, config) -> str | None:
+    if getattr(config, "work", 0) == TOO_BIG:
+        return f"work={TOO_BIG} needs more shared memory than there is"
+    return None
+
+
+BACKWARD = Search(
+    config=BackwardConfig,
+    heuristic=lambda problem, device: BackwardConfig(),
+    candidates={
+        "dq": lambda problem, device: (PartConfig(work=0), PartConfig(work=TOO_BIG)),
+        "dkv": lambda problem, device: (
+            PartConfig(defect="wrong_dk", work=0),
+            PartConfig(work=0),
+        ),
+    },
+    call="planted_launches:backward",
+    outputs={"dq": ("dq",), "dkv": ("dk", "dv")},
+    infeasible=_infeasible,
+)
+
+
+def _short_keys_only(problem, direction, device) -> str | None:
+    """Keeps the battery down to one problem, for the tests' sake; a truthful limit all the same."""
+    return "it holds 200 keys at most" if problem.kv_len > 200 else None
+
+
+def _kernel(name: str, searches: dict[str, Search], unsupported=_short_keys_only) -> KernelSpec:
+    return KernelSpec(
+        op="flash_attention",
+        name=name,
+        backend="xla",
+        searches=searches,
+        unsupported=unsupported,
+        modules=("planted_kernels", "planted_launches"),
+    )
+
+
+def _no_heuristic(problem, device):
+    raise ZeroDivisionError("no tile is small enough")
+
+
+def specs() -> list[KernelSpec]:
+    """Kernels that run, with configs that are wrong or deadly, and kernels that cannot be planned."""
+    broken = Search(
+        config=ForwardConfig,
+        heuristic=_no_heuristic,
+        candidates={"": lambda problem, device: ()},
+        call="planted_launches:forward",
+        outputs={"": ()},
+    )
+    return [
+        _kernel("planted_wrong", {"fwd": _forward(*WRONG)}),
+        _kernel("planted_deadly", {"fwd": _forward(*DEADLY)}),
+        _kernel("planted_backward", {"bwd": BACKWARD}),
+        _kernel("planted_refused", {"fwd": _forward()}, lambda *_: "it never works here"),
+        _kernel("planted_broken", {"fwd": broken}),
+    ]

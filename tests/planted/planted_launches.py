@@ -1,0 +1,87 @@
+"""What the planted kernels do: the op's plain computation, and then harm."""
+
+import ctypes
+import os
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attn_tune.kernels.flash_attention.reference import baseline
+
+_poisoned = False
+
+
+def forward(problem, config, operands):
+    """``{"out", "lse"}``, with the config's defect."""
+    global _poisoned
+    if _poisoned and config.defect != "poison":
+        os._exit(9)
+    outputs = dict(baseline(problem, "fwd", operands))
+    match config.defect:
+        case "none":
+            return outputs
+        case "wrong" | "poison":
+            _poisoned |= config.defect == "poison"
+            return {name: jnp.zeros_like(x) for name, x in outputs.items()}
+        case "wrong_on_odd":
+            return {**outputs, "out": outputs["out"] * (1.0 if problem.q_len % 8 == 0 else 1.05)}
+        case "nan":
+            return {**outputs, "out": outputs["out"].at[0, -1, 0, 0].set(jnp.nan)}
+        case "missing_lse":
+            return {"out": outputs["out"]}
+        case "raise_in_trace":
+            raise RuntimeError("this tile has no lowering")
+        case "exit_in_trace":
+            print("last words of a dying compiler", flush=True)
+            os._exit(7)
+        case "hang_in_compile":
+            time.sleep(3600)
+        case "out_of_memory":
+            huge = jax.lax.optimization_barrier(jnp.full((2**45,), outputs["lse"][0, 0, 0]))
+            return {**outputs, "lse": outputs["lse"] + huge[-1]}
+    return {**outputs, "out": _tamper(config.defect, outputs["out"])}
+
+
+def backward(problem, config, inputs):
+    """``{"dq", "dk", "dv"}``, with the part's defect."""
+    outputs = dict(baseline(problem, "bwd", inputs))
+    for name, part in (("dq", config.dq), ("dk", config.dkv), ("dv", config.dkv)):
+        outputs[name] = _slowed(outputs[name], part.work)
+    if config.dkv.defect == "wrong_dk":
+        outputs["dk"] = outputs["dk"] * jnp.asarray(1.1, outputs["dk"].dtype)
+    return outputs
+
+
+def _slowed(x, work):
+    """``x``, after ``work`` matrix products whose result decides nothing."""
+    if not work:
+        return x
+    y = jnp.full((256, 256), 1e-6, jnp.float32) + x.ravel()[0].astype(jnp.float32) * 1e-9
+    y = jax.lax.fori_loop(0, work, lambda _, y: jnp.tanh(y @ y), y)
+    return jnp.where(jnp.isnan(y[0, 0]), jnp.nan, x)
+
+
+_calls = 0
+
+
+def _tamper(defect, x):
+    """Harm that happens when the program runs, not when it is made."""
+
+    def harm(x):
+        global _calls
+        _calls += 1
+        match defect:
+            case "flaky":
+                return np.asarray(x) * np.asarray(1 + _calls % 2, x.dtype)
+            case "raise_in_run":
+                raise RuntimeError("the launch was refused")
+            case "segfault_in_run":
+                ctypes.string_at(0)
+            case "hang_in_run":
+                # Through PyDLL the interpreter lock stays held: nothing else in the process moves again.
+                ctypes.PyDLL(None).pause()
+        raise AssertionError(defect)
+
+    return jax.pure_callback(harm, jax.ShapeDtypeStruct(x.shape, x.dtype), x)

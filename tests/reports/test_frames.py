@@ -1,0 +1,107 @@
+"""Frames: numbers of a report, from decisions and trials."""
+
+import pandas as pd
+import pytest
+
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.reports import frames
+from attn_tune.schema import Decision, Device, Environment, Rule
+
+DEVICE = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)
+ENVIRONMENT = Environment(jax="0.12.0", jaxlib="0.12.0")
+PROBLEM = Problem(
+    batch=4,
+    q_len=4096,
+    kv_len=4096,
+    num_q_heads=16,
+    num_kv_heads=16,
+    head_dim=128,
+    v_head_dim=128,
+)
+
+
+def decision(direction="fwd", problem=PROBLEM, **changes):
+    values = {
+        "op": "flash_attention",
+        "direction": direction,
+        "signature": problem.signature,
+        "device": DEVICE,
+        "environment": ENVIRONMENT,
+        "kernel": "flash_attention/triton",
+        "config": {"block_q": 128, "dq": {"block_k": 64}},
+        "rule": Rule.WINNER,
+        "median_ns": 1_000_000,
+        "heuristic_ns": 1_500_000,
+        "gain": 1.5,
+        "regret_bound": 0.012,
+        "worst_error": 0.5,
+        "samples": 24,
+        "trials": 100,
+    }
+    return Decision(**(values | changes))
+
+
+def test_summary_names_points_and_counts_operations():
+    frame = frames.summary(
+        [decision("bwd"), decision("fwd")], {PROBLEM.signature.text: "anchor/4x4k"}
+    )
+    assert list(frame["direction"]) == ["fwd", "bwd"]
+    assert set(frame["point"]) == {"anchor/4x4k"}
+    # 4 B N T T H, and two and a half times that: the anchor's own arithmetic, in one millisecond.
+    forward = 4 * 4 * 16 * 4096 * 4096 * 128 / 1e9
+    assert frame["tflops"].tolist() == pytest.approx([forward, 2.5 * forward])
+
+
+def test_summary_keeps_what_is_missing_missing():
+    frame = frames.summary(
+        [decision(median_ns=None, heuristic_ns=None, gain=None, rule=Rule.PREDICTED)]
+    )
+    row = frame.iloc[0]
+    assert pd.isna(row["tflops"])
+    assert pd.isna(row["speedup"])
+    assert row["point"] == PROBLEM.signature.text.removeprefix("flash_attention/v1 ")
+
+
+def test_summary_of_nothing_has_its_columns():
+    assert list(frames.summary([]).columns) == list(frames.SUMMARY)
+
+
+def trials(*rows):
+    return pd.DataFrame(rows, columns=["kernel", "direction", "status", "reason"])
+
+
+TRIALS = trials(
+    ("a", "fwd", "ok", ""),
+    ("a", "fwd", "ok", ""),
+    ("a", "fwd", "crashed", "signal 11\nstack"),
+    ("a", "bwd", "incorrect", "dk: error 3 times what is allowed"),
+    ("b", "fwd", "crashed", "signal 11\nother stack"),
+    ("a", "fwd", "crashed", "signal 11\nthird stack"),
+)
+
+
+def test_status_counts_have_a_row_for_each_kernel_and_direction():
+    frame = frames.status_counts(TRIALS)
+    assert list(frame.columns) == ["kernel", "direction", "trials", "ok", "crashed", "incorrect"]
+    assert frame.values.tolist() == [
+        ["a", "bwd", 1, 0, 0, 1],
+        ["a", "fwd", 4, 2, 2, 0],
+        ["b", "fwd", 1, 0, 1, 0],
+    ]
+    assert frames.status_counts(TRIALS.iloc[:0]).empty
+
+
+def test_failures_are_counted_by_their_first_line_commonest_first():
+    frame = frames.failures(TRIALS)
+    assert frame.values.tolist()[0] == ["a", "fwd", "crashed", "signal 11", 2]
+    assert len(frame) == 3
+    assert "ok" not in set(frame["status"])
+
+
+def test_coverage_says_which_points_have_no_decision():
+    wanted = {PROBLEM.signature.text: "seen", "flash_attention/v1 other": "unseen"}
+    frame = frames.coverage([decision("fwd")], wanted, ("fwd", "bwd"))
+    assert frame.values.tolist() == [
+        ["seen", "nvidia-h200", True, False],
+        ["unseen", "", False, False],
+    ]

@@ -1,0 +1,94 @@
+"""Tables: golden at a fixed width, without colour, whatever terminal runs them."""
+
+import csv
+import io
+import json
+import math
+
+import pandas as pd
+import pytest
+
+from attn_tune.reports import tables
+
+FRAME = pd.DataFrame(
+    {
+        "point": ["llama3-8b/4x4k", "gpt-oss-20b.local/4x4k"],
+        "config": [
+            '{"block_q":128,"dq":{"block_k":64}}',
+            "{}",
+        ],
+        "median_ns": [1_234_567, None],
+        "speedup": [1.5, None],
+        "regret_bound": [0.0123, None],
+        "worst_error": [0.5, math.inf],
+        "samples": [24, 0],
+    }
+)
+
+GOLDEN = """\
+Results
+
+ point                    config                         time   speedup   regret <=   error/allowed   samples
+ ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+ llama3-8b/4x4k           block_q=128 dq.block_k=64   1.23 ms     1.50x       1.2 %            0.50        24
+ gpt-oss-20b.local/4x4k   default                           -         -           -             inf         0
+"""
+
+
+@pytest.mark.parametrize("colour", ["", "1"])
+def test_table_is_the_same_on_every_terminal(monkeypatch, colour):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("FORCE_COLOR", colour)
+    assert tables.to_text(FRAME, title="Results") == GOLDEN
+
+
+def test_a_narrow_table_folds_and_loses_nothing():
+    text = tables.to_text(FRAME[["point", "config"]], width=30)
+    assert max(map(len, text.splitlines())) <= 30
+    squeezed = "".join(text.split())
+    assert "gpt-oss" in squeezed
+    assert "dq." in squeezed
+
+
+def test_markdown_golden():
+    frame = FRAME.assign(point=["a|b", "c"])
+    assert tables.to_markdown(frame) == (
+        "| point | config | time | speedup | regret <= | error/allowed | samples |\n"
+        "| --- | --- | --- | --- | --- | --- | --- |\n"
+        "| a\\|b | block_q=128 dq.block_k=64 | 1.23 ms | 1.50x | 1.2 % | 0.50 | 24 |\n"
+        "| c | default | - | - | - | inf | 0 |\n"
+    )
+
+
+def test_csv_keeps_names_and_digits():
+    rows = list(csv.DictReader(io.StringIO(tables.to_csv(FRAME))))
+    assert rows[0]["median_ns"] == "1234567.0"
+    assert rows[0]["regret_bound"] == "0.0123"
+    assert rows[1]["speedup"] == ""
+
+
+def test_records_are_json_without_nan():
+    rows = tables.to_records(FRAME)
+    assert json.loads(json.dumps(rows, allow_nan=False)) == rows
+    assert rows[0]["config"] == {"block_q": 128, "dq": {"block_k": 64}}
+    assert rows[1]["median_ns"] is None
+    assert rows[1]["worst_error"] == "inf"
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [
+        (1, "1 ns"),
+        (812, "812 ns"),
+        (999.4, "999 ns"),
+        (999.6, "1.00 us"),
+        (9_996, "10.0 us"),
+        (48_320, "48.3 us"),
+        (999_400, "999 us"),
+        (1_250_000, "1.25 ms"),
+        (61e9, "61.0 s"),
+        (1234e9, "1234 s"),
+    ],
+)
+def test_durations_have_three_digits_and_a_unit(nanoseconds, text):
+    assert tables.duration(nanoseconds) == text

@@ -1,0 +1,56 @@
+"""Shared pieces: a tiny case, a device, and the planted kernels on the path as an installed distribution."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from attn_tune.kernels import registry
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.schema.device import Device
+from attn_tune.schema.environment import Environment
+from attn_tune.tuner.case import GridPoint
+
+PLANTED = Path(__file__).parent.parent / "planted"
+PROBLEM = Problem(
+    batch=1,
+    q_len=16,
+    kv_len=16,
+    num_q_heads=2,
+    num_kv_heads=1,
+    head_dim=16,
+    v_head_dim=16,
+    causal=True,
+)
+
+
+@pytest.fixture(scope="session")
+def device() -> Device:
+    return Device(platform="cpu", family="x86_64", variant="cpu-x86_64", units=2)
+
+
+@pytest.fixture(scope="session")
+def environment() -> Environment:
+    return Environment(jax="0.0", jaxlib="0.0")
+
+
+@pytest.fixture(scope="session")
+def problem() -> Problem:
+    return PROBLEM
+
+
+@pytest.fixture(scope="session")
+def point() -> GridPoint:
+    return GridPoint(name="tiny", op="flash_attention", signature=PROBLEM.signature)
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """The kernels by name, as the registry finds them through their entry point."""
+    sys.path.insert(0, str(PLANTED))
+    importlib.invalidate_caches()
+    registry.kernels.cache_clear()
+    yield {spec.name: spec for spec in registry.kernels().values()}
+    sys.path.remove(str(PLANTED))
+    registry.kernels.cache_clear()

@@ -1,0 +1,188 @@
+"""Real worker processes against planted defects: each is named rightly and hurts nobody else."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from attn_tune.schema.trial import WHOLE, Stage, Status, Trial
+from attn_tune.tuner.executor import ExecutorError, Interrupted, IsolatedExecutor
+from attn_tune.tuner.plan import make_plan
+from attn_tune.tuner.progress import Progress, ProgressKind
+from attn_tune.tuner.protocol import ConfigRef, Limits, MeasurePolicy, Run
+from attn_tune.tuner.sweep import sweep
+
+POLICY = MeasurePolicy(samples=4, max_s=0.2, rounds=4, rounds_max_s=2.0)
+# Hangs cost their deadline; a loaded machine compiles the tiny case well within it.
+LIMITS = Limits(compile=8.0, validate=8.0)
+EXPECTED = {
+    "none": (Status.OK, ""),
+    "wrong": (Status.INCORRECT, "out is wrong"),
+    "wrong_on_odd": (Status.INCORRECT, "on the battery's"),
+    "nan": (Status.INCORRECT, "out is wrong: error inf"),
+    "flaky": (Status.INCORRECT, "different bits"),
+    "missing_lse": (Status.INCORRECT, "lse is wrong: error inf"),
+    "raise_in_trace": (Status.COMPILE_ERROR, "this tile has no lowering"),
+    "raise_in_run": (Status.RUNTIME_ERROR, "the launch was refused"),
+    "out_of_memory": (Status.OUT_OF_RESOURCES, "memory"),
+    "poison": (Status.INCORRECT, "out is wrong"),
+    "exit_in_trace": (Status.CRASHED, "last words of a dying compiler"),
+    "segfault_in_run": (Status.CRASHED, "SIGSEGV"),
+    "hang_in_compile": (Status.TIMED_OUT, "compile: no end within"),
+    "hang_in_run": (Status.TIMED_OUT, "validate: no end within"),
+}
+
+
+@pytest.fixture(scope="module")
+def trials(planted, point, device, environment) -> list[Trial]:
+    """Every trial of one sweep over everything planted."""
+    specs = [spec for name, spec in planted.items() if name.startswith("planted")]
+    plan = make_plan([point], kernels=specs, device=device, environment=environment)
+    with IsolatedExecutor(limits=LIMITS) as executor:
+        events = list(sweep(plan, executor, policy=POLICY))
+    last = events[-1]
+    assert isinstance(last, Progress)
+    assert (last.kind, last.reason) == (ProgressKind.SWEEP_FINISHED, "finished")
+    return [event for event in events if isinstance(event, Trial)]
+
+
+@pytest.mark.parametrize("defect", EXPECTED)
+def test_each_defect_is_named(trials, defect):
+    found = [t for t in trials if t.direction == "fwd" and t.config.get("defect") == defect]
+    status, words = EXPECTED[defect]
+    assert found
+    for trial in found:
+        assert trial.status is status, trial.reason
+        assert words in trial.reason
+
+
+@pytest.mark.parametrize("name", ["planted_wrong", "planted_deadly"])
+def test_neighbours_are_unharmed(trials, name):
+    honest = [
+        t
+        for t in trials
+        if t.kernel.endswith(name) and t.config.get("defect") == "none" and t.stage is Stage.SEARCH
+    ]
+    assert [t.config["turn"] for t in honest] == [0, 1]
+    assert all(t.status is Status.OK for t in honest)
+    assert [t.is_heuristic for t in honest] == [True, False]
+
+
+def test_a_config_is_not_blamed_for_the_one_before(trials):
+    """The honest config after ``poison`` dies on the poisoned worker and is right on a fresh one."""
+    order = [t for t in trials if t.kernel.endswith("planted_deadly") and t.direction == "fwd"]
+    searched = [(t.config["defect"], t.status) for t in order if t.stage is Stage.SEARCH]
+    assert searched[-2:] == [("poison", Status.INCORRECT), ("none", Status.OK)]
+
+
+def test_a_wrong_gradient_is_caught_in_its_part_and_not_composed(trials):
+    backward = [t for t in trials if t.kernel.endswith("planted_backward") and t.direction == "bwd"]
+    wrong = [t for t in backward if t.part == "dkv" and t.config["defect"] == "wrong_dk"]
+    assert [t.status for t in wrong] == [Status.INCORRECT]
+    assert {e.output for e in wrong[0].errors if e.ratio > 1} == {"dk"}
+    assert {e.output for e in wrong[0].errors} == {"dk", "dv"}
+    refused = [t for t in backward if t.config.get("work") == 99]
+    assert [(t.status, t.part) for t in refused] == [(Status.UNSUPPORTED, "dq")]
+    finals = [t for t in backward if t.stage is Stage.FINAL]
+    assert any(t.is_heuristic for t in finals)
+    light = {"defect": "none", "work": 0}
+    assert any(t.config == {"dq": light, "dkv": light} for t in finals)
+
+
+def test_dropped_outputs_cost_nothing(trials):
+    """The heavy launch of the other part is dead code: a light part alone is faster than the whole."""
+    backward = [t for t in trials if t.kernel.endswith("planted_backward") and t.measurement]
+    light = [t for t in backward if t.part == "dq" and t.config["work"] == 0]
+    heavy = [t for t in backward if t.part == WHOLE and t.is_heuristic]
+    assert light[0].measurement.median_ns < heavy[0].measurement.median_ns
+
+
+def test_nothing_wrong_has_an_ok_whole_trial(trials):
+    whole = [t for t in trials if t.part == WHOLE and t.status is Status.OK]
+    assert {t.config.get("defect", "none") for t in whole} == {"none"}
+
+
+def test_kernels_that_cannot_be_planned_say_why(trials):
+    refused = [t for t in trials if t.kernel.endswith("planted_refused") and t.direction == "fwd"]
+    assert [(t.status, t.reason, t.config) for t in refused] == [
+        (Status.UNSUPPORTED, "it never works here", {})
+    ]
+    broken = [t for t in trials if t.kernel.endswith("planted_broken") and t.direction == "fwd"]
+    assert [t.status for t in broken] == [Status.RUNTIME_ERROR]
+    assert "no tile is small enough" in broken[0].reason
+
+
+def test_finals_are_paired(trials):
+    finals = [t for t in trials if t.stage is Stage.FINAL and t.direction == "fwd"]
+    assert len({t.measurement.round_id for t in finals}) == 1
+    assert len({len(t.measurement.samples_ns) for t in finals}) == 1
+    assert all(t.measurement.protocol.interleaved and t.errors for t in finals)
+
+
+def request(point, device, defect: str) -> Run:
+    ref = ConfigRef(
+        kernel="flash_attention/planted_deadly",
+        signature=point.signature,
+        direction="fwd",
+        config={"defect": defect},
+    )
+    return Run(ref=ref, device=device, policy=POLICY, seeds=(0,))
+
+
+def test_an_interrupt_kills_the_worker_at_once(planted, point, device):
+    stop = threading.Event()
+    with IsolatedExecutor(interrupt=stop.is_set) as executor:
+        executor.identify()
+        pid = executor.worker_pid
+        timer = threading.Timer(1.0, stop.set)
+        timer.start()
+        start = time.monotonic()
+        with pytest.raises(Interrupted):
+            executor.run(request(point, device, "hang_in_compile"))
+        assert time.monotonic() - start < 30
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+        timer.cancel()
+
+
+PARENT = """
+import sys, time
+from attn_tune.tuner.executor import IsolatedExecutor
+executor = IsolatedExecutor()
+executor.identify()
+print(executor.worker_pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_worker_does_not_outlive_its_parent():
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    worker = int(parent.stdout.readline())
+    os.kill(worker, 0)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 20
+    while _alive(worker) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _alive(worker)
+
+
+def _alive(pid: int) -> bool:
+    """Whether the process still runs; one that waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_worker_that_cannot_start_is_an_error_with_its_last_words():
+    with (
+        IsolatedExecutor(environment={"JAX_PLATFORMS": "no_such_platform"}) as executor,
+        pytest.raises(ExecutorError, match="no_such_platform"),
+    ):
+        executor.identify()
