@@ -122,7 +122,8 @@ def _measurement(
     protocol = Protocol(
         timer=timer.name,
         warmup=max(1, policy.warmup),
-        flush_l2=flush is not None,
+        # Behind one flush only the first of several calls finds the cache cold.
+        flush_l2=flush is not None and launch.repeats == 1,
         calls_per_sample=launch.repeats,
         interleaved=interleaved,
     )

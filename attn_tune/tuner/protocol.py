@@ -41,8 +41,8 @@ class MeasurePolicy:
     """How many samples, and when to stop.
 
     A config whose first ``abandoned_samples`` are all above ``abandon_ratio`` times the best so far keeps those.
-    Sampling ends at ``samples``, or after ``max_s`` once ``min_samples`` are there. ``rounds`` and ``rounds_max_s`` are those
-    of the finals.
+    Sampling ends at ``samples``, or after ``max_s`` once ``min_samples`` are there. ``rounds`` and ``rounds_max_s``
+    are those of the finals.
     """
 
     warmup: int = 2
