@@ -28,8 +28,8 @@ class Peer:
 def peers(ejkernel: str) -> list[Peer]:
     """Ours (whatever the active packs choose, our kernels by name, untuned), then everybody else's.
 
-    ``ejkernel``: ``"default"`` for its heuristic configs, ``"tuned"`` for those it finds itself in an eager call. One of
-    the two per process: it keeps whichever it used first. ``"none"`` leaves it out.
+    ``ejkernel``: ``"default"`` for its heuristic configs, ``"tuned"`` for those it finds itself in an eager call. One
+    of the two per process: it keeps whichever it used first. ``"none"`` leaves it out.
     """
     found = [
         Peer(name="attn-tune auto", build=_ours),
@@ -65,9 +65,8 @@ def _ours(problem: Problem, **options: Any) -> Attend | str:
 
 
 def _heuristic(problem: Problem) -> Attend | str:
-    from attn_tune.runtime.devices import current_device
-
     from attn_tune.kernels.registry import get_kernel
+    from attn_tune.runtime.devices import current_device
 
     spec, device = get_kernel("flash_attention/triton"), current_device()
     reason = spec.unsupported(problem, "fwd", device)

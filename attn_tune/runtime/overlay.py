@@ -161,7 +161,7 @@ def _warn_once() -> None:
 def _tracing() -> bool:
     import jax.extend.core
 
-    return jax.extend.core.unsafe_am_i_under_a_jit_DO_NOT_USE()
+    return jax.extend.core.unsafe_am_i_under_a_jit_DO_NOT_USE()  # pyright: ignore[reportPrivateImportUsage]
 
 
 # An op imports jax before it imports this, so its functions are traced with the keys in place from the start.
