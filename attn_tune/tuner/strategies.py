@@ -27,7 +27,7 @@ def random_sample(max_trials: int, seed: str = "") -> Strategy:
     """At most ``max_trials`` candidates: the first one (the heuristic's), then a sample fixed by ``seed``."""
 
     def strategy(candidates: Sequence[Candidate]) -> Search:
-        yield from sample(candidates, max_trials, seed)
+        yield from exhaustive(sample(candidates, max_trials, seed))
 
     return strategy
 

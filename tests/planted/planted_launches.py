@@ -10,14 +10,20 @@ import numpy as np
 
 from attn_tune.kernels.flash_attention.reference import baseline
 
+_poisoned = False
+
 
 def forward(problem, config, operands):
     """``{"out", "lse"}``, with the config's defect."""
+    global _poisoned
+    if _poisoned and config.defect != "poison":
+        os._exit(9)
     outputs = dict(baseline(problem, "fwd", operands))
     match config.defect:
         case "none":
             return outputs
-        case "wrong":
+        case "wrong" | "poison":
+            _poisoned |= config.defect == "poison"
             return {name: jnp.zeros_like(x) for name, x in outputs.items()}
         case "wrong_on_odd":
             return {**outputs, "out": outputs["out"] * (1.0 if problem.q_len % 8 == 0 else 1.05)}

@@ -1,8 +1,11 @@
 """Real worker processes against planted defects: each is named rightly and hurts nobody else."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +18,7 @@ from attn_tune.tuner.sweep import sweep
 
 POLICY = MeasurePolicy(samples=4, max_s=0.2, rounds=4, rounds_max_s=2.0)
 # Hangs cost their deadline; a loaded machine compiles the tiny case well within it.
-LIMITS = Limits(compile=12.0, validate=12.0)
+LIMITS = Limits(compile=8.0, validate=8.0)
 EXPECTED = {
     "none": (Status.OK, ""),
     "wrong": (Status.INCORRECT, "out is wrong"),
@@ -26,6 +29,7 @@ EXPECTED = {
     "raise_in_trace": (Status.COMPILE_ERROR, "this tile has no lowering"),
     "raise_in_run": (Status.RUNTIME_ERROR, "the launch was refused"),
     "out_of_memory": (Status.OUT_OF_RESOURCES, "memory"),
+    "poison": (Status.INCORRECT, "out is wrong"),
     "exit_in_trace": (Status.CRASHED, "last words of a dying compiler"),
     "segfault_in_run": (Status.CRASHED, "SIGSEGV"),
     "hang_in_compile": (Status.TIMED_OUT, "compile: no end within"),
@@ -66,6 +70,13 @@ def test_neighbours_are_unharmed(trials, name):
     assert [t.config["turn"] for t in honest] == [0, 1]
     assert all(t.status is Status.OK for t in honest)
     assert [t.is_heuristic for t in honest] == [True, False]
+
+
+def test_a_config_is_not_blamed_for_the_one_before(trials):
+    """The honest config after ``poison`` dies on the poisoned worker and is right on a fresh one."""
+    order = [t for t in trials if t.kernel.endswith("planted_deadly") and t.direction == "fwd"]
+    searched = [(t.config["defect"], t.status) for t in order if t.stage is Stage.SEARCH]
+    assert searched[-2:] == [("poison", Status.INCORRECT), ("none", Status.OK)]
 
 
 def test_a_wrong_gradient_is_caught_in_its_part_and_not_composed(trials):
@@ -136,6 +147,37 @@ def test_an_interrupt_kills_the_worker_at_once(planted, point, device):
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
         timer.cancel()
+
+
+PARENT = """
+import sys, time
+from attn_tune.tuner.executor import IsolatedExecutor
+executor = IsolatedExecutor()
+executor.identify()
+print(executor.worker_pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_worker_does_not_outlive_its_parent():
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    worker = int(parent.stdout.readline())
+    os.kill(worker, 0)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 20
+    while _alive(worker) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _alive(worker)
+
+
+def _alive(pid: int) -> bool:
+    """Whether the process still runs; one that waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_a_worker_that_cannot_start_is_an_error_with_its_last_words():

@@ -1,0 +1,117 @@
+"""An executor that answers from a table instead of a device, and kernels made of nothing but their declarations."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.schema.trial import Measurement, OutputError, Protocol, Status
+from attn_tune.tuner.executor import CaseError
+from attn_tune.tuner.protocol import Finals, FinalsOutcome, Outcome, Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """A config of one launch."""
+
+    size: int = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A config of two launches."""
+
+    a: Tile = Tile()
+    b: Tile = Tile()
+
+
+def one_launch(name: str, sizes, *, infeasible=lambda problem, device, config: None) -> KernelSpec:
+    """A forward with a single part; ``Tile(4)`` is the heuristic."""
+    search = Search(
+        config=Tile,
+        heuristic=lambda problem, device: Tile(),
+        candidates={"": lambda problem, device: [Tile(size=s) for s in sizes]},
+        call="nowhere:call",
+        outputs={"": ()},
+        infeasible=infeasible,
+    )
+    return kernel(name, {"fwd": search})
+
+
+def two_launches(name: str, a_sizes, b_sizes) -> KernelSpec:
+    """A forward with parts ``a`` and ``b``."""
+    search = Search(
+        config=Pair,
+        heuristic=lambda problem, device: Pair(),
+        candidates={
+            "a": lambda problem, device: [Tile(size=s) for s in a_sizes],
+            "b": lambda problem, device: [Tile(size=s) for s in b_sizes],
+        },
+        call="nowhere:call",
+        outputs={"a": ("out",), "b": ("lse",)},
+    )
+    return kernel(name, {"fwd": search})
+
+
+def kernel(name: str, searches: Mapping[str, Search], **changes) -> KernelSpec:
+    """A kernel of ``flash_attention`` that supports everything, unless changed."""
+    values = {
+        "op": "flash_attention",
+        "name": name,
+        "backend": "xla",
+        "searches": searches,
+        "unsupported": lambda problem, direction, device: None,
+        "modules": (),
+    }
+    return KernelSpec(**(values | changes))
+
+
+@dataclass
+class ReplayExecutor:
+    """``times`` gives nanoseconds by (kernel name, part, size or sizes); what is absent is ``incorrect``."""
+
+    times: Mapping[tuple, int]
+    broken_finals: bool = False
+    runs: list[Run] = field(default_factory=list)
+    races: list[Finals] = field(default_factory=list)
+    interrupt: object = None
+
+    def run(self, request: Run) -> Outcome:
+        self.runs.append(request)
+        ref = request.ref
+        config = ref.config[ref.part] if ref.part else ref.config
+        ns = self.times.get((ref.kernel.partition("/")[2], ref.part, _sizes(config)))
+        if ns is None:
+            bad = (OutputError(output="out", error=2.0, allowed=1.0),)
+            return Outcome(status=Status.INCORRECT, reason="out is wrong", errors=bad)
+        return self._ok(ns, battery=ns < request.battery_below_ns)
+
+    def finals(self, request: Finals) -> FinalsOutcome:
+        self.races.append(request)
+        if self.broken_finals:
+            raise CaseError("the finals died")
+        return FinalsOutcome(
+            outcomes=tuple(
+                self._ok(
+                    self.times[ref.kernel.partition("/")[2], ref.part, _sizes(ref.config)],
+                    round_id=request.round_id,
+                )
+                for ref in request.refs
+            )
+        )
+
+    def _ok(self, ns: int, *, battery: bool = False, round_id: str = "") -> Outcome:
+        protocol = Protocol(timer="host", warmup=1, flush_l2=False, interleaved=bool(round_id))
+        measurement = Measurement(samples_ns=(ns, ns, ns), protocol=protocol, round_id=round_id)
+        good = (OutputError(output="out", error=0.5, allowed=1.0),)
+        return Outcome(
+            status=Status.OK,
+            errors=() if round_id else good,
+            measurement=measurement,
+            battery=battery,
+        )
+
+
+def _sizes(config: Mapping) -> int | tuple[int, ...]:
+    if "size" in config:
+        return config["size"]
+    return tuple(part["size"] for part in config.values())

@@ -1,0 +1,69 @@
+"""Measuring: how many samples, when to give up, how finals take turns."""
+
+import math
+
+from attn_tune.tuner.measure import measure, race
+from attn_tune.tuner.protocol import MeasurePolicy
+
+
+class Clock:
+    """A timer that reads the time of a run off the run itself, and notes who ran when."""
+
+    name = "fake"
+    wants_repeats = False
+
+    def __init__(self):
+        self.order = []
+
+    def sample(self, launches, flush):
+        for launch in launches:
+            self.order.append(launch.run.ns)
+        return [launch.run.ns for launch in launches]
+
+
+class Timed:
+    """A run of a known time."""
+
+    def __init__(self, ns):
+        self.ns = ns
+
+    def __call__(self):
+        return ()
+
+
+POLICY = MeasurePolicy(samples=9, min_samples=3, abandon_ratio=3.0, max_s=10.0, rounds=6)
+
+
+def test_all_samples_of_a_hopeful_config():
+    result = measure(Timed(100), timer=Clock(), policy=POLICY, best_ns=50)
+    assert result.samples_ns == (100,) * 9
+    assert result.protocol.timer == "fake"
+    assert not result.protocol.interleaved
+
+
+def test_a_hopeless_config_keeps_one_true_sample():
+    result = measure(Timed(151), timer=Clock(), policy=POLICY, best_ns=50)
+    assert result.samples_ns == (151,)
+
+
+def test_time_ends_sampling_after_the_fewest():
+    policy = MeasurePolicy(samples=1000, min_samples=3, max_s=0.0)
+    assert len(measure(Timed(10), timer=Clock(), policy=policy).samples_ns) == 3
+
+
+def test_rounds_rotate_and_pair():
+    clock = Clock()
+    a, b, c = Timed(1), Timed(2), Timed(3)
+    results = race([a, b, c], timer=clock, policy=POLICY, round_id="r")
+    assert [r.samples_ns for r in results] == [(1,) * 6, (2,) * 6, (3,) * 6]
+    assert {r.round_id for r in results} == {"r"}
+    assert clock.order[:9] == [1, 2, 3, 2, 3, 1, 3, 1, 2]
+
+
+def test_short_host_calls_are_repeated():
+    class Wanting(Clock):
+        wants_repeats = True
+
+    result = measure(Timed(5), timer=Wanting(), policy=POLICY)
+    assert result.protocol.calls_per_sample > 1
+    assert math.isfinite(result.median_ns)
