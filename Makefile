@@ -6,7 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 GRID ?= $(if $(GPU),gpu-smoke,cpu-smoke)
 DB ?= sweep.db
-ARGS ?=
+# A CPU has few good configs to find, and compiling is most of the work there.
+ARGS ?= $(if $(EXTRA),,--max-trials 3)
 PYTEST_ARGS ?= -n 2
 
 # The first interpreter on the path that is new enough; `make PYTHON=...` overrides it.
@@ -41,7 +42,7 @@ sweep: $(VENV)/.installed-$(EXTRA)
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
 test: lint

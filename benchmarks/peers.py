@@ -28,8 +28,8 @@ class Peer:
 def peers(ejkernel: str) -> list[Peer]:
     """Ours (whatever the active packs choose, our kernels by name, untuned), then everybody else's.
 
-    ``ejkernel``: ``"default"`` for its heuristic configs, ``"tuned"`` for those it finds itself in an eager call. One of
-    the two per process: it keeps whichever it used first. ``"none"`` leaves it out.
+    ``ejkernel``: ``"default"`` for its heuristic configs, ``"tuned"`` for those it finds itself in an eager call. One
+    of the two per process: it keeps whichever it used first. ``"none"`` leaves it out.
     """
     found = [
         Peer(name="attn-tune auto", build=_ours),

@@ -1,4 +1,4 @@
-"""The pages say what the code does: commands, options, kernels, grids and errors; links lead somewhere; examples run."""
+"""The pages say what the code does: all is named, links lead somewhere, examples run."""
 
 import json
 import os

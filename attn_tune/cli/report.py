@@ -157,7 +157,7 @@ def _decisions(
 def _narrowed(trials: "pd.DataFrame", wanted, kernels, directions) -> "pd.DataFrame":
     keep = trials["direction"].isin(directions)
     if kernels is not None:
-        keep &= trials["kernel"].isin({spec.id for spec in kernels})
+        keep &= trials["kernel"].isin([spec.id for spec in kernels])
     if wanted is not None:
-        keep &= trials["signature"].isin(wanted)
-    return trials[keep]
+        keep &= trials["signature"].isin(list(wanted))
+    return trials.loc[keep]

@@ -55,9 +55,8 @@ def summary(decisions: Iterable[Decision], names: Mapping[str, str] = {}) -> pd.
         for decision in decisions
     ]
     frame = pd.DataFrame(rows, columns=list(SUMMARY))
-    order = frame["direction"].map({"fwd": 0, "bwd": 1})
     return (
-        frame.assign(_order=order)
+        frame.assign(_order=frame["direction"] != "fwd")
         .sort_values(["point", "_order", "device", "rank", "kernel"], kind="stable")
         .drop(columns="_order")
         .reset_index(drop=True)
@@ -84,9 +83,9 @@ def failures(trials: pd.DataFrame, *, limit: int = 20) -> pd.DataFrame:
     ``trials`` needs the columns ``kernel``, ``direction``, ``status`` and ``reason``.
     """
     keys = ["kernel", "direction", "status", "reason"]
-    failed = trials[~trials["status"].isin(["ok", "compiled", "predicted"])][keys].copy()
-    failed["reason"] = failed["reason"].fillna("").str.strip().str.split("\n").str[0].str[:160]
-    counted = failed.groupby(keys, dropna=False).size().reset_index(name="trials")
+    failed = trials.loc[~trials["status"].isin(["ok", "compiled", "predicted"]), keys]
+    reasons = [str(reason).strip().split("\n")[0][:160] for reason in failed["reason"]]
+    counted = failed.assign(reason=reasons).value_counts(keys).reset_index(name="trials")
     counted = counted.sort_values(["trials", *keys], ascending=[False, *[True] * len(keys)])
     return counted.head(limit).reset_index(drop=True)
 

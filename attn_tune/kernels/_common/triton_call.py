@@ -122,7 +122,7 @@ def _lower_for_cuda(ctx: Any, *operands: Any, launch: Launch) -> Any:
     lower = jax.ffi.ffi_lowering(
         "triton_kernel_call",
         api_version=2,
-        backend_config=zlib.compress(_serialize(launch, compiled)),
+        backend_config=zlib.compress(_serialize(launch, compiled)),  # pyright: ignore[reportArgumentType]
     )
     return lower(ctx, *operands)
 

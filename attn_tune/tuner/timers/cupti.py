@@ -42,7 +42,7 @@ def _extension():
         from jax._src.lib import mosaic_gpu
     except ImportError as error:
         raise TimerError(f"this JAX has no Mosaic GPU extension to reach CUPTI: {error}") from error
-    extension = mosaic_gpu._mosaic_gpu_ext
+    extension = mosaic_gpu._mosaic_gpu_ext  # pyright: ignore[reportPrivateImportUsage]
     for name in ("_cupti_init", "_cupti_get_timings"):
         if not hasattr(extension, name):
             raise TimerError(f"this JAX's Mosaic GPU extension has no {name}")
