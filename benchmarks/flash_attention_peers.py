@@ -17,11 +17,11 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from attn_tune.kernels.tolerance import compare
-from attn_tune.tuner.grid import load_grid
 from peers import Peer, peers
 
 from attn_tune.kernels.flash_attention.problem import Problem, flops
+from attn_tune.kernels.tolerance import compare
+from attn_tune.tuner.grid import load_grid
 
 BASE = "jax.nn cuDNN"
 
@@ -63,13 +63,13 @@ def _measure_point(
     name: str, problem: Problem, direction: str, implementations: list[Peer]
 ) -> list[dict[str, Any]]:
     import jax
+
+    from attn_tune.kernels.flash_attention.op import OP
+    from attn_tune.kernels.spec import load
     from attn_tune.runtime.devices import current_device
     from attn_tune.tuner.measure import make_flush, race
     from attn_tune.tuner.protocol import MeasurePolicy
     from attn_tune.tuner.timers import choose_timer
-
-    from attn_tune.kernels.flash_attention.op import OP
-    from attn_tune.kernels.spec import load
 
     operands = load(OP.inputs)(problem, "fwd", 0)
     arrays = (operands.q, operands.k, operands.v)

@@ -65,9 +65,8 @@ def _ours(problem: Problem, **options: Any) -> Attend | str:
 
 
 def _heuristic(problem: Problem) -> Attend | str:
-    from attn_tune.runtime.devices import current_device
-
     from attn_tune.kernels.registry import get_kernel
+    from attn_tune.runtime.devices import current_device
 
     spec, device = get_kernel("flash_attention/triton"), current_device()
     reason = spec.unsupported(problem, "fwd", device)

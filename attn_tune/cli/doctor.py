@@ -75,20 +75,19 @@ def _python() -> Check:
 def _versions() -> Iterator[Check]:
     from importlib.metadata import PackageNotFoundError, version
 
-    for name, needed in (
-        ("attn-tune", True),
-        ("jax", True),
-        ("jaxlib", True),
-        ("triton", False),
-        ("pandas", True),
-        ("sqlite-utils", True),
+    for name, remark in (
+        ("attn-tune", "the code is used from a checkout"),
+        ("jax", ""),
+        ("jaxlib", ""),
+        ("triton", "the Triton kernels need it, on NVIDIA GPUs"),
+        ("pandas", ""),
+        ("sqlite-utils", ""),
     ):
         try:
             yield Check(name, Verdict.OK, version(name))
         except PackageNotFoundError:
-            missing = Verdict.FAIL if needed else Verdict.WARN
-            remark = "is needed" if needed else "is needed by the Triton kernels on NVIDIA GPUs"
-            yield Check(name, missing, f"not installed; it {remark}")
+            missing = Verdict.WARN if remark else Verdict.FAIL
+            yield Check(name, missing, f"not installed; {remark or 'nothing works without it'}")
 
 
 def _device() -> Check:

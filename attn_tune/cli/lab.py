@@ -116,6 +116,9 @@ def run_sweep(
                         reason = event.reason
                 watch(event)
             ending = "interrupted" if reason == "stopped" else "finished"
+        except KeyboardInterrupt:
+            ending = "interrupted"
+            raise
         finally:
             database.end_run(run_id, ending)
         decisions = tuple(_decide(database, plan))

@@ -90,13 +90,14 @@ def _run(request: SweepRequest) -> SweepOutcome:
 
 @contextlib.contextmanager
 def _stopping(stop: threading.Event) -> Iterator[None]:
-    """The first Ctrl-C (or termination signal) asks for a clean stop, the second one does not ask."""
+    """Ctrl-C or a termination signal asks for a clean stop; a second Ctrl-C does not ask."""
 
     def ask(number: int, frame: object) -> None:
-        if stop.is_set():
+        if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
+        if not stop.is_set():
+            sink.note("stopping; what was measured is stored")
         stop.set()
-        sink.note("stopping; what was measured is stored")
 
     before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -64,7 +64,7 @@ def validate(
                         | _check(executor, device, spec, way, signature, given)
                     )
     if not rows:
-        raise UsageError("no problem passes the filters")
+        raise UsageError("no problem to validate; loosen --feature, or choose shapes with --grid")
     frame = pd.DataFrame(rows)
     wrong = frame[~frame["status"].isin([Status.OK, Status.UNSUPPORTED])]
     sink.emit_formatted(
@@ -99,13 +99,15 @@ def _problems(
 
 
 def _features(op: "Op") -> Mapping[str, Any]:
-    """The op's feature problems, which live beside its battery."""
-    from attn_tune.kernels.spec import load
+    """The op's feature problems, which live beside its battery; none, said aloud, for an op without."""
+    import importlib
 
-    if not op.battery:
-        raise UsageError(f"{op.name} has no feature problems; choose shapes with --grid")
-    module = op.battery.partition(":")[0]
-    return load(f"{module}:feature_problems")()
+    module = importlib.import_module(op.battery.partition(":")[0]) if op.battery else None
+    make = getattr(module, "feature_problems", None)
+    if make is None:
+        sink.note(f"{op.name} has no feature problems; validate it with --grid")
+        return {}
+    return make()
 
 
 def _config(

@@ -1,6 +1,7 @@
 """Opening the SQLite file: what is refused before SQLite may touch it, and how a connection is set up."""
 
 import contextlib
+import json
 import os
 import secrets
 import sqlite3
@@ -93,7 +94,13 @@ def storage_errors(path: Path) -> Iterator[None]:
             sqlite3.SQLITE_PERM,
         ):
             raise StorageError(f"{path} cannot be used: {error}") from error
+        if str(error).startswith("no such "):  # the version says that the schema has it
+            raise IntegrityError(f"{path} is damaged: {error}; restore it from a copy") from error
+        if "Could not decode" in str(error):  # comes from Python, and so without a code
+            raise IntegrityError(f"{path} is damaged: a text is not UTF-8") from error
         raise
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise IntegrityError(f"{path} is damaged: it holds text that cannot be read") from error
     except OSError as error:
         if isinstance(error, StorageError):
             raise
@@ -135,6 +142,8 @@ def _create(path: Path) -> None:
         try:
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             _migrate(connection)
+            if not is_network(path):
+                connection.execute("PRAGMA journal_mode = wal")
         finally:
             connection.close()
         if path.exists() and path.stat().st_size == 0:

@@ -50,16 +50,20 @@ class _Entry:
         return {(run, m.round_id): m.samples_ns for _, run, m in self.measured if m.round_id}
 
     @property
-    def samples(self) -> tuple[int, ...]:
-        """Of the newest run; of its finals, when it has some."""
+    def newest_run(self) -> int:
+        """The newest run with finals; without finals, the newest."""
         finals = [item for item in self.measured if item[2].round_id]
-        pool = finals or self.measured
-        newest = max(pool, key=lambda item: item[:2])[1]
-        return tuple(s for _, run, m in pool if run == newest for s in m.samples_ns)
+        return max(finals or self.measured, key=lambda item: item[:2])[1]
+
+    def samples(self, run: int) -> tuple[int, ...]:
+        """Of one run; of its finals, when it has some."""
+        found = [m for _, r, m in self.measured if r == run]
+        finals = [m for m in found if m.round_id]
+        return tuple(s for m in finals or found for s in m.samples_ns)
 
     @property
     def median_ns(self) -> int:
-        return _median(self.samples)
+        return _median(self.samples(self.newest_run))
 
 
 def decide(findings: Iterable[Finding]) -> tuple[Decision, ...]:
@@ -96,7 +100,12 @@ def _decide_kernel(findings: Sequence[Finding]) -> Decision | None:
     if incumbent is None:
         has_won = not ties
     rule = Rule.ONLY if len(entries) == 1 else Rule.WINNER if has_won else Rule.TIE
-    heuristic_ns = heuristic.median_ns if heuristic else None
+    # Both times from one run, so that their ratio means something.
+    shared = _shared_run(winner, heuristic) if heuristic else None
+    samples = winner.samples(winner.newest_run if shared is None else shared)
+    median_ns, heuristic_ns = _median(samples), None
+    if heuristic:
+        heuristic_ns = heuristic.median_ns if shared is None else _median(heuristic.samples(shared))
     return Decision(
         op=trial.signature.op,
         direction=trial.direction,
@@ -106,13 +115,13 @@ def _decide_kernel(findings: Sequence[Finding]) -> Decision | None:
         kernel=trial.kernel,
         config=dict(winner.config),
         rule=rule,
-        median_ns=winner.median_ns,
+        median_ns=median_ns,
         heuristic_ns=heuristic_ns,
-        gain=heuristic_ns / winner.median_ns if heuristic_ns is not None else None,
+        gain=heuristic_ns / median_ns if heuristic_ns is not None else None,
         regret_bound=max(0.0, *(c.upper - 1 for c in against.values())) if against else 0.0,
         worst_error=winner.worst_error,
         ties=ties,
-        samples=len(winner.samples),
+        samples=len(samples),
         trials=len(findings),
         contract=trial.signature.version,
     )
@@ -206,15 +215,22 @@ def _compare(a: _Entry, b: _Entry, seed: str) -> Comparison:
     ]
     if pairs:
         return compare_paired(sorted(pairs), seed=seed)
-    shared = {run for _, run, _ in a.measured} & {run for _, run, _ in b.measured}
-    if not shared:
-        return compare_unpaired(sorted(a.samples), sorted(b.samples), seed=seed)
-    newest = max((started, run) for started, run, _ in a.measured if run in shared)[1]
-    return compare_unpaired(_samples_of(a, newest), _samples_of(b, newest), seed=seed)
+    shared = _shared_run(a, b)
+    left_run, right_run = (a.newest_run, b.newest_run) if shared is None else (shared, shared)
+    return compare_unpaired(sorted(a.samples(left_run)), sorted(b.samples(right_run)), seed=seed)
 
 
-def _samples_of(entry: _Entry, run: int) -> list[int]:
-    return sorted(s for _, r, m in entry.measured if r == run for s in m.samples_ns)
+def _shared_run(a: _Entry, b: _Entry) -> int | None:
+    """The newest run that measured both, one with finals of both when there is one."""
+
+    def runs(entry: _Entry, *, finals: bool) -> set[int]:
+        return {run for _, run, m in entry.measured if m.round_id or not finals}
+
+    for finals in (True, False):
+        both = runs(a, finals=finals) & runs(b, finals=finals)
+        if both:
+            return max((started, run) for started, run, _ in a.measured if run in both)[1]
+    return None
 
 
 def _median(samples: Sequence[int]) -> int:

@@ -1,12 +1,13 @@
 """What the file is and whether it is sound, for ``doctor``."""
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from attn_tune.db import queries
 from attn_tune.db.filesystem import filesystem_type
+from attn_tune.schema import digest_text
 
 COUNTED = (
     "run",
@@ -18,6 +19,8 @@ COUNTED = (
     "device",
     "environment",
 )
+# Tables whose rows are named by the digest of one column.
+DIGESTED = {"config": "body", "signature": "text", "text": "body", "device_evidence": "body"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,4 +77,13 @@ def find_problems(connection: sqlite3.Connection) -> tuple[str, ...]:
     strays = connection.execute(queries.OK_WITHOUT_MEASUREMENT).fetchone()[0]
     if strays:
         found.append(f"{strays} trials are ok without a measurement, or the reverse")
+    found += _changed_texts(connection)
     return tuple(found)
+
+
+def _changed_texts(connection: sqlite3.Connection) -> Iterator[str]:
+    """What no longer has the digest it was stored under; SQLite itself has no checksums."""
+    for table, column in DIGESTED.items():
+        for row in connection.execute(queries.DIGESTED.format(table=table, column=column)):
+            if digest_text(str(row["body"])) != row["digest"]:
+                yield f"row {row['id']} of {table} was changed: it does not have its digest"

@@ -4,7 +4,6 @@ Layout and reader: ``attn_tune.runtime.packs``. Nothing in a pack says when or w
 """
 
 import hashlib
-import importlib.metadata
 import io
 import json
 import os
@@ -216,6 +215,8 @@ def _sha256(data: bytes) -> str:
 
 
 def _tool_version() -> str:
+    import importlib.metadata
+
     try:
         return importlib.metadata.version("attn-tune")
     except importlib.metadata.PackageNotFoundError:

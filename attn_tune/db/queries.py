@@ -93,9 +93,9 @@ TRIAL_FILTERS = {
     "run": "trial.run_id = :run",
     "status": "trial.status = :status",
 }
-ERRORS_BETWEEN = """
+ERRORS_OF = """
 SELECT trial_id, output, error, allowed FROM output_error
-WHERE trial_id BETWEEN ? AND ? ORDER BY trial_id, position
+WHERE trial_id IN (SELECT value FROM json_each(?)) ORDER BY trial_id, position
 """
 
 # The newest trial of each (part, config) speaks: rows come oldest first.
@@ -141,6 +141,7 @@ DROP_WRITER = "DELETE FROM writer WHERE token = ?"
 # --- The whole file ---
 
 COUNT_ROWS = "SELECT count(*) FROM {table}"
+DIGESTED = "SELECT id, digest, {column} AS body FROM {table}"
 OK_WITHOUT_MEASUREMENT = """
 SELECT count(*) FROM trial LEFT JOIN measurement ON measurement.trial_id = trial.id
 WHERE (trial.status = 'ok') <> (measurement.trial_id IS NOT NULL)
@@ -239,4 +240,15 @@ SELECT imported_pack.name AS pack, imported_pack.version, imported_row.device_di
        json_extract(imported_row.body, '$.median_ns') AS median_ns
 FROM imported_row JOIN imported_pack ON imported_pack.id = imported_row.pack_id
 ORDER BY imported_row.signature, imported_row.direction, imported_row.device_digest, imported_row.rank
+"""
+
+# --- Merging ---
+
+FIND_RUN = "SELECT id FROM run WHERE uid = ?"
+COUNT_TRIALS = "SELECT count(*) FROM trial WHERE run_id = ?"
+# Rows of this database's own runs that go on are left alone.
+UPDATE_MERGED_RUN = """
+UPDATE run SET status = :status, ended_us = :ended_us, heartbeat_us = :heartbeat_us
+WHERE id = :run AND heartbeat_us <= :heartbeat_us AND NOT EXISTS (
+    SELECT 1 FROM writer WHERE writer.host = run.host AND writer.pid = run.pid AND run.status = 'running')
 """

@@ -13,6 +13,7 @@ from attn_tune.db.catalog import Catalog
 from attn_tune.schema import (
     Device,
     Environment,
+    IntegrityError,
     Measurement,
     OutputError,
     Protocol,
@@ -63,6 +64,9 @@ def read_trials(
 
     ``filters`` maps names of ``queries.TRIAL_FILTERS`` to values. Rows are read page by page, so that a slow
     consumer holds no read transaction and the write-ahead log can be folded in meanwhile.
+
+    Raises:
+      IntegrityError: a row says what no trial can.
     """
     narrowing = " AND ".join(queries.TRIAL_FILTERS[name] for name in filters) or "TRUE"
     sql = queries.TRIALS_PAGE.format(filters=narrowing)
@@ -70,9 +74,13 @@ def read_trials(
         rows = connection.execute(sql, {**filters, "after": after, "page": PAGE}).fetchall()
         if not rows:
             return
-        errors = _read_errors(connection, rows[0]["id"], rows[-1]["id"])
+        errors = _read_errors(connection, [row["id"] for row in rows])
         for row in rows:
-            yield row["id"], row["run_id"], _to_trial(catalog, row, errors[row["id"]])
+            try:
+                trial = _to_trial(catalog, row, errors[row["id"]])
+            except (ValueError, TypeError, struct.error) as error:
+                raise IntegrityError(f"trial {row['id']} cannot be: {error}") from error
+            yield row["id"], row["run_id"], trial
         after = rows[-1]["id"]
 
 
@@ -130,10 +138,10 @@ def _add_measurement(
 
 
 def _read_errors(
-    connection: sqlite3.Connection, first: int, last: int
+    connection: sqlite3.Connection, trial_ids: list[int]
 ) -> Mapping[int, list[OutputError]]:
     found = defaultdict(list)
-    for row in connection.execute(queries.ERRORS_BETWEEN, (first, last)):
+    for row in connection.execute(queries.ERRORS_OF, (json.dumps(trial_ids),)):
         error = OutputError(
             output=row["output"], error=_number(row["error"]), allowed=_number(row["allowed"])
         )

@@ -1,6 +1,7 @@
 """Which kernel runs a problem, with which config: the explicit one, a tuned one, or the kernel's heuristic."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -277,8 +278,13 @@ def _nothing_supports(question: Ask) -> UnsupportedError:
     )
 
 
-def _device_token() -> Any:
-    """What decides ``current_device()`` within one snapshot, far cheaper to read than to find the device."""
+@functools.cache
+def _jax_config() -> Any:
     import jax
 
-    return jax.config.jax_default_device
+    return jax.config
+
+
+def _device_token() -> Any:
+    """What decides ``current_device()`` within one snapshot, far cheaper to read than to find the device."""
+    return _jax_config().jax_default_device

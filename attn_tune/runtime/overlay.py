@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any
 
 from attn_tune.runtime.packs import Pack, read_pack
 from attn_tune.runtime.snapshot import swap_snapshot
@@ -73,7 +72,7 @@ class JitKeys:
         import jax.extend.core
 
         self.snapshot = jax.make_user_context(None)
-        self.overlays = jax.make_user_context(None)
+        self.overlays = jax.make_user_context(())
 
 
 _keys: JitKeys | None = None
@@ -104,33 +103,14 @@ def active_overlays() -> tuple[Pack, ...]:
     keys = jit_keys()
     if keys is None:
         return wanted
-    keyed: OverlayKey | None = keys.overlays.value
-    if (keyed.packs if keyed else ()) == wanted:
+    keyed: tuple[Pack, ...] = keys.overlays.value
+    if keyed == wanted:
         return wanted
     if not _tracing():
         _sync()
         return wanted
     _warn_once()
-    return keyed.packs if keyed else ()
-
-
-class OverlayKey:
-    """The overlays as part of a jit key: equal if the packs' digests are."""
-
-    __slots__ = ("digests", "packs")
-
-    def __init__(self, packs: tuple[Pack, ...]):
-        self.packs = packs
-        self.digests = tuple(pack.digest for pack in packs)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, OverlayKey) and self.digests == other.digests
-
-    def __hash__(self) -> int:
-        return hash(self.digests)
-
-    def __repr__(self) -> str:
-        return f"OverlayKey({', '.join(map(str, self.packs))})"
+    return keyed
 
 
 def _sync() -> None:
@@ -139,15 +119,10 @@ def _sync() -> None:
     if keys is None:
         return
     packs = _overlays.get()
-    value = OverlayKey(packs) if packs else None
-    if keys.overlays.value != value:
+    if keys.overlays.value != packs:
         # Entered and never left: leaving would bring back what was there before, which in interleaved asyncio tasks
         # is another task's key. The context variable alone knows what comes next.
-        _enter(keys.overlays, value)
-
-
-def _enter(context: Any, value: object) -> None:
-    context(value).__enter__()
+        keys.overlays(packs).__enter__()
 
 
 @functools.cache
@@ -161,7 +136,9 @@ def _warn_once() -> None:
 def _tracing() -> bool:
     import jax.extend.core
 
-    return jax.extend.core.unsafe_am_i_under_a_jit_DO_NOT_USE()
+    # Its name promises nothing for later versions. Without it every lookup obeys the key, which is never wrong.
+    probe = getattr(jax.extend.core, "unsafe_am_i_under_a_jit_DO_NOT_USE", None)
+    return probe is None or probe()
 
 
 # An op imports jax before it imports this, so its functions are traced with the keys in place from the start.

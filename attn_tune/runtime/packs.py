@@ -28,9 +28,9 @@ _SHARD = re.compile(r"shards/([A-Za-z0-9_.+-]+)/([A-Za-z0-9_]+)\.([a-z]+)\.json"
 _SUM_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class Pack:
-    """A verified pack.
+    """A verified pack. Packs are equal if their digests are.
 
     Attributes:
       digest: names all of its bytes.
@@ -54,6 +54,16 @@ class Pack:
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
+
+    def __repr__(self) -> str:
+        return f"Pack({self}, {len(self.rows)} rows, {self.digest})"
+
+    # Packs are part of JAX's jit key: the same bytes read twice must not retrace.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pack) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
 
 
 def read_pack(path: str | os.PathLike[str]) -> Pack:

@@ -4,6 +4,8 @@ import dataclasses
 import math
 import sqlite3
 import struct
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -122,7 +124,7 @@ def database(tmp_path):
         yield database
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(trials(), max_size=8))
 def test_trials_come_back_exactly(tmp_path_factory, wanted):
     path = tmp_path_factory.mktemp("db") / "lab.db"
@@ -226,6 +228,21 @@ def test_a_failed_record_leaves_nothing_behind(database):
     assert [t.signature for t in database.trials()] == [make_signature(q_len=7)]
 
 
+def test_a_full_disk_loses_only_what_did_not_fit(database):
+    run = begin(database)
+    database.record(run, make_trial())
+    pages = database._connection.execute("PRAGMA page_count").fetchone()[0]
+    database._connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+    big = make_trial(status=Status.COMPILE_ERROR, reason="x" * 100_000)
+    with pytest.raises(StorageError, match="full"):
+        database.record(run, big)
+    assert database.integrity_check() == ()
+    assert [t.status for t in database.trials()] == [Status.OK]
+    database._connection.execute("PRAGMA max_page_count = 1000000")
+    database.record(run, big)
+    assert [t.reason[:3] for t in database.trials()] == ["", "xxx"]
+
+
 def test_long_texts_are_stored_once(database):
     run = begin(database)
     for i in range(50):
@@ -271,3 +288,21 @@ def test_misuse_is_refused(database):
         pytest.raises(StorageError, match="read-only"),
     ):
         begin(reader)
+
+
+LOADED = """
+import sys
+from attn_tune.db import Database
+with Database.open(sys.argv[1]) as database:
+    assert database.status().trials == 1
+    assert len(list(database.trials())) == 1
+    database.decisions()
+print(*sorted({"jax", "triton", "pandas", "numpy", "sqlite_utils"} & set(sys.modules)))
+"""
+
+
+def test_looking_into_a_database_loads_nothing_heavy(database):
+    database.record(begin(database), make_trial())
+    command = [sys.executable, "-c", LOADED, str(database.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -84,6 +84,34 @@ def test_finals_overrule_lucky_searches():
     assert decision.config == OTHER
 
 
+def test_times_of_different_runs_are_not_compared():
+    """The second day the clock was twice as fast; on either day the other config is slower."""
+    found = [
+        final(HEURISTIC, 200_000, run=1, started=1, round_id=""),
+        final(HEURISTIC, 100_000, run=2, started=20, round_id=""),
+        final(OTHER, 120_000, run=2, started=20, round_id="", seed=1),
+        final(HEURISTIC, 400_000, run=3, started=30, round_id=""),
+    ]
+    decision = winner(found)
+    assert (decision.config, decision.rule) == (HEURISTIC, Rule.TIE)
+    fast = final(OTHER, 80_000, run=2, started=20, round_id="", seed=1)
+    decision = winner([*found[:2], fast, found[3]])
+    assert decision.config == OTHER
+    assert decision.gain == pytest.approx(1.25, rel=0.02)
+    assert (decision.median_ns, decision.heuristic_ns) == (
+        pytest.approx(80_000, rel=0.02),
+        pytest.approx(100_000, rel=0.02),
+    )
+
+
+def test_runs_that_share_nothing_are_compared_as_a_last_resort():
+    found = [
+        final(HEURISTIC, 200_000, run=1, round_id=""),
+        final(OTHER, 100_000, run=2, round_id="", seed=1),
+    ]
+    assert (winner(found).config, winner(found).rule) == (OTHER, Rule.WINNER)
+
+
 def test_one_right_config_is_the_only_one():
     decision = winner([final(OTHER, 150_000), final(HEURISTIC, 1, status=Status.CRASHED)])
     assert (decision.config, decision.rule) == (OTHER, Rule.ONLY)

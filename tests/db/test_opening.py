@@ -6,6 +6,7 @@ import random
 import shutil
 import sqlite3
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,16 @@ def test_garbage_inside_is_an_integrity_error_or_harmless(path):
     assert noticed > 5
 
 
+def test_a_changed_config_is_noticed(path):
+    with contextlib.closing(sqlite3.connect(path)) as raw:
+        raw.execute("DROP TRIGGER config_refuses_update")
+        raw.execute("""UPDATE config SET body = '{"i":7777}' WHERE id = 3""")
+        raw.commit()
+    with Database.open(path, read_only=True) as database:
+        (problem,) = database.integrity_check()
+    assert problem == "row 3 of config was changed: it does not have its digest"
+
+
 def v1(path):
     """The database as the first schema left it, with a few facts in it."""
     with contextlib.closing(sqlite3.connect(path)) as raw:
@@ -189,8 +200,7 @@ def test_a_failed_migration_leaves_the_old_schema(tmp_path, monkeypatch):
 
 def test_readers_work_in_a_folder_they_cannot_write(path):
     """As an unprivileged user, where not even the side files of the write-ahead log can be made."""
-    folder = Path("/tmp") / f"attn-tune-test-{os.getpid()}"
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp())  # pytest's own folders are closed to other users
     try:
         shutil.copy(path, folder / "lab.db")
         (folder / "lab.db").chmod(0o444)

@@ -11,6 +11,7 @@ import traceback
 import pytest
 
 from attn_tune.db import Database, export_pack, import_pack
+from attn_tune.db.migrations import SCHEMA_VERSION
 from attn_tune.db.writer import SILENCE_US, Process, now_us
 from attn_tune.schema import StorageError
 from tests.db.facts import begin, make_trial
@@ -53,7 +54,7 @@ def write_forever(say, path, pack, first):
         for i in range(first, first + 10**6):
             database.record(run, make_trial({"i": i}, is_heuristic=i % 7 == 0))
             say(i)
-            if i % 16 == 15:
+            if i % 64 == 63:
                 database.rebuild_decisions()
                 import_pack(database, pack, policy="replace")
 
@@ -109,6 +110,21 @@ def test_a_second_writer_is_told_who_writes(tmp_path):
         database.end_run(second, "finished")
         assert finish(*spawn(write)) == ([], 0)
         assert sum(1 for _ in database.trials()) == 1
+
+
+def test_many_at_once_make_one_database(tmp_path):
+    path = tmp_path / "new" / "lab.db"
+
+    def make(say):
+        with Database.open(path, create=True) as database:
+            say(database.describe().schema_version)
+
+    results = [finish(*child) for child in [spawn(make) for _ in range(6)]]
+    assert results == [([SCHEMA_VERSION], 0)] * 6
+    assert [p.name for p in path.parent.iterdir()] == ["lab.db"]
+    with Database.open(path) as database:
+        database.record(begin(database), make_trial())
+        assert database.integrity_check() == ()
 
 
 def test_many_at_once_get_one_lock(tmp_path):

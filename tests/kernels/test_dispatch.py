@@ -356,6 +356,25 @@ def test_threads_have_their_own_overlays():
     assert seen == {i: (8, {100 + i}, 8) for i in range(len(packs))}
 
 
+def test_a_cold_start_under_many_threads_answers_alike(monkeypatch, tmp_path):
+    rows = [row(sig(t), t % 1000, env=HERE) for t in range(1000, 1400)]
+    monkeypatch.setenv("ATTN_TUNE_PACKS", str(write_zip(tmp_path / "x.atpack", pack_files(rows))))
+    monkeypatch.setattr(snapshot, "_current", None)
+    barrier = threading.Barrier(8)
+    seen = []
+
+    def work():
+        barrier.wait()
+        seen.append([lookup(OP, sig(t), device=H200).config["block"] for t in range(1000, 1400, 7)])
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [[t % 1000 for t in range(1000, 1400, 7)]] * 8
+
+
 def traced_block():
     """A jitted function that looks up while it is traced, and the list of what each trace saw."""
     import jax
@@ -491,6 +510,26 @@ def test_asyncio_tasks_keep_their_own_overlays_and_leave_no_trace():
     assert lookup(OP, sig(1024), device=H200).config["block"] == 8
     assert int(f(0)) == 8
     assert sorted(seen) == [1, 2, 8]
+
+
+def test_a_task_with_an_equal_pack_of_its_own_is_not_a_stranger(caplog):
+    f, seen = traced_block()
+
+    async def task(mine, barrier):
+        with use_pack(mine):
+            await barrier.wait()
+            found = int(f(0))
+            await barrier.wait()
+        return found
+
+    async def main():
+        barrier = asyncio.Barrier(2)
+        equal = [pack(row(sig(1024), 1)) for _ in range(2)]
+        return await asyncio.gather(*(task(mine, barrier) for mine in equal))
+
+    assert asyncio.run(main()) == [1, 1]
+    assert seen == [1]
+    assert not [r for r in caplog.records if "asyncio" in r.getMessage()]
 
 
 def test_a_trace_holds_what_its_key_says_even_under_interleaved_tasks(caplog):

@@ -25,7 +25,7 @@ def run_cases(cache: Path, *selection: str) -> subprocess.CompletedProcess:
         },
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=600,
     )
 
 

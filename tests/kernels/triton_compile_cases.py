@@ -68,7 +68,7 @@ def test_booleans_are_bytes():
 
 
 def test_options_reach_the_compiler():
-    product = functools.partial(samples.matmul, tile=(128, 128, 64))
+    product = functools.partial(samples.matmul, tile=(64, 64, 64), num_warps=1)
     _, (free,) = lower(product, array(256, 256), array(256, 256), capability=80)
     bounded = functools.partial(product, maxnreg=128, num_stages=2)
     _, (tight,) = lower(bounded, array(256, 256), array(256, 256), capability=80)
@@ -77,7 +77,7 @@ def test_options_reach_the_compiler():
 
 
 def test_registers_and_spills_are_those_of_ptxas(tmp_path):
-    spilling = functools.partial(samples.matmul, tile=(128, 128, 64), maxnreg=64)
+    spilling = functools.partial(samples.matmul, tile=(64, 64, 64), num_warps=1, maxnreg=64)
     _, (compiled,) = lower(spilling, array(256, 256), array(256, 256), capability=80)
     (tmp_path / "kernel.ptx").write_text(compiled.ptx)
     report = subprocess.run(

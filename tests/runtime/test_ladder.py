@@ -1,7 +1,10 @@
 """Every rung, level and refusal of the ladder, on packs made by hand."""
 
 import dataclasses
+import os
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -201,3 +204,35 @@ def test_the_neighbour_is_the_nearest_by_brute_force():
             assert found is None
         else:
             assert found.row.config["block"] == min(pool, key=lambda t: max(t / asked, asked / t))
+
+
+PROCESS = """
+from tests.runtime.test_ladder import ask, H200, CAPPED, H100, row, sig
+rows = [
+    row(sig(t, b=b), t + b, kernel=kernel, rank=rank, device=device)
+    for t in (700, 900, 1024, 1500)
+    for b in (1, 2)
+    for device in (CAPPED, H200, H100)
+    for rank, kernel in enumerate(("alpha", "beta"))
+]
+for t in range(300, 3000, 307):
+    for device in (H200, CAPPED, H100):
+        print(ask({"lab": rows}, sig(t), device=device).steps)
+"""
+
+
+def test_every_process_answers_alike():
+    """Ranks of one job that disagree compile different programs and hang: nothing may depend on the hash seed."""
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", PROCESS],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout
+        for seed in ("0", "1")
+    }
+    assert len(told) == 1
+    assert told.pop().count("NEIGHBOUR") > 5

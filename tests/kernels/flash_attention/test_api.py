@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax._src.ad_checkpoint import saved_residuals
 
 from attn_tune.kernels.flash_attention.api import flash_attention
 from attn_tune.kernels.masks import MaskInfo
@@ -14,7 +13,7 @@ B, T, S, N, K, H = 2, 9, 13, 4, 2, 8
 
 
 def draw(seed, *shape, dtype=jnp.float32):
-    return jax.random.normal(jax.random.key(seed), shape, jnp.float32).astype(dtype)
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape, np.float32), dtype)
 
 
 def qkv(batch=B, q_len=T, kv_len=S, heads=N, kv_heads=K, dim=H, v_dim=H, dtype=jnp.float32):
@@ -38,27 +37,7 @@ PADDING = np.arange(S)[None] < np.array([[7], [13]])
 
 # name: (arguments of flash_attention, arguments of dense_attention)
 CASES = {
-    "plain": ({}, {}),
-    "scale": ({"softmax_scale": 0.3}, {"scale": 0.3}),
-    "causal": ({"causal": True}, {"visible": bounds(T, S, causal=True)}),
-    "window": ({"sliding_window": 3}, {"visible": bounds(T, S, left=3, right=3)}),
-    "window_pair": ({"sliding_window": (2, 4)}, {"visible": bounds(T, S, left=2, right=4)}),
-    "window_open": ({"sliding_window": (2, None)}, {"visible": bounds(T, S, left=2)}),
-    "window_causal": (
-        {"sliding_window": 3, "causal": True},
-        {"visible": bounds(T, S, causal=True, left=3)},
-    ),
-    "cap": ({"logits_soft_cap": 2.0}, {"cap": 2.0}),
-    "mask": ({"attention_mask": jnp.asarray(MASK)}, {"visible": MASK}),
-    "mask_int": ({"attention_mask": jnp.asarray(MASK, jnp.int32) * 2}, {"visible": MASK}),
-    "mask_one_head": ({"attention_mask": jnp.asarray(MASK[:, :1])}, {"visible": MASK[:, :1]}),
-    "mask_kv_heads": (
-        {"attention_mask": jnp.asarray(MASK[:, :K])},
-        {"visible": np.repeat(MASK[:, :K], N // K, axis=1)},
-    ),
-    "mask_rank_3": ({"attention_mask": jnp.asarray(MASK[:, 0])}, {"visible": MASK[:, :1]}),
-    "mask_rank_2": ({"attention_mask": jnp.asarray(PADDING)}, {"visible": PADDING[:, None, None]}),
-    "segments": ({"q_segment_ids": Q_IDS, "kv_segment_ids": KV_IDS}, {"visible": SAME}),
+    "window": ({"sliding_window": (2, 4)}, {"visible": bounds(T, S, left=2, right=4)}),
     "everything": (
         {
             "q_segment_ids": Q_IDS,
@@ -69,29 +48,34 @@ CASES = {
             "logits_soft_cap": 3.0,
             "softmax_scale": 0.5,
         },
-        {
-            "visible": SAME & MASK & bounds(T, S, causal=True, left=6),
-            "cap": 3.0,
-            "scale": 0.5,
-        },
-    ),
-    "mask_info": (
-        {
-            "mask_info": MaskInfo.from_segments(Q_IDS, KV_IDS, causal=True),
-            "attention_mask": jnp.asarray(MASK[:, :1]),
-            "sliding_window": 5,
-        },
-        {"visible": SAME & MASK[:, :1] & bounds(T, S, causal=True, left=5)},
+        {"visible": SAME & MASK & bounds(T, S, causal=True, left=6), "cap": 3.0, "scale": 0.5},
     ),
     "mask_info_twice": (
         {
-            "mask_info": MaskInfo.from_lengths(jnp.array([7, 13]), q_len=T, kv_len=S),
+            "mask_info": MaskInfo.from_lengths(jnp.array([7, 13]), q_len=T, kv_len=S, causal=True),
             "q_segment_ids": Q_IDS,
             "kv_segment_ids": KV_IDS,
         },
-        {"visible": SAME & PADDING[:, None, None]},
+        {"visible": SAME & PADDING[:, None, None] & bounds(T, S, causal=True)},
     ),
 }
+
+
+def both(ours, theirs, values, argnums, has_aux=False):
+    """Value and gradient of two functions, compiled together: compiling is most of what these tests cost."""
+
+    def run(*values):
+        return tuple(
+            jax.value_and_grad(f, argnums, has_aux=has_aux)(*values) for f in (ours, theirs)
+        )
+
+    return jax.jit(run)(*values)
+
+
+def assert_close(got, want, tolerance=2e-5):
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance, rtol=tolerance), got, want
+    )
 
 
 def check(arguments, plain, arrays, extra=(), tolerance=2e-5):
@@ -117,8 +101,7 @@ def check(arguments, plain, arrays, extra=(), tolerance=2e-5):
         return loss(out, lse), (out, lse)
 
     every = tuple(range(len(values)))
-    (_, got), got_grads = jax.jit(jax.value_and_grad(ours, every, has_aux=True))(*values)
-    (_, want), want_grads = jax.jit(jax.value_and_grad(theirs, every, has_aux=True))(*values)
+    ((_, got), got_grads), ((_, want), want_grads) = both(ours, theirs, values, every, has_aux=True)
     for a, b in zip((*got, *got_grads), (*want, *want_grads), strict=True):
         assert a.shape == b.shape
         np.testing.assert_allclose(a, b, atol=tolerance, rtol=tolerance)
@@ -132,46 +115,35 @@ def test_each_feature_equals_dense_attention_with_all_gradients(name):
 
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "v_dim"),
-    [(4, 4, 8, 8), (4, 1, 8, 8), (6, 2, 8, 12), (4, 2, 12, 4)],
+    [(4, 1, 8, 8), (6, 2, 8, 12)],
 )
 def test_head_groupings_and_value_head_dim(heads, kv_heads, dim, v_dim):
     arrays = qkv(heads=heads, kv_heads=kv_heads, dim=dim, v_dim=v_dim)
     check({"causal": True}, {"visible": bounds(T, S, causal=True)}, arrays)
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        (B, N, T, S),
-        (1, N, T, S),
-        (B, 1, T, S),
-        (1, 1, T, S),
-        (B, N, 1, S),
-        (1, N, T, 1),
-        (B, K, T, S),
-    ],
-)
+@pytest.mark.parametrize("shape", [(B, 1, T, S), (1, N, 1, S), (1, 1, T, 1), (B, K, T, S)])
 def test_bias_gradient_keeps_the_bias_shape(shape):
-    bias = draw(4, *shape)
-
-    def grown(b):
-        return jnp.repeat(b, N // K, axis=1) if b.shape[1] == K else b
-
-    arrays, weight = qkv(), draw(7, B, T, N, H)
-    got = jax.grad(lambda b: jnp.sum(flash_attention(*arrays, b, causal=True) * weight))(bias)
+    bias, weight, arrays = draw(4, *shape), draw(7, B, T, N, H), qkv()
     visible = bounds(T, S, causal=True)
-    want = jax.grad(
-        lambda b: jnp.sum(dense_attention(*arrays, bias=grown(b), visible=visible)[0] * weight)
-    )(bias)
-    assert got.shape == shape
-    np.testing.assert_allclose(got, want, atol=2e-5, rtol=2e-5)
+
+    def ours(b):
+        return jnp.sum(flash_attention(*arrays, b, causal=True) * weight)
+
+    def theirs(b):
+        grown = jnp.repeat(b, N // K, axis=1) if b.shape[1] == K else b
+        return jnp.sum(dense_attention(*arrays, bias=grown, visible=visible)[0] * weight)
+
+    got, want = both(ours, theirs, (bias,), 0)
+    assert got[1].shape == shape
+    assert_close(got, want)
 
 
 def test_bias_comes_after_the_soft_cap():
     check({"logits_soft_cap": 1.5}, {"cap": 1.5}, qkv(), [("bias", "bias", draw(4, B, N, T, S))])
 
 
-@pytest.mark.parametrize("shape", [(N,), (3,), (N, 3), (K, 2), (1, 5)])
+@pytest.mark.parametrize("shape", [(3,), (N, 3), (K, 2)])
 def test_sinks_of_every_shape_with_their_gradient(shape):
     aux = draw(5, *shape)
 
@@ -190,9 +162,7 @@ def test_sinks_of_every_shape_with_their_gradient(shape):
         out = dense_attention(q, *arrays[1:], sinks=one_per_head(a), visible=visible)[0]
         return jnp.sum(out * weight)
 
-    got = jax.value_and_grad(ours, (0, 1))(aux, arrays[0])
-    want = jax.value_and_grad(theirs, (0, 1))(aux, arrays[0])
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=2e-5), got, want)
+    assert_close(*both(ours, theirs, (aux, arrays[0]), (0, 1)))
 
 
 def test_sinks_take_part_in_lse_and_its_gradient():
@@ -213,22 +183,16 @@ def test_rows_that_see_nothing_give_zeros_and_zero_gradients(with_sinks):
         out, lse = flash_attention(q, k, v, softmax_aux=aux, causal=True, return_lse=True)
         return jnp.sum(out), (out, lse)
 
-    (_, (out, lse)), grads = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*arrays)
+    (_, (out, lse)), grads = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(*arrays)
     assert all(jnp.isfinite(g).all() for g in grads)
     assert not out[:, : S - T].any()
     assert not grads[0][:, : S - T].any()
     empty = lse[:, :, : S - T]
     np.testing.assert_array_equal(empty, aux[None, :, None] + 0 * empty if with_sinks else -jnp.inf)
-    check(
-        {"causal": True},
-        {"visible": bounds(S, T, causal=True)},
-        arrays,
-        [("softmax_aux", "sinks", aux)] if with_sinks else [],
-    )
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_dropout_follows_the_published_recipe_forward_and_backward(rate):
+def test_dropout_follows_the_published_recipe_forward_and_backward():
+    rate = 0.3
     keep = keep_mask(1234, rate, B, N, T, S)
     assert 0 < keep.mean() < 1
     check({"dropout_prob": rate, "dropout_seed": 1234}, {"keep": keep, "rate": rate}, qkv())
@@ -236,13 +200,26 @@ def test_dropout_follows_the_published_recipe_forward_and_backward(rate):
 
 def test_dropout_seeds_of_every_kind():
     arrays = qkv()
-    run = lambda seed: flash_attention(*arrays, dropout_prob=0.4, dropout_seed=seed)  # noqa: E731
-    np.testing.assert_allclose(run(7), jax.jit(run)(jnp.uint32(7)), atol=1e-5)
-    np.testing.assert_array_equal(run(None), run(0))
-    np.testing.assert_array_equal(run(-1), run(jnp.int32(-1)))
-    assert not np.allclose(run(7), run(8))
     key = jax.random.key(3)
-    np.testing.assert_array_equal(run(key), run(jax.random.bits(key, dtype=jnp.uint32)))
+
+    @jax.jit
+    def run(traced, key):
+        def call(seed):
+            return flash_attention(*arrays, dropout_prob=0.4, dropout_seed=seed)
+
+        return (
+            call(7),
+            call(traced),
+            call(None),
+            call(0),
+            call(8),
+            call(key),
+            call(jax.random.bits(key)),
+        )
+
+    seven, traced, nothing, zero, eight, of_key, of_bits = run(jnp.uint32(7), key)
+    assert_close((seven, nothing, of_key), (traced, zero, of_bits), 1e-6)
+    assert not np.allclose(seven, eight)
 
 
 def test_without_dropout_the_seed_does_not_matter():
@@ -278,9 +255,7 @@ def test_packed_sequences_equal_one_call_each(causal, window, offsets):
             total += jnp.sum(weight[:, a:b] * part)
         return total
 
-    got = jax.value_and_grad(packed, (0, 1, 2))(q, k, v)
-    want = jax.value_and_grad(one_by_one, (0, 1, 2))(q, k, v)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=2e-5), got, want)
+    assert_close(*both(packed, one_by_one, (q, k, v), (0, 1, 2)))
     padding = flash_attention(q, k, v, None, *arrays, **arguments)[:, q_offsets[-1] :]
     assert not padding.any()
 
@@ -313,7 +288,7 @@ def test_unnormalised_gradient_takes_the_row_maximum_as_a_constant():
     np.testing.assert_allclose(got(arrays[0]), jax.grad(theirs)(arrays[0]), atol=5e-5, rtol=5e-5)
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16])
 def test_low_precision_keeps_its_dtypes(dtype):
     arrays = qkv(dtype=dtype)
     bias = draw(4, 1, N, T, S, dtype=dtype)
@@ -341,12 +316,13 @@ def test_checkpoint_recomputes_the_same_gradient():
     )
 
 
-def test_checkpoint_policy_can_save_the_residuals_by_name():
+def test_checkpoint_policy_can_save_the_residuals_by_name(capsys):
     arrays = qkv()
     policy = jax.checkpoint_policies.save_only_these_names(
         "flash_attention_out", "flash_attention_lse"
     )
     loss = jax.checkpoint(lambda q: jnp.sin(flash_attention(q, *arrays[1:])).sum(), policy=policy)
-    saved = [aval.shape for aval, _ in saved_residuals(loss, arrays[0])]
-    assert (B, T, N, H) in saved
-    assert (B, N, T) in saved
+    jax.ad_checkpoint.print_saved_residuals(loss, arrays[0])
+    saved = capsys.readouterr().out
+    assert f"f32[{B},{T},{N},{H}]" in saved
+    assert f"f32[{B},{N},{T}]" in saved

@@ -1,0 +1,63 @@
+"""Flash attention in Triton, for NVIDIA GPUs from Ampere on: FlashAttention-2 with every feature of the op."""
+
+from attn_tune.kernels.flash_attention.triton.config import BackwardConfig, ForwardConfig
+from attn_tune.kernels.flash_attention.triton.heuristic import (
+    backward_heuristic,
+    forward_heuristic,
+)
+from attn_tune.kernels.flash_attention.triton.limits import infeasible, unsupported
+from attn_tune.kernels.flash_attention.triton.space import (
+    dkv_candidates,
+    dq_candidates,
+    forward_candidates,
+)
+from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.schema.trial import WHOLE
+
+_COMMON = "attn_tune.kernels._common"
+
+SPEC = KernelSpec(
+    op="flash_attention",
+    name="triton",
+    backend="triton",
+    searches={
+        "fwd": Search(
+            config=ForwardConfig,
+            heuristic=forward_heuristic,
+            candidates={WHOLE: forward_candidates},
+            call=f"{__name__}.forward:forward",
+            outputs={WHOLE: ("out", "lse")},
+            infeasible=infeasible,
+        ),
+        "bwd": Search(
+            config=BackwardConfig,
+            heuristic=backward_heuristic,
+            candidates={"dq": dq_candidates, "dkv": dkv_candidates},
+            call=f"{__name__}.backward:backward",
+            outputs={"dq": ("dq",), "dkv": ("dk", "dv")},
+            infeasible=infeasible,
+        ),
+    },
+    unsupported=unsupported,
+    modules=(
+        *(
+            f"{__name__}.{module}"
+            for module in (
+                "backward",
+                "backward_dbias",
+                "backward_dkv",
+                "backward_dq",
+                "config",
+                "forward",
+                "static",
+                "tile",
+            )
+        ),
+        f"{_COMMON}.triton_call",
+        f"{_COMMON}.triton_compile",
+        f"{_COMMON}.triton_launch",
+    ),
+    priority={"cuda": 50},
+    requires=("triton",),
+    summary="FlashAttention-2 in Triton: fp16, bf16, fp32; every feature; sm_80 and later",
+)

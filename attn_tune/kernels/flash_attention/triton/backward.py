@@ -1,0 +1,49 @@
+"""The backward: one launch for dq, one for dk and dv, one for the bias gradient when there is a bias.
+
+The launches share nothing but their inputs, so that a gradient nobody asks for costs nothing under jit.
+"""
+
+import jax
+
+from attn_tune.kernels.flash_attention.operands import BackwardInputs
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.triton.backward_dbias import backward_dbias
+from attn_tune.kernels.flash_attention.triton.backward_dkv import backward_dkv
+from attn_tune.kernels.flash_attention.triton.backward_dq import backward_dq
+from attn_tune.kernels.flash_attention.triton.config import BackwardConfig
+from attn_tune.kernels.flash_attention.triton.heuristic import dbias_config
+
+
+def backward(
+    problem: Problem, config: BackwardConfig, inputs: BackwardInputs
+) -> dict[str, jax.Array]:
+    """``dq``, ``dk``, ``dv``, and ``dbias`` if the problem has a bias; each like its primal."""
+    arrays = kernel_arrays(inputs)
+    dk, dv = backward_dkv(problem, config.dkv, arrays)
+    gradients = {"dq": backward_dq(problem, config.dq, arrays), "dk": dk, "dv": dv}
+    if problem.bias_dims is not None:
+        gradients["dbias"] = backward_dbias(problem, dbias_config(problem), arrays)
+    return gradients
+
+
+def kernel_arrays(inputs: BackwardInputs) -> tuple[jax.Array | None, ...]:
+    """What every launch of the backward reads, in the order of the kernels' parameters.
+
+    The sinks are not among them: they are in the lse.
+    """
+    o = inputs.operands
+    return (
+        o.q,
+        o.k,
+        o.v,
+        inputs.dout,
+        inputs.residuals.lse,
+        inputs.delta,
+        o.bias,
+        o.mask,
+        o.q_segments,
+        o.kv_segments,
+        o.q_positions,
+        o.kv_positions,
+        o.dropout,
+    )

@@ -1,0 +1,275 @@
+"""Commands from the outside: stdout is the answer, stderr the rest, the status says how it went."""
+
+import csv
+import io
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from attn_tune.cli.app import app
+from attn_tune.cli.commands import COMMANDS
+from attn_tune.schema import Status
+from tests.cli.fakes import DEVICE, POINT, SIGNATURE, FakeExecutor, fill
+
+
+def run(*words):
+    result = CliRunner().invoke(app, [str(w) for w in words], prog_name="attn-tune")
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    path = tmp_path_factory.mktemp("lab") / "lab.db"
+    fill(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch, tmp_path):
+    """Nothing of the real user is read or written."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("ATTN_TUNE_DB", raising=False)
+    monkeypatch.delenv("ATTN_TUNE_PACKS", raising=False)
+
+
+ANSWERS = [
+    (["grids"], "grids"),
+    (["grids", "gpt-oss-20b"], "points"),
+    (["devices", "--device", "nvidia-h200"], "devices"),
+    (["kernels", POINT, "--device", "cpu"], "kernels"),
+    (["plan", "--grid", SIGNATURE, "--device", "cpu"], "totals"),
+    (["explain", POINT, "--device", "nvidia-h200"], "fwd"),
+    (["doctor"], "checks"),
+]
+LAB_ANSWERS = [
+    (["status"], "statuses"),
+    (["best", POINT], "decisions"),
+    (["best", SIGNATURE, "--direction", "bwd"], "decisions"),
+    (["report"], "summary"),
+    (["report", "--section", "statuses"], "statuses"),
+    (["plan", "--grid", SIGNATURE, "--device", "cpu"], "kernels"),
+    (["doctor"], "checks"),
+]
+
+
+@pytest.mark.parametrize(("words", "key"), ANSWERS, ids=lambda v: " ".join(v)[:30])
+def test_json_is_all_that_is_on_stdout(words, key):
+    result = run(*words, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)[key]
+
+
+@pytest.mark.parametrize(("words", "key"), LAB_ANSWERS, ids=lambda v: " ".join(v)[:30])
+def test_json_of_a_lab(lab, words, key):
+    result = run(*words, "--db", lab, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)[key]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_what_and_shows_an_example(name):
+    result = run(name, "--help")
+    assert result.exit_code == 0
+    assert f"Example: attn-tune {name}" in result.stdout
+    assert "-h, --help" in result.stdout
+
+
+def test_report_shows_winners_statuses_and_coverage(lab):
+    shown = run("report", "--db", lab).stdout
+    assert shown.index("Summary") < shown.index("Statuses") < shown.index("Coverage")
+    assert POINT in shown
+    assert "chunk_q=" in shown
+
+
+def test_report_as_csv_and_markdown(lab):
+    rows = list(csv.DictReader(io.StringIO(run("report", "--db", lab, "-f", "csv").stdout)))
+    assert {row["direction"] for row in rows} == {"fwd", "bwd"}
+    assert all(float(row["median_ns"]) > 0 for row in rows)
+    assert all(float(row["worst_error"]) == 0.25 for row in rows)
+    markdown = run("report", "--db", lab, "-f", "markdown").stdout.splitlines()
+    assert markdown[0].startswith("| point | direction |")
+    assert len(markdown) == 2 + len(rows)
+
+
+def test_report_of_a_grid_shows_what_is_not_covered(lab):
+    result = run("report", "--db", lab, "--grid", "cpu-smoke", "--section", "coverage", "--json")
+    covered = {row["point"]: row["fwd"] for row in json.loads(result.stdout)["coverage"]}
+    assert covered[POINT] is True
+    assert covered["cpu-smoke.gpt-oss-local/1x128"] is False
+
+
+def test_best_says_how_to_tune_what_was_not_tuned(lab):
+    result = run("best", "llama3-8b/4x4k", "--db", lab)
+    assert result.exit_code == 3
+    assert result.stdout == ""
+    assert "attn-tune sweep --grid" in result.stderr
+
+
+def test_status_of_a_finished_run(lab):
+    assert "run 1 is finished, on cpu-x86_64" in run("status", "--db", lab).stdout
+
+
+def test_plan_counts_what_is_known(lab):
+    # The plan is of another environment than the fake device's, so nothing is known.
+    result = run("plan", "--grid", SIGNATURE, "--db", lab, "--device", "cpu")
+    assert "0 tried before" in result.stdout
+    assert "2 cases" in result.stdout
+
+
+def test_export_then_import_and_explain(lab, tmp_path, monkeypatch):
+    pack = tmp_path / "mine.atpack"
+    written = json.loads(run("export", pack, "--db", lab, "--json").stdout)
+    assert written["rows"] == 2
+    other = tmp_path / "other.db"
+    assert "2 problems added" in run("import", pack, "--db", other).stdout
+    assert "2 unchanged" in run("import", pack, "--db", other).stdout
+    installed = run("import", pack, "--to", "user")
+    assert installed.exit_code == 0
+    assert (tmp_path / "data/attn-tune/packs/mine.atpack").read_bytes() == pack.read_bytes()
+    assert run("import", pack, "--to", "user").exit_code == 0, "an equal pack may stay"
+
+
+def test_export_refuses_what_is_there(lab, tmp_path):
+    pack = tmp_path / "mine"
+    assert run("export", pack, "--db", lab).exit_code == 0
+    again = run("export", pack, "--db", lab)
+    assert (again.exit_code, again.stdout) == (4, "")
+    assert run("export", pack, "--db", lab, "--overwrite").exit_code == 0
+
+
+def test_a_changed_pack_is_refused(lab, tmp_path):
+    pack = tmp_path / "mine"
+    run("export", pack, "--db", lab)
+    manifest = pack / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"mine"', '"nine"'))
+    for target in ("user", "db"):
+        result = run("import", pack, "--db", tmp_path / "x.db", "--to", target)
+        assert result.exit_code == 5
+        assert "checksum" in result.stderr
+    assert not (tmp_path / "data/attn-tune/packs/mine").exists()
+
+
+def errors(tmp_path):
+    text = tmp_path / "notes.db"
+    return {
+        "no command": (["swep"], 2, "Did you mean 'sweep'?"),
+        "no option": (["sweep", "--gird", "x"], 2, "--grid"),
+        "no grid": (["sweep"], 2, "choose one with --grid"),
+        "unknown grid": (["plan", "-g", "lama3-8b"], 2, "did you mean 'llama3-8b'"),
+        "unknown kernel": (["plan", "-g", "cpu-smoke", "-k", "tritn"], 2, "unknown kernel 'tritn'"),
+        "unknown device": (["devices", "--device", "nvidia-h20O"], 2, "nvidia-h200"),
+        "bad direction": (["plan", "-g", "cpu-smoke", "-d", "up"], 2, "fwd"),
+        "bad budget": (["sweep", "-g", "cpu-smoke", "--budget", "soon"], 2, "as in 10m"),
+        "bad lengths": (["plan", "-g", "cpu-smoke", "--lengths", "4q"], 2, "'4q'"),
+        "no database": (["report", "--db", tmp_path / "none.db"], 3, "none.db"),
+        "no status": (["status", "--db", tmp_path / "none.db"], 3, "none.db"),
+        "not a database": (["report", "--db", text], 5, "notes.db"),
+        "a folder": (["import", tmp_path, "--db", tmp_path / "x.db"], 5, ""),
+        "no pack": (["import", tmp_path / "none.atpack", "--db", tmp_path / "x.db"], 4, "none"),
+    }
+
+
+@pytest.mark.parametrize("name", errors(Path("anywhere")))
+def test_an_error_is_a_line_on_stderr_and_a_status(tmp_path, name):
+    (tmp_path / "notes.db").write_text("a file of some other kind, and not a short one\n" * 20)
+    words, status, message = errors(tmp_path)[name]
+    result = run(*words)
+    assert result.exit_code == status, result.stderr
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    result = run("--debug", "report", "--db", tmp_path / "none.db")
+    assert result.exit_code == 3
+    assert "Traceback" in result.stderr
+    assert result.stderr.rstrip().splitlines()[-1].startswith("error: ")
+
+
+class FakeContext(FakeExecutor):
+    """The fake device in the place of the worker process."""
+
+    status = Status.OK
+
+    def __init__(self, **kwargs):
+        super().__init__(status=type(self).status)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        return None
+
+
+@pytest.fixture
+def fake_worker(monkeypatch):
+    monkeypatch.setattr("attn_tune.tuner.executor.IsolatedExecutor", FakeContext)
+    monkeypatch.setattr(FakeContext, "status", Status.OK)
+    return FakeContext
+
+
+def test_sweep_ends_with_winners_and_what_to_do_next(fake_worker, tmp_path):
+    db = tmp_path / "new" / "lab.db"
+    result = run("sweep", "--grid", SIGNATURE, "--kernel", "xla", "--db", db)
+    assert result.exit_code == 0, result.stderr
+    assert "Winners on cpu-x86_64" in result.stdout
+    assert f"attn-tune export my-pack --db {db}" in result.stdout
+    assert "configs/s" in result.stderr
+    again = run("sweep", "--grid", SIGNATURE, "--kernel", "xla", "--db", db)
+    assert "Nothing was left to do" in again.stdout
+    answer = run("sweep", "--grid", SIGNATURE, "-k", "xla", "--db", db, "--json")
+    data = json.loads(answer.stdout)
+    assert data["trials"] == 0
+    assert data["tried_before"] > 0
+    assert data["device"] == DEVICE.identity
+    assert {row["direction"] for row in data["decisions"]} == {"fwd", "bwd"}
+
+
+def test_sweep_without_a_right_config_fails_and_says_for_what(fake_worker, monkeypatch, tmp_path):
+    monkeypatch.setattr(fake_worker, "status", Status.INCORRECT)
+    result = run("sweep", "--grid", SIGNATURE, "-k", "xla", "-d", "bwd", "--db", tmp_path / "l.db")
+    assert result.exit_code == 1
+    assert "no valid config:" in result.stderr
+    assert "incorrect" in result.stdout
+
+
+def test_validate_fails_on_a_wrong_kernel(fake_worker, monkeypatch):
+    words = ("validate", "-k", "flash_attention/xla", "-d", "bwd", "--feature", "sinks_window")
+    good = run(*words)
+    assert good.exit_code == 0, good.stderr
+    monkeypatch.setattr(fake_worker, "status", Status.INCORRECT)
+    bad = run(*words, "--json")
+    assert bad.exit_code == 1
+    (row,) = json.loads(bad.stdout)["validations"]
+    assert (row["status"], row["output"], row["worst_error"]) == ("incorrect", "dk", 2.0)
+
+
+def test_dry_run_touches_nothing(fake_worker, tmp_path):
+    db = tmp_path / "lab.db"
+    result = run("sweep", "--grid", SIGNATURE, "--dry-run", "--db", db)
+    assert result.exit_code == 0
+    assert "configs to try" in result.stdout
+    assert not db.exists()
+
+
+def test_a_stop_during_the_sweep_is_130(fake_worker, monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        FakeContext,
+        "run",
+        lambda self, request: (
+            os.kill(os.getpid(), signal.SIGINT),
+            FakeExecutor.run(self, request),
+        )[1],
+    )
+    before = signal.getsignal(signal.SIGINT)
+    result = run("sweep", "-g", SIGNATURE, "-k", "xla", "-d", "fwd", "--db", tmp_path / "lab.db")
+    assert result.exit_code == 130
+    assert "the same command goes on" in result.stdout
+    assert signal.getsignal(signal.SIGINT) is before

@@ -1,0 +1,110 @@
+"""Sweep and database joined: every trial stored, nothing tried twice, every ending said as it is."""
+
+import threading
+
+import pytest
+
+from attn_tune.cli.lab import open_lab, run_sweep
+from attn_tune.db import Database
+from attn_tune.schema import Status, StorageError
+from tests.cli.fakes import DEVICE, ENVIRONMENT, FakeExecutor, fill, request
+
+
+def test_every_trial_is_stored_and_each_case_decided(tmp_path):
+    path = tmp_path / "lab.db"
+    outcome = fill(path)
+    assert outcome.ending == "finished"
+    assert outcome.without == ()
+    with open_lab(path) as database:
+        assert sum(1 for _ in database.trials()) == outcome.trials > 10
+        assert database.status().state == "finished"
+        winners = database.decisions(rank=0)
+    assert {d.direction for d in winners} == {"fwd", "bwd"}
+    assert {d.direction for d in outcome.decisions} == {"fwd", "bwd"}
+    fastest = min(
+        t.measurement.median_ns
+        for t in _trials(path)
+        if t.direction == "fwd" and t.measurement and t.stage == "final"
+    )
+    assert next(d for d in winners if d.direction == "fwd").median_ns == pytest.approx(
+        fastest, abs=1
+    )
+
+
+def _trials(path):
+    with open_lab(path) as database:
+        return list(database.trials())
+
+
+def test_a_second_sweep_finds_nothing_to_do(tmp_path):
+    path = tmp_path / "lab.db"
+    first = fill(path)
+    executor = FakeExecutor()
+    second = fill(path, executor)
+    assert executor.ran == []
+    assert second.trials == 0
+    assert second.plan.counts.done == first.plan.counts.todo
+    assert [d.config for d in second.decisions] == [d.config for d in first.decisions]
+
+
+def test_no_resume_measures_again(tmp_path):
+    path = tmp_path / "lab.db"
+    first = fill(path, directions=("fwd",))
+    assert fill(path, directions=("fwd",), resume=False).trials == first.trials
+
+
+def test_a_stopped_sweep_goes_on_where_it_was(tmp_path):
+    path = tmp_path / "lab.db"
+    stop = threading.Event()
+    executor = FakeExecutor(after=lambda count: stop.set() if count == 4 else None)
+    outcome = run_sweep(
+        request(path, directions=("fwd",)), executor, watch=lambda event: None, stop=stop
+    )
+    assert outcome.ending == "stopped"
+    with open_lab(path) as database:
+        assert database.status().state == "interrupted"
+    again = FakeExecutor()
+    finished = fill(path, again, directions=("fwd",))
+    assert finished.ending == "finished"
+    assert set(executor.ran).isdisjoint(again.ran)
+    everything = FakeExecutor()
+    fill(tmp_path / "other.db", everything, directions=("fwd",))
+    assert set(executor.ran) | set(again.ran) == set(everything.ran)
+
+
+def test_a_spent_budget_is_said(tmp_path):
+    outcome = fill(tmp_path / "lab.db", budget_s=0.0)
+    assert outcome.ending == "budget"
+    assert outcome.trials == 0
+
+
+def test_a_sweep_without_a_right_config_names_its_cases(tmp_path):
+    executor = FakeExecutor(status=Status.INCORRECT)
+    outcome = fill(tmp_path / "lab.db", executor, directions=("bwd",))
+    assert outcome.decisions == ()
+    (label,) = outcome.without
+    assert label.endswith(" bwd")
+
+
+def test_an_error_on_the_way_marks_the_run_as_failed(tmp_path):
+    path = tmp_path / "lab.db"
+
+    def fail(count):
+        if count == 3:
+            raise RuntimeError("the terminal is gone")
+
+    with pytest.raises(RuntimeError):
+        fill(path, FakeExecutor(after=fail))
+    with open_lab(path) as database:
+        assert database.status().state == "failed"
+        assert database.status().trials == 2
+
+
+def test_two_sweeps_on_one_database_are_refused(tmp_path):
+    path = tmp_path / "lab.db"
+    executor = FakeExecutor()
+    with Database.open(path, create=True) as first:
+        first.begin_run(device=DEVICE, environment=ENVIRONMENT, argv=["sweep"])
+        with pytest.raises(StorageError):
+            fill(path, executor)
+    assert executor.ran == []

@@ -1,0 +1,77 @@
+"""What the words of a command line mean."""
+
+import pytest
+
+from attn_tune.cli import choose, options
+from attn_tune.schema import NoDataError, UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), (" 2m ", 120)]
+)
+def test_durations(text, seconds):
+    assert options.seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "-5s", "1d", "10 m", "1e3"])
+def test_malformed_durations_are_refused(text):
+    with pytest.raises(UsageError, match="as in 10m"):
+        options.seconds(text)
+
+
+def test_the_database_stands_in_the_users_data_directory(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert options.default_database() == tmp_path / "attn-tune" / "lab.db"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert options.default_database() == tmp_path / ".local/share/attn-tune/lab.db"
+
+
+def test_points_are_filtered_by_part_of_the_name_and_by_pattern():
+    def names(*filters):
+        return [p.name for p in choose.points(["gemma3-27b"], None, filters)]
+
+    assert len(names()) == 6
+    assert names("local") == [n for n in names() if ".local/" in n]
+    assert names("*/4x4k") == ["gemma3-27b.global/4x4k", "gemma3-27b.local/4x4k"]
+    assert names("2x8k", "8x2k") == [n for n in names() if n.endswith(("2x8k", "8x2k"))]
+    with pytest.raises(UsageError, match=r"passes the filters; it has gemma3-27b\.global/8x2k"):
+        names("nothing")
+
+
+def test_a_grid_is_needed():
+    with pytest.raises(UsageError, match="--grid"):
+        choose.points(None)
+
+
+def test_kernels_go_by_name_or_by_op_and_name():
+    by_name = choose.kernels(["xla"])
+    assert "flash_attention/xla" in [spec.id for spec in by_name]
+    assert [s.id for s in choose.kernels(["flash_attention/xla"])] == ["flash_attention/xla"]
+    with pytest.raises(UsageError, match="unknown kernel 'xlaa'; did you mean 'xla'"):
+        choose.kernels(["xlaa"])
+    with pytest.raises(UsageError, match="unknown op 'flash'"):
+        choose.kernels(None, ["flash"])
+
+
+@pytest.mark.parametrize(
+    "text", ["llama3-8b/4x4k", "gemma2-9b.local/8x2k", "cpu-smoke.gpt-oss-local/1x128"]
+)
+def test_a_point_is_found_by_name_and_by_signature(text):
+    point = choose.signature(text)
+    assert choose.signature(point.signature.text).signature == point.signature
+
+
+def test_unknown_points_are_refused_with_a_way_out():
+    with pytest.raises(
+        NoDataError, match="no grid point 'llama3-8b/3x3k'; there are llama3-8b/8x2k"
+    ):
+        choose.signature("llama3-8b/3x3k")
+    with pytest.raises(UsageError, match="unknown grid point"):
+        choose.signature("lama/4x4k")
+
+
+def test_names_of_points_cover_every_length():
+    names = choose.point_names()
+    text = choose.signature("llama3-8b/1x128k").signature.text
+    assert names[text].startswith("llama3-8b/1x128k")

@@ -1,0 +1,105 @@
+"""The command as a process: what it loads, and a sweep on a real worker that is interrupted and goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# As small as attention gets; what takes time here is proving it.
+SIGNATURE = "flash_attention/v1 b=1 t=16 s=16 n=1 k=1 h=16 v=16 dtype=float32"
+PATIENCE_S = 900
+
+
+def command(*words):
+    return [sys.executable, "-m", "attn_tune", *map(str, words)]
+
+
+@pytest.fixture
+def environment(tmp_path):
+    return os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "JAX_PLATFORMS": "cpu",
+        "XDG_DATA_HOME": str(tmp_path),
+        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    }
+
+
+@pytest.mark.parametrize("words", [["--help"], ["sweep", "--help"]], ids=" ".join)
+def test_help_loads_nothing_heavy(environment, words):
+    heavy = ("jax", "jaxlib", "numpy", "pandas", "triton", "sqlite_utils", "sqlite3", "rich.table")
+    program = (
+        "import sys; sys.argv[1:] = sys.argv[1:]\n"
+        "from attn_tune.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit:\n    pass\n"
+        f"print([m for m in {heavy!r} if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("Usage: ")
+    assert done.stderr.strip() == "[]"
+
+
+def test_a_closed_pipe_is_no_traceback(environment):
+    done = subprocess.run(
+        f"{sys.executable} -m attn_tune grids | head -n 1",
+        shell=True,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_real_sweep_is_interrupted_and_goes_on(environment, tmp_path):
+    db = tmp_path / "lab.db"
+    words = ("sweep", "-g", SIGNATURE, "-k", "flash_attention/xla", "-d", "fwd", "--db", db)
+    process = subprocess.Popen(
+        command(*words),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith(SIGNATURE):
+            break
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    assert "the same command goes on" in out
+    assert "Traceback" not in err
+
+    def answer(*words):
+        done = subprocess.run(
+            command(*words, "--json"),
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    assert answer("status", "--db", db)["state"] == "interrupted"
+    finished = answer(*words)
+    assert finished["ending"] == "finished"
+    (decision,) = finished["decisions"]
+    assert decision["median_ns"] > 0
+    assert 0 < decision["worst_error"] <= 1
+    assert answer(*words)["trials"] == 0
+    pack = tmp_path / "packs" / "mine.atpack"
+    pack.parent.mkdir()
+    answer("export", pack, "--db", db)
+    environment["ATTN_TUNE_PACKS"] = str(pack)
+    explained = answer("explain", SIGNATURE, "-d", "fwd")["fwd"]
+    assert explained["answer"]["config"] == decision["config"]
+    assert explained["answer"]["rung"] == "exact"

@@ -1,0 +1,66 @@
+"""The Triton kernels compile for GPUs that are not here, fit them, and use what makes them fast."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from attn_tune.kernels._common.triton_compile import MAX_SHARED_BYTES
+from tests.kernels.flash_attention.triton_builds import BUILDS, CAPABILITIES
+
+PROCESSES = 2
+MOST_SPILLED_BYTES = 200
+UNTUNED = [build for build in BUILDS if build.rank == 0 and build.part != "dbias"]
+
+
+@pytest.fixture(scope="module")
+def results():
+    """Each launch's line of ``triton_builds``, by its name and architecture."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    names = [f"{build.name}:{capability}" for build in BUILDS for capability in CAPABILITIES]
+    command = [sys.executable, "-m", "tests.kernels.flash_attention.triton_builds"]
+    workers = [
+        subprocess.Popen(
+            [*command, *names[i::PROCESSES]],
+            env=environment | {"JAX_PLATFORMS": "cpu"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(PROCESSES)
+    ]
+    lines = {}
+    for worker in workers:
+        out, err = worker.communicate(timeout=1800)
+        assert worker.returncode == 0, err[-2000:]
+        lines |= {
+            (line["build"], line["capability"]): line for line in map(json.loads, out.splitlines())
+        }
+    return lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.name)
+def test_compiles_and_fits(build, capability, results):
+    line = results[build.name, capability]
+    assert "raised" not in line, line["raised"]
+    assert line["least_shared_bytes"] <= line["shared_bytes"] <= MAX_SHARED_BYTES[capability], line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("build", UNTUNED, ids=lambda build: build.name)
+def test_untuned_choices_hardly_spill(build, capability, results):
+    line = results[build.name, capability]
+    assert line["spill_bytes"] <= MOST_SPILLED_BYTES, line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fwd", "dq", "dkv", "fwd-h256", "fwd-mla", "fwd-everything"])
+def test_hopper_multiplies_by_warpgroups_and_copies_16_bytes_at_a_time(name, results):
+    line = results[name, 90]
+    assert line["wgmma"] > 0
+    assert line["cp_async_16"] > 0

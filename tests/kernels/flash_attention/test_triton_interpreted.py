@@ -1,0 +1,68 @@
+"""The Triton kernels in Triton's interpreter, against a dense float64 attention with written-out gradients."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.kernels.flash_attention.triton_cases import CASES
+
+PROCESSES = 2
+
+
+@pytest.fixture(scope="module")
+def results():
+    """Each case's line of ``triton_cases``; the interpreter must be chosen before the kernels are imported."""
+    environment = os.environ | {
+        "TRITON_INTERPRET": "1",
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    }
+    names = [case.name for case in CASES]
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.kernels.flash_attention.triton_cases", *names[i::PROCESSES]],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(PROCESSES)
+    ]  # fmt: skip
+    lines = {}
+    for worker in workers:
+        out, err = worker.communicate(timeout=900)
+        assert worker.returncode == 0, err[-2000:]
+        lines |= {line["case"]: line for line in map(json.loads, out.splitlines())}
+    return lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_outputs_and_gradients_are_right(case, results):
+    line = results[case.name]
+    assert "raised" not in line, line["raised"]
+    expected = {"out", "lse", "dq", "dk", "dv"} | ({"dbias"} if case.problem.bias_dims else set())
+    assert line["errors"].keys() == expected
+    wrong = {name: error for name, error in line["errors"].items() if not error <= case.tolerance}
+    assert not wrong
+
+
+def test_the_battery_covers_every_feature():
+    flags = (
+        "causal",
+        "mask_dims",
+        "bias_dims",
+        "has_segments",
+        "has_positions",
+        "has_sinks",
+        "soft_cap",
+        "dropout_rate",
+    )
+    for flag in flags:
+        alone = [c for c in CASES if getattr(c.problem, flag)]
+        assert len(alone) >= 3, flag
+    assert {c.problem.dtype for c in CASES} == {"float32", "float16", "bfloat16"}
+    assert {c.problem.logits_dtype for c in CASES} == {"float32", "float16", "bfloat16"}

@@ -1,0 +1,186 @@
+"""What the Triton kernels declare about themselves: candidates, untuned choices, limits."""
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.triton import SPEC
+from attn_tune.kernels.flash_attention.triton.config import (
+    BackwardConfig,
+    DkvConfig,
+    DqConfig,
+    ForwardConfig,
+)
+from attn_tune.kernels.flash_attention.triton.heuristic import dbias_config
+from attn_tune.kernels.flash_attention.triton.limits import shared_bytes_at_most, shared_limit
+from attn_tune.kernels.flash_attention.triton.static import static_of
+from attn_tune.schema import Device, UsageError, config_from_dict, config_to_dict
+
+
+def device(capability=90, **more):
+    return Device(platform="cuda", family=f"sm_{capability}", variant="nvidia-test", **more)
+
+
+def problem(T=4096, S=None, H=128, V=None, N=16, K=None, B=2, **flags):
+    return Problem(
+        batch=B, q_len=T, kv_len=S or T, num_q_heads=N, num_kv_heads=K or N, head_dim=H, v_head_dim=V or H,
+        scale=H**-0.5, **flags,
+    )  # fmt: skip
+
+
+PROBLEMS = {
+    "plain": problem(),
+    "h64": problem(H=64),
+    "h256": problem(H=256),
+    "h80": problem(H=80),
+    "mla": problem(H=192, V=128),
+    "float32": problem(dtype="float32"),
+    "float32-h256": problem(dtype="float32", H=256),
+    "one-row": problem(T=1, S=3000),
+    "short": problem(T=100, S=70),
+    "bias-and-mask": problem(bias_dims="bnts", mask_dims="b1ts"),
+}
+CAPABILITIES = (80, 86, 89, 90, 100, 120)
+EVERY = [
+    pytest.param(p, device(c), id=f"{n}-sm{c}") for n, p in PROBLEMS.items() for c in CAPABILITIES
+]
+PARTS = (("fwd", ""), ("bwd", "dq"), ("bwd", "dkv"))
+
+
+def part_of(config, part):
+    return getattr(config, part) if part else config
+
+
+@pytest.mark.parametrize(("p", "d"), EVERY)
+def test_untuned_choices_fit(p, d):
+    for direction, part in PARTS:
+        search = SPEC.searches[direction]
+        whole = search.heuristic(p, d)
+        assert search.infeasible(p, d, whole) is None
+        assert shared_bytes_at_most(p, d, part_of(whole, part)) <= shared_limit(d)
+
+
+@pytest.mark.parametrize(("p", "d"), EVERY)
+def test_candidates_are_distinct_bounded_and_start_at_the_untuned_choice(p, d):
+    for direction, part in PARTS:
+        search = SPEC.searches[direction]
+        candidates = list(search.candidates[part](p, d))
+        assert len(set(candidates)) == len(candidates)
+        assert 1 <= len(candidates) <= 250
+        assert candidates[0] == part_of(search.heuristic(p, d), part)
+        feasible = [c for c in candidates if search.infeasible(p, d, c) is None]
+        assert len(feasible) >= min(10, len(candidates))
+
+
+def test_hopper_has_a_real_space():
+    counts = [
+        len(SPEC.searches[d].candidates[part](PROBLEMS["plain"], device())) for d, part in PARTS
+    ]
+    assert counts[0] >= 100
+    assert min(counts) >= 80
+
+
+def test_no_block_is_longer_than_its_length_needs():
+    p = problem(T=100, S=20)
+    for (direction, part), d in itertools.product(PARTS, map(device, CAPABILITIES)):
+        for c in SPEC.searches[direction].candidates[part](p, d):
+            assert c.block_q <= 128
+            assert c.block_k <= 32
+
+
+def test_shared_memory_of_the_device_wins_over_the_table():
+    search, p = SPEC.searches["fwd"], PROBLEMS["plain"]
+    config = ForwardConfig(block_q=128, block_k=128, num_warps=8, num_stages=2)
+    assert search.infeasible(p, device(), config) is None
+    reason = search.infeasible(p, device(shared_bytes=101_376), config)
+    assert reason is not None
+    assert "163840" in reason
+    assert "101376" in reason
+
+
+def test_infeasible_names_the_part():
+    fits = DqConfig(block_q=64, block_k=64, num_warps=4, num_stages=2)
+    huge = DkvConfig(block_q=128, block_k=128, num_warps=4, num_stages=4)
+    whole = BackwardConfig(dq=fits, dkv=huge)
+    search, p = SPEC.searches["bwd"], PROBLEMS["plain"]
+    assert search.infeasible(p, device(), fits) is None
+    assert str(search.infeasible(p, device(), whole)).startswith("dkv: ")
+
+
+def test_accumulators_that_cannot_be_registers_are_refused():
+    config = DkvConfig(block_q=64, block_k=128, num_warps=4, num_stages=1)
+    assert "320 registers" in str(
+        SPEC.searches["bwd"].infeasible(PROBLEMS["plain"], device(), config)
+    )
+    assert SPEC.searches["bwd"].infeasible(PROBLEMS["plain"], device(100), config) is None
+
+
+@pytest.mark.parametrize(
+    ("p", "d", "word"),
+    [
+        (PROBLEMS["plain"], device(75), "8.0"),
+        (PROBLEMS["plain"], Device(platform="tpu", family="v6e", variant="tpu-v6e"), "NVIDIA"),
+        (PROBLEMS["plain"], Device(platform="cpu", family="x86_64", variant="cpu"), "NVIDIA"),
+        (problem(H=264), device(), "head_dim=264"),
+        (problem(H=64, V=512), device(), "v_head_dim=512"),
+    ],
+)
+def test_unsupported_says_why(p, d, word):
+    for direction in ("fwd", "bwd"):
+        assert word in str(SPEC.unsupported(p, direction, d))
+
+
+def test_everything_else_is_supported():
+    for p in PROBLEMS.values():
+        assert SPEC.unsupported(p, "fwd", device(80)) is None
+
+
+@pytest.mark.parametrize(
+    "bad", [{"block_q": 48}, {"block_k": 8}, {"num_warps": 3}, {"num_stages": 0}]
+)
+def test_configs_refuse_impossible_knobs(bad):
+    good = {"block_q": 64, "block_k": 64, "num_warps": 4, "num_stages": 2}
+    with pytest.raises(UsageError, match=next(iter(bad))):
+        ForwardConfig(**(good | bad))
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_configs_survive_storage(direction):
+    search = SPEC.searches[direction]
+    config = search.heuristic(PROBLEMS["plain"], device())
+    assert config_from_dict(search.config, config_to_dict(config)) == config
+
+
+@pytest.mark.parametrize("p", PROBLEMS.values(), ids=PROBLEMS)
+def test_the_bias_gradient_fits_every_architecture(p):
+    tile = dbias_config(p)
+    size = 4 if p.dtype == "float32" else 2
+    operands = 2 * tile.block_q * (static_of(p, tile).block_h + static_of(p, tile).block_v) * size
+    assert operands <= min(shared_limit(device(c)) for c in CAPABILITIES)
+
+
+def test_sections_are_equal_and_keep_a_group_together():
+    for n, k, s in ((16, 16, 4096), (32, 8, 4096), (24, 8, 100_000), (7, 1, 2048)):
+        p = problem(S=s, N=n, K=k, B=3)
+        for tile in (
+            ForwardConfig(block_q=64, block_k=64, num_warps=4, num_stages=2),
+            DkvConfig(block_q=64, block_k=64, num_warps=4, num_stages=2),
+        ):
+            heads = 3 * (k if isinstance(tile, DkvConfig) else n)
+            section = static_of(p, tile).heads_per_section
+            assert heads % section == 0
+            if isinstance(tile, ForwardConfig):
+                assert section % p.group_size == 0
+
+
+def test_declaring_the_kernel_loads_no_accelerator_library():
+    code = (
+        "import sys, attn_tune.kernels.registry as r; r.kernels(); "
+        "print([m for m in ('jax', 'triton', 'numpy') if m in sys.modules])"
+    )
+    # jaxtyping, which operands.py needs, is not imported by the specs either.
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert run.stdout.strip() == "[]", run.stderr

@@ -1,0 +1,75 @@
+"""vmap equals a loop, forward and gradients, whether the mapped axis can be folded into the batch or not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn_tune.kernels.flash_attention.api import flash_attention
+from attn_tune.kernels.flash_attention.folding import fold_vmap
+from attn_tune.kernels.flash_attention.operands import Operands
+
+A, B, T, S, N, K, H = 2, 2, 5, 7, 2, 1, 8
+
+
+def draw(seed, *shape):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape, np.float32))
+
+
+CASES = {
+    # name: (arrays besides q, k, v with their mapped axis, fixed arguments)
+    "bias_per_element": ({"bias": (draw(4, A, B, N, T, S), 0)}, {"causal": True}),
+    "bias_shared": ({"bias": (draw(4, 1, N, T, S), None), "softmax_aux": (draw(5, N), None)}, {}),
+    "dropout_and_sinks": (
+        {"softmax_aux": (draw(5, A, N), 0)},
+        {"dropout_prob": 0.3, "dropout_seed": 3},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_vmap_equals_a_loop(name):
+    extra, fixed = CASES[name]
+    names = list(extra)
+    q, k, v = draw(1, A, B, T, N, H), draw(2, B, S, K, H), draw(3, A, B, S, K, H)
+    arrays = (q, k, v, *(extra[n][0] for n in names))
+    axes = (0, None, 0, *(extra[n][1] for n in names))
+    weight = draw(7, B, T, N, H)
+
+    def one(*arrays):
+        more = dict(zip(names, arrays[3:], strict=True))
+        return jnp.sum(weight * flash_attention(*arrays[:3], **fixed, **more))
+
+    grad = jax.value_and_grad(one, tuple(range(len(arrays))))
+
+    @jax.jit
+    def both(*arrays):
+        loop = [
+            grad(*(x if axis is None else x[i] for x, axis in zip(arrays, axes, strict=True)))
+            for i in range(A)
+        ]
+        return jax.vmap(grad, axes)(*arrays), jax.tree.map(lambda *x: jnp.stack(x), *loop)
+
+    got, want = both(*arrays)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=2e-5), got, want)
+
+
+def test_folding_makes_one_call_and_keeps_broadcast_axes():
+    shapes = []
+
+    def kernel(o):
+        shapes.append((o.q.shape, o.k.shape, o.bias.shape, o.mask.shape))
+        return {"out": o.q}
+
+    operands = Operands(
+        q=draw(1, A, B, T, N, H),
+        k=draw(2, B, S, K, H),
+        v=draw(2, B, S, K, H),
+        bias=draw(4, 1, N, T, S),
+        mask=jnp.ones((A, 1, 1, T, S), bool),
+    )
+    axes = Operands(q=0, k=None, v=None, bias=None, mask=0)
+    out = jax.vmap(fold_vmap(kernel), (axes,))(operands)["out"]
+    np.testing.assert_array_equal(out, operands.q)
+    folded = ((A * B, T, N, H), (A * B, S, K, H), (1, N, T, S), (A * B, 1, T, S))
+    assert shapes[-1] == folded

@@ -1,0 +1,173 @@
+"""Compiles launches of the Triton kernels without a GPU. Run as a script it prints one JSON line per launch.
+
+A script because another test may have chosen the interpreter for its process. Arguments: ``build:capability``.
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.triton import SPEC
+from attn_tune.kernels.flash_attention.triton.config import BackwardConfig
+from attn_tune.kernels.flash_attention.triton.limits import shared_bytes
+from attn_tune.schema.device import Device
+
+CAPABILITIES = (80, 90, 100)
+
+
+@dataclass(frozen=True)
+class Build:
+    """One launch: ``rank`` 0 is the untuned choice, others count through the feasible candidates."""
+
+    name: str
+    problem: Problem
+    direction: str
+    part: str
+    rank: int
+
+
+def _problem(H=128, V=None, N=4, K=2, T=2048, **flags):
+    return Problem(
+        batch=1, q_len=T, kv_len=T, num_q_heads=N, num_kv_heads=K, head_dim=H, v_head_dim=V or H, scale=H**-0.5, **flags
+    )  # fmt: skip
+
+
+PLAIN = _problem(causal=True)
+EVERYTHING = _problem(
+    H=64,
+    T=1000,
+    causal=True,
+    window=(300, None),
+    mask_dims="b1ts",
+    bias_dims="1nts",
+    has_segments=True,
+    has_sinks=True,
+    soft_cap=30.0,
+    dropout_rate=0.1,
+)
+BUILDS = (
+    Build("fwd", PLAIN, "fwd", "", 0),
+    Build("dq", PLAIN, "bwd", "dq", 0),
+    Build("dkv", PLAIN, "bwd", "dkv", 0),
+    Build("fwd-h64", _problem(H=64), "fwd", "", 0),
+    Build("dkv-h64", _problem(H=64), "bwd", "dkv", 0),
+    Build("fwd-h256", _problem(H=256), "fwd", "", 0),
+    Build("fwd-mla", _problem(H=192, V=128), "fwd", "", 0),
+    Build("fwd-float32", _problem(dtype="float32", H=64), "fwd", "", 0),
+    Build("fwd-everything", EVERYTHING, "fwd", "", 0),
+    Build("dbias-everything", EVERYTHING, "bwd", "dbias", 0),
+    Build("fwd-candidate", _problem(), "fwd", "", 31),
+    Build("dq-candidate", _problem(), "bwd", "dq", 23),
+    Build("dkv-candidate", _problem(), "bwd", "dkv", 17),
+)
+
+
+def device_of(capability: int) -> Device:
+    return Device(platform="cuda", family=f"sm_{capability}", variant="nvidia-test")
+
+
+def config_of(build: Build, device: Device):
+    """The part's config and the whole one that holds it."""
+    search = SPEC.searches[build.direction]
+    whole = search.heuristic(build.problem, device)
+    if build.part == "dbias":
+        return None, whole
+    feasible = [
+        config
+        for config in search.candidates[build.part](build.problem, device)
+        if search.infeasible(build.problem, device, config) is None
+    ]
+    return feasible[build.rank], search.whole(whole, build.part, feasible[build.rank])
+
+
+def compile_build(build: Build, capability: int) -> dict:
+    """What the launch needs, and what of Hopper it uses."""
+    import jax
+
+    from attn_tune.kernels._common.triton_compile import record_compiles
+    from attn_tune.kernels._common.triton_target import compile_target
+    from attn_tune.kernels.flash_attention.triton.backward import backward
+    from attn_tune.kernels.flash_attention.triton.forward import forward
+
+    p, device = build.problem, device_of(capability)
+    part, whole = config_of(build, device)
+    outputs = {"": ("out", "lse"), "dq": ("dq",), "dkv": ("dk", "dv"), "dbias": ("dbias",)}
+    call = forward if isinstance(whole, SPEC.searches["fwd"].config) else backward
+    operands = _abstract(p)
+    inputs = operands if build.direction == "fwd" else _abstract_backward(p, operands)
+
+    def one_part(x):
+        # Only this part's outputs are returned: the other launches must vanish from the program.
+        return {name: call(p, whole, x)[name] for name in outputs[build.part]}
+
+    with compile_target(capability), record_compiles() as compiled:
+        jax.jit(one_part).trace(inputs).lower(lowering_platforms=("cuda",))
+    (kernel,) = compiled
+    return {
+        "shared_bytes": kernel.shared_bytes,
+        "least_shared_bytes": 0 if part is None else shared_bytes(p, device, part),
+        "spill_bytes": kernel.spill_bytes,
+        "registers": kernel.registers,
+        "wgmma": kernel.ptx.count("wgmma.mma_async"),
+        "cp_async_16": kernel.ptx.count("cp.async.cg.shared.global"),
+        "config": str(whole if isinstance(whole, BackwardConfig) else part),
+    }
+
+
+def _abstract(p: Problem):
+    import jax
+    import jax.numpy as jnp
+
+    from attn_tune.kernels.flash_attention.operands import Operands
+
+    dtype = jnp.dtype(p.dtype)
+    sizes = {"b": p.batch, "n": p.num_q_heads, "t": p.q_len, "s": p.kv_len}
+
+    def array(*shape, of=dtype):
+        return jax.ShapeDtypeStruct(shape, of)
+
+    def spanned(dims, of):
+        return dims and array(*(1 if d == "1" else sizes[d] for d in dims), of=of)
+
+    rows, keys = (p.batch, p.q_len), (p.batch, p.kv_len)
+    return Operands(
+        q=array(*rows, p.num_q_heads, p.head_dim),
+        k=array(*keys, p.num_kv_heads, p.head_dim),
+        v=array(*keys, p.num_kv_heads, p.v_head_dim),
+        bias=spanned(p.bias_dims, dtype),
+        mask=spanned(p.mask_dims, jnp.bool_),
+        q_segments=array(*rows, of=jnp.int32) if p.has_segments else None,
+        kv_segments=array(*keys, of=jnp.int32) if p.has_segments else None,
+        sinks=array(p.num_q_heads, of=jnp.float32) if p.has_sinks else None,
+        dropout=array(3, of=jnp.uint32) if p.dropout_rate else None,
+    )
+
+
+def _abstract_backward(p: Problem, operands):
+    import jax
+    import jax.numpy as jnp
+
+    from attn_tune.kernels.flash_attention.operands import BackwardInputs, Residuals
+
+    out = jax.ShapeDtypeStruct((p.batch, p.q_len, p.num_q_heads, p.v_head_dim), operands.q.dtype)
+    row = jax.ShapeDtypeStruct((p.batch, p.num_q_heads, p.q_len), jnp.float32)
+    return BackwardInputs(operands, Residuals(out, row), out, row)
+
+
+def main(arguments: list[str]) -> None:
+    builds = {build.name: build for build in BUILDS}
+    for argument in arguments:
+        name, _, capability = argument.partition(":")
+        try:
+            result = compile_build(builds[name], int(capability))
+        except (
+            Exception
+        ) as error:  # one broken launch must not hide the others; its own test fails with this
+            result = {"raised": f"{type(error).__name__}: {error}"}
+        line = {"build": name, "capability": int(capability)} | result
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

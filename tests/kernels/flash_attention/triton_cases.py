@@ -1,0 +1,233 @@
+"""The battery of the Triton kernels. Run as a script under ``TRITON_INTERPRET=1`` it prints each case's errors as JSON.
+
+A script because the interpreter has to be chosen before the kernels are imported, and the tests of the compiled
+kernels need them not interpreted.
+"""
+
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from attn_tune.kernels.flash_attention.problem import Problem
+
+# (block_q, block_k); two tilings of one problem meet every edge in different places.
+ONE = ((32, 16),)
+BOTH = ((16, 32), (32, 32))
+TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    problem: Problem
+    tilings: tuple
+    sink: float | None
+    tolerance: float
+
+
+def _case(
+    name, T=40, S=None, N=2, K=None, H=32, V=None, B=1, tilings=ONE, sink=None, tolerance=None, **flags
+):  # fmt: skip
+    flags = {"dtype": "float32", "precision": "highest", "scale": H**-0.5} | flags
+    problem = Problem(
+        batch=B, q_len=T, kv_len=S or T, num_q_heads=N, num_kv_heads=K or N, head_dim=H, v_head_dim=V or H, **flags
+    )  # fmt: skip
+    return Case(name, problem, tilings, sink, tolerance or TOLERANCE[problem.dtype])
+
+
+ALL = {
+    "causal": True,
+    "window": (30, None),
+    "mask_dims": "b1ts",
+    "bias_dims": "1nts",
+    "has_segments": True,
+    "has_positions": True,
+    "has_sinks": True,
+    "soft_cap": 3.0,
+    "dropout_rate": 0.25,
+}
+
+CASES = (
+    _case("full", T=64, tilings=BOTH),
+    _case("full-odd", T=37, S=51, tilings=BOTH),
+    _case("causal", T=64, causal=True, tilings=BOTH),
+    _case("causal-more-keys", T=33, S=70, N=1, causal=True, tilings=BOTH),
+    _case("causal-more-rows-than-keys", T=70, S=33, N=1, causal=True, tilings=BOTH),
+    _case("one-row", T=1, S=45, causal=True, N=4, K=2),
+    _case("one-key", T=20, S=1, N=1),
+    _case("window-causal", T=90, S=90, N=1, causal=True, window=(20, None), tilings=BOTH),
+    _case("window-two-sided", T=70, S=85, N=1, window=(9, 25), tilings=BOTH),
+    _case("window-wide", T=50, S=50, N=1, window=(100, 200)),
+    _case("window-right-only", T=60, S=41, N=1, window=(None, 7)),
+    _case("window-zero", T=48, N=1, window=(0, 0)),
+    _case("window-hides-rows", T=80, S=20, N=1, window=(5, 5)),
+    *(_case(f"mask-{d}", T=35, S=44, mask_dims=d) for d in ("b1ts", "1n1s", "11t1")),
+    _case("mask-bnts-batches", T=20, S=25, B=2, mask_dims="bnts"),
+    _case("mask-causal", T=35, S=44, N=1, mask_dims="11ts", causal=True),
+    *(
+        _case(f"bias-{d}", T=20, S=35, B=2, bias_dims=d)
+        for d in ("bnts", "1nts", "b1ts", "11ts", "b11s", "1n11", "11t1", "1111", "bn1s")
+    ),
+    _case("bias-infinite", T=35, S=44, N=1, bias_dims="11ts", sink=-np.inf),
+    _case("bias-causal-gqa-bfloat16", bias_dims="1nts", causal=True, K=1, dtype="bfloat16"),
+    _case("segments", T=50, N=1, B=2, has_segments=True, causal=True),
+    _case("segments-cross", T=30, S=45, N=1, has_segments=True),
+    _case("positions-causal", T=50, N=1, B=2, has_positions=True, has_segments=True, causal=True),
+    _case("positions-window", T=50, S=40, N=1, has_positions=True, window=(6, 3)),
+    _case("sinks", T=35, S=44, has_sinks=True, sink=0.7, tilings=BOTH),
+    _case("sinks-minus-infinity", T=35, S=20, has_sinks=True, sink=-np.inf, causal=True),
+    _case("sinks-hidden-rows", T=35, S=20, has_sinks=True, sink=0.7, causal=True),
+    _case("soft-cap", soft_cap=1.5, N=1, causal=True),
+    # Logits in the hundreds: float32 itself leaves an absolute error of 1e-5 in them, or in 1 - tanh**2.
+    _case("soft-cap-saturated", soft_cap=0.3, N=1, scale=40.0, tolerance=2e-4),
+    _case("dropout", T=35, S=44, dropout_rate=0.3, tilings=BOTH),
+    _case("dropout-gqa-causal", T=20, B=2, N=4, K=2, dropout_rate=0.6, causal=True),
+    _case("gqa", B=2, N=4, K=2, T=30, causal=True),
+    _case("mqa", N=3, K=1, T=20, S=50),
+    _case("head-dims-differ", H=24, V=48, N=1, causal=True),
+    _case("head-dim-80", H=80, V=80, N=1),
+    _case("head-dim-narrow", H=16, V=40, N=1),
+    _case("head-dim-odd", H=13, V=7),
+    _case("negative-scale", scale=-0.3, N=1, causal=True),
+    _case("zero-scale", scale=0.0, N=1, causal=True),
+    _case("large-logits", scale=60.0, N=1, tolerance=3e-4),
+    _case("bfloat16", dtype="bfloat16", causal=True, tilings=BOTH),
+    _case("float16", dtype="float16", causal=True),
+    _case("float32-default", precision="default", N=1),
+    _case("logits-bfloat16", dtype="bfloat16", logits_dtype="bfloat16", bias_dims="11ts", N=1, tolerance=6e-2),
+    _case("logits-float16-cap", logits_dtype="float16", soft_cap=2.0, N=1, tolerance=2e-3),
+    _case("everything", T=37, S=45, N=4, K=2, H=24, V=20, **ALL),
+    _case("everything-bfloat16", T=37, S=45, K=1, H=24, V=20, **ALL, dtype="bfloat16"),
+)  # fmt: skip
+
+
+@dataclass
+class Inputs:
+    """One case's arrays, in its dtype, as numpy."""
+
+    arrays: dict
+    dout: np.ndarray
+    dlse: np.ndarray = field(repr=False)
+
+
+def make_inputs(case: Case) -> Inputs:
+    """Random arrays. Masks and segments hide some rows entirely; segment ids include the two of padding."""
+    import ml_dtypes
+
+    p = case.problem
+    rng = np.random.default_rng(sum(map(ord, case.name)))
+    dtype = np.dtype(getattr(ml_dtypes, p.dtype, p.dtype))
+    sizes = {"b": p.batch, "n": p.num_q_heads, "t": p.q_len, "s": p.kv_len}
+
+    def normal(*shape):
+        return rng.standard_normal(shape, np.float32).astype(dtype)
+
+    def spanned(dims):
+        return tuple(1 if d == "1" else sizes[d] for d in dims)
+
+    arrays = {
+        "q": normal(p.batch, p.q_len, p.num_q_heads, p.head_dim),
+        "k": normal(p.batch, p.kv_len, p.num_kv_heads, p.head_dim),
+        "v": normal(p.batch, p.kv_len, p.num_kv_heads, p.v_head_dim),
+    }
+    if p.bias_dims:
+        arrays["bias"] = normal(*spanned(p.bias_dims))
+        if case.sink == -np.inf:
+            arrays["bias"][..., ::3] = -np.inf
+            arrays["bias"][:, :, 5:9] = -np.inf
+    if p.mask_dims:
+        arrays["mask"] = rng.random(spanned(p.mask_dims)) < 0.7
+        if "t" in p.mask_dims:
+            arrays["mask"][:, :, 3:20] = False
+    if p.has_segments:
+        arrays["q_segments"] = np.sort(rng.integers(0, 4, (p.batch, p.q_len), np.int32), 1)
+        arrays["kv_segments"] = np.sort(rng.integers(0, 4, (p.batch, p.kv_len), np.int32), 1)
+        arrays["q_segments"][:, -5:] = -1
+        arrays["kv_segments"][:, -3:] = -2
+    if p.has_positions:
+        arrays["q_positions"] = (np.arange(p.q_len, dtype=np.int32) % 23)[None].repeat(p.batch, 0)
+        arrays["kv_positions"] = rng.integers(0, 30, (p.batch, p.kv_len), np.int32)
+    if p.has_sinks:
+        arrays["sinks"] = rng.standard_normal(p.num_q_heads, np.float32)
+        if case.sink is not None:
+            arrays["sinks"][0] = case.sink
+    if p.dropout_rate:
+        arrays["dropout"] = np.array([4000000007, 3, 5], np.uint32)
+    return Inputs(
+        arrays,
+        normal(p.batch, p.q_len, p.num_q_heads, p.v_head_dim),
+        rng.standard_normal((p.batch, p.num_q_heads, p.q_len), np.float32),
+    )
+
+
+def errors(case: Case) -> dict[str, float]:
+    """The largest error of each output over the case's tilings, over the output's largest value (at least 1)."""
+    import jax
+    import jax.numpy as jnp
+
+    from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
+    from attn_tune.kernels.flash_attention.triton.backward import backward
+    from attn_tune.kernels.flash_attention.triton.config import (
+        BackwardConfig,
+        DkvConfig,
+        DqConfig,
+        ForwardConfig,
+    )
+    from attn_tune.kernels.flash_attention.triton.forward import forward
+    from tests.kernels.flash_attention.triton_oracle import gradients
+
+    p, inputs = case.problem, make_inputs(case)
+    out, lse, delta, expected = gradients(p, inputs.arrays, inputs.dout, inputs.dlse)
+    expected |= {"out": out, "lse": lse}
+    operands = Operands(**{name: jnp.asarray(x) for name, x in inputs.arrays.items()})
+    back = BackwardInputs(
+        operands,
+        Residuals(jnp.asarray(out, inputs.dout.dtype), jnp.asarray(lse, jnp.float32)),
+        jnp.asarray(inputs.dout),
+        jnp.asarray(delta, jnp.float32),
+    )
+    worst: dict[str, float] = {}
+    for block_q, block_k in case.tilings:
+        tile = {"block_q": block_q, "block_k": block_k, "num_warps": 4, "num_stages": 2}
+        config = BackwardConfig(dq=DqConfig(**tile), dkv=DkvConfig(**tile))
+        got = jax.jit(forward, static_argnums=(0, 1))(p, ForwardConfig(**tile), operands)
+        got |= jax.jit(backward, static_argnums=(0, 1))(p, config, back)
+        assert got.keys() == expected.keys(), (got.keys(), expected.keys())
+        for name, value in got.items():
+            primal = getattr(operands, {"out": "q", "lse": "sinks"}.get(name, name[1:]), None)
+            assert name == "lse" or value.dtype == primal.dtype, (name, value.dtype)
+            error = distance(np.asarray(value, np.float64), expected[name])
+            worst[name] = max(worst.get(name, 0.0), error)
+    return worst
+
+
+def distance(got: np.ndarray, expected: np.ndarray) -> float:
+    """Infinite where a shape, an infinity or a NaN differs."""
+    if got.shape != expected.shape:
+        return float("inf")
+    same = (got == expected) & ~np.isfinite(expected)
+    difference = np.where(same, 0.0, np.abs(got - np.where(same, 0.0, expected)))
+    largest = np.max(np.abs(expected), initial=1.0, where=np.isfinite(expected))
+    worst = float(np.max(difference)) / largest
+    return worst if np.isfinite(worst) else float("inf")
+
+
+def main(names: list[str]) -> None:
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        raise SystemExit("set TRITON_INTERPRET=1")
+    cases = {case.name: case for case in CASES}
+    for name in names or cases:
+        try:
+            result = {"errors": errors(cases[name])}
+        except (
+            Exception
+        ) as error:  # one broken case must not hide the others; its own test fails with this
+            result = {"raised": f"{type(error).__name__}: {error}"}
+        print(json.dumps({"case": name} | result), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,171 @@
+"""The pages say what the code does: commands, options, kernels, grids and errors; links lead somewhere; examples run."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from attn_tune.cli.app import app
+from attn_tune.cli.commands import COMMANDS
+from attn_tune.cli.exit_codes import MEANINGS
+from attn_tune.kernels import registry
+from attn_tune.schema import errors
+from attn_tune.tuner.grid import grid_names, load_grid
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = [
+    *sorted(DOCS.glob("*.md")),
+    *(ROOT / n for n in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+]
+BY_NAME = {page.name: page for page in PAGES}
+
+
+def text(name: str) -> str:
+    return BY_NAME[name].read_text()
+
+
+def test_generated_pages_are_current():
+    # In a process of its own: what a help page shows may depend on the terminal and the environment.
+    done = subprocess.run(
+        [sys.executable, DOCS / "generate.py", "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"stale, run 'make docs': {done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_is_documented(name):
+    page = text("cli.md")
+    section = page.split(f"\n## {name}\n")[1].split("\n## ")[0]
+    command = typer.main.get_command(app).commands[name]
+    for parameter in command.params:
+        for option in (*parameter.opts, *parameter.secondary_opts):
+            if option.startswith("-"):
+                assert option in section
+                assert getattr(parameter, "help", None), f"{option} of {name} says nothing"
+    assert command.help
+
+
+def test_every_exit_code_and_error_is_documented():
+    page = text("exit-codes.md")
+    for code, meaning in MEANINGS.items():
+        assert f"| {code} | {meaning} |" in page
+    types = [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, errors.AttnTuneError)
+    ]
+    assert len(types) >= 6
+    for error in types:
+        assert f"`{error.__name__}`" in page
+        assert error.exit_code in MEANINGS
+
+
+def test_every_op_and_kernel_is_documented():
+    page = text("kernels.md")
+    for op in registry.ops():
+        assert f"`{op}`" in page
+    for spec in registry.kernels().values():
+        if not spec.entry_point:
+            assert f"| `{spec.id}` | {spec.backend} |" in page
+
+
+def test_every_grid_and_signature_field_is_documented():
+    page = text("grids.md")
+    for name in grid_names():
+        assert f"| `{name}` |" in page
+    for op in registry.ops().values():
+        for field in op.fields:
+            assert f"| `{field.name}` |" in page
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if not target.startswith("https://"):
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_in_examples_exist(page):
+    commands = typer.main.get_command(app).commands
+    for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("attn-tune "):
+                name, *words = line.split("#")[0].split()[1:]
+                known = {o for p in commands[name].params for o in (*p.opts, *p.secondary_opts)}
+                assert {w for w in words if w.startswith("-")} <= known, line
+            elif line.startswith("make "):
+                assert f"\n{line.split()[1]}:" in (ROOT / "Makefile").read_text(), line
+
+
+def test_the_example_grid_can_be_read(tmp_path):
+    (block,) = re.findall(r"```toml\n(.*?)```", text("grids.md"), re.DOTALL)
+    path = tmp_path / "mine.toml"
+    path.write_text(block)
+    names = [p.name for p in load_grid(str(path), lengths=("all",)).points]
+    assert names == ["mine.local/8x2k", "mine.local/4x4k", "mine.local/1x512x8k", "mine.pooling"]
+
+
+def test_the_example_queries_run(tmp_path):
+    import sqlite3
+
+    from tests.cli.fakes import fill
+
+    path = tmp_path / "lab.db"
+    fill(path)
+    queries = [
+        block
+        for block in re.findall(r"```sql\n(.*?)```", text("database.md"), re.DOTALL)
+        if block.startswith("SELECT")
+    ]
+    connection = sqlite3.connect(path)
+    found = [connection.execute(query).fetchall() for query in queries]
+    connection.close()
+    assert len(found) == 2
+    assert ("flash_attention/xla", "ok") in {row[:2] for row in found[1]}
+
+
+@pytest.fixture
+def dense_kernel(tmp_path):
+    """The kernel of ``adding-a-kernel.md``, installed beside nothing else."""
+    (code,) = re.findall(r"```python\n(.*?)```", text("adding-a-kernel.md"), re.DOTALL)
+    (entry,) = re.findall(
+        r"```toml\n.*?\n(dense = .*?)\n```", text("adding-a-kernel.md"), re.DOTALL
+    )
+    (tmp_path / "dense_kernel.py").write_text(code)
+    info = tmp_path / "dense_kernel-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dense-kernel\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text(f"[attn_tune.kernels]\n{entry}\n".replace('"', ""))
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    return os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+
+
+def test_the_example_kernel_is_found_and_right(dense_kernel):
+    words = ["validate", "-k", "dense", "-d", "fwd", "--feature", "causal_longer", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "attn_tune", *words],
+        env=dense_kernel,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["validations"]
+    assert {row["kernel"] for row in rows} == {"flash_attention/dense"}
+    proven = [row for row in rows if row["status"] == "ok"]
+    assert {row["problem"] for row in proven} >= {"causal_longer_keys", "causal_longer_queries"}
+    assert all(0 < row["worst_error"] <= 1 for row in proven)
+
+
+def test_nothing_of_a_machine_is_written_down():
+    private = re.compile(r"/(root|home|work|tmp)/|localhost|127\.0\.0\.1")
+    files = [*PAGES, *(ROOT / "attn_tune" / "grids").glob("*.toml"), ROOT / "Makefile"]
+    for path in files:
+        assert not private.search(path.read_text()), path

@@ -1,0 +1,35 @@
+"""What is loaded when: the package and its errors cost nothing, ops load jax, and nobody loads the rest by accident."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("jax", "jaxlib", "triton", "pandas", "numpy", "typer", "rich", "sqlite_utils")
+
+
+def loaded_after(statement):
+    code = f"import sys, json\n{statement}\nprint(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    return set(json.loads(result.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import attn_tune",
+        "from attn_tune import UsageError, use_pack, KernelSpec",
+        "from attn_tune.kernels import registry; registry.ops(); registry.kernels()",
+    ],
+)
+def test_nothing_heavy_is_loaded(statement):
+    assert loaded_after(statement) == set()
+
+
+def test_an_op_loads_jax_and_neither_triton_nor_the_lab():
+    loaded = loaded_after("from attn_tune import flash_attention, attention, MaskInfo")
+    assert "jax" in loaded
+    assert not loaded & {"triton", "pandas", "typer", "rich", "sqlite_utils"}
