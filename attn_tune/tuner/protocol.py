@@ -40,9 +40,9 @@ class Limits:
 class MeasurePolicy:
     """How many samples, and when to stop.
 
-    A config whose first sample is above ``abandon_ratio`` times the best so far keeps ``abandoned_samples``. Sampling
-    ends at ``samples``, or after ``max_s`` once ``min_samples`` are there. ``rounds`` and ``rounds_max_s`` are those
-    of the finals.
+    A config whose first ``abandoned_samples`` are all above ``abandon_ratio`` times the best so far keeps those.
+    Sampling ends at ``samples``, or after ``max_s`` once ``min_samples`` are there. ``rounds`` and ``rounds_max_s``
+    are those of the finals.
     """
 
     warmup: int = 2
@@ -50,7 +50,7 @@ class MeasurePolicy:
     min_samples: int = 3
     max_s: float = 1.0
     abandon_ratio: float = 3.0
-    abandoned_samples: int = 1
+    abandoned_samples: int = 2
     rounds: int = 24
     rounds_max_s: float = 10.0
     flush_l2: bool = True

@@ -15,7 +15,7 @@ from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Outcome, Run
 from attn_tune.tuner.strategies import Strategy
 
 # How many right and battery-proof configs of a kernel go to the finals besides the heuristic's.
-FINALISTS = 3
+FINALISTS = 2
 
 
 class Leave(Exception):

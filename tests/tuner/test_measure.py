@@ -41,9 +41,19 @@ def test_all_samples_of_a_hopeful_config():
     assert not result.protocol.interleaved
 
 
-def test_a_hopeless_config_keeps_one_true_sample():
+def test_a_hopeless_config_keeps_its_few_true_samples():
     result = measure(Timed(151), timer=Clock(), policy=POLICY, best_ns=50)
-    assert result.samples_ns == (151,)
+    assert result.samples_ns == (151, 151)
+
+
+def test_one_slow_sample_does_not_condemn():
+    class Hiccup(Clock):
+        def sample(self, launches, flush):
+            first = not self.order
+            return [ns * 100 if first else ns for ns in super().sample(launches, flush)]
+
+    result = measure(Timed(50), timer=Hiccup(), policy=POLICY, best_ns=50)
+    assert result.samples_ns == (5000,) + (50,) * 8
 
 
 def test_time_ends_sampling_after_the_fewest():

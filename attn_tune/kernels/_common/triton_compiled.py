@@ -37,17 +37,20 @@ class CompiledKernel:
     cubin: bytes = field(repr=False)
 
     @property
-    def registers(self) -> int:
-        """Registers a thread, as Triton's ptxas allots them; XLA's, which makes what runs, may differ a little."""
+    def registers(self) -> int | None:
+        """Registers a thread, as Triton's ptxas allots them; XLA's, which makes what runs, may differ a little.
+
+        None where Triton has no cuobjdump to read them with.
+        """
         return self._usage[0]
 
     @property
-    def spill_bytes(self) -> int:
-        """Bytes of local memory a thread, which is where spilled registers live."""
+    def spill_bytes(self) -> int | None:
+        """Bytes of local memory a thread, which is where spilled registers live; None as for ``registers``."""
         return self._usage[1]
 
     @functools.cached_property
-    def _usage(self) -> tuple[int, int]:
+    def _usage(self) -> tuple[int | None, int | None]:
         return _resource_usage(self.cubin, self.name)
 
 
@@ -80,15 +83,20 @@ def _code_digest(ptx: str, *launch: int) -> str:
     return hashlib.sha256(f"{launch}\n{code}".encode()).hexdigest()
 
 
-def _resource_usage(cubin: bytes, kernel: str) -> tuple[int, int]:
+def _resource_usage(cubin: bytes, kernel: str) -> tuple[int | None, int | None]:
     """Registers and bytes of local memory a thread, from the cuobjdump that Triton ships."""
     from triton import knobs
 
+    try:
+        cuobjdump = knobs.nvidia.cuobjdump.path
+    except RuntimeError:
+        # A Triton that was slimmed down. The figures are evidence; the kernel runs without them.
+        return None, None
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
         listing = subprocess.run(
-            [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name],
+            [cuobjdump, "--dump-resource-usage", file.name],
             check=True,
             capture_output=True,
             text=True,

@@ -139,8 +139,8 @@ def _forward(p: Problem, o: Operands, block_fn: BlockFn, dtype: jnp.dtype) -> di
         b, n, start, _ = _locate(p, index, rows)
         out, lse = block_fn(p, _read(p, o, b, n, start, rows, dtype))
         return (
-            lax.dynamic_update_slice(carry[0], out[None, :, None].astype(acc), (b, start, n, 0)),
-            lax.dynamic_update_slice(carry[1], lse[None, None].astype(acc), (b, n, start)),
+            _set(carry[0], out[None, :, None], (b, start, n, 0)),
+            _set(carry[1], lse[None, None], (b, n, start)),
         )
 
     init = (
@@ -171,7 +171,7 @@ def _backward(
             return block_fn(p, block._replace(q=q, k=k, v=v, bias=bias))
 
         (out, lse), vjp = jax.vjp(run, block.q, block.k, block.v, block.bias)
-        dout = lax.dynamic_slice(inputs.dout, (b, start, n, 0), (1, rows, 1, p.v_head_dim))
+        dout = lax.dynamic_slice(inputs.dout, _int32((b, start, n, 0)), (1, rows, 1, p.v_head_dim))
         dout = dout.reshape(rows, p.v_head_dim).astype(out.dtype)
         delta, given = (
             lax.dynamic_slice(x, (b, n, start), (1, 1, rows)).reshape(rows)
@@ -219,7 +219,7 @@ def _read(
     p: Problem, o: Operands, b: Array, n: Array, start: Array, rows: int, dtype: jnp.dtype
 ) -> Block:
     def cut(x: Array, at: tuple[Array | int, ...], size: tuple[int, ...]) -> Array:
-        return lax.dynamic_slice(x, at, size)
+        return lax.dynamic_slice(x, _int32(at), size)
 
     def dense(x: Array, dims: str) -> Array:
         size = (1, 1, rows if dims[2] == "t" else 1, p.kv_len if dims[3] == "s" else 1)
@@ -283,6 +283,14 @@ def _corner(dims: str, b: Array, n: Array, start: Array) -> tuple[Array | int, .
     return tuple(i if d != "1" else 0 for d, i in zip(dims, (b, n, start, 0), strict=True))
 
 
+def _set(x: Array, update: Array, at: tuple[Array | int, ...]) -> Array:
+    return lax.dynamic_update_slice(x, update.astype(x.dtype), _int32(at))
+
+
 def _add(x: Array, update: Array, at: tuple[Array | int, ...]) -> Array:
-    old = lax.dynamic_slice(x, at, update.shape)
-    return lax.dynamic_update_slice(x, old + update.astype(x.dtype), at)
+    return _set(x, lax.dynamic_slice(x, _int32(at), update.shape) + update.astype(x.dtype), at)
+
+
+def _int32(at: tuple[Array | int, ...]) -> tuple[Array, ...]:
+    # Start indices must share one type, and a Python integer is an int64 where 64-bit types are enabled.
+    return tuple(jnp.asarray(i, jnp.int32) for i in at)

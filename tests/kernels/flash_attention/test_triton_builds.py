@@ -10,6 +10,7 @@ import pytest
 from attn_tune.kernels._common.triton_compile import MAX_SHARED_BYTES
 from tests.kernels.flash_attention.triton_builds import BUILDS, CAPABILITIES
 
+PROCESSES = 2
 MOST_SPILLED_BYTES = 200
 UNTUNED = [build for build in BUILDS if build.rank == 0 and build.part != "dbias"]
 
@@ -18,16 +19,26 @@ UNTUNED = [build for build in BUILDS if build.rank == 0 and build.part != "dbias
 def results():
     """Each launch's line of ``triton_builds``, by its name and architecture."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.flash_attention.triton_builds", *map(str, CAPABILITIES)],
-        env=environment | {"JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr[-2000:]
-    lines = map(json.loads, run.stdout.splitlines())
-    return {(line["build"], line["capability"]): line for line in lines}
+    names = [f"{build.name}:{capability}" for build in BUILDS for capability in CAPABILITIES]
+    command = [sys.executable, "-m", "tests.kernels.flash_attention.triton_builds"]
+    workers = [
+        subprocess.Popen(
+            [*command, *names[i::PROCESSES]],
+            env=environment | {"JAX_PLATFORMS": "cpu"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(PROCESSES)
+    ]
+    lines = {}
+    for worker in workers:
+        out, err = worker.communicate(timeout=1800)
+        assert worker.returncode == 0, err[-2000:]
+        lines |= {
+            (line["build"], line["capability"]): line for line in map(json.loads, out.splitlines())
+        }
+    return lines
 
 
 @pytest.mark.slow

@@ -79,6 +79,20 @@ def test_chunk_lengths_do_not_show():
             assert_close(x, expected, relative=1e-5, name=f"{key} {chunks}")
 
 
+def test_64_bit_types_change_no_dtype():
+    p = PROBLEMS["gqa_bias_cap"]
+    with jax.enable_x64(True):
+        inputs = jax.eval_shape(lambda seed: make_inputs(p, "bwd", seed), 0)
+        assert inputs.delta.dtype == inputs.residuals.lse.dtype == jnp.float32
+        forward_config = ForwardConfig(chunk_q=32, chunk_k=16)
+        backward_config = BackwardConfig(chunk_q=16, chunk_k=32)
+        out = jax.eval_shape(lambda x: forward(p, forward_config, x), inputs.operands)
+        out |= jax.eval_shape(lambda x: backward(p, backward_config, x), inputs)
+    grads = dict.fromkeys(GRADIENTS, p.dtype)
+    expected = {"out": p.dtype, "lse": "float32"} | grads
+    assert {key: x.dtype.name for key, x in out.items()} == expected
+
+
 HOST = dataclasses.replace(
     PROBLEMS["everything"],
     dtype="bfloat16",

@@ -1,6 +1,6 @@
 """Compiles launches of the Triton kernels without a GPU. Run as a script it prints one JSON line per launch.
 
-A script because another test may have chosen the interpreter for its process. Arguments: names of architectures.
+A script because another test may have chosen the interpreter for its process. Arguments: ``build:capability``.
 """
 
 import json
@@ -155,16 +155,18 @@ def _abstract_backward(p: Problem, operands):
     return BackwardInputs(operands, Residuals(out, row), out, row)
 
 
-def main(capabilities: list[str]) -> None:
-    for capability in map(int, capabilities):
-        for build in BUILDS:
-            try:
-                result = compile_build(build, capability)
-            except (
-                Exception
-            ) as error:  # one broken launch must not hide the others; its own test fails with this
-                result = {"raised": f"{type(error).__name__}: {error}"}
-            print(json.dumps({"build": build.name, "capability": capability} | result), flush=True)
+def main(arguments: list[str]) -> None:
+    builds = {build.name: build for build in BUILDS}
+    for argument in arguments:
+        name, _, capability = argument.partition(":")
+        try:
+            result = compile_build(builds[name], int(capability))
+        except (
+            Exception
+        ) as error:  # one broken launch must not hide the others; its own test fails with this
+            result = {"raised": f"{type(error).__name__}: {error}"}
+        line = {"build": name, "capability": int(capability)} | result
+        print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

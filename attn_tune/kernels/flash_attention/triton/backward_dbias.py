@@ -5,6 +5,10 @@ only array as large as the logits is the result. Of any other bias the sums over
 head are small; they are written and summed afterwards. No atomics: the same bits each time.
 """
 
+# Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportAssignmentType=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
+
 import jax
 import jax.numpy as jnp
 import triton

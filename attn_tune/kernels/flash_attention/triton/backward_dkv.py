@@ -3,6 +3,10 @@
 A program walks the rows of every query head that shares its keys and writes once: no atomics, the same bits each time.
 """
 
+# Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportAssignmentType=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
+
 import jax
 import triton
 import triton.language as tl
@@ -66,6 +70,9 @@ def dkv_kernel(
 ):
     """One program per tile of keys; logits are computed transposed, so that both products reuse them in registers."""
     kv_heads: tl.constexpr = static.num_kv_heads
+    block_k: tl.constexpr = static.block_k
+    block_h: tl.constexpr = static.block_h
+    block_v: tl.constexpr = static.block_v
     # Under a causal mask the first keys have the most rows; natural order is longest first.
     block, batch, kv_head = owned_tile(static.kv_blocks, kv_heads, False, static)
     first = block * static.block_k
@@ -91,8 +98,8 @@ def dkv_kernel(
         static.block_v,
         static.ragged_k,
     )
-    dk_acc = tl.zeros([static.block_k, static.block_h], tl.float32)
-    dv_acc = tl.zeros([static.block_k, static.block_v], tl.float32)
+    dk_acc = tl.zeros([block_k, block_h], tl.float32)
+    dv_acc = tl.zeros([block_k, block_v], tl.float32)
     begin, full_begin, full_end, end = row_range(first, static)
 
     head = kv_head * static.group_size

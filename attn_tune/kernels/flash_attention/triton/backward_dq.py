@@ -1,5 +1,9 @@
 """The gradient of the query: a program per tile of rows walks the keys that its rows see."""
 
+# Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportAssignmentType=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
+
 import jax
 import triton
 import triton.language as tl
@@ -62,6 +66,8 @@ def dq_kernel(
 ):
     """One program per tile of query rows."""
     heads: tl.constexpr = static.num_q_heads
+    block_q: tl.constexpr = static.block_q
+    block_h: tl.constexpr = static.block_h
     block, batch, head = owned_tile(static.q_blocks, heads, static.skips_right, static)
     first = block * static.block_q
     extras = point_extras(
@@ -98,7 +104,7 @@ def dq_kernel(
     k = head_pointer(k, batch, kv_head, static.kv_len, static.num_kv_heads, static.head_dim)
     v = head_pointer(v, batch, kv_head, static.kv_len, static.num_kv_heads, static.v_head_dim)
 
-    acc = tl.zeros([static.block_q, static.block_h], tl.float32)
+    acc = tl.zeros([block_q, block_h], tl.float32)
     tiles = (q_tile, dout_tile, row_lse, row_delta)
     begin, full_begin, full_end, end = key_range(first, static)
     if static.skips_left:

@@ -1,5 +1,9 @@
 """The forward: FlashAttention-2 (arXiv 2307.08691, algorithm 1) with the softmax in base 2."""
 
+# Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportAssignmentType=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
+
 import jax
 import jax.numpy as jnp
 import triton
@@ -67,6 +71,8 @@ def forward_kernel(
 ):
     """One program per tile of query rows."""
     heads: tl.constexpr = static.num_q_heads
+    block_q: tl.constexpr = static.block_q
+    block_v: tl.constexpr = static.block_v
     block, batch, head = owned_tile(static.q_blocks, heads, static.skips_right, static)
     first = block * static.block_q
     extras = point_extras(
@@ -88,9 +94,9 @@ def forward_kernel(
     k = head_pointer(k, batch, kv_head, static.kv_len, static.num_kv_heads, static.head_dim)
     v = head_pointer(v, batch, kv_head, static.kv_len, static.num_kv_heads, static.v_head_dim)
 
-    maximum = tl.full([static.block_q], float("-inf"), tl.float32)
-    total = tl.zeros([static.block_q], tl.float32)
-    acc = tl.zeros([static.block_q, static.block_v], tl.float32)
+    maximum = tl.full([block_q], float("-inf"), tl.float32)
+    total = tl.zeros([block_q], tl.float32)
+    acc = tl.zeros([block_q, block_v], tl.float32)
     if sinks is not None:
         # The sink is the first logit seen: it joins the sum once, whatever the tiles.
         sink = tl.load(sinks + head) * LOG2E

@@ -39,6 +39,9 @@ _SMALL = {
 }
 _TABLES = {80: _SM80, 87: _SM80, 90: _SM90, 100: _SM90, 103: _SM90, 110: _SM90}
 
+# Dropout bits, bias and tanh need registers of their own: with 64 pairs a thread the forward spills 432 bytes at H64.
+_MOST_FEATURE_PAIRS = 32
+
 _DBIAS_SHARED_BYTES = 96 * 1024
 
 
@@ -84,11 +87,27 @@ def _fitted[T: (ForwardConfig, DqConfig, DkvConfig)](
     )
     if problem.dtype == "float32":
         tile = _halved(tile)
+    if _has_features(problem) and _pairs_per_thread(tile) > _MOST_FEATURE_PAIRS:
+        tile = dataclasses.replace(tile, num_warps=2 * tile.num_warps)
     while _owned(tile) < 8 * tile.num_warps:
         tile = dataclasses.replace(tile, num_warps=tile.num_warps // 2)
     while not _fits(problem, device, tile) and _smaller(tile) != tile:
         tile = _smaller(tile)
     return tile
+
+
+def _has_features(problem: Problem) -> bool:
+    """Something beside causal and window touches every pair of a tile."""
+    return (
+        problem.bias_dims is not None
+        or problem.mask_dims is not None
+        or problem.soft_cap is not None
+        or problem.dropout_rate > 0
+    )
+
+
+def _pairs_per_thread(tile: Tile) -> int:
+    return tile.block_q * tile.block_k // (32 * tile.num_warps)
 
 
 def _fits(problem: Problem, device: Device, tile: Tile) -> bool:

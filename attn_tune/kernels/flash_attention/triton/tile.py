@@ -4,6 +4,10 @@ A tile of logits is ``[rows, columns]`` in the forward and in dq and ``[columns,
 care: rows and columns come as vectors that were expanded to two axes, and broadcasting does the rest.
 """
 
+# Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportAssignmentType=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
+
 from typing import NamedTuple
 
 import triton
@@ -14,7 +18,10 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 
 class Extras(NamedTuple):
-    """Pointers at the optional arrays of one batch and head, and the dropout state; None where absent."""
+    """Pointers at the optional arrays of one batch and head, and the dropout state.
+
+    What is absent holds any scalar, and is not looked at: Triton 3.6 cannot return None in a tuple.
+    """
 
     bias: tl.tensor
     mask: tl.tensor
@@ -26,7 +33,7 @@ class Extras(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A tile's query rows; ``random`` is the part of the dropout hash that depends on the row."""
+    """A tile's query rows; ``random`` is the row's part of the dropout hash. Absent as in ``Extras``."""
 
     index: tl.tensor
     position: tl.tensor
@@ -152,17 +159,28 @@ def point_extras(
     """The optional arrays moved to one batch and query head."""
     wide_batch = batch.to(tl.int64)
     wide_head = head.to(tl.int64)
-    seed = None
+    absent = batch
+    seed = absent
     if static.bias_strides is not None:
         bias += wide_batch * static.bias_strides[0] + wide_head * static.bias_strides[1]
+    else:
+        bias = absent
     if static.mask_strides is not None:
         mask += wide_batch * static.mask_strides[0] + wide_head * static.mask_strides[1]
+    else:
+        mask = absent
     if static.has_segments:
         q_segments += wide_batch * static.q_len
         kv_segments += wide_batch * static.kv_len
+    else:
+        q_segments = absent
+        kv_segments = absent
     if static.has_positions:
         q_positions += wide_batch * static.q_len
         kv_positions += wide_batch * static.kv_len
+    else:
+        q_positions = absent
+        kv_positions = absent
     if static.keep_threshold is not None:
         absolute_batch = tl.load(dropout + 1) + batch.to(tl.uint32)
         absolute_head = tl.load(dropout + 2) + head.to(tl.uint32)
@@ -177,8 +195,8 @@ def load_rows(extras, start, AXIS: tl.constexpr, static: tl.constexpr):
     """The rows from ``start`` on, with a new axis of size 1 at ``AXIS``."""
     index = tl.expand_dims(start + tl.arange(0, static.block_q), AXIS)
     position = index + static.offset
-    segment = None
-    random = None
+    segment = index
+    random = index
     if static.has_positions:
         position = tl.load(extras.q_positions + index, mask=index < static.q_len, other=0)
     if static.has_segments:
@@ -193,7 +211,7 @@ def load_columns(extras, start, AXIS: tl.constexpr, static: tl.constexpr):
     """The keys from ``start`` on, with a new axis of size 1 at ``AXIS``."""
     index = tl.expand_dims(start + tl.arange(0, static.block_k), AXIS)
     position = index
-    segment = None
+    segment = index
     if static.has_positions:
         position = tl.load(extras.kv_positions + index, mask=index < static.kv_len, other=0)
     if static.has_segments:
@@ -223,12 +241,14 @@ def squash(product, static: tl.constexpr):
 
 
 @triton.jit
-def pair_offsets(rows, columns, strides: tl.constexpr, static: tl.constexpr):
+def pair_offsets(
+    rows, columns, row_step: tl.constexpr, column_step: tl.constexpr, static: tl.constexpr
+):
     """Offsets of a tile of pairs in one head of a bias or mask."""
     index = rows.index
     if static.wide_pairs:
         index = index.to(tl.int64)
-    return index * strides[2] + columns.index * strides[3]
+    return index * row_step + columns.index * column_step
 
 
 @triton.jit
@@ -242,10 +262,14 @@ def finish_logits(x, extras, rows, columns, EDGE: tl.constexpr, static: tl.const
         x = x * (static.soft_cap * LOG2E)
     inside = (rows.index < static.q_len) & (columns.index < static.kv_len)
     if static.bias_strides is not None:
-        bias = extras.bias + pair_offsets(rows, columns, static.bias_strides, static)
+        bias = extras.bias + pair_offsets(
+            rows, columns, static.bias_strides[2], static.bias_strides[3], static
+        )
         x += tl.load(bias, mask=inside, other=0.0).to(tl.float32) * LOG2E
     if static.mask_strides is not None:
-        mask = extras.mask + pair_offsets(rows, columns, static.mask_strides, static)
+        mask = extras.mask + pair_offsets(
+            rows, columns, static.mask_strides[2], static.mask_strides[3], static
+        )
         x = tl.where(tl.load(mask, mask=inside, other=0) != 0, x, float("-inf"))
     if static.has_segments:
         x = tl.where(rows.segment == columns.segment, x, float("-inf"))

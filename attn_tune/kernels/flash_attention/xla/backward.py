@@ -89,6 +89,9 @@ def _add_dbias(grid: Grid, dbias: Array, d_logits: Array, i: Array, j: Array) ->
         axis for axis, dim in enumerate((dims[0], dims[1], dims[1], *dims[2:])) if dim == "1"
     )
     update = jnp.sum(d_logits, axis=summed, keepdims=True) if summed else d_logits
-    at = (0, 0, 0, i * grid.q if dims[2] == "t" else 0, j * grid.k if dims[3] == "s" else 0)
+    # Of one type, whether or not Python integers are 64-bit in this process.
+    zero = jnp.zeros_like(i)
+    row = i * grid.q if dims[2] == "t" else zero
+    at = (zero, zero, zero, row, j * grid.k if dims[3] == "s" else zero)
     old = lax.dynamic_slice(dbias, at, update.shape)
     return lax.dynamic_update_slice(dbias, old + update, at)
