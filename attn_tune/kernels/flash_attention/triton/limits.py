@@ -67,8 +67,11 @@ def shared_bytes(problem: Problem, device: Device, tile: Tile) -> int:
     """
     size, owned, walked, resting, streamed = _tile_bytes(problem, tile)
     length = problem.q_len if isinstance(tile, DkvConfig) else problem.kv_len
-    # A loop too short to fill its stages may be unrolled, and then keeps nothing in flight.
-    stages = tile.num_stages if length > (tile.num_stages + 1) * walked else 1
+    # A loop too short to fill its stages may be unrolled, and then keeps nothing in flight; nor do rows that do not
+    # start at multiples of 4 bytes, the least that can be copied asynchronously.
+    long_enough = length > (tile.num_stages + 1) * walked
+    aligned = problem.head_dim * size % 4 == 0 and problem.v_head_dim * size % 4 == 0
+    stages = tile.num_stages if long_enough and aligned else 1
     one = max(padded(problem.head_dim), padded(problem.v_head_dim)) * size * walked
     if _uses_wgmma(problem, device, owned, tile.num_warps):
         return resting + (stages * streamed if stages > 1 else one)
