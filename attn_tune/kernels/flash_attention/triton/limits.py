@@ -87,12 +87,12 @@ def shared_bytes_at_most(problem: Problem, device: Device, tile: Tile) -> int:
     size, owned, walked, resting, streamed = _tile_bytes(problem, tile)
     wgmma = _uses_wgmma(problem, device, owned, tile.num_warps)
     in_flight = max(2, tile.num_stages)
-    if not wgmma and not _has_tensor_memory(device):
+    if not wgmma and not _has_tensor_memory(device) and size == 2:
         in_flight -= 1
     staged = 0 if wgmma else size * (2 if isinstance(tile, DkvConfig) else 1)
     ahead = size * (problem.bias_dims is not None) + (problem.mask_dims is not None)
     pairs = owned * walked * (staged + in_flight * ahead)
-    return resting + in_flight * streamed + pairs + 2048
+    return resting + in_flight * streamed + pairs + 1024
 
 
 def accumulators(problem: Problem, tile: Tile) -> int:
