@@ -57,6 +57,7 @@ BUILDS = (
     Build("fwd-float32", _problem(dtype="float32", H=64), "fwd", "", 0),
     Build("fwd-everything", EVERYTHING, "fwd", "", 0),
     Build("dbias-everything", EVERYTHING, "bwd", "dbias", 0),
+    Build("fwd-odd-head", _problem(H=61), "fwd", "", 5),
     Build("fwd-candidate", _problem(), "fwd", "", 31),
     Build("dq-candidate", _problem(), "bwd", "dq", 23),
     Build("dkv-candidate", _problem(), "bwd", "dkv", 17),

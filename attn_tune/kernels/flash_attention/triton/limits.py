@@ -67,8 +67,11 @@ def shared_bytes(problem: Problem, device: Device, tile: Tile) -> int:
     """
     size, owned, walked, resting, streamed = _tile_bytes(problem, tile)
     length = problem.q_len if isinstance(tile, DkvConfig) else problem.kv_len
-    # A loop too short to fill its stages may be unrolled, and then keeps nothing in flight.
-    stages = tile.num_stages if length > (tile.num_stages + 1) * walked else 1
+    # A loop too short to fill its stages may be unrolled, and then keeps nothing in flight; nor do rows that do not
+    # start at multiples of 4 bytes, the least that can be copied asynchronously.
+    long_enough = length > (tile.num_stages + 1) * walked
+    aligned = problem.head_dim * size % 4 == 0 and problem.v_head_dim * size % 4 == 0
+    stages = tile.num_stages if long_enough and aligned else 1
     one = max(padded(problem.head_dim), padded(problem.v_head_dim)) * size * walked
     if _uses_wgmma(problem, device, owned, tile.num_warps):
         return resting + (stages * streamed if stages > 1 else one)
@@ -84,12 +87,12 @@ def shared_bytes_at_most(problem: Problem, device: Device, tile: Tile) -> int:
     size, owned, walked, resting, streamed = _tile_bytes(problem, tile)
     wgmma = _uses_wgmma(problem, device, owned, tile.num_warps)
     in_flight = max(2, tile.num_stages)
-    if not wgmma and not _has_tensor_memory(device):
+    if not wgmma and not _has_tensor_memory(device) and size == 2:
         in_flight -= 1
     staged = 0 if wgmma else size * (2 if isinstance(tile, DkvConfig) else 1)
     ahead = size * (problem.bias_dims is not None) + (problem.mask_dims is not None)
     pairs = owned * walked * (staged + in_flight * ahead)
-    return resting + in_flight * streamed + pairs + 2048
+    return resting + in_flight * streamed + pairs + 1024
 
 
 def accumulators(problem: Problem, tile: Tile) -> int:
