@@ -136,6 +136,11 @@ class Problem:
                 len(dims) != 4 or any(d not in (x, "1") for d, x in zip(dims, "bnts", strict=True))
             ):
                 raise UsageError(f"{name} must have one of b1, n1, t1, s1 per axis, got {dims!r}")
+            elif dims is not None:
+                # An axis of size 1 broadcasts whatever it is called: one problem, one signature.
+                sizes = (self.batch, self.num_q_heads, self.q_len, self.kv_len)
+                kept = ("1" if n == 1 else d for d, n in zip(dims, sizes, strict=True))
+                object.__setattr__(self, name, "".join(kept))
         if self.soft_cap is not None and not (math.isfinite(self.soft_cap) and self.soft_cap > 0):
             raise UsageError(f"soft_cap must be positive, got {self.soft_cap!r}")
         if not 0.0 <= self.dropout_rate < 1.0:

@@ -156,7 +156,7 @@ def _broadcast_strides(problem: Problem, dims: str | None) -> tuple[int, ...] | 
 
 
 def _heads_per_section(problem: Problem, per_kv_head: bool) -> int:
-    """Batch-heads per section: of the walked arrays' bytes, and a divisor so that all sections are equal."""
+    """Batch-heads per section, by the bytes of the arrays they walk: a divisor of their number, whole groups."""
     size = 4 if problem.dtype == "float32" else 2
     width = (problem.head_dim + problem.v_head_dim) * size
     if per_kv_head:
@@ -167,5 +167,5 @@ def _heads_per_section(problem: Problem, per_kv_head: bool) -> int:
         heads = problem.batch * problem.num_q_heads
         bytes_per_head = problem.kv_len * width / problem.group_size
         step = problem.group_size
-    most = max(step, int(SECTION_BYTES // max(1, bytes_per_head)))
-    return max(d for d in range(1, heads + 1) if heads % d == 0 and d <= most)
+    most = min(heads, max(step, int(SECTION_BYTES // max(1, bytes_per_head))))
+    return max(d for d in range(step, most + 1, step) if heads % d == 0)

@@ -225,8 +225,10 @@ def squash(product, static: tl.constexpr):
 
     The gradient through the cap is ``1 - squash**2``, so that the backward keeps this value.
     """
+    x = product
     if static.logits_dtype == "float32":
-        x = product * static.dot_scale
+        if static.dot_scale != 1.0:
+            x = product * static.dot_scale
     else:
         # Rounding is of the natural logit, so that the scale cannot be merged with a later factor.
         if static.logits_dtype == "bfloat16":
