@@ -6,8 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 GRID ?= $(if $(GPU),gpu-smoke,cpu-smoke)
 DB ?= sweep.db
-# A CPU has few good configs to find, and compiling is most of the work there.
-ARGS ?= $(if $(EXTRA),,--max-trials 3)
+# A first look, not the last word: a few configs of each kernel. `make sweep ARGS=` tries them all.
+ARGS ?= $(if $(EXTRA),--max-trials 24 --budget 15m,--max-trials 3)
 PYTEST_ARGS ?= -n 2
 
 # The first interpreter on the path that is new enough; `make PYTHON=...` overrides it.

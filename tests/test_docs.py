@@ -8,10 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer.main
 
-from attn_tune.cli.app import app
-from attn_tune.cli.commands import COMMANDS
+from attn_tune.cli.commands import COMMANDS, load_command
 from attn_tune.cli.exit_codes import MEANINGS
 from attn_tune.kernels import registry
 from attn_tune.schema import errors
@@ -42,7 +40,7 @@ def test_generated_pages_are_current():
 def test_every_command_and_option_is_documented(name):
     page = text("cli.md")
     section = page.split(f"\n## {name}\n")[1].split("\n## ")[0]
-    command = typer.main.get_command(app).commands[name]
+    command = load_command(name)
     for parameter in command.params:
         for option in (*parameter.opts, *parameter.secondary_opts):
             if option.startswith("-"):
@@ -93,12 +91,11 @@ def test_links_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_in_examples_exist(page):
-    commands = typer.main.get_command(app).commands
     for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL):
         for line in block.splitlines():
             if line.startswith("attn-tune "):
                 name, *words = line.split("#")[0].split()[1:]
-                known = {o for p in commands[name].params for o in (*p.opts, *p.secondary_opts)}
+                known = {o for p in load_command(name).params for o in (*p.opts, *p.secondary_opts)}
                 assert {w for w in words if w.startswith("-")} <= known, line
             elif line.startswith("make "):
                 assert f"\n{line.split()[1]}:" in (ROOT / "Makefile").read_text(), line

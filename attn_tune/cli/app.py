@@ -6,27 +6,45 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from attn_tune.cli import commands
+from attn_tune.cli.commands import COMMANDS, load_command
 from attn_tune.cli.exit_codes import INTERRUPTED
-from attn_tune.schema import AttnTuneError
 
 
 class _Commands(TyperGroup):
-    """A group whose errors all end here."""
+    """A group that imports a command when it is run, and where all errors end."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        # Names only: what suggests near ones to a mistyped one looks here.
+        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
+
+    def list_commands(self, ctx):
+        return list(COMMANDS)
+
+    def get_command(self, ctx, cmd_name):
+        return load_command(cmd_name) if cmd_name in COMMANDS else None
+
+    def format_commands(self, ctx, formatter):
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
     def invoke(self, ctx):
         try:
             return super().invoke(ctx)
-        except AttnTuneError as error:
+        except KeyboardInterrupt:
+            print("error: interrupted", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:
+            from attn_tune.schema import AttnTuneError
+
+            if not isinstance(error, AttnTuneError):
+                raise
             if ctx.params.get("debug"):
                 import traceback
 
                 traceback.print_exc()
             print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(error.exit_code) from None
-        except KeyboardInterrupt:
-            print("error: interrupted", file=sys.stderr)
-            raise typer.Exit(INTERRUPTED) from None
 
 
 app = typer.Typer(
@@ -60,9 +78,6 @@ def _root(
     ] = False,
 ) -> None:
     """Tunes attention kernels for JAX, on GPU and TPU, with proof."""
-
-
-commands.register(app)
 
 
 def main() -> None:

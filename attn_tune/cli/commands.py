@@ -1,37 +1,52 @@
-"""The list of commands, in the order of the help."""
+"""The commands in the order of the help. Their modules are imported when they are run, so that the help is quick."""
 
-import typer
+import functools
+import importlib
+from typing import TYPE_CHECKING
 
-from attn_tune.cli.devices import devices
-from attn_tune.cli.doctor import doctor
-from attn_tune.cli.explain import explain
-from attn_tune.cli.grids import grids
-from attn_tune.cli.kernels import kernels
-from attn_tune.cli.packs import export_pack, import_pack
-from attn_tune.cli.plan import plan
-from attn_tune.cli.report import best, report
-from attn_tune.cli.status import status
-from attn_tune.cli.sweep import sweep
-from attn_tune.cli.validate import validate
+if TYPE_CHECKING:
+    from typer.core import TyperCommand
 
+# Name: (where it is, the first line of its docstring; a test holds the two together).
 COMMANDS = {
-    "sweep": sweep,
-    "plan": plan,
-    "status": status,
-    "best": best,
-    "report": report,
-    "explain": explain,
-    "validate": validate,
-    "export": export_pack,
-    "import": import_pack,
-    "kernels": kernels,
-    "grids": grids,
-    "devices": devices,
-    "doctor": doctor,
+    "sweep": ("sweep:sweep", "Compile, prove and time candidates, and store every trial."),
+    "plan": ("plan:plan", "Show what a sweep would do, without doing it."),
+    "status": (
+        "status:status",
+        "Show how the running sweep is doing, or how the last one ended.",
+    ),
+    "best": ("report:best", "Show the best config of one problem, for every kernel."),
+    "report": ("report:report", "Report winners, trials by status, failures and coverage."),
+    "explain": (
+        "explain:explain",
+        "Say which kernel and config a call would get here, and why.",
+    ),
+    "validate": ("validate:validate", "Check outputs and every gradient against the reference."),
+    "export": ("packs:export_pack", "Write the decisions as a config pack, checksummed."),
+    "import": ("packs:import_pack", "Verify a pack, then take it in, all or nothing."),
+    "kernels": (
+        "kernels:kernels",
+        "List the kernels: what each can do here, or why it cannot.",
+    ),
+    "grids": ("grids:grids", "List the grids, or the points of one."),
+    "devices": ("devices:devices", "Show the devices here, as decisions are matched to them."),
+    "doctor": ("doctor:doctor", "Check everything that sweeps and lookups need."),
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Adds every command to ``app``."""
-    for name, function in COMMANDS.items():
-        app.command(name)(function)
+@functools.cache
+def load_command(name: str) -> "TyperCommand":
+    """Imports one command.
+
+    Raises:
+      KeyError: there is none of that name.
+    """
+    import typer
+
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    function = getattr(importlib.import_module(f"attn_tune.cli.{module}"), attribute)
+    single = typer.Typer(
+        rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False
+    )
+    single.command(name)(function)
+    return typer.main.get_command(single)  # type: ignore[return-value]

@@ -78,6 +78,7 @@ def test_help_says_what_and_shows_an_example(name):
     assert result.exit_code == 0
     assert f"Example: attn-tune {name}" in result.stdout
     assert "-h, --help" in result.stdout
+    assert COMMANDS[name][1] in result.stdout
 
 
 def test_report_shows_winners_statuses_and_coverage(lab):
