@@ -28,6 +28,6 @@ SPEC = KernelSpec(
     },
     unsupported=unsupported,
     modules=(f"{_HERE}.kernel", f"{_HERE}.custom_call"),
-    priority={"cuda": 20},
+    priority={"cuda": 60},
     summary="cuDNN fused attention (closed source, no knobs)",
 )

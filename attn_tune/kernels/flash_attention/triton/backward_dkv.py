@@ -176,13 +176,15 @@ def walk_rows(
     k_tile, v_tile, columns = owned
     heads: tl.constexpr = static.num_q_heads
     steps = (tl.maximum(end - begin, 0) + static.block_q - 1) // static.block_q
+    # Dividing by zero is undefined: the compiler would conclude that an empty range has a step, and load it.
+    per_head = tl.maximum(steps, 1)
     for step in tl.range(0, steps * static.group_size):
         if static.group_size == 1:
             head = first_head
             start = begin + step * static.block_q
         else:
-            head = first_head + step // steps
-            start = begin + step % steps * static.block_q
+            head = first_head + step // per_head
+            start = begin + step % per_head * static.block_q
         extras = point_all(optional, batch, head, static)
         q = head_pointer(arrays[0], batch, head, static.q_len, heads, static.head_dim)
         dout = head_pointer(arrays[1], batch, head, static.q_len, heads, static.v_head_dim)
