@@ -74,11 +74,13 @@ CHANGES = {
 }
 
 
-def test_every_field_but_scale_is_in_the_key():
-    assert {f.name for f in dataclasses.fields(Problem)} == set(CHANGES) | {"scale"}
+def test_every_field_but_scale_and_lse_gradient_is_in_the_key():
+    outside = {"scale", "has_lse_gradient"}
+    assert {f.name for f in dataclasses.fields(Problem)} == set(CHANGES) | outside
     keys = {dataclasses.replace(BASE, **{k: v}).signature.digest for k, v in CHANGES.items()}
     assert len(keys | {BASE.signature.digest}) == len(CHANGES) + 1
-    assert dataclasses.replace(BASE, scale=0.5).signature == BASE.signature
+    other = dataclasses.replace(BASE, scale=0.5, has_lse_gradient=True)
+    assert other.signature == BASE.signature
 
 
 def test_a_new_field_at_its_default_keeps_old_digests():

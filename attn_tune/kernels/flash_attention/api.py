@@ -1,5 +1,6 @@
 """The public ``flash_attention``."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -117,6 +118,7 @@ def flash_attention(
         softmax_aux=softmax_aux,
         dropout_seed=dropout_seed,
     )
+    problem = dataclasses.replace(problem, has_lse_gradient=return_lse or not normalize_output)
     request = request_of(platform, cfg)
     if mesh is None and in_specs is None and out_specs is None:
         out, lse = attend(problem, operands, request)

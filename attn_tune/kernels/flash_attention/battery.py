@@ -64,6 +64,7 @@ def feature_problems() -> dict[str, Problem]:
         "wider_values": _tiny(head_dim=16, v_head_dim=32),
         "narrower_values": _tiny(head_dim=64, v_head_dim=32, causal=True),
         "scale": _tiny(scale=0.5),
+        "lse_gradient": _tiny(causal=True, has_lse_gradient=True, **gqa),
         "soft_cap": _tiny(soft_cap=BITING_CAP),
         "sinks": _tiny(has_sinks=True),
         "sinks_causal_longer_queries": _tiny(has_sinks=True, causal=True, q_len=100, kv_len=37),

@@ -24,7 +24,8 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     Queries, keys, values, bias and cotangents are standard normal. Segments and positions are those of documents
     packed end to end, with padding at the end of the row; queries are aligned with keys at the bottom right. Sinks are
     large enough to take a sizeable share of the softmax. For ``bwd`` the residuals come from the reference, rounded as
-    a kernel would store them, and ``delta`` is computed from the rounded output with ``dlse = 0``.
+    a kernel would store them, and ``delta`` is computed from the rounded output, with a cotangent of the lse if the
+    problem has one.
     """
     q_key, k_key, v_key, bias_key, mask_key, doc_key, sink_key, seed_key, dout_key = (
         jax.random.split(jax.random.key(seed), 9)
@@ -59,6 +60,9 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
         dout.astype(jnp.float32),
         precision="highest",
     )
+    if p.has_lse_gradient:
+        dlse = jax.random.normal(jax.random.fold_in(dout_key, 1), delta.shape)
+        delta = jnp.where(jnp.isneginf(residuals.lse), 0.0, delta - dlse)
     return BackwardInputs(operands, residuals, dout, delta)
 
 

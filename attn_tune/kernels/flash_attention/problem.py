@@ -79,6 +79,8 @@ class Problem:
       dropout_rate: probability of dropping a softmax weight.
       logits_dtype: the logits are rounded to it before the softmax.
       precision: of the matrix products, as in ``jax.lax.Precision``.
+      has_lse_gradient: the returned lse takes part in the derivative; else ``delta`` is the row sum of ``dout * out``.
+        Like ``scale``, not in the signature.
 
     Raises:
       UsageError: an impossible shape or flag; the message names it.
@@ -104,6 +106,7 @@ class Problem:
     dropout_rate: float = 0.0
     logits_dtype: str = "float32"
     precision: str = "default"
+    has_lse_gradient: bool = False
 
     def __post_init__(self):
         for name in (

@@ -32,7 +32,9 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
 def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -> dict[str, Array]:
     """Gradients from the given residuals. With sinks these hold the rescaled output, for which the formulas stand."""
     operands = inputs.operands
-    out, dout = with_delta(inputs)
+    out, dout = inputs.residuals.out, inputs.dout
+    if problem.has_lse_gradient:
+        out, dout = with_delta(inputs)
     grads = backward_call(
         operands.q,
         operands.k,
