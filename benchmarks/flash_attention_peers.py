@@ -81,17 +81,15 @@ def _measure_point(
         row = {"point": name, "signature": problem.signature.text, "direction": direction}
         row["implementation"] = peer.name
         rows.append(row)
-        attend = peer.build(problem)
-        if isinstance(attend, str):
-            row["unsupported"] = attend
-            continue
         try:
+            attend = peer.build(problem)
+            if isinstance(attend, str):
+                row["unsupported"] = attend
+                continue
             if peer.prepare:
                 peer.prepare(attend, arrays)
             out = jax.jit(attend)(*arrays)
-            errors = compare(
-                {"out": out}, {"out": expected["out"]}, {"out": baseline["out"]}, problem.dtype
-            )
+            errors = compare({"out": out}, {"out": expected["out"]}, {"out": baseline["out"]})
             row["error_ratio"] = round(max(e.ratio for e in errors), 3)
             compiled = jax.jit(_call(attend, direction)).lower(*arrays).compile()
             jax.block_until_ready(compiled(*arrays))

@@ -1,0 +1,53 @@
+"""Prints recorded results of ``flash_attention_peers.py`` as a Markdown table.
+
+    python benchmarks/table.py benchmarks/results/flash_attention_h200_*.json
+
+Rows are points and directions, columns implementations: TFLOP/s, and time relative to cuDNN in the same run. A result
+whose output is wrong by the project's rule says so.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+BASE = "jax.nn cuDNN"
+
+
+def main(paths: list[str]) -> int:
+    """Merges the files' rows; the first file to have an implementation of a point wins."""
+    if not paths:
+        print("usage: table.py RESULTS.json ...", file=sys.stderr)
+        return 2
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for path in paths:
+        rows = json.loads(Path(path).read_text())["rows"]
+        times = {
+            (row["point"], row["direction"]): row["median_us"]
+            for row in rows
+            if row["implementation"] == BASE and "median_us" in row
+        }
+        for row in rows:
+            key = (row["point"], row["direction"])
+            cells.setdefault(key, {}).setdefault(row["implementation"], _cell(row, times.get(key)))
+    names = list(dict.fromkeys(name for row in cells.values() for name in row))
+    print("| point | direction | " + " | ".join(names) + " |")
+    print("|---|---|" + "---|" * len(names))
+    for (point, direction), row in cells.items():
+        print(f"| {point} | {direction} | " + " | ".join(row.get(n, "") for n in names) + " |")
+    return 0
+
+
+def _cell(row: dict[str, Any], base_us: float | None) -> str:
+    if "unsupported" in row:
+        return "cannot"
+    if "failed" in row:
+        return "failed"
+    text = f"{row['tflops']:.0f}"
+    if base_us:
+        text += f" ({base_us / row['median_us']:.2f}x)"
+    return text + (" wrong" if row["error_ratio"] > 1 else "")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
