@@ -1,6 +1,6 @@
 """Flash attention beside its peers: one run, one device, interleaved, device time.
 
-    python benchmarks/flash_attention_peers.py --grid llama3-8b --point train --out results/flash_attention_h200.json
+    python benchmarks/flash_attention_peers.py --grid llama3-8b --lengths 4x4k --out results/flash_attention_h200.json
 
 Every implementation gets the same arrays, is checked against the float32 reference, and takes its turn in rounds with a
 cold cache, so that clock drift hits all alike. Printed per implementation: median device time, TFLOP/s (visible pairs
@@ -34,7 +34,8 @@ def main() -> int:
     points = [
         point
         for name in args.grid
-        for point in load_grid(name, op="flash_attention").points
+        for point in load_grid(name, lengths=args.lengths).points
+        if point.op == "flash_attention"
         if not args.point or any(word in point.name for word in args.point)
     ]
     if not points:
@@ -153,6 +154,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--grid", action="append", required=True)
     parser.add_argument("--point", action="append", help="keep points whose name holds this word")
+    parser.add_argument("--lengths", action="append", default=[], help="as attn-tune sweep")
     parser.add_argument("--direction", nargs="+", default=["fwd", "fwd+bwd"])
     parser.add_argument("--max-points", type=int, default=100)
     parser.add_argument("--ejkernel", choices=["none", "default", "tuned"], default="default")
