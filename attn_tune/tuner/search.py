@@ -14,7 +14,7 @@ from attn_tune.tuner.plan import KernelPlan, PartPlan
 from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Outcome, Run
 from attn_tune.tuner.strategies import Strategy
 
-# How many right and battery-proof configs of a kernel go to the finals besides the heuristic's.
+# How many proven configs (right on the case and on the battery) of a kernel go to the finals besides the heuristic's.
 FINALISTS = 2
 
 
@@ -50,7 +50,9 @@ class Tally:
 class KernelSearch:
     """Searches one kernel on one case. After ``trials`` is exhausted, ``finalists`` are known.
 
-    ``run`` executes a request; ``leave`` is asked before each config whether to stop.
+    ``run`` executes a request; ``leave`` is asked before each config whether to stop. The battery costs several
+    compiles, so only the heuristic and a config faster than every one before it must pass it: ``proven`` are those.
+    The fastest of ``whole`` is therefore always a proven one.
     """
 
     case: Case
@@ -61,6 +63,7 @@ class KernelSearch:
     policy: MeasurePolicy
     strategy: Strategy
     whole: Tally = field(default_factory=Tally)
+    proven: Tally = field(default_factory=Tally)
     tried_whole: set[str] = field(default_factory=set)
     errors: dict[str, tuple[OutputError, ...]] = field(default_factory=dict)
 
@@ -76,7 +79,7 @@ class KernelSearch:
           Leave: ``leave()`` is true.
         """
         parts = {part.part: Tally() for part in self.plan.parts}
-        for trial in self.plan.known:
+        for trial in sorted(self.plan.known, key=lambda trial: trial.started_us):
             assert trial.measurement is not None
             if trial.part == WHOLE:
                 self.tried_whole.add(trial.config_digest)
@@ -94,10 +97,10 @@ class KernelSearch:
             yield from self._try_whole(self._compose(parts))
 
     def finalists(self) -> list[Mapping[str, Any]]:
-        """The heuristic's config, if it is right, and the fastest right ones."""
+        """The heuristic's config, if it is right, and the fastest proven ones."""
         first = config_digest(self.plan.heuristic)
-        chosen = [self.plan.heuristic] if first in self.whole.times else []
-        rest = [c for c in self.whole.best(FINALISTS + 1) if config_digest(c) != first]
+        chosen = [self.plan.heuristic] if first in self.proven.times else []
+        rest = [c for c in self.proven.best(FINALISTS + 1) if config_digest(c) != first]
         return chosen + rest[:FINALISTS]
 
     def _search_whole(self, part: PartPlan) -> Iterator[Trial]:
@@ -121,21 +124,28 @@ class KernelSearch:
             candidate = _send(search, seen)
 
     def _try_whole(self, config: Mapping[str, Any]) -> Iterator[Trial]:
-        """A whole config that was not tried before. It must pass the battery too if it could become the winner."""
+        """A whole config that was not tried before. It must pass the battery too if it is the fastest so far."""
         digest = config_digest(config)
         if digest in self.tried_whole:
             return
         self.tried_whole.add(digest)
         is_heuristic = digest == config_digest(self.plan.heuristic)
-        below = math.inf if is_heuristic else self.whole.time_of_place(FINALISTS + 1)
-        trial = self._attempt(WHOLE, config, self.whole.time_of_place(1), battery_below=below)
+        best_ns = self.whole.time_of_place(1)
+        below = math.inf if is_heuristic else best_ns
+        trial = self._attempt(WHOLE, config, best_ns, battery_below=below)
         self._keep(trial)
         yield trial
 
     def _keep(self, trial: Trial) -> None:
-        if trial.measurement is not None:
-            self.whole.add(trial.config, trial.measurement.median_ns)
-            self.errors[trial.config_digest] = trial.errors
+        """Notes a right whole config. Trials that are kept in order of time tell who had to pass the battery."""
+        if trial.measurement is None:
+            return
+        median_ns = trial.measurement.median_ns
+        is_new_best = median_ns < self.whole.time_of_place(1)
+        if trial.is_heuristic or is_new_best or trial.config_digest in self.proven.times:
+            self.proven.add(trial.config, median_ns)
+        self.whole.add(trial.config, median_ns)
+        self.errors[trial.config_digest] = trial.errors
 
     def _compose(self, parts: Mapping[str, Tally]) -> Mapping[str, Any]:
         return {**self.plan.heuristic, **{name: t.best(1)[0] for name, t in parts.items()}}
