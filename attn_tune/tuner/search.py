@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +50,8 @@ class Tally:
 class KernelSearch:
     """Searches one kernel on one case. After ``trials`` is exhausted, ``finalists`` are known.
 
-    ``run`` executes a request; ``leave`` is asked before each config whether to stop. The battery costs several
+    ``run`` executes a request; ``leave`` is asked before each config whether to stop; ``expect`` is told at the start
+    which configs will come, for who can prepare for them. The battery costs several
     compiles, so only the heuristic and a config faster than every one before it must pass it: ``proven`` are those.
     The fastest of ``whole`` is therefore always a proven one.
     """
@@ -62,6 +63,7 @@ class KernelSearch:
     leave: Callable[[], bool]
     policy: MeasurePolicy
     strategy: Strategy
+    expect: Callable[[Sequence[ConfigRef]], object] = lambda refs: None
     whole: Tally = field(default_factory=Tally)
     proven: Tally = field(default_factory=Tally)
     tried_whole: set[str] = field(default_factory=set)
@@ -86,6 +88,7 @@ class KernelSearch:
                 self._keep(trial)
             elif trial.part in parts:
                 parts[trial.part].add(trial.config, trial.measurement.median_ns)
+        self.expect(self._coming())
         if self.plan.finals:
             yield from self._try_whole(self.plan.heuristic)
         for part in self.plan.parts:
@@ -102,6 +105,16 @@ class KernelSearch:
         chosen = [self.plan.heuristic] if first in self.proven.times else []
         rest = [c for c in self.proven.best(FINALISTS + 1) if config_digest(c) != first]
         return chosen + rest[:FINALISTS]
+
+    def _coming(self) -> list[ConfigRef]:
+        """What is known to be tried, if the strategy tries it all, in the order given."""
+        coming = [(part.part, c) for part in self.plan.parts for c in part.candidates]
+        if self.plan.finals:
+            coming.insert(0, (WHOLE, self.plan.heuristic))
+        refs = {(part, config_digest(c)): self._ref(part, c) for part, c in coming}
+        return [
+            ref for (part, digest), ref in refs.items() if part or digest not in self.tried_whole
+        ]
 
     def _search_whole(self, part: PartPlan) -> Iterator[Trial]:
         search = self.strategy(part.candidates)
@@ -158,13 +171,7 @@ class KernelSearch:
         started_us = time.time_ns() // 1000
         outcome = self.run(
             Run(
-                ref=ConfigRef(
-                    kernel=self.kernel_id,
-                    signature=self.case.signature,
-                    direction=self.case.direction,
-                    config=self._whole_config(part, config),
-                    part=part,
-                ),
+                ref=self._ref(part, config),
                 device=self.device,
                 policy=self.policy,
                 best_ns=None if math.isinf(best_ns) else best_ns,
@@ -173,8 +180,15 @@ class KernelSearch:
         )
         return self.trial(part, config, outcome, Stage.SEARCH, started_us)
 
-    def _whole_config(self, part: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        return config if part == WHOLE else {**self.plan.heuristic, part: config}
+    def _ref(self, part: str, config: Mapping[str, Any]) -> ConfigRef:
+        """A whole config, or one of a part with the heuristic's for the others."""
+        return ConfigRef(
+            kernel=self.kernel_id,
+            signature=self.case.signature,
+            direction=self.case.direction,
+            config=config if part == WHOLE else {**self.plan.heuristic, part: config},
+            part=part,
+        )
 
     def trial(
         self,

@@ -78,7 +78,11 @@ class ReplayExecutor:
     broken_finals: bool = False
     runs: list[Run] = field(default_factory=list)
     races: list[Finals] = field(default_factory=list)
+    expected: list = field(default_factory=list)
     interrupt: object = None
+
+    def expect(self, refs, device) -> None:
+        self.expected.append(tuple(refs))
 
     def run(self, request: Run) -> Outcome:
         self.runs.append(request)

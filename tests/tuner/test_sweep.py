@@ -113,6 +113,25 @@ def test_parts_are_searched_at_the_heuristic_and_composed(plan_for):
     ]
 
 
+def test_what_comes_is_said_in_the_order_it_comes(plan_for):
+    times = {("k", "", (4, 4)): 80} | {("k", part, n): 50 - n for part in "ab" for n in (4, 8, 16)}
+    executor = ReplayExecutor(times)
+    list(sweep(plan_for(two_launches("k", [8], [16])), executor))
+    coming, *later = executor.expected
+    assert list(coming) == [run.ref for run in executor.runs][: len(coming)]
+    # What the best parts make together is not known before.
+    assert len(coming) == len(executor.runs) - 1
+    assert set(later) == {()}
+
+
+def test_nothing_is_expected_of_a_sweep_that_was_left(plan_for):
+    executor, stop = ReplayExecutor(FAST), threading.Event()
+    for event in sweep(plan_for(one_launch("fast", [8, 16])), executor, stop=stop):
+        if isinstance(event, Trial):
+            stop.set()
+    assert [len(refs) for refs in executor.expected] == [3, 0]
+
+
 def test_the_battery_is_for_those_who_may_win(plan_for):
     sizes = list(range(5, 25))
     times = {("k", "", s): 1000 - s for s in [4, *sizes]}  # Each is faster than all before.
