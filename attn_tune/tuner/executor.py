@@ -2,13 +2,16 @@
 
 import logging
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, Self
 
+from attn_tune.schema.device import Device
 from attn_tune.schema.errors import AttnTuneError
 from attn_tune.schema.trial import Status
+from attn_tune.tuner.ahead import CompileAhead
 from attn_tune.tuner.process import WorkerDied, WorkerLate, WorkerProcess
 from attn_tune.tuner.protocol import (
+    ConfigRef,
     Entering,
     Finals,
     FinalsOutcome,
@@ -56,6 +59,10 @@ class Executor(Protocol):
         """The device that the requests run on, and its software."""
         ...
 
+    def expect(self, refs: Sequence[ConfigRef], device: Device) -> None:
+        """Says what will likely be run next, in this order, in place of what was said before. It may be ignored."""
+        ...
+
     def run(self, request: Run) -> Outcome:
         """Compiles, validates and measures one config."""
         ...
@@ -71,6 +78,8 @@ class Executor(Protocol):
 
 class IsolatedExecutor:
     """One worker process that lives as long as it behaves. The device is used by it alone.
+
+    Other processes, without a device, compile what is expected while it measures: see ``CompileAhead``.
 
     A worker that dies, hangs or has broken its CUDA context is replaced. What happened is blamed on the config at hand
     only if its worker was fresh; else the config gets a second try on a fresh one, for an earlier config may have done
@@ -96,6 +105,7 @@ class IsolatedExecutor:
             **(environment or {}),
         }
         self._worker: WorkerProcess | None = None
+        self._ahead = CompileAhead(environment=environment)
         self._phase = Phase.START
 
     def __enter__(self) -> Self:
@@ -113,8 +123,13 @@ class IsolatedExecutor:
         """See ``Executor.identify``."""
         return self._expect(self._ask_twice(Identify()), Identity)
 
+    def expect(self, refs: Sequence[ConfigRef], device: Device) -> None:
+        """See ``Executor.expect``."""
+        self._ahead.expect(refs, device)
+
     def run(self, request: Run) -> Outcome:
         """See ``Executor.run``."""
+        self._ahead.reached(request.ref)
         for attempt in (1, 2):
             fresh = self._ready().served == 0
             try:
@@ -145,6 +160,7 @@ class IsolatedExecutor:
     def close(self) -> None:
         """See ``Executor.close``."""
         worker, self._worker = self._worker, None
+        self._ahead.close()
         if worker:
             worker.close()
         self._cache.cleanup()

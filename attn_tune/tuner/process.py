@@ -29,9 +29,16 @@ class WorkerLate(Exception):
 
 
 class WorkerProcess:
-    """One worker in a session (process group) of its own, with its output in a ring buffer."""
+    """One worker in a session (process group) of its own, with its output in a ring buffer.
 
-    def __init__(self, environment: Mapping[str, str] | None = None):
+    It runs ``module``, and ends with the thread that started it.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str] | None = None,
+        module: str = "attn_tune.tuner.worker",
+    ):
         ours, theirs = socket.socketpair()
         env = dict(os.environ)
         # Kernels and their entry points must be found as they are here.
@@ -42,7 +49,7 @@ class WorkerProcess:
         env.update(environment or {})
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "attn_tune.tuner.worker", str(theirs.fileno())],
+                [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from attn_tune.tuner.plan import KernelPlan, PartPlan
 from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Outcome, Run
 from attn_tune.tuner.strategies import Strategy
 
-# How many right and battery-proof configs of a kernel go to the finals besides the heuristic's.
+# How many proven configs (right on the case and on the battery) of a kernel go to the finals besides the heuristic's.
 FINALISTS = 2
 
 
@@ -50,7 +50,10 @@ class Tally:
 class KernelSearch:
     """Searches one kernel on one case. After ``trials`` is exhausted, ``finalists`` are known.
 
-    ``run`` executes a request; ``leave`` is asked before each config whether to stop.
+    ``run`` executes a request; ``leave`` is asked before each config whether to stop; ``expect`` is told at the start
+    which configs will come, for who can prepare for them. The battery costs several
+    compiles, so only the heuristic and a config faster than every one before it must pass it: ``proven`` are those.
+    The fastest of ``whole`` is therefore always a proven one.
     """
 
     case: Case
@@ -60,7 +63,9 @@ class KernelSearch:
     leave: Callable[[], bool]
     policy: MeasurePolicy
     strategy: Strategy
+    expect: Callable[[Sequence[ConfigRef]], object] = lambda refs: None
     whole: Tally = field(default_factory=Tally)
+    proven: Tally = field(default_factory=Tally)
     tried_whole: set[str] = field(default_factory=set)
     errors: dict[str, tuple[OutputError, ...]] = field(default_factory=dict)
 
@@ -76,13 +81,14 @@ class KernelSearch:
           Leave: ``leave()`` is true.
         """
         parts = {part.part: Tally() for part in self.plan.parts}
-        for trial in self.plan.known:
+        for trial in sorted(self.plan.known, key=lambda trial: trial.started_us):
             assert trial.measurement is not None
             if trial.part == WHOLE:
                 self.tried_whole.add(trial.config_digest)
                 self._keep(trial)
             elif trial.part in parts:
                 parts[trial.part].add(trial.config, trial.measurement.median_ns)
+        self.expect(self._coming())
         if self.plan.finals:
             yield from self._try_whole(self.plan.heuristic)
         for part in self.plan.parts:
@@ -94,11 +100,21 @@ class KernelSearch:
             yield from self._try_whole(self._compose(parts))
 
     def finalists(self) -> list[Mapping[str, Any]]:
-        """The heuristic's config, if it is right, and the fastest right ones."""
+        """The heuristic's config, if it is right, and the fastest proven ones."""
         first = config_digest(self.plan.heuristic)
-        chosen = [self.plan.heuristic] if first in self.whole.times else []
-        rest = [c for c in self.whole.best(FINALISTS + 1) if config_digest(c) != first]
+        chosen = [self.plan.heuristic] if first in self.proven.times else []
+        rest = [c for c in self.proven.best(FINALISTS + 1) if config_digest(c) != first]
         return chosen + rest[:FINALISTS]
+
+    def _coming(self) -> list[ConfigRef]:
+        """What is known to be tried, if the strategy tries it all, in the order given."""
+        coming = [(part.part, c) for part in self.plan.parts for c in part.candidates]
+        if self.plan.finals:
+            coming.insert(0, (WHOLE, self.plan.heuristic))
+        refs = {(part, config_digest(c)): self._ref(part, c) for part, c in coming}
+        return [
+            ref for (part, digest), ref in refs.items() if part or digest not in self.tried_whole
+        ]
 
     def _search_whole(self, part: PartPlan) -> Iterator[Trial]:
         search = self.strategy(part.candidates)
@@ -121,21 +137,28 @@ class KernelSearch:
             candidate = _send(search, seen)
 
     def _try_whole(self, config: Mapping[str, Any]) -> Iterator[Trial]:
-        """A whole config that was not tried before. It must pass the battery too if it could become the winner."""
+        """A whole config that was not tried before. It must pass the battery too if it is the fastest so far."""
         digest = config_digest(config)
         if digest in self.tried_whole:
             return
         self.tried_whole.add(digest)
         is_heuristic = digest == config_digest(self.plan.heuristic)
-        below = math.inf if is_heuristic else self.whole.time_of_place(FINALISTS + 1)
-        trial = self._attempt(WHOLE, config, self.whole.time_of_place(1), battery_below=below)
+        best_ns = self.whole.time_of_place(1)
+        below = math.inf if is_heuristic else best_ns
+        trial = self._attempt(WHOLE, config, best_ns, battery_below=below)
         self._keep(trial)
         yield trial
 
     def _keep(self, trial: Trial) -> None:
-        if trial.measurement is not None:
-            self.whole.add(trial.config, trial.measurement.median_ns)
-            self.errors[trial.config_digest] = trial.errors
+        """Notes a right whole config. Trials that are kept in order of time tell who had to pass the battery."""
+        if trial.measurement is None:
+            return
+        median_ns = trial.measurement.median_ns
+        is_new_best = median_ns < self.whole.time_of_place(1)
+        if trial.is_heuristic or is_new_best or trial.config_digest in self.proven.times:
+            self.proven.add(trial.config, median_ns)
+        self.whole.add(trial.config, median_ns)
+        self.errors[trial.config_digest] = trial.errors
 
     def _compose(self, parts: Mapping[str, Tally]) -> Mapping[str, Any]:
         return {**self.plan.heuristic, **{name: t.best(1)[0] for name, t in parts.items()}}
@@ -148,13 +171,7 @@ class KernelSearch:
         started_us = time.time_ns() // 1000
         outcome = self.run(
             Run(
-                ref=ConfigRef(
-                    kernel=self.kernel_id,
-                    signature=self.case.signature,
-                    direction=self.case.direction,
-                    config=self._whole_config(part, config),
-                    part=part,
-                ),
+                ref=self._ref(part, config),
                 device=self.device,
                 policy=self.policy,
                 best_ns=None if math.isinf(best_ns) else best_ns,
@@ -163,8 +180,15 @@ class KernelSearch:
         )
         return self.trial(part, config, outcome, Stage.SEARCH, started_us)
 
-    def _whole_config(self, part: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        return config if part == WHOLE else {**self.plan.heuristic, part: config}
+    def _ref(self, part: str, config: Mapping[str, Any]) -> ConfigRef:
+        """A whole config, or one of a part with the heuristic's for the others."""
+        return ConfigRef(
+            kernel=self.kernel_id,
+            signature=self.case.signature,
+            direction=self.case.direction,
+            config=config if part == WHOLE else {**self.plan.heuristic, part: config},
+            part=part,
+        )
 
     def trial(
         self,

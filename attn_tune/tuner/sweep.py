@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from attn_tune.schema.config import config_digest
 from attn_tune.schema.trial import WHOLE, Stage
@@ -72,6 +72,8 @@ class _Sweep:
                 yield from self._case(case)
         except (Leave, Interrupted):
             reason = "stopped" if self.stop.is_set() else "budget"
+        finally:
+            self._expect(())
         yield self._progress(ProgressKind.SWEEP_FINISHED, reason=reason)
 
     def _case(self, case_plan: CasePlan) -> Iterator[Event]:
@@ -104,12 +106,14 @@ class _Sweep:
                 leave=self._leave,
                 policy=self.policy,
                 strategy=self.strategy,
+                expect=self._expect,
             )
             searches.append(search)
             yield self._progress(ProgressKind.KERNEL_STARTED, case=case, kernel=search.kernel_id)
             for trial in search.trials():
                 self.done += 1
                 yield trial
+        self._expect(())
         yield from self._finals(case_plan, searches)
 
     def _finals(self, case_plan: CasePlan, searches: list[KernelSearch]) -> Iterator[Event]:
@@ -142,6 +146,9 @@ class _Sweep:
         for (search, config), outcome in zip(entries, outcomes, strict=True):
             proven = dataclasses.replace(outcome, errors=search.errors[config_digest(config)])
             yield search.trial(WHOLE, config, proven, Stage.FINAL, started_us)
+
+    def _expect(self, refs: Sequence[ConfigRef]) -> None:
+        self.executor.expect(refs, self.plan.device)
 
     def _leave(self) -> bool:
         spent = time.monotonic() - self.started

@@ -1,29 +1,19 @@
-"""The worker process: ``python -m attn_tune.tuner.worker FD``. Answers requests on a socket until it closes.
+"""The worker process: ``python -m attn_tune.tuner.worker FD PARENT``. Answers requests on a socket until it closes.
 
 It may be killed at any instant, by its parent or by a kernel; it holds nothing that is not also in the parent.
 """
 
 import contextlib
-import ctypes
-import faulthandler
-import os
-import signal
 import sys
-from multiprocessing.connection import Connection
 
+from attn_tune.tuner.child import attach
 from attn_tune.tuner.faults import short
 from attn_tune.tuner.protocol import Ready, Refusal, Reply, Request
 
-_PR_SET_PDEATHSIG = 1
 
-
-def main(fd: int) -> None:
-    """Serves the socket ``fd``."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
-    _die_with_parent()
-    connection = Connection(fd)
+def main(fd: int, parent: int) -> None:
+    """Serves the socket ``fd`` of the process ``parent``."""
+    connection = attach(fd, parent)
 
     import jax
 
@@ -48,15 +38,5 @@ def _answer(session, request: Request) -> Reply:
         return Refusal(reason=f"{type(error).__name__}: {short(str(error))}")
 
 
-def _die_with_parent() -> None:
-    """A hung worker must not outlive its parent and hold the device (Linux; elsewhere the closed socket ends it)."""
-    if sys.platform != "linux":
-        return
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent or parent == 1:
-        os._exit(1)
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))

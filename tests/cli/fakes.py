@@ -35,6 +35,9 @@ class FakeExecutor:
     def identify(self) -> Identity:
         return Identity(device=DEVICE, environment=ENVIRONMENT)
 
+    def expect(self, refs, device) -> None:
+        return None
+
     def run(self, request: Run) -> Outcome:
         self.ran.append(config_digest(request.ref.config))
         self.after(len(self.ran))

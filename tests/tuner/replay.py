@@ -1,6 +1,6 @@
 """An executor that answers from a table instead of a device, and kernels made of nothing but their declarations."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from attn_tune.kernels.spec import KernelSpec, Search
@@ -67,23 +67,35 @@ def kernel(name: str, searches: Mapping[str, Search], **changes) -> KernelSpec:
 
 @dataclass
 class ReplayExecutor:
-    """``times`` gives nanoseconds by (kernel name, part, size or sizes); what is absent is ``incorrect``."""
+    """``times`` gives nanoseconds by (kernel name, part, size or sizes); what is absent is ``incorrect``.
+
+    So is a size of ``wrong_on_battery`` that has to pass it; ``passed_battery`` are those that did.
+    """
 
     times: Mapping[tuple, int]
+    wrong_on_battery: Collection[int] = ()
+    passed_battery: list = field(default_factory=list)
     broken_finals: bool = False
     runs: list[Run] = field(default_factory=list)
     races: list[Finals] = field(default_factory=list)
+    expected: list = field(default_factory=list)
     interrupt: object = None
+
+    def expect(self, refs, device) -> None:
+        self.expected.append(tuple(refs))
 
     def run(self, request: Run) -> Outcome:
         self.runs.append(request)
         ref = request.ref
         config = ref.config[ref.part] if ref.part else ref.config
         ns = self.times.get((ref.kernel.partition("/")[2], ref.part, _sizes(config)))
-        if ns is None:
+        battery = ns is not None and not ref.part and ns < request.battery_below_ns
+        if ns is None or (battery and _sizes(config) in self.wrong_on_battery):
             bad = (OutputError(output="out", error=2.0, allowed=1.0),)
             return Outcome(status=Status.INCORRECT, reason="out is wrong", errors=bad)
-        return self._ok(ns, battery=ns < request.battery_below_ns)
+        if battery:
+            self.passed_battery.append(_sizes(config))
+        return self._ok(ns, battery=battery)
 
     def finals(self, request: Finals) -> FinalsOutcome:
         self.races.append(request)

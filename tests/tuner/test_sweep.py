@@ -36,7 +36,7 @@ def kinds_of(events) -> list[ProgressKind]:
     return [event.kind for event in events if isinstance(event, Progress)]
 
 
-FAST = {("fast", "", 4): 100, ("fast", "", 8): 50, ("fast", "", 16): 70}
+FAST = {("fast", "", 4): 100, ("fast", "", 8): 70, ("fast", "", 16): 50}
 
 
 def test_events_come_in_order(plan_for):
@@ -56,8 +56,8 @@ def test_events_come_in_order(plan_for):
         (8, Stage.SEARCH),
         (16, Stage.SEARCH),
         (4, Stage.FINAL),
-        (8, Stage.FINAL),
         (16, Stage.FINAL),
+        (8, Stage.FINAL),
     ]
     last = events[-1]
     assert (last.done, last.total, last.reason) == (3, 3, "finished")
@@ -113,6 +113,25 @@ def test_parts_are_searched_at_the_heuristic_and_composed(plan_for):
     ]
 
 
+def test_what_comes_is_said_in_the_order_it_comes(plan_for):
+    times = {("k", "", (4, 4)): 80} | {("k", part, n): 50 - n for part in "ab" for n in (4, 8, 16)}
+    executor = ReplayExecutor(times)
+    list(sweep(plan_for(two_launches("k", [8], [16])), executor))
+    coming, *later = executor.expected
+    assert list(coming) == [run.ref for run in executor.runs][: len(coming)]
+    # What the best parts make together is not known before.
+    assert len(coming) == len(executor.runs) - 1
+    assert set(later) == {()}
+
+
+def test_nothing_is_expected_of_a_sweep_that_was_left(plan_for):
+    executor, stop = ReplayExecutor(FAST), threading.Event()
+    for event in sweep(plan_for(one_launch("fast", [8, 16])), executor, stop=stop):
+        if isinstance(event, Trial):
+            stop.set()
+    assert [len(refs) for refs in executor.expected] == [3, 0]
+
+
 def test_the_battery_is_for_those_who_may_win(plan_for):
     sizes = list(range(5, 25))
     times = {("k", "", s): 1000 - s for s in [4, *sizes]}  # Each is faster than all before.
@@ -123,8 +142,49 @@ def test_the_battery_is_for_those_who_may_win(plan_for):
     list(sweep(plan_for(one_launch("k", sizes)), slower))
     assert math.isinf(slower.runs[0].battery_below_ns)
     tested = [r for r in slower.runs if r.battery_below_ns > 1000 + r.ref.config["size"]]
-    assert len(tested) == 3  # The heuristic and two finalists.
+    assert len(tested) == 1  # The heuristic alone: nothing beats it.
     assert slower.runs[-1].best_ns == 1004
+    assert finalists_of(slower) == [4]
+
+
+# By size: 5 and 7 are new bests, 6 and 8 are faster than the heuristic but never the fastest so far.
+RACE = {("k", "", s): ns for s, ns in [(4, 100), (5, 80), (6, 85), (7, 60), (8, 61), (9, 300)]}
+
+
+def test_only_who_passed_the_battery_goes_to_the_finals(plan_for):
+    executor = ReplayExecutor(RACE)
+    list(sweep(plan_for(one_launch("k", [5, 6, 7, 8, 9])), executor))
+    assert executor.passed_battery == [4, 5, 7]
+    assert finalists_of(executor) == [4, 7, 5]
+
+
+def test_a_config_that_fails_the_battery_beats_nobody(plan_for):
+    executor = ReplayExecutor(RACE, wrong_on_battery={7})
+    list(sweep(plan_for(one_launch("k", [5, 6, 7, 8, 9])), executor))
+    assert executor.passed_battery == [4, 5, 8]
+    assert finalists_of(executor) == [4, 8, 5]
+
+
+@pytest.mark.parametrize("stopped_after", [1, 2, 3, 4, 5])
+def test_a_resumed_sweep_knows_who_passed_the_battery(plan_for, stopped_after):
+    spec, trials = one_launch("k", [5, 6, 7, 8, 9]), []
+    for event in sweep(plan_for(spec), ReplayExecutor(RACE)):
+        trials += [event] if isinstance(event, Trial) else []
+        if len(trials) == stopped_after:
+            break
+    plan = plan_for(
+        spec,
+        measured=lambda *_: {(t.part, t.config_digest): t.status for t in trials},
+        history=lambda *_: trials[::-1],  # A database may give them in any order.
+    )
+    again = ReplayExecutor(RACE)
+    list(sweep(plan, again))
+    assert finalists_of(again) == [4, 7, 5]
+    assert again.passed_battery == [s for s in (4, 5, 7) if s - 3 > stopped_after]
+
+
+def finalists_of(executor: ReplayExecutor) -> list[int]:
+    return [ref.config["size"] for ref in executor.races[-1].refs]
 
 
 def test_a_wrong_heuristic_does_not_stop_the_search(plan_for):
@@ -165,7 +225,7 @@ def test_stop_ends_the_sweep_and_a_plan_with_its_trials_goes_on(plan_for):
     again = ReplayExecutor(FAST)
     rest = trials_of(sweep(plan, again))
     assert [r.ref.config["size"] for r in again.runs] == [16]
-    assert [t.config["size"] for t in rest if t.stage is Stage.FINAL] == [4, 8, 16]
+    assert [t.config["size"] for t in rest if t.stage is Stage.FINAL] == [4, 16, 8]
 
     everything = trials + rest
     done = plan_for(
