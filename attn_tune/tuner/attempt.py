@@ -1,6 +1,7 @@
 """One config on its way through a worker: compiled, proven right, timed, and proven right on the hard shapes."""
 
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,8 @@ class Attempt:
     def __init__(self, request: Run, prepared: PreparedCases, enter: Callable[[Phase], object]):
         self.request = request
         self.phase = Phase.PREPARE
+        self._spent_ms: dict[str, float] = {}
+        self._lap_name, self._lap_start = str(self.phase), time.perf_counter()
         self._prepared = prepared
         self._announce = enter
         spec = get_kernel(request.ref.kernel)
@@ -37,13 +40,21 @@ class Attempt:
         Raises:
           PrepareError: inputs or a reference cannot be made; no config is to blame.
         """
+        outcome = self._proven(timer, flush)
+        self._lap("")
+        return dataclasses.replace(outcome, phases_ms=self._spent_ms)
+
+    def _proven(self, timer: Callable[[], Timer], flush: Callable[[], Flush | None]) -> Outcome:
         try:
             outcome = self._on_case(timer, flush)
         except PrepareError:
             raise
         except Exception as error:  # Whatever a kernel raises is its result.
             return outcome_of(error, self.phase)
-        return self._on_battery(outcome) if self._owes_battery(outcome) else outcome
+        if not self._owes_battery(outcome):
+            return outcome
+        self._lap("battery")
+        return self._on_battery(outcome)
 
     def _on_case(self, timer: Callable[[], Timer], flush: Callable[[], Flush | None]) -> Outcome:
         request, ref = self.request, self.request.ref
@@ -117,8 +128,17 @@ class Attempt:
             and not self._search.infeasible(problem, device, config)
         ]
 
+    def _lap(self, name: str) -> None:
+        """What was going on ends, and ``name`` begins."""
+        now = time.perf_counter()
+        spent = (now - self._lap_start) * 1e3
+        self._spent_ms[self._lap_name] = self._spent_ms.get(self._lap_name, 0.0) + spent
+        self._lap_name, self._lap_start = name, now
+
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
+        if self._lap_name != "battery":  # Its phases are told as one.
+            self._lap(str(phase))
         self._announce(phase)
 
 

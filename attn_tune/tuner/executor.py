@@ -143,6 +143,7 @@ class IsolatedExecutor:
                 if self._phase is Phase.PREPARE and (fresh or attempt == 2):
                     raise CaseError(outcome.reason) from None
             else:
+                _log_phases(request, outcome)
                 if not outcome.sticky:
                     return outcome
                 self._discard()
@@ -238,3 +239,11 @@ class IsolatedExecutor:
             raise CaseError(reply.reason)
         assert isinstance(reply, kind), reply
         return reply
+
+
+def _log_phases(request: Run, outcome: Outcome) -> None:
+    phases = ", ".join(f"{name} {ms:.0f}" for name, ms in outcome.phases_ms.items())
+    ref = request.ref
+    logger.debug(
+        "%s %s %s: %s; ms: %s", ref.kernel, ref.direction, ref.config, outcome.status, phases
+    )

@@ -124,7 +124,7 @@ class Outcome:
     """Answer to ``Run``, and one entry of the answer to ``Finals``.
 
     ``sticky`` says that the process can no longer be trusted (a CUDA error that stays). ``battery`` says that the op's
-    battery was run and passed.
+    battery was run and passed. ``phases_ms`` is the wall time of each phase, and of the battery as a whole.
     """
 
     status: Status
@@ -135,6 +135,7 @@ class Outcome:
     compile_ms: float | None = None
     battery: bool = False
     sticky: bool = False
+    phases_ms: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -48,6 +48,7 @@ def test_a_right_kernel_passes_and_is_timed(session, phases, point, device, dire
     assert all(e.ratio <= 1 for e in outcome.errors)
     assert len(outcome.measurement.samples_ns) == 3
     assert outcome.resources.code_digest.startswith("b2:")
+    assert set(outcome.phases_ms) == {"prepare", "compile", "validate", "measure"}
     assert phases == [
         Phase.PREPARE,
         Phase.PREPARE,
@@ -66,6 +67,7 @@ def test_proving_alone_measures_nothing(session, point, device, problem, monkeyp
     assert outcome.status is Status.OK
     assert outcome.measurement is None
     assert outcome.battery
+    assert outcome.phases_ms["battery"] > 0
 
 
 def test_finals_share_their_rounds(session, point, device):
