@@ -15,6 +15,8 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && echo $$p && break; done)
 GPU := $(shell nvidia-smi -L 2>/dev/null | head -n 1)
 TPU := $(firstword $(wildcard /dev/accel0 /dev/vfio/0))
+# Lowering Triton kernels needs jaxlib's CUDA plugin, a few megabytes, but none of the CUDA libraries that it names.
+PLUGIN := $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m))
 EXTRA := $(if $(GPU),cuda,$(if $(TPU),tpu))
 
 .DEFAULT_GOAL := help
@@ -34,6 +36,8 @@ $(VENV)/.installed-$(EXTRA): pyproject.toml | $(BIN)/python
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(if $(PLUGIN),$(BIN)/python -m pip install --quiet --no-deps \
+		jax-cuda13-plugin==$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("jaxlib"))'))
 	@touch $@
 
 sweep: $(VENV)/.installed-$(EXTRA)

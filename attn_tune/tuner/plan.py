@@ -234,7 +234,8 @@ def make_plan(
       history: the same trials themselves. With it an interrupted case goes on where it stopped; without it the
         right configs of an unfinished part are measured again, because the best one is chosen by time, and a case
         with nothing left but its finals counts as finished.
-      max_candidates: a random subset of each part's configs, the heuristic's always in it; the same one every time.
+      max_candidates: at most so many configs of each part, the heuristic's among them: half of them nearest to it, half
+        random, the same ones every time.
 
     Raises:
       NoDataError: no point, or no kernel for any point.

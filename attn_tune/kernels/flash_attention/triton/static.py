@@ -45,7 +45,6 @@ class Static:
       dot_scale: multiplies q.k into that unit.
       late_scale: what is left to multiply after the maximum was taken. The plain path scales inside
         ``exp2(x * late_scale - m)``, one fused multiply-add an element; every other path has 1.
-      exact_tanh: the soft cap is to be right to float32 near zero too, not only to 16 bits.
       keep_threshold: dropout keeps a weight whose 32 random bits reach it; None without dropout.
       bias_strides, mask_strides: elements per step in b, n, t, s; 0 where the array broadcasts.
     """
@@ -78,7 +77,6 @@ class Static:
     dot_scale: float
     late_scale: float
     soft_cap: float | None
-    exact_tanh: bool
     logits_dtype: str
     precision: str
     keep_threshold: int | None
@@ -129,7 +127,6 @@ def static_of(problem: Problem, tile: ForwardConfig | DqConfig | DkvConfig | Dbi
         dot_scale=1.0 if plain else problem.scale * unit,
         late_scale=problem.scale * unit if plain else 1.0,
         soft_cap=problem.soft_cap,
-        exact_tanh=problem.dtype == "float32",
         logits_dtype=problem.logits_dtype,
         precision=_INPUT_PRECISION[problem.precision],
         keep_threshold=_keep_threshold(problem.dropout_rate) if keep else None,
