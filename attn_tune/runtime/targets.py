@@ -61,7 +61,7 @@ FIGURES = {
     "nvidia-h100-sxm5": Figures(132, 50, 1980, 3350, 700),
     "nvidia-h100-pcie": Figures(114, 50, 1755, 2039, 350),
     "nvidia-h100-nvl": Figures(132, 50, 1785, 3938, 400),
-    "nvidia-h200": Figures(132, 50, 1980, 4800, 700),
+    "nvidia-h200": Figures(132, 60, 1980, 4814, 700),  # as the driver reports them
     "nvidia-h200-nvl": Figures(132, 50, 1785, 4800, 600),
     "nvidia-h20": Figures(78, 60, 1980, 4000, 500),
     "nvidia-gh200-96gb": Figures(132, 50, 1980, 4000, 900),

@@ -1,0 +1,39 @@
+"""Every pack in the wheel is sound, and every row of it answers on the device it was measured on."""
+
+from pathlib import Path
+
+import pytest
+
+import attn_tune
+from attn_tune.kernels.dispatch import lookup
+from attn_tune.kernels.registry import get_kernel, get_op
+from attn_tune.runtime.packs import read_pack
+from attn_tune.schema import Grade
+
+FOLDER = Path(attn_tune.__file__).parent / "packs"
+PACKS = sorted(p for p in FOLDER.iterdir() if p.suffix == ".atpack" or p.is_dir())
+
+
+@pytest.mark.parametrize("path", PACKS, ids=lambda p: p.name)
+def test_every_row_answers_where_it_was_measured(path):
+    pack = read_pack(path)
+    answered = 0
+    for row in pack.rows:
+        device = pack.devices[row.device]
+        spec = get_kernel(f"{row.op}/{row.kernel}")
+        op = get_op(row.op)
+        problem = op.from_signature(op.parse_signature(row.signature))
+        if spec.unsupported(problem, row.direction, device):
+            assert spec.backend == "cudnn", "only a library that is not installed may be in the way"
+            continue
+        answer = lookup(row.op, row.signature, row.direction, device=device, kernel=row.kernel)
+        assert answer.config == dict(row.config)
+        assert answer.source == f"{pack.name} {pack.version}"
+        # A row whose kernel has changed since is not proof any more: sweep it again before shipping.
+        assert answer.grade in (Grade.VERIFIED, Grade.PORTABLE)
+        answered += 1
+    assert answered > 0
+
+
+def test_there_is_a_pack():
+    assert PACKS
