@@ -212,6 +212,10 @@ def test_a_config_that_kills_its_helper_costs_nothing_else(compile_ahead, helper
 
 
 def test_helpers_that_cannot_start_are_given_up_with_one_warning(compile_ahead, caplog, tmp_path):
+    # In front of the real package, installed or not.
+    broken = tmp_path / "attn_tune" / "__init__.py"
+    broken.parent.mkdir()
+    broken.write_text("raise ModuleNotFoundError(\"No module named 'attn_tune'\")\n")
     one = compile_ahead(cores=4, environment={"PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"})
     one.expect([ref_of("fwd", num_stages=n) for n in range(1, 21)], H200)
     until(lambda: one._closed.is_set())
