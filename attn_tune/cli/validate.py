@@ -1,5 +1,6 @@
 """``attn-tune validate``."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,9 +11,10 @@ from attn_tune.cli.exit_codes import FAILED
 from attn_tune.schema import Status, UsageError, config_to_dict
 
 if TYPE_CHECKING:
-    from attn_tune.kernels.spec import KernelSpec, Op
-    from attn_tune.schema import Device, Signature
+    from attn_tune.kernels.spec import KernelSpec, Op, Problem
+    from attn_tune.schema import Device
     from attn_tune.tuner.executor import Executor
+    from attn_tune.tuner.protocol import ConfigRef
 
 
 def validate(
@@ -55,14 +57,17 @@ def validate(
     rows = []
     with IsolatedExecutor() as executor:
         device = executor.identify().device
-        for spec in specs:
-            for label, signature in problems[spec.op].items():
-                for way in ways:
-                    sink.note(f"{spec.id} {way} {label}")
-                    rows.append(
-                        {"kernel": spec.id, "direction": way, "problem": label}
-                        | _check(executor, device, spec, way, signature, given)
-                    )
+        checks = [
+            _Check(spec=spec, direction=way, label=label, problem=problem)
+            for spec in specs
+            for label, problem in problems[spec.op].items()
+            for way in ways
+        ]
+        refs = [check.ref(device, given) for check in checks]
+        executor.expect([ref for ref in refs if not isinstance(ref, str)], device)
+        for check, ref in zip(checks, refs, strict=True):
+            sink.note(f"{check.spec.id} {check.direction} {check.label}")
+            rows.append(check.row(ref, executor, device))
     if not rows:
         raise UsageError("no problem to validate; loosen --feature, or choose shapes with --grid")
     frame = pd.DataFrame(rows)
@@ -82,17 +87,17 @@ def _problems(
     grid: list[str] | None,
     lengths: list[str] | None,
     point: list[str] | None,
-) -> "dict[str, Signature]":
+) -> "dict[str, Problem]":
     from attn_tune.kernels.registry import get_op
 
+    op = get_op(op_name)
     if grid:
         return {
-            choose.brief(p.name): p.signature
+            choose.brief(p.name): op.from_signature(p.signature)
             for p in choose.points(grid, lengths, point, [op_name])
         }
-    op = get_op(op_name)
     return {
-        name: op.to_signature(problem)
+        name: problem
         for name, problem in _features(op).items()
         if not feature or any(word in name for word in choose.words(feature))
     }
@@ -128,37 +133,47 @@ def _config(
     return config_to_dict(config_from_dict(specs[0].searches[ways[0]].config, data))
 
 
-def _check(
-    executor: "Executor",
-    device: "Device",
-    spec: "KernelSpec",
-    direction: str,
-    signature: "Signature",
-    given: Mapping[str, Any] | None,
-) -> dict[str, object]:
-    from attn_tune.kernels.registry import get_op
-    from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Run
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Check:
+    """One kernel and direction on one problem."""
 
-    problem = get_op(spec.op).from_signature(signature)
-    refused: dict[str, object] = {
-        "status": str(Status.UNSUPPORTED),
-        "output": None,
-        "worst_error": None,
-    }
-    search = spec.searches.get(direction)
-    if search is None:
-        return refused | {"reason": f"does not implement {direction}"}
-    if reason := spec.unsupported(problem, direction, device):
-        return refused | {"reason": reason}
-    config = given or config_to_dict(search.heuristic(problem, device))
-    ref = ConfigRef(kernel=spec.id, signature=signature, direction=direction, config=config)
-    # One sample: what counts here is the comparison before it.
-    once = MeasurePolicy(warmup=0, samples=1, min_samples=1, flush_l2=False)
-    outcome = executor.run(Run(ref=ref, device=device, seeds=(0,), policy=once))
-    worst = max(outcome.errors, key=lambda e: e.ratio, default=None)
-    return {
-        "status": str(outcome.status),
-        "output": worst.output if worst else None,
-        "worst_error": worst.ratio if worst else None,
-        "reason": outcome.reason.strip().split("\n")[0],
-    }
+    spec: "KernelSpec"
+    direction: str
+    label: str
+    problem: "Problem"
+
+    def ref(self, device: "Device", given: Mapping[str, Any] | None) -> "ConfigRef | str":
+        """What is to be run; or the reason why it cannot be."""
+        from attn_tune.kernels.registry import get_op
+        from attn_tune.tuner.protocol import ConfigRef
+
+        search = self.spec.searches.get(self.direction)
+        if search is None:
+            return f"does not implement {self.direction}"
+        if reason := self.spec.unsupported(self.problem, self.direction, device):
+            return reason
+        return ConfigRef(
+            kernel=self.spec.id,
+            signature=get_op(self.spec.op).to_signature(self.problem),
+            direction=self.direction,
+            config=given or config_to_dict(search.heuristic(self.problem, device)),
+            # The problem itself: a signature knows neither its scale nor its cap.
+            problem=self.problem,
+        )
+
+    def row(self, ref: "ConfigRef | str", executor: "Executor", device: "Device") -> dict[str, Any]:
+        """How it went, for the table."""
+        from attn_tune.tuner.protocol import Run
+
+        who = {"kernel": self.spec.id, "direction": self.direction, "problem": self.label}
+        if isinstance(ref, str):
+            refused = {"status": str(Status.UNSUPPORTED), "output": None, "worst_error": None}
+            return who | refused | {"reason": ref}
+        outcome = executor.run(Run(ref=ref, device=device, measure=False, seeds=(0,)))
+        worst = max(outcome.errors, key=lambda e: e.ratio, default=None)
+        return who | {
+            "status": str(outcome.status),
+            "output": worst.output if worst else None,
+            "worst_error": worst.ratio if worst else None,
+            "reason": outcome.reason.strip().split("\n")[0],
+        }

@@ -43,9 +43,9 @@ class Op:
       flops: ``(problem, direction) -> int``, floating-point operations of the plain algorithm.
       bytes_moved: ``(problem, direction) -> int``, the fewest bytes to and from device memory.
       inputs: path of ``(problem, direction, seed) -> inputs``; a pytree of arrays for one call. For ``bwd`` it holds
-        the residuals and the cotangents too.
+        the residuals and the cotangents too. Called under ``jit``, with a traced int32 seed.
       reference: path of ``(problem, direction, inputs) -> {output: array}`` in high precision, sharing no code with
-        any kernel.
+        any kernel. Called under ``jit``, as the baseline is.
       baseline: path of the same in the working dtype, done plainly: what the dtype itself can do.
       battery: path of ``(problem) -> tuple[problem, ...]``, small hard variants of a problem (odd lengths, other
         seeds' shapes, fully masked rows) on which a winner must also be right.

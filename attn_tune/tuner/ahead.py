@@ -1,36 +1,51 @@
 """Compiling ahead: while the worker measures, the processor's other cores compile the configs that come next."""
 
-import collections
 import importlib.util
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from attn_tune.kernels.registry import get_kernel
-from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
-from attn_tune.tuner.process import WorkerDied, WorkerLate, WorkerProcess
-from attn_tune.tuner.protocol import ConfigRef
+from attn_tune.tuner.helpers import HelperGroup, HelperLost
+from attn_tune.tuner.protocol import ConfigRef, Lowered, Outcome
 
 logger = logging.getLogger(__name__)
 
-_MOST_PROCESSES = 16
-# The worker and the sweep keep a core each.
-_CORES_KEPT = 2
+_MOST_PROCESSES = 64
+# The worker and the sweep keep a core between them: both mostly wait, and helpers are nicer than they are.
+_CORES_KEPT = 1
 # How many configs, per process, may be ready before the worker asks for them.
-_DEPTH = 4
+_DEPTH = 6
 _CONFIG_S = 180.0
+_POLL_S = 0.1
 _MOST_LOST = 8
 # Lowering needs no device, and must not take memory on one.
-_ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "CUDA_VISIBLE_DEVICES": "",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+}
 
-type _Key = tuple[str, str, str, str, str]
+type _Key = tuple[Any, ...]
+# None: the helper could not say, so the worker must find out.
+type Answer = Lowered | Outcome | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    ref: ConfigRef
+    what: Answer
 
 
 def helper_count(device: Device, cores: int) -> int:
     """How many processes are worth starting: none without spare cores, a CUDA device and Triton."""
-    if device.compute_capability is None or cores <= _CORES_KEPT:
+    if device.compute_capability is None or cores <= _CORES_KEPT + 1:
         return 0
     if importlib.util.find_spec("triton") is None:
         return 0
@@ -45,9 +60,9 @@ def usable_cores() -> int:
 
 
 class CompileAhead:
-    """Keeps Triton's cache on disk ahead of the worker, for kernels written in Triton.
+    """Lowers what is expected, for kernels written in Triton, whose compiler takes a second a config.
 
-    It only saves time: whatever happens to a helper is nobody's result, and the worker compiles what it does not find.
+    It only saves time: whatever happens to a helper is nobody's result, and the worker compiles what it does not get.
     Each helper process is owned by a thread here, which kills one that hangs; after a few losses there is no more help.
     """
 
@@ -57,17 +72,22 @@ class CompileAhead:
         environment: Mapping[str, str] | None = None,
         cores: int | None = None,
         config_s: float = _CONFIG_S,
+        on_ready: Callable[[ConfigRef, Lowered], object] = lambda ref, lowered: None,
     ):
-        """``config_s`` is the time that one config may take. Nothing is started yet."""
+        """``config_s`` is the time that one config may take. ``on_ready`` is called on a helper's thread.
+
+        Nothing is started yet.
+        """
         self._environment = {**(environment or {}), **_ENVIRONMENT}
         self._cores = usable_cores() if cores is None else cores
         self._config_s = config_s
+        self._on_ready = on_ready
         self._changed = threading.Condition()
-        self._pending: collections.OrderedDict[_Key, tuple[ConfigRef, int]] = (
-            collections.OrderedDict()
-        )
-        self._ready: set[_Key] = set()
+        self._pending: OrderedDict[_Key, tuple[ConfigRef, int]] = OrderedDict()
+        self._busy: set[_Key] = set()
+        self._ready: OrderedDict[_Key, _Answered] = OrderedDict()
         self._threads: list[threading.Thread] = []
+        self._group: HelperGroup | None = None
         self._closed = threading.Event()
         self._lost = 0
         self.lowered = 0
@@ -77,31 +97,64 @@ class CompileAhead:
         """How many helpers there are."""
         return len(self._threads)
 
+    def warm_up(self, device: Device) -> None:
+        """Starts the helpers for ``device``, if it is worth any. Their imports take seconds."""
+        count = helper_count(device, self._cores)
+        if self._threads or not count or self._closed.is_set():
+            return
+        try:
+            self._group = HelperGroup(count, self._environment)
+        except OSError as error:
+            self._give_up(f"a helper process cannot be started: {error}")
+            return
+        for helper in self._group.helpers:
+            thread = threading.Thread(
+                target=self._help, args=(helper,), name="compile-ahead", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
     def expect(self, refs: Sequence[ConfigRef], device: Device) -> None:
         """Makes ``refs`` what comes next, in this order; what was expected before and not begun is dropped."""
-        count = helper_count(device, self._cores)
-        wanted = [ref for ref in refs if count and get_kernel(ref.kernel).backend == "triton"]
-        with self._changed:
-            self._pending.clear()
-            self._ready.clear()
-            if self._closed.is_set():
-                return
-            capability = device.compute_capability or 0
-            self._pending.update({_key(ref): (ref, capability) for ref in wanted})
-            for _ in range(self.helpers, min(count, len(wanted))):
-                thread = threading.Thread(target=self._help, name="compile-ahead", daemon=True)
-                self._threads.append(thread)
-                thread.start()
-            self._changed.notify_all()
-
-    def reached(self, ref: ConfigRef) -> None:
-        """The worker takes ``ref`` up: it is not worth compiling here any more."""
+        wanted = [ref for ref in refs if get_kernel(ref.kernel).backend == "triton"]
+        if wanted:
+            self.warm_up(device)
         if not self._threads:
             return
+        capability = device.compute_capability or 0
         with self._changed:
-            self._pending.pop(_key(ref), None)
-            self._ready.discard(_key(ref))
+            keys = {ref.key for ref in wanted}
+            for key in self._ready.keys() - keys:
+                del self._ready[key]
+            self._pending.clear()
+            if self._closed.is_set():
+                return
+            known = self._busy | self._ready.keys()
+            self._pending.update({r.key: (r, capability) for r in wanted if r.key not in known})
             self._changed.notify_all()
+
+    def take(self, ref: ConfigRef, interrupt: Callable[[], bool] = lambda: False) -> Answer:
+        """What came of ``ref``; waits for it when it was expected. It is forgotten here.
+
+        Raises:
+          InterruptedError: ``interrupt()`` turned true while waiting.
+        """
+        key = ref.key
+        with self._changed:
+            while key in self._pending or key in self._busy:
+                if self._closed.is_set():
+                    return None
+                if interrupt():
+                    raise InterruptedError
+                self._changed.wait(_POLL_S)
+            answered = self._ready.pop(key, None)
+            self._changed.notify_all()
+            return answered.what if answered else None
+
+    def ready(self) -> list[tuple[ConfigRef, Lowered]]:
+        """What was lowered and not taken yet, in the order it was done."""
+        with self._changed:
+            return [(a.ref, a.what) for a in self._ready.values() if isinstance(a.what, Lowered)]
 
     def close(self) -> None:
         """Kills the helpers. May be called more than once."""
@@ -109,32 +162,48 @@ class CompileAhead:
         with self._changed:
             self._pending.clear()
             self._changed.notify_all()
+        if self._group:
+            self._group.close()
         for thread in self._threads:
             thread.join()
 
-    def _help(self) -> None:
-        helper = None
+    def _help(self, helper: Any) -> None:
+        alone = None
         try:
             while (job := self._next()) is not None:
-                helper = helper or WorkerProcess(self._environment, "attn_tune.tuner.lowering")
                 try:
-                    helper.send(job)
-                    said = helper.receive(self._config_s, self._closed.is_set)
-                except (WorkerDied, WorkerLate) as error:
+                    answer = helper.ask(job, self._config_s, self._closed.is_set)
+                except HelperLost as error:
                     helper.kill()
-                    helper = None
+                    self._done(job[0], None)
                     self._lose(job[0], error)
+                    if alone:
+                        alone.close()
+                    if self._closed.is_set():
+                        return
+                    alone = HelperGroup(1, self._environment)
+                    helper = alone.helpers[0]
                     continue
-                self.lowered += 1
-                if said:
-                    logger.debug("%s %s: %s", job[0].kernel, job[0].config, said)
+                if isinstance(answer, str):
+                    logger.debug("%s %s: %s", job[0].kernel, job[0].config, answer)
+                self._done(job[0], None if isinstance(answer, str) else answer)
         except InterruptedError:
             return  # Closed meanwhile.
         except OSError as error:
             self._give_up(f"a helper process cannot be started: {error}")
         finally:
-            if helper:
-                helper.kill()
+            helper.kill()
+            if alone:
+                alone.close()
+
+    def _done(self, ref: ConfigRef, answer: Answer) -> None:
+        with self._changed:
+            self._busy.discard(ref.key)
+            self._ready[ref.key] = _Answered(ref, answer)
+            self.lowered += isinstance(answer, Lowered)
+            self._changed.notify_all()
+        if isinstance(answer, Lowered):
+            self._on_ready(ref, answer)
 
     def _next(self) -> tuple[ConfigRef, int] | None:
         """What to lower next, once there is room for it; None at the end."""
@@ -143,20 +212,19 @@ class CompileAhead:
             if self._closed.is_set():
                 return None
             key, job = self._pending.popitem(last=False)
-            self._ready.add(key)
+            self._busy.add(key)
             return job
 
     def _has_room(self) -> bool:
         return bool(self._pending) and len(self._ready) < _DEPTH * self.helpers
 
-    def _lose(self, ref: ConfigRef, error: WorkerDied | WorkerLate) -> None:
-        how = str(error) or f"no end within {self._config_s:g} s"
-        logger.debug("compiling %s %s ahead: %s", ref.kernel, ref.config, how)
+    def _lose(self, ref: ConfigRef, error: HelperLost) -> None:
+        logger.debug("compiling %s %s ahead: %s", ref.kernel, ref.config, error)
         with self._changed:
             self._lost += 1
             enough = self._lost >= _MOST_LOST
         if enough:
-            self._give_up(how)
+            self._give_up(str(error))
 
     def _give_up(self, reason: str) -> None:
         with self._changed:
@@ -168,7 +236,3 @@ class CompileAhead:
             logger.warning(
                 "configs are no longer compiled ahead, which only costs time: %s", reason
             )
-
-
-def _key(ref: ConfigRef) -> _Key:
-    return ref.kernel, ref.signature.text, ref.direction, ref.part, config_digest(ref.config)

@@ -11,12 +11,17 @@ _PR_SET_PDEATHSIG = 1
 
 
 def attach(fd: int, parent: int) -> Connection:
-    """The connection to the process ``parent`` over the socket ``fd``. Its stacks are dumped on SIGUSR1."""
+    """Settles this process, and returns its connection over the socket ``fd``."""
+    settle(parent)
+    return Connection(fd)
+
+
+def settle(parent: int) -> None:
+    """Ties this process to the process ``parent``. Its stacks are dumped on SIGUSR1."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     _die_with(parent)
-    return Connection(fd)
 
 
 def _die_with(parent: int) -> None:

@@ -1,21 +1,27 @@
 """Compiling one config, apart from running it: what comes out can be described, stored and sent.
 
-The description (``Artifact``) is plain data, so that a pool of compile processes can stand before the process that
-holds the device, and so that configs that lower to the same program can be told by their ``code_digest``.
+Tracing and lowering, where all the time goes, can be done by a process without a device (``lower_config``); the one
+that holds the device does the rest (``load_config``). The description (``Artifact``) is plain data, so that configs
+that lower to the same program can be told by their ``code_digest``.
 """
 
 import contextlib
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attn_tune.kernels.registry import get_kernel, get_op
-from attn_tune.kernels.spec import Outputs, Problem, Search, load
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.kernels.spec import Outputs, Search, load
 from attn_tune.schema.config import config_from_dict
 from attn_tune.schema.digest import digest_text
 from attn_tune.schema.trial import Resources
-from attn_tune.tuner.protocol import ConfigRef
+from attn_tune.tuner.protocol import ConfigRef, Lowered
+
+# Where the program was written is not what it does. Triton's configuration holds such places too, in binary.
+_PLACES = re.compile(r"^#loc.*\n| loc\((?:[^()]|\([^()]*\))*\)", re.MULTILINE)
+_OPAQUE = re.compile(r'backend_config = "[^"]*"')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +48,7 @@ class Executable:
     call: Callable[[Any], Outputs]
 
 
-def part_function(ref: ConfigRef, problem: Problem) -> Callable[[Any], Outputs]:
+def part_function(ref: ConfigRef) -> Callable[[Any], Outputs]:
     """``inputs -> outputs`` of the part alone.
 
     What the part does not make is dropped, so that under jit the other launches are dead code.
@@ -51,6 +57,7 @@ def part_function(ref: ConfigRef, problem: Problem) -> Callable[[Any], Outputs]:
     search = spec.searches[ref.direction]
     config = config_from_dict(search.config, ref.config)
     names = part_outputs(search, ref.part)
+    problem = ref.runs_on
 
     def function(inputs: Any) -> Outputs:
         outputs = load(search.call)(problem, config, inputs)
@@ -64,50 +71,98 @@ def part_outputs(search: Search, part: str) -> tuple[str, ...]:
     return tuple(search.outputs.get(part, ()))
 
 
-def compile_config(ref: ConfigRef, inputs: Any, problem: Problem | None = None) -> Executable:
-    """Traces, lowers and compiles a config for ``inputs`` (arrays, or their shapes).
-
-    Args:
-      problem: another problem to run the config on than the signature's.
-    """
+def compile_config(ref: ConfigRef, inputs: Any) -> Executable:
+    """Traces, lowers and compiles a config for ``inputs`` (arrays, or their shapes)."""
     import jax
 
-    if problem is None:
-        problem = get_op(ref.signature.op).from_signature(ref.signature)
-    function = jax.jit(part_function(ref, problem))
+    function = jax.jit(part_function(ref))
     start = time.perf_counter()
     with _recorder() as recorded:
         lowered = function.trace(inputs).lower()
-    lowered_at = time.perf_counter()
-    compiled = lowered.compile()
-    done = time.perf_counter()
-    artifact = Artifact(
-        ref=ref,
-        lower_ms=(lowered_at - start) * 1e3,
-        compile_ms=(done - lowered_at) * 1e3,
-        resources=resources_of(recorded, digest_text(lowered.as_text())),
-        temp_bytes=_temp_bytes(compiled),
-    )
+    lower_ms = (time.perf_counter() - start) * 1e3
+    resources = resources_of(recorded, lowered.as_text())
+    compiled, artifact = _finish(ref, lowered, resources, lower_ms)
     return Executable(artifact=artifact, call=compiled)
 
 
-def resources_of(recorded: list[Any], code_digest: str) -> Resources:
-    """The most that any one launch needs, over the kernels that were compiled."""
+def lower_config(ref: ConfigRef, inputs: Any, capability: int) -> Lowered:
+    """Traces and lowers a config for an NVIDIA GPU that need not be here.
+
+    Args:
+      inputs: arrays, or their shapes.
+      capability: ``10 * major + minor``.
+    """
+    import jax
+    from jax import export
+
+    from attn_tune.kernels._common.triton_call import CALL_TARGET
+    from attn_tune.kernels._common.triton_target import compile_target
+
+    leaves, tree = jax.tree.flatten(inputs)
+    function = part_function(ref)
+    start = time.perf_counter()
+    with compile_target(capability), _recorder() as recorded:
+        exported = export.export(
+            jax.jit(lambda *leaves: function(jax.tree.unflatten(tree, leaves))),
+            platforms=("cuda",),
+            disabled_checks=(export.DisabledSafetyCheck.custom_call(CALL_TARGET),),
+        )(*leaves)
+    program = bytes(exported.serialize())
+    lower_ms = (time.perf_counter() - start) * 1e3
+    resources = resources_of(recorded, exported.mlir_module())
+    return Lowered(program=program, resources=resources, lower_ms=lower_ms)
+
+
+def load_config(ref: ConfigRef, lowered: Lowered) -> Executable:
+    """Does what is left of compiling a config that another process lowered."""
+    import jax
+    from jax import export
+
+    exported = export.deserialize(bytearray(lowered.program))
+    again = jax.jit(exported.call).lower(*exported.in_avals)
+    compiled, artifact = _finish(ref, again, lowered.resources, lowered.lower_ms)
+    return Executable(artifact=artifact, call=lambda inputs: compiled(*jax.tree.leaves(inputs)))
+
+
+def _finish(
+    ref: ConfigRef, lowered: Any, resources: Resources, lower_ms: float
+) -> tuple[Any, Artifact]:
+    start = time.perf_counter()
+    compiled = lowered.compile()
+    artifact = Artifact(
+        ref=ref,
+        lower_ms=lower_ms,
+        compile_ms=(time.perf_counter() - start) * 1e3,
+        resources=resources,
+        temp_bytes=_temp_bytes(compiled),
+    )
+    return compiled, artifact
+
+
+def resources_of(recorded: Sequence[Any], program: str) -> Resources:
+    """The most that any one launch needs, over the kernels that were compiled.
+
+    Args:
+      program: the text of the lowered module, for the digest.
+    """
 
     def most(name: str) -> int | None:
         values = [v for k in recorded if (v := getattr(k, name, None)) is not None]
         return max(values, default=None)
 
+    launches = getattr(recorded, "launches", ())
+    if launches:
+        program = _OPAQUE.sub("", program)
     return Resources(
         shared_bytes=most("shared_bytes"),
         registers=most("registers"),
         spill_bytes=most("spill_bytes"),
-        code_digest=code_digest,
+        code_digest=digest_text("\n".join((_PLACES.sub("", program), *launches))),
     )
 
 
 @contextlib.contextmanager
-def _recorder() -> Iterator[list[Any]]:
+def _recorder() -> Iterator[Sequence[Any]]:
     """Collects what the Triton bridge compiles meanwhile; nothing where Triton is not installed."""
     import importlib.util
 

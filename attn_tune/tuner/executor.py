@@ -1,5 +1,7 @@
 """Executors: who runs a request. The sweep knows only this interface; a pool or a fleet can stand behind it."""
 
+import contextlib
+import dataclasses
 import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +20,8 @@ from attn_tune.tuner.protocol import (
     Identify,
     Identity,
     Limits,
+    Load,
+    Lowered,
     Outcome,
     Phase,
     Ready,
@@ -96,16 +100,19 @@ class IsolatedExecutor:
         """``environment`` is added to the worker's environment variables."""
         self.interrupt = interrupt
         self.limits = limits or Limits()
-        # A worker that takes over must not compile the reference again.
+        # A worker that takes over must not compile the reference again; what compiles at once is not worth the disk.
         self._cache = tempfile.TemporaryDirectory(prefix="attn-tune-worker-")
         self._environment = {
             "JAX_COMPILATION_CACHE_DIR": self._cache.name,
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
             **(environment or {}),
         }
         self._worker: WorkerProcess | None = None
-        self._ahead = CompileAhead(environment=environment)
+        self._ahead = CompileAhead(environment=environment, on_ready=self._load)
+        # The keys of what the present worker was told to load, and whether it may be told more.
+        self._loaded: set[tuple] = set()
+        self._may_load = False
         self._phase = Phase.START
 
     def __enter__(self) -> Self:
@@ -129,9 +136,22 @@ class IsolatedExecutor:
 
     def run(self, request: Run) -> Outcome:
         """See ``Executor.run``."""
-        self._ahead.reached(request.ref)
+        try:
+            answer = self._ahead.take(request.ref, self.interrupt)
+        except InterruptedError:
+            raise Interrupted("interrupted while a config was compiled ahead") from None
+        if isinstance(answer, Outcome):
+            return answer
         for attempt in (1, 2):
-            fresh = self._ready().served == 0
+            worker = self._ready()
+            fresh = worker.served == 0 and not self._loaded
+            # A config that is tried for the second time is alone with its worker.
+            self._may_load = attempt == 1
+            if self._may_load:
+                for ref, lowered in self._ahead.ready():
+                    self._load(ref, lowered)
+            if request.ref.key not in self._loaded:
+                request = dataclasses.replace(request, lowered=answer)
             try:
                 outcome = self._expect(self._ask(request), Outcome)
             except WorkerLate as late:
@@ -153,6 +173,16 @@ class IsolatedExecutor:
                 "%s: trying again on a fresh worker: %s", request.ref.kernel, outcome.reason
             )
         return outcome
+
+    def _load(self, ref: ConfigRef, lowered: Lowered) -> None:
+        """Lets the worker do XLA's part of ``ref`` while it is busy with another. Called on a helper's thread."""
+        worker = self._worker
+        if worker is None or not self._may_load or ref.key in self._loaded:
+            return
+        # Should the worker be gone, whoever waits for it learns so.
+        with contextlib.suppress(WorkerDied):
+            self._loaded.add(ref.key)
+            worker.send(Load(ref=ref, lowered=lowered))
 
     def finals(self, request: Finals) -> FinalsOutcome:
         """See ``Executor.finals``."""
@@ -226,6 +256,7 @@ class IsolatedExecutor:
 
     def _discard(self) -> None:
         worker, self._worker = self._worker, None
+        self._loaded = set()
         if worker:
             worker.kill()
 

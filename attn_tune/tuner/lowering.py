@@ -1,6 +1,7 @@
-"""The helper process: ``python -m attn_tune.tuner.lowering FD PARENT``. Lowers configs for a GPU that it leaves alone.
+"""The helper processes: ``python -m attn_tune.tuner.lowering PARENT FD...``. They lower configs for a GPU elsewhere.
 
-What it leaves behind is Triton's cache on disk: a worker that compiles the same launch then finds it there.
+One process imports everything once and becomes as many as there are sockets: a compiler takes seconds to import, and
+sixteen processes that all do so take the whole machine.
 """
 
 import contextlib
@@ -9,59 +10,82 @@ import os
 import sys
 from typing import Any
 
-from attn_tune.kernels.registry import get_op
-from attn_tune.kernels.spec import Problem, load
-from attn_tune.tuner.child import attach
-from attn_tune.tuner.compile import part_function
-from attn_tune.tuner.faults import short
-from attn_tune.tuner.protocol import ConfigRef
+from attn_tune.tuner.child import attach, settle
+from attn_tune.tuner.protocol import ConfigRef, Lowered, Outcome, Phase
 
 # The process that holds the device comes first.
 _NICENESS = 10
+# Many shapes come by in one sweep: the main ones, and a battery for each.
+_KEPT = 16
 
 
-def lower_ahead(ref: ConfigRef, capability: int) -> None:
-    """Lowers ``ref`` for the compute capability, on shapes alone; the launches are those of the real run.
+def lower_ahead(ref: ConfigRef, capability: int) -> Lowered | Outcome | str:
+    """``ref`` lowered for the compute capability, on shapes alone; or what became of it.
 
-    Raises:
-      Exception: whatever the kernel or its compiler raises.
+    An outcome is the config's own: its compiler refuses it, and would anywhere. A text says what went wrong here.
     """
-    import jax
-
-    from attn_tune.kernels._common.triton_target import compile_target
+    from attn_tune.kernels._common.triton_limits import CompileError, OutOfResources
+    from attn_tune.kernels.registry import get_op
+    from attn_tune.tuner.compile import lower_config
+    from attn_tune.tuner.faults import outcome_of, short
 
     op = get_op(ref.signature.op)
-    problem = op.from_signature(ref.signature)
-    function = jax.jit(part_function(ref, problem))
-    inputs = _abstract_inputs(op.inputs, problem, ref.direction)
-    with compile_target(capability):
-        function.trace(inputs).lower(lowering_platforms=("cuda",))
+    try:
+        inputs = _abstract_inputs(op.inputs, ref.runs_on, ref.direction)
+        return lower_config(ref, inputs, capability)
+    except Exception as error:
+        if isinstance(error, CompileError | OutOfResources):
+            return outcome_of(error, Phase.COMPILE)
+        return f"{type(error).__name__}: {short(str(error))}"
 
 
-@functools.lru_cache(maxsize=4)
-def _abstract_inputs(path: str, problem: Problem, direction: str) -> Any:
+@functools.lru_cache(maxsize=_KEPT)
+def _abstract_inputs(path: str, problem: Any, direction: str) -> Any:
     """Shapes and dtypes of the inputs. Kept, for those of a backward trace the reference."""
     import jax
+
+    from attn_tune.kernels.spec import load
 
     return jax.eval_shape(lambda: load(path)(problem, direction, 0))
 
 
-def main(fd: int, parent: int) -> None:
-    """Answers each ``(ref, capability)`` with the empty text, or with what went wrong."""
+def main(parent: int, fds: list[int]) -> None:
+    """Becomes one helper a socket, and waits for them all."""
+    settle(parent)
+    _import_compilers()
+    me = os.getpid()
+    for fd in fds:
+        if os.fork() == 0:
+            for other in fds:
+                if other != fd:
+                    os.close(other)
+            _serve(fd, me)
+            return
+    for fd in fds:
+        os.close(fd)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+
+
+def _import_compilers() -> None:
+    """What every helper needs; nothing here may start a thread or touch a backend, for neither survives a fork."""
+    import jax  # noqa: F401
+    import triton.compiler  # noqa: F401
+
+    import attn_tune.kernels._common.triton_call
+    import attn_tune.tuner.compile  # noqa: F401
+
+
+def _serve(fd: int, parent: int) -> None:
+    """Says its process id, then answers each ``(ref, capability)``."""
     connection = attach(fd, parent)
     os.nice(_NICENESS)
+    connection.send(os.getpid())
     with contextlib.suppress(EOFError):
         while True:
-            connection.send(_answer(*connection.recv()))
-
-
-def _answer(ref: ConfigRef, capability: int) -> str:
-    try:
-        lower_ahead(ref, capability)
-    except Exception as error:  # The worker will meet it too, and judge it.
-        return f"{type(error).__name__}: {short(str(error))}"
-    return ""
+            connection.send(lower_ahead(*connection.recv()))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), [int(fd) for fd in sys.argv[2:]])

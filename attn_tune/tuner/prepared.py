@@ -1,20 +1,24 @@
 """The worker's store of prepared cases: made once, dropped when the sweep moves on."""
 
+import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from attn_tune.kernels.registry import get_op
-from attn_tune.kernels.spec import Op, Problem
+from attn_tune.kernels.spec import Op, Problem, load
 from attn_tune.schema.errors import AttnTuneError
-from attn_tune.schema.signature import Signature
 from attn_tune.tuner.faults import short
-from attn_tune.tuner.protocol import Phase
-from attn_tune.tuner.validate import Prepared, prepare
+from attn_tune.tuner.maker import Maker, compile_maker
+from attn_tune.tuner.protocol import ConfigRef, Phase
+from attn_tune.tuner.validate import Prepared
 
 # Battery problems are tiny, and shared by many cases.
 _BATTERY_KEPT = 32
-_BATTERY_SEED = 1009
+_MAKERS_KEPT = 256
+_THREADS = 4
 
+type _MakerKey = tuple[str, Problem, str]
 type _Key = tuple[str, Problem, str, int]
 
 
@@ -29,19 +33,36 @@ class PreparedCases:
         self._enter = enter
         self._cases: dict[_Key, Prepared] = {}
         self._battery: OrderedDict[_Key, Prepared] = OrderedDict()
+        self._makers: OrderedDict[_MakerKey, Future[Maker]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="reference")
 
-    def case(self, signature: Signature, direction: str, seed: int) -> Prepared:
-        """The case, whose memory is freed when another signature or direction is asked for."""
-        key = (signature.op, get_op(signature.op).from_signature(signature), direction, seed)
+    def case(self, ref: ConfigRef, seed: int) -> Prepared:
+        """What ``ref`` runs on.
+
+        The memory of a signature's case is freed when another signature or direction is asked for; of the small
+        problems of a battery the latest few are kept.
+
+        Raises:
+          PrepareError: it cannot be made.
+        """
+        key = (ref.signature.op, ref.runs_on, ref.direction, seed)
+        if ref.problem is not None:
+            return self._from_battery(key)
         if key not in self._cases:
             # The device holds one case at a time: the largest ones leave no room for two.
             self._cases = {k: v for k, v in self._cases.items() if k[:3] == key[:3]}
             self._cases[key] = self._make(key)
+            if battery := get_op(key[0]).battery:
+                self._foresee(key[0], load(battery)(key[1]), key[2])
         return self._cases[key]
 
-    def battery(self, op: Op, problem: Problem, direction: str) -> Prepared:
-        """A battery problem, on inputs that no search has seen; the latest few are kept."""
-        key = (op.name, problem, direction, _BATTERY_SEED)
+    def foresee(self, ref: ConfigRef) -> None:
+        """Compiles for a ref with a problem of its own, which will come soon. May be called from another thread."""
+        if ref.problem is not None:
+            self._foresee(ref.signature.op, (ref.problem,), ref.direction)
+
+    def _from_battery(self, key: _Key) -> Prepared:
         if key not in self._battery:
             self._battery[key] = self._make(key)
             while len(self._battery) > _BATTERY_KEPT:
@@ -50,11 +71,31 @@ class PreparedCases:
         return self._battery[key]
 
     def _make(self, key: _Key) -> Prepared:
-        name, problem, direction, seed = key
-        op = get_op(name)
+        op, problem, direction = get_op(key[0]), key[1], key[2]
         self._enter(Phase.PREPARE)
         try:
-            return prepare(op, problem, direction, seed)
+            return self._maker(op, problem, direction).result().make(key[3])
         except Exception as error:
             what = f"inputs or reference of {op.to_signature(problem)} {direction} cannot be made"
             raise PrepareError(f"{what}: {short(f'{type(error).__name__}: {error}')}") from error
+
+    def _maker(self, op: Op, problem: Problem, direction: str) -> Future[Maker]:
+        key = (op.name, problem, direction)
+        with self._lock:
+            maker = self._makers.get(key)
+            if maker is None:
+                maker = self._pool.submit(compile_maker, op, problem, direction)
+                self._makers[key] = maker
+                while len(self._makers) > _MAKERS_KEPT:
+                    self._makers.popitem(last=False)
+            self._makers.move_to_end(key)
+            return maker
+
+    def _foresee(self, op: str, problems: Iterable[Problem], direction: str) -> None:
+        """Compiles meanwhile, where that does not take the time of what is measured."""
+        import jax
+
+        if jax.default_backend() == "cpu":
+            return
+        for problem in problems:
+            self._maker(get_op(op), problem, direction)

@@ -58,6 +58,7 @@ class WorkerProcess:
                 env=env,
             )
         self._connection = Connection(ours.detach())
+        self._sending = threading.Lock()
         self._tail: collections.deque[int] = collections.deque(maxlen=_TAIL_BYTES)
         self._reader = threading.Thread(target=self._read_output, daemon=True)
         self._reader.start()
@@ -69,13 +70,14 @@ class WorkerProcess:
         return self._process.pid
 
     def send(self, message: Any) -> None:
-        """Sends a message.
+        """Sends a message. May be called from any thread.
 
         Raises:
           WorkerDied: nobody is there to read it.
         """
         try:
-            self._connection.send(message)
+            with self._sending:
+                self._connection.send(message)
         except OSError:
             raise WorkerDied(self.describe_end()) from None
 

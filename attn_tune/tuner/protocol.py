@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from attn_tune.kernels.registry import get_op
+from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
 from attn_tune.schema.signature import Signature
@@ -40,7 +42,8 @@ class Limits:
 class MeasurePolicy:
     """How many samples, and when to stop.
 
-    A config whose first ``abandoned_samples`` are all above ``abandon_ratio`` times the best so far keeps those.
+    A config whose first ``abandoned_samples`` are all above ``abandon_ratio`` times the best so far keeps those: device
+    times spread by a few percent, so that it cannot win.
     Sampling ends at ``samples``, or after ``max_s`` once ``min_samples`` are there. ``rounds`` and ``rounds_max_s``
     are those of the finals.
     """
@@ -49,8 +52,8 @@ class MeasurePolicy:
     samples: int = 12
     min_samples: int = 3
     max_s: float = 1.0
-    abandon_ratio: float = 3.0
-    abandoned_samples: int = 2
+    abandon_ratio: float = 1.25
+    abandoned_samples: int = 3
     rounds: int = 24
     rounds_max_s: float = 10.0
     flush_l2: bool = True
@@ -59,13 +62,44 @@ class MeasurePolicy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConfigRef:
-    """One whole config of one direction of one kernel. A ``part`` other than ``""`` runs that launch alone."""
+    """One whole config of one direction of one kernel. A ``part`` other than ``""`` runs that launch alone.
+
+    ``problem`` is what it runs on instead of the signature's problem: one of the battery's, or one whose scale and
+    the like are its own.
+    """
 
     kernel: str
     signature: Signature
     direction: str
     config: Mapping[str, Any]
     part: str = WHOLE
+    problem: Any = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal refs, and hashable."""
+        digest = config_digest(self.config)
+        return self.kernel, self.signature.text, self.direction, self.part, digest, self.problem
+
+    @property
+    def runs_on(self) -> Any:
+        """The problem that it runs on."""
+        if self.problem is not None:
+            return self.problem
+        return get_op(self.signature.op).from_signature(self.signature)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lowered:
+    """A config that was lowered in another process: what is left to do is XLA's part.
+
+    ``program`` is a serialised ``jax.export.Exported`` of the inputs' leaves; it holds the machine code of Triton
+    kernels.
+    """
+
+    program: bytes
+    resources: Resources
+    lower_ms: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,8 +111,8 @@ class Identify:
 class Run:
     """Compile, validate and measure one config.
 
-    ``best_ns`` is the time to beat, for giving up early. The op's battery is run too if the median is below
-    ``battery_below_ns``. Without ``measure`` the config is only proven right, battery included.
+    ``best_ns`` is the time to beat, for giving up early. Without ``measure`` the config is only proven right.
+    ``lowered`` saves the worker the lowering.
     """
 
     ref: ConfigRef
@@ -87,7 +121,7 @@ class Run:
     seeds: tuple[int, ...] = (0, 1)
     policy: MeasurePolicy = field(default_factory=MeasurePolicy)
     best_ns: float | None = None
-    battery_below_ns: float = 0.0
+    lowered: Lowered | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +133,14 @@ class Finals:
     seed: int = 0
     round_id: str = ""
     policy: MeasurePolicy = field(default_factory=MeasurePolicy)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Load:
+    """Tells of a config that will be run soon, for the worker to compile meanwhile. Nothing is answered."""
+
+    ref: ConfigRef
+    lowered: Lowered
 
 
 type Request = Identify | Run | Finals
@@ -123,8 +165,8 @@ class Identity:
 class Outcome:
     """Answer to ``Run``, and one entry of the answer to ``Finals``.
 
-    ``sticky`` says that the process can no longer be trusted (a CUDA error that stays). ``battery`` says that the op's
-    battery was run and passed. ``phases_ms`` is the wall time of each phase, and of the battery as a whole.
+    ``sticky`` says that the process can no longer be trusted (a CUDA error that stays). ``phases_ms`` is the wall time
+    of each phase.
     """
 
     status: Status
@@ -133,7 +175,6 @@ class Outcome:
     measurement: Measurement | None = None
     resources: Resources = field(default_factory=Resources)
     compile_ms: float | None = None
-    battery: bool = False
     sticky: bool = False
     phases_ms: Mapping[str, float] = field(default_factory=dict)
 

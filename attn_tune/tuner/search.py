@@ -1,12 +1,17 @@
-"""The search of one kernel on one case: heuristic first, then each part, then the parts' winners put together."""
+"""The search of one kernel on one case.
 
+The heuristic first, then each part, then the parts' winners put together; at the end the battery, for the fastest.
+"""
+
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attn_tune.schema.config import config_digest
+from attn_tune.kernels.spec import Problem, load
+from attn_tune.schema.config import config_digest, config_from_dict
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import WHOLE, OutputError, Stage, Status, Trial
 from attn_tune.tuner.case import Case
@@ -16,6 +21,10 @@ from attn_tune.tuner.strategies import Strategy
 
 # How many proven configs (right on the case and on the battery) of a kernel go to the finals besides the heuristic's.
 FINALISTS = 2
+# Inputs that no search has seen.
+BATTERY_SEEDS = (1009,)
+# On a battery problem these mean that the config does not fit it, not that it is wrong.
+_DOES_NOT_FIT = (Status.OUT_OF_RESOURCES, Status.UNSUPPORTED)
 
 
 class Leave(Exception):
@@ -50,10 +59,9 @@ class Tally:
 class KernelSearch:
     """Searches one kernel on one case. After ``trials`` is exhausted, ``finalists`` are known.
 
-    ``run`` executes a request; ``leave`` is asked before each config whether to stop; ``expect`` is told at the start
-    which configs will come, for who can prepare for them. The battery costs several
-    compiles, so only the heuristic and a config faster than every one before it must pass it: ``proven`` are those.
-    The fastest of ``whole`` is therefore always a proven one.
+    ``run`` executes a request; ``leave`` is asked before each config whether to stop; ``expect`` is told which configs
+    will come, for who can prepare for them. The battery costs several compiles, so only the heuristic and the fastest
+    must pass it, at the end: ``proven`` are those that did.
     """
 
     case: Case
@@ -98,6 +106,8 @@ class KernelSearch:
                 yield from self._search_part(part, parts[part.part])
         if WHOLE not in parts and all(tally.times for tally in parts.values()):
             yield from self._try_whole(self._compose(parts))
+        if self.plan.finals:
+            yield from self._prove()
 
     def finalists(self) -> list[Mapping[str, Any]]:
         """The heuristic's config, if it is right, and the fastest proven ones."""
@@ -128,7 +138,7 @@ class KernelSearch:
         search = self.strategy(part.candidates)
         candidate = next(search, None)
         while candidate is not None:
-            trial = self._attempt(part.part, candidate, tally.time_of_place(1), battery_below=0.0)
+            trial = self._attempt(part.part, candidate, tally.time_of_place(1))
             seen = math.inf
             if trial.measurement is not None:
                 seen = trial.measurement.median_ns
@@ -137,35 +147,83 @@ class KernelSearch:
             candidate = _send(search, seen)
 
     def _try_whole(self, config: Mapping[str, Any]) -> Iterator[Trial]:
-        """A whole config that was not tried before. It must pass the battery too if it is the fastest so far."""
+        """A whole config that was not tried before."""
         digest = config_digest(config)
         if digest in self.tried_whole:
             return
         self.tried_whole.add(digest)
-        is_heuristic = digest == config_digest(self.plan.heuristic)
-        best_ns = self.whole.time_of_place(1)
-        below = math.inf if is_heuristic else best_ns
-        trial = self._attempt(WHOLE, config, best_ns, battery_below=below)
+        trial = self._attempt(WHOLE, config, self.whole.time_of_place(1))
         self._keep(trial)
         yield trial
 
     def _keep(self, trial: Trial) -> None:
-        """Notes a right whole config. Trials that are kept in order of time tell who had to pass the battery."""
+        """Notes a right whole config."""
         if trial.measurement is None:
             return
-        median_ns = trial.measurement.median_ns
-        is_new_best = median_ns < self.whole.time_of_place(1)
-        if trial.is_heuristic or is_new_best or trial.config_digest in self.proven.times:
-            self.proven.add(trial.config, median_ns)
-        self.whole.add(trial.config, median_ns)
+        self.whole.add(trial.config, trial.measurement.median_ns)
         self.errors[trial.config_digest] = trial.errors
+
+    def _prove(self) -> Iterator[Trial]:
+        """Runs the battery on the heuristic and on the fastest, until enough have passed. What fails is a trial.
+
+        Raises:
+          Leave: ``leave()`` is true.
+        """
+        ranking = self.whole.best(len(self.whole.times))
+        first = config_digest(self.plan.heuristic)
+        ranking.sort(key=lambda config: config_digest(config) != first)
+        problems = self._battery()
+        self.expect(self._battery_refs(ranking[: FINALISTS + 1], problems))
+        wanted = FINALISTS + (first in self.whole.times)
+        for config in ranking:
+            if len(self.proven.times) >= wanted:
+                return
+            started_us = time.time_ns() // 1000
+            failed = self._failed_on_battery(config, problems)
+            if failed is None:
+                self.proven.add(config, self.whole.times[config_digest(config)])
+            else:
+                yield self.trial(WHOLE, config, failed, Stage.SEARCH, started_us)
+
+    def _battery(self) -> tuple[Problem, ...]:
+        op = self.case.op
+        if not op.battery:
+            return ()
+        problems = load(op.battery)(op.from_signature(self.case.signature))
+        unsupported = self.plan.kernel.unsupported
+        return tuple(p for p in problems if not unsupported(p, self.case.direction, self.device))
+
+    def _battery_refs(
+        self, configs: Sequence[Mapping[str, Any]], problems: Sequence[Problem]
+    ) -> list[ConfigRef]:
+        """Each config on each of the problems that it claims to fit."""
+        search = self.plan.kernel.searches[self.case.direction]
+        return [
+            dataclasses.replace(self._ref(WHOLE, config), problem=problem)
+            for config in configs
+            for typed in [config_from_dict(search.config, config)]
+            for problem in problems
+            if not search.infeasible(problem, self.device, typed)
+        ]
+
+    def _failed_on_battery(
+        self, config: Mapping[str, Any], problems: Sequence[Problem]
+    ) -> Outcome | None:
+        for ref in self._battery_refs([config], problems):
+            if self.leave():
+                raise Leave
+            request = Run(ref=ref, device=self.device, measure=False, seeds=BATTERY_SEEDS)
+            outcome = self.run(request)
+            if outcome.status is Status.OK or outcome.status in _DOES_NOT_FIT:
+                continue
+            where = f"on the battery's {self.case.op.to_signature(ref.problem)}"
+            return dataclasses.replace(outcome, reason=f"{where}: {outcome.reason}")
+        return None
 
     def _compose(self, parts: Mapping[str, Tally]) -> Mapping[str, Any]:
         return {**self.plan.heuristic, **{name: t.best(1)[0] for name, t in parts.items()}}
 
-    def _attempt(
-        self, part: str, config: Mapping[str, Any], best_ns: float, *, battery_below: float
-    ) -> Trial:
+    def _attempt(self, part: str, config: Mapping[str, Any], best_ns: float) -> Trial:
         if self.leave():
             raise Leave
         started_us = time.time_ns() // 1000
@@ -175,7 +233,6 @@ class KernelSearch:
                 device=self.device,
                 policy=self.policy,
                 best_ns=None if math.isinf(best_ns) else best_ns,
-                battery_below_ns=battery_below,
             )
         )
         return self.trial(part, config, outcome, Stage.SEARCH, started_us)

@@ -6,7 +6,7 @@ from attn_tune.kernels.spec import load
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import Status
 from attn_tune.tuner.attempt import Attempt
-from attn_tune.tuner.compile import compile_config
+from attn_tune.tuner.loaded import LoadedConfigs
 from attn_tune.tuner.measure import make_flush, race
 from attn_tune.tuner.prepared import PreparedCases
 from attn_tune.tuner.protocol import (
@@ -15,6 +15,7 @@ from attn_tune.tuner.protocol import (
     FinalsOutcome,
     Identify,
     Identity,
+    Load,
     MeasurePolicy,
     Outcome,
     Phase,
@@ -32,6 +33,7 @@ class Session:
     def __init__(self, announce: Callable[[Entering], object] = lambda entering: None):
         self._announce = announce
         self._prepared = PreparedCases(self._enter)
+        self._loaded = LoadedConfigs()
         self._timers: dict[str, Timer] = {}
         self._flushes: dict[Device, Flush | None] = {}
 
@@ -57,19 +59,23 @@ class Session:
 
     def run(self, request: Run) -> Outcome:
         """Compiles, validates and measures one config."""
-        return Attempt(request, self._prepared, self._enter).go(
+        return Attempt(request, self._prepared, self._loaded, self._enter).go(
             timer=lambda: self._timer(request.policy),
             flush=lambda: self._flush(request.device, request.policy),
         )
 
+    def load(self, message: Load) -> None:
+        """Begins to compile what will be run. May be called from another thread."""
+        self._loaded.load(message)
+        self._prepared.foresee(message.ref)
+
     def finals(self, request: Finals) -> FinalsOutcome:
         """Times configs that were found right, in turns."""
-        first = request.refs[0]
-        case = self._prepared.case(first.signature, first.direction, request.seed)
+        case = self._prepared.case(request.refs[0], request.seed)
         executables = []
         for ref in request.refs:
             self._enter(Phase.COMPILE)
-            executables.append(compile_config(ref, case.inputs))
+            executables.append(self._loaded.take(ref, None, case.inputs))
         self._enter(Phase.MEASURE)
         measurements = race(
             [lambda e=executable: e.call(case.inputs) for executable in executables],

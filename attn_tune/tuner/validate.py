@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attn_tune.kernels.spec import Op, Outputs, Problem, load
+from attn_tune.kernels.spec import Outputs
 from attn_tune.schema.trial import OutputError
 
 
@@ -39,28 +39,6 @@ class Verdict:
         if not self.repeatable:
             said.append("two runs on the same inputs gave different bits")
         return "; ".join(said)
-
-
-def prepare(op: Op, problem: Problem, direction: str, seed: int) -> Prepared:
-    """Makes the inputs of a case, the high-precision answer and the plain one, on the default device."""
-    import jax
-
-    inputs = load(op.inputs)(problem, direction, seed)
-    prepared = Prepared(
-        inputs=inputs,
-        reference=_answer(op.reference, problem, direction)(inputs),
-        baseline=_answer(op.baseline, problem, direction)(inputs),
-    )
-    jax.block_until_ready((prepared.inputs, prepared.reference, prepared.baseline))
-    return prepared
-
-
-@functools.lru_cache(maxsize=8)
-def _answer(path: str, problem: Problem, direction: str) -> Callable[[Any], Outputs]:
-    """``inputs -> outputs`` of the reference or the baseline, compiled once for all seeds."""
-    import jax
-
-    return jax.jit(lambda inputs: dict(load(path)(problem, direction, inputs)))
 
 
 def validate(

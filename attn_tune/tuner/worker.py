@@ -3,12 +3,14 @@
 It may be killed at any instant, by its parent or by a kernel; it holds nothing that is not also in the parent.
 """
 
-import contextlib
+import queue
 import sys
+import threading
+from multiprocessing.connection import Connection
 
 from attn_tune.tuner.child import attach
 from attn_tune.tuner.faults import short
-from attn_tune.tuner.protocol import Ready, Refusal, Reply, Request
+from attn_tune.tuner.protocol import Load, Ready, Refusal, Reply, Request
 
 
 def main(fd: int, parent: int) -> None:
@@ -22,9 +24,23 @@ def main(fd: int, parent: int) -> None:
     jax.devices()
     session = Session(connection.send)
     connection.send(Ready())
-    with contextlib.suppress(EOFError):
+    inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+    # What comes next is compiled while the main thread is at work.
+    threading.Thread(target=_receive, args=(connection, session, inbox), daemon=True).start()
+    while (request := inbox.get()) is not None:
+        connection.send(_answer(session, request))
+
+
+def _receive(connection: Connection, session, inbox: "queue.SimpleQueue[Request | None]") -> None:
+    try:
         while True:
-            connection.send(_answer(session, connection.recv()))
+            message = connection.recv()
+            if isinstance(message, Load):
+                session.load(message)
+            else:
+                inbox.put(message)
+    except (EOFError, OSError):
+        inbox.put(None)
 
 
 def _answer(session, request: Request) -> Reply:

@@ -39,6 +39,8 @@ class FakeExecutor:
         return None
 
     def run(self, request: Run) -> Outcome:
+        if not request.measure:  # The battery.
+            return Outcome(status=Status.OK)
         self.ran.append(config_digest(request.ref.config))
         self.after(len(self.ran))
         if self.status is not Status.OK:
@@ -65,7 +67,6 @@ class FakeExecutor:
                 protocol=protocol,
                 round_id=round_id,
             ),
-            battery=True,
         )
 
 

@@ -1,5 +1,6 @@
 """Compiling ahead: that the worker finds what a helper compiled, and that no helper's fate is the sweep's."""
 
+import dataclasses
 import logging
 import os
 import signal
@@ -11,14 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from attn_tune.kernels._common.triton_target import compile_target
+from attn_tune.kernels.flash_attention.inputs import make_inputs
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.schema.config import config_to_dict
 from attn_tune.schema.device import Device
+from attn_tune.schema.trial import Resources, Status
 from attn_tune.tuner import ahead
 from attn_tune.tuner.ahead import CompileAhead, helper_count
-from attn_tune.tuner.process import WorkerDied
-from attn_tune.tuner.protocol import ConfigRef
+from attn_tune.tuner.compile import lower_config, part_function
+from attn_tune.tuner.helpers import HelperLost
+from attn_tune.tuner.protocol import ConfigRef, Lowered, Outcome
 
 ROOT = Path(__file__).parents[2]
 H200 = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)
@@ -36,25 +41,7 @@ PROBLEM = Problem(
     has_segments=True,
     bias_dims="1nts",
 )
-
-# As the worker does it, but on a target that is named: real inputs, and its own count of what was compiled.
-WORKER = """
-import pickle, sys
-import jax
-from triton import knobs
-from attn_tune.kernels._common.triton_target import compile_target
-from attn_tune.kernels.registry import get_op
-from attn_tune.kernels.spec import load
-from attn_tune.tuner.compile import part_function
-
-knobs.compilation.listener = lambda src, cache_hit, **_: print("BUILD", src.name, cache_hit)
-for ref in pickle.load(sys.stdin.buffer):
-    op = get_op(ref.signature.op)
-    problem = op.from_signature(ref.signature)
-    inputs = load(op.inputs)(problem, ref.direction, 1)
-    with compile_target(90):
-        jax.jit(part_function(ref, problem)).trace(inputs).lower(lowering_platforms=("cuda",))
-"""
+LOWERED = Lowered(program=b"", resources=Resources(), lower_ms=1.0)
 
 
 def ref_of(direction: str, part: str = "", kernel: str = "flash_attention/triton", **changes):
@@ -103,35 +90,37 @@ class Helpers:
     def __init__(self):
         self.jobs, self.killed, self.started = [], 0, 0
         self.go = threading.Event()
-        self.fate = lambda job: ""
+        self.fate = lambda job: LOWERED
 
-    def __call__(self, environment, module):
-        self.started += 1
+    def __call__(self, count, environment):
+        self.started += count
+        self.helpers = [self] * count
         return self
 
-    def send(self, job):
+    def ask(self, job, timeout_s, interrupt):
         self.jobs.append(job)
-
-    def receive(self, timeout_s, interrupt):
         while not self.go.wait(0.01):
             if interrupt():
                 raise InterruptedError
-        return self.fate(self.jobs[-1])
+        return self.fate(job)
 
     def kill(self):
         self.killed += 1
+
+    def close(self):
+        pass
 
 
 @pytest.fixture
 def helpers(monkeypatch):
     helpers = Helpers()
-    monkeypatch.setattr(ahead, "WorkerProcess", helpers)
+    monkeypatch.setattr(ahead, "HelperGroup", helpers)
     return helpers
 
 
 @pytest.mark.parametrize(
     ("device", "cores", "count"),
-    [(H200, 2, 0), (H200, 3, 1), (H200, 16, 14), (H200, 96, 16), (TPU, 96, 0)],
+    [(H200, 2, 0), (H200, 3, 2), (H200, 16, 15), (H200, 96, 64), (TPU, 96, 0)],
 )
 def test_how_many_helpers(device, cores, count):
     assert helper_count(device, cores) == count
@@ -142,26 +131,48 @@ def test_no_helpers_without_triton(monkeypatch):
     assert helper_count(H200, 16) == 0
 
 
-def test_a_worker_finds_what_a_helper_compiled(compile_ahead, clean_environment):
-    import pickle
+def test_what_a_helper_lowers_is_what_is_lowered_here(compile_ahead, clean_environment):
+    import jax
+    from jax import export
 
     tile = {"block_q": 32, "block_k": 32, "num_warps": 2, "num_stages": 1}
+    seen = []
+    one = compile_ahead(cores=3, on_ready=lambda ref, lowered: seen.append(ref))
     refs = [ref_of("fwd", **tile), ref_of("bwd", "dkv", dkv=tile)]
-    one = compile_ahead(cores=3)
     one.expect(refs, H200)
-    until(lambda: one.lowered == len(refs))
-    done = subprocess.run(
-        [sys.executable, "-c", WORKER],
-        input=pickle.dumps(refs),
-        env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        timeout=120,
-        check=False,
+    for ref in refs:
+        answer = one.take(ref)
+        assert isinstance(answer, Lowered)
+        inputs = jax.eval_shape(lambda d=ref.direction: make_inputs(PROBLEM, d, 0))
+        here = lower_config(ref, inputs, 90)
+        assert answer.resources == here.resources
+        assert answer.resources.registers > 0
+        exported = export.deserialize(bytearray(answer.program))
+        wanted = part_function(ref)
+        with compile_target(90):
+            outputs = jax.eval_shape(wanted, inputs)
+        assert exported.in_avals == tuple(
+            jax.core.ShapedArray(x.shape, x.dtype) for x in jax.tree.leaves(inputs)
+        )
+        assert set(jax.tree.unflatten(exported.out_tree, exported.out_avals)) == set(outputs)
+    assert set(map(id, seen)) == set(map(id, refs))
+    assert one.take(refs[0]) is None  # It was taken before.
+
+
+def test_what_the_compiler_refuses_is_the_configs_own_outcome(compile_ahead, clean_environment):
+    one = compile_ahead(cores=3)
+    big = ref_of("fwd", block_q=128, block_k=128, num_stages=8, num_warps=8)
+    huge = dataclasses.replace(
+        big, problem=dataclasses.replace(PROBLEM, head_dim=128, v_head_dim=128)
     )
-    assert done.returncode == 0, done.stderr.decode()
-    builds = [line.split()[1:] for line in done.stdout.decode().splitlines() if "BUILD" in line]
-    assert [found for _, found in builds] == ["True"] * 2
-    assert len({name for name, _ in builds}) == 2
+    odd = ref_of("fwd", num_warps=3)
+    one.expect([huge, odd], H200)
+    outcome = one.take(huge)
+    assert isinstance(outcome, Outcome)
+    assert outcome.status is Status.OUT_OF_RESOURCES
+    assert "shared memory" in outcome.reason
+    # A config that breaks its own rules is for the worker to judge.
+    assert one.take(odd) is None
 
 
 def test_only_triton_kernels_are_lowered(compile_ahead, helpers):
@@ -177,21 +188,36 @@ def test_only_triton_kernels_are_lowered(compile_ahead, helpers):
 def test_helpers_keep_ahead_but_not_too_far(compile_ahead, helpers):
     helpers.go.set()
     one = compile_ahead(cores=3)
-    refs = [ref_of("fwd", num_stages=n) for n in range(1, 21)]
+    refs = [ref_of("fwd", num_stages=n) for n in range(1, 31)]
     one.expect(refs, H200)
-    until(lambda: one.lowered == ahead._DEPTH)
+    most = ahead._DEPTH * one.helpers
+    until(lambda: one.lowered == most)
     time.sleep(0.05)
-    assert [job[0] for job in helpers.jobs] == refs[:4]
-    one.reached(
-        refs[4]
-    )  # Too late to help with this one: there is room when the first ones are taken.
-    one.reached(refs[0])
-    until(lambda: one.lowered == 5)
-    assert helpers.jobs[-1][0] == refs[5]
+    assert [ref for ref, _ in one.ready()] == refs[:most]
+    assert one.take(refs[0]) is LOWERED
+    until(lambda: one.lowered == most + 1)
     one.expect((), H200)
-    one.reached(refs[1])
+    assert not one.ready()
     time.sleep(0.05)
-    assert one.lowered == 5
+    assert one.lowered == most + 1
+
+
+def test_what_is_expected_again_is_not_lowered_again(compile_ahead, helpers):
+    helpers.go.set()
+    one = compile_ahead(cores=3)
+    refs = [ref_of("fwd", num_stages=n) for n in (1, 2, 3)]
+    one.expect(refs[:2], H200)
+    until(lambda: one.lowered == 2)
+    one.expect(refs[1:], H200)
+    until(lambda: one.lowered == 3)
+    assert [ref for ref, _ in one.ready()] == refs[1:]
+
+
+def test_waiting_for_a_config_can_be_interrupted(compile_ahead, helpers):
+    one = compile_ahead(cores=3)
+    one.expect([ref_of("fwd")], H200)
+    with pytest.raises(InterruptedError):
+        one.take(ref_of("fwd"), lambda: True)
 
 
 def test_a_config_that_kills_its_helper_costs_nothing_else(compile_ahead, helpers, caplog):
@@ -199,15 +225,16 @@ def test_a_config_that_kills_its_helper_costs_nothing_else(compile_ahead, helper
 
     def fate(job):
         if job[0] == refs[1]:
-            raise WorkerDied("killed by SIGSEGV")
-        return "CompileError: not this one"
+            raise HelperLost("killed by SIGSEGV")
+        return LOWERED
 
     helpers.fate = fate
     helpers.go.set()
     one = compile_ahead(cores=3)
     one.expect(refs, H200)
     until(lambda: one.lowered == 2)
-    assert (helpers.started, helpers.killed) == (2, 1)
+    assert [one.take(ref) for ref in refs] == [LOWERED, None, LOWERED]
+    assert (helpers.started, helpers.killed) == (3, 1)
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
 
@@ -217,13 +244,14 @@ def test_helpers_that_cannot_start_are_given_up_with_one_warning(compile_ahead, 
     broken.parent.mkdir()
     broken.write_text("raise ModuleNotFoundError(\"No module named 'attn_tune'\")\n")
     one = compile_ahead(cores=4, environment={"PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"})
-    one.expect([ref_of("fwd", num_stages=n) for n in range(1, 21)], H200)
+    refs = [ref_of("fwd", num_stages=n) for n in range(1, 21)]
+    one.expect(refs, H200)
     until(lambda: one._closed.is_set())
-    one.expect([ref_of("fwd")], H200)
-    one.reached(ref_of("fwd"))
+    one.expect(refs[:1], H200)
+    assert one.take(refs[0]) is None
     one.close()
     (warning,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
-    assert "No module named 'attn_tune'" in warning.getMessage()
+    assert "the helper process ended" in warning.getMessage()
     assert one.lowered == 0
 
 
@@ -241,24 +269,27 @@ def test_helpers_die_with_the_sweep():
     script = (
         "import sys, time; sys.path.insert(0, sys.argv[1])\n"
         "from tests.tuner.test_ahead import H200, CompileAhead, ref_of\n"
-        "from attn_tune.tuner.process import WorkerProcess\n"
-        "start = WorkerProcess.__init__\n"
-        "def told(self, *args):\n"
-        "    start(self, *args)\n"
-        "    print(self.pid, flush=True)\n"
-        "WorkerProcess.__init__ = told\n"
         "one = CompileAhead(cores=3)\n"
         "one.expect([ref_of('fwd')], H200)\n"
+        "print(one._group._process.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", script, str(ROOT)], stdout=subprocess.PIPE)
     assert parent.stdout is not None
     helper = int(parent.stdout.readline())
-    until(lambda: b"lowering" in _command(helper))
-    time.sleep(0.3)
+    until(lambda: len(_children(helper)) == 2)
+    all_of_them = [helper, *_children(helper)]
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    until(lambda: not _command(helper), 10)
+    until(lambda: not any(map(_command, all_of_them)), 10)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [int(word) for word in text.split()]
 
 
 def _command(pid: int) -> bytes:

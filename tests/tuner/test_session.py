@@ -7,7 +7,6 @@ import pytest
 from attn_tune.kernels.registry import get_kernel, get_op
 from attn_tune.schema.config import config_to_dict
 from attn_tune.schema.trial import Status
-from attn_tune.tuner.attempt import Attempt
 from attn_tune.tuner.protocol import ConfigRef, Finals, MeasurePolicy, Phase, Run
 from attn_tune.tuner.session import Session
 
@@ -58,16 +57,19 @@ def test_a_right_kernel_passes_and_is_timed(session, phases, point, device, dire
     ]
 
 
-def test_proving_alone_measures_nothing(session, point, device, problem, monkeypatch):
+def test_proving_alone_measures_nothing(session, phases, point, device, problem):
+    phases.clear()
     odd = dataclasses.replace(problem, q_len=13, kv_len=9)
-    monkeypatch.setattr(Attempt, "_battery_problems", lambda self, op: [odd])
-    ref = heuristic(point, device, "bwd")
-    request = Run(ref=ref, device=device, measure=False, seeds=(0,), policy=POLICY)
-    outcome = session.run(request)
+    ref = dataclasses.replace(heuristic(point, device, "bwd"), problem=odd)
+    outcome = session.run(Run(ref=ref, device=device, measure=False, seeds=(5,), policy=POLICY))
     assert outcome.status is Status.OK
     assert outcome.measurement is None
-    assert outcome.battery
-    assert outcome.phases_ms["battery"] > 0
+    assert phases == [Phase.PREPARE, Phase.COMPILE, Phase.VALIDATE]
+    # The signature's case is still there.
+    session.run(Run(ref=heuristic(point, device, "bwd"), device=device, policy=POLICY))
+    phases.clear()
+    session.run(Run(ref=ref, device=device, measure=False, seeds=(5,), policy=POLICY))
+    assert phases == [Phase.COMPILE, Phase.VALIDATE]
 
 
 def test_finals_share_their_rounds(session, point, device):

@@ -1,10 +1,10 @@
 """The loop, on an executor that answers from a table: order, composition, battery, finals, stopping, resuming."""
 
-import math
 import threading
 
 import pytest
 
+from attn_tune.db.decisions import Finding, decide
 from attn_tune.schema.trial import Stage, Status, Trial
 from attn_tune.tuner.plan import make_plan
 from attn_tune.tuner.progress import Progress, ProgressKind
@@ -117,10 +117,11 @@ def test_what_comes_is_said_in_the_order_it_comes(plan_for):
     times = {("k", "", (4, 4)): 80} | {("k", part, n): 50 - n for part in "ab" for n in (4, 8, 16)}
     executor = ReplayExecutor(times)
     list(sweep(plan_for(two_launches("k", [8], [16])), executor))
-    coming, *later = executor.expected
+    coming, battery, *later = executor.expected
     assert list(coming) == [run.ref for run in executor.runs][: len(coming)]
     # What the best parts make together is not known before.
     assert len(coming) == len(executor.runs) - 1
+    assert {ref.part for ref in battery} == {""}
     assert set(later) == {()}
 
 
@@ -132,41 +133,47 @@ def test_nothing_is_expected_of_a_sweep_that_was_left(plan_for):
     assert [len(refs) for refs in executor.expected] == [3, 0]
 
 
-def test_the_battery_is_for_those_who_may_win(plan_for):
-    sizes = list(range(5, 25))
-    times = {("k", "", s): 1000 - s for s in [4, *sizes]}  # Each is faster than all before.
-    executor = ReplayExecutor(times)
-    list(sweep(plan_for(one_launch("k", sizes)), executor))
-    assert all(r.battery_below_ns > times["k", "", r.ref.config["size"]] for r in executor.runs)
-    slower = ReplayExecutor({("k", "", s): 1000 + s for s in [4, *sizes]})
-    list(sweep(plan_for(one_launch("k", sizes)), slower))
-    assert math.isinf(slower.runs[0].battery_below_ns)
-    tested = [r for r in slower.runs if r.battery_below_ns > 1000 + r.ref.config["size"]]
-    assert len(tested) == 1  # The heuristic alone: nothing beats it.
-    assert slower.runs[-1].best_ns == 1004
-    assert finalists_of(slower) == [4]
+def test_a_config_is_told_the_time_to_beat(plan_for):
+    executor = ReplayExecutor({("k", "", s): 1000 + s for s in (4, 5, 6)})
+    list(sweep(plan_for(one_launch("k", [5, 6])), executor))
+    assert [run.best_ns for run in executor.runs] == [None, 1004, 1004]
 
 
-# By size: 5 and 7 are new bests, 6 and 8 are faster than the heuristic but never the fastest so far.
-RACE = {("k", "", s): ns for s, ns in [(4, 100), (5, 80), (6, 85), (7, 60), (8, 61), (9, 300)]}
+RACE = {
+    ("k", "", s): us * 1000 for s, us in [(4, 100), (5, 80), (6, 85), (7, 60), (8, 61), (9, 300)]
+}
 
 
-def test_only_who_passed_the_battery_goes_to_the_finals(plan_for):
+def test_only_the_heuristic_and_the_fastest_must_pass_the_battery(plan_for):
     executor = ReplayExecutor(RACE)
     list(sweep(plan_for(one_launch("k", [5, 6, 7, 8, 9])), executor))
-    assert executor.passed_battery == [4, 5, 7]
-    assert finalists_of(executor) == [4, 7, 5]
+    assert executor.on_battery == [4, 7, 8]
+    assert finalists_of(executor) == [4, 7, 8]
+    (ahead,) = [refs for refs in executor.expected if any(ref.problem is not None for ref in refs)]
+    assert {ref.config["size"] for ref in ahead} == {4, 7, 8}
 
 
-def test_a_config_that_fails_the_battery_beats_nobody(plan_for):
-    executor = ReplayExecutor(RACE, wrong_on_battery={7})
-    list(sweep(plan_for(one_launch("k", [5, 6, 7, 8, 9])), executor))
-    assert executor.passed_battery == [4, 5, 8]
-    assert finalists_of(executor) == [4, 8, 5]
+def test_a_config_that_fails_the_battery_is_wrong_and_the_next_takes_its_place(plan_for):
+    executor = ReplayExecutor(RACE, wrong_on_battery={7, 8})
+    trials = trials_of(sweep(plan_for(one_launch("k", [5, 6, 7, 8, 9])), executor))
+    assert executor.on_battery == [4, 7, 8, 5, 6]
+    assert finalists_of(executor) == [4, 5, 6]
+    failed = [t for t in trials if t.status is Status.INCORRECT]
+    assert [t.config["size"] for t in failed] == [7, 8]
+    assert all(t.reason.startswith("on the battery's flash_attention/v1 ") for t in failed)
+    (decision,) = decide([Finding(1, trial) for trial in trials])
+    assert decision.config["size"] == 5
 
 
-@pytest.mark.parametrize("stopped_after", [1, 2, 3, 4, 5])
-def test_a_resumed_sweep_knows_who_passed_the_battery(plan_for, stopped_after):
+def test_who_fails_everything_has_no_finals(plan_for):
+    executor = ReplayExecutor(RACE, wrong_on_battery=range(20))
+    trials = trials_of(sweep(plan_for(one_launch("k", [5, 6, 7, 8, 9])), executor))
+    assert not executor.races
+    assert not decide([Finding(1, trial) for trial in trials])
+
+
+@pytest.mark.parametrize("stopped_after", [1, 2, 3, 4, 5, 6])
+def test_a_resumed_sweep_has_the_same_finals(plan_for, stopped_after):
     spec, trials = one_launch("k", [5, 6, 7, 8, 9]), []
     for event in sweep(plan_for(spec), ReplayExecutor(RACE)):
         trials += [event] if isinstance(event, Trial) else []
@@ -179,8 +186,7 @@ def test_a_resumed_sweep_knows_who_passed_the_battery(plan_for, stopped_after):
     )
     again = ReplayExecutor(RACE)
     list(sweep(plan, again))
-    assert finalists_of(again) == [4, 7, 5]
-    assert again.passed_battery == [s for s in (4, 5, 7) if s - 3 > stopped_after]
+    assert finalists_of(again) == [4, 7, 8]
 
 
 def finalists_of(executor: ReplayExecutor) -> list[int]:

@@ -8,12 +8,13 @@ import pytest
 
 from attn_tune.kernels.registry import get_op
 from attn_tune.kernels.spec import load
-from attn_tune.tuner.validate import prepare, same_bits, validate
+from attn_tune.tuner.maker import compile_maker
+from attn_tune.tuner.validate import same_bits, validate
 
 
 @pytest.fixture(scope="module")
 def case(problem):
-    return prepare(get_op("flash_attention"), problem, "fwd", 0)
+    return compile_maker(get_op("flash_attention"), problem, "fwd").make(0)
 
 
 @pytest.fixture(scope="module")

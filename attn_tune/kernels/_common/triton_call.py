@@ -1,10 +1,12 @@
 """Calls Triton kernels from JAX: under jit, shard_map, scan and in custom derivative rules.
 
 A kernel is compiled when the call is lowered, not when it is traced: a call whose outputs are dropped is never
-compiled, and shapes can be evaluated without a GPU. Only jaxlib's own launcher and XLA's ptxas run on the device.
+compiled, and shapes can be evaluated without a GPU. At run time there is only jaxlib's own launcher, which is handed
+the machine code.
 """
 
 import functools
+import os
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,12 +21,15 @@ from attn_tune.kernels._common.triton_compile import (
     compile_kernel,
     recording_context,
 )
+from attn_tune.kernels._common.triton_image import with_image
 from attn_tune.kernels._common.triton_interpret import interpret, is_interpreted
 from attn_tune.kernels._common.triton_launch import CompileOptions, Launch, bind_launch
 from attn_tune.kernels._common.triton_target import target_capability, target_context
 from attn_tune.schema.errors import UnsupportedError, UsageError
 
 POINTER_ALIGNMENT = 16
+CALL_TARGET = "triton_kernel_call"
+ASSEMBLER_VARIABLES = ("JAX_TRITON_PTXAS_EXTRA_FLAGS", "JAX_TRITON_PTXAS_DEVICE_DEBUG")
 
 # jax wants these made while nothing is being traced.
 target_context()
@@ -120,7 +125,7 @@ def _lower_for_cuda(ctx: Any, *operands: Any, launch: Launch) -> Any:
     in_dtypes = tuple(str(aval.dtype) for aval in ctx.avals_in)
     compiled = compile_kernel(launch, in_dtypes, target_capability())
     lower = jax.ffi.ffi_lowering(
-        "triton_kernel_call",
+        CALL_TARGET,
         api_version=2,
         backend_config=zlib.compress(_serialize(launch, compiled)),  # pyright: ignore[reportArgumentType]
     )
@@ -172,7 +177,11 @@ def _serialize(launch: Launch, compiled: CompiledKernel) -> bytes:
     )
     pointer = gpu_triton.create_array_parameter(0, POINTER_ALIGNMENT)
     call = gpu_triton.TritonKernelCall(kernel, *launch.grid, [pointer] * len(launch.pointer_names))
-    return call.to_proto(launch.name, b"")
+    message = call.to_proto(launch.name, b"")
+    # Whoever asks jaxlib for flags of its own assembler wants the PTX assembled again.
+    if any(os.environ.get(name) for name in ASSEMBLER_VARIABLES):
+        return message
+    return with_image(message, compiled.name, compiled.shared_bytes, compiled.cubin)
 
 
 def _batch_in_sequence(operands: Any, axes: Any, *, launch: Launch) -> Any:

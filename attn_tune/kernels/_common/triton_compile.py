@@ -75,8 +75,8 @@ def compile_kernel(launch: Launch, in_dtypes: tuple[str, ...], capability: int) 
             compiled = _compile(launch, dtypes, capability)
             _IN_PROCESS.put(key, compiled)
     recorded = _RECORDED.get()
-    if recorded is not None and compiled not in recorded:
-        recorded.append(compiled)
+    if recorded is not None:
+        recorded.add(compiled, launch)
     check_limits(
         launch.name,
         capability,
@@ -87,13 +87,27 @@ def compile_kernel(launch: Launch, in_dtypes: tuple[str, ...], capability: int) 
     return compiled
 
 
+class Recording(list[CompiledKernel]):
+    """Compiled kernels, each once. ``launches`` spells what is launched: digests of code with their grids."""
+
+    def __init__(self):
+        super().__init__()
+        self.launches: list[str] = []
+
+    def add(self, compiled: CompiledKernel, launch: Launch) -> None:
+        """Notes one launch."""
+        if compiled not in self:
+            self.append(compiled)
+        self.launches.append(f"{compiled.digest} {launch.grid}")
+
+
 @contextlib.contextmanager
-def record_compiles() -> Iterator[list[CompiledKernel]]:
+def record_compiles() -> Iterator[Recording]:
     """The kernels that are lowered inside, each once, those that turn out to be too big among them.
 
     What was traced before is traced anew inside, so that nothing is missed.
     """
-    recorded: list[CompiledKernel] = []
+    recorded = Recording()
     token = _RECORDED.set(recorded)
     try:
         with recording_context()(object()):
@@ -133,7 +147,7 @@ class _RecentlyUsed:
 
 _COMPILING = threading.Lock()
 _IN_PROCESS = _RecentlyUsed(KEPT_IN_PROCESS)
-_RECORDED: ContextVar[list[CompiledKernel] | None] = ContextVar("recorded_compiles", default=None)
+_RECORDED: ContextVar[Recording | None] = ContextVar("recorded_compiles", default=None)
 
 
 @functools.cache

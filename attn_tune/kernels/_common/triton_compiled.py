@@ -38,10 +38,7 @@ class CompiledKernel:
 
     @property
     def registers(self) -> int | None:
-        """Registers a thread, as Triton's ptxas allots them; XLA's, which makes what runs, may differ a little.
-
-        None where Triton has no cuobjdump to read them with.
-        """
+        """Registers a thread; None where Triton has no cuobjdump to read them with."""
         return self._usage[0]
 
     @property
