@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from attn_tune.kernels.registry import get_kernel
@@ -24,6 +25,7 @@ _DEPTH = 6
 _CONFIG_S = 180.0
 _POLL_S = 0.1
 _MOST_LOST = 8
+_DRIVER = Path("/dev/nvidiactl")
 # Lowering needs no device, and must not take memory on one.
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
@@ -43,9 +45,13 @@ class _Answered:
     what: Answer
 
 
-def helper_count(device: Device, cores: int) -> int:
-    """How many processes are worth starting: none without spare cores, a CUDA device and Triton."""
-    if device.compute_capability is None or cores <= _CORES_KEPT + 1:
+def helper_count(device: Device | None, cores: int) -> int:
+    """How many processes are worth starting: none without spare cores, a CUDA device and Triton.
+
+    Before the device is known, the driver's control file tells whether there may be one.
+    """
+    may_be_cuda = _DRIVER.exists() if device is None else device.compute_capability is not None
+    if not may_be_cuda or cores <= _CORES_KEPT + 1:
         return 0
     if importlib.util.find_spec("triton") is None:
         return 0
@@ -97,8 +103,8 @@ class CompileAhead:
         """How many helpers there are."""
         return len(self._threads)
 
-    def warm_up(self, device: Device) -> None:
-        """Starts the helpers for ``device``, if it is worth any. Their imports take seconds."""
+    def warm_up(self, device: Device | None = None) -> None:
+        """Starts the helpers, if there is or may be a device for them. Their imports take seconds."""
         count = helper_count(device, self._cores)
         if self._threads or not count or self._closed.is_set():
             return

@@ -128,6 +128,8 @@ class IsolatedExecutor:
 
     def identify(self) -> Identity:
         """See ``Executor.identify``."""
+        # While the worker starts, so do its helpers.
+        self._ahead.warm_up()
         return self._expect(self._ask_twice(Identify()), Identity)
 
     def expect(self, refs: Sequence[ConfigRef], device: Device) -> None:
