@@ -49,6 +49,7 @@ SPEC = KernelSpec(
                 "backward_dq",
                 "config",
                 "forward",
+                "logits",
                 "static",
                 "tile",
             )
