@@ -18,8 +18,9 @@ from attn_tune.kernels.arguments import (
     static_float,
 )
 from attn_tune.kernels.attention.operands import Operands
-from attn_tune.kernels.attention.problem import DTYPES, NAME, Problem
+from attn_tune.kernels.attention.problem import NAME, Problem
 from attn_tune.kernels.masks import MaskInfo
+from attn_tune.kernels.problem import DTYPES
 from attn_tune.kernels.sinks import sinks_of
 from attn_tune.kernels.spec import load
 from attn_tune.kernels.visibility import dense_4d

@@ -161,6 +161,7 @@ def test_init_bias_is_called_only_without_a_bias_and_a_mask():
         ({"attention_mask": jnp.ones((B, 3, T, S), bool)}, "3 heads"),
         ({"bias": jnp.ones((B, N, T, S + 1))}, "bias has shape"),
         ({"sliding_window": -1}, "sliding_window"),
+        ({"logits_soft_cap": 0.0}, "soft_cap must be positive"),
         ({"softmax_aux": jnp.ones((3, 2))}, "softmax_aux"),
     ],
 )
@@ -211,3 +212,21 @@ def test_signatures_round_trip():
     signature = OP.to_signature(problem)
     assert OP.parse_signature(signature.text) == signature
     assert OP.to_signature(OP.from_signature(signature)) == signature
+
+
+def test_a_signature_has_its_fields_in_one_order_for_ever():
+    problem = dataclasses.replace(
+        PROBLEM,
+        causal=True,
+        window=(3, 5),
+        mask_dims="b1ts",
+        bias_dims="1nts",
+        has_sinks=True,
+        soft_cap=2.0,
+        dropout_rate=0.2,
+        softmax_dtype="bfloat16",
+    )
+    assert problem.signature.text == (
+        "attention/v1 b=2 t=12 s=12 n=4 k=2 h=16 v=16 dtype=bfloat16 causal=1 left=3 right=5 mask=b1ts bias=1nts "
+        "sinks=1 cap=1 drop=1 softmax=bfloat16"
+    )

@@ -14,9 +14,8 @@ from attn_tune.kernels.flash_attention.triton.config import (
     DqConfig,
     ForwardConfig,
 )
-from attn_tune.kernels.flash_attention.triton.heuristic import dbias_config
 from attn_tune.kernels.flash_attention.triton.limits import shared_bytes_at_most, shared_limit
-from attn_tune.kernels.flash_attention.triton.static import static_of
+from attn_tune.kernels.flash_attention.triton.static import dbias_config, static_of
 from attn_tune.schema import Device, UsageError, config_from_dict, config_to_dict
 
 

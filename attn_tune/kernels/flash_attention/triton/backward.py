@@ -11,7 +11,7 @@ from attn_tune.kernels.flash_attention.triton.backward_dbias import backward_dbi
 from attn_tune.kernels.flash_attention.triton.backward_dkv import backward_dkv
 from attn_tune.kernels.flash_attention.triton.backward_dq import backward_dq
 from attn_tune.kernels.flash_attention.triton.config import BackwardConfig
-from attn_tune.kernels.flash_attention.triton.heuristic import dbias_config
+from attn_tune.kernels.flash_attention.triton.static import dbias_config
 
 
 def backward(

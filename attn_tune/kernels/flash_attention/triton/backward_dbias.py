@@ -17,20 +17,24 @@ import triton.language as tl
 from attn_tune.kernels._common.triton_call import triton_call
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import DbiasConfig
+from attn_tune.kernels.flash_attention.triton.logits import (
+    differentiate,
+    load_columns,
+    load_rows,
+    point_extras,
+    squash,
+)
 from attn_tune.kernels.flash_attention.triton.static import static_of
 from attn_tune.kernels.flash_attention.triton.tile import (
-    finish_logits,
-    head_pointer,
-    kept,
+    head_rows,
+    key_head,
     key_range,
-    load_columns,
+    load_delta,
+    load_keys,
     load_lse,
-    load_rows,
-    load_tile,
-    point_extras,
-    row_pointer,
+    load_queries,
+    query_head,
     row_range,
-    squash,
 )
 
 
@@ -150,44 +154,32 @@ def dbias_kernel(
 def dlogits_tile(arrays, optional, batch, head, first_row, first_column, static: tl.constexpr):
     """The gradient of a ``[block_q, block_k]`` tile of logits after soft cap and bias; zero outside the arrays."""
     q, k, v, dout, lse, delta = arrays
-    bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout = optional
-    heads: tl.constexpr = static.num_q_heads
-    kv_heads: tl.constexpr = static.num_kv_heads
-    extras = point_extras(
-        bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout, batch, head, static
-    )
+    extras = point_extras(optional, batch, head, static)
     rows = load_rows(extras, first_row, 1, static)
     columns = load_columns(extras, first_column, 0, static)
     index = first_row + tl.arange(0, static.block_q)
     kv_head = head // static.group_size
-    q_tile = load_tile(
-        head_pointer(q, batch, head, static.q_len, heads, static.head_dim),
-        first_row, heads * static.head_dim, static.q_len, static.head_dim,
-        static.block_q, static.block_h, static.ragged_q,
+    q_tile = load_queries(
+        query_head(q, batch, head, static.head_dim, static),
+        first_row, static.head_dim, static.block_h, static,
     )  # fmt: skip
-    k_tile = load_tile(
-        head_pointer(k, batch, kv_head, static.kv_len, kv_heads, static.head_dim),
-        first_column, kv_heads * static.head_dim, static.kv_len, static.head_dim,
-        static.block_k, static.block_h, static.ragged_k,
+    k_tile = load_keys(
+        key_head(k, batch, kv_head, static.head_dim, static),
+        first_column, static.head_dim, static.block_h, static.ragged_k, static,
     )  # fmt: skip
-    v_tile = load_tile(
-        head_pointer(v, batch, kv_head, static.kv_len, kv_heads, static.v_head_dim),
-        first_column, kv_heads * static.v_head_dim, static.kv_len, static.v_head_dim,
-        static.block_k, static.block_v, static.ragged_k,
+    v_tile = load_keys(
+        key_head(v, batch, kv_head, static.v_head_dim, static),
+        first_column, static.v_head_dim, static.block_v, static.ragged_k, static,
     )  # fmt: skip
-    dout_tile = load_tile(
-        head_pointer(dout, batch, head, static.q_len, heads, static.v_head_dim),
-        first_row, heads * static.v_head_dim, static.q_len, static.v_head_dim,
-        static.block_q, static.block_v, static.ragged_q,
+    dout_tile = load_queries(
+        query_head(dout, batch, head, static.v_head_dim, static),
+        first_row, static.v_head_dim, static.block_v, static,
     )  # fmt: skip
-    row_lse = load_lse(row_pointer(lse, batch, head, static.q_len, heads), index, static)
-    delta = row_pointer(delta, batch, head, static.q_len, heads)
-    row_delta = tl.load(delta + index, mask=index < static.q_len, other=0.0)
-    x = squash(tl.dot(q_tile, tl.trans(k_tile), input_precision=static.precision), static)
-    x = finish_logits(x, extras, rows, columns, True, static)
-    weights = tl.exp2(x * static.late_scale - row_lse[:, None])
-    dweights = tl.dot(dout_tile, tl.trans(v_tile), input_precision=static.precision)
-    if static.keep_threshold is not None:
-        keep = kept(rows, columns, static)
-        dweights = tl.where(keep, dweights * static.keep_scale, 0.0)
-    return weights * (dweights - row_delta[:, None])
+    statistics = (
+        load_lse(head_rows(lse, batch, head, static), index, static),
+        load_delta(head_rows(delta, batch, head, static), index, static),
+    )
+    squashed = squash(tl.dot(q_tile, tl.trans(k_tile), input_precision=static.precision), static)
+    return differentiate(
+        squashed, dout_tile, v_tile, statistics, extras, rows, columns, True, static
+    )

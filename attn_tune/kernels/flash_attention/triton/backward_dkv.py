@@ -14,21 +14,27 @@ import triton.language as tl
 from attn_tune.kernels._common.triton_call import triton_call
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import DkvConfig
-from attn_tune.kernels.flash_attention.triton.static import static_of
-from attn_tune.kernels.flash_attention.triton.tile import (
+from attn_tune.kernels.flash_attention.triton.logits import (
     finish_logits,
-    head_pointer,
     kept,
     load_columns,
-    load_lse,
     load_rows,
-    load_tile,
-    owned_tile,
     point_extras,
-    row_pointer,
-    row_range,
     squash,
-    store_tile,
+)
+from attn_tune.kernels.flash_attention.triton.static import static_of
+from attn_tune.kernels.flash_attention.triton.tile import (
+    head_rows,
+    key_head,
+    load_delta,
+    load_keys,
+    load_lse,
+    load_queries,
+    owned_tile,
+    query_head,
+    row_range,
+    span_of,
+    store_keys,
 )
 
 
@@ -69,112 +75,61 @@ def dkv_kernel(
     static: tl.constexpr,
 ):
     """One program per tile of keys; logits are computed transposed, so that both products reuse them in registers."""
-    kv_heads: tl.constexpr = static.num_kv_heads
     block_k: tl.constexpr = static.block_k
     block_h: tl.constexpr = static.block_h
     block_v: tl.constexpr = static.block_v
     # Under a causal mask the first keys have the most rows; natural order is longest first.
-    block, batch, kv_head = owned_tile(static.kv_blocks, kv_heads, False, static)
-    first = block * static.block_k
-    k = head_pointer(k, batch, kv_head, static.kv_len, kv_heads, static.head_dim)
-    v = head_pointer(v, batch, kv_head, static.kv_len, kv_heads, static.v_head_dim)
-    k_tile = load_tile(
-        k,
-        first,
-        kv_heads * static.head_dim,
-        static.kv_len,
-        static.head_dim,
-        static.block_k,
-        static.block_h,
-        static.ragged_k,
-    )
-    v_tile = load_tile(
-        v,
-        first,
-        kv_heads * static.v_head_dim,
-        static.kv_len,
-        static.v_head_dim,
-        static.block_k,
-        static.block_v,
-        static.ragged_k,
-    )
+    block, batch, kv_head = owned_tile(static.kv_blocks, static.num_kv_heads, False, static)
+    first = block * block_k
+    k = key_head(k, batch, kv_head, static.head_dim, static)
+    v = key_head(v, batch, kv_head, static.v_head_dim, static)
+    k_tile = load_keys(k, first, static.head_dim, block_h, static.ragged_k, static)
+    v_tile = load_keys(v, first, static.v_head_dim, block_v, static.ragged_k, static)
     dk_acc = tl.zeros([block_k, block_h], tl.float32)
     dv_acc = tl.zeros([block_k, block_v], tl.float32)
-    begin, full_begin, full_end, end = row_range(first, static)
+    bounds = row_range(first, static)
 
     head = kv_head * static.group_size
     optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout)
-    columns = load_columns(point_all(optional, batch, head, static), first, 1, static)
+    columns = load_columns(point_extras(optional, batch, head, static), first, 1, static)
     owned = (k_tile, v_tile, columns)
     arrays = (q, dout, lse, delta)
+    state = (dk_acc, dv_acc)
     if static.skips_right:
-        dk_acc, dv_acc = walk_rows(
-            dk_acc, dv_acc, owned, arrays, optional, batch, head,
-            begin, tl.minimum(full_begin, end), True, static,
-        )  # fmt: skip
-    dk_acc, dv_acc = walk_rows(
-        dk_acc, dv_acc, owned, arrays, optional, batch, head, full_begin, full_end, False, static
-    )
+        state = walk_rows(state, owned, arrays, optional, batch, head, bounds, "before", static)
+    state = walk_rows(state, owned, arrays, optional, batch, head, bounds, "full", static)
     if static.skips_left:
-        dk_acc, dv_acc = walk_rows(
-            dk_acc, dv_acc, owned, arrays, optional, batch, head,
-            tl.maximum(full_begin, full_end), end, True, static,
-        )  # fmt: skip
+        state = walk_rows(state, owned, arrays, optional, batch, head, bounds, "after", static)
+    dk_acc, dv_acc = state
 
-    dk = head_pointer(dk, batch, kv_head, static.kv_len, kv_heads, static.head_dim)
-    dv = head_pointer(dv, batch, kv_head, static.kv_len, kv_heads, static.v_head_dim)
-    store_tile(
-        dk,
-        first,
-        dk_acc * static.scale,
-        kv_heads * static.head_dim,
-        static.kv_len,
-        static.head_dim,
-        static.block_k,
-        static.block_h,
-    )
-    store_tile(
-        dv,
-        first,
-        dv_acc,
-        kv_heads * static.v_head_dim,
-        static.kv_len,
-        static.v_head_dim,
-        static.block_k,
-        static.block_v,
-    )
-
-
-@triton.jit
-def point_all(optional, batch, head, static: tl.constexpr):
-    """``point_extras`` of a tuple."""
-    bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout = optional
-    return point_extras(
-        bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout, batch, head, static
-    )
+    dk = key_head(dk, batch, kv_head, static.head_dim, static)
+    dv = key_head(dv, batch, kv_head, static.v_head_dim, static)
+    store_keys(dk, first, dk_acc * static.scale, static.head_dim, block_h, static)
+    store_keys(dv, first, dv_acc, static.v_head_dim, block_v, static)
 
 
 @triton.jit
 def walk_rows(
-    dk_acc,
-    dv_acc,
+    state,
     owned,
     arrays,
     optional,
     batch,
     first_head,
-    begin,
-    end,
-    EDGE: tl.constexpr,
+    bounds,
+    PART: tl.constexpr,
     static: tl.constexpr,
 ):
-    """Adds the rows in ``[begin, end)`` of every query head of the group to both gradients.
+    """Adds one span of rows (``span_of``) of every query head of the group to ``(dk, dv)``.
 
     One loop over heads and rows: a loop in a loop would drain the pipeline at every head, and spills 230 bytes at
     64x128, 8 warps, H128 where this spills 40.
     """
+    edge: tl.constexpr = PART != "full"
+    dk_acc, dv_acc = state
     k_tile, v_tile, columns = owned
-    heads: tl.constexpr = static.num_q_heads
+    q, dout, lse, delta = arrays
+    begin, end = span_of(bounds, PART)
     steps = (tl.maximum(end - begin, 0) + static.block_q - 1) // static.block_q
     # Dividing by zero is undefined: the compiler would conclude that an empty range has a step, and load it.
     per_head = tl.maximum(steps, 1)
@@ -185,39 +140,21 @@ def walk_rows(
         else:
             head = first_head + step // per_head
             start = begin + step % per_head * static.block_q
-        extras = point_all(optional, batch, head, static)
-        q = head_pointer(arrays[0], batch, head, static.q_len, heads, static.head_dim)
-        dout = head_pointer(arrays[1], batch, head, static.q_len, heads, static.v_head_dim)
-        lse = row_pointer(arrays[2], batch, head, static.q_len, heads)
-        delta = row_pointer(arrays[3], batch, head, static.q_len, heads)
+        extras = point_extras(optional, batch, head, static)
+        q_head = query_head(q, batch, head, static.head_dim, static)
+        dout_head = query_head(dout, batch, head, static.v_head_dim, static)
+        lse_head = head_rows(lse, batch, head, static)
+        delta_head = head_rows(delta, batch, head, static)
         rows = load_rows(extras, start, 0, static)
         index = start + tl.arange(0, static.block_q)
-        q_tile = load_tile(
-            q,
-            start,
-            static.num_q_heads * static.head_dim,
-            static.q_len,
-            static.head_dim,
-            static.block_q,
-            static.block_h,
-            static.ragged_q,
-        )
-        row_lse = load_lse(lse, index, static)
+        q_tile = load_queries(q_head, start, static.head_dim, static.block_h, static)
+        row_lse = load_lse(lse_head, index, static)
         squashed = squash(
             tl.dot(k_tile, tl.trans(q_tile), input_precision=static.precision), static
         )
-        x = finish_logits(squashed, extras, rows, columns, EDGE, static)
+        x = finish_logits(squashed, extras, rows, columns, edge, static)
         weights = tl.exp2(x * static.late_scale - row_lse[None, :])
-        dout_tile = load_tile(
-            dout,
-            start,
-            static.num_q_heads * static.v_head_dim,
-            static.q_len,
-            static.v_head_dim,
-            static.block_q,
-            static.block_v,
-            static.ragged_q,
-        )
+        dout_tile = load_queries(dout_head, start, static.v_head_dim, static.block_v, static)
         dweights = tl.dot(v_tile, tl.trans(dout_tile), input_precision=static.precision)
         used = weights
         if static.keep_threshold is not None:
@@ -227,7 +164,7 @@ def walk_rows(
         dv_acc = tl.dot(
             used.to(dout_tile.dtype), dout_tile, dv_acc, input_precision=static.precision
         )
-        row_delta = tl.load(delta + index, mask=index < static.q_len, other=0.0)
+        row_delta = load_delta(delta_head, index, static)
         dlogits = weights * (dweights - row_delta[None, :])
         if static.soft_cap is not None:
             dlogits *= 1.0 - squashed * squashed

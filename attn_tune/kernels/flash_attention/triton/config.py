@@ -49,7 +49,7 @@ class DkvConfig(_Tile):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DbiasConfig(_Tile):
-    """The bias gradient: derived from the problem, not searched (``space.dbias_config``)."""
+    """The bias gradient: derived from the problem, not searched (``static.dbias_config``)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

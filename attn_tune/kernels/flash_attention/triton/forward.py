@@ -13,22 +13,27 @@ from attn_tune.kernels._common.triton_call import triton_call
 from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import ForwardConfig
+from attn_tune.kernels.flash_attention.triton.logits import (
+    finish_logits,
+    kept,
+    load_columns,
+    load_rows,
+    point_extras,
+    squash,
+)
 from attn_tune.kernels.flash_attention.triton.static import static_of
 from attn_tune.kernels.flash_attention.triton.tile import (
     LN2,
     LOG2E,
-    finish_logits,
-    head_pointer,
-    kept,
+    head_rows,
+    key_head,
     key_range,
-    load_columns,
-    load_rows,
-    load_tile,
+    load_keys,
+    load_queries,
     owned_tile,
-    point_extras,
-    row_pointer,
-    squash,
-    store_tile,
+    query_head,
+    span_of,
+    store_queries,
 )
 
 
@@ -70,29 +75,20 @@ def forward_kernel(
     static: tl.constexpr,
 ):
     """One program per tile of query rows."""
-    heads: tl.constexpr = static.num_q_heads
     block_q: tl.constexpr = static.block_q
+    block_h: tl.constexpr = static.block_h
     block_v: tl.constexpr = static.block_v
-    block, batch, head = owned_tile(static.q_blocks, heads, static.skips_right, static)
-    first = block * static.block_q
-    extras = point_extras(
-        bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout, batch, head, static
-    )
+    block, batch, head = owned_tile(static.q_blocks, static.num_q_heads, static.skips_right, static)
+    first = block * block_q
+    optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout)
+    extras = point_extras(optional, batch, head, static)
     rows = load_rows(extras, first, 1, static)
-    q = head_pointer(q, batch, head, static.q_len, heads, static.head_dim)
-    q_tile = load_tile(
-        q,
-        first,
-        heads * static.head_dim,
-        static.q_len,
-        static.head_dim,
-        static.block_q,
-        static.block_h,
-        static.ragged_q,
+    q_tile = load_queries(
+        query_head(q, batch, head, static.head_dim, static), first, static.head_dim, block_h, static
     )
     kv_head = head // static.group_size
-    k = head_pointer(k, batch, kv_head, static.kv_len, static.num_kv_heads, static.head_dim)
-    v = head_pointer(v, batch, kv_head, static.kv_len, static.num_kv_heads, static.v_head_dim)
+    k = key_head(k, batch, kv_head, static.head_dim, static)
+    v = key_head(v, batch, kv_head, static.v_head_dim, static)
 
     maximum = tl.full([block_q], float("-inf"), tl.float32)
     total = tl.zeros([block_q], tl.float32)
@@ -103,67 +99,45 @@ def forward_kernel(
         maximum = tl.zeros_like(maximum) + sink
         total += tl.where(sink == float("-inf"), 0.0, 1.0)
 
-    begin, full_begin, full_end, end = key_range(first, static)
+    bounds = key_range(first, static)
     state = (acc, total, maximum)
     if static.skips_left:
-        state = walk_keys(
-            state, q_tile, k, v, extras, rows, begin, tl.minimum(full_begin, end), True, static
-        )
-    state = walk_keys(state, q_tile, k, v, extras, rows, full_begin, full_end, False, static)
+        state = walk_keys(state, q_tile, k, v, extras, rows, bounds, "before", static)
+    state = walk_keys(state, q_tile, k, v, extras, rows, bounds, "full", static)
     if static.skips_right or static.ragged_k:
-        state = walk_keys(
-            state, q_tile, k, v, extras, rows, tl.maximum(full_begin, full_end), end, True, static
-        )
+        state = walk_keys(state, q_tile, k, v, extras, rows, bounds, "after", static)
     acc, total, maximum = state
 
     seen = total > 0
     kept_scale = tl.where(seen, static.keep_scale / tl.where(seen, total, 1.0), 0.0)
-    out = head_pointer(out, batch, head, static.q_len, heads, static.v_head_dim)
-    store_tile(
-        out,
-        first,
-        acc * kept_scale[:, None],
-        heads * static.v_head_dim,
-        static.q_len,
-        static.v_head_dim,
-        static.block_q,
-        static.block_v,
-    )
+    out = query_head(out, batch, head, static.v_head_dim, static)
+    store_queries(out, first, acc * kept_scale[:, None], static.v_head_dim, block_v, static)
     row = first + tl.arange(0, static.block_q)
     row_lse = tl.where(seen, (maximum + tl.log2(tl.where(seen, total, 1.0))) * LN2, float("-inf"))
-    lse = row_pointer(lse, batch, head, static.q_len, heads)
+    lse = head_rows(lse, batch, head, static)
     tl.store(lse + row, row_lse, mask=row < static.q_len)
 
 
 @triton.jit
-def walk_keys(
-    state, q_tile, k, v, extras, rows, begin, end, EDGE: tl.constexpr, static: tl.constexpr
-):
-    """Folds the keys in ``[begin, end)`` into ``(accumulator, denominator, maximum)`` of the online softmax."""
+def walk_keys(state, q_tile, k, v, extras, rows, bounds, PART: tl.constexpr, static: tl.constexpr):
+    """Folds one span of keys (``span_of``) into ``(accumulator, denominator, maximum)`` of the online softmax."""
+    edge: tl.constexpr = PART != "full"
     acc, total, maximum = state
     # Without a mask or an infinite bias every row of a full tile sees a finite logit.
     guarded: tl.constexpr = (
-        EDGE
+        edge
         or static.has_segments
         or static.has_positions
         or static.mask_strides is not None
         or static.bias_strides is not None
     )
-    ragged: tl.constexpr = EDGE and static.ragged_k
+    ragged: tl.constexpr = edge and static.ragged_k
+    begin, end = span_of(bounds, PART)
     for start in tl.range(begin, end, static.block_k):
-        k_tile = load_tile(
-            k,
-            start,
-            static.num_kv_heads * static.head_dim,
-            static.kv_len,
-            static.head_dim,
-            static.block_k,
-            static.block_h,
-            ragged,
-        )
+        k_tile = load_keys(k, start, static.head_dim, static.block_h, ragged, static)
         x = squash(tl.dot(q_tile, tl.trans(k_tile), input_precision=static.precision), static)
         columns = load_columns(extras, start, 0, static)
-        x = finish_logits(x, extras, rows, columns, EDGE, static)
+        x = finish_logits(x, extras, rows, columns, edge, static)
         new_maximum = tl.maximum(maximum, tl.max(x, 1) * static.late_scale)
         shift = new_maximum
         if guarded:
@@ -173,16 +147,7 @@ def walk_keys(
         total = total * correction + tl.sum(weights, 1)
         if static.keep_threshold is not None:
             weights = tl.where(kept(rows, columns, static), weights, 0.0)
-        v_tile = load_tile(
-            v,
-            start,
-            static.num_kv_heads * static.v_head_dim,
-            static.kv_len,
-            static.v_head_dim,
-            static.block_k,
-            static.block_v,
-            ragged,
-        )
+        v_tile = load_keys(v, start, static.v_head_dim, static.block_v, ragged, static)
         acc = tl.dot(
             weights.to(v_tile.dtype),
             v_tile,

@@ -5,7 +5,6 @@ import dataclasses
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import (
     BackwardConfig,
-    DbiasConfig,
     DkvConfig,
     DqConfig,
     ForwardConfig,
@@ -43,8 +42,6 @@ _TABLES = {80: _SM80, 87: _SM80, 90: _SM90, 100: _SM90, 103: _SM90, 110: _SM90}
 # Dropout bits, bias and tanh need registers of their own: with 64 pairs a thread the forward spills 432 bytes at H64.
 _MOST_FEATURE_PAIRS = 32
 
-_DBIAS_SHARED_BYTES = 96 * 1024
-
 
 def forward_heuristic(problem: Problem, device: Device) -> ForwardConfig:
     """The forward's untuned config."""
@@ -56,16 +53,6 @@ def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
     return BackwardConfig(
         dq=_fitted(problem, device, DqConfig, 1), dkv=_fitted(problem, device, DkvConfig, 2)
     )
-
-
-def dbias_config(problem: Problem) -> DbiasConfig:
-    """The bias gradient's tile: the largest up to 64 whose four operands fit the smallest shared memory."""
-    size = 4 if problem.dtype == "float32" else 2
-    row = 2 * size * (padded(problem.head_dim) + padded(problem.v_head_dim))
-    block = 64
-    while block > 16 and block * row > _DBIAS_SHARED_BYTES:
-        block //= 2
-    return DbiasConfig(block_q=block, block_k=block, num_warps=4, num_stages=1)
 
 
 def block_cap(length: int) -> int:

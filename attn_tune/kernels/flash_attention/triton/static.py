@@ -26,6 +26,9 @@ SECTION_BYTES = 16 * 2**20
 # twice what XLA's default makes. Three passes are the cheapest product of float32 operands that passes validation.
 _INPUT_PRECISION = {"default": "tf32x3", "high": "tf32x3", "highest": "ieee"}
 
+# Less than the 99 KB of the GPUs that have the least.
+_DBIAS_SHARED_BYTES = 96 * 1024
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Static:
@@ -140,6 +143,16 @@ def static_of(problem: Problem, tile: ForwardConfig | DqConfig | DkvConfig | Dbi
 def padded(head_dim: int) -> int:
     """The power of two, at least 16, that holds ``head_dim``."""
     return max(16, 1 << (head_dim - 1).bit_length())
+
+
+def dbias_config(problem: Problem) -> DbiasConfig:
+    """The bias gradient's tile: the largest up to 64 whose four operands fit the smallest shared memory."""
+    size = 4 if problem.dtype == "float32" else 2
+    row = 2 * size * (padded(problem.head_dim) + padded(problem.v_head_dim))
+    block = 64
+    while block > 16 and block * row > _DBIAS_SHARED_BYTES:
+        block //= 2
+    return DbiasConfig(block_q=block, block_k=block, num_warps=4, num_stages=1)
 
 
 def _keep_threshold(rate: float) -> int:

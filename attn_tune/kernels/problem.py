@@ -1,0 +1,172 @@
+"""What the problems of all attention ops share: sizes, masks and the softmax's extras, and their part of a signature.
+
+Letters: ``B`` batch, ``T`` query length, ``S`` key/value length, ``N`` query heads, ``K`` key/value heads, ``H`` head
+dim, ``V`` value head dim. Query row ``i`` and key column ``j`` are aligned at the bottom right: row ``i`` stands at
+position ``i + S - T``.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attn_tune.schema.errors import UsageError
+from attn_tune.schema.signature import Field, FieldKind, Signature, Value
+
+DTYPES = ("bfloat16", "float16", "float32")
+SIZES = ("batch", "q_len", "kv_len", "num_q_heads", "num_kv_heads", "head_dim", "v_head_dim")
+
+# What a signature does not say, for problems made from one.
+CANONICAL_SOFT_CAP = 30.0
+CANONICAL_DROPOUT = 0.1
+
+_C, _S = FieldKind.CATEGORICAL, FieldKind.SCALABLE
+
+SIZE_FIELDS = (
+    Field(name="b", kind=_S, is_int=True, doc="batch"),
+    Field(name="t", kind=_S, is_int=True, doc="query length"),
+    Field(name="s", kind=_S, is_int=True, doc="key/value length"),
+    Field(name="n", kind=_S, is_int=True, doc="query heads"),
+    Field(name="k", kind=_S, is_int=True, doc="key/value heads"),
+    Field(name="h", kind=_C, is_int=True, doc="head dim"),
+    Field(name="v", kind=_C, is_int=True, doc="value head dim"),
+)
+MASK_FIELDS = (
+    Field(name="causal", kind=_C, is_int=True, default=0, doc="1: causal, bottom-right aligned"),
+    Field(
+        name="left", kind=_S, is_int=True, default=None, doc="window: positions visible to the left"
+    ),
+    Field(
+        name="right",
+        kind=_S,
+        is_int=True,
+        default=None,
+        doc="window: positions visible to the right",
+    ),
+    Field(
+        name="mask",
+        kind=_C,
+        is_int=False,
+        default=None,
+        doc="dense mask: which of b,n,t,s it spans",
+    ),
+    Field(name="bias", kind=_C, is_int=False, default=None, doc="bias: which of b,n,t,s it spans"),
+)
+SOFTMAX_FIELDS = (
+    Field(name="sinks", kind=_C, is_int=True, default=0, doc="1: one sink logit a head"),
+    Field(name="cap", kind=_C, is_int=True, default=0, doc="1: tanh soft cap"),
+    Field(name="drop", kind=_C, is_int=True, default=0, doc="1: dropout"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionProblem:
+    """The part of a call, without its arrays, that every attention op has.
+
+    Attributes:
+      window: ``(left, right)``: position ``p`` sees keys in ``[p - left, p + right]``; None is unbounded.
+      mask_dims, bias_dims: one letter per axis of the 4-D array, ``"1"`` where it broadcasts: ``"b1ts"``, ``"1n1s"``.
+      has_sinks: one extra logit per query head joins the softmax and is dropped from the output.
+      soft_cap: logits become ``cap * tanh(logits / cap)`` before mask and bias.
+      scale: multiplies the logits first.
+      dropout_rate: probability of dropping a softmax weight.
+
+    Raises:
+      UsageError: an impossible shape or flag; the message names it.
+    """
+
+    batch: int
+    q_len: int
+    kv_len: int
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    dtype: str = "bfloat16"
+    causal: bool = False
+    window: tuple[int | None, int | None] = (None, None)
+    mask_dims: str | None = None
+    bias_dims: str | None = None
+    has_sinks: bool = False
+    soft_cap: float | None = None
+    scale: float = 1.0
+    dropout_rate: float = 0.0
+
+    def __post_init__(self):
+        for name in SIZES:
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise UsageError(f"{name} must be a positive integer, got {value!r}")
+        if self.num_q_heads % self.num_kv_heads:
+            raise UsageError(
+                f"num_q_heads={self.num_q_heads} must be a multiple of num_kv_heads={self.num_kv_heads}"
+            )
+        check_choice("dtype", self.dtype, DTYPES)
+        for bound in self.window:
+            if bound is not None and bound < 0:
+                raise UsageError(f"window bounds must be non-negative or None, got {self.window!r}")
+        for name in ("mask_dims", "bias_dims"):
+            dims = getattr(self, name)
+            if dims is not None and (
+                len(dims) != 4 or any(d not in (x, "1") for d, x in zip(dims, "bnts", strict=True))
+            ):
+                raise UsageError(f"{name} must have one of b1, n1, t1, s1 per axis, got {dims!r}")
+        if self.soft_cap is not None and not (math.isfinite(self.soft_cap) and self.soft_cap > 0):
+            raise UsageError(f"soft_cap must be positive, got {self.soft_cap!r}")
+        if not 0.0 <= self.dropout_rate < 1.0:
+            raise UsageError(f"dropout_rate must be in [0, 1), got {self.dropout_rate!r}")
+
+
+def shared_values(problem: AttentionProblem) -> dict[str, Value]:
+    """The values of the shared fields and of ``dtype``, for the problem's signature."""
+    return {
+        "b": problem.batch,
+        "t": problem.q_len,
+        "s": problem.kv_len,
+        "n": problem.num_q_heads,
+        "k": problem.num_kv_heads,
+        "h": problem.head_dim,
+        "v": problem.v_head_dim,
+        "dtype": problem.dtype,
+        "causal": int(problem.causal),
+        "left": problem.window[0],
+        "right": problem.window[1],
+        "mask": problem.mask_dims,
+        "bias": problem.bias_dims,
+        "sinks": int(problem.has_sinks),
+        "cap": int(problem.soft_cap is not None),
+        "drop": int(problem.dropout_rate > 0),
+    }
+
+
+def all_values(signature: Signature, fields: Iterable[Field]) -> dict[str, Any]:
+    """Every field's value, those at their defaults among them."""
+    return {field.name: field.default for field in fields} | signature.values
+
+
+def shared_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of ``shared_values``; scale is ``1/sqrt(H)``, cap and dropout take their canonical values."""
+    return {
+        "batch": values["b"],
+        "q_len": values["t"],
+        "kv_len": values["s"],
+        "num_q_heads": values["n"],
+        "num_kv_heads": values["k"],
+        "head_dim": values["h"],
+        "v_head_dim": values["v"],
+        "dtype": values["dtype"],
+        "causal": bool(values["causal"]),
+        "window": (values["left"], values["right"]),
+        "mask_dims": values["mask"],
+        "bias_dims": values["bias"],
+        "has_sinks": bool(values["sinks"]),
+        "soft_cap": CANONICAL_SOFT_CAP if values["cap"] else None,
+        "scale": 1.0 / math.sqrt(values["h"]),
+        "dropout_rate": CANONICAL_DROPOUT if values["drop"] else 0.0,
+    }
+
+
+def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Raises UsageError unless ``value`` is known."""
+    if value not in known:
+        raise UsageError(f"{name} must be one of {', '.join(known)}, got {value!r}")

@@ -1,0 +1,39 @@
+"""What an explanation of a lookup says."""
+
+import dataclasses
+
+from attn_tune.kernels.dispatch import explain
+from attn_tune.runtime.overlay import use_pack
+from tests.kernels.dispatch.toy_op import pack
+from tests.runtime.packbuilder import H200, OP, row, sig
+
+GOLDEN = """\
+toy.fwd  toy/v1 b=1 t=6144 h=64 dtype=bfloat16
+device nvidia-h200  (sm_90, 132 units, 232448 B on chip, 700 W; {digest})
+ 1 use_pack empty 2026.1                no rows of toy.fwd for sm_90
+ 2 use_pack lab 2026.1, device exact    bucket: alpha block=2000  rejected: block 2000 does not fit
+ 3 use_pack lab 2026.1, device exact    miss: nearest row differs in t 6144 vs 8000
+ 4 use_pack lab 2026.1, device variant  neighbour: alpha block=64  CHOSEN (verified, winner, \
+1.50x away: toy/v1 b=1 t=4096 h=64 dtype=bfloat16, device differs in power_watts 700 vs 500, \
+regret at most 0.4 % where measured, 1.50x the heuristic)
+ 5 heuristic                            alpha block=8
+ 6 kernel toy/absent                    unsupported: the module 'no_such_module_anywhere' is not installed"""
+
+
+def test_explain_reads_like_this():
+    capped = dataclasses.replace(H200, power_watts=500)
+    lab = pack(row(sig(8000), 2000), row(sig(4096), 64, device=capped))
+    b200 = dataclasses.replace(H200, family="sm_100", variant="nvidia-b200")
+    empty = pack(row(sig(1), 1, device=b200), name="empty")
+    with use_pack(lab), use_pack(empty):
+        found = explain(OP, sig(6144), device=H200)
+    assert str(found) == GOLDEN.format(digest=H200.digest)
+    assert found.answer.row_signature == sig(4096)
+    assert found.heuristic.config == {"block": 8}
+
+
+def test_explain_when_nothing_can_run():
+    found = explain(OP, sig(1, dtype="float16"), "bwd", device=H200)
+    assert found.answer is None
+    assert "nothing can run" in str(found)
+    assert len(found.kernels) == 3
