@@ -1,0 +1,372 @@
+"""The tuners that ``tuning_speed.py`` compares, each run in a process of its own: ``tuning_contenders.py NAME ...``.
+
+Every one is loaded and has run something on its device before its clock starts, and its clock stops when its call
+returns. What became of it goes to the file ``--record``.
+"""
+
+import argparse
+import collections
+import contextlib
+import importlib
+import importlib.util
+import io
+import json
+import math
+import os
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tuning_record import Record, Step, Task
+
+
+class CannotRun(Exception):
+    """The contender is not installed, or does not run here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What one process is asked. ``kernel``, ``direction`` and ``max_trials`` concern attn-tune alone."""
+
+    task: Task
+    record: Path
+    kernel: str = "flash_attention/triton"
+    direction: str = "fwd"
+    max_trials: int | None = None
+
+
+def attn_tune(request: Request) -> Record:
+    """``attn-tune sweep``, in this process, on a fresh database.
+
+    The clock starts when its worker process has found the device. Counted are the configs that a worker ran, those
+    refused before compiling and the finals left out.
+    """
+    from attn_tune.cli import main
+    from attn_tune.tuner import executor as executors
+
+    phases: collections.Counter[str] = collections.Counter()
+    ready: list[float] = []
+
+    class Listening(executors.IsolatedExecutor):
+        """The executor of the command, overheard: when it is ready, and what each config cost."""
+
+        def identify(self) -> Any:
+            identity = super().identify()
+            ready.append(time.monotonic())
+            return identity
+
+        def run(self, request: Any) -> Any:
+            outcome = super().run(request)
+            phases.update(getattr(outcome, "phases_ms", {}))
+            return outcome
+
+    executors.IsolatedExecutor = Listening
+    database = request.record.with_name("lab.db")
+    sys.argv = ["attn-tune", *sweep_arguments(request, database)]
+    said = io.StringIO()
+    started = time.monotonic()
+    with contextlib.redirect_stdout(said):
+        code = _exit_code(main)
+    ended = time.monotonic()
+    if not said.getvalue().strip():
+        raise RuntimeError(f"attn-tune sweep ended with status {code} and said nothing")
+    answer = json.loads(said.getvalue())
+    step = replace(
+        sweep_step(request.direction, stored_trials(database, answer["run"]), phases),
+        start_s=ready[0] if ready else started,
+        end_s=ended,
+    )
+    ending = answer["ending"]
+    failed = "" if ending == "finished" else f"the sweep ended early: {ending}"
+    return Record(steps=(step,), device=answer["device"], failed=failed)
+
+
+def sweep_arguments(request: Request, database: Path) -> list[str]:
+    """The command line that is measured, program name left out."""
+    limit = [] if request.max_trials is None else ["--max-trials", str(request.max_trials)]
+    return [
+        *("sweep", "--grid", signature_text(request.task), "--kernel", request.kernel),
+        *("--direction", request.direction, *limit, "--db", str(database), "--json"),
+    ]
+
+
+def signature_text(task: Task) -> str:
+    """The task as attn-tune writes it."""
+    from attn_tune.kernels.flash_attention.problem import Problem
+
+    problem = Problem(
+        batch=task.batch,
+        q_len=task.length,
+        kv_len=task.length,
+        num_q_heads=task.heads,
+        num_kv_heads=task.kv_heads,
+        head_dim=task.head_dim,
+        v_head_dim=task.head_dim,
+        dtype=task.dtype,
+        causal=task.causal,
+        scale=1 / math.sqrt(task.head_dim),
+    )
+    return problem.signature.text
+
+
+def stored_trials(database: Path, run_id: int) -> list[dict[str, Any]]:
+    """The trials of one run, as plain rows."""
+    from attn_tune.db import Database
+
+    columns = ["status", "stage", "part", "median_ns", "compile_ms"]
+    with Database.open(database, create=False, read_only=True) as opened:
+        frame = opened.frame("trials", run=run_id)
+    return frame[columns].astype(object).where(frame[columns].notna(), None).to_dict("records")
+
+
+def sweep_step(
+    direction: str, trials: list[dict[str, Any]], phases_ms: Mapping[str, float]
+) -> Step:
+    """The sums over ``trials``; the times of the step are left at zero."""
+    tried = [t for t in trials if t["stage"] == "search" and t["status"] != "unsupported"]
+    whole = [t["median_ns"] for t in trials if not t["part"] and t["median_ns"]]
+    compiled = [t["compile_ms"] for t in tried if t["compile_ms"] is not None]
+    parts = collections.Counter(t["part"] or "whole" for t in tried)
+    return Step(
+        direction=direction,
+        start_s=0.0,
+        end_s=0.0,
+        statuses=dict(collections.Counter(t["status"] for t in tried)),
+        best_us=min(whole) / 1e3 if whole else None,
+        phases_s={name: ms / 1e3 for name, ms in phases_ms.items()},
+        detail={
+            "configs_by_part": dict(parts),
+            "refused_before_compiling": sum(t["status"] == "unsupported" for t in trials),
+            "finals": sum(t["stage"] == "final" for t in trials),
+            "worker_compile_s": sum(compiled) / 1e3,
+        },
+    )
+
+
+def _exit_code(main: Callable[[], None]) -> int:
+    try:
+        main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(bool(end.code))
+    return 0
+
+
+def tokamax(request: Request, implementation: str) -> Record:
+    """tokamax's own ``autotune`` of the two ops that a forward with gradients is made of, one after the other.
+
+    Its packs are ignored. Counted are the entries of what it returns: configs with timings, and exceptions.
+    """
+    _needs("tokamax")
+    _stand_in_for_xprof()
+    import tokamax as library
+    from tokamax import autotuning
+
+    device = _needs_gpu()
+    arrays = make_arrays(request.task)
+
+    def attend(*qkv: Any) -> Any:
+        return library.dot_product_attention(
+            *qkv, is_causal=request.task.causal, implementation=implementation
+        )
+
+    record = Record(device=device)
+    start = time.monotonic()
+    calls = autotuning.get_bound_args(with_gradients(attend), *arrays)
+    if not calls:
+        raise RuntimeError(f"no op of tokamax was found in {implementation} attention")
+    for call in calls:
+        result = library.autotune([call], ignore_cache=True, progress_bar=False)
+        end = time.monotonic()
+        op = type(call.op).__name__
+        if not result.data:
+            raise RuntimeError(f"tokamax gave no result for {op}; its log says why")
+        step = autotuned_step(op, dict(result.data[0][1]), start, end)
+        record = replace(record, steps=(*record.steps, step))
+        record.write(request.record)
+        start = time.monotonic()
+    return record
+
+
+def autotuned_step(op: str, timings: Mapping[Any, Any], start_s: float, end_s: float) -> Step:
+    """What tokamax says of each config: timings, or the exception that it ended with."""
+    right = [t for t in timings.values() if not isinstance(t, BaseException)]
+    wrong = [type(t).__name__ for t in timings.values() if isinstance(t, BaseException)]
+    best_ms = min((t.median_evaluation_time_ms for t in right), default=None)
+    return Step(
+        direction="bwd" if "Vjp" in op else "fwd",
+        start_s=start_s,
+        end_s=end_s,
+        statuses={"ok": len(right), **collections.Counter(wrong)},
+        best_us=None if best_ms is None else best_ms * 1e3,
+        # Summed over threads that wait for one another: more than the wall time, and no share of it.
+        detail={
+            "op": op,
+            "lower_thread_s": sum(t.lower_time_ms for t in right) / 1e3,
+            "compile_thread_s": sum(t.compile_time_ms for t in right) / 1e3,
+        },
+    )
+
+
+def ejkernel(request: Request, platform: str = "triton") -> Record:
+    """ejkernel's own tuning: one eager call, which times forward and gradients together for each candidate.
+
+    Counted are the candidates that its selector announces; those whose timing raised are ``failed``. The call also
+    runs the winner once.
+    """
+    _needs("ejkernel")
+    os.environ["EJKERNEL_AUTOTUNE_POLICY"] = "autotune"
+    os.environ["EJKERNEL_PERSISTENT_CACHE_DIR"] = str(request.record.with_name("ejkernel"))
+    import jax
+
+    # The package has a function of the same name as the module.
+    module = importlib.import_module("ejkernel.modules.operations.flash_attention")
+    device = _needs_gpu() if platform != "xla" else {}
+    arrays = make_arrays(request.task)
+    with candidates_counted(module._flash_executor.chooser) as seen:
+        start = time.monotonic()
+        jax.block_until_ready(
+            module.flash_attention(*arrays, causal=request.task.causal, platform=platform)
+        )
+        end = time.monotonic()
+    if not seen.announced:
+        raise RuntimeError("ejkernel did not tune: it chose a config without trying any")
+    times = seen.times_s
+    step = Step(
+        direction="fwd+bwd",
+        start_s=start,
+        end_s=end,
+        statuses=_without_zeros(ok=len(times), failed=seen.announced - len(times)),
+        best_us=min(times) * 1e6 if times else None,
+        detail={"timer": "host clock, forward and gradients, mean of its calls"},
+    )
+    return Record(steps=(step,), device=device)
+
+
+@dataclass
+class Candidates:
+    """How many candidates a selector announced, and the times of those that ran."""
+
+    announced: int
+    times_s: list[float]
+
+
+@contextlib.contextmanager
+def candidates_counted(chooser: Any) -> Iterator[Candidates]:
+    """Listens to a selector of ejkernel (its ``on_event``) and to its tuner."""
+    seen = Candidates(announced=0, times_s=[])
+    measure = chooser.tuner.measure
+
+    def on_event(event: str, **data: Any) -> None:
+        if event == "autotune_start":
+            seen.announced += data["candidates"]
+
+    def measured(*args: Any, **kwargs: Any) -> float:
+        seconds = measure(*args, **kwargs)
+        seen.times_s.append(seconds)
+        return seconds
+
+    before, chooser.on_event, chooser.tuner.measure = chooser.on_event, on_event, measured
+    try:
+        yield seen
+    finally:
+        chooser.on_event, chooser.tuner.measure = before, measure
+
+
+def make_arrays(task: Task) -> tuple[Any, Any, Any]:
+    """Random query, key and value on the default device, which has then run something."""
+    import jax
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    heads = (task.heads, task.kv_heads, task.kv_heads)
+    arrays = tuple(
+        jax.random.normal(key, (task.batch, task.length, n, task.head_dim), task.dtype)
+        for key, n in zip(keys, heads, strict=True)
+    )
+    return jax.block_until_ready(arrays)
+
+
+def with_gradients(attend: Callable[..., Any]) -> Callable[..., Any]:
+    """The output of ``attend`` and its gradients."""
+    import jax
+
+    def both(*arrays: Any) -> Any:
+        out, pull = jax.vjp(attend, *arrays)
+        return out, pull(out)
+
+    return both
+
+
+def _without_zeros(**counts: int) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count}
+
+
+def _needs(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise CannotRun(f"{package} is not installed")
+
+
+def _needs_gpu() -> dict[str, Any]:
+    """The identity of the GPU that jax uses."""
+    import jax
+
+    from attn_tune.runtime.devices import current_device
+
+    if jax.default_backend() != "gpu":
+        raise CannotRun(f"needs a GPU; jax found {jax.default_backend()}")
+    return current_device().identity
+
+
+def _stand_in_for_xprof() -> None:
+    """tokamax imports xprof, which weighs 30 MB, for timers that it does not use on a GPU: an empty one will do."""
+    if importlib.util.find_spec("xprof"):
+        return
+    parent = None
+    for name in ("xprof", "xprof.cli", "xprof.cli.tools", "xprof.cli.tools.get_kernel_stats_tool"):
+        module = sys.modules[name] = types.ModuleType(name)
+        module.__path__ = []
+        if parent is not None:
+            setattr(parent, name.rpartition(".")[2], module)
+        parent = module
+
+
+RUN: dict[str, Callable[[Request], Record]] = {
+    "attn-tune": attn_tune,
+    "tokamax-triton": lambda request: tokamax(request, "triton"),
+    "tokamax-mosaic": lambda request: tokamax(request, "mosaic"),
+    "ejkernel": ejkernel,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", choices=RUN)
+    parser.add_argument("--record", type=Path, required=True)
+    parser.add_argument("--task", type=json.loads, required=True, help="JSON")
+    parser.add_argument("--kernel", default=Request.kernel)
+    parser.add_argument("--direction", default=Request.direction)
+    parser.add_argument("--max-trials", type=int)
+    args = parser.parse_args()
+    request = Request(
+        task=Task(**args.task),
+        record=args.record,
+        kernel=args.kernel,
+        direction=args.direction,
+        max_trials=args.max_trials,
+    )
+    try:
+        RUN[args.name](request).write(args.record)
+    except CannotRun as reason:
+        Record(failed=str(reason)).write(args.record)
+    except Exception as error:  # whatever a tuner raises is its result; its steps so far stand
+        text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        replace(Record.read(args.record), failed=text).write(args.record)
+        raise
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
