@@ -62,10 +62,8 @@ def _nvml(stop: threading.Event) -> Iterator[float]:
     gpu = visible_gpu()
     try:
         pynvml.nvmlInit()
-        if gpu.isdigit():
-            handle = pynvml.nvmlDeviceGetHandleByIndex(int(gpu))
-        else:
-            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
+        find = "nvmlDeviceGetHandleByIndex" if gpu.isdigit() else "nvmlDeviceGetHandleByUUID"
+        handle = getattr(pynvml, find)(int(gpu) if gpu.isdigit() else gpu)
         while not stop.wait(PERIOD_S):
             yield float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     except pynvml.NVMLError:

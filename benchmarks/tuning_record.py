@@ -1,6 +1,7 @@
-"""What a tuner under test says about itself: written by its process, read by the one that started it.
+"""What a tuner is asked, and what it says: written by its process, read by the one that started it.
 
-The file is rewritten whole after each step, so that what a tuner finished stands when a later step crashes or hangs.
+The record's file is rewritten whole after each step, so that what a tuner finished stands when a later step crashes or
+hangs.
 """
 
 import json
@@ -72,3 +73,14 @@ class Record:
             return cls()
         data = json.loads(path.read_text())
         return cls(**{**data, "steps": tuple(Step(**step) for step in data["steps"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What one process is asked. ``kernel``, ``direction`` and ``max_trials`` concern attn-tune alone."""
+
+    task: Task
+    record: Path
+    kernel: str = "flash_attention/triton"
+    direction: str = "fwd"
+    max_trials: int | None = None

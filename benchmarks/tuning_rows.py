@@ -7,6 +7,7 @@ from typing import Any
 from gpu_usage import Sample, idle_share
 from tuning_record import Record, Step
 
+KIND = "tuning_speed"
 BOTH = "fwd+bwd"
 # Wall time of a sweep's worker by phase; a battery is compiled, run and checked, and told as one.
 PHASES = ("prepare", "compile", "validate", "measure", "battery")
@@ -49,9 +50,7 @@ class Row:
         return {**asdict(self), **rates}
 
 
-def make_rows(
-    tuner: str, record: Record, samples: Sequence[Sample], process_s: float
-) -> list[Row]:
+def make_rows(tuner: str, record: Record, samples: Sequence[Sample], process_s: float) -> list[Row]:
     """The rows of one process: one a step, and one more that says why there are no more."""
     alone = len(record.steps) == 1
     rows = [_row(tuner, step, samples, process_s if alone else None) for step in record.steps]
@@ -99,16 +98,19 @@ def add_up(rows: Sequence[Row], process_s: float | None = None) -> Row:
 
 def markdown(rows: Iterable[Mapping[str, Any]]) -> str:
     """The rows of a report (``Row.to_json``) as a Markdown table. What a tuner does not tell is ``-``."""
-    head = ["tuner", "direction", "configs", "wall s", "configs/s", "with start s", "configs/s"]
-    head += ["ok", "not ok", "best us", *(f"{name} s" for name in PHASES), "GPU idle", ""]
+    rows = list(rows)
+    phases = dict.fromkeys([*PHASES, *(name for row in rows for name in row["phases_s"])])
+    head = ["tuner", "direction", "configs", "wall s", "configs/s"]
+    head += ["with start s", "with start configs/s", "ok", "not ok", "best us"]
+    head += [*(f"{name} s" for name in phases), "GPU idle", "remark"]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    lines += [f"| {' | '.join(_cells(row))} |" for row in rows]
+    lines += [f"| {' | '.join(_cells(row, list(phases)))} |" for row in rows]
     return "\n".join(lines)
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
+def _cells(row: Mapping[str, Any], phases: Sequence[str]) -> list[str]:
     if row["failed"]:
-        return [row["tuner"], *[""] * (11 + len(PHASES) - 1), row["failed"].replace("|", "/")]
+        return [row["tuner"], *[""] * (10 + len(phases)), row["failed"].replace("|", "/")]
     statuses = dict(row["statuses"])
     right = statuses.pop("ok", 0)
     wrong = ", ".join(f"{count} {name}" for name, count in statuses.items())
@@ -124,7 +126,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         str(right),
         wrong,
         _number(row["best_us"], 1),
-        *(_number(row["phases_s"].get(name), 1) for name in PHASES),
+        *(_number(row["phases_s"].get(name), 1) for name in phases),
         NOTHING if idle is None else f"{idle:.0%}",
         "",
     ]

@@ -4,17 +4,17 @@
 
 Each tuner runs in a process of its own, one after the other, with empty compilation caches and a time limit; one that
 crashes or hangs is a row that says so. ``wall s`` is the same for all: from the call that tunes to its end, with
-everything loaded and the device in use before (attn-tune's call starts when its worker has the device). ``with start s``
-is the whole process: interpreter, imports, device, tuning, exit.
+everything loaded and the device in use before (attn-tune's call starts when its worker has the device). ``with
+start s`` is the whole process: interpreter, imports, device, tuning, exit.
 
 A config counts when its tuner is done with it: compiled and timed, or failed. attn-tune also proves each one right
-(outputs or gradients, on two inputs, against a float32 reference), which no other does. It searches the two launches of its
-backward apart, so a config of its backward is one launch; tokamax's is the whole backward, and ejkernel's is forward and
-backward. Finals, which time the best again, are in attn-tune's wall time and not in its count.
+(outputs or gradients, on two inputs, against a float32 reference), which no other does. It searches the two launches
+of its backward apart, so a config of its backward is one launch; tokamax's is the whole backward, and ejkernel's is
+forward and backward. Finals, which time the best again, are in attn-tune's wall time and not in its count.
 
-The columns of phases are wall time of attn-tune's worker, summed over configs; ``prepare`` is inputs and reference. ``GPU
-idle`` is the share of ``wall s`` in which no kernel ran, by ``gpu_usage.py``'s samples of the driver's utilization
-counter at 10 Hz: each says how much of the last interval was busy.
+The columns of phases are wall time of attn-tune's worker, summed over configs; ``prepare`` is inputs and reference.
+``GPU idle`` is the share of ``wall s`` in which no kernel ran, by ``gpu_usage.py``'s samples of the driver's
+utilization counter at 10 Hz: each says how much of the last interval was busy.
 """
 
 import argparse
@@ -35,9 +35,8 @@ from typing import Any
 
 from gpu_usage import sampling
 from tuning_record import Record, Task
-from tuning_rows import Row, add_up, make_rows, markdown
+from tuning_rows import KIND, Row, add_up, make_rows, markdown
 
-KIND = "tuning_speed"
 TUNERS = ("attn-tune", "tokamax-triton", "tokamax-mosaic", "ejkernel")
 _CONTENDERS = Path(__file__).with_name("tuning_contenders.py")
 _PACKAGES = ("attn-tune", "jax", "jaxlib", "triton", "tokamax", "ejkernel")
@@ -151,9 +150,7 @@ def spawn(command: Sequence[str], env: Mapping[str, str], limit_s: float, log: P
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    return Ended(
-        code=process.returncode, wall_s=wall_s, limit_s=late, last_words=_last_words(log)
-    )
+    return Ended(code=process.returncode, wall_s=wall_s, limit_s=late, last_words=_last_words(log))
 
 
 def child_environment(folder: Path) -> dict[str, str]:
@@ -178,7 +175,9 @@ def report(task: Task, device: Mapping[str, Any], rows: Sequence[Row]) -> dict[s
         "driver": environment.driver,
         "compiler": environment.compiler,
         "versions": {name: _version(name) for name in _PACKAGES},
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "task": asdict(task),
         "rows": [row.to_json() for row in rows],
     }
@@ -206,7 +205,7 @@ def _last_words(log: Path) -> str:
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument(
         "--tuner", action="append", choices=TUNERS, help="only this one; repeatable"
     )
