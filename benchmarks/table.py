@@ -1,9 +1,10 @@
-"""Prints recorded results of ``flash_attention_peers.py`` as a Markdown table.
+"""Prints recorded results as a Markdown table.
 
     python benchmarks/table.py benchmarks/results/flash_attention_h200_*.json
 
-Rows are points and directions, columns implementations: TFLOP/s, and time relative to cuDNN in the same run. A result
-whose output is wrong by the project's rule says so.
+Those of ``tuning_speed.py`` as it prints them itself, the files' rows one after the other. Of
+``flash_attention_peers.py``: rows are points and directions, columns implementations: TFLOP/s, and time
+relative to cuDNN in the same run; a result whose output is wrong by the project's rule says so.
 """
 
 import json
@@ -11,17 +12,29 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tuning_rows import KIND, markdown
+
 BASE = "jax.nn cuDNN"
 
 
 def main(paths: list[str]) -> int:
-    """Merges the files' rows; the first file to have an implementation of a point wins."""
-    if not paths:
-        print("usage: table.py RESULTS.json ...", file=sys.stderr)
+    """Prints the table of the files at ``paths``, which must be of one kind."""
+    reports = [json.loads(Path(path).read_text()) for path in paths]
+    kinds = {report.get("kind") for report in reports}
+    if len(kinds) != 1:
+        print("usage: table.py RESULTS.json ..., all of one benchmark", file=sys.stderr)
         return 2
+    if kinds == {KIND}:
+        print(markdown(row for report in reports for row in report["rows"]))
+    else:
+        _peers([report["rows"] for report in reports])
+    return 0
+
+
+def _peers(files: list[list[dict[str, Any]]]) -> None:
+    """Merges the files' rows; the first file to have an implementation of a point wins."""
     cells: dict[tuple[str, str], dict[str, str]] = {}
-    for path in paths:
-        rows = json.loads(Path(path).read_text())["rows"]
+    for rows in files:
         times = {
             (row["point"], row["direction"]): row["median_us"]
             for row in rows
@@ -35,7 +48,6 @@ def main(paths: list[str]) -> int:
     print("|---|---|" + "---|" * len(names))
     for (point, direction), row in cells.items():
         print(f"| {point} | {direction} | " + " | ".join(row.get(n, "") for n in names) + " |")
-    return 0
 
 
 def _cell(row: dict[str, Any], base_us: float | None) -> str:

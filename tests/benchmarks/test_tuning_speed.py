@@ -1,0 +1,151 @@
+"""The benchmark of tuning speed: its processes, those that crash or hang, and a real sweep."""
+
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tuning_speed
+from tuning_record import Task
+from tuning_sweep import signature_text
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def python(program):
+    return [sys.executable, "-c", program]
+
+
+def test_how_a_process_ended(tmp_path):
+    def ended(program, limit_s=60.0):
+        return tuning_speed.spawn(python(program), dict(os.environ), limit_s, tmp_path / "log")
+
+    assert ended("print('fine')").reason == ""
+    assert ended("raise SystemExit('no such op')").reason == "exit status 1: no such op"
+    died = ended("import os, signal; print('here'); os.kill(os.getpid(), signal.SIGKILL)")
+    assert died.reason.startswith("killed by SIGKILL")
+
+
+def test_a_process_that_hangs_is_ended_with_its_children(tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning_speed, "_STOP_GRACE_S", 0.5)
+    pid = tmp_path / "pid"
+    # Neither listens to a polite request.
+    program = (
+        "import pathlib, signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"pathlib.Path({str(pid)!r}).write_text(str(child.pid))\n"
+        "time.sleep(600)\n"
+    )
+    ended = tuning_speed.spawn(python(program), dict(os.environ), 6.0, tmp_path / "log")
+    assert ended.reason == "no end within 6 s"
+    assert 6.0 <= ended.wall_s < 30
+    assert gone(int(pid.read_text()))
+
+
+def gone(pid):
+    """Whether ``pid`` has ended; one that nobody waited for has ended too."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    os.kill(pid, signal.SIGKILL)
+    return False
+
+
+TUNER = """
+import os, signal, sys, time
+from pathlib import Path
+from tuning_record import Record, Step
+record = Record(steps=(Step(direction="fwd", start_s=1.0, end_s=3.0, statuses={"ok": 4}),))
+record.write(Path(sys.argv[sys.argv.index("--record") + 1]))
+assert not Path(os.environ["TRITON_CACHE_DIR"]).exists()
+assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "why"),
+    [
+        ("", ""),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV"),
+        ("time.sleep(600)", "no end within 6 s"),
+    ],
+    ids=["ends", "crashes", "hangs"],
+)
+def test_what_a_tuner_finished_stands_whatever_comes_after(monkeypatch, tmp_path, then, why):
+    program = tmp_path / "contenders.py"
+    program.write_text(TUNER + then)
+    monkeypatch.setattr(tuning_speed, "_CONTENDERS", program)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/elsewhere")
+    job = tuning_speed.Job(tuner="x")
+    _, rows = tuning_speed.run(job, Task(), 6.0 if "sleep" in then else 60.0, tmp_path / "logs")
+    assert (rows[0].configs, rows[0].rate) == (4, 2.0)
+    assert [row.failed[: len(why)] for row in rows[1:]] == ([why] if why else [])
+    assert (tmp_path / "logs" / "x.log").exists()
+
+
+@pytest.mark.parametrize("text", ["4x4096x16", "4x4096x16xH", "", "4,4096,16,128"])
+def test_odd_shapes_are_refused(text):
+    with pytest.raises(tuning_speed.argparse.ArgumentTypeError, match="BxTxNxH"):
+        tuning_speed.parse_shape(text)
+
+
+def test_the_task_is_written_as_the_sweep_reads_it():
+    args = tuning_speed._arguments(["--kv-heads", "4", "--full"])
+    assert signature_text(args.task) == (
+        "flash_attention/v1 b=4 t=4096 s=4096 n=16 k=4 h=128 v=128 dtype=bfloat16"
+    )
+    causal = replace(args.task, causal=True)
+    assert signature_text(causal).endswith("causal=1")
+    options = [job.options for job in tuning_speed.jobs("attn-tune", args)]
+    assert [o[o.index("--direction") + 1 :][::2] for o in options] == [
+        ("fwd", "256"),
+        ("bwd", "100"),
+    ]
+
+
+def test_a_real_sweep_and_peers_that_cannot_run_here(monkeypatch, capsys, tmp_path):
+    """On the CPU: a backward in two launches, one of them with a config that is refused."""
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "planted"))
+    monkeypatch.setattr(tuning_speed, "jobs", only_backward(tuning_speed.jobs))
+    out = tmp_path / "report.json"
+    code = tuning_speed.main(
+        [
+            *("--kernel", "planted_backward", "--shape", "1x16x1x16", "--dtype", "float32"),
+            *("--tuner", "attn-tune", "--tuner", "tokamax-triton", "--out", str(out)),
+            *("--max-trials-bwd", "1"),
+        ]
+    )
+    assert code == 0
+    report = json.loads(out.read_text())
+    ours, peer = report["rows"]
+    # The untuned config whole, and each launch alone; the best of both is the untuned one again.
+    assert ours["detail"]["configs_by_part"] == {"whole": 1, "dq": 1, "dkv": 1}
+    assert ours["detail"]["finals"] == 1
+    assert ours["statuses"] == {"ok": 3}
+    assert ours["detail"]["refused_before_compiling"] == 1
+    assert 0 < ours["wall_s"] < ours["wall_with_start_s"]
+    assert ours["configs_per_s"] == pytest.approx(3 / ours["wall_s"])
+    assert {"compile", "validate", "measure"} <= set(ours["phases_s"])
+    assert sum(ours["phases_s"].values()) < ours["wall_s"]
+    assert ours["gpu_idle"] is None
+    assert report["device"]["platform"] == "cpu"
+    assert report["versions"]["jax"]
+    assert peer["failed"] in ("tokamax is not installed", "needs a GPU; jax found cpu")
+    assert "| attn-tune | bwd | 3 |" in capsys.readouterr().out
+
+
+def only_backward(jobs):
+    return lambda tuner, args: [job for job in jobs(tuner, args) if "fwd" not in job.options]
