@@ -57,6 +57,7 @@ SPEC = KernelSpec(
         f"{_COMMON}.triton_call",
         f"{_COMMON}.triton_compile",
         f"{_COMMON}.triton_compiled",
+        f"{_COMMON}.triton_image",
         f"{_COMMON}.triton_launch",
     ),
     priority={"cuda": 50},
