@@ -21,6 +21,8 @@ def plan(
     op: options.Ops = None,
     kernel: options.Kernels = None,
     direction: options.Directions = None,
+    effort: options.EffortChoice = None,
+    strategy: options.StrategyChoice = None,
     max_trials: options.MaxTrials = None,
     device: options.DeviceName = None,
     json: options.Json = False,
@@ -34,7 +36,7 @@ def plan(
         kernels=choose.kernels(kernel, op),
         directions=choose.directions(direction),
         database=db,
-        max_trials=max_trials,
+        effort=choose.effort(effort, strategy, max_trials),
     )
     show_plan(request, device=device, json=json)
 
