@@ -68,6 +68,7 @@ class KernelSearch:
     proven: Tally = field(default_factory=Tally)
     tried_whole: set[str] = field(default_factory=set)
     errors: dict[str, tuple[OutputError, ...]] = field(default_factory=dict)
+    said: list[ConfigRef] = field(default_factory=list)
 
     @property
     def kernel_id(self) -> str:
@@ -88,7 +89,7 @@ class KernelSearch:
                 self._keep(trial)
             elif trial.part in parts:
                 parts[trial.part].add(trial.config, trial.measurement.median_ns)
-        self.expect(self._coming())
+        self._say(self._coming())
         if self.plan.finals:
             yield from self._try_whole(self.plan.heuristic)
         for part in self.plan.parts:
@@ -116,6 +117,12 @@ class KernelSearch:
         later = self.plan.parts[self.plan.parts.index(part) + 1 :]
         now = [(part.part, c) for c in batch if config_digest(c) not in part.tried]
         return self._refs([*now, *_tried_in_full(later)])
+
+    def _say(self, coming: list[ConfigRef]) -> None:
+        """Tells who prepares, unless it is what was said last: preparing would begin anew."""
+        if coming and coming != self.said[-len(coming) :]:
+            self.expect(coming)
+            self.said = coming
 
     def _refs(self, coming: Sequence[tuple[str, Mapping[str, Any]]]) -> list[ConfigRef]:
         refs = {(part, config_digest(c)): self._ref(part, c) for part, c in coming}
@@ -145,7 +152,7 @@ class KernelSearch:
         search = self.strategy(self._space(part))
         batch = next(search, None)
         while batch is not None:
-            self.expect(self._coming_next(part, batch))
+            self._say(self._coming_next(part, batch))
             times = []
             for candidate in batch:
                 digest = config_digest(candidate)

@@ -95,8 +95,8 @@ def model_seconds(problem, part: str, config, salt: str) -> float | None:
     spill = 1 + max(0.0, registers - 255) / 200
     waves = tiles / (132 * at_once)
     ragged = 0.6 * math.ceil(waves) + 0.4 * max(waves, 1.0)
-    quirk = math.exp(random.Random(f"quirk {name} {h}").gauss(0, 0.04))
-    here = math.exp(random.Random(f"here {name} {salt}").gauss(0, 0.006))
+    quirk = math.exp(random.Random(f"quirk {name} {h} {problem.window}").gauss(0, 0.05))
+    here = math.exp(random.Random(f"here {name} {salt}").gauss(0, 0.02))
     return (ragged * (steps * step + 2e-6) * spill + 3e-6) * quirk * here
 
 

@@ -64,7 +64,7 @@ def spaces(draw) -> tuple[Space, dict[str, float]]:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(made=spaces())
 def test_whatever_the_space(name, made):
     space, times = made
@@ -83,11 +83,11 @@ def test_whatever_the_space(name, made):
 
 
 def slope(candidates) -> dict[str, float]:
-    """Fastest at block 256 and 6 stages; 7 stages and more fail."""
+    """Fastest at block 256 and 6 stages, 20 % slower a step away; 9 stages and more fail."""
     return {
-        config_digest(c): 100.0 * (1 + abs(math.log2(c["block"] / 256)) + abs(c["stages"] - 6))
+        config_digest(c): 100 * 1.2 ** (abs(math.log2(c["block"] / 256)) + abs(c["stages"] - 6))
         for c in candidates
-        if c["stages"] < 7
+        if c["stages"] < 9
     }
 
 
@@ -139,25 +139,24 @@ def test_distance_counts_doublings_and_mismatches():
     assert distance(here, signature(4096, left=127), FIELDS) > 0
 
 
-def test_the_surrogate_listens():
-    """On a slope it ends at the bottom after a fifth of the space; told nothing but noise, it does not."""
+def test_the_surrogate_finds_the_bottom_of_a_slope_and_turns_away_from_what_fails():
     candidates = configs(100)
     times = slope(candidates)
-    space = space_of(candidates, limit=20)
-    found = min(ns for _, ns in replay(STRATEGIES[StrategyName.SURROGATE], space, times))
-    assert found <= 1.5 * min(times.values())
-    tried = {config_digest(c) for c, _ in replay(STRATEGIES[StrategyName.SURROGATE], space, times)}
-    deaf = replay(STRATEGIES[StrategyName.SURROGATE], space, dict.fromkeys(times, 1.0))
-    assert tried != {config_digest(c) for c, _ in deaf}
+    seen = replay(STRATEGIES[StrategyName.SURROGATE], space_of(candidates, limit=25), times)
+    assert min(ns for _, ns in seen) <= 1.2 * min(times.values())
+    failed = [math.isinf(ns) for _, ns in seen[8:]]
+    assert sum(failed) / len(failed) < 0.3 < 1 - len(times) / len(candidates)
 
 
-def test_the_surrogate_turns_away_from_what_fails():
+def test_more_effort_goes_on_where_less_ended():
     candidates = configs(100)
     times = slope(candidates)
-    space = space_of(candidates, limit=30)
-    seen = replay(STRATEGIES[StrategyName.SURROGATE], space, times)
-    failed = [math.isinf(ns) for _, ns in seen]
-    assert sum(failed[15:]) / len(failed[15:]) < 0.4 < 1 - len(times) / len(candidates)
+    search = STRATEGIES[StrategyName.SURROGATE]
+    less = replay(search, space_of(candidates, limit=8), times)
+    more = replay(search, space_of(candidates, limit=16), times)
+    assert more[:8] == less
+    tried = {config_digest(c): ns for c, ns in less}
+    assert replay(search, space_of(candidates, limit=8, tried=tried), times) == more[8:]
 
 
 def test_the_surrogate_ends_when_nothing_comes_any_more():

@@ -12,26 +12,33 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def config_rows(candidates: Sequence[Candidate]) -> "np.ndarray":
-    """One row a config: log2 of each knob, and log2 of each product and quotient of two.
-
-    Those are what a tree cannot see by itself: the area of a tile, the rows of a warp, the bytes of a pipeline.
-    A knob that is a word becomes one column a value.
-    """
+def knob_rows(candidates: Sequence[Candidate]) -> "np.ndarray":
+    """One row a config: log2 of each knob that is a number, and one column a value of each that is a word."""
     import numpy as np
 
     flat = [_flat(candidate) for candidate in candidates]
     names = sorted({name for row in flat for name in row})
-    numbers = [n for n in names if all(_is_number(row.get(n)) for row in flat)]
-    columns = [[_log2(row[name]) for row in flat] for name in numbers]
-    varying = [column for column in columns if len(set(column)) > 1]
-    for left, right in itertools.combinations(varying, 2):
-        columns.append([a + b for a, b in zip(left, right, strict=True)])
-        columns.append([a - b for a, b in zip(left, right, strict=True)])
-    for name in (n for n in names if n not in numbers):
-        for word in sorted({str(row.get(name)) for row in flat}):
-            columns.append([float(str(row.get(name)) == word) for row in flat])
+    columns = []
+    for name in names:
+        values = [row.get(name) for row in flat]
+        if all(isinstance(value, (int, float)) for value in values):
+            columns.append([_log2(value) for value in values])
+        else:
+            columns += [[float(str(v) == word) for v in values] for word in _words(values)]
     return np.array(columns, dtype=float).T.reshape(len(flat), len(columns))
+
+
+def with_products(rows: "np.ndarray") -> "np.ndarray":
+    """``rows`` with the sum and the difference of each two columns: in log2, products and quotients of knobs.
+
+    Those are what a tree cannot see by itself: the area of a tile, the rows of a warp, the bytes of a pipeline.
+    """
+    import numpy as np
+
+    varying = [column for column in rows.T if len(set(column)) > 1]
+    pairs = list(itertools.combinations(varying, 2))
+    more = [*(a + b for a, b in pairs), *(a - b for a, b in pairs)]
+    return np.column_stack([rows, *more])
 
 
 def shape_rows(signatures: Sequence[Signature], fields: Iterable[Field]) -> "np.ndarray":
@@ -45,8 +52,7 @@ def shape_rows(signatures: Sequence[Signature], fields: Iterable[Field]) -> "np.
         if field.is_int:
             columns.append([_log2(v) if isinstance(v, int) else -1.0 for v in column])
         else:
-            for word in sorted({str(v) for v in column}):
-                columns.append([float(str(v) == word) for v in column])
+            columns += [[float(str(v) == word) for v in column] for word in _words(column)]
     return np.array(columns, dtype=float).T.reshape(len(values), len(columns))
 
 
@@ -60,8 +66,8 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float))
+def _words(values: Iterable[Any]) -> list[str]:
+    return sorted({str(value) for value in values})
 
 
 def _log2(value: float) -> float:

@@ -1,7 +1,7 @@
 """Search guided by a model of the times, batch by batch."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from attn_tune.tuner.strategies.nearness import nearest
@@ -9,7 +9,7 @@ from attn_tune.tuner.strategies.portfolio import portfolio_order
 from attn_tune.tuner.strategies.space import Search, Space, in_one_batch
 
 if TYPE_CHECKING:
-    import numpy as np
+    from attn_tune.tuner.strategies.model import TimeModel
 
 LEAST_BATCH, MOST_BATCH = 4, 16
 # With less than this gained by the last two batches, more will hardly bring any.
@@ -18,7 +18,7 @@ _LEAST_BEFORE_STALLING = 48
 
 
 def surrogate(space: Space) -> Search:
-    """What won elsewhere, then batch after batch of what a forest of trees expects the most of.
+    """What won elsewhere, then batch after batch of what the model of the times expects most of.
 
     Ends at the limit, or when it ``has_stalled``. A space that is to be evaluated whole is one batch, in the order of
     the portfolio.
@@ -33,24 +33,25 @@ def surrogate(space: Space) -> Search:
         return
     model = TimeModel(space)
     times = dict(space.tried)
-    size = batch_size(space.evaluations + len(times))
+    size = batch_size(len(space.by_digest))
     left = space.evaluations
-    wanted = _seeds(space, size) if len(times) < size else []
-    while left > 0:
-        wanted = (wanted or _promising(space, model.expected_gain(times), times, size))[:left]
-        if not wanted:
-            return
+    untuned = next(iter(space.by_digest))
+    while left > 0 and not has_stalled(list(times.values())):
+        seeds = _seeds(space, model, size) if len(times) < size else []
+        wanted = (seeds or model.choose(times, size))[:left]
+        if untuned not in times:
+            wanted = list(dict.fromkeys((untuned, *wanted)))[:left]
         seen = yield space.batch(wanted)
         times |= dict(zip(wanted, seen, strict=True))
         left -= len(wanted)
-        wanted = []
-        if has_stalled(list(times.values())):
-            return
 
 
-def batch_size(evaluations: int) -> int:
-    """About a quarter of all evaluations: large enough to be compiled ahead, small enough to learn in between."""
-    return min(MOST_BATCH, max(LEAST_BATCH, evaluations // 4))
+def batch_size(size: int) -> int:
+    """About a thirtieth of a space of ``size``: enough to be compiled ahead, and several batches in any effort.
+
+    It does not depend on the limit, so that more effort goes on where less has ended.
+    """
+    return min(MOST_BATCH, max(LEAST_BATCH, size // 30))
 
 
 def has_stalled(times: Sequence[float]) -> bool:
@@ -61,23 +62,10 @@ def has_stalled(times: Sequence[float]) -> bool:
     return math.isfinite(before) and min(times) > before * (1 - _STALLED)
 
 
-def _seeds(space: Space, size: int) -> list[str]:
+def _seeds(space: Space, model: "TimeModel", size: int) -> list[str]:
     """The best of the portfolio; without one, the untuned candidate, some near to it and some far."""
-    from attn_tune.tuner.strategies.features import config_rows
-    from attn_tune.tuner.strategies.model import spread_out
-
     if nearest(space):
         return [d for d in portfolio_order(space) if d not in space.tried][:size]
-    order = list(space.by_digest)
-    near = list(range(max(1, size // 2)))
-    rows = config_rows(list(space.candidates))
-    far = spread_out(rows, near, range(len(near), len(order)), size - len(near))
-    return [order[i] for i in (*near, *far) if order[i] not in space.tried]
-
-
-def _promising(
-    space: Space, gain: "np.ndarray", times: Mapping[str, float], size: int
-) -> list[str]:
-    order = list(space.by_digest)
-    ranked = sorted(range(len(order)), key=lambda i: (-gain[i], i))
-    return [order[i] for i in ranked if order[i] not in times][:size]
+    first = list(space.by_digest)[: max(1, size // 2)]
+    far = model.spread_out(first, size - len(first))
+    return [d for d in (*first, *far) if d not in space.tried]
