@@ -23,12 +23,14 @@ from attn_tune.tuner.strategies.effort import STRATEGIES, StrategyName
 
 SHARES = (0.05, 0.10, 0.15, 0.30)
 SEEDS = 20
+LEAST_CONFIGS = 8
 
 
 def read_cases(path: Path, *, kernel: str | None, device: str | None) -> list[RecordedCase]:
     """What the database's searches measured, the newest environment of each part of a case; one device's.
 
-    Parts in which fewer than two configs were right say nothing of a search and are left out.
+    Parts in which few configs were tried say nothing of a search and are left out, and so are directions put together
+    of parts that were searched apart.
     """
     with Database.open(path, read_only=True) as database:
         found = database.past_searches(kernel=kernel)
@@ -43,7 +45,13 @@ def read_cases(path: Path, *, kernel: str | None, device: str | None) -> list[Re
         if past.device == chosen:
             newest[past.kernel, past.direction, past.part, past.signature] = past
     cases = [_case(past) for past in newest.values()]
-    return [case for case in cases if len(case.times) >= 2]
+    in_parts = {(case.kernel, case.direction) for case in cases if case.part}
+    return [
+        case
+        for case in cases
+        if len(case.times) >= LEAST_CONFIGS
+        and (case.part or (case.kernel, case.direction) not in in_parts)
+    ]
 
 
 def _case(past: PastSearch) -> RecordedCase:

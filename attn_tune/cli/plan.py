@@ -87,7 +87,8 @@ def show_plan(request: SweepRequest, *, device: str | None, json: bool) -> None:
     sink.emit_frame(pd.DataFrame(rows), title=f"Plan on {made.device}")
     print(
         f"{counts.cases} cases, at most {counts.todo} configs to try by strategy {strategy}, "
-        f"{counts.done} tried before, {counts.pruned} refused beforehand; about {clock(seconds)} at {SECONDS_PER_CONFIG:g} s a config"
+        f"{counts.done} tried before, {counts.pruned} refused beforehand; "
+        f"about {clock(seconds)} at {SECONDS_PER_CONFIG:g} s a config"
     )
 
 

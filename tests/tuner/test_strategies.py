@@ -145,7 +145,7 @@ def test_the_surrogate_finds_the_bottom_of_a_slope_and_turns_away_from_what_fail
     seen = replay(STRATEGIES[StrategyName.SURROGATE], space_of(candidates, limit=25), times)
     assert min(ns for _, ns in seen) <= 1.2 * min(times.values())
     failed = [math.isinf(ns) for _, ns in seen[8:]]
-    assert sum(failed) / len(failed) < 0.3 < 1 - len(times) / len(candidates)
+    assert sum(failed) / len(failed) < 0.45 < 0.55 < 1 - len(times) / len(candidates)
 
 
 def test_more_effort_goes_on_where_less_ended():

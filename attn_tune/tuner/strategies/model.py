@@ -66,10 +66,18 @@ class TimeModel:
         is the expected improvement in log time (Jones, Schonlau and Welch, 1998) times the chance not to fail.
         """
         import numpy as np
+        from threadpoolctl import threadpool_limits
 
         logs = np.full(len(self._digests), np.nan)
         for digest, ns in times.items():
             logs[self._place[digest]] = math.log(ns)
+        # The matrices are small, and the other cores compile.
+        with threadpool_limits(limits=1):
+            return self._choose(logs, count)
+
+    def _choose(self, logs: "np.ndarray", count: int) -> list[str]:
+        import numpy as np
+
         chance = self._chance(logs)
         process = self._fit(logs) if np.isfinite(logs).any() else None
         chosen: list[str] = []
