@@ -20,7 +20,7 @@ def knob_rows(candidates: Sequence[Candidate]) -> "np.ndarray":
     names = sorted({name for row in flat for name in row})
     columns = []
     for name in names:
-        values = [row.get(name) for row in flat]
+        values: list[Any] = [row.get(name) for row in flat]
         if all(isinstance(value, (int, float)) for value in values):
             columns.append([_log2(value) for value in values])
         else:

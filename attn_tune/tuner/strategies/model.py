@@ -4,7 +4,7 @@ import importlib.util
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attn_tune.schema.digest import digest_text
 from attn_tune.schema.errors import UsageError
@@ -110,7 +110,7 @@ class TimeModel:
         from sklearn.gaussian_process import GaussianProcessRegressor
         from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
-        scales = np.full(self._knobs.shape[1], 2.0)
+        scales: Any = np.full(self._knobs.shape[1], 2.0)
         kernel = ConstantKernel(0.1, (1e-3, 1e1)) * Matern(scales, (0.5, 20.0), nu=1.5)
         kernel = kernel + WhiteKernel(1e-3, (1e-5, 1e-1))
         process = GaussianProcessRegressor(kernel, random_state=self._seed % 2**32)
@@ -130,7 +130,7 @@ class TimeModel:
             return self._base, np.ones(len(self._base))
         seen = np.isfinite(logs)
         off = logs[seen] - self._base[seen]
-        fixed = GaussianProcessRegressor(process.kernel_, optimizer=None)
+        fixed = GaussianProcessRegressor(process.kernel_, optimizer=None)  # type: ignore[arg-type]
         fixed.fit(self._knobs[seen], off - off.mean())
         mean, spread = fixed.predict(self._knobs, return_std=True)
         return mean + off.mean() + self._base, np.maximum(spread, _LEAST_SPREAD)
