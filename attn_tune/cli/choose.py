@@ -10,6 +10,7 @@ from attn_tune.schema.trial import DIRECTIONS
 if TYPE_CHECKING:
     from attn_tune.kernels.spec import KernelSpec
     from attn_tune.tuner.case import GridPoint
+    from attn_tune.tuner.strategies import Effort
 
 
 def words(values: Sequence[str] | None) -> tuple[str, ...]:
@@ -74,6 +75,23 @@ def kernels(
 def directions(values: Sequence[str] | None) -> tuple[str, ...]:
     """The directions in their usual order, both by default."""
     return tuple(d for d in DIRECTIONS if not values or d in {str(v) for v in values})
+
+
+def effort(effort: str | None, strategy: str | None, max_trials: int | None) -> "Effort":
+    """The effort that the options name; says so when the default has to do without scikit-learn.
+
+    Raises:
+      UsageError: the options contradict one another, or the strategy needs scikit-learn and it is not installed.
+    """
+    from attn_tune.cli import sink
+    from attn_tune.tuner.strategies import make_effort
+    from attn_tune.tuner.strategies.effort import has_scikit_learn
+
+    if effort is None and strategy is None and not has_scikit_learn():
+        sink.note(
+            "strategy portfolio: surrogate needs scikit-learn (pip install 'attn-tune[search]')"
+        )
+    return make_effort(effort, strategy, max_trials)
 
 
 def device(name: str | None) -> Device:

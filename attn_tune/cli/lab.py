@@ -8,24 +8,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attn_tune.schema import Decision, Device, Environment, StorageError, Trial
+from attn_tune.schema import Decision, Device, Environment, Signature, StorageError, Trial
 
 if TYPE_CHECKING:
     from attn_tune.db import Database
     from attn_tune.kernels.spec import KernelSpec
     from attn_tune.tuner import Event, GridPoint, Plan
     from attn_tune.tuner.executor import Executor
+    from attn_tune.tuner.plan import Priors
+    from attn_tune.tuner.strategies import Effort, Prior
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRequest:
-    """What to sweep, and where to keep it. ``budget_s`` is wall time; None is no limit."""
+    """What to sweep, and where to keep it. ``budget_s`` is wall time; without ``effort`` everything is tried."""
 
     points: "Sequence[GridPoint]"
     kernels: "Sequence[KernelSpec]"
     directions: Sequence[str]
     database: Path
-    max_trials: int | None = None
+    effort: "Effort | None" = None
     budget_s: float | None = None
     resume: bool = True
 
@@ -73,7 +75,8 @@ def plan_sweep(
         device=device,
         environment=environment,
         directions=request.directions,
-        max_candidates=request.max_trials,
+        effort=request.effort,
+        priors=_priors(database, device),
         measured=lambda kernel, direction, signature, env: (
             known.measured(kernel, direction, signature, device, env) if known else {}
         ),
@@ -85,6 +88,34 @@ def plan_sweep(
     )
 
 
+def _priors(database: "Database | None", device: Device) -> "Priors":
+    """Asks ``database`` what other cases measured, on this device or one of its family."""
+    from attn_tune.tuner.strategies import PastCase, Prior
+
+    def prior(
+        kernel: str, direction: str, part: str, signature: Signature, environment: Environment
+    ) -> "Prior":
+        if database is None:
+            return Prior()
+        found = database.past_searches(
+            kernel=kernel, direction=direction, part=part, family=device.family
+        )
+        here = (signature, device.digest, environment.digest)
+        return Prior(
+            cases=tuple(
+                PastCase(
+                    signature=past.signature,
+                    times=past.times_ns,
+                    same_device=past.device == device.digest,
+                )
+                for past in found
+                if (past.signature, past.device, past.environment) != here
+            )
+        )
+
+    return prior
+
+
 def run_sweep(
     request: SweepRequest,
     executor: "Executor",
@@ -94,7 +125,9 @@ def run_sweep(
 ) -> SweepOutcome:
     """Runs ``request`` on ``executor``; every trial is durable before the next one starts."""
     from attn_tune.tuner import ProgressKind, sweep
+    from attn_tune.tuner.strategies import Effort
 
+    strategy = (request.effort or Effort()).search
     identity = executor.identify()
     with open_lab(request.database, create=True) as database:
         plan = plan_sweep(request, identity.device, identity.environment, database)
@@ -103,7 +136,8 @@ def run_sweep(
         )
         ending, trials, reason = "failed", 0, "finished"
         try:
-            for event in sweep(plan, executor, budget_s=request.budget_s, stop=stop):
+            events = sweep(plan, executor, budget_s=request.budget_s, stop=stop, strategy=strategy)
+            for event in events:
                 if isinstance(event, Trial):
                     database.record(run_id, event)
                     trials += 1

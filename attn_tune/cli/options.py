@@ -20,6 +20,23 @@ class Direction(enum.StrEnum):
     BWD = "bwd"
 
 
+class Strategy(enum.StrEnum):
+    """Choices of ``--strategy``."""
+
+    EXHAUSTIVE = "exhaustive"
+    PORTFOLIO = "portfolio"
+    RANDOM = "random"
+    SURROGATE = "surrogate"
+
+
+class Effort(enum.StrEnum):
+    """Choices of ``--effort``."""
+
+    QUICK = "quick"
+    NORMAL = "normal"
+    FULL = "full"
+
+
 class Format(enum.StrEnum):
     """Choices of ``--format``."""
 
@@ -116,6 +133,24 @@ DeviceName = Annotated[
         "--device",
         metavar="DEVICE",
         help="Another device than this machine's: a variant (nvidia-h200) or an architecture (sm_90).",
+    ),
+]
+StrategyChoice = Annotated[
+    Strategy | None,
+    typer.Option(
+        "--strategy",
+        metavar="STRATEGY",
+        help="What is tried, and in which order: exhaustive, portfolio, random or surrogate (needs the extra "
+        "'search'). Default: what the effort says.",
+    ),
+]
+EffortChoice = Annotated[
+    Effort | None,
+    typer.Option(
+        "--effort",
+        metavar="EFFORT",
+        help="How much of each space: quick (5 %, portfolio), normal (15 %, surrogate) or full (exhaustive). "
+        "Spaces of up to 48 configs are tried whole. Default: normal.",
     ),
 ]
 MaxTrials = Annotated[

@@ -21,6 +21,8 @@ def plan(
     op: options.Ops = None,
     kernel: options.Kernels = None,
     direction: options.Directions = None,
+    effort: options.EffortChoice = None,
+    strategy: options.StrategyChoice = None,
     max_trials: options.MaxTrials = None,
     device: options.DeviceName = None,
     json: options.Json = False,
@@ -34,7 +36,7 @@ def plan(
         kernels=choose.kernels(kernel, op),
         directions=choose.directions(direction),
         database=db,
-        max_trials=max_trials,
+        effort=choose.effort(effort, strategy, max_trials),
     )
     show_plan(request, device=device, json=json)
 
@@ -49,6 +51,7 @@ def show_plan(request: SweepRequest, *, device: str | None, json: bool) -> None:
             "point": choose.brief("+".join(planned.case.names)),
             "direction": planned.case.direction,
             "kernel": kernel.kernel.id,
+            "configs": sum(len(part.space) for part in kernel.parts),
             "to try": kernel.todo,
             "tried": sum(part.done for part in kernel.parts),
             "refused": len(kernel.pruned) if kernel.runnable else 0,
@@ -59,6 +62,7 @@ def show_plan(request: SweepRequest, *, device: str | None, json: bool) -> None:
     ]
     counts = made.counts
     seconds = made.estimate_s(SECONDS_PER_CONFIG)
+    strategy = str(request.effort.strategy) if request.effort else "exhaustive"
     if json:
         totals = {
             "cases": counts.cases,
@@ -69,14 +73,22 @@ def show_plan(request: SweepRequest, *, device: str | None, json: bool) -> None:
             "estimate_s": round(seconds),
         }
         rows = [{key.replace(" ", "_"): value for key, value in row.items()} for row in rows]
-        sink.emit_json({"device": made.device.identity, "totals": totals, "kernels": rows})
+        sink.emit_json(
+            {
+                "device": made.device.identity,
+                "strategy": strategy,
+                "totals": totals,
+                "kernels": rows,
+            }
+        )
         return
     from attn_tune.cli.progress import clock
 
     sink.emit_frame(pd.DataFrame(rows), title=f"Plan on {made.device}")
     print(
-        f"{counts.cases} cases, {counts.todo} configs to try, {counts.done} tried before, "
-        f"{counts.pruned} refused beforehand; about {clock(seconds)} at {SECONDS_PER_CONFIG:g} s a config"
+        f"{counts.cases} cases, at most {counts.todo} configs to try by strategy {strategy}, "
+        f"{counts.done} tried before, {counts.pruned} refused beforehand; "
+        f"about {clock(seconds)} at {SECONDS_PER_CONFIG:g} s a config"
     )
 
 

@@ -26,6 +26,8 @@ def sweep(
     op: options.Ops = None,
     kernel: options.Kernels = None,
     direction: options.Directions = None,
+    effort: options.EffortChoice = None,
+    strategy: options.StrategyChoice = None,
     max_trials: options.MaxTrials = None,
     budget: Annotated[
         str | None,
@@ -54,7 +56,7 @@ def sweep(
         kernels=choose.kernels(kernel, op),
         directions=choose.directions(direction),
         database=db,
-        max_trials=max_trials,
+        effort=choose.effort(effort, strategy, max_trials),
         budget_s=options.seconds(budget) if budget else None,
         resume=resume,
     )

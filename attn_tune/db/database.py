@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from attn_tune.db import decision_table, frames, health, queries, runs, trials
+from attn_tune.db import decision_table, frames, health, past, queries, runs, trials
 from attn_tune.db.catalog import Catalog
 from attn_tune.db.connection import connect, immediate, storage_errors
 from attn_tune.db.writer import WriterLock, now_us
@@ -183,6 +183,23 @@ class Database:
         with storage_errors(self.path):
             for _, _, trial in trials.read_trials(self._connection, self._catalog, filters):
                 yield trial
+
+    def past_searches(
+        self,
+        *,
+        kernel: str | None = None,
+        direction: str | None = None,
+        part: str | None = None,
+        family: str | None = None,
+    ) -> list[past.PastSearch]:
+        """What searches measured, by case and part, in every environment: where the next search may begin.
+
+        ``kernel`` is ``"op/name"``, ``family`` that of the device.
+        """
+        filters = {"kernel": kernel, "direction": direction, "part": part, "family": family}
+        given = {name: value for name, value in filters.items() if value is not None}
+        with storage_errors(self.path):
+            return past.read_past(self._connection, self._catalog, given)
 
     def status(self) -> runs.RunStatus:
         """The run that is going on, else the last one, with its progress."""

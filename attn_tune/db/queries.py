@@ -111,6 +111,27 @@ WHERE trial.signature_id = (SELECT id FROM signature WHERE digest = :signature)
 ORDER BY trial.id
 """
 
+# Times that searches saw, oldest first. What was refused beforehand, or only compiled, is no experience.
+PAST = """
+SELECT kernel.op, kernel.name, config.direction, config.part, trial.signature_id, device.digest AS device,
+       environment.digest AS environment, trial.config_id, config.digest AS config, config.body, trial.is_heuristic,
+       measurement.median_ns
+FROM trial
+JOIN config ON config.id = trial.config_id
+JOIN kernel ON kernel.id = config.kernel_id
+JOIN device ON device.id = trial.device_id
+JOIN environment ON environment.id = trial.environment_id
+LEFT JOIN measurement ON measurement.trial_id = trial.id
+WHERE trial.stage = 'search' AND trial.status NOT IN ('unsupported', 'compiled', 'predicted') AND {filters}
+ORDER BY trial.id
+"""
+PAST_FILTERS = {
+    "kernel": "kernel.op || '/' || kernel.name = :kernel",
+    "direction": "config.direction = :direction",
+    "part": "config.part = :part",
+    "family": "device.family = :family",
+}
+
 # --- Runs and the writer lock ---
 
 ADD_RUN = """

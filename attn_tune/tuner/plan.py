@@ -1,6 +1,8 @@
 """The plan of a sweep: what will be tried, what was tried before, and what never will be, with the reason."""
 
+import functools
 import importlib.util
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,21 +16,37 @@ from attn_tune.schema.errors import NoDataError
 from attn_tune.schema.signature import Signature
 from attn_tune.schema.trial import DIRECTIONS, WHOLE, Stage, Status, Trial
 from attn_tune.tuner.case import Case, GridPoint, make_cases
-from attn_tune.tuner.strategies import sample
+from attn_tune.tuner.strategies import Effort, Prior
 
 type Known = Mapping[tuple[str, str], Status]
 type Measured = Callable[[str, str, Signature, Environment], Known]
 type History = Callable[[str, str, Signature, Environment], Iterable[Trial]]
+type Priors = Callable[[str, str, str, Signature, Environment], Prior]
 type ConfigDict = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartPlan:
-    """The candidates of one part that are still to be tried, the heuristic's first. ``done`` were tried before."""
+    """The configs of one part, the heuristic's first.
+
+    ``tried`` are the nanoseconds, ``inf`` for a failure, of those tried before, oldest first. The strategy may evaluate
+    ``todo`` of the others.
+    """
 
     part: str
-    candidates: tuple[ConfigDict, ...]
-    done: int = 0
+    space: tuple[ConfigDict, ...]
+    todo: int
+    tried: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def candidates(self) -> tuple[ConfigDict, ...]:
+        """The configs that were not tried, in order."""
+        return tuple(c for c in self.space if config_digest(c) not in self.tried)
+
+    @property
+    def done(self) -> int:
+        """How many were tried before."""
+        return len(self.tried)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +54,8 @@ class KernelPlan:
     """One kernel on one case.
 
     ``pruned`` are trials that need no device: refused before compiling, with the reason. ``known`` are the ok trials
-    of an earlier run in an equal environment. ``finals`` says whether the last round is still owed.
+    of an earlier run in an equal environment. ``finals`` says whether the last round is still owed. ``prior`` tells, by
+    part, what was measured on other cases; it is asked when the search of a part begins, so it knows those before.
     """
 
     kernel: KernelSpec
@@ -46,6 +65,7 @@ class KernelPlan:
     pruned: tuple[Trial, ...] = ()
     known: tuple[Trial, ...] = ()
     finals: bool = True
+    prior: Callable[[str], Prior] = field(default=lambda part: Prior(), compare=False)
 
     @property
     def runnable(self) -> bool:
@@ -54,9 +74,9 @@ class KernelPlan:
 
     @property
     def todo(self) -> int:
-        """Configs to try. Besides the parts': a direction of several launches also runs whole twice."""
+        """Configs to try, at most. Besides the parts': a direction of several launches also runs whole twice."""
         wholes = 2 if self.finals and WHOLE not in {part.part for part in self.parts} else 0
-        return sum(len(part.candidates) for part in self.parts) + (wholes if self.parts else 0)
+        return sum(part.todo for part in self.parts) + (wholes if self.parts else 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +141,8 @@ class _Planner:
     environment: Environment
     measured: Measured
     history: History | None
-    max_candidates: int | None
+    effort: Effort
+    priors: Priors
     now_us: int = field(default_factory=lambda: time.time_ns() // 1000)
 
     def kernel(self, case: Case, spec: KernelSpec) -> KernelPlan:
@@ -177,11 +198,8 @@ class _Planner:
                     feasible.append(data)
                 elif (part, config_digest(data)) not in known:
                     pruned.append(refuse(Status.UNSUPPORTED, why, data, part))
-            seed = f"{spec.id} {case.direction} {case.signature.text} {part}"
-            if self.max_candidates is not None:
-                feasible = sample(feasible, self.max_candidates, seed)
-            parts.append(self._part(part, feasible, known))
-        owed = any(part.candidates for part in parts) or (
+            parts.append(self._part(part, feasible, known, past))
+        owed = any(part.todo for part in parts) or (
             self.history is not None and not any(t.stage is Stage.FINAL for t in past)
         )
         return KernelPlan(
@@ -192,16 +210,28 @@ class _Planner:
             pruned=tuple(pruned),
             known=past,
             finals=owed,
+            prior=functools.partial(self._prior, spec.id, case, environment),
         )
 
-    def _part(self, part: str, space: Sequence[ConfigDict], known: Known) -> PartPlan:
-        tried = {digest for (name, digest) in known if name == part}
-        todo = tuple(c for c in space if config_digest(c) not in tried)
+    def _prior(self, kernel: str, case: Case, environment: Environment, part: str) -> Prior:
+        return self.priors(kernel, case.direction, part, case.signature, environment)
+
+    def _part(
+        self, part: str, space: Sequence[ConfigDict], known: Known, past: Sequence[Trial]
+    ) -> PartPlan:
+        times = _search_times(part, past)
+        digests = {config_digest(config) for config in space}
+        tried = {
+            digest: times.get(digest, math.inf)
+            for (name, digest) in known
+            if name == part and digest in digests
+        }
+        todo = self.effort.owed(len(space), list(tried.values()))
         if todo and self.history is None:
             # The times of earlier trials are out of reach, and the best of a part is chosen by time.
-            ok = {d for (name, d), status in known.items() if name == part and status is Status.OK}
-            todo = tuple(c for c in space if config_digest(c) not in tried - ok)
-        return PartPlan(part=part, candidates=todo, done=len(space) - len(todo))
+            tried = {d: ns for d, ns in tried.items() if known[part, d] is not Status.OK}
+            todo = self.effort.owed(len(space), list(tried.values()))
+        return PartPlan(part=part, space=tuple(space), todo=todo, tried=tried)
 
     def _past(self, spec: KernelSpec, case: Case, environment: Environment) -> tuple[Trial, ...]:
         if self.history is None:
@@ -223,7 +253,8 @@ def make_plan(
     directions: Sequence[str] = DIRECTIONS,
     measured: Measured = lambda kernel, direction, signature, environment: {},
     history: History | None = None,
-    max_candidates: int | None = None,
+    effort: Effort | None = None,
+    priors: Priors = lambda kernel, direction, part, signature, environment: Prior(),
 ) -> Plan:
     """Plans a sweep of ``kernels`` over ``points``.
 
@@ -234,8 +265,8 @@ def make_plan(
       history: the same trials themselves. With it an interrupted case goes on where it stopped; without it the
         right configs of an unfinished part are measured again, because the best one is chosen by time, and a case
         with nothing left but its finals counts as finished.
-      max_candidates: at most so many configs of each part, the heuristic's among them: half of them nearest to it, half
-        random, the same ones every time.
+      effort: how many configs of each part are evaluated; all without one. The sweep's strategy has to be its.
+      priors: ``(kernel id, direction, part, signature, environment) -> Prior``: what was measured on other cases.
 
     Raises:
       NoDataError: no point, or no kernel for any point.
@@ -245,7 +276,8 @@ def make_plan(
         environment=environment,
         measured=measured,
         history=history,
-        max_candidates=max_candidates,
+        effort=effort or Effort(),
+        priors=priors,
     )
     cases = []
     for case in make_cases(points, directions):
@@ -267,6 +299,15 @@ def _kernel_reason(
     if missing:
         return f"{spec.id} needs the module {missing[0]!r}, which is not installed"
     return spec.unsupported(problem, direction, device) or ""
+
+
+def _search_times(part: str, past: Iterable[Trial]) -> dict[str, float]:
+    """What a search saw of each config; finals, which may be faster, only where there is nothing else."""
+    times: dict[str, float] = {}
+    for trial in sorted(past, key=lambda t: (t.stage is not Stage.SEARCH, t.started_us)):
+        if trial.part == part and trial.measurement is not None:
+            times.setdefault(trial.config_digest, trial.measurement.median_ns)
+    return times
 
 
 def _first(heuristic: Any, part: str) -> Any:

@@ -6,7 +6,7 @@ The heuristic first, then each part, then the parts' winners put together; at th
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from attn_tune.schema.trial import WHOLE, OutputError, Stage, Status, Trial
 from attn_tune.tuner.case import Case
 from attn_tune.tuner.plan import KernelPlan, PartPlan
 from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Outcome, Run
-from attn_tune.tuner.strategies import Strategy
+from attn_tune.tuner.strategies import Batch, Prior, Space, Strategy, Times
 
 # How many proven configs (right on the case and on the battery) of a kernel go to the finals besides the heuristic's.
 FINALISTS = 2
@@ -76,6 +76,7 @@ class KernelSearch:
     proven: Tally = field(default_factory=Tally)
     tried_whole: set[str] = field(default_factory=set)
     errors: dict[str, tuple[OutputError, ...]] = field(default_factory=dict)
+    said: list[ConfigRef] = field(default_factory=list)
 
     @property
     def kernel_id(self) -> str:
@@ -96,7 +97,7 @@ class KernelSearch:
                 self._keep(trial)
             elif trial.part in parts:
                 parts[trial.part].add(trial.config, trial.measurement.median_ns)
-        self.expect(self._coming())
+        self._say(self._coming())
         if self.plan.finals:
             yield from self._try_whole(self.plan.heuristic)
         for part in self.plan.parts:
@@ -117,34 +118,70 @@ class KernelSearch:
         return chosen + rest[:FINALISTS]
 
     def _coming(self) -> list[ConfigRef]:
-        """What is known to be tried, if the strategy tries it all, in the order given."""
-        coming = [(part.part, c) for part in self.plan.parts for c in part.candidates]
-        if self.plan.finals:
-            coming.insert(0, (WHOLE, self.plan.heuristic))
+        """What is known to be tried before the strategy has said anything, in the order given."""
+        first = [(WHOLE, self.plan.heuristic)] if self.plan.finals else []
+        return self._refs([*first, *_tried_in_full(self.plan.parts)])
+
+    def _coming_next(self, part: PartPlan, batch: Batch) -> list[ConfigRef]:
+        """The batch, then what is known to be tried in later parts."""
+        later = self.plan.parts[self.plan.parts.index(part) + 1 :]
+        now = [(part.part, c) for c in batch if config_digest(c) not in part.tried]
+        return self._refs([*now, *_tried_in_full(later)])
+
+    def _say(self, coming: list[ConfigRef]) -> None:
+        """Tells who prepares, unless it is what was said last: preparing would begin anew."""
+        if coming and coming != self.said[-len(coming) :]:
+            self.expect(coming)
+            self.said = coming
+
+    def _refs(self, coming: Sequence[tuple[str, Mapping[str, Any]]]) -> list[ConfigRef]:
         refs = {(part, config_digest(c)): self._ref(part, c) for part, c in coming}
         return [
             ref for (part, digest), ref in refs.items() if part or digest not in self.tried_whole
         ]
 
     def _search_whole(self, part: PartPlan) -> Iterator[Trial]:
-        search = self.strategy(part.candidates)
-        candidate = next(search, None)
-        while candidate is not None:
-            yield from self._try_whole(candidate)
-            seen = self.whole.times.get(config_digest(candidate), math.inf)
-            candidate = _send(search, seen)
+        return self._search(part, self.whole, self._try_whole)
 
     def _search_part(self, part: PartPlan, tally: Tally) -> Iterator[Trial]:
-        search = self.strategy(part.candidates)
-        candidate = next(search, None)
-        while candidate is not None:
+        def attempt(candidate: Mapping[str, Any]) -> Iterator[Trial]:
             trial = self._attempt(part.part, candidate, tally.time_of_place(1))
-            seen = math.inf
             if trial.measurement is not None:
-                seen = trial.measurement.median_ns
-                tally.add(candidate, seen)
+                tally.add(candidate, trial.measurement.median_ns)
             yield trial
-            candidate = _send(search, seen)
+
+        return self._search(part, tally, attempt)
+
+    def _search(
+        self,
+        part: PartPlan,
+        tally: Tally,
+        attempt: Callable[[Mapping[str, Any]], Iterator[Trial]],
+    ) -> Iterator[Trial]:
+        """Runs what the strategy asks for, batch by batch; what was tried before is answered from what was seen."""
+        search = self.strategy(self._space(part))
+        batch = next(search, None)
+        while batch is not None:
+            self._say(self._coming_next(part, batch))
+            times = []
+            for candidate in batch:
+                digest = config_digest(candidate)
+                if digest not in part.tried:
+                    yield from attempt(candidate)
+                times.append(part.tried.get(digest, tally.times.get(digest, math.inf)))
+            batch = _send(search, tuple(times))
+
+    def _space(self, part: PartPlan) -> Space:
+        case = self.case
+        return Space(
+            candidates=part.space,
+            tried=part.tried,
+            limit=part.todo,
+            signature=case.signature,
+            fields=case.op.fields,
+            prior=self.plan.prior(part.part) if part.todo else Prior(),
+            seed=f"{self.kernel_id} {case.direction} {case.signature.text} {part.part}",
+        )
 
     def _try_whole(self, config: Mapping[str, Any]) -> Iterator[Trial]:
         """A whole config that was not tried before."""
@@ -173,7 +210,7 @@ class KernelSearch:
         first = config_digest(self.plan.heuristic)
         ranking.sort(key=lambda config: config_digest(config) != first)
         problems = self._battery()
-        self.expect(self._battery_refs(ranking[: FINALISTS + 1], problems))
+        self._say(self._battery_refs(ranking[: FINALISTS + 1], problems))
         wanted = FINALISTS + (first in self.whole.times)
         for config in ranking:
             if len(self.proven.times) >= wanted:
@@ -277,7 +314,12 @@ class KernelSearch:
         )
 
 
-def _send(search, seen: float) -> Mapping[str, Any] | None:
+def _tried_in_full(parts: Sequence[PartPlan]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Configs of the parts of which none is left out."""
+    return [(p.part, c) for p in parts if p.todo >= len(p.candidates) for c in p.candidates]
+
+
+def _send(search: Generator[Batch, Times, None], seen: Times) -> Batch | None:
     try:
         return search.send(seen)
     except StopIteration:

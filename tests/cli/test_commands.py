@@ -116,6 +116,32 @@ def test_status_of_a_finished_run(lab):
     assert "run 1 is finished, on cpu-x86_64" in run("status", "--db", lab).stdout
 
 
+LARGE = "flash_attention/v1 b=4 t=4096 s=4096 n=32 k=8 h=128 v=128 dtype=bfloat16 causal=1"
+
+
+@pytest.mark.parametrize(
+    ("words", "strategy", "least", "most"),
+    [
+        (["--effort", "quick"], "portfolio", 0.04, 0.15),
+        ([], "surrogate", 0.14, 0.2),
+        (["--strategy", "random"], "random", 0.14, 0.2),
+        (["--effort", "full"], "exhaustive", 1.0, 1.1),
+        (["--strategy", "portfolio", "--effort", "full"], "portfolio", 1.0, 1.1),
+    ],
+)
+def test_plan_says_how_many_configs_the_strategy_will_try(words, strategy, least, most):
+    point = ["--grid", LARGE, "--device", "nvidia-h200", "-k", "triton"]
+    answer = json.loads(run("plan", *point, *words, "--json").stdout)
+    assert answer["strategy"] == strategy
+    for row in answer["kernels"]:
+        assert least * row["configs"] <= row["to_try"] <= most * row["configs"]
+
+
+def test_plan_refuses_a_strategy_that_contradicts_the_effort():
+    result = run("plan", "--grid", LARGE, "--effort", "quick", "--strategy", "exhaustive")
+    assert result.exit_code == 2
+
+
 def test_plan_counts_what_is_known(lab):
     # The plan is of another environment than the fake device's, so nothing is known.
     result = run("plan", "--grid", SIGNATURE, "--db", lab, "--device", "cpu")

@@ -4,10 +4,11 @@ import threading
 
 import pytest
 
-from attn_tune.cli.lab import open_lab, run_sweep
+from attn_tune.cli.lab import open_lab, plan_sweep, run_sweep
 from attn_tune.db import Database
 from attn_tune.schema import Status, StorageError
-from tests.cli.fakes import DEVICE, ENVIRONMENT, FakeExecutor, fill, request
+from attn_tune.tuner.strategies import make_effort
+from tests.cli.fakes import DEVICE, ENVIRONMENT, SIGNATURE, FakeExecutor, fill, request
 
 
 def test_every_trial_is_stored_and_each_case_decided(tmp_path):
@@ -108,3 +109,38 @@ def test_two_sweeps_on_one_database_are_refused(tmp_path):
         with pytest.raises(StorageError):
             fill(path, executor)
     assert executor.ran == []
+
+
+def test_a_search_is_told_of_the_shapes_swept_before_it(tmp_path):
+    path = tmp_path / "lab.db"
+    fill(path, directions=("fwd",))
+    longer = SIGNATURE.replace("t=128 s=128", "t=256 s=256")
+    with open_lab(path) as database:
+
+        def told(grid: str):
+            wanted = request(path, grid=grid, directions=("fwd",))
+            return plan_sweep(wanted, DEVICE, ENVIRONMENT, database).cases[0].kernels[0].prior("")
+
+        (case,) = told(longer).cases
+        assert told(SIGNATURE).cases == ()
+        measured = {
+            t.config_digest: t.measurement.median_ns
+            for t in database.trials()
+            if t.stage == "search" and t.measurement
+        }
+    assert (case.signature.text, case.same_device) == (SIGNATURE, True)
+    assert case.times == pytest.approx(measured, abs=1)
+
+
+def test_less_effort_tries_less_and_more_goes_on(tmp_path):
+    path = tmp_path / "lab.db"
+    executor = FakeExecutor()
+    first = fill(path, executor, directions=("fwd",), effort=make_effort("quick", max_trials=3))
+    assert len(executor.ran) == first.plan.counts.todo == 3
+    again = FakeExecutor()
+    quick = fill(path, again, directions=("fwd",), effort=make_effort("quick", max_trials=3))
+    assert quick.trials == 0
+    rest = FakeExecutor()
+    fill(path, rest, directions=("fwd",), effort=make_effort("full"))
+    assert rest.ran
+    assert set(rest.ran).isdisjoint(executor.ran)

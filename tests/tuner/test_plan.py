@@ -1,5 +1,7 @@
 """Plans: what is tried, what was tried before, what never will be."""
 
+import math
+
 import pytest
 
 from attn_tune.schema.config import config_digest
@@ -7,6 +9,7 @@ from attn_tune.schema.errors import NoDataError
 from attn_tune.schema.trial import Measurement, Protocol, Stage, Status, Trial
 from attn_tune.tuner.case import GridPoint
 from attn_tune.tuner.plan import make_plan
+from attn_tune.tuner.strategies import Effort
 from tests.tuner.replay import kernel, one_launch, two_launches
 
 
@@ -159,13 +162,48 @@ def test_a_case_is_finished_only_after_its_finals(point, device, environment):
     assert resumed(spec, point, device, environment, [*trials, final]).cases[0].finished
 
 
-def test_max_candidates_keeps_the_heuristic_and_is_the_same_every_time(point, device, environment):
-    spec = one_launch("k", list(range(5, 40)))
-    plans = [plan_of(spec, point, device, environment, max_candidates=6) for _ in range(2)]
-    (_, sizes), (_, again) = todo(plans[0])[0], todo(plans[1])[0]
-    assert sizes == again
-    assert sizes[0] == 4
-    assert len(sizes) == 6
+@pytest.mark.parametrize(
+    ("effort", "evaluations"),
+    [
+        (Effort(), 101),
+        (Effort(share=0.15), 16),
+        (Effort(share=0.01), 8),
+        (Effort(share=0.15, max_trials=3), 3),
+        (Effort(max_trials=500), 101),
+    ],
+)
+def test_effort_says_how_many_of_a_space_are_evaluated(
+    point, device, environment, effort, evaluations
+):
+    spec = one_launch("k", list(range(5, 105)))
+    plan = plan_of(spec, point, device, environment, effort=effort)
+    assert plan.counts.todo == evaluations
+    assert len(plan.cases[0].kernels[0].parts[0].candidates) == 101
+
+
+def test_a_small_space_is_evaluated_whole(point, device, environment):
+    spec = one_launch("k", list(range(5, 52)))
+    plan = plan_of(spec, point, device, environment, effort=Effort(share=0.05))
+    assert plan.counts.todo == 48
+
+
+def test_what_was_tried_counts_towards_the_effort(point, device, environment):
+    spec = one_launch("k", list(range(5, 105)))
+    trials = [trial_of(spec, point, device, environment, size, 100) for size in range(40, 50)]
+    known = {(t.part, t.config_digest): t.status for t in trials}
+    known["", config_digest({"size": 60})] = Status.CRASHED
+    plan = plan_of(
+        spec,
+        point,
+        device,
+        environment,
+        measured=lambda *_: known,
+        history=lambda *_: trials,
+        effort=Effort(share=0.15),
+    )
+    (part,) = plan.cases[0].kernels[0].parts
+    assert (part.done, part.todo) == (11, 5)
+    assert list(part.tried.values()) == [100.0] * 10 + [math.inf]
 
 
 def test_nothing_to_sweep_is_an_error(point, device, environment):
