@@ -67,7 +67,8 @@ def outcome_of(error: BaseException, phase: Phase) -> Outcome:
     Raises:
       DiskFullError: the disk is full.
     """
-    refuse_full_disk(error)
+    if (disk_full := full_disk(error)) is not None:
+        raise disk_full from error
     text = _text(error)
     low = text.lower()
     sticky = any(word in low for word in _STICKY_WORDS)
@@ -92,23 +93,24 @@ def says_out_of_memory(text: str) -> bool:
     return any(word in low for word in _MEMORY_WORDS)
 
 
-def refuse_full_disk(error: BaseException) -> None:
-    """Raises ``DiskFullError``, which names where, if ``error`` or what caused it is a full disk."""
+def full_disk(error: BaseException) -> DiskFullError | None:
+    """What to raise, with the place named, if ``error`` or what caused it is a full disk; else None."""
     chain = _chain(error)
+    for known in chain:
+        if isinstance(known, DiskFullError):
+            return known
     codes = [e.errno for e in chain if isinstance(e, OSError)]
-    low = _text(error).lower()
-    if not (
-        any(code in _FULL_DISK_CODES for code in codes)
-        or any(word in low for word in _FULL_DISK_WORDS)
+    text = _text(error)
+    if not any(code in _FULL_DISK_CODES for code in codes) and not any(
+        word in text.lower() for word in _FULL_DISK_WORDS
     ):
-        return
+        return None
     named = [str(e.filename) for e in chain if isinstance(e, OSError) and e.filename]
     where = ", ".join(named or _full_folders()) or "a folder that the kernel or its compiler uses"
-    raise DiskFullError(
-        f"the disk is full: a worker cannot write to {where}; free some space, or set TMPDIR, TRITON_CACHE_DIR and "
-        f"JAX_COMPILATION_CACHE_DIR elsewhere, and run the same command again: what was measured is stored "
-        f"({short(_text(error), 300)})"
-    ) from error
+    return DiskFullError(
+        f"the disk is full: a worker cannot write to {where}; free some space, or set TMPDIR and TRITON_CACHE_DIR "
+        f"elsewhere, and run the same command again: what was measured is stored ({short(text, 300)})"
+    )
 
 
 def _full_folders() -> list[str]:

@@ -150,7 +150,7 @@ def examine() -> Health:
     left = (rows[:, None] * 3 + rows[None, :] * 5) % 4
     right = (rows[:, None] * 7 + rows[None, :] * 2) % 4
     with jax.default_device(device):
-        product = jnp.asarray(left, jnp.float32) @ jnp.asarray(right, jnp.float32)
+        product = jnp.matmul(jnp.asarray(left, jnp.float32), jnp.asarray(right, jnp.float32))
         wrong = int(np.sum(np.asarray(product) != left @ right))
     reason = f"{wrong} of {_SIZE * _SIZE} numbers of a product are wrong" if wrong else ""
     return Health(
