@@ -110,8 +110,9 @@ def main() -> int:
             return 2
         wanted = result_of(folder / "undisturbed.db")
         print(f"undisturbed: {span_s:.1f} s, {len(wanted.tried)} candidates", flush=True)
-        while sum(tally.kills.values()) < args.kills:
-            torment(folder / f"{tally.sweeps}.db", args, rng, args.mean_s, wanted, tally)
+        until = start + span_s + args.minutes * 60
+        while sum(tally.kills.values()) < args.kills and time.monotonic() < until:
+            torment(folder / f"{tally.sweeps}.db", args, rng, until, wanted, tally)
             kills = sum(tally.kills.values())
             print(
                 f"{kills} kills, {tally.sweeps} sweeps, {len(tally.failures)} failures", flush=True
@@ -119,6 +120,7 @@ def main() -> int:
         seconds = time.monotonic() - start
     report = {
         "kills": dict(sorted(tally.kills.items())),
+        "kills_asked": args.kills,
         "sweeps": tally.sweeps,
         "acknowledged_trials": tally.acknowledged,
         "failures": tally.failures,
@@ -141,7 +143,7 @@ def torment(
     path: Path,
     args: argparse.Namespace,
     rng: random.Random,
-    mean_s: float,
+    until: float,
     wanted: Result,
     tally: Tally,
 ) -> None:
@@ -150,7 +152,7 @@ def torment(
     for _ in range(MOST_RUNS):
         process = start_sweep(path, args)
         kills = sum(tally.kills.values())
-        code = run_and_kill(process, watcher, args.kills, rng, mean_s, tally)
+        code = run_and_kill(process, watcher, args, rng, until, tally)
         tally.failures += watcher.problems()
         if code is not None:
             tally.exits[code] += 1
@@ -171,15 +173,15 @@ def torment(
 def run_and_kill(
     process: subprocess.Popen,
     watcher: Watcher,
-    most_kills: int,
+    args: argparse.Namespace,
     rng: random.Random,
-    mean_s: float,
+    until: float,
     tally: Tally,
 ) -> int | None:
     """The exit status of a command that ended by itself, None for one that was killed."""
-    while sum(tally.kills.values()) < most_kills:
+    while sum(tally.kills.values()) < args.kills and time.monotonic() < until:
         # Most kills come early, while a sweep starts; some leave it time to get on.
-        end = time.monotonic() + rng.expovariate(1 / mean_s)
+        end = time.monotonic() + rng.expovariate(1 / args.mean_s)
         while time.monotonic() < end and process.poll() is None:
             watcher.look()
             time.sleep(LOOK_S)
@@ -277,6 +279,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="random kill -9 during sweeps on a CPU")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=60.0, help="no kill after so long")
     parser.add_argument("--mean-s", type=float, default=5.0, help="mean time between kills")
     parser.add_argument("--grid", default=SIGNATURE)
     parser.add_argument("--kernel", default="flash_attention/xla")

@@ -25,7 +25,7 @@ fill(path, directions=("fwd",))  # The schema and a first run fit.
 
 
 def tighten():
-    size = path.stat().st_size + 400_000
+    size = path.stat().st_size + 160_000
     if how == "tmpfs":
         subprocess.run(["mount", "-o", f"remount,size={size}", folder], check=True)
     else:
