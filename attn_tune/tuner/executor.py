@@ -11,6 +11,8 @@ from attn_tune.schema.device import Device
 from attn_tune.schema.errors import AttnTuneError
 from attn_tune.schema.trial import Status
 from attn_tune.tuner.ahead import CompileAhead
+from attn_tune.tuner.faults import DiskFullError
+from attn_tune.tuner.health import HealthGate, UnhealthyError
 from attn_tune.tuner.process import WorkerDied, WorkerLate, WorkerProcess
 from attn_tune.tuner.protocol import (
     ConfigRef,
@@ -114,6 +116,7 @@ class IsolatedExecutor:
         self._loaded: set[tuple] = set()
         self._may_load = False
         self._phase = Phase.START
+        self._gate = HealthGate(self._environment)
 
     def __enter__(self) -> Self:
         return self
@@ -144,6 +147,7 @@ class IsolatedExecutor:
             raise Interrupted("interrupted while a config was compiled ahead") from None
         if isinstance(answer, Outcome):
             return answer
+        self._gate.platform = request.device.platform
         for attempt in (1, 2):
             worker = self._ready()
             fresh = worker.served == 0 and not self._loaded
@@ -157,11 +161,14 @@ class IsolatedExecutor:
             try:
                 outcome = self._expect(self._ask(request), Outcome)
             except WorkerLate as late:
+                outcome = Outcome(status=Status.TIMED_OUT, reason=self._late(late))
                 if self._phase is Phase.PREPARE:
-                    raise CaseError(self._late(late)) from None
-                return Outcome(status=Status.TIMED_OUT, reason=self._late(late))
+                    raise CaseError(outcome.reason) from None
             except WorkerDied as death:
-                outcome = Outcome(status=Status.CRASHED, reason=f"{self._phase}: {death}")
+                outcome = Outcome(status=death.status, reason=f"{self._phase}: {death}")
+                fresh = fresh and not death.by_outsider
+                if death.by_outsider and death.status is Status.CRASHED and attempt == 2:
+                    raise CaseError(f"something else kills the workers: {outcome.reason}") from None
                 if self._phase is Phase.PREPARE and (fresh or attempt == 2):
                     raise CaseError(outcome.reason) from None
             else:
@@ -241,6 +248,12 @@ class IsolatedExecutor:
         if self._worker is not None:
             return self._worker
         self._phase = Phase.START
+        try:
+            self._gate.pass_through(self.interrupt)
+        except UnhealthyError as error:
+            raise ExecutorError(str(error)) from None
+        except InterruptedError:
+            raise Interrupted("interrupted while the device was probed") from None
         worker = self._worker = WorkerProcess(self._environment)
         try:
             message = worker.receive(self.limits.start, self.interrupt)
@@ -260,6 +273,7 @@ class IsolatedExecutor:
         worker, self._worker = self._worker, None
         self._loaded = set()
         if worker:
+            self._gate.suspect()
             worker.kill()
 
     def _late(self, late: WorkerLate) -> str:
@@ -269,7 +283,7 @@ class IsolatedExecutor:
     @staticmethod
     def _expect[R](reply: Reply, kind: type[R]) -> R:
         if isinstance(reply, Refusal):
-            raise CaseError(reply.reason)
+            raise DiskFullError(reply.reason) if reply.disk_full else CaseError(reply.reason)
         assert isinstance(reply, kind), reply
         return reply
 

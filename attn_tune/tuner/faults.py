@@ -1,21 +1,31 @@
 """Names what went wrong: from an exception to a status and one readable reason."""
 
+import errno
+import os
+import shutil
 import traceback
 
-from attn_tune.schema.errors import UnsupportedError, UsageError
+from attn_tune.schema.errors import StorageError, UnsupportedError, UsageError
 from attn_tune.schema.trial import Status
 from attn_tune.tuner.protocol import Outcome, Phase
 
-# Compilers and allocators say it in words; the types differ from version to version.
-_RESOURCE_WORDS = (
+# Compilers and allocators say it in words; the types differ from version to version. These depend on what else is held.
+_MEMORY_WORDS = (
     "resource_exhausted",
     "resource exhausted",
     "out of memory",
+    "memoryerror",
+    "bad_alloc",
+    "cannot allocate memory",
+)
+# These are the program's own.
+_LIMIT_WORDS = (
     "out of resource",
     "outofresources",
     "uses too much shared data",
     "exceeds the limit of shared memory",
     "shared memory limit",
+    "shared memory size limit",
     "too many resources requested for launch",
     "exceeded scoped vmem limit",
     "ran out of memory in memory space",
@@ -39,19 +49,35 @@ _STICKY_WORDS = (
     "cuda_error_assert",
     "uncorrectable ecc",
 )
+_FULL_DISK_WORDS = ("no space left on device", "disk quota exceeded")
+_FULL_DISK_CODES = (errno.ENOSPC, errno.EDQUOT)
+_LITTLE_BYTES = 1 << 20
 _MAX_REASON = 2000
 
 
+class DiskFullError(StorageError):
+    """A worker cannot write its caches or temporary files: no config's fault, and every one after it would fail."""
+
+
 def outcome_of(error: BaseException, phase: Phase) -> Outcome:
-    """The outcome of a config that raised ``error`` in ``phase``."""
-    chain = _chain(error)
-    text = "\n".join(f"{type(e).__name__}: {e}" for e in chain)
+    """The outcome of a config that raised ``error`` in ``phase``.
+
+    Running out of memory is ``sticky`` too: what an earlier config left behind may fill it, and a fresh process tells.
+
+    Raises:
+      DiskFullError: the disk is full.
+    """
+    if (disk_full := full_disk(error)) is not None:
+        raise disk_full from error
+    text = _text(error)
     low = text.lower()
     sticky = any(word in low for word in _STICKY_WORDS)
     if sticky:
         status = Status.CRASHED
-    elif isinstance(error, MemoryError) or any(word in low for word in _RESOURCE_WORDS):
+    elif any(word in low for word in _LIMIT_WORDS):
         status = Status.OUT_OF_RESOURCES
+    elif says_out_of_memory(low):
+        status, sticky = Status.OUT_OF_RESOURCES, True
     elif isinstance(error, UnsupportedError | UsageError):
         status = Status.UNSUPPORTED
     elif phase is Phase.COMPILE:
@@ -61,6 +87,47 @@ def outcome_of(error: BaseException, phase: Phase) -> Outcome:
     return Outcome(status=status, reason=f"{phase}: {short(text)}{_place(error)}", sticky=sticky)
 
 
+def says_out_of_memory(text: str) -> bool:
+    """Whether an error, or the last words of a process, name memory that was not to be had."""
+    low = text.lower()
+    return any(word in low for word in _MEMORY_WORDS)
+
+
+def full_disk(error: BaseException) -> DiskFullError | None:
+    """What to raise, with the place named, if ``error`` or what caused it is a full disk; else None."""
+    chain = _chain(error)
+    for known in chain:
+        if isinstance(known, DiskFullError):
+            return known
+    codes = [e.errno for e in chain if isinstance(e, OSError)]
+    text = _text(error)
+    if not any(code in _FULL_DISK_CODES for code in codes) and not any(
+        word in text.lower() for word in _FULL_DISK_WORDS
+    ):
+        return None
+    named = [str(e.filename) for e in chain if isinstance(e, OSError) and e.filename]
+    where = ", ".join(named or _full_folders()) or "a folder that the kernel or its compiler uses"
+    return DiskFullError(
+        f"the disk is full: a worker cannot write to {where}; free some space, or set TMPDIR and TRITON_CACHE_DIR "
+        f"elsewhere, and run the same command again: what was measured is stored ({short(text, 300)})"
+    )
+
+
+def _full_folders() -> list[str]:
+    """Those folders of caches and temporary files whose disks have next to nothing left."""
+    home = os.path.expanduser("~/.triton/cache")
+    folders = [
+        os.environ.get("TRITON_CACHE_DIR") or home,
+        os.environ.get("JAX_COMPILATION_CACHE_DIR", ""),
+        os.environ.get("TMPDIR") or "/tmp",
+    ]
+    found = []
+    for folder in dict.fromkeys(folders):
+        if os.path.isdir(folder) and shutil.disk_usage(folder).free < _LITTLE_BYTES:
+            found.append(folder)
+    return found
+
+
 def short(text: str, limit: int = _MAX_REASON) -> str:
     """``text`` with its middle left out when it is long."""
     text = text.strip()
@@ -68,6 +135,10 @@ def short(text: str, limit: int = _MAX_REASON) -> str:
         return text
     half = limit // 2
     return f"{text[:half]} ... {text[-half:]}"
+
+
+def _text(error: BaseException) -> str:
+    return "\n".join(f"{type(e).__name__}: {e}" for e in _chain(error))
 
 
 def _chain(error: BaseException) -> list[BaseException]:

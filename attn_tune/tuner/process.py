@@ -1,8 +1,8 @@
 """The parent's end of one worker process: start it, talk to it, kill it, and say how it died."""
 
-import collections
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -11,27 +11,56 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
+
+from attn_tune.schema.trial import Status
+from attn_tune.tuner.faults import says_out_of_memory
+from attn_tune.tuner.memory import MemoryWatch, gib, memory_limit, oom_kills
 
 _TAIL_BYTES = 16_384
 _POLL_S = 0.1
 _END_GRACE_S = 2.0
 _STACK_GRACE_S = 0.3
 _REASON_CHARS = 1500
+_OWNER_VARIABLE = "ATTN_TUNE_WORKER"
+_MOST_ROUNDS = 5
 
 
 class WorkerDied(Exception):
-    """The worker process ended; the text says how."""
+    """The worker process ended; the text says how, and ``status`` what that makes of the config at hand.
+
+    ``by_outsider`` says that neither the worker nor this process ended it: most likely no config is to blame.
+    """
+
+    def __init__(
+        self, text: str = "", *, status: Status = Status.CRASHED, by_outsider: bool = False
+    ):
+        super().__init__(text)
+        self.status = status
+        self.by_outsider = by_outsider
+
+
+class WorkerTooBig(WorkerDied):
+    """The worker and its children took more host memory than they may, in bytes, and were killed."""
+
+    def __init__(self, used: int, limit: int):
+        text = f"host memory: {gib(used)} used, limit {gib(limit)}"
+        super().__init__(text, status=Status.OUT_OF_RESOURCES)
+        self.used = used
+        self.limit = limit
 
 
 class WorkerLate(Exception):
     """The worker did not answer in time."""
 
+    status = Status.TIMED_OUT
+
 
 class WorkerProcess:
     """One worker in a session (process group) of its own, with its output in a ring buffer.
 
-    It runs ``module``, and ends with the thread that started it.
+    It runs ``module``, and ends with the thread that started it. While an answer is awaited, its memory is watched.
     """
 
     def __init__(
@@ -47,6 +76,12 @@ class WorkerProcess:
         # The parent, a desktop or a dying predecessor may hold memory too.
         env.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         env.update(environment or {})
+        # Children keep it even in a session of their own, and are found by it.
+        env[_OWNER_VARIABLE] = secrets.token_hex(8)
+        self._mark = f"{_OWNER_VARIABLE}={env[_OWNER_VARIABLE]}"
+        limit = memory_limit(env)
+        self._oom_kills = oom_kills()
+        self._killed = False
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
@@ -59,7 +94,8 @@ class WorkerProcess:
             )
         self._connection = Connection(ours.detach())
         self._sending = threading.Lock()
-        self._tail: collections.deque[int] = collections.deque(maxlen=_TAIL_BYTES)
+        self._memory = MemoryWatch(self.pid, limit)
+        self._tail = b""
         self._reader = threading.Thread(target=self._read_output, daemon=True)
         self._reader.start()
         self.served = 0
@@ -79,13 +115,14 @@ class WorkerProcess:
             with self._sending:
                 self._connection.send(message)
         except OSError:
-            raise WorkerDied(self.describe_end()) from None
+            raise self._death() from None
 
     def receive(self, timeout_s: float, interrupt: Callable[[], bool]) -> Any:
         """The next message.
 
         Raises:
           WorkerDied: the process ended instead.
+          WorkerTooBig: it took too much memory, and was killed.
           WorkerLate: nothing came within ``timeout_s``.
           InterruptedError: ``interrupt()`` turned true.
         """
@@ -95,26 +132,45 @@ class WorkerProcess:
                 if self._connection.poll(_POLL_S):
                     return self._connection.recv()
             except (EOFError, OSError):
-                raise WorkerDied(self.describe_end()) from None
+                raise self._death() from None
+            # A child of its own may hold the socket open when it is gone.
+            if self._process.poll() is not None and not self._connection.poll():
+                raise self._death()
             if interrupt():
                 raise InterruptedError
+            if (used := self._memory.excess()) is not None:
+                self.kill()
+                raise WorkerTooBig(used, self._memory.limit or 0)
             if time.monotonic() > deadline:
                 raise WorkerLate(self._describe_hang())
 
     def tail(self) -> str:
         """The last it wrote to its output."""
-        return bytes(self._tail).decode(errors="replace").strip()
+        return self._tail.decode(errors="replace").strip()
 
-    def describe_end(self) -> str:
+    def _death(self) -> WorkerDied:
         """How the process ended, and the last it said. Waits for it to end, and ends it if it does not."""
-        try:
-            code = self._process.wait(_END_GRACE_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            code = self._process.returncode
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_GRACE_S)
+        by_outsider = self._process.returncode == -signal.SIGKILL and not self._killed
+        self.kill()
         self._reader.join(_END_GRACE_S)
+        code = self._process.returncode
+        status = Status.CRASHED
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-        return f"the worker process ended: {how}{self._said()}"
+        if by_outsider and self._oom_killer_struck():
+            status = Status.OUT_OF_RESOURCES
+            how += " while the kernel's OOM killer was at work: host memory ran out"
+        elif by_outsider:
+            how += " from outside, perhaps by the kernel's OOM killer (its count has not changed)"
+        elif code != 0 and says_out_of_memory(self.tail()):
+            status = Status.OUT_OF_RESOURCES
+        text = f"the worker process ended: {how}{self._said()}"
+        return WorkerDied(text, status=status, by_outsider=by_outsider)
+
+    def _oom_killer_struck(self) -> bool:
+        count = oom_kills()
+        return count is not None and self._oom_kills is not None and count > self._oom_kills
 
     def _describe_hang(self) -> str:
         """Where the process stands: its stacks, which it writes on SIGUSR1 even from within native code."""
@@ -133,10 +189,18 @@ class WorkerProcess:
         return f"; it wrote: {said}" if said else ""
 
     def kill(self) -> None:
-        """Kills the process and its children, now."""
+        """Kills the process and its children, now, those in sessions of their own too (Linux)."""
+        self._killed = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
+        for _ in range(_MOST_ROUNDS):  # One may fork while it is looked for.
+            strays = _owned_by(self._mark)
+            if not strays:
+                return
+            for pid in strays:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Lets the process end by itself, and kills it (and what it started) if it does not."""
@@ -149,6 +213,18 @@ class WorkerProcess:
     def _read_output(self) -> None:
         stream = self._process.stdout
         assert stream is not None
-        while chunk := os.read(stream.fileno(), 4096):
-            self._tail.extend(chunk)
+        while chunk := os.read(stream.fileno(), 1 << 16):
+            self._tail = (self._tail + chunk)[-_TAIL_BYTES:]
         stream.close()
+
+
+def _owned_by(mark: str) -> list[int]:
+    """The processes that run with ``mark`` in their environment, and can be looked at."""
+    found = []
+    proc = Path("/proc")
+    for folder in proc.iterdir() if proc.is_dir() else ():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):  # It has ended, or is another user's.
+                if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+    return found

@@ -192,9 +192,10 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
-    """The request itself cannot be served, whatever the config: the inputs cannot be made, say."""
+    """The request itself cannot be served, whatever the config: the inputs cannot be made, say, or a disk is full."""
 
     reason: str
+    disk_full: bool = False
 
 
 type Reply = Identity | Outcome | FinalsOutcome | Refusal

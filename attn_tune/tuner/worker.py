@@ -9,7 +9,7 @@ import threading
 from multiprocessing.connection import Connection
 
 from attn_tune.tuner.child import attach
-from attn_tune.tuner.faults import short
+from attn_tune.tuner.faults import full_disk, short
 from attn_tune.tuner.protocol import Load, Ready, Refusal, Reply, Request
 
 
@@ -48,9 +48,11 @@ def _answer(session, request: Request) -> Reply:
 
     try:
         return session.answer(request)
-    except PrepareError as error:
-        return Refusal(reason=str(error))
     except Exception as error:  # The worker must answer; the parent says what could not be done.
+        if (disk_full := full_disk(error)) is not None:
+            return Refusal(reason=str(disk_full), disk_full=True)
+        if isinstance(error, PrepareError):
+            return Refusal(reason=str(error))
         return Refusal(reason=f"{type(error).__name__}: {short(str(error))}")
 
 

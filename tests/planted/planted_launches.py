@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import signal
+import sys
 import time
 
 import jax
@@ -38,8 +40,17 @@ def forward(problem, config, operands):
         case "exit_in_trace":
             print("last words of a dying compiler", flush=True)
             os._exit(7)
+        case "sys_exit_in_trace":
+            sys.exit("no such tile")
         case "hang_in_compile":
             time.sleep(3600)
+        case "loop_in_compile":
+            while True:
+                pass
+        case "write_out_of_bounds" | "spin":
+            import planted_gpu
+
+            return {**outputs, "out": planted_gpu.harm(config.defect, outputs["out"])}
         case "out_of_memory":
             huge = jax.lax.optimization_barrier(jnp.full((2**45,), outputs["lse"][0, 0, 0]))
             return {**outputs, "lse": outputs["lse"] + huge[-1]}
@@ -81,9 +92,45 @@ def _tamper(defect, x):
                 raise RuntimeError("the launch was refused")
             case "segfault_in_run":
                 ctypes.string_at(0)
+            case "abort_in_run":
+                os.abort()
+            case "killed_in_run":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "memory_error":
+                return np.asarray(x) + bytearray(2**60)[0]
+            case "memory_eater":
+                eaten = []
+                while True:
+                    eaten.append(b"x" * 2**26)
+            case "illegal_access":
+                raise jax.errors.JaxRuntimeError(
+                    "INTERNAL: CUDA error: Failed call to cuEventSynchronize: "
+                    "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
+                )
+            case "disk_full":
+                with open("/dev/full", "w") as file:
+                    file.write("a cubin")
+            case "chatter":
+                for _ in range(2**11):
+                    os.write(1, b"x" * 2**12)
+                return np.asarray(x)
+            case "child_stays":
+                _child()
+                return np.asarray(x)
+            case "child_survives":
+                _child()
+                os._exit(5)
             case "hang_in_run":
                 # Through PyDLL the interpreter lock stays held: nothing else in the process moves again.
                 ctypes.PyDLL(None).pause()
         raise AssertionError(defect)
 
     return jax.pure_callback(harm, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def _child():
+    """A child in a session of its own, with everything that it inherited: socket, pipe, memory."""
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(3600)
+        os._exit(0)

@@ -1,0 +1,88 @@
+"""How a worker's end is told, on a real process that needs no device: a compile helper that waits for work."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from attn_tune.schema.trial import Status
+from attn_tune.tuner import process as process_module
+from attn_tune.tuner.process import WorkerDied, WorkerProcess, WorkerTooBig
+
+HELPER = "attn_tune.tuner.lowering"
+
+
+@pytest.fixture
+def worker():
+    process = WorkerProcess(module=HELPER)
+    yield process
+    process.kill()
+
+
+def death_of(worker: WorkerProcess) -> WorkerDied:
+    with pytest.raises(WorkerDied) as caught:
+        worker.receive(30.0, lambda: False)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("counts", "status", "words"),
+    [
+        ((5, 6), Status.OUT_OF_RESOURCES, "the kernel's OOM killer was at work"),
+        ((5, 5), Status.CRASHED, "from outside, perhaps by the kernel's OOM killer"),
+        ((None, None), Status.CRASHED, "from outside"),
+    ],
+)
+def test_the_oom_killer_is_named_only_if_it_struck(monkeypatch, counts, status, words):
+    answers = list(counts)
+    monkeypatch.setattr(process_module, "oom_kills", lambda: answers.pop(0))
+    worker = WorkerProcess(module=HELPER)
+    os.kill(worker.pid, signal.SIGKILL)
+    death = death_of(worker)
+    assert death.status is status
+    assert words in str(death)
+    assert death.by_outsider
+
+
+def test_our_own_kill_is_nobody_elses(worker):
+    worker.kill()
+    assert not death_of(worker).by_outsider
+
+
+def test_a_signal_is_named(worker):
+    os.kill(worker.pid, signal.SIGSEGV)
+    death = death_of(worker)
+    assert "killed by SIGSEGV" in str(death)
+    assert (death.status, death.by_outsider) == (Status.CRASHED, False)
+
+
+def test_a_worker_above_its_limit_is_killed(monkeypatch):
+    worker = WorkerProcess({"ATTN_TUNE_WORKER_GIB": "0.001"}, HELPER)
+    with pytest.raises(
+        WorkerTooBig, match=r"host memory: 0\.\d GiB used, limit 0\.0 GiB"
+    ) as caught:
+        worker.receive(30.0, lambda: False)
+    assert caught.value.status is Status.OUT_OF_RESOURCES
+    assert caught.value.used > caught.value.limit == int(0.001 * 2**30)
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker.pid, 0)
+
+
+CHATTER = """
+import os, sys
+for _ in range(4096):
+    os.write(1, b"noise " * 1024)
+print("last words", flush=True)
+"""
+
+
+def test_much_output_keeps_its_end(monkeypatch, tmp_path):
+    (tmp_path / "chatter.py").write_text(CHATTER)
+    monkeypatch.syspath_prepend(tmp_path)
+    start = time.monotonic()
+    worker = WorkerProcess(module="chatter")
+    death = death_of(worker)
+    assert str(death).endswith("last words")
+    assert len(str(death)) < 4096
+    assert time.monotonic() - start < 20
