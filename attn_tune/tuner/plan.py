@@ -36,7 +36,8 @@ class KernelPlan:
     """One kernel on one case.
 
     ``pruned`` are trials that need no device: refused before compiling, with the reason. ``known`` are the ok trials
-    of an earlier run in an equal environment. ``finals`` says whether the last round is still owed.
+    of an earlier run in an equal environment, ``failed`` the digests of whole configs that were found not to be right.
+    ``finals`` says whether the last round is still owed.
     """
 
     kernel: KernelSpec
@@ -45,6 +46,7 @@ class KernelPlan:
     parts: tuple[PartPlan, ...] = ()
     pruned: tuple[Trial, ...] = ()
     known: tuple[Trial, ...] = ()
+    failed: frozenset[str] = frozenset()
     finals: bool = True
 
     @property
@@ -191,6 +193,11 @@ class _Planner:
             parts=tuple(parts),
             pruned=tuple(pruned),
             known=past,
+            failed=frozenset(
+                digest
+                for (part, digest), status in known.items()
+                if part == WHOLE and status is not Status.OK
+            ),
             finals=owed,
         )
 

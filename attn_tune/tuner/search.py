@@ -81,6 +81,7 @@ class KernelSearch:
           Leave: ``leave()`` is true.
         """
         parts = {part.part: Tally() for part in self.plan.parts}
+        self.tried_whole |= self.plan.failed
         for trial in sorted(self.plan.known, key=lambda trial: trial.started_us):
             assert trial.measurement is not None
             if trial.part == WHOLE:
