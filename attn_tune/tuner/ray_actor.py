@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, field
 
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.schema.device import Device
-from attn_tune.schema.errors import AttnTuneError
+from attn_tune.schema.errors import AttnTuneError, StorageError
 from attn_tune.tuner.executor import CaseError, Interrupted, IsolatedExecutor
+from attn_tune.tuner.lease import Lease, lease_folder
 from attn_tune.tuner.protocol import (
     ConfigRef,
     Finals,
@@ -67,6 +68,7 @@ class DeviceActor:
             limits=limits, environment=environment, interrupt=self._stop.is_set
         )
         self._identity: Identity | None = None
+        self._lease: Lease | None = None
 
     def ready(self) -> None:
         """Answers when the actor has its place."""
@@ -76,7 +78,7 @@ class DeviceActor:
         self._stop.clear()
         try:
             if self._identity is None:
-                self._identity = self._executor.identify()
+                self._identity = self._identify()
             if reason := _contradiction(claim, self._identity):
                 return Unable(reason=f"{socket.gethostname()}: {reason}")
             match request:
@@ -94,6 +96,16 @@ class DeviceActor:
             # No worker (ExecutorError), or a kernel that is not installed on this node.
             return Unable(reason=f"{socket.gethostname()}: {error}")
 
+    def _identify(self) -> Identity:
+        """The device, which is leased from now on: sweeps that do not use Ray know nothing of Ray's resources."""
+        found = self._executor.identify()
+        if uuid := dict(found.device.evidence).get("uuid"):
+            lease = Lease(uuid, lease_folder())
+            if holder := lease.take():
+                raise StorageError(f"{found.device} ({uuid}) is in use by {holder}")
+            self._lease = lease
+        return found
+
     def expect(self, refs: Sequence[ConfigRef], device: Device) -> None:
         """See ``Executor.expect``."""
         self._executor.expect(refs, device)
@@ -105,6 +117,8 @@ class DeviceActor:
     def close(self) -> None:
         """Ends the worker, and removes what it left on the disk."""
         self._executor.close()
+        if self._lease:
+            self._lease.release()
 
 
 def _contradiction(claim: Claim, found: Identity) -> str:
