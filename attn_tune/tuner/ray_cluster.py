@@ -11,7 +11,7 @@ from typing import Any
 from attn_tune.schema.errors import NoDataError, UsageError
 from attn_tune.tuner.fleet import Fleet
 from attn_tune.tuner.protocol import Limits
-from attn_tune.tuner.ray_executor import RayExecutor
+from attn_tune.tuner.ray_executor import PLACE_S, RayExecutor
 
 # What a worker process on this host would inherit, and a node's would not.
 _INHERITED = ("JAX_PLATFORMS", "XLA_FLAGS", "LIBTPU_INIT_ARGS")
@@ -32,11 +32,13 @@ def ray_fleet(
     most: int | None = None,
     limits: Limits | None = None,
     interrupt: Callable[[], bool] = lambda: False,
+    place_s: float = PLACE_S,
 ) -> Iterator[Fleet]:
     """A fleet on the running cluster, of ``most`` devices at most.
 
     Args:
       accelerator: only devices of this type, by Ray's name (``"H200"``).
+      place_s: seconds that an actor may take to find a place, at first or when its node is lost.
 
     Raises:
       UsageError: Ray is not installed, or no node has such a device.
@@ -47,7 +49,11 @@ def ray_fleet(
         environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         executors = [
             RayExecutor(
-                options=slots.options, limits=limits, environment=environment, interrupt=interrupt
+                options=slots.options,
+                limits=limits,
+                environment=environment,
+                interrupt=interrupt,
+                place_s=place_s,
             )
             for _ in range(slots.count if most is None else max(1, min(most, slots.count)))
         ]
@@ -70,8 +76,8 @@ def find_slots(nodes: list[dict[str, Any]], accelerator: str = "") -> Slots:
             return Slots(count=count, options={"num_cpus": 1, **wanted, **options})
     processors = [r["CPU"] for r in found if r.get("CPU")]
     if accelerator or not processors:
-        what = f"accelerator of type {accelerator!r}" if accelerator else "GPU, TPU or CPU"
-        raise UsageError(f"no node of the Ray cluster has a {what}; see 'ray status'")
+        what = f"an accelerator of type {accelerator!r}" if accelerator else "a GPU, TPU or CPU"
+        raise UsageError(f"no node of the Ray cluster has {what}; see 'ray status'")
     # A processor is one device: whoever measures on it must be alone there.
     whole = {"num_cpus": min(processors), "scheduling_strategy": "SPREAD"}
     return Slots(count=len(processors), options=whole)

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 # How often a request is sent again after its actor was lost.
 _RETRIES = 2
-_PLACE_S = 60.0
+PLACE_S = 60.0
 _POLL_S = 0.2
 _GRACE_S = 5.0
 
@@ -49,7 +49,7 @@ class RayExecutor:
         limits: Limits | None = None,
         environment: Mapping[str, str] | None = None,
         interrupt: Callable[[], bool] = lambda: False,
-        place_s: float = _PLACE_S,
+        place_s: float = PLACE_S,
     ):
         """``options`` are the actor's: its resources. ``environment`` is added to the worker's environment."""
         import ray

@@ -71,7 +71,8 @@ def test_all_or_none(holder, folder):
         leased([("GPU-0", "GPU 0"), ("GPU-1", "GPU 1")], folder=folder),
     ):
         raise AssertionError("one is held")
-    assert Lease("GPU-0", folder).take() == ""
+    with Lease("GPU-0", folder) as free:
+        assert free.take() == ""
 
 
 def test_a_lease_ends_with_its_process_even_if_a_child_lives_on(holder, folder):
