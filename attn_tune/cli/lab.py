@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from attn_tune.kernels.spec import KernelSpec
     from attn_tune.tuner import Event, GridPoint, Plan
     from attn_tune.tuner.executor import Executor
+    from attn_tune.tuner.fleet import Fleet
     from attn_tune.tuner.plan import Priors
     from attn_tune.tuner.strategies import Effort, Prior
 
@@ -118,12 +119,12 @@ def _priors(database: "Database | None", device: Device) -> "Priors":
 
 def run_sweep(
     request: SweepRequest,
-    executor: "Executor",
+    executor: "Executor | Fleet",
     *,
     watch: "Callable[[Event], None]",
     stop: threading.Event,
 ) -> SweepOutcome:
-    """Runs ``request`` on ``executor``; every trial is durable before the next one starts."""
+    """Runs ``request`` on ``executor``; every trial is durable before the next one on its device starts."""
     from attn_tune.tuner import ProgressKind, sweep
     from attn_tune.tuner.strategies import Effort
 

@@ -16,15 +16,23 @@ LINE_EVERY_S = 10.0
 
 
 @dataclass
+class Running:
+    """A case at hand. ``best`` made its fastest whole right config."""
+
+    label: str
+    best: str = ""
+    best_ns: float | None = None
+
+
+@dataclass
 class Tally:
-    """Counts of a sweep so far. ``best`` is the fastest whole right config of the case at hand."""
+    """Counts of a sweep so far. ``running`` are the cases at hand, the one that was begun last at the end."""
 
     statuses: Counter[Status] = field(default_factory=Counter)
     done: int = 0
     total: int = 0
-    label: str = ""
-    best: str = ""
-    best_ns: float | None = None
+    running: dict[tuple[Any, str], Running] = field(default_factory=dict)
+    shown: Running = field(default_factory=lambda: Running(label=""))
     started: float = field(default_factory=time.monotonic)
 
     def add(self, event: "Event") -> None:
@@ -41,15 +49,29 @@ class Tally:
         if trial.measurement is None or trial.part != WHOLE:
             return
         median = trial.measurement.median_ns
-        if self.best_ns is None or median < self.best_ns:
-            self.best_ns, self.best = median, trial.kernel.rpartition("/")[2]
+        case = self.running.get((trial.signature, trial.direction))
+        if case is not None and (case.best_ns is None or median < case.best_ns):
+            case.best_ns, case.best = median, trial.kernel.rpartition("/")[2]
 
     def _progress(self, event: "Progress") -> None:
         from attn_tune.tuner import ProgressKind
 
         self.done, self.total = event.done, event.total
-        if event.kind is ProgressKind.CASE_STARTED and event.case is not None:
-            self.label, self.best, self.best_ns = _short(event.case), "", None
+        if event.case is None:
+            return
+        key = (event.case.signature, event.case.direction)
+        if event.kind is ProgressKind.CASE_STARTED:
+            self.shown = self.running[key] = Running(label=_short(event.case))
+        elif event.kind in (ProgressKind.CASE_FINISHED, ProgressKind.CASE_RETURNED):
+            self.running.pop(key, None)
+            # The last one stays in sight until another one begins.
+            self.shown = next(reversed(self.running.values()), self.shown)
+
+    @property
+    def label(self) -> str:
+        """The case that was begun last, and how many others are at hand."""
+        others = len(self.running) - 1
+        return f"{self.shown.label} and {others} more" if others > 0 else self.shown.label
 
     @property
     def failed(self) -> int:
@@ -70,10 +92,10 @@ class Tally:
             words.append(f"{rate:.2g} configs/s")
             words.append(f"eta {clock(max(0, self.total - self.done) / rate)}")
         words += [f"{self.statuses[Status.OK]} ok", f"{self.failed} failed"]
-        if self.best_ns is not None:
+        if self.shown.best_ns is not None:
             from attn_tune.reports.tables import duration
 
-            words.append(f"best {duration(self.best_ns)} ({self.best})")
+            words.append(f"best {duration(self.shown.best_ns)} ({self.shown.best})")
         return "  ".join(words)
 
 

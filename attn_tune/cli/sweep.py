@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attn_tune.cli import choose, options, sink
+from attn_tune.cli import choose, fleet, options, sink
 from attn_tune.cli.exit_codes import FAILED, INTERRUPTED
 from attn_tune.cli.lab import SweepOutcome, SweepRequest, run_sweep
 from attn_tune.cli.plan import show_plan
@@ -43,6 +43,10 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show the plan, as 'attn-tune plan' does.")
     ] = False,
+    executor: fleet.Executor = fleet.ExecutorName.LOCAL,
+    devices: fleet.Devices = None,
+    accelerator: fleet.AcceleratorType = None,
+    wait: fleet.Wait = False,
     json: options.Json = False,
 ) -> None:
     """Compile, prove and time candidates, and store every trial.
@@ -60,10 +64,17 @@ def sweep(
         budget_s=options.seconds(budget) if budget else None,
         resume=resume,
     )
+    where = fleet.Where(
+        executor=executor,
+        devices=devices,
+        accelerator=accelerator,
+        wait=wait,
+        cases=len(request.points) * len(request.directions),
+    )
     if dry_run:
         show_plan(request, device=None, json=json)
         return
-    outcome = _run(request)
+    outcome = _run(request, where)
     _show(outcome, db, json)
     if outcome.ending == "stopped":
         raise typer.Exit(INTERRUPTED)
@@ -71,15 +82,14 @@ def sweep(
         raise typer.Exit(FAILED)
 
 
-def _run(request: SweepRequest) -> SweepOutcome:
+def _run(request: SweepRequest, where: fleet.Where) -> SweepOutcome:
     from attn_tune.cli.progress import Tally, watcher
-    from attn_tune.tuner.executor import IsolatedExecutor
 
     tally = Tally()
     stop = threading.Event()
     with (
         _stopping(stop),
-        IsolatedExecutor(interrupt=stop.is_set) as executor,
+        fleet.open_fleet(where, stop) as devices,
         watcher(tally) as view,
     ):
 
@@ -87,7 +97,7 @@ def _run(request: SweepRequest) -> SweepOutcome:
             tally.add(event)
             view.show()
 
-        return run_sweep(request, executor, watch=watch, stop=stop)
+        return run_sweep(request, devices, watch=watch, stop=stop)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Sweeps: plan, run in an isolated worker, validate, measure. Yields trials; knows no database and no terminal."""
 
 from attn_tune.tuner.case import Case as Case, GridPoint as GridPoint
+from attn_tune.tuner.fleet import Fleet as Fleet
 from attn_tune.tuner.plan import Plan as Plan, make_plan as make_plan
 from attn_tune.tuner.progress import (
     Event as Event,

@@ -98,8 +98,12 @@ class IsolatedExecutor:
         limits: Limits | None = None,
         environment: Mapping[str, str] | None = None,
         interrupt: Callable[[], bool] = lambda: False,
+        cores: int | None = None,
     ):
-        """``environment`` is added to the worker's environment variables."""
+        """``environment`` is added to the worker's environment variables.
+
+        Of this machine's cores, ``cores`` are for this device: all, unless several devices share them.
+        """
         self.interrupt = interrupt
         self.limits = limits or Limits()
         # A worker that takes over must not compile the reference again; what compiles at once is not worth the disk.
@@ -111,7 +115,7 @@ class IsolatedExecutor:
             **(environment or {}),
         }
         self._worker: WorkerProcess | None = None
-        self._ahead = CompileAhead(environment=environment, on_ready=self._load)
+        self._ahead = CompileAhead(environment=environment, cores=cores, on_ready=self._load)
         # The keys of what the present worker was told to load, and whether it may be told more.
         self._loaded: set[tuple] = set()
         self._may_load = False

@@ -54,8 +54,9 @@ class KernelPlan:
     """One kernel on one case.
 
     ``pruned`` are trials that need no device: refused before compiling, with the reason. ``known`` are the ok trials
-    of an earlier run in an equal environment. ``finals`` says whether the last round is still owed. ``prior`` tells, by
-    part, what was measured on other cases; it is asked when the search of a part begins, so it knows those before.
+    of an earlier run in an equal environment, ``failed`` the digests of whole configs that were found not to be right.
+    ``finals`` says whether the last round is still owed. ``prior`` tells, by part, what was measured on other cases; it
+    is asked when the search of a part begins, so it knows those before.
     """
 
     kernel: KernelSpec
@@ -64,6 +65,7 @@ class KernelPlan:
     parts: tuple[PartPlan, ...] = ()
     pruned: tuple[Trial, ...] = ()
     known: tuple[Trial, ...] = ()
+    failed: frozenset[str] = frozenset()
     finals: bool = True
     prior: Callable[[str], Prior] = field(default=lambda part: Prior(), compare=False)
 
@@ -209,6 +211,11 @@ class _Planner:
             parts=tuple(parts),
             pruned=tuple(pruned),
             known=past,
+            failed=frozenset(
+                digest
+                for (part, digest), status in known.items()
+                if part == WHOLE and status is not Status.OK
+            ),
             finals=owed,
             prior=functools.partial(self._prior, spec.id, case, environment),
         )

@@ -15,6 +15,7 @@ class ProgressKind(enum.StrEnum):
     KERNEL_STARTED = "kernel_started"
     FINALS_STARTED = "finals_started"
     CASE_FINISHED = "case_finished"
+    CASE_RETURNED = "case_returned"
     SWEEP_FINISHED = "sweep_finished"
 
 
@@ -24,6 +25,7 @@ class Progress:
 
     ``done`` and ``total`` count configs. ``eta_s`` is None until something was measured. ``reason`` of
     ``SWEEP_FINISHED`` is ``"finished"``, ``"stopped"`` or ``"budget"``; of other kinds a remark, mostly empty.
+    After ``CASE_RETURNED`` (its device is lost, for that ``reason``) the rest of the case starts elsewhere, if it can.
     """
 
     kind: ProgressKind

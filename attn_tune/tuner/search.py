@@ -90,11 +90,14 @@ class KernelSearch:
           Leave: ``leave()`` is true.
         """
         parts = {part.part: Tally() for part in self.plan.parts}
+        self.tried_whole |= self.plan.failed
         for trial in sorted(self.plan.known, key=lambda trial: trial.started_us):
             assert trial.measurement is not None
             if trial.part == WHOLE:
                 self.tried_whole.add(trial.config_digest)
-                self._keep(trial)
+                # One may be right on the case and have failed on the battery later.
+                if trial.config_digest not in self.plan.failed:
+                    self._keep(trial)
             elif trial.part in parts:
                 parts[trial.part].add(trial.config, trial.measurement.median_ns)
         self._say(self._coming())

@@ -1,20 +1,20 @@
-"""The loop of a sweep: walks a plan, asks an executor, yields trials. Knows no database and no terminal."""
+"""The loop of a sweep: hands the cases of a plan to executors, yields trials. Knows no database and no terminal."""
 
 import dataclasses
 import logging
 import threading
-import time
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator
 
-from attn_tune.schema.config import config_digest
-from attn_tune.schema.trial import WHOLE, Stage
-from attn_tune.tuner.case import Case
-from attn_tune.tuner.executor import CaseError, Executor, Interrupted
-from attn_tune.tuner.plan import CasePlan, Plan
-from attn_tune.tuner.progress import Event, Progress, ProgressKind
-from attn_tune.tuner.protocol import ConfigRef, Finals, MeasurePolicy
-from attn_tune.tuner.search import KernelSearch, Leave
+from attn_tune.schema.device import Device
+from attn_tune.tuner.case_queue import CaseQueue, Turn
+from attn_tune.tuner.case_run import CaseRun
+from attn_tune.tuner.executor import Executor, ExecutorError, Interrupted
+from attn_tune.tuner.fleet import Fleet
+from attn_tune.tuner.meter import Meter
+from attn_tune.tuner.plan import Plan
+from attn_tune.tuner.progress import Event, ProgressKind
+from attn_tune.tuner.protocol import MeasurePolicy
+from attn_tune.tuner.search import Leave
 from attn_tune.tuner.strategies import Strategy, exhaustive
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 def sweep(
     plan: Plan,
-    executor: Executor,
+    executor: Executor | Fleet,
     *,
     budget_s: float | None = None,
     stop: threading.Event | None = None,
@@ -31,16 +31,20 @@ def sweep(
 ) -> Iterator[Event]:
     """Runs ``plan``, yielding each trial as it ends, and progress in between.
 
-    The last event is always ``SWEEP_FINISHED``; its ``reason`` says why. ``budget_s`` ends the sweep after the config
-    at hand; setting ``stop`` ends it at once, and only the config at hand is lost. What was yielded stands: a plan made
-    with it goes on from there.
+    A ``Fleet`` spreads the cases over its devices; the events of one case stay in order, and each executor waits until
+    its last event was taken. An executor that cannot go on gives its case back, once for each case, and the others
+    finish it.
+
+    The last event is always ``SWEEP_FINISHED``; its ``reason`` says why. ``budget_s`` ends the sweep after the configs
+    at hand; setting ``stop`` ends it at once, and only the configs at hand are lost. What was yielded stands: a plan
+    made with it goes on from there.
 
     Raises:
-      ExecutorError: no worker can be started.
+      ExecutorError: no executor is left that can start a worker.
     """
     run = _Sweep(
         plan=plan,
-        executor=executor,
+        fleet=executor if isinstance(executor, Fleet) else Fleet([executor]),
         budget_s=budget_s,
         stop=stop or threading.Event(),
         strategy=strategy,
@@ -51,121 +55,75 @@ def sweep(
 
 @dataclasses.dataclass
 class _Sweep:
-    """The state of one sweep."""
+    """The state of one sweep, shared by its executors' threads. ``abandoned`` is set when nobody reads any more."""
 
     plan: Plan
-    executor: Executor
+    fleet: Fleet
     budget_s: float | None
     stop: threading.Event
     strategy: Strategy
     policy: MeasurePolicy
-    done: int = 0
-    started: float = dataclasses.field(default_factory=time.monotonic)
+    abandoned: threading.Event = dataclasses.field(default_factory=threading.Event)
+    lost: list[ExecutorError] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self):
+        self.meter = Meter(todo=self.plan.counts.todo)
+        self.queue = CaseQueue(self.plan.cases, self._leave)
 
     def events(self) -> Iterator[Event]:
-        """Everything that happens, in order."""
-        self.executor.interrupt = self.stop.is_set
-        yield self._progress(ProgressKind.SWEEP_STARTED)
-        reason = "finished"
+        """Everything that happens; what belongs to one case is in order."""
+        yield self.meter.progress(ProgressKind.SWEEP_STARTED)
+        yield from self.fleet.walk(self._serve, self.abandoned)
+        if len(self.lost) == len(self.fleet.executors):
+            raise self.lost[-1]
+        reason = "stopped" if self.stop.is_set() else "budget"
+        if self.queue.empty:
+            reason = "finished"
+        yield self.meter.progress(ProgressKind.SWEEP_FINISHED, reason=reason)
+
+    def _serve(self, executor: Executor, device: Device | None) -> Generator[Event]:
+        """Case after case on one executor, until there is none, or no executor."""
+        executor.interrupt = self._interrupted
         try:
-            for case in self.plan.cases:
-                yield from self._case(case)
+            while (turn := self.queue.take()) is not None:
+                yield from self._case(turn, executor, device or self.plan.device)
         except (Leave, Interrupted):
-            reason = "stopped" if self.stop.is_set() else "budget"
+            return
+        except ExecutorError as error:
+            self.lost.append(error)
         finally:
-            self._expect(())
-        yield self._progress(ProgressKind.SWEEP_FINISHED, reason=reason)
+            executor.expect((), self.plan.device)
 
-    def _case(self, case_plan: CasePlan) -> Iterator[Event]:
-        for kernel in case_plan.kernels:
-            yield from kernel.pruned
-        if case_plan.finished or not any(kernel.runnable for kernel in case_plan.kernels):
-            return
-        case = case_plan.case
-        yield self._progress(ProgressKind.CASE_STARTED, case=case)
-        planned = self.done + case_plan.todo
-        remark = ""
-        try:
-            yield from self._searches_and_finals(case_plan)
-        except CaseError as error:
-            remark = str(error)
-            logger.warning("%s: %s", case.label, remark)
-        self.done = planned
-        yield self._progress(ProgressKind.CASE_FINISHED, case=case, reason=remark)
-
-    def _searches_and_finals(self, case_plan: CasePlan) -> Iterator[Event]:
-        case, searches = case_plan.case, []
-        for kernel in case_plan.kernels:
-            if not kernel.runnable:
-                continue
-            search = KernelSearch(
-                case=case,
-                plan=kernel,
-                device=self.plan.device,
-                run=self.executor.run,
-                leave=self._leave,
-                policy=self.policy,
-                strategy=self.strategy,
-                expect=self._expect,
-            )
-            searches.append(search)
-            yield self._progress(ProgressKind.KERNEL_STARTED, case=case, kernel=search.kernel_id)
-            for trial in search.trials():
-                self.done += 1
-                yield trial
-        self._expect(())
-        yield from self._finals(case_plan, searches)
-
-    def _finals(self, case_plan: CasePlan, searches: list[KernelSearch]) -> Iterator[Event]:
-        """The last round: each kernel's heuristic and best configs, interleaved and paired."""
-        if not any(search.plan.finals for search in searches):
-            return
-        entries = [(search, config) for search in searches for config in search.finalists()]
-        if not entries:
-            return
-        if self._leave():
-            raise Leave
-        case = case_plan.case
-        yield self._progress(ProgressKind.FINALS_STARTED, case=case)
-        started_us = time.time_ns() // 1000
-        request = Finals(
-            refs=tuple(
-                ConfigRef(
-                    kernel=search.kernel_id,
-                    signature=case.signature,
-                    direction=case.direction,
-                    config=config,
-                )
-                for search, config in entries
-            ),
-            device=self.plan.device,
-            round_id=uuid.uuid4().hex,
+    def _case(self, turn: Turn, executor: Executor, device: Device) -> Iterator[Event]:
+        case = turn.plan.case
+        run = CaseRun(
+            plan=turn.plan,
+            executor=executor,
+            device=device,
+            meter=self.meter,
+            leave=self._leave,
             policy=self.policy,
+            strategy=self.strategy,
         )
-        outcomes = self.executor.finals(request).outcomes
-        for (search, config), outcome in zip(entries, outcomes, strict=True):
-            proven = dataclasses.replace(outcome, errors=search.errors[config_digest(config)])
-            yield search.trial(WHOLE, config, proven, Stage.FINAL, started_us)
+        try:
+            yield from run.events()
+        except ExecutorError as error:
+            fate = "others go on with it" if turn.may_return else "given up, for it lost two"
+            logger.warning("%s: the device is lost, %s: %s", case.label, fate, error)
+            rest = run.rest()
+            # Said before anybody can take the case up again.
+            yield self.meter.progress(ProgressKind.CASE_RETURNED, case=case, reason=str(error))
+            if turn.may_return:
+                self.queue.give_back(turn, rest)
+            else:
+                self.meter.advance(rest.todo)
+                self.queue.finish()
+            raise
+        self.queue.finish()
 
-    def _expect(self, refs: Sequence[ConfigRef]) -> None:
-        self.executor.expect(refs, self.plan.device)
+    def _interrupted(self) -> bool:
+        return self.stop.is_set() or self.abandoned.is_set()
 
     def _leave(self) -> bool:
-        spent = time.monotonic() - self.started
-        return self.stop.is_set() or (self.budget_s is not None and spent >= self.budget_s)
-
-    def _progress(
-        self, kind: ProgressKind, *, case: Case | None = None, kernel: str = "", reason: str = ""
-    ) -> Progress:
-        elapsed = time.monotonic() - self.started
-        total = max(self.plan.counts.todo, self.done)
-        return Progress(
-            kind=kind,
-            done=self.done,
-            total=total,
-            elapsed_s=elapsed,
-            eta_s=elapsed / self.done * (total - self.done) if self.done else None,
-            case=case,
-            kernel=kernel,
-            reason=reason,
-        )
+        late = self.budget_s is not None and self.meter.elapsed_s >= self.budget_s
+        return late or self._interrupted()

@@ -34,6 +34,7 @@ def lab(tmp_path_factory):
 def home(monkeypatch, tmp_path):
     """Nothing of the real user is read or written."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("ATTN_TUNE_LEASES", str(tmp_path / "leases"))
     monkeypatch.delenv("ATTN_TUNE_DB", raising=False)
     monkeypatch.delenv("ATTN_TUNE_PACKS", raising=False)
 

@@ -245,6 +245,22 @@ def test_stop_ends_the_sweep_and_a_plan_with_its_trials_goes_on(plan_for):
     assert not idle.races
 
 
+def test_what_failed_is_not_tried_again_by_a_resumed_sweep(plan_for):
+    """Not even the untuned config, which is tried first in any case."""
+    spec, times = one_launch("k", [8, 16]), {("k", "", 8): 10, ("k", "", 16): 5}
+    trials = trials_of(sweep(plan_for(spec), ReplayExecutor(times)))[:2]
+    assert [t.status for t in trials] == [Status.INCORRECT, Status.OK]
+    plan = plan_for(
+        spec,
+        measured=lambda *_: {(t.part, t.config_digest): t.status for t in trials},
+        history=lambda *_: trials,
+    )
+    again = ReplayExecutor(times)
+    list(sweep(plan, again))
+    assert [run.ref.config["size"] for run in again.runs] == [16]
+    assert finalists_of(again) == [16, 8]
+
+
 def test_a_spent_budget_ends_the_sweep(plan_for):
     executor = ReplayExecutor(FAST)
     events = list(sweep(plan_for(one_launch("fast", [8])), executor, budget_s=0.0))

@@ -1,0 +1,129 @@
+"""One case on one executor: each kernel's search, then the finals. All of a case is measured on one device."""
+
+import dataclasses
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+
+from attn_tune.schema.config import config_digest
+from attn_tune.schema.device import Device
+from attn_tune.schema.trial import WHOLE, Stage, Trial
+from attn_tune.tuner.executor import CaseError, Executor
+from attn_tune.tuner.meter import Meter
+from attn_tune.tuner.plan import CasePlan
+from attn_tune.tuner.progress import Event, ProgressKind
+from attn_tune.tuner.protocol import ConfigRef, Finals, MeasurePolicy
+from attn_tune.tuner.remaining import remaining
+from attn_tune.tuner.search import KernelSearch, Leave
+from attn_tune.tuner.strategies import Strategy
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class CaseRun:
+    """Runs ``plan`` on ``executor``. ``leave`` is asked before each config whether to stop."""
+
+    plan: CasePlan
+    executor: Executor
+    device: Device
+    meter: Meter
+    leave: Callable[[], bool]
+    policy: MeasurePolicy
+    strategy: Strategy
+    _searched: list[Trial] = dataclasses.field(default_factory=list)
+    _counted: int = 0
+
+    def events(self) -> Iterator[Event]:
+        """Everything that happens, in order.
+
+        Raises:
+          Leave, Interrupted, ExecutorError: the case is not finished; ``rest`` is what is left of it.
+        """
+        plan, case = self.plan, self.plan.case
+        for kernel in plan.kernels:
+            yield from kernel.pruned
+        if plan.finished or not any(kernel.runnable for kernel in plan.kernels):
+            return
+        yield self.meter.progress(ProgressKind.CASE_STARTED, case=case)
+        remark = ""
+        try:
+            yield from self._searches_and_finals()
+        except CaseError as error:
+            remark = str(error)
+            logger.warning("%s: %s", case.label, remark)
+        self._settle(left=0)
+        yield self.meter.progress(ProgressKind.CASE_FINISHED, case=case, reason=remark)
+
+    def rest(self) -> CasePlan:
+        """What is left to do, for another executor. Call it once, and only after ``events`` has raised."""
+        rest = remaining(self.plan, self._searched)
+        self._settle(left=rest.todo)
+        return rest
+
+    def _settle(self, *, left: int) -> None:
+        """A case may need fewer configs than planned; the meter must not miss them in the end."""
+        self.meter.advance(self.plan.todo - self._counted - left)
+        self._counted = self.plan.todo - left
+
+    def _searches_and_finals(self) -> Iterator[Event]:
+        case, searches = self.plan.case, []
+        for kernel in self.plan.kernels:
+            if not kernel.runnable:
+                continue
+            search = KernelSearch(
+                case=case,
+                plan=kernel,
+                device=self.device,
+                run=self.executor.run,
+                leave=self.leave,
+                policy=self.policy,
+                strategy=self.strategy,
+                expect=self._expect,
+            )
+            searches.append(search)
+            yield self.meter.progress(
+                ProgressKind.KERNEL_STARTED, case=case, kernel=search.kernel_id
+            )
+            for trial in search.trials():
+                self._counted += 1
+                self.meter.advance(1)
+                self._searched.append(trial)
+                yield trial
+        self._expect(())
+        yield from self._finals(searches)
+
+    def _finals(self, searches: list[KernelSearch]) -> Iterator[Event]:
+        """The last round: each kernel's heuristic and best configs, interleaved and paired."""
+        if not any(search.plan.finals for search in searches):
+            return
+        entries = [(search, config) for search in searches for config in search.finalists()]
+        if not entries:
+            return
+        if self.leave():
+            raise Leave
+        case = self.plan.case
+        yield self.meter.progress(ProgressKind.FINALS_STARTED, case=case)
+        started_us = time.time_ns() // 1000
+        request = Finals(
+            refs=tuple(
+                ConfigRef(
+                    kernel=search.kernel_id,
+                    signature=case.signature,
+                    direction=case.direction,
+                    config=config,
+                )
+                for search, config in entries
+            ),
+            device=self.device,
+            round_id=uuid.uuid4().hex,
+            policy=self.policy,
+        )
+        outcomes = self.executor.finals(request).outcomes
+        for (search, config), outcome in zip(entries, outcomes, strict=True):
+            proven = dataclasses.replace(outcome, errors=search.errors[config_digest(config)])
+            yield search.trial(WHOLE, config, proven, Stage.FINAL, started_us)
+
+    def _expect(self, refs: Sequence[ConfigRef]) -> None:
+        self.executor.expect(refs, self.device)

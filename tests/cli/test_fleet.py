@@ -1,0 +1,202 @@
+"""``sweep --devices`` and ``--executor`` on made-up GPUs: who gets what, under whose lease, and what is refused."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+
+from attn_tune.cli.fleet import ExecutorName, Where
+from attn_tune.cli.progress import Tally
+from attn_tune.schema import Measurement, Protocol, Status, Trial, UsageError
+from attn_tune.tuner import Case, Progress, ProgressKind
+from attn_tune.tuner.accelerators import Accelerator
+from attn_tune.tuner.grid import load_grid
+from tests.cli.fakes import DEVICE, ENVIRONMENT, SIGNATURE, FakeExecutor
+from tests.cli.test_commands import run
+
+HOLDER = """
+import sys, time
+from attn_tune.tuner.lease import leased
+with leased([(sys.argv[1], "")]):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+OTHER = SIGNATURE.replace("s=128", "s=256")
+
+
+class Member(FakeExecutor):
+    """Stands for the worker of one GPU."""
+
+    made: list["Member"]
+
+    def __init__(self, *, interrupt, environment=None):
+        super().__init__()
+        self.environment = environment
+        type(self).made.append(self)
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("ATTN_TUNE_LEASES", str(tmp_path / "leases"))
+    monkeypatch.delenv("ATTN_TUNE_DB", raising=False)
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Three of them, of which nothing is known but their names."""
+    found = tuple(
+        Accelerator(index=i, key=f"GPU-{i}", environment={"CUDA_VISIBLE_DEVICES": str(i)})
+        for i in range(3)
+    )
+    monkeypatch.setattr("attn_tune.tuner.accelerators.accelerators", lambda: found)
+    monkeypatch.setattr("attn_tune.tuner.executor.IsolatedExecutor", Member)
+    monkeypatch.setattr(Member, "made", [], raising=False)
+    return Member.made
+
+
+@pytest.fixture
+def held(request, tmp_path):
+    """Another process holds the lease of the device that the test names."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, request.param], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def sweep(tmp_path, *words):
+    common = ("-g", SIGNATURE, "-g", OTHER, "-k", "xla", "--op", "flash_attention")
+    return run("sweep", *common, "--db", tmp_path / "lab.db", *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ((), ["0"]),
+        (("--devices", "2"), ["2"]),
+        (("--devices", "1,0"), ["1", "0"]),
+        (("--devices", "all"), ["0", "1", "2"]),
+    ],
+    ids=str,
+)
+def test_each_gpu_gets_a_worker_that_sees_it_alone(gpus, tmp_path, words, shown):
+    result = sweep(tmp_path, *words, "--json")
+    assert result.exit_code == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert answer["ending"] == "finished"
+    assert not answer["without_valid_config"]
+    assert [member.environment["CUDA_VISIBLE_DEVICES"] for member in gpus] == shown
+    # Who named GPUs is not given a processor instead.
+    assert {"JAX_PLATFORMS" in member.environment for member in gpus} == {bool(words)}
+    assert sum(len(member.ran) for member in gpus) + answer["tried_before"] > 0
+    again = json.loads(sweep(tmp_path, *words, "--json").stdout)
+    assert (again["trials"], again["tried_before"]) == (0, sum(len(m.ran) for m in gpus))
+
+
+def test_no_more_devices_than_cases(gpus, tmp_path):
+    result = run(
+        *("sweep", "-g", SIGNATURE, "-k", "xla", "-d", "fwd", "--op", "flash_attention"),
+        *("--devices", "all", "--db", tmp_path / "lab.db"),
+    )
+    assert result.exit_code == 0, result.stderr
+    assert len(gpus) == 1
+
+
+@pytest.mark.parametrize("held", ["GPU-1"], indirect=True)
+def test_a_gpu_of_another_sweep_is_refused_and_its_holder_named(gpus, held, tmp_path):
+    result = sweep(tmp_path, "--devices", "all")
+    assert result.exit_code == 4
+    assert f"GPU 1 (GPU-1) is in use by process {held.pid}" in result.stderr
+    assert not gpus
+    assert sweep(tmp_path, "--devices", "0,2").exit_code == 0
+    held.kill()
+    assert sweep(tmp_path, "--devices", "1", "--wait").exit_code == 0
+
+
+@pytest.mark.parametrize("held", ["cpu"], indirect=True)
+def test_two_sweeps_on_a_processor_are_warned_about(gpus, held, monkeypatch, tmp_path):
+    monkeypatch.setattr("attn_tune.tuner.accelerators.accelerators", lambda: ())
+    result = sweep(tmp_path)
+    assert result.exit_code == 0
+    assert f"times may be noisy: process {held.pid}" in result.stderr
+
+
+def errors():
+    ray = ("--executor", "ray")
+    return {
+        "no such gpu": (("--devices", "3"), "there is no GPU '3'; there are 0, 1, 2, or 'all'"),
+        "devices of a cluster": ((*ray, "--devices", "all"), "--devices all is of this host"),
+        "type of a host": (("--accelerator", "H200"), "needs --executor ray"),
+        "no such executor": (("--executor", "slurm"), "slurm"),
+        "no ray": (ray, "install attn-tune with its extra 'ray'"),
+    }
+
+
+@pytest.mark.parametrize("name", errors())
+def test_what_cannot_be_had_is_a_usage_error(gpus, monkeypatch, tmp_path, name):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda n, *a: None if n == "ray" else find_spec(n, *a)
+    )
+    words, message = errors()[name]
+    result = sweep(tmp_path, *words)
+    assert result.exit_code == 2, result.stderr
+    assert message in result.stderr
+    assert not gpus
+    assert not (tmp_path / "lab.db").exists()
+
+
+def test_a_host_without_gpus_has_no_devices_to_choose(monkeypatch, tmp_path):
+    monkeypatch.setattr("attn_tune.tuner.accelerators.accelerators", lambda: ())
+    result = sweep(tmp_path, "--devices", "all")
+    assert result.exit_code == 2
+    assert "this host has no GPU" in result.stderr
+
+
+def test_where_is_checked_before_anything_is_opened():
+    with pytest.raises(UsageError):
+        Where(executor=ExecutorName.RAY, devices="0")
+
+
+def test_the_best_of_each_case_is_its_own():
+    points = load_grid(SIGNATURE).points + load_grid(OTHER).points
+    one, two = (Case(signature=p.signature, direction="fwd", names=(p.name,)) for p in points)
+    tally = Tally()
+
+    def progress(kind, case):
+        tally.add(Progress(kind=kind, done=0, total=4, elapsed_s=1.0, case=case))
+
+    def trial(case, ns):
+        protocol = Protocol(timer="host", warmup=1, flush_l2=False)
+        tally.add(
+            Trial(
+                kernel="flash_attention/xla",
+                direction="fwd",
+                signature=case.signature,
+                device=DEVICE,
+                environment=ENVIRONMENT,
+                config={},
+                status=Status.OK,
+                measurement=Measurement(samples_ns=(ns,), protocol=protocol),
+            )
+        )
+
+    progress(ProgressKind.CASE_STARTED, one)
+    trial(one, 1_000)
+    progress(ProgressKind.CASE_STARTED, two)
+    trial(two, 7_000)
+    trial(one, 900)
+    assert "s=256" in tally.label
+    assert tally.label.endswith("and 1 more")
+    assert "best 7" in tally.text()
+    progress(ProgressKind.CASE_RETURNED, two)
+    assert "s=128" in tally.label
+    assert "more" not in tally.label
+    assert "best 0.9" in tally.text() or "best 900" in tally.text()
