@@ -66,7 +66,8 @@ def sweep_arguments(request: Request, database: Path) -> list[str]:
     limit = [] if request.max_trials is None else ["--max-trials", str(request.max_trials)]
     return [
         *("sweep", "--grid", signature_text(request.task), "--kernel", request.kernel),
-        *("--direction", request.direction, *limit, "--db", str(database), "--json"),
+        *("--direction", request.direction, "--strategy", "exhaustive", *limit),
+        *("--db", str(database), "--json"),
     ]
 
 

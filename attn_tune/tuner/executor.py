@@ -35,6 +35,8 @@ from attn_tune.tuner.protocol import (
 
 logger = logging.getLogger(__name__)
 
+_MOST_ATTEMPTS = 3
+
 
 class ExecutorError(AttnTuneError):
     """No worker can be had: it does not even start."""
@@ -152,7 +154,7 @@ class IsolatedExecutor:
         if isinstance(answer, Outcome):
             return answer
         self._gate.platform = request.device.platform
-        for attempt in (1, 2):
+        for attempt in range(1, _MOST_ATTEMPTS + 1):
             worker = self._ready()
             fresh = worker.served == 0 and not self._loaded
             # A config that is tried for the second time is alone with its worker.
@@ -170,10 +172,9 @@ class IsolatedExecutor:
                     raise CaseError(outcome.reason) from None
             except WorkerDied as death:
                 outcome = Outcome(status=death.status, reason=f"{self._phase}: {death}")
-                fresh = fresh and not death.by_outsider
-                if death.by_outsider and death.status is Status.CRASHED and attempt == 2:
-                    raise CaseError(f"something else kills the workers: {outcome.reason}") from None
-                if self._phase is Phase.PREPARE and (fresh or attempt == 2):
+                # Whoever kills processes at random seldom meets one config three times.
+                fresh = fresh and (not death.by_outsider or attempt == _MOST_ATTEMPTS)
+                if self._phase is Phase.PREPARE and (fresh or attempt == _MOST_ATTEMPTS):
                     raise CaseError(outcome.reason) from None
             else:
                 _log_phases(request, outcome)

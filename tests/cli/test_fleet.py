@@ -31,7 +31,7 @@ class Member(FakeExecutor):
 
     made: list["Member"]
 
-    def __init__(self, *, interrupt, environment=None):
+    def __init__(self, *, interrupt, environment=None, cores=None):
         super().__init__()
         self.environment = environment
         type(self).made.append(self)

@@ -47,8 +47,8 @@ class Result:
         return self.before.status is self.after.status is Status.OK
 
 
-def _crash(name: str, words: str, **changes) -> Fault:
-    return Fault(name=name, status=Status.CRASHED, words=words, lost=2, **changes)
+def _crash(name: str, words: str, *, lost: int = 2, **changes) -> Fault:
+    return Fault(name=name, status=Status.CRASHED, words=words, lost=lost, **changes)
 
 
 def _late(name: str, phase: str, **changes) -> Fault:
@@ -73,7 +73,12 @@ FAULTS = (
     _late("loop_in_compile", "compile"),
     Fault(name="raise_in_trace", status=Status.COMPILE_ERROR, words="this tile has no lowering"),
     Fault(name="raise_in_run", status=Status.RUNTIME_ERROR, words="the launch was refused"),
-    _crash("killed_in_run", "killed by SIGKILL from outside, perhaps by the kernel's OOM killer"),
+    # A kill from outside is seldom the config's fault: it has two more tries.
+    _crash(
+        "killed_in_run",
+        "killed by SIGKILL from outside, perhaps by the kernel's OOM killer",
+        lost=3,
+    ),
     _memory("memory_error", "MemoryError"),
     _memory("memory_eater", "validate: host memory: "),
     _late("hang_in_run", "validate"),

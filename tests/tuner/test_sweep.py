@@ -1,5 +1,6 @@
 """The loop, on an executor that answers from a table: order, composition, battery, finals, stopping, resuming."""
 
+import math
 import threading
 
 import pytest
@@ -299,8 +300,10 @@ def test_each_batch_is_expected_before_it_runs_and_its_times_decide(plan_for):
     list(sweep(plan_for(one_launch("k", sizes), effort=effort), executor, strategy=in_twos))
     assert [r.ref.config["size"] for r in executor.runs] == [4, 40, 30, 20, 25, 60]
     # The untuned config runs before any batch. What is only perhaps tried is not prepared for.
-    batches = [[ref.config["size"] for ref in refs] for refs in executor.expected]
-    assert batches == [[4], [40], [30, 20], [25, 60], [], []]
+    batches = [
+        [ref.config["size"] for ref in refs if ref.problem is None] for refs in executor.expected
+    ]
+    assert batches == [[4], [40], [30, 20], [25, 60], [], [], []]
 
 
 def test_what_was_tried_before_answers_from_its_stored_time(plan_for):
