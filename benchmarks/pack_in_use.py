@@ -2,9 +2,9 @@
 
     python benchmarks/pack_in_use.py --grid gpt-oss-20b --lengths 4x4k
 
-Per grid point it calls ``attn_tune.flash_attention`` and its gradients under ``jit`` and prints, per direction, what the
-lookup answered and from which pack; then the Triton launches that were compiled on the way, and the lookup's counters.
-Exits 1 if a direction was answered by no pack.
+Per grid point it calls ``attn_tune.flash_attention`` and its gradients under ``jit`` and prints, per direction, what
+the lookup answered and from which pack; before that the Triton launches that were compiled on the way. Then the counters
+of all lookups. Exits 1 if a direction was answered by no pack.
 """
 
 import argparse
@@ -24,7 +24,8 @@ def main() -> int:
 
     missed = 0
     for name in args.grid:
-        for point in load_grid(name, lengths=args.lengths).points:
+        lengths = [one for text in args.lengths for one in text.split(",")]
+        for point in load_grid(name, lengths=lengths).points:
             print(point.name)
             for launched in run(Problem.from_signature(point.signature)):
                 print(f"  launched {launched}")

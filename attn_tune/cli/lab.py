@@ -98,9 +98,11 @@ def _priors(database: "Database | None", device: Device) -> "Priors":
     ) -> "Prior":
         if database is None:
             return Prior()
-        found = database.past_searches(
-            kernel=kernel, direction=direction, part=part, family=device.family
-        )
+        # A sweep over several devices asks in threads of their own; a connection belongs to one thread.
+        with open_lab(database.path) as reader:
+            found = reader.past_searches(
+                kernel=kernel, direction=direction, part=part, family=device.family
+            )
         here = (signature, device.digest, environment.digest)
         return Prior(
             cases=tuple(

@@ -70,11 +70,17 @@ def main(parent: int, fds: list[int]) -> None:
 
 def _import_compilers() -> None:
     """What every helper needs; nothing here may start a thread or touch a backend, for neither survives a fork."""
-    import jax  # noqa: F401
     import triton.compiler  # noqa: F401
 
-    import attn_tune.kernels._common.triton_call
     import attn_tune.tuner.compile  # noqa: F401
+    from attn_tune.kernels.registry import get_op, kernels
+    from attn_tune.kernels.spec import load
+
+    for spec in kernels().values():
+        if spec.backend == "triton":
+            load(get_op(spec.op).inputs)
+            for search in spec.searches.values():
+                load(search.call)
 
 
 def _serve(fd: int, parent: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attn_tune.kernels.spec import Problem, load
+from attn_tune.kernels.spec import load
 from attn_tune.schema.config import config_digest, config_from_dict
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import WHOLE, OutputError, Stage, Status, Trial
@@ -102,16 +102,21 @@ class KernelSearch:
                 parts[trial.part].add(trial.config, trial.measurement.median_ns)
         self._say(self._coming())
         if self.plan.finals:
+            # Its battery too: the device would wait for the first candidates to be compiled.
             yield from self._try_whole(self.plan.heuristic)
+            if config_digest(self.plan.heuristic) in self.whole.times:
+                yield from self._prove(self.plan.heuristic)
         for part in self.plan.parts:
             if part.part == WHOLE:
                 yield from self._search_whole(part)
             else:
                 yield from self._search_part(part, parts[part.part])
         if WHOLE not in parts and all(tally.times for tally in parts.values()):
-            yield from self._try_whole(self._compose(parts))
+            best = self._compose(parts)
+            self._say(self._refs([(WHOLE, best)]) + self._battery_refs([best]))
+            yield from self._try_whole(best)
         if self.plan.finals:
-            yield from self._prove()
+            yield from self._prove_fastest()
 
     def finalists(self) -> list[Mapping[str, Any]]:
         """The heuristic's config, if it is right, and the fastest proven ones."""
@@ -122,8 +127,12 @@ class KernelSearch:
 
     def _coming(self) -> list[ConfigRef]:
         """What is known to be tried before the strategy has said anything, in the order given."""
-        first = [(WHOLE, self.plan.heuristic)] if self.plan.finals else []
-        return self._refs([*first, *_tried_in_full(self.plan.parts)])
+        coming = self._refs(_tried_in_full(self.plan.parts))
+        if not self.plan.finals:
+            return coming
+        first = self._refs([(WHOLE, self.plan.heuristic)])
+        battery = self._battery_refs([self.plan.heuristic])
+        return [*first, *battery, *(ref for ref in coming if ref not in first)]
 
     def _coming_next(self, part: PartPlan, batch: Batch) -> list[ConfigRef]:
         """The batch, then what is known to be tried in later parts."""
@@ -203,53 +212,49 @@ class KernelSearch:
         self.whole.add(trial.config, trial.measurement.median_ns)
         self.errors[trial.config_digest] = trial.errors
 
-    def _prove(self) -> Iterator[Trial]:
-        """Runs the battery on the heuristic and on the fastest, until enough have passed. What fails is a trial.
+    def _prove_fastest(self) -> Iterator[Trial]:
+        """Runs the battery on the fastest, until enough have passed. What fails is a trial.
 
         Raises:
           Leave: ``leave()`` is true.
         """
-        ranking = self.whole.best(len(self.whole.times))
         first = config_digest(self.plan.heuristic)
-        ranking.sort(key=lambda config: config_digest(config) != first)
-        problems = self._battery()
-        self._say(self._battery_refs(ranking[: FINALISTS + 1], problems))
-        wanted = FINALISTS + (first in self.whole.times)
+        ranking = [c for c in self.whole.best(len(self.whole.times)) if config_digest(c) != first]
+        self._say(self._battery_refs(ranking[:FINALISTS]))
+        passed = 0
         for config in ranking:
-            if len(self.proven.times) >= wanted:
+            if passed == FINALISTS:
                 return
-            started_us = time.time_ns() // 1000
-            failed = self._failed_on_battery(config, problems)
-            if failed is None:
-                self.proven.add(config, self.whole.times[config_digest(config)])
-            else:
-                yield self.trial(WHOLE, config, failed, Stage.SEARCH, started_us)
+            yield from self._prove(config)
+            passed += config_digest(config) in self.proven.times
 
-    def _battery(self) -> tuple[Problem, ...]:
-        op = self.case.op
+    def _prove(self, config: Mapping[str, Any]) -> Iterator[Trial]:
+        digest, started_us = config_digest(config), time.time_ns() // 1000
+        failed = self._failed_on_battery(config)
+        if failed is None:
+            self.proven.add(config, self.whole.times[digest])
+        else:
+            del self.whole.times[digest]
+            yield self.trial(WHOLE, config, failed, Stage.SEARCH, started_us)
+
+    def _battery_refs(self, configs: Sequence[Mapping[str, Any]]) -> list[ConfigRef]:
+        """Each config on each problem of the op's battery that it claims to fit."""
+        op, spec, direction = self.case.op, self.plan.kernel, self.case.direction
+        search = spec.searches[direction]
         if not op.battery:
-            return ()
+            return []
         problems = load(op.battery)(op.from_signature(self.case.signature))
-        unsupported = self.plan.kernel.unsupported
-        return tuple(p for p in problems if not unsupported(p, self.case.direction, self.device))
-
-    def _battery_refs(
-        self, configs: Sequence[Mapping[str, Any]], problems: Sequence[Problem]
-    ) -> list[ConfigRef]:
-        """Each config on each of the problems that it claims to fit."""
-        search = self.plan.kernel.searches[self.case.direction]
         return [
             dataclasses.replace(self._ref(WHOLE, config), problem=problem)
             for config in configs
             for typed in [config_from_dict(search.config, config)]
             for problem in problems
-            if not search.infeasible(problem, self.device, typed)
+            if not spec.unsupported(problem, direction, self.device)
+            and not search.infeasible(problem, self.device, typed)
         ]
 
-    def _failed_on_battery(
-        self, config: Mapping[str, Any], problems: Sequence[Problem]
-    ) -> Outcome | None:
-        for ref in self._battery_refs([config], problems):
+    def _failed_on_battery(self, config: Mapping[str, Any]) -> Outcome | None:
+        for ref in self._battery_refs([config]):
             if self.leave():
                 raise Leave
             request = Run(ref=ref, device=self.device, measure=False, seeds=BATTERY_SEEDS)
