@@ -3,8 +3,8 @@
     python benchmarks/pack_in_use.py --grid gpt-oss-20b --lengths 4x4k
 
 Per grid point it calls ``attn_tune.flash_attention`` and its gradients under ``jit`` and prints, per direction, what
-the lookup answered and from which pack; before that the Triton launches that were compiled on the way. Then the counters
-of all lookups. Exits 1 if a direction was answered by no pack.
+the lookup answered and from which pack; before that the Triton launches that were compiled on the way. Then the
+counters of all lookups. Exits 1 if a direction was answered by no pack.
 """
 
 import argparse

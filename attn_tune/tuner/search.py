@@ -20,7 +20,9 @@ from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Outcome, Run
 from attn_tune.tuner.strategies import Batch, Prior, Space, Strategy, Times
 
 # How many proven configs (right on the case and on the battery) of a kernel go to the finals besides the heuristic's.
-FINALISTS = 2
+FINALISTS = 3
+# A runner-up within this of the best of its part may be as good.
+CLOSE = 1.03
 # Inputs that no search has seen.
 BATTERY_SEEDS = (1009,)
 # On a battery problem these mean that the config does not fit it, not that it is wrong.
@@ -112,9 +114,11 @@ class KernelSearch:
             else:
                 yield from self._search_part(part, parts[part.part])
         if WHOLE not in parts and all(tally.times for tally in parts.values()):
-            best = self._compose(parts)
-            self._say(self._refs([(WHOLE, best)]) + self._battery_refs([best]))
-            yield from self._try_whole(best)
+            composed = self._compose(parts)
+            whole = self._refs([(WHOLE, config) for config in composed])
+            self._say(whole + self._battery_refs(composed))
+            for config in composed:
+                yield from self._try_whole(config)
         if self.plan.finals:
             yield from self._prove_fastest()
 
@@ -265,8 +269,18 @@ class KernelSearch:
             return dataclasses.replace(outcome, reason=f"{where}: {outcome.reason}")
         return None
 
-    def _compose(self, parts: Mapping[str, Tally]) -> Mapping[str, Any]:
-        return {**self.plan.heuristic, **{name: t.best(1)[0] for name, t in parts.items()}}
+    def _compose(self, parts: Mapping[str, Tally]) -> list[Mapping[str, Any]]:
+        """The best of each part together; then, for each part, with its runner-up if that may be as good.
+
+        Parts were timed apart, one after the other: only the finals tell configs apart that are this close.
+        """
+        best = {**self.plan.heuristic, **{name: t.best(1)[0] for name, t in parts.items()}}
+        close = [
+            {**best, name: tally.best(2)[1]}
+            for name, tally in parts.items()
+            if tally.time_of_place(2) <= CLOSE * tally.time_of_place(1)
+        ]
+        return [best, *close]
 
     def _attempt(self, part: str, config: Mapping[str, Any], best_ns: float) -> Trial:
         if self.leave():
