@@ -3,6 +3,7 @@
 Leave one shape out: a strategy searches each shape with all others as its prior. No device is needed.
 
     python benchmarks/replay_regret.py lab.db --out replay
+    python benchmarks/replay_regret.py benchmarks/results/h200/searches.jsonl
 """
 
 import argparse
@@ -14,6 +15,8 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from searches import SUFFIX, read_searches, write_searches
 
 from attn_tune.db import Database, PastSearch
 from attn_tune.kernels.registry import get_op
@@ -161,8 +164,11 @@ def plot(curves: dict[tuple[str, str], list[RegretCurve]], path: Path) -> None:
 def main() -> None:
     """Reads the database, replays, prints the table and writes ``DIR/replay.json`` and ``DIR/replay.svg``."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("database", type=Path, help="a lab database with an exhaustive sweep")
+    parser.add_argument(
+        "recorded", type=Path, help="a lab database with an exhaustive sweep, or its searches.jsonl"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON and a plot there")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write searches.jsonl and end")
     parser.add_argument("--kernel", metavar="OP/NAME", help="only this kernel")
     parser.add_argument("--device", metavar="DIGEST", help="how the device's digest begins")
     parser.add_argument(
@@ -171,8 +177,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS, help="replays of 'random'")
     arguments = parser.parse_args()
     started = time.monotonic()
-    cases = read_cases(arguments.database, kernel=arguments.kernel, device=arguments.device)
+    if arguments.recorded.suffix == SUFFIX:
+        cases = read_searches(arguments.recorded)
+    else:
+        cases = read_cases(arguments.recorded, kernel=arguments.kernel, device=arguments.device)
     print(f"{len(cases)} cases read in {time.monotonic() - started:.2f} s", file=sys.stderr)
+    if arguments.save:
+        write_searches(cases, arguments.save)
+        return
     names = [StrategyName(name) for name in arguments.strategy or StrategyName]
     curves = replay_all(cases, names, seeds=arguments.seeds)
     rows = summarise(curves)
