@@ -55,10 +55,11 @@ class RayExecutor:
         import ray
 
         self.interrupt = interrupt
-        self._ray = ray
+        self._ray: Any = ray
         self._place_s = place_s
         self._options = dict(options)
-        actor = ray.remote(
+        # Ray describes neither its exceptions nor classes made into actors to a type checker.
+        actor = self._ray.remote(
             max_restarts=-1, max_task_retries=0, concurrency_groups={"control": 1}, **options
         )(DeviceActor)
         self._actor = actor.remote(limits or Limits(), dict(environment or {}))
