@@ -45,7 +45,7 @@ def show_plan(request: SweepRequest, *, device: str | None, json: bool) -> None:
     """Prints the plan of ``request`` on ``device`` (None: this machine's)."""
     import pandas as pd
 
-    made = _plan(request, device)
+    made, pace = _plan(request, device)
     rows = [
         {
             "point": choose.brief("+".join(planned.case.names)),
@@ -61,7 +61,14 @@ def show_plan(request: SweepRequest, *, device: str | None, json: bool) -> None:
         for kernel in planned.kernels
     ]
     counts = made.counts
-    seconds = made.estimate_s(SECONDS_PER_CONFIG)
+    guessed = pace is None
+    # What history says holds everything; a guess is made of configs and cases.
+    seconds = made.estimate_s(SECONDS_PER_CONFIG) if pace is None else made.estimate_s(pace, 0.0)
+    said = (
+        f"at {SECONDS_PER_CONFIG:g} s a config (a guess)"
+        if guessed
+        else (f"at {pace:.2g} s a config, as the last sweep here")
+    )
     strategy = str(request.effort.strategy) if request.effort else "exhaustive"
     if json:
         totals = {
@@ -71,6 +78,7 @@ def show_plan(request: SweepRequest, *, device: str | None, json: bool) -> None:
             "refused": counts.pruned,
             "unsupported_kernels": counts.unsupported_kernels,
             "estimate_s": round(seconds),
+            "estimate_from": "guess" if guessed else "history",
         }
         rows = [{key.replace(" ", "_"): value for key, value in row.items()} for row in rows]
         sink.emit_json(
@@ -88,21 +96,23 @@ def show_plan(request: SweepRequest, *, device: str | None, json: bool) -> None:
     print(
         f"{counts.cases} cases, at most {counts.todo} configs to try by strategy {strategy}, "
         f"{counts.done} tried before, {counts.pruned} refused beforehand; "
-        f"about {clock(seconds)} at {SECONDS_PER_CONFIG:g} s a config"
+        f"about {clock(seconds)} {said}"
     )
 
 
-def _plan(request: SweepRequest, device: str | None) -> "Plan":
+def _plan(request: SweepRequest, device: str | None) -> "tuple[Plan, float | None]":
+    """The plan, and the seconds a config of the last sweep on such a device."""
     from attn_tune.runtime.environments import current_environment
 
     target, environment = choose.device(device), current_environment()
     try:
         with open_lab(request.database) as database:
-            return plan_sweep(request, target, environment, database)
+            pace = database.seconds_per_config(target)
+            return plan_sweep(request, target, environment, database), pace
     except NoDataError:
         if request.database.exists():
             raise
-        return plan_sweep(request, target, environment, None)
+        return plan_sweep(request, target, environment, None), None
 
 
 def _remark(kernel) -> str:

@@ -206,6 +206,11 @@ class Database:
         with storage_errors(self.path):
             return runs.read_status(self._connection, self._catalog)
 
+    def seconds_per_config(self, device: Device) -> float | None:
+        """What the last run on an equal device took for each config that it ran; None without a run of some length."""
+        with storage_errors(self.path):
+            return runs.read_pace(self._connection, device)
+
     def frame(self, name: str, **filters: Any) -> "pd.DataFrame":
         """A table for reports, narrowed like ``trials`` and ``decisions``.
 

@@ -146,6 +146,14 @@ ABANDON_RUNS = """
 UPDATE run SET status = 'interrupted', ended_us = heartbeat_us WHERE status = 'running'
 """
 GET_RUN_STATUS = "SELECT status FROM run WHERE id = ?"
+# What runs cost a config, everything in: starts, references, finals.
+PACE = """
+SELECT (run.ended_us - run.started_us) / 1e6 / count(trial.id) AS seconds
+FROM run JOIN device ON device.id = run.device_id JOIN trial ON trial.run_id = run.id
+WHERE device.digest = :device AND run.ended_us > run.started_us
+    AND trial.stage = 'search' AND trial.status <> 'unsupported'
+GROUP BY run.id HAVING count(trial.id) >= :least ORDER BY run.id DESC LIMIT 1
+"""
 LAST_RUN = "SELECT * FROM run ORDER BY status = 'running' DESC, id DESC LIMIT 1"
 COUNT_STATUSES = (
     "SELECT status, count(*) AS count FROM trial WHERE run_id = ? GROUP BY status ORDER BY status"

@@ -9,6 +9,8 @@ from attn_tune.db.catalog import Catalog
 from attn_tune.db.writer import holder
 from attn_tune.schema import Device, Environment, Status
 
+# A shorter run is mostly start and end.
+_LEAST_CONFIGS = 8
 ENDINGS = ("finished", "interrupted", "failed")
 
 
@@ -67,3 +69,10 @@ def read_status(connection: sqlite3.Connection, catalog: Catalog) -> RunStatus:
         ended_us=row["ended_us"],
         counts={Status(r["status"]): r["count"] for r in counts},
     )
+
+
+def read_pace(connection: sqlite3.Connection, device: Device) -> float | None:
+    """See ``Database.seconds_per_config``."""
+    where = {"device": device.digest, "least": _LEAST_CONFIGS}
+    row = connection.execute(queries.PACE, where).fetchone()
+    return None if row is None else float(row["seconds"])

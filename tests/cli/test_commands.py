@@ -150,6 +150,11 @@ def test_plan_counts_what_is_known(lab):
     assert "2 cases" in result.stdout
 
 
+def test_plan_says_where_its_estimate_comes_from(tmp_path):
+    point = ["--grid", SIGNATURE, "--device", "cpu"]
+    assert "2 s a config (a guess)" in run("plan", *point, "--db", tmp_path / "none.db").stdout
+
+
 def test_export_then_import_and_explain(lab, tmp_path, monkeypatch):
     pack = tmp_path / "mine.atpack"
     written = json.loads(run("export", pack, "--db", lab, "--json").stdout)

@@ -1,0 +1,53 @@
+"""What a config has cost on a device, for the estimate of a plan."""
+
+import sqlite3
+
+import pytest
+
+from attn_tune.db import Database
+from attn_tune.schema import Status
+from attn_tune.schema.trial import Stage
+from tests.db.facts import DEVICE, OTHER_DEVICE, begin, make_trial
+
+
+def record(path, count: int, seconds: float, **changes) -> None:
+    """A run of ``count`` searched configs that took ``seconds``."""
+    with Database.open(path, create=True) as database:
+        run = begin(database, changes.get("device", DEVICE))
+        for size in range(count):
+            database.record(run, make_trial({"size": size}, **changes))
+        database.record(run, make_trial({"size": 0}, stage=Stage.FINAL, **changes))
+        database.record(run, make_trial({"size": -1}, status=Status.UNSUPPORTED, **changes))
+        database.end_run(run, "finished")
+    with sqlite3.connect(path) as connection:
+        connection.execute(
+            "UPDATE run SET ended_us = started_us + ? WHERE id = ?", (round(seconds * 1e6), run)
+        )
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "lab.db"
+
+
+def pace(path, device=DEVICE) -> float | None:
+    with Database.open(path, read_only=True) as database:
+        return database.seconds_per_config(device)
+
+
+def test_only_what_was_run_counts(path):
+    record(path, 10, 5.0)
+    assert pace(path) == pytest.approx(0.5)
+
+
+def test_the_last_run_of_some_length_speaks(path):
+    record(path, 10, 5.0)
+    record(path, 20, 5.0)
+    record(path, 3, 60.0)
+    assert pace(path) == pytest.approx(0.25)
+
+
+def test_another_device_has_no_say(path):
+    record(path, 10, 5.0, device=OTHER_DEVICE)
+    assert pace(path) is None
+    assert pace(path, OTHER_DEVICE) == pytest.approx(0.5)
