@@ -143,6 +143,12 @@ def test_plan_refuses_a_strategy_that_contradicts_the_effort():
     assert result.exit_code == 2
 
 
+def test_there_is_nothing_to_audit_without_a_gpu_to_compile_for():
+    result = run("audit", "--grid", SIGNATURE, "--device", "cpu")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "no Triton config is refused on cpu" in result.stderr
+
+
 def test_plan_counts_what_is_known(lab):
     # The plan is of another environment than the fake device's, so nothing is known.
     result = run("plan", "--grid", SIGNATURE, "--db", lab, "--device", "cpu")

@@ -1,0 +1,97 @@
+"""``attn-tune audit``."""
+
+import os
+from json import dumps as to_json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attn_tune.cli import choose, options, sink
+from attn_tune.cli.lab import SweepRequest, plan_sweep
+
+if TYPE_CHECKING:
+    from attn_tune.tuner.audit import Audited
+
+
+def audit(
+    grid: options.Grids = None,
+    lengths: options.Lengths = None,
+    point: options.Points = None,
+    op: options.Ops = None,
+    kernel: options.Kernels = None,
+    direction: options.Directions = None,
+    sample: Annotated[
+        int,
+        typer.Option("--sample", metavar="N", min=1, help="Compile so many of the refused."),
+    ] = 40,
+    seed: Annotated[
+        str, typer.Option("--seed", metavar="TEXT", help="Another seed, another sample.")
+    ] = "",
+    device: options.DeviceName = None,
+    json: options.Json = False,
+) -> None:
+    """Compile a sample of what is refused before compiling.
+
+    A constraint that is too strict hides winners. What is refused, and would have fitted without spilling registers,
+    was refused wrongly. Triton kernels only, for a GPU that need not be here; nothing is stored.
+
+    Example: attn-tune audit --grid llama3-8b --device nvidia-h200 --sample 100
+    """
+    import pandas as pd
+
+    from attn_tune.runtime.environments import current_environment
+    from attn_tune.schema import NoDataError
+    from attn_tune.tuner.audit import audit as run_audit
+
+    request = SweepRequest(
+        points=choose.points(grid, lengths, point, op),
+        kernels=choose.kernels(kernel, op),
+        directions=choose.directions(direction),
+        database=Path(os.devnull),
+    )
+    made = plan_sweep(request, choose.device(device), current_environment(), None)
+    found: list[Audited] = []
+    for one in run_audit(made, sample, seed=seed):
+        found.append(one)
+        sink.note(f"{len(found)}/{sample} {one.verdict}: {one.trial.reason}")
+    if not found:
+        raise NoDataError(f"nothing to audit: no Triton config is refused on {made.device}")
+    rows = [_row(one) for one in found]
+    counts = {v: sum(one.verdict == v for one in found) for v in sorted({o.verdict for o in found})}
+    judged = sum(count for verdict, count in counts.items() if verdict != "unknown")
+    rate = counts.get("fits", 0) / judged if judged else None  # type: ignore[call-overload]
+    if json:
+        sink.emit_json(
+            {
+                "device": made.device.identity,
+                "sampled": len(found),
+                "refused_in_all": made.counts.pruned,
+                "verdicts": {str(verdict): count for verdict, count in counts.items()},
+                "false_prune_rate": rate,
+                "configs": rows,
+            }
+        )
+        return
+    sink.emit_frame(
+        pd.DataFrame(rows), title=f"Refused on {made.device}, and compiled all the same"
+    )
+    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    rated = "" if rate is None else f"; false-prune rate {rate:.1%}"
+    print(f"{len(found)} of {made.counts.pruned} refused configs: {said}{rated}")
+
+
+def _row(one: "Audited") -> dict[str, object]:
+    trial, resources = one.trial, one.resources
+    return {
+        "kernel": trial.kernel,
+        "direction": f"{trial.direction} {trial.part}".strip(),
+        "signature": trial.signature.text,
+        "config": to_json(dict(trial.config)),
+        "refused because": trial.reason,
+        "verdict": str(one.verdict),
+        "shared_bytes": resources.shared_bytes if resources else None,
+        "registers": resources.registers if resources else None,
+        "spill_bytes": resources.spill_bytes if resources else None,
+        "compiler": one.said,
+    }
