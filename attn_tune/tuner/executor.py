@@ -156,9 +156,10 @@ class IsolatedExecutor:
         self._gate.platform = request.device.platform
         for attempt in range(1, _MOST_ATTEMPTS + 1):
             worker = self._ready()
-            fresh = worker.served == 0 and not self._loaded
             # A config that is tried for the second time is alone with its worker.
             self._may_load = attempt == 1
+            alone = attempt > 1 or not self._ahead.helpers
+            fresh = worker.served == 0 and alone
             if self._may_load:
                 for ref, lowered in self._ahead.ready():
                     self._load(ref, lowered)
