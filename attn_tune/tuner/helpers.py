@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
+from attn_tune.tuner.process import child_environment
+
 _POLL_S = 0.1
 _START_S = 120.0
 
@@ -70,9 +72,6 @@ class HelperGroup:
         Raises:
           OSError: no process can be started.
         """
-        env = dict(os.environ)
-        env["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
-        env.update(environment)
         pairs = [socket.socketpair() for _ in range(count)]
         fds = [theirs.fileno() for _, theirs in pairs]
         try:
@@ -89,7 +88,7 @@ class HelperGroup:
                 stderr=subprocess.DEVNULL,
                 pass_fds=fds,
                 start_new_session=True,
-                env=env,
+                env=child_environment(environment),
             )
         finally:
             for _, theirs in pairs:

@@ -57,6 +57,13 @@ class WorkerLate(Exception):
     status = Status.TIMED_OUT
 
 
+def child_environment(added: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a process that the tuner starts: this one's, with ``added`` above them."""
+    # Kernels and their entry points must be found as they are here.
+    path = os.pathsep.join(p or os.getcwd() for p in sys.path)
+    return {**os.environ, "PYTHONPATH": path, **added}
+
+
 class WorkerProcess:
     """One worker in a session (process group) of its own, with its output in a ring buffer.
 
@@ -69,13 +76,15 @@ class WorkerProcess:
         module: str = "attn_tune.tuner.worker",
     ):
         ours, theirs = socket.socketpair()
-        env = dict(os.environ)
-        # Kernels and their entry points must be found as they are here.
-        env["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
-        env["PYTHONUNBUFFERED"] = "1"
         # The parent, a desktop or a dying predecessor may hold memory too.
-        env.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-        env.update(environment or {})
+        preallocate = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        env = child_environment(
+            {
+                "PYTHONUNBUFFERED": "1",
+                "XLA_PYTHON_CLIENT_PREALLOCATE": preallocate,
+                **(environment or {}),
+            }
+        )
         # Children keep it even in a session of their own, and are found by it.
         env[_OWNER_VARIABLE] = secrets.token_hex(8)
         self._mark = f"{_OWNER_VARIABLE}={env[_OWNER_VARIABLE]}"
