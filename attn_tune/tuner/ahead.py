@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,14 +129,14 @@ class CompileAhead:
             return
         capability = device.compute_capability or 0
         with self._changed:
-            keys = {ref.key for ref in wanted}
-            for key in self._ready.keys() - keys:
+            coming = {ref.key: (ref, capability) for ref in wanted}
+            for key in self._ready.keys() - coming.keys():
                 del self._ready[key]
             self._pending.clear()
             if self._closed.is_set():
                 return
             known = self._busy | self._ready.keys()
-            self._pending.update({r.key: (r, capability) for r in wanted if r.key not in known})
+            self._pending.update({key: job for key, job in coming.items() if key not in known})
             self._changed.notify_all()
 
     def take(self, ref: ConfigRef, interrupt: Callable[[], bool] = lambda: False) -> Answer:
@@ -157,10 +157,14 @@ class CompileAhead:
             self._changed.notify_all()
             return answered.what if answered else None
 
-    def ready(self) -> list[tuple[ConfigRef, Lowered]]:
-        """What was lowered and not taken yet, in the order it was done."""
+    def ready(self, besides: Container[_Key] = ()) -> list[tuple[ConfigRef, Lowered]]:
+        """What was lowered and not taken yet, in the order it was done; without the keys ``besides``."""
         with self._changed:
-            return [(a.ref, a.what) for a in self._ready.values() if isinstance(a.what, Lowered)]
+            return [
+                (answered.ref, answered.what)
+                for key, answered in self._ready.items()
+                if isinstance(answered.what, Lowered) and key not in besides
+            ]
 
     def close(self) -> None:
         """Kills the helpers. May be called more than once."""
@@ -168,10 +172,11 @@ class CompileAhead:
         with self._changed:
             self._pending.clear()
             self._changed.notify_all()
-        if self._group:
-            self._group.close()
+        # Each ends its own helper first: what the group has reaped may be another process by its number.
         for thread in self._threads:
             thread.join()
+        if self._group:
+            self._group.close()
 
     def _help(self, helper: Any) -> None:
         alone = None

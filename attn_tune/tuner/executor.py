@@ -161,7 +161,7 @@ class IsolatedExecutor:
             alone = attempt > 1 or not self._ahead.helpers
             fresh = worker.served == 0 and alone
             if self._may_load:
-                for ref, lowered in self._ahead.ready():
+                for ref, lowered in self._ahead.ready(besides=self._loaded):
                     self._load(ref, lowered)
             if request.ref.key not in self._loaded:
                 request = dataclasses.replace(request, lowered=answer)
