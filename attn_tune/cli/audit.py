@@ -1,14 +1,11 @@
 """``attn-tune audit``."""
 
-import os
-from json import dumps as to_json
-from pathlib import Path
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attn_tune.cli import choose, options, sink
-from attn_tune.cli.lab import SweepRequest, plan_sweep
 
 if TYPE_CHECKING:
     from attn_tune.tuner.audit import Audited
@@ -42,15 +39,16 @@ def audit(
 
     from attn_tune.runtime.environments import current_environment
     from attn_tune.schema import NoDataError
-    from attn_tune.tuner.audit import audit as run_audit
+    from attn_tune.tuner import make_plan
+    from attn_tune.tuner.audit import Verdict, audit as run_audit
 
-    request = SweepRequest(
-        points=choose.points(grid, lengths, point, op),
+    made = make_plan(
+        choose.points(grid, lengths, point, op),
         kernels=choose.kernels(kernel, op),
+        device=choose.device(device),
+        environment=current_environment(),
         directions=choose.directions(direction),
-        database=Path(os.devnull),
     )
-    made = plan_sweep(request, choose.device(device), current_environment(), None)
     found: list[Audited] = []
     for one in run_audit(made, sample, seed=seed):
         found.append(one)
@@ -58,9 +56,9 @@ def audit(
     if not found:
         raise NoDataError(f"nothing to audit: no Triton config is refused on {made.device}")
     rows = [_row(one) for one in found]
-    counts = {v: sum(one.verdict == v for one in found) for v in sorted({o.verdict for o in found})}
-    judged = sum(count for verdict, count in counts.items() if verdict != "unknown")
-    rate = counts.get("fits", 0) / judged if judged else None  # type: ignore[call-overload]
+    counts = Counter(sorted(one.verdict for one in found))
+    judged = len(found) - counts[Verdict.UNKNOWN]
+    rate = counts[Verdict.FITS] / judged if judged else None
     if json:
         sink.emit_json(
             {
@@ -82,12 +80,14 @@ def audit(
 
 
 def _row(one: "Audited") -> dict[str, object]:
+    import json
+
     trial, resources = one.trial, one.resources
     return {
         "kernel": trial.kernel,
         "direction": f"{trial.direction} {trial.part}".strip(),
         "signature": trial.signature.text,
-        "config": to_json(dict(trial.config)),
+        "config": json.dumps(dict(trial.config)),
         "refused because": trial.reason,
         "verdict": str(one.verdict),
         "shared_bytes": resources.shared_bytes if resources else None,
