@@ -9,8 +9,8 @@ from tuning_record import Record, Step
 
 KIND = "tuning_speed"
 BOTH = "fwd+bwd"
-# Wall time of a sweep's worker by phase; a battery is compiled, run and checked, and told as one.
-PHASES = ("prepare", "compile", "validate", "measure", "battery")
+# Wall time of a sweep's worker by phase.
+PHASES = ("prepare", "compile", "validate", "measure")
 NOTHING = "-"
 
 

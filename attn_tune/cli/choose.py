@@ -85,7 +85,7 @@ def effort(effort: str | None, strategy: str | None, max_trials: int | None) -> 
     """
     from attn_tune.cli import sink
     from attn_tune.tuner.strategies import make_effort
-    from attn_tune.tuner.strategies.effort import has_scikit_learn
+    from attn_tune.tuner.strategies.model import has_scikit_learn
 
     if effort is None and strategy is None and not has_scikit_learn():
         sink.note(

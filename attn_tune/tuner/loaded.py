@@ -33,7 +33,3 @@ class LoadedConfigs:
         if future is not None:
             return future.result()
         return load_config(ref, lowered) if lowered else compile_config(ref, inputs)
-
-    def close(self) -> None:
-        """Ends the threads."""
-        self._pool.shutdown(wait=False, cancel_futures=True)

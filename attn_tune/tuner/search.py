@@ -62,8 +62,8 @@ class KernelSearch:
     """Searches one kernel on one case. After ``trials`` is exhausted, ``finalists`` are known.
 
     ``run`` executes a request; ``leave`` is asked before each config whether to stop; ``expect`` is told which configs
-    will come, for who can prepare for them. The battery costs several compiles, so only the heuristic and the fastest
-    must pass it, at the end: ``proven`` are those that did.
+    will come, for who can prepare for them. The battery costs several compiles, so only the heuristic, at the start,
+    and the fastest, at the end, must pass it: ``proven`` are those that did.
     """
 
     case: Case

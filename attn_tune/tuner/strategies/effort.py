@@ -1,13 +1,13 @@
 """Effort: how many candidates of a space are evaluated, and which strategy chooses them."""
 
 import enum
-import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attn_tune.schema.errors import UsageError
 from attn_tune.tuner.strategies.exhaustive import exhaustive
+from attn_tune.tuner.strategies.model import has_scikit_learn, require_scikit_learn
 from attn_tune.tuner.strategies.portfolio import portfolio
 from attn_tune.tuner.strategies.random_order import random_order
 from attn_tune.tuner.strategies.space import Strategy
@@ -111,12 +111,5 @@ def make_effort(
         )
     made = Effort(strategy=name, share=_SHARES[chosen], max_trials=max_trials)
     if name is StrategyName.SURROGATE and made.share < 1:
-        from attn_tune.tuner.strategies.model import require_scikit_learn
-
         require_scikit_learn()
     return made
-
-
-def has_scikit_learn() -> bool:
-    """Whether the surrogate can run here."""
-    return importlib.util.find_spec("sklearn") is not None

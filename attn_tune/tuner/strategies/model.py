@@ -23,13 +23,18 @@ _FAILED_ELSEWHERE = math.log(4.0)
 _LEAST_SPREAD = 0.003
 
 
+def has_scikit_learn() -> bool:
+    """Whether the surrogate can run here."""
+    return importlib.util.find_spec("sklearn") is not None
+
+
 def require_scikit_learn() -> None:
     """Says how to get what the model needs.
 
     Raises:
       UsageError: scikit-learn is not installed.
     """
-    if importlib.util.find_spec("sklearn") is None:
+    if not has_scikit_learn():
         raise UsageError(
             "the strategy 'surrogate' needs scikit-learn, which is not installed: pip install 'attn-tune[search]', "
             "or choose --strategy portfolio"
