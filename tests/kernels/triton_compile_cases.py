@@ -159,7 +159,16 @@ def test_a_cache_that_cannot_be_written(tmp_path):
             lower(functools.partial(samples.add, block=256), array(64), array(64))
 
 
-def test_digest_forgets_where_the_source_is(tmp_path):
+def test_line_tables_are_left_out_unless_asked_for(monkeypatch):
+    _, (plain,) = lower(samples.softmax, array(4, 101))
+    assert ".loc" not in plain.ptx
+    monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", "0")
+    _, (with_lines,) = lower(samples.softmax, array(4, 103))
+    assert ".loc" in with_lines.ptx
+
+
+def test_digest_forgets_where_the_source_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", "0")
     path = tmp_path / "moved_samples.py"
     path.write_text("\n\n\n" + Path(samples.__file__).read_text())
     spec = importlib.util.spec_from_file_location("moved_samples", path)

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import io
+import os
 import sys
 import threading
 from collections import OrderedDict
@@ -42,6 +43,7 @@ TRITON_TYPES = {
     "float8_e5m2": "fp8e5",
 }
 KEPT_IN_PROCESS = 512
+_LINE_INFO = "TRITON_DISABLE_LINE_INFO"
 
 
 def compile_kernel(launch: Launch, in_dtypes: tuple[str, ...], capability: int) -> CompiledKernel:
@@ -173,7 +175,7 @@ def _compile(launch: Launch, dtypes: tuple[str, ...], capability: int) -> Compil
         attrs={(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if n in pointers},
     )
     try:
-        with _held_back_output():
+        with _held_back_output(), _without_line_info():
             built = triton.compile(
                 source, GPUTarget("cuda", capability, WARP_SIZE), _options(launch)
             )
@@ -195,6 +197,22 @@ def _held_back_output() -> Iterator[None]:
     with contextlib.redirect_stdout(quiet):
         yield
     sys.stdout.write("".join(quiet.held))
+
+
+@contextlib.contextmanager
+def _without_line_info() -> Iterator[None]:
+    """Leaves out the table of source lines, a fifth of the time that a kernel compiles; the machine code is the same.
+
+    A profiler that wants them sets ``TRITON_DISABLE_LINE_INFO=0``.
+    """
+    from triton import knobs
+
+    if _LINE_INFO in os.environ:
+        yield
+        return
+    with knobs.compilation.scope():
+        knobs.compilation.disable_line_info = True
+        yield
 
 
 class _QuietThread(io.TextIOBase):

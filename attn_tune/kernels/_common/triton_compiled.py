@@ -75,7 +75,12 @@ def describe(built: Any, capability: int) -> CompiledKernel:
 def _code_digest(ptx: str, *launch: int) -> str:
     # Debug sections hold the kernel's path and line numbers, which differ between hosts with equal code.
     code = ptx.partition(".section")[0]
-    code = re.sub(r"^\s*(//|\.loc\b|\.file\b).*$", "", code, flags=re.MULTILINE)
+    code = re.sub(
+        r"^\s*(//|\.loc\b|\.file\b|\$L__(tmp|func_begin|func_end)\d+:).*$",
+        "",
+        code,
+        flags=re.MULTILINE,
+    )
     code = re.sub(r"\s*//.*$|^\s*\n", "", code, flags=re.MULTILINE)
     return hashlib.sha256(f"{launch}\n{code}".encode()).hexdigest()
 
