@@ -92,6 +92,8 @@ class Search:
       call: path of ``(problem, config, inputs) -> {output: array}`` for the whole direction, on traced or concrete
         arrays. Outputs a caller drops must cost nothing under jit, so that one part can be timed by itself.
       outputs: per part, the names of the outputs it alone makes; ``""`` names all.
+      grows: the knobs of which more never needs less memory or fewer registers. Once a config has run out of a
+        resource, those that are no smaller in any of these and equal in all others are not compiled any more.
     """
 
     config: type
@@ -102,6 +104,7 @@ class Search:
     infeasible: Callable[[Problem, Device, Config], str | None] = lambda problem, device, config: (
         None
     )
+    grows: tuple[str, ...] = ()
 
     @property
     def parts(self) -> tuple[str, ...]:

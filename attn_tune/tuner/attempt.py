@@ -57,6 +57,8 @@ class Attempt:
         cases = [self._prepared.case(ref, seed) for seed in request.seeds]
         self._enter(Phase.COMPILE)
         executable = self._loaded.take(ref, request.lowered, cases[0].inputs)
+        if twin := request.twin_outcome(executable.artifact.resources):
+            return twin
         names = part_outputs(self._search, ref.part)
         self._enter(Phase.VALIDATE)
         verdict = validate(executable.call, cases, names)

@@ -153,6 +153,8 @@ class IsolatedExecutor:
             raise Interrupted("interrupted while a config was compiled ahead") from None
         if isinstance(answer, Outcome):
             return answer
+        if isinstance(answer, Lowered) and (twin := request.twin_outcome(answer.resources)):
+            return twin
         self._gate.platform = request.device.platform
         for attempt in range(1, _MOST_ATTEMPTS + 1):
             worker = self._ready()

@@ -112,7 +112,8 @@ class Run:
     """Compile, validate and measure one config.
 
     ``best_ns`` is the time to beat, for giving up early. Without ``measure`` the config is only proven right.
-    ``lowered`` saves the worker the lowering.
+    ``lowered`` saves the worker the lowering. ``tried`` names, by digest of the program, the configs that were tried:
+    one that lowers to the same program is not run.
     """
 
     ref: ConfigRef
@@ -122,6 +123,15 @@ class Run:
     policy: MeasurePolicy = field(default_factory=MeasurePolicy)
     best_ns: float | None = None
     lowered: Lowered | None = None
+    tried: Mapping[str, str] = field(default_factory=dict)
+
+    def twin_outcome(self, resources: Resources) -> "Outcome | None":
+        """What becomes of a config that lowers to a program that was tried; None for a program that is new."""
+        twin = self.tried.get(resources.code_digest)
+        if twin is None or not resources.code_digest:
+            return None
+        reason = f"not run: it lowers to the same program as {twin}, which was tried"
+        return Outcome(status=Status.UNSUPPORTED, reason=reason, resources=resources)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,9 +15,11 @@ from attn_tune.schema.config import config_digest, config_from_dict
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import WHOLE, OutputError, Stage, Status, Trial
 from attn_tune.tuner.case import Case
+from attn_tune.tuner.dominance import Exhausted
 from attn_tune.tuner.plan import KernelPlan, PartPlan
 from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Outcome, Run
 from attn_tune.tuner.strategies import Batch, Prior, Space, Strategy, Times
+from attn_tune.tuner.tally import Programs, Tally
 
 # How many proven configs (right on the case and on the battery) of a kernel go to the finals besides the heuristic's.
 FINALISTS = 3
@@ -31,30 +33,6 @@ _DOES_NOT_FIT = (Status.OUT_OF_RESOURCES, Status.UNSUPPORTED)
 
 class Leave(Exception):
     """The search is to end before its next config."""
-
-
-@dataclass
-class Tally:
-    """What is known of one part: configs and their median times, the fastest first."""
-
-    times: dict[str, float] = field(default_factory=dict)
-    configs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    def add(self, config: Mapping[str, Any], median_ns: float) -> None:
-        """Notes a right config; of two times the lower one stays."""
-        digest = config_digest(config)
-        self.configs[digest] = config
-        self.times[digest] = min(median_ns, self.times.get(digest, math.inf))
-
-    def best(self, count: int) -> list[Mapping[str, Any]]:
-        """The fastest ``count`` configs."""
-        order = sorted(self.times, key=lambda digest: (self.times[digest], digest))
-        return [self.configs[digest] for digest in order[:count]]
-
-    def time_of_place(self, place: int) -> float:
-        """The ``place``-th best time; infinite when there are fewer."""
-        times = sorted(self.times.values())
-        return times[place - 1] if len(times) >= place else math.inf
 
 
 @dataclass
@@ -79,6 +57,8 @@ class KernelSearch:
     tried_whole: set[str] = field(default_factory=set)
     errors: dict[str, tuple[OutputError, ...]] = field(default_factory=dict)
     said: list[ConfigRef] = field(default_factory=list)
+    exhausted: dict[str, Exhausted] = field(default_factory=dict)
+    programs: dict[str, Programs] = field(default_factory=dict)
 
     @property
     def kernel_id(self) -> str:
@@ -141,6 +121,7 @@ class KernelSearch:
     def _coming_next(self, part: PartPlan, batch: Batch) -> list[ConfigRef]:
         """The batch, then what is known to be tried in later parts."""
         later = self.plan.parts[self.plan.parts.index(part) + 1 :]
+        batch = self._exhausted(part.part).without_hopeless(batch)
         now = [(part.part, c) for c in batch if config_digest(c) not in part.tried]
         return self._refs([*now, *_tried_in_full(later)])
 
@@ -180,11 +161,16 @@ class KernelSearch:
         while batch is not None:
             self._say(self._coming_next(part, batch))
             times = []
-            for candidate in batch:
+            for place, candidate in enumerate(batch):
                 digest = config_digest(candidate)
+                ruled_out = len(self._exhausted(part.part).known)
                 if digest not in part.tried:
                     yield from attempt(candidate)
-                times.append(part.tried.get(digest, tally.times.get(digest, math.inf)))
+                if len(self._exhausted(part.part).known) > ruled_out:
+                    # What cannot fit either need not be compiled ahead.
+                    self._say(self._coming_next(part, batch[place + 1 :]))
+                seen = self._programs(part.part).twin_of(digest)
+                times.append(part.tried.get(seen, tally.times.get(seen, math.inf)))
             batch = _send(search, tuple(times))
 
     def _space(self, part: PartPlan) -> Space:
@@ -286,15 +272,30 @@ class KernelSearch:
         if self.leave():
             raise Leave
         started_us = time.time_ns() // 1000
+        if hopeless := self._exhausted(part).reason(config):
+            outcome = Outcome(status=Status.OUT_OF_RESOURCES, reason=hopeless)
+            return self.trial(part, config, outcome, Stage.SEARCH, started_us)
+        programs = self._programs(part)
         outcome = self.run(
             Run(
                 ref=self._ref(part, config),
                 device=self.device,
                 policy=self.policy,
                 best_ns=None if math.isinf(best_ns) else best_ns,
+                tried=programs.names,
             )
         )
+        programs.add(config, outcome.resources.code_digest)
+        if outcome.status is Status.OUT_OF_RESOURCES:
+            self._exhausted(part).add(config, outcome.reason)
         return self.trial(part, config, outcome, Stage.SEARCH, started_us)
+
+    def _exhausted(self, part: str) -> Exhausted:
+        grows = self.plan.kernel.searches[self.case.direction].grows
+        return self.exhausted.setdefault(part, Exhausted(grows))
+
+    def _programs(self, part: str) -> Programs:
+        return self.programs.setdefault(part, Programs())
 
     def _ref(self, part: str, config: Mapping[str, Any]) -> ConfigRef:
         """A whole config, or one of a part with the heuristic's for the others."""

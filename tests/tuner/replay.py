@@ -1,10 +1,11 @@
 """An executor that answers from a table instead of a device, and kernels made of nothing but their declarations."""
 
+import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.schema.trial import Measurement, OutputError, Protocol, Status
+from attn_tune.schema.trial import Measurement, OutputError, Protocol, Resources, Status
 from attn_tune.tuner.executor import CaseError
 from attn_tune.tuner.protocol import Finals, FinalsOutcome, Outcome, Run
 
@@ -24,7 +25,9 @@ class Pair:
     b: Tile = Tile()
 
 
-def one_launch(name: str, sizes, *, infeasible=lambda problem, device, config: None) -> KernelSpec:
+def one_launch(
+    name: str, sizes, *, infeasible=lambda problem, device, config: None, grows=()
+) -> KernelSpec:
     """A forward with a single part; ``Tile(4)`` is the heuristic."""
     search = Search(
         config=Tile,
@@ -33,6 +36,7 @@ def one_launch(name: str, sizes, *, infeasible=lambda problem, device, config: N
         call="nowhere:call",
         outputs={"": ()},
         infeasible=infeasible,
+        grows=grows,
     )
     return kernel(name, {"fwd": search})
 
@@ -70,12 +74,15 @@ class ReplayExecutor:
     """``times`` gives nanoseconds by (kernel name, part, size or sizes); what is absent is ``incorrect``.
 
     So is a size of ``wrong_on_battery`` on a problem of the battery; ``on_battery`` are the sizes that were run on one.
+    Sizes from ``too_large`` on are out of resources; ``programs`` are the digests of what sizes lower to.
     """
 
     times: Mapping[tuple, int]
     wrong_on_battery: Collection[int] = ()
     on_battery: list = field(default_factory=list)
     broken_finals: bool = False
+    too_large: float = math.inf
+    programs: Mapping[int, str] = field(default_factory=dict)
     # What was measured; the battery is not.
     runs: list[Run] = field(default_factory=list)
     races: list[Finals] = field(default_factory=list)
@@ -90,13 +97,22 @@ class ReplayExecutor:
             self.runs.append(request)
         ref = request.ref
         config = ref.config[ref.part] if ref.part else ref.config
+        resources = Resources()
+        if "size" in config:
+            if config["size"] >= self.too_large:
+                return Outcome(status=Status.OUT_OF_RESOURCES, reason="shared memory is full")
+            resources = Resources(code_digest=self.programs.get(config["size"], ""))
+            if request.measure and (twin := request.twin_outcome(resources)):
+                return twin
         ns = self.times.get((ref.kernel.partition("/")[2], ref.part, _sizes(config)))
         if ref.problem is not None:
             self.on_battery += [_sizes(config)] * (_sizes(config) not in self.on_battery)
         if ns is None or (ref.problem is not None and _sizes(config) in self.wrong_on_battery):
             bad = (OutputError(output="out", error=2.0, allowed=1.0),)
             return Outcome(status=Status.INCORRECT, reason="out is wrong", errors=bad)
-        return self._ok(ns) if request.measure else Outcome(status=Status.OK)
+        if not request.measure:
+            return Outcome(status=Status.OK)
+        return replace(self._ok(ns), resources=resources)
 
     def finals(self, request: Finals) -> FinalsOutcome:
         self.races.append(request)

@@ -15,6 +15,8 @@ from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
 _COMMON = "attn_tune.kernels._common"
+# Larger tiles take more shared memory and more accumulators, more stages more shared memory.
+_GROWS = ("block_q", "block_k", "num_stages")
 
 SPEC = KernelSpec(
     op="flash_attention",
@@ -28,6 +30,7 @@ SPEC = KernelSpec(
             call=f"{__name__}.forward:forward",
             outputs={WHOLE: ("out", "lse")},
             infeasible=infeasible,
+            grows=_GROWS,
         ),
         "bwd": Search(
             config=BackwardConfig,
@@ -36,6 +39,7 @@ SPEC = KernelSpec(
             call=f"{__name__}.backward:backward",
             outputs={"dq": ("dq",), "dkv": ("dk", "dv")},
             infeasible=infeasible,
+            grows=_GROWS,
         ),
     },
     unsupported=unsupported,

@@ -1,0 +1,46 @@
+"""Dominance: a config that ran out of a resource rules out those that need at least as much of everything."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+type ConfigDict = Mapping[str, Any]
+
+
+@dataclass
+class Exhausted:
+    """The configs of one part that ran out of a resource, with what the compiler or the device said.
+
+    ``grows`` are the knobs (``Search.grows``) of which more never needs less; in all others two configs must be equal.
+    """
+
+    grows: tuple[str, ...]
+    known: list[tuple[ConfigDict, str]] = field(default_factory=list)
+
+    def add(self, config: ConfigDict, reason: str) -> None:
+        """Notes one that ran out."""
+        if self.grows:
+            self.known.append((config, reason))
+
+    def reason(self, config: ConfigDict) -> str:
+        """Why ``config`` cannot fit either, ``""`` if nothing says so."""
+        for smaller, said in self.known:
+            if needs_at_least(config, smaller, self.grows):
+                knobs = ", ".join(f"{name}={smaller[name]}" for name in self.grows)
+                return f"not compiled: needs at least what {knobs} needs, for which: {said}"
+        return ""
+
+    def without_hopeless(self, configs: Iterable[ConfigDict]) -> tuple[ConfigDict, ...]:
+        """The configs that nothing rules out."""
+        return tuple(config for config in configs if not self.reason(config))
+
+
+def needs_at_least(config: ConfigDict, other: ConfigDict, grows: Iterable[str]) -> bool:
+    """Whether ``config`` has as much or more than ``other`` of every knob in ``grows``, and is equal in the others."""
+    growing = set(grows)
+    if config.keys() != other.keys() or not growing <= config.keys():
+        return False
+    return all(
+        value >= other[name] if name in growing else value == other[name]
+        for name, value in config.items()
+    )
