@@ -253,7 +253,8 @@ def start_sweep(path: Path, args: argparse.Namespace) -> subprocess.Popen:
     """The command, on this machine's CPU."""
     words = ["sweep", "-g", args.grid, "-k", args.kernel, "--db", str(path)]
     words += [word for direction in args.direction for word in ("-d", direction)]
-    words += ["--max-trials", str(args.max_trials)]
+    # In the kernel's own order: what a strategy that learns tries next depends on times.
+    words += ["--strategy", "exhaustive", "--max-trials", str(args.max_trials)]
     return subprocess.Popen(
         [sys.executable, "-m", "attn_tune", *words],
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
