@@ -1,7 +1,8 @@
 """From trials to decisions: the best config of each kernel, then the best kernel. Pure functions.
 
 Only whole-direction trials that are ok and right take part, from the newest environment in which the kernel has any.
-Within a kernel the untuned config is the incumbent and stays unless another beats it beyond noise.
+Within a kernel the untuned config is the incumbent and stays unless another beats it beyond noise: that of the samples,
+and that which a config shows against itself where it took part in finals twice.
 """
 
 from collections import defaultdict
@@ -19,7 +20,7 @@ from attn_tune.schema import (
     Trial,
     config_digest,
 )
-from attn_tune.schema.trial import WHOLE
+from attn_tune.schema.trial import WHOLE, is_twin, twin_round
 
 # How many of the fastest are compared one by one; the rest are too slow to matter.
 CONTENDERS = 16
@@ -47,7 +48,18 @@ class _Entry:
 
     @property
     def rounds(self) -> dict[tuple[int, str], tuple[int, ...]]:
-        return {(run, m.round_id): m.samples_ns for _, run, m in self.measured if m.round_id}
+        return {
+            (run, m.round_id): m.samples_ns
+            for _, run, m in self.measured
+            if m.round_id and not is_twin(m.round_id)
+        }
+
+    @property
+    def twins(self) -> dict[tuple[int, str], tuple[int, ...]]:
+        """Its second measurement in a round, by the same keys as ``rounds``."""
+        second = {(run, m.round_id): m.samples_ns for _, run, m in self.measured}
+        found = {key: (key[0], twin_round(key[1])) for key in self.rounds}
+        return {key: second[twin] for key, twin in found.items() if twin in second}
 
     @property
     def newest_run(self) -> int:
@@ -57,7 +69,7 @@ class _Entry:
 
     def samples(self, run: int) -> tuple[int, ...]:
         """Of one run; of its finals, when it has some."""
-        found = [m for _, r, m in self.measured if r == run]
+        found = [m for _, r, m in self.measured if r == run and not is_twin(m.round_id)]
         finals = [m for m in found if m.round_id]
         return tuple(s for m in finals or found for s in m.samples_ns)
 
@@ -74,29 +86,62 @@ def decide(findings: Iterable[Finding]) -> tuple[Decision, ...]:
     by_kernel = defaultdict(list)
     for finding in findings:
         by_kernel[finding.trial.kernel].append(finding)
-    chosen = [_decide_kernel(by_kernel[kernel]) for kernel in sorted(by_kernel)]
+    entries = {kernel: _entries_of(found) for kernel, found in by_kernel.items()}
+    noise = max((_noise(e) for several in entries.values() for e in several), default=0.0)
+    chosen = [
+        _decide_kernel(by_kernel[kernel], entries[kernel], noise) for kernel in sorted(by_kernel)
+    ]
     found = sorted((d for d in chosen if d), key=lambda d: (d.median_ns, d.kernel))
     import dataclasses
 
     return tuple(dataclasses.replace(d, rank=rank) for rank, d in enumerate(found))
 
 
-def _decide_kernel(findings: Sequence[Finding]) -> Decision | None:
+def noise_of(findings: Iterable[Finding]) -> tuple[Comparison, ...]:
+    """The A/A comparisons of one (op, direction, signature, device): configs against themselves, a round each."""
+    by_kernel = defaultdict(list)
+    for finding in findings:
+        by_kernel[finding.trial.kernel].append(finding)
+    return tuple(
+        _against_itself(entry, key)
+        for kernel in sorted(by_kernel)
+        for entry in _entries_of(by_kernel[kernel])
+        for key in sorted(entry.twins)
+    )
+
+
+def _entries_of(findings: Sequence[Finding]) -> list[_Entry]:
+    """What is right in the newest environment."""
     environment = _newest_environment(findings)
-    if environment is None:
-        return None
-    entries = _right_entries(findings, environment)
-    if not entries:
+    return [] if environment is None else _right_entries(findings, environment)
+
+
+def _noise(entry: _Entry) -> float:
+    """How far apart a config seems from itself, as a share: the median's distance, of its newest round."""
+    newest = [key for key in entry.twins if key[0] == entry.newest_run]
+    return max((abs(1 - _against_itself(entry, key).ratio) for key in newest), default=0.0)
+
+
+def _against_itself(entry: _Entry, key: tuple[int, str]) -> Comparison:
+    pairs = sorted(zip(entry.rounds[key], entry.twins[key], strict=False))
+    return compare_paired(pairs, seed=f"{entry.digest} {key[1]}")
+
+
+def _decide_kernel(
+    findings: Sequence[Finding], entries: Sequence[_Entry], noise: float
+) -> Decision | None:
+    environment = _newest_environment(findings)
+    if environment is None or not entries:
         return None
     contenders = _contenders(entries)
     incumbent = next((e for e in contenders if e.is_heuristic), None)
     heuristic = incumbent or next((e for e in entries if e.is_heuristic), None)
     trial = findings[0].trial
     seed = f"{trial.signature.text} {trial.direction} {trial.device.digest}"
-    winner, has_won = _pick(contenders, incumbent, seed)
+    winner, has_won = _pick(contenders, incumbent, seed, noise)
     rivals = [e for e in contenders if e is not winner]
     against = {e.digest: _compare(winner, e, seed) for e in rivals}
-    ties = tuple(sorted(d for d, c in against.items() if not c.a_wins()))
+    ties = tuple(sorted(d for d, c in against.items() if not c.a_wins(noise=noise)))
     if incumbent is None:
         has_won = not ties
     rule = Rule.ONLY if len(entries) == 1 else Rule.WINNER if has_won else Rule.TIE
@@ -193,14 +238,16 @@ def _contenders(entries: Sequence[_Entry]) -> list[_Entry]:
     return fastest + [e for e in pool if e.is_heuristic and e not in fastest]
 
 
-def _pick(contenders: Sequence[_Entry], incumbent: _Entry | None, seed: str) -> tuple[_Entry, bool]:
+def _pick(
+    contenders: Sequence[_Entry], incumbent: _Entry | None, seed: str, noise: float
+) -> tuple[_Entry, bool]:
     """The config to use, and whether it beat the incumbent."""
     if incumbent is None:
         return contenders[0], False
     challengers = [e for e in contenders if e is not incumbent]
     compared = [(_compare(e, incumbent, seed), e) for e in challengers]
     for comparison, entry in sorted(compared, key=lambda item: (item[0].ratio, item[1].digest)):
-        if comparison.a_wins(among=len(challengers)):
+        if comparison.a_wins(among=len(challengers), noise=noise):
             return entry, True
     return incumbent, False
 

@@ -34,16 +34,17 @@ class Comparison:
         """The bootstrap quantile of the ratio."""
         return math.exp(self.draws[min(len(self.draws) - 1, max(0, int(p * len(self.draws))))])
 
-    def a_wins(self, *, among: int = 1) -> bool:
+    def a_wins(self, *, among: int = 1, noise: float = 0.0) -> bool:
         """True when ``a`` is faster beyond noise and by more than is worth having.
 
         ``among`` challengers share the chance of a false win (Bonferroni). The bootstrap of a median is too sure of
-        itself when samples are few, so an exact test must agree with it: under 8 pairs nothing wins.
+        itself when samples are few, so an exact test must agree with it: under 8 pairs nothing wins. ``noise`` is the
+        share by which equal configs were seen to differ; a gain below it is none.
         """
         if self.chance > WIN_ALPHA / (2 * among):
             return False
         gain = 1 - self.ratio
-        if gain <= MIN_GAIN or -self.difference_ns <= MIN_GAIN_NS:
+        if gain <= max(MIN_GAIN, noise) or -self.difference_ns <= MIN_GAIN_NS:
             return False
         return self.quantile(1 - WIN_ALPHA / (2 * among)) < 1
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from attn_tune.schema.conditions import Conditions
 from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
@@ -57,7 +58,8 @@ class Measurement:
     """Raw samples in integer nanoseconds, with the protocol that made them. Everything else is derived.
 
     Two measurements with the same non-empty ``round_id`` were interleaved: sample ``i`` of one and sample ``i`` of the
-    other were taken in the same round, so they may be paired.
+    other were taken in the same round, so they may be paired. A config that took part twice has its second measurement
+    under ``twin_round(round_id)``.
     """
 
     samples_ns: tuple[int, ...]
@@ -79,6 +81,19 @@ class Measurement:
     def min_ns(self) -> int:
         """Fastest sample, nanoseconds."""
         return min(self.samples_ns)
+
+
+_TWIN = "/twin"
+
+
+def twin_round(round_id: str) -> str:
+    """The name of a round for the second measurement of a config that took part twice."""
+    return round_id + _TWIN
+
+
+def is_twin(round_id: str) -> bool:
+    """Whether a measurement with this ``round_id`` is such a second one."""
+    return round_id.endswith(_TWIN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +131,7 @@ class Trial:
 
     ``kernel`` is ``"op/name"``. ``part`` is ``""`` for a whole direction, else the launch that alone was searched.
     ``config`` is plain data. ``is_heuristic`` marks the config the kernel would choose without tuning.
-    ``started_us`` is Unix time in microseconds.
+    ``started_us`` is Unix time in microseconds. ``conditions`` are known for finals.
     """
 
     kernel: str
@@ -132,6 +147,7 @@ class Trial:
     errors: tuple[OutputError, ...] = ()
     measurement: Measurement | None = None
     resources: Resources = field(default_factory=Resources)
+    conditions: Conditions | None = None
     compile_ms: float | None = None
     is_heuristic: bool = False
     started_us: int = 0

@@ -10,6 +10,7 @@ from attn_tune.kernels.spec import Outputs
 from attn_tune.schema.trial import Measurement, Status
 from attn_tune.tuner.compile import Artifact, part_outputs
 from attn_tune.tuner.faults import outcome_of
+from attn_tune.tuner.gpu_state import Look, nothing
 from attn_tune.tuner.loaded import LoadedConfigs
 from attn_tune.tuner.measure import measure
 from attn_tune.tuner.prepared import PreparedCases, PrepareError
@@ -37,14 +38,16 @@ class Attempt:
         self._announce = enter
         self._search = get_kernel(request.ref.kernel).searches[request.ref.direction]
 
-    def go(self, timer: Callable[[], Timer], flush: Callable[[], Flush | None]) -> Outcome:
+    def go(
+        self, timer: Callable[[], Timer], flush: Callable[[], Flush | None], look: Look = nothing
+    ) -> Outcome:
         """Everything that was asked, up to the first thing that goes wrong.
 
         Raises:
           PrepareError: inputs or a reference cannot be made; no config is to blame.
         """
         try:
-            outcome = self._tried(timer, flush)
+            outcome = self._tried(timer, flush, look)
         except PrepareError:
             raise
         except Exception as error:  # Whatever a kernel raises is its result.
@@ -52,7 +55,9 @@ class Attempt:
         self._lap("")
         return dataclasses.replace(outcome, phases_ms=self._spent_ms)
 
-    def _tried(self, timer: Callable[[], Timer], flush: Callable[[], Flush | None]) -> Outcome:
+    def _tried(
+        self, timer: Callable[[], Timer], flush: Callable[[], Flush | None], look: Look
+    ) -> Outcome:
         request, ref = self.request, self.request.ref
         cases = [self._prepared.case(ref, seed) for seed in request.seeds]
         self._enter(Phase.COMPILE)
@@ -72,6 +77,7 @@ class Attempt:
             policy=request.policy,
             flush=flush(),
             best_ns=request.best_ns,
+            look=look,
         )
         # Launches close upon one another may race where lone ones did not.
         late = Verdict(errors=judge(runner.outputs, cases[0], names))

@@ -22,6 +22,8 @@ from attn_tune.tuner.protocol import ConfigRef, Lowered
 # Where the program was written is not what it does. Triton's configuration holds such places too, in binary.
 _PLACES = re.compile(r"^#loc.*\n| loc\((?:[^()]|\([^()]*\))*\)", re.MULTILINE)
 _OPAQUE = re.compile(r'backend_config = "[^"]*"')
+# What a call back into Python does is not in the program.
+_CALLBACK = re.compile(r"python_\w*callback")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,7 +142,9 @@ def _finish(
 
 
 def resources_of(recorded: Sequence[Any], program: str) -> Resources:
-    """The most that any one launch needs, over the kernels that were compiled.
+    """The most that any one launch needs, over the kernels that were compiled, and the digest of the program.
+
+    A program that calls back into Python has no digest: what it does is not in it.
 
     Args:
       program: the text of the lowered module, for the digest.
@@ -153,11 +157,12 @@ def resources_of(recorded: Sequence[Any], program: str) -> Resources:
     launches = getattr(recorded, "launches", ())
     if launches:
         program = _OPAQUE.sub("", program)
+    code = "\n".join((_PLACES.sub("", program), *launches))
     return Resources(
         shared_bytes=most("shared_bytes"),
         registers=most("registers"),
         spill_bytes=most("spill_bytes"),
-        code_digest=digest_text("\n".join((_PLACES.sub("", program), *launches))),
+        code_digest="" if _CALLBACK.search(program) else digest_text(code),
     )
 
 

@@ -36,6 +36,8 @@ from attn_tune.tuner.protocol import (
 logger = logging.getLogger(__name__)
 
 _MOST_ATTEMPTS = 3
+# Where several processes can hold one device. A TPU belongs to one; on a CPU they would be in each other's way.
+_SHARED_PLATFORMS = ("cuda", "rocm")
 
 
 class ExecutorError(AttnTuneError):
@@ -91,7 +93,7 @@ class IsolatedExecutor:
 
     A worker that dies, hangs or has broken its CUDA context is replaced. What happened is blamed on the config at hand
     only if its worker was fresh; else the config gets a second try on a fresh one, for an earlier config may have done
-    the damage.
+    the damage. The finals have a fresh worker, which goes on with what comes after them.
     """
 
     def __init__(
@@ -117,6 +119,9 @@ class IsolatedExecutor:
             **(environment or {}),
         }
         self._worker: WorkerProcess | None = None
+        # Started early: the finals need a worker that has run nothing, and starting takes seconds.
+        self._spare: WorkerProcess | None = None
+        self._used = False
         self._ahead = CompileAhead(environment=environment, cores=cores, on_ready=self._load)
         # The keys of what the present worker was told to load, and whether it may be told more.
         self._loaded: set[tuple] = set()
@@ -156,6 +161,7 @@ class IsolatedExecutor:
         if isinstance(answer, Lowered) and (twin := request.twin_outcome(answer.resources)):
             return twin
         self._gate.platform = request.device.platform
+        self._start_spare(request.device)
         for attempt in range(1, _MOST_ATTEMPTS + 1):
             worker = self._ready()
             # A config that is tried for the second time is alone with its worker.
@@ -203,15 +209,33 @@ class IsolatedExecutor:
 
     def finals(self, request: Finals) -> FinalsOutcome:
         """See ``Executor.finals``."""
+        if self._used:
+            self._retire()
         return self._expect(self._ask_twice(request), FinalsOutcome)
 
     def close(self) -> None:
         """See ``Executor.close``."""
-        worker, self._worker = self._worker, None
         self._ahead.close()
+        self._retire()
+        self._close_spare()
+        self._cache.cleanup()
+
+    def _retire(self) -> None:
+        """Lets the worker end in peace."""
+        worker, self._worker = self._worker, None
+        self._loaded = set()
         if worker:
             worker.close()
-        self._cache.cleanup()
+
+    def _start_spare(self, device: Device) -> None:
+        """Starts the next worker where two can hold the device, and starting does not take the time of what runs."""
+        if self._spare is None and device.platform in _SHARED_PLATFORMS:
+            self._spare = WorkerProcess(self._environment)
+
+    def _close_spare(self) -> None:
+        spare, self._spare = self._spare, None
+        if spare:
+            spare.kill()
 
     def _ask_twice(self, request: Request) -> Reply:
         """Asks; once more, on a fresh worker, if the first one does not survive it."""
@@ -232,6 +256,7 @@ class IsolatedExecutor:
           WorkerDied, WorkerLate: the worker is gone; the next request gets a new one.
         """
         worker = self._ready()
+        self._used |= not isinstance(request, Identify)
         self._phase = Phase.PREPARE
         try:
             worker.send(request)
@@ -262,7 +287,9 @@ class IsolatedExecutor:
             raise ExecutorError(str(error)) from None
         except InterruptedError:
             raise Interrupted("interrupted while the device was probed") from None
-        worker = self._worker = WorkerProcess(self._environment)
+        spare, self._spare = self._spare, None
+        worker = self._worker = spare or WorkerProcess(self._environment)
+        self._used = False
         try:
             message = worker.receive(self.limits.start, self.interrupt)
         except (WorkerDied, WorkerLate) as error:

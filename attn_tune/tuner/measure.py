@@ -4,10 +4,13 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from attn_tune.schema.conditions import Conditions, Reading, conditions_of
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import Measurement, Protocol
+from attn_tune.tuner.gpu_state import Look, nothing
 from attn_tune.tuner.protocol import MeasurePolicy
 from attn_tune.tuner.timers import Launch, Timer
 from attn_tune.tuner.timers.timer import Flush
@@ -37,6 +40,14 @@ def make_flush(device: Device) -> Flush | None:
     return flush
 
 
+@dataclass(frozen=True, kw_only=True)
+class Raced:
+    """The measurements of a race, in the order asked, and what the device went through meanwhile."""
+
+    measurements: tuple[Measurement, ...]
+    conditions: Conditions | None = None
+
+
 def measure(
     run: Callable[[], Any],
     *,
@@ -44,18 +55,42 @@ def measure(
     policy: MeasurePolicy,
     flush: Flush | None = None,
     best_ns: float | None = None,
+    look: Look = nothing,
 ) -> Measurement:
-    """Times ``run``. A hopeless config (see ``MeasurePolicy``) keeps its few samples: they are true, just few."""
+    """Times ``run``, once more if the device's clock has moved meanwhile.
+
+    A config that loses a heat (see ``MeasurePolicy``) keeps its few samples: they are true, just few.
+    """
     launch = _prepare(run, timer, policy)
+    samples: list[int] = []
+    for _ in range(1 + policy.most_repeats):
+        before = look()
+        samples = _sample(launch, timer, policy, flush, best_ns)
+        if _steady([before, look()], policy):
+            break
+    return _measurement(samples, timer, policy, launch, flush, interleaved=False)
+
+
+def _sample(
+    launch: Launch,
+    timer: Timer,
+    policy: MeasurePolicy,
+    flush: Flush | None,
+    best_ns: float | None,
+) -> list[int]:
+    """Samples of one launch: heat by heat as long as it may win, then the rest."""
     samples = timer.sample([launch], flush)
     start = time.monotonic()
-    hopeless = math.inf if best_ns is None else policy.abandon_ratio * best_ns
-    while len(samples) < policy.abandoned_samples and min(samples) > hopeless:
-        samples += timer.sample([launch], flush)  # One slow sample may be somebody else's fault.
-    wanted = len(samples) if min(samples) > hopeless else policy.samples
-    while len(samples) < wanted:
+    for count, ratio in policy.heats:
+        limit = math.inf if best_ns is None else ratio * best_ns
+        # One slow sample may be somebody else's fault: a heat is lost by all of them.
+        while len(samples) < min(count, policy.samples) and min(samples) > limit:
+            samples += timer.sample([launch], flush)
+        if min(samples) > limit:
+            return samples
+    while len(samples) < policy.samples:
         # One session may hold many launches; the first ones tell how many fit.
-        batch = 1 if len(samples) < policy.min_samples else wanted - len(samples)
+        batch = 1 if len(samples) < policy.min_samples else policy.samples - len(samples)
         if len(samples) >= policy.min_samples:
             pace = (time.monotonic() - start) / (len(samples) - 1 or 1)
             room = policy.max_s - (time.monotonic() - start)
@@ -63,7 +98,7 @@ def measure(
             if batch < 1:
                 break
         samples += timer.sample([launch] * batch, flush)
-    return _measurement(samples, timer, policy, launch, flush, interleaved=False)
+    return samples
 
 
 def race(
@@ -73,25 +108,51 @@ def race(
     policy: MeasurePolicy,
     flush: Flush | None = None,
     round_id: str,
-) -> list[Measurement]:
+    look: Look = nothing,
+) -> Raced:
     """Times ``runs`` in rounds: each round samples every run once, in an order that rotates.
 
     Sample ``i`` of each belongs to round ``i``: clock and temperature drift hits all alike, so they may be paired.
+    If the clock has moved all the same, everything is taken anew.
     """
     launches = [_prepare(run, timer, policy) for run in runs]
-    samples: list[list[int]] = [[] for _ in runs]
+    samples, readings = _rounds(launches, timer, policy, flush, look)
+    repeats = 0
+    while repeats < policy.most_repeats and not _steady(readings, policy):
+        samples, readings = _rounds(launches, timer, policy, flush, look)
+        repeats += 1
+    measurements = tuple(
+        _measurement(ns, timer, policy, launch, flush, interleaved=True, round_id=round_id)
+        for ns, launch in zip(samples, launches, strict=True)
+    )
+    seen = [reading for reading in readings if reading is not None]
+    return Raced(measurements=measurements, conditions=conditions_of(seen, repeats=repeats))
+
+
+def _rounds(
+    launches: Sequence[Launch],
+    timer: Timer,
+    policy: MeasurePolicy,
+    flush: Flush | None,
+    look: Look,
+) -> tuple[list[list[int]], list[Reading | None]]:
+    samples: list[list[int]] = [[] for _ in launches]
+    readings = []
     start = time.monotonic()
     for number in range(policy.rounds):
         if number >= policy.min_samples and time.monotonic() - start > policy.rounds_max_s:
             break
-        order = [(number + i) % len(runs) for i in range(len(runs))]
+        order = [(number + i) % len(launches) for i in range(len(launches))]
         times = timer.sample([launches[i] for i in order], flush)
+        readings.append(look())
         for i, ns in zip(order, times, strict=True):
             samples[i].append(ns)
-    return [
-        _measurement(ns, timer, policy, launch, flush, interleaved=True, round_id=round_id)
-        for ns, launch in zip(samples, launches, strict=True)
-    ]
+    return samples, readings
+
+
+def _steady(readings: Sequence[Reading | None], policy: MeasurePolicy) -> bool:
+    conditions = conditions_of([reading for reading in readings if reading is not None])
+    return conditions is None or conditions.steady(policy.clock_tolerance)
 
 
 def _prepare(run: Callable[[], Any], timer: Timer, policy: MeasurePolicy) -> Launch:

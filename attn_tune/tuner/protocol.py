@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attn_tune.kernels.registry import get_op
+from attn_tune.schema.conditions import Conditions
 from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
@@ -42,20 +43,22 @@ class Limits:
 class MeasurePolicy:
     """How many samples, and when to stop.
 
-    A config whose first ``abandoned_samples`` are all above ``abandon_ratio`` times the best so far keeps those: device
-    times spread by a few percent, so that it cannot win.
+    ``heats`` are ``(samples, ratio)``: a config of which so many samples are all above ``ratio`` times the best so far
+    has lost and is sampled no more. Device times spread by a few per cent, so the ratio may shrink as samples grow.
     Sampling ends at ``samples``, or after ``max_s`` once ``min_samples`` are there. ``rounds`` and ``rounds_max_s``
-    are those of the finals.
+    are those of the finals. When the device's clock moves by more than ``clock_tolerance`` (a share) during a
+    measurement, it is taken anew, at most ``most_repeats`` times.
     """
 
     warmup: int = 2
     samples: int = 12
     min_samples: int = 3
     max_s: float = 1.0
-    abandon_ratio: float = 1.25
-    abandoned_samples: int = 3
+    heats: tuple[tuple[int, float], ...] = ((3, 1.25), (6, 1.1))
     rounds: int = 24
     rounds_max_s: float = 10.0
+    clock_tolerance: float = 0.05
+    most_repeats: int = 2
     flush_l2: bool = True
     timer: str = ""
 
@@ -136,10 +139,14 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finals:
-    """Measure configs that are known to be right, interleaved, in one process. All are of one case."""
+    """Prove right once more and measure, interleaved, configs of one case, in a process that has run nothing else.
+
+    The config of place ``twin`` takes part twice, which shows how far apart equal configs seem.
+    """
 
     refs: tuple[ConfigRef, ...]
     device: Device
+    twin: int = 0
     seed: int = 0
     round_id: str = ""
     policy: MeasurePolicy = field(default_factory=MeasurePolicy)
@@ -185,15 +192,17 @@ class Outcome:
     measurement: Measurement | None = None
     resources: Resources = field(default_factory=Resources)
     compile_ms: float | None = None
+    conditions: Conditions | None = None
     sticky: bool = False
     phases_ms: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinalsOutcome:
-    """Answer to ``Finals``, in the order asked."""
+    """Answer to ``Finals``, in the order asked; ``twin`` is the second measurement of the config that had two."""
 
     outcomes: tuple[Outcome, ...]
+    twin: Measurement | None = None
 
 
 class Ready:

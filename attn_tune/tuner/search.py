@@ -109,6 +109,10 @@ class KernelSearch:
         rest = [c for c in self.proven.best(FINALISTS + 1) if config_digest(c) != first]
         return chosen + rest[:FINALISTS]
 
+    def nanoseconds_of(self, config: Mapping[str, Any]) -> float:
+        """The time that the search saw of a right whole config."""
+        return self.whole.times[config_digest(config)]
+
     def _coming(self) -> list[ConfigRef]:
         """What is known to be tried before the strategy has said anything, in the order given."""
         coming = self._refs(_tried_in_full(self.plan.parts))
@@ -331,6 +335,7 @@ class KernelSearch:
             errors=outcome.errors,
             measurement=outcome.measurement,
             resources=outcome.resources,
+            conditions=outcome.conditions,
             compile_ms=outcome.compile_ms,
             is_heuristic=config_digest(config) == config_digest(base),
             started_us=started_us,

@@ -1,13 +1,16 @@
 """What a worker does with requests. It owns jax and the device, the prepared cases and the timers."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from attn_tune.kernels.spec import load
 from attn_tune.schema.device import Device
-from attn_tune.schema.trial import Status
+from attn_tune.schema.trial import Status, twin_round
 from attn_tune.tuner.attempt import Attempt
+from attn_tune.tuner.gpu_state import Look, open_look
 from attn_tune.tuner.loaded import LoadedConfigs
-from attn_tune.tuner.measure import make_flush, race
+from attn_tune.tuner.measure import Raced, make_flush, race
 from attn_tune.tuner.prepared import PreparedCases
 from attn_tune.tuner.protocol import (
     Entering,
@@ -25,6 +28,7 @@ from attn_tune.tuner.protocol import (
 )
 from attn_tune.tuner.timers import Timer, choose_timer
 from attn_tune.tuner.timers.timer import Flush
+from attn_tune.tuner.validate import validate
 
 
 class Session:
@@ -36,6 +40,7 @@ class Session:
         self._loaded = LoadedConfigs()
         self._timers: dict[str, Timer] = {}
         self._flushes: dict[Device, Flush | None] = {}
+        self._looks: dict[Device, Look] = {}
 
     def answer(self, request: Request) -> Reply:
         """The answer to any request.
@@ -62,6 +67,7 @@ class Session:
         return Attempt(request, self._prepared, self._loaded, self._enter).go(
             timer=lambda: self._timer(request.policy),
             flush=lambda: self._flush(request.device, request.policy),
+            look=self._look(request.device),
         )
 
     def load(self, message: Load) -> None:
@@ -70,30 +76,47 @@ class Session:
         self._prepared.foresee(message.ref)
 
     def finals(self, request: Finals) -> FinalsOutcome:
-        """Times configs that were found right, in turns."""
+        """Proves configs right once more, and times those that are, in turns."""
         case = self._prepared.case(request.refs[0], request.seed)
-        executables = []
+        executables, verdicts = [], []
         for ref in request.refs:
             self._enter(Phase.COMPILE)
             executables.append(self._loaded.take(ref, None, case.inputs))
+            self._enter(Phase.VALIDATE)
+            verdicts.append(validate(executables[-1].call, [case]))
+        right = [i for i, verdict in enumerate(verdicts) if verdict.correct]
+        order = [*right, request.twin] if request.twin in right else right
         self._enter(Phase.MEASURE)
-        measurements = race(
-            [lambda e=executable: e.call(case.inputs) for executable in executables],
+        raced = self._race(request, [lambda e=executables[i]: e.call(case.inputs) for i in order])
+        measured = dict(zip(right, raced.measurements, strict=False))
+        outcomes = tuple(
+            Outcome(
+                status=Status.OK if verdict.correct else Status.INCORRECT,
+                reason=verdict.remark,
+                errors=verdict.errors,
+                measurement=measured.get(i),
+                resources=executable.artifact.resources,
+                compile_ms=executable.artifact.total_ms,
+                conditions=raced.conditions,
+            )
+            for i, (executable, verdict) in enumerate(zip(executables, verdicts, strict=True))
+        )
+        twin = None
+        if len(order) > len(right):
+            last = raced.measurements[-1]
+            twin = dataclasses.replace(last, round_id=twin_round(request.round_id))
+        return FinalsOutcome(outcomes=outcomes, twin=twin)
+
+    def _race(self, request: Finals, runs: Sequence[Callable[[], Any]]) -> Raced:
+        if not runs:
+            return Raced(measurements=())
+        return race(
+            runs,
             timer=self._timer(request.policy),
             policy=request.policy,
             flush=self._flush(request.device, request.policy),
             round_id=request.round_id,
-        )
-        return FinalsOutcome(
-            outcomes=tuple(
-                Outcome(
-                    status=Status.OK,
-                    measurement=measurement,
-                    resources=executable.artifact.resources,
-                    compile_ms=executable.artifact.total_ms,
-                )
-                for executable, measurement in zip(executables, measurements, strict=True)
-            )
+            look=self._look(request.device),
         )
 
     def _timer(self, policy: MeasurePolicy) -> Timer:
@@ -107,6 +130,11 @@ class Session:
         if device not in self._flushes:
             self._flushes[device] = make_flush(device)
         return self._flushes[device]
+
+    def _look(self, device: Device) -> Look:
+        if device not in self._looks:
+            self._looks[device] = open_look(device)
+        return self._looks[device]
 
     def _enter(self, phase: Phase) -> None:
         self._announce(Entering(phase=phase))

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from attn_tune.db import Database
-from attn_tune.db.decisions import Finding, decide
+from attn_tune.db.decisions import Finding, decide, noise_of
 from attn_tune.schema import OutputError, Rule, Status
+from attn_tune.schema.trial import twin_round
 from tests.db.facts import ENVIRONMENT, NEWER, begin, make_signature, make_trial
 
 HEURISTIC = {"block_q": 64}
@@ -53,6 +54,28 @@ def test_the_heuristic_stays_when_nothing_beats_it():
     assert decision.rule is Rule.TIE
     assert len(decision.ties) == 1
     assert 0 < decision.regret_bound < 0.02
+
+
+def test_a_gain_below_what_a_config_shows_against_itself_is_none():
+    fast, slow = around(194_000, seed=1), around(200_000, seed=1)
+    pair = [final(HEURISTIC, 0, samples=slow), final(OTHER, 0, samples=fast)]
+    assert winner(pair).config == OTHER
+    quiet = final(OTHER, 0, samples=around(194_500, seed=1), round_id=twin_round("r1"))
+    assert winner([*pair, quiet]).config == OTHER
+    # 3 % faster than the heuristic, but so it is than itself.
+    loud = final(OTHER, 0, samples=around(200_500, seed=1), round_id=twin_round("r1"))
+    decision = winner([*pair, loud])
+    assert decision.config == HEURISTIC
+    assert decision.rule is Rule.TIE
+    (comparison,) = noise_of([*pair, loud])
+    assert comparison.ratio == pytest.approx(194 / 200.5, rel=1e-3)
+
+
+def test_the_second_measurement_of_a_round_is_no_sample_of_the_first():
+    pair = [final(HEURISTIC, 200_000), final(OTHER, 150_000, seed=1)]
+    twin = final(OTHER, 151_000, seed=2, round_id=twin_round("r1"))
+    assert winner([*pair, twin]).samples == winner(pair).samples == 24
+    assert winner([*pair, twin]).median_ns == winner(pair).median_ns
 
 
 @settings(max_examples=25, deadline=None)

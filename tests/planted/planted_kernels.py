@@ -98,6 +98,23 @@ def _kernel(name: str, searches: dict[str, Search], unsupported=_short_keys_only
     )
 
 
+# Right only in a process that has traced others before it.
+NEEDS_OTHERS = Search(
+    config=ForwardConfig,
+    heuristic=lambda problem, device: ForwardConfig(),
+    candidates={
+        "": lambda problem, device: (
+            ForwardConfig(turn=2),
+            ForwardConfig(defect="wrong", turn=3),
+            ForwardConfig(defect="nan", turn=4),
+            ForwardConfig(defect="wrong_alone", turn=1),
+        )
+    },
+    call="planted_launches:forward",
+    outputs={"": ()},
+)
+
+
 def _no_heuristic(problem, device):
     raise ZeroDivisionError("no tile is small enough")
 
@@ -117,5 +134,6 @@ def specs() -> list[KernelSpec]:
         _kernel("planted_backward", {"bwd": BACKWARD}),
         _kernel("planted_refused", {"fwd": _forward()}, lambda *_: "it never works here"),
         _kernel("planted_broken", {"fwd": broken}),
+        _kernel("needs_others", {"fwd": NEEDS_OTHERS}, _no_battery),
         _kernel("quick", {"fwd": _forward("wrong", "nan")}, _no_battery),
     ]

@@ -14,11 +14,14 @@ from attn_tune.kernels.flash_attention.reference import baseline
 
 HEAVY_WORK = 8
 _poisoned = False
+_traced = set()
+ENOUGH_OTHERS = 4
 
 
 def forward(problem, config, operands):
     """``{"out", "lse"}``, with the config's defect."""
     global _poisoned
+    _traced.add((config.defect, config.turn))
     if _poisoned and config.defect != "poison":
         os._exit(9)
     outputs = dict(baseline(problem, "fwd", operands))
@@ -31,6 +34,8 @@ def forward(problem, config, operands):
             return {name: jnp.zeros_like(x) for name, x in outputs.items()}
         case "wrong_on_odd":
             return {**outputs, "out": outputs["out"] * (1.0 if problem.q_len % 8 == 0 else 1.05)}
+        case "wrong_alone":
+            return {**outputs, "out": outputs["out"] * (1.0 if len(_traced) > ENOUGH_OTHERS else 2)}
         case "nan":
             return {**outputs, "out": outputs["out"].at[0, -1, 0, 0].set(jnp.nan)}
         case "missing_lse":

@@ -1,5 +1,6 @@
 """Real worker processes against planted defects: each is named rightly and hurts nobody else."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -10,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from attn_tune.db.decisions import Finding, decide
-from attn_tune.schema.trial import WHOLE, Stage, Status, Trial
+from attn_tune.schema.trial import WHOLE, Stage, Status, Trial, is_twin, twin_round
 from attn_tune.tuner.executor import ExecutorError, Interrupted, IsolatedExecutor
 from attn_tune.tuner.plan import make_plan
 from attn_tune.tuner.progress import Progress, ProgressKind
-from attn_tune.tuner.protocol import ConfigRef, Limits, MeasurePolicy, Run
+from attn_tune.tuner.protocol import ConfigRef, Finals, Limits, MeasurePolicy, Run
 from attn_tune.tuner.sweep import sweep
 
 POLICY = MeasurePolicy(samples=4, max_s=0.2, rounds=4, rounds_max_s=2.0)
@@ -125,7 +126,11 @@ def test_kernels_that_cannot_be_planned_say_why(trials):
 
 def test_finals_are_paired(trials):
     finals = [t for t in trials if t.stage is Stage.FINAL and t.direction == "fwd"]
-    assert len({t.measurement.round_id for t in finals}) == 1
+    rounds = {t.measurement.round_id for t in finals}
+    (first,) = (name for name in rounds if not is_twin(name))
+    assert rounds == {first, twin_round(first)}
+    twice = [t.config for t in finals if is_twin(t.measurement.round_id)]
+    assert len(twice) == 1
     assert len({len(t.measurement.samples_ns) for t in finals}) == 1
     assert all(t.measurement.protocol.interleaved and t.errors for t in finals)
 
@@ -138,6 +143,57 @@ def request(point, device, defect: str) -> Run:
         config={"defect": defect},
     )
     return Run(ref=ref, device=device, policy=POLICY, seeds=(0,))
+
+
+def test_finals_run_in_a_fresh_process_that_goes_on(planted, point, device):
+    with IsolatedExecutor(limits=LIMITS) as executor:
+        run = request(point, device, "none")
+        assert executor.run(run).status is Status.OK
+        searched = executor.worker_pid
+        finals = Finals(refs=(run.ref,), device=device, round_id="r", policy=POLICY)
+        assert executor.finals(finals).outcomes[0].status is Status.OK
+        proved = executor.worker_pid
+        assert proved not in (searched, None)
+        assert not _alive(searched)
+        assert executor.run(run).status is Status.OK
+        assert executor.worker_pid == proved
+
+
+def test_what_is_wrong_in_a_fresh_process_is_no_decision(planted, point, device, environment):
+    plan = make_plan(
+        [point], kernels=[planted["needs_others"]], device=device, environment=environment
+    )
+    with IsolatedExecutor(limits=LIMITS) as executor:
+        trials = [e for e in sweep(plan, executor, policy=POLICY) if isinstance(e, Trial)]
+    found = {
+        (str(t.stage), t.config["turn"], str(t.status))
+        for t in trials
+        if t.config["defect"] == "wrong_alone"
+    }
+    assert found == {("search", 1, "ok"), ("final", 1, "incorrect")}
+    (decision,) = decide([Finding(1, t) for t in trials])
+    assert decision.config["defect"] == "none"
+
+
+def test_a_spare_worker_waits_where_processes_can_share_the_device(planted, point, device):
+    shared = dataclasses.replace(device, platform="cuda")
+    with IsolatedExecutor(limits=LIMITS) as executor:
+        executor._start_spare(device)
+        assert executor._spare is None
+        executor._start_spare(shared)
+        spare = executor._spare.pid
+        run = request(point, device, "none")
+        assert executor.run(run).status is Status.OK
+        # The first request had no worker to go to yet, so it took the spare one.
+        assert executor.worker_pid == spare
+        executor._start_spare(shared)
+        waiting = executor._spare.pid
+        finals = Finals(refs=(run.ref,), device=device, round_id="r", policy=POLICY)
+        executor.finals(finals)
+        assert executor.worker_pid == waiting
+        executor._start_spare(shared)
+        left = executor._spare.pid
+    assert not _alive(left)
 
 
 def test_an_interrupt_kills_the_worker_at_once(planted, point, device):

@@ -6,7 +6,7 @@ import pytest
 
 from attn_tune.kernels.registry import get_kernel, get_op
 from attn_tune.schema.config import config_to_dict
-from attn_tune.schema.trial import Status
+from attn_tune.schema.trial import Status, twin_round
 from attn_tune.tuner.protocol import ConfigRef, Finals, MeasurePolicy, Phase, Run
 from attn_tune.tuner.session import Session
 
@@ -75,6 +75,48 @@ def test_proving_alone_measures_nothing(session, phases, point, device, problem)
 def test_finals_share_their_rounds(session, point, device):
     ref = heuristic(point, device, "fwd")
     request = Finals(refs=(ref, ref), device=device, round_id="r1", policy=POLICY)
-    a, b = session.finals(request).outcomes
+    answer = session.finals(request)
+    a, b = answer.outcomes
     assert a.measurement.round_id == b.measurement.round_id == "r1"
     assert len(a.measurement.samples_ns) == len(b.measurement.samples_ns) == 3
+    # The config that took part twice, under a name of its own.
+    assert answer.twin.round_id == twin_round("r1")
+    assert len(answer.twin.samples_ns) == 3
+
+
+def test_what_is_wrong_in_the_finals_is_not_timed(session, planted, point, device):
+    refs = tuple(
+        ConfigRef(
+            kernel="flash_attention/planted_wrong",
+            signature=point.signature,
+            direction="fwd",
+            config={"defect": defect, "turn": 1},
+        )
+        for defect in ("none", "wrong")
+    )
+    request = Finals(refs=refs, device=device, round_id="r1", policy=POLICY, twin=1)
+    answer = session.finals(request)
+    assert [o.status for o in answer.outcomes] == [Status.OK, Status.INCORRECT]
+    assert [o.measurement is None for o in answer.outcomes] == [False, True]
+    assert "out is wrong" in answer.outcomes[1].reason
+    assert answer.twin is None
+
+
+def test_when_all_are_wrong_nothing_is_timed(session, planted, point, device):
+    ref = ConfigRef(
+        kernel="flash_attention/planted_wrong",
+        signature=point.signature,
+        direction="fwd",
+        config={"defect": "wrong"},
+    )
+    answer = session.finals(Finals(refs=(ref,), device=device, round_id="r1", policy=POLICY))
+    assert [o.status for o in answer.outcomes] == [Status.INCORRECT]
+
+
+def test_a_program_that_was_tried_is_not_run(session, point, device):
+    run = Run(ref=heuristic(point, device, "fwd"), device=device, policy=POLICY)
+    program = session.run(run).resources.code_digest
+    again = session.run(dataclasses.replace(run, tried={program: "the first one"}))
+    assert again.status is Status.UNSUPPORTED
+    assert "the first one" in again.reason
+    assert again.measurement is None
