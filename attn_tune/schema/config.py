@@ -15,8 +15,12 @@ from attn_tune.schema.errors import UsageError
 
 
 def config_to_dict(config: Any) -> dict[str, Any]:
-    """The plain-data form of a config."""
-    return dataclasses.asdict(config)
+    """The plain-data form of a config, without knobs that are None: a new knob leaves old digests as they are."""
+    return dataclasses.asdict(config, dict_factory=_set_knobs)
+
+
+def _set_knobs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in pairs if value is not None}
 
 
 def config_to_json(config: Any) -> str:

@@ -1,5 +1,6 @@
 """What the Triton kernels declare about themselves: candidates, untuned choices, limits."""
 
+import dataclasses
 import itertools
 import subprocess
 import sys
@@ -14,9 +15,13 @@ from attn_tune.kernels.flash_attention.triton.config import (
     DqConfig,
     ForwardConfig,
 )
-from attn_tune.kernels.flash_attention.triton.limits import shared_bytes_at_most, shared_limit
+from attn_tune.kernels.flash_attention.triton.limits import (
+    shared_bytes,
+    shared_bytes_at_most,
+    shared_limit,
+)
 from attn_tune.kernels.flash_attention.triton.static import dbias_config, static_of
-from attn_tune.schema import Device, UsageError, config_from_dict, config_to_dict
+from attn_tune.schema import Device, UsageError, config_digest, config_from_dict, config_to_dict
 
 
 def device(capability=90, **more):
@@ -68,7 +73,7 @@ def test_candidates_are_distinct_bounded_and_start_at_the_untuned_choice(p, d):
         search = SPEC.searches[direction]
         candidates = list(search.candidates[part](p, d))
         assert len(set(candidates)) == len(candidates)
-        assert 1 <= len(candidates) <= 250
+        assert 1 <= len(candidates) <= 350
         assert candidates[0] == part_of(search.heuristic(p, d), part)
         feasible = [c for c in candidates if search.infeasible(p, d, c) is None]
         assert len(feasible) >= min(10, len(candidates))
@@ -80,6 +85,33 @@ def test_hopper_has_a_real_space():
     ]
     assert counts[0] >= 100
     assert min(counts) >= 80
+
+
+def test_registers_are_capped_only_where_one_more_block_fits():
+    candidates = set(SPEC.searches["fwd"].candidates[""](PROBLEMS["plain"], device()))
+    capped = [c for c in candidates if c.max_registers is not None]
+    assert capped
+    for c in capped:
+        assert dataclasses.replace(c, max_registers=None) in candidates
+        blocks = 65536 // (32 * c.num_warps * c.max_registers)
+        assert blocks == 65536 // (32 * c.num_warps * 255) + 1
+        assert blocks * shared_bytes(PROBLEMS["plain"], device(), c) <= 228 * 1024
+    assert {c.num_warps for c in capped} == {4, 8}
+
+
+@pytest.mark.parametrize("registers", [0, 31, 256])
+def test_a_cap_must_be_possible(registers):
+    with pytest.raises(UsageError, match=f"max_registers .* got {registers}"):
+        ForwardConfig(block_q=64, block_k=64, num_warps=4, num_stages=2, max_registers=registers)
+
+
+def test_a_knob_that_is_not_set_is_not_in_the_digest():
+    config = ForwardConfig(block_q=64, block_k=64, num_warps=4, num_stages=2)
+    assert "max_registers" not in config_to_dict(config)
+    assert config_from_dict(ForwardConfig, config_to_dict(config)) == config
+    capped = dataclasses.replace(config, max_registers=128)
+    assert config_from_dict(ForwardConfig, config_to_dict(capped)) == capped
+    assert config_digest(config_to_dict(config)) == config_digest(config)
 
 
 def test_no_block_is_longer_than_its_length_needs():

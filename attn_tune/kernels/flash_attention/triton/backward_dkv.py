@@ -50,6 +50,7 @@ def backward_dkv(problem: Problem, config: DkvConfig, arrays: tuple) -> tuple[ja
         constexprs={"static": static},
         num_warps=config.num_warps,
         num_stages=config.num_stages,
+        maxnreg=config.max_registers,
         name="flash_attention_bwd_dkv",
     )
     return dk, dv

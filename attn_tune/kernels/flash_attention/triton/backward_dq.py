@@ -46,6 +46,7 @@ def backward_dq(problem: Problem, config: DqConfig, arrays: tuple) -> jax.Array:
         constexprs={"static": static},
         num_warps=config.num_warps,
         num_stages=config.num_stages,
+        maxnreg=config.max_registers,
         name="flash_attention_bwd_dq",
     )
     return dq

@@ -14,6 +14,8 @@ class _Tile:
     Attributes:
       num_warps: warps of 32 threads that share one tile.
       num_stages: tiles in flight between device memory and shared memory.
+      max_registers: registers a thread at most, so that one more block fits a multiprocessor; what does not fit is
+        spilled. None leaves it to the compiler.
 
     Raises:
       UsageError: a knob is not a power of two in its range.
@@ -23,6 +25,7 @@ class _Tile:
     block_k: int
     num_warps: int
     num_stages: int
+    max_registers: int | None = None
 
     def __post_init__(self):
         _power_of_two("block_q", self.block_q, MIN_BLOCK, 512)
@@ -30,6 +33,10 @@ class _Tile:
         _power_of_two("num_warps", self.num_warps, 1, 16)
         if not 1 <= self.num_stages <= 8:
             raise UsageError(f"num_stages must be between 1 and 8, got {self.num_stages!r}")
+        if self.max_registers is not None and not 32 <= self.max_registers <= 255:
+            raise UsageError(
+                f"max_registers must be between 32 and 255, or None, got {self.max_registers!r}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

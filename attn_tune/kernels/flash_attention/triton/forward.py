@@ -52,6 +52,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
         constexprs={"static": static},
         num_warps=config.num_warps,
         num_stages=config.num_stages,
+        maxnreg=config.max_registers,
         name="flash_attention_fwd",
     )
     return {"out": out, "lse": lse}

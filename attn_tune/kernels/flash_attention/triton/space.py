@@ -12,8 +12,18 @@ from attn_tune.kernels.flash_attention.triton.heuristic import (
     block_cap,
     forward_heuristic,
 )
-from attn_tune.kernels.flash_attention.triton.limits import Tile
+from attn_tune.kernels.flash_attention.triton.limits import Tile, accumulators, shared_bytes
 from attn_tune.schema.device import Device
+
+# Of one multiprocessor, sm_80 to sm_100; those with less shared memory hold fewer blocks than is thought here.
+_SM_REGISTERS = 65536
+_SM_SHARED_BYTES = 228 * 1024
+# What a thread needs besides accumulators: addresses, the softmax's rows, the weights on their way.
+_LEAST_OTHER_REGISTERS = 32
+# The compiler keeps to this by itself.
+_MOST_REGISTERS = 255
+# Blocks of fewer warps are small enough for several to fit as they are.
+_LEAST_CAPPED_WARPS = 4
 
 
 def forward_candidates(problem: Problem, device: Device) -> tuple[ForwardConfig, ...]:
@@ -24,7 +34,7 @@ def forward_candidates(problem: Problem, device: Device) -> tuple[ForwardConfig,
             device, problem.q_len, problem.kv_len, _owned_sizes(256), _walked_sizes(problem, 256), 5
         )
     )
-    return _nearest_first(forward_heuristic(problem, device), tiles)
+    return _nearest_first(forward_heuristic(problem, device), _with_caps(problem, device, tiles))
 
 
 def dq_candidates(problem: Problem, device: Device) -> tuple[DqConfig, ...]:
@@ -35,7 +45,9 @@ def dq_candidates(problem: Problem, device: Device) -> tuple[DqConfig, ...]:
             device, problem.q_len, problem.kv_len, _owned_sizes(128), _walked_sizes(problem, 128), 4
         )
     )
-    return _nearest_first(backward_heuristic(problem, device).dq, tiles)
+    return _nearest_first(
+        backward_heuristic(problem, device).dq, _with_caps(problem, device, tiles)
+    )
 
 
 def dkv_candidates(problem: Problem, device: Device) -> tuple[DkvConfig, ...]:
@@ -46,7 +58,9 @@ def dkv_candidates(problem: Problem, device: Device) -> tuple[DkvConfig, ...]:
             device, problem.kv_len, problem.q_len, _owned_sizes(128), _walked_sizes(problem, 128), 4
         )
     )
-    return _nearest_first(backward_heuristic(problem, device).dkv, tiles)
+    return _nearest_first(
+        backward_heuristic(problem, device).dkv, _with_caps(problem, device, tiles)
+    )
 
 
 def _owned_sizes(most: int) -> tuple[int, ...]:
@@ -92,6 +106,21 @@ def _warps(owned: int, hopper: bool) -> tuple[int, ...]:
     return (4, 8) if owned == 128 else (8, 16)
 
 
+def _with_caps[T: Tile](problem: Problem, device: Device, tiles: Iterable[T]) -> Iterator[T]:
+    """Each tile; and where one more block would fit a multiprocessor with fewer registers a thread, that too.
+
+    On an H200 the best forward at H64 is such a one: 128x128 with 8 warps of 128 registers, two blocks side by side.
+    """
+    for tile in tiles:
+        yield tile
+        blocks = _SM_REGISTERS // (32 * tile.num_warps * _MOST_REGISTERS) + 1
+        cap = _SM_REGISTERS // (32 * tile.num_warps * blocks) // 8 * 8
+        room = _SM_SHARED_BYTES // max(1, shared_bytes(problem, device, tile))
+        worthwhile = tile.num_warps >= _LEAST_CAPPED_WARPS and 1 < blocks <= room
+        if worthwhile and accumulators(problem, tile) + _LEAST_OTHER_REGISTERS <= cap:
+            yield dataclasses.replace(tile, max_registers=cap)
+
+
 def _nearest_first[T: Tile](start: T, tiles: Iterable[T]) -> tuple[T, ...]:
     """``start``, then the others by how many doublings away they are; all distinct."""
 
@@ -100,7 +129,9 @@ def _nearest_first[T: Tile](start: T, tiles: Iterable[T]) -> tuple[T, ...]:
             abs(math.log2(getattr(tile, name) / getattr(start, name)))
             for name in ("block_q", "block_k", "num_warps")
         ]
-        return (sum(steps) + abs(tile.num_stages - start.num_stages), dataclasses.astuple(tile))
+        capped = 0 if tile.max_registers is None else 1
+        far = sum(steps) + abs(tile.num_stages - start.num_stages) + capped
+        return (far, tile.block_q, tile.block_k, tile.num_warps, tile.num_stages, capped)
 
     others = sorted(set(tiles) - {start}, key=distance)
     return (start, *others)
