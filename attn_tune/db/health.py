@@ -9,16 +9,16 @@ from attn_tune.db import queries
 from attn_tune.db.filesystem import filesystem_type
 from attn_tune.schema import digest_text
 
-COUNTED = (
-    "run",
-    "trial",
-    "measurement",
-    "decision",
-    "signature",
-    "config",
-    "device",
-    "environment",
-)
+COUNTED = {
+    "run": "run",
+    "trial": "trial_data",
+    "measurement": "trial_data WHERE samples IS NOT NULL",
+    "decision": "decision",
+    "signature": "signature",
+    "config": "config",
+    "device": "device",
+    "environment": "environment",
+}
 # Tables whose rows are named by the digest of one column.
 DIGESTED = {"config": "body", "signature": "text", "text": "body", "device_evidence": "body"}
 
@@ -60,16 +60,25 @@ def describe(connection: sqlite3.Connection, path: Path) -> Description:
         journal_mode=connection.execute("PRAGMA journal_mode").fetchone()[0],
         filesystem=filesystem_type(path),
         counts={
-            table: connection.execute(queries.COUNT_ROWS.format(table=table)).fetchone()[0]
-            for table in COUNTED
+            name: connection.execute(queries.COUNT_ROWS.format(table=table)).fetchone()[0]
+            for name, table in COUNTED.items()
         },
     )
 
 
 def find_problems(connection: sqlite3.Connection) -> tuple[str, ...]:
     """Everything that is wrong, as sentences; empty for a sound database."""
+    return _find_problems(connection, "PRAGMA integrity_check")
+
+
+def find_quick_problems(connection: sqlite3.Connection) -> tuple[str, ...]:
+    """Most of what can be wrong; faster, as the pages of indexes are not compared with those of tables."""
+    return _find_problems(connection, "PRAGMA quick_check")
+
+
+def _find_problems(connection: sqlite3.Connection, check: str) -> tuple[str, ...]:
     try:
-        found = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
+        found = [row[0] for row in connection.execute(check) if row[0] != "ok"]
     except sqlite3.DatabaseError as error:
         return (str(error),)
     for table, row_id, parent, _ in connection.execute("PRAGMA foreign_key_check"):
@@ -77,8 +86,14 @@ def find_problems(connection: sqlite3.Connection) -> tuple[str, ...]:
     strays = connection.execute(queries.OK_WITHOUT_MEASUREMENT).fetchone()[0]
     if strays:
         found.append(f"{strays} trials are ok without a measurement, or the reverse")
-    found += _changed_texts(connection)
-    return tuple(found)
+    overlaps = connection.execute(queries.OVERLAPPING_BATCHES).fetchone()[0]
+    if overlaps:
+        found.append(f"{overlaps} batches of trials overlap others")
+    trials = connection.execute(queries.COUNT_ROWS.format(table="trial_data")).fetchone()[0]
+    batched = connection.execute(queries.COUNT_BATCHED).fetchone()[0]
+    if batched != trials:
+        found.append(f"{trials} trials, of which the batches know {batched}")
+    return tuple(found) + tuple(_changed_texts(connection))
 
 
 def _changed_texts(connection: sqlite3.Connection) -> Iterator[str]:
