@@ -132,7 +132,7 @@ class Database:
             self._connection.execute(queries.BEAT_RUN, {"run": run_id, "now": now_us()})
             return trials.add_trial(self._connection, self._catalog, run_id, trial)
 
-    def record_many(self, run_id: int, trials: Iterable[Trial]) -> int:
+    def record_many(self, run_id: int, many: Iterable[Trial]) -> int:
         """Stores many trials in one transaction: all of them or none. Returns how many.
 
         Much faster than ``record`` for trials that exist already, such as those of another tool.
@@ -144,7 +144,7 @@ class Database:
         with self.transaction():
             self._lock.check()
             self._connection.execute(queries.BEAT_RUN, {"run": run_id, "now": now_us()})
-            return trials.add_trials(self._connection, self._catalog, run_id, trials)
+            return trials.add_trials(self._connection, self._catalog, run_id, many)
 
     # --- Reading ---
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.db import queries
+from attn_tune.db.batches import Batch
 from attn_tune.db.catalog import Catalog
-from attn_tune.db.decisions import Finding, decide
-from attn_tune.db.trials import read_trials
+from attn_tune.db.decisions import decide
+from attn_tune.db.shortlist import make_shortlist, prepare
 from attn_tune.schema import Decision, Rule
 
 
@@ -27,7 +28,8 @@ class Problem:
 def open_problems(
     connection: sqlite3.Connection, signatures: Iterable[str] | None
 ) -> list[Problem]:
-    """What has trials, all of it or for some signatures' texts."""
+    """What has trials, all of it or for some signatures' texts; each can be decided from now on."""
+    prepare(connection)
     wanted = None if signatures is None else set(signatures)
     rows = connection.execute(queries.PROBLEMS)
     return [Problem(*row) for row in rows if wanted is None or row["text"] in wanted]
@@ -36,14 +38,11 @@ def open_problems(
 def decide_problem(
     connection: sqlite3.Connection, catalog: Catalog, problem: Problem
 ) -> tuple[Decision, ...]:
-    """Reads the trials of one problem and decides."""
-    filters = {
-        "signature": problem.signature,
-        "direction": problem.direction,
-        "device": problem.device,
-    }
-    found = read_trials(connection, catalog, filters)
-    return decide(Finding(run, trial) for _, run, trial in found)
+    """Decides one problem by the trials that may matter; ``prepare`` of ``shortlist`` comes first."""
+    key = (problem.signature_id, problem.device_id, problem.direction)
+    rows = connection.execute(queries.PROBLEM_BATCHES, key).fetchall()
+    found = make_shortlist(connection, catalog, [Batch(**dict(row)) for row in rows])
+    return decide(found.findings, tried=found.tried)
 
 
 def replace_decisions(

@@ -35,7 +35,7 @@ class Finding:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Entry:
+class Entry:
     """One right config with its measurements in one environment."""
 
     digest: str
@@ -66,26 +66,30 @@ class _Entry:
         return _median(self.samples(self.newest_run))
 
 
-def decide(findings: Iterable[Finding]) -> tuple[Decision, ...]:
+def decide(
+    findings: Iterable[Finding], *, tried: Mapping[str, int] | None = None
+) -> tuple[Decision, ...]:
     """Decides one (op, direction, signature, device); rank 0 first. Empty when nothing was right.
 
-    The order of ``findings`` does not matter.
+    The order of ``findings`` does not matter. ``tried`` says how many trials each kernel had, where ``findings`` are
+    only those that may matter.
     """
     by_kernel = defaultdict(list)
     for finding in findings:
         by_kernel[finding.trial.kernel].append(finding)
-    chosen = [_decide_kernel(by_kernel[kernel]) for kernel in sorted(by_kernel)]
+    count = tried or {kernel: len(found) for kernel, found in by_kernel.items()}
+    chosen = [_decide_kernel(by_kernel[kernel], count[kernel]) for kernel in sorted(by_kernel)]
     found = sorted((d for d in chosen if d), key=lambda d: (d.median_ns, d.kernel))
     import dataclasses
 
     return tuple(dataclasses.replace(d, rank=rank) for rank, d in enumerate(found))
 
 
-def _decide_kernel(findings: Sequence[Finding]) -> Decision | None:
-    environment = _newest_environment(findings)
+def _decide_kernel(findings: Sequence[Finding], tried: int) -> Decision | None:
+    environment = newest_environment(findings)
     if environment is None:
         return None
-    entries = _right_entries(findings, environment)
+    entries = right_entries(findings, environment)
     if not entries:
         return None
     contenders = _contenders(entries)
@@ -118,25 +122,25 @@ def _decide_kernel(findings: Sequence[Finding]) -> Decision | None:
         median_ns=median_ns,
         heuristic_ns=heuristic_ns,
         gain=heuristic_ns / median_ns if heuristic_ns is not None else None,
-        regret_bound=max(0.0, *(c.upper - 1 for c in against.values())) if against else 0.0,
+        regret_bound=_regret_bound(against.values()),
         worst_error=winner.worst_error,
         ties=ties,
         samples=len(samples),
-        trials=len(findings),
+        trials=tried,
         contract=trial.signature.version,
     )
 
 
-def _newest_environment(findings: Sequence[Finding]) -> Environment | None:
+def newest_environment(findings: Sequence[Finding]) -> Environment | None:
     """The newest environment in which a whole direction was ok."""
     found = [f.trial for f in findings if f.trial.status is Status.OK and f.trial.part == WHOLE]
     newest = max(found, key=lambda t: (t.started_us, t.environment.digest), default=None)
     return newest.environment if newest else None
 
 
-def _right_entries(findings: Sequence[Finding], environment: Environment) -> list[_Entry]:
+def right_entries(findings: Sequence[Finding], environment: Environment) -> list[Entry]:
     barred = _barred(findings, environment)
-    entries: dict[str, _Entry] = {}
+    entries: dict[str, Entry] = {}
     ordered = sorted(findings, key=lambda f: (f.trial.started_us, f.trial.config_digest))
     for finding in ordered:
         trial = finding.trial
@@ -145,7 +149,7 @@ def _right_entries(findings: Sequence[Finding], environment: Environment) -> lis
         if _is_barred(trial.config, barred):
             continue
         digest = trial.config_digest
-        entry = entries.setdefault(digest, _Entry(digest=digest, config=trial.config))
+        entry = entries.setdefault(digest, Entry(digest=digest, config=trial.config))
         entry.is_heuristic |= trial.is_heuristic
         if trial.worst_error is not None:
             entry.worst_error = max(entry.worst_error or 0.0, trial.worst_error.ratio)
@@ -184,7 +188,7 @@ def _is_barred(config: Mapping[str, Any], barred: set[tuple[str, str]]) -> bool:
     )
 
 
-def _contenders(entries: Sequence[_Entry]) -> list[_Entry]:
+def _contenders(entries: Sequence[Entry]) -> list[Entry]:
     """The finalists, when the untuned config is one of them (or never ran); else all. The fastest, and always it."""
     finalists = [e for e in entries if e.rounds]
     heuristics = [e for e in entries if e.is_heuristic]
@@ -193,7 +197,16 @@ def _contenders(entries: Sequence[_Entry]) -> list[_Entry]:
     return fastest + [e for e in pool if e.is_heuristic and e not in fastest]
 
 
-def _pick(contenders: Sequence[_Entry], incumbent: _Entry | None, seed: str) -> tuple[_Entry, bool]:
+def _regret_bound(against: Iterable[Comparison]) -> float:
+    """How much slower than the best rival the winner may be."""
+    bound = 1.0
+    for comparison in sorted(against, key=lambda c: c.ratio, reverse=True):
+        if comparison.exceeds(bound):
+            bound = comparison.upper
+    return bound - 1
+
+
+def _pick(contenders: Sequence[Entry], incumbent: Entry | None, seed: str) -> tuple[Entry, bool]:
     """The config to use, and whether it beat the incumbent."""
     if incumbent is None:
         return contenders[0], False
@@ -205,7 +218,7 @@ def _pick(contenders: Sequence[_Entry], incumbent: _Entry | None, seed: str) -> 
     return incumbent, False
 
 
-def _compare(a: _Entry, b: _Entry, seed: str) -> Comparison:
+def _compare(a: Entry, b: Entry, seed: str) -> Comparison:
     seed = f"{seed} {a.digest} {b.digest}"
     left, right = a.rounds, b.rounds
     pairs = [
@@ -220,10 +233,10 @@ def _compare(a: _Entry, b: _Entry, seed: str) -> Comparison:
     return compare_unpaired(sorted(a.samples(left_run)), sorted(b.samples(right_run)), seed=seed)
 
 
-def _shared_run(a: _Entry, b: _Entry) -> int | None:
+def _shared_run(a: Entry, b: Entry) -> int | None:
     """The newest run that measured both, one with finals of both when there is one."""
 
-    def runs(entry: _Entry, *, finals: bool) -> set[int]:
+    def runs(entry: Entry, *, finals: bool) -> set[int]:
         return {run for _, run, m in entry.measured if m.round_id or not finals}
 
     for finals in (True, False):

@@ -238,6 +238,38 @@ JOIN signature ON signature.id = trial_batch.signature_id
 JOIN device ON device.id = trial_batch.device_id
 ORDER BY signature.text, trial_batch.direction, device.digest
 """
+# What a decision may depend on, by the ids of one batch. ``telling`` are outcomes of finals and of untuned configs,
+# ``never`` those that bar a config, ``wrong`` what validation bars.
+PREPARE_SHORTLISTS = (
+    "CREATE TEMP TABLE IF NOT EXISTS telling (id INTEGER PRIMARY KEY)",
+    "CREATE TEMP TABLE IF NOT EXISTS never (id INTEGER PRIMARY KEY)",
+    "CREATE TEMP TABLE IF NOT EXISTS wrong (id INTEGER PRIMARY KEY)",
+    """INSERT OR IGNORE INTO temp.telling
+    SELECT id FROM main.outcome WHERE status = 'ok' AND (is_heuristic OR round_id <> '')""",
+    """INSERT OR IGNORE INTO temp.never
+    SELECT id FROM main.outcome WHERE status IN ('incorrect', 'crashed')""",
+    "INSERT OR IGNORE INTO temp.wrong SELECT id FROM main.verification WHERE NOT is_right",
+)
+_IN_RANGE = "FROM trial_data WHERE id BETWEEN :first AND :last"
+COUNT_RANGE = f"SELECT count(*) {_IN_RANGE}"
+ALL_IDS = f"SELECT id {_IN_RANGE}"
+# Beside max(), SQLite gives the other columns of the row that has it.
+NEWEST = f"SELECT id, max(started_after_us) AS after_us {_IN_RANGE}"
+NEWEST_OK = f"SELECT id, max(started_after_us) AS after_us {_IN_RANGE} AND median_ns IS NOT NULL"
+# One trial a config is enough to bar it.
+WRONG_IDS = f"""
+SELECT min(id) {_IN_RANGE} AND (outcome_id IN temp.never OR verification_id IN temp.wrong) GROUP BY config_id
+"""
+TELLING_CONFIGS = f"SELECT DISTINCT config_id {_IN_RANGE} AND outcome_id IN temp.telling"
+FASTEST = f"""
+SELECT config_id, min(median_ns) {_IN_RANGE} AND median_ns IS NOT NULL GROUP BY config_id
+"""
+IDS_OF_CONFIGS = f"""
+SELECT id {_IN_RANGE} AND median_ns IS NOT NULL AND config_id IN (SELECT value FROM json_each(:configs))
+"""
+PROBLEM_BATCHES = """
+SELECT * FROM trial_batch WHERE signature_id = ? AND device_id = ? AND direction = ? ORDER BY first_id
+"""
 DROP_DECISIONS = "DELETE FROM decision WHERE signature_id = ? AND direction = ? AND device_id = ?"
 ADD_DECISION = """
 INSERT INTO decision (signature_id, direction, device_id, rank, config_id, environment_id, rule, median_ns,
