@@ -44,20 +44,6 @@ class Batch:
         )
 
 
-def batch_key(catalog: Catalog, run_id: int, trial: Trial) -> BatchKey:
-    """The key of the batch that ``trial`` belongs to; adds what the catalog lacks."""
-    return (
-        run_id,
-        catalog.signature_id(trial.signature),
-        catalog.kernel_id(trial.kernel),
-        trial.direction,
-        trial.part,
-        catalog.device_id(trial.device),
-        catalog.evidence_id(trial.device),
-        catalog.environment_id(trial.environment),
-    )
-
-
 def find_batches(
     connection: sqlite3.Connection, filters: Mapping[str, Any], *, after: int = 0
 ) -> Iterator[Batch]:
@@ -71,8 +57,9 @@ def find_batches(
 class BatchWriter:
     """Finds the batch of each new trial inside one write transaction."""
 
-    def __init__(self, connection: sqlite3.Connection):
-        self._connection = connection
+    def __init__(self, connection: sqlite3.Connection, catalog: Catalog, run_id: int):
+        self._connection, self._catalog, self._run_id = connection, catalog, run_id
+        self._trial: Trial | None = None
         row = connection.execute(queries.LAST_BATCH).fetchone()
         self._first_id, self._last_id = (row[0], row[1]) if row else (0, 0)
         self._key: BatchKey | None = tuple(row[2:-1]) if row else None
@@ -84,20 +71,51 @@ class BatchWriter:
         """The newest trial's id."""
         return self._last_id
 
-    def add(self, key: BatchKey, started_us: int) -> tuple[int, int]:
+    def add(self, trial: Trial) -> tuple[int, int]:
         """The id of the next trial, and how long after its batch it started, in microseconds."""
-        if key != self._key:
-            self.flush()
-            self._key = key
-            self._first_id = self._stored_id = self._last_id + 1
-            self._started_us = started_us
-            row = (self._first_id, self._first_id, *key, started_us)
-            self._connection.execute(queries.ADD_BATCH, row)
+        if self._trial is None or not _share_objects(trial, self._trial):
+            key = self._find_key(trial)
+            if key != self._key:
+                self._start(key, trial.started_us)
+            self._trial = trial
         self._last_id += 1
-        return self._last_id, started_us - self._started_us
+        return self._last_id, trial.started_us - self._started_us
+
+    def _start(self, key: BatchKey, started_us: int) -> None:
+        self.flush()
+        self._key = key
+        self._first_id = self._stored_id = self._last_id + 1
+        self._started_us = started_us
+        self._connection.execute(
+            queries.ADD_BATCH, (self._first_id, self._first_id, *key, started_us)
+        )
+
+    def _find_key(self, trial: Trial) -> BatchKey:
+        return (
+            self._run_id,
+            self._catalog.signature_id(trial.signature),
+            self._catalog.kernel_id(trial.kernel),
+            trial.direction,
+            trial.part,
+            self._catalog.device_id(trial.device),
+            self._catalog.evidence_id(trial.device),
+            self._catalog.environment_id(trial.environment),
+        )
 
     def flush(self) -> None:
         """Stores where the newest batch ends; call it before the transaction does."""
         if self._stored_id != self._last_id:
             self._connection.execute(queries.GROW_BATCH, (self._last_id, self._first_id))
             self._stored_id = self._last_id
+
+
+def _share_objects(a: Trial, b: Trial) -> bool:
+    """True when both surely belong to one batch: cheaper than to compare what they say, which takes digests."""
+    return (
+        a.signature is b.signature
+        and a.device is b.device
+        and a.environment is b.environment
+        and a.kernel == b.kernel
+        and a.direction == b.direction
+        and a.part == b.part
+    )

@@ -47,10 +47,13 @@ class Catalog:
         self.signature = functools.cache(self._get_signature)
         self.errors = functools.cache(self._get_errors)
         self.protocol = functools.cache(self._get_protocol)
+        self.config = functools.lru_cache(100_000)(self._get_config)
+        self._known: dict[Signature | Device, int] = {}
 
     def forget(self) -> None:
         """Drops the remembered ids."""
         self._ids.clear()
+        self._known.clear()
 
     def device_id(self, device: Device) -> int:
         """The id of the device's identity; its evidence is apart."""
@@ -85,8 +88,11 @@ class Catalog:
     def config_id(self, kernel: str, direction: str, part: str, config: Mapping[str, Any]) -> int:
         """The id of a config of one part of one direction of a kernel."""
         body = config_to_json(config)
-        key = (self.kernel_id(kernel), direction, part, digest_text(body))
-        return self._simple(queries.FIND_CONFIG, queries.ADD_CONFIG, key, (body,))
+        known = (kernel, direction, part, body)
+        if known not in self._ids:
+            key = (self.kernel_id(kernel), direction, part, digest_text(body))
+            self._ids[known] = self._simple(queries.FIND_CONFIG, queries.ADD_CONFIG, key, (body,))
+        return self._ids[known]
 
     def protocol_id(self, protocol: Protocol) -> int:
         """The id of a measurement protocol."""
@@ -104,6 +110,24 @@ class Catalog:
         if not text:
             return None
         return self._simple(queries.FIND_TEXT, queries.ADD_TEXT, (digest_text(text),), (text,))
+
+    def find_signature(self, signature: Signature) -> int | None:
+        """The id of a signature that is stored, else None."""
+        return self._find(signature, queries.FIND_SIGNATURE)
+
+    def find_device(self, device: Device) -> int | None:
+        """The id of a device that is stored, else None."""
+        return self._find(device, queries.FIND_DEVICE)
+
+    def _find(self, value: Signature | Device, sql: str) -> int | None:
+        # Digests take longer than all the rest of a lookup.
+        found = self._known.get(value)
+        if found is None:
+            row = self._connection.execute(sql, (value.digest,)).fetchone()
+            if row is None:
+                return None
+            found = self._known[value] = row[0]
+        return found
 
     def verification_id(self, errors: Iterable[OutputError]) -> int | None:
         """The id of what validation found; None when nothing was checked."""
@@ -219,6 +243,9 @@ class Catalog:
             OutputError(output=output, error=number(error), allowed=number(allowed))
             for output, error, allowed in rows
         )
+
+    def _get_config(self, config_id: int) -> tuple[str, str]:
+        return tuple(self._connection.execute(queries.GET_CONFIG, (config_id,)).fetchone())
 
     def _get_protocol(self, protocol_id: int) -> Protocol:
         row = self._connection.execute(queries.GET_PROTOCOL, (protocol_id,)).fetchone()

@@ -300,6 +300,21 @@ class Database:
         with storage_errors(self.path):
             return decision_table.read_decisions(self._connection, self._catalog, filters)
 
+    def decision(
+        self, signature: Signature, direction: str, device: Device, *, rank: int = 0
+    ) -> Decision | None:
+        """One decision as of the last ``rebuild_decisions``, the winner unless told otherwise; None without one."""
+        try:
+            key = (
+                self._catalog.find_signature(signature),
+                direction,
+                self._catalog.find_device(device),
+            )
+            return decision_table.read_decision(self._connection, self._catalog, (*key, rank))
+        except sqlite3.Error:
+            with storage_errors(self.path):
+                raise
+
     # --- Plumbing ---
 
     def _decide(self, problem: decision_table.Problem) -> tuple[Decision, ...]:

@@ -83,10 +83,23 @@ def read_decisions(
     """The decisions that fit, by signature, direction, device and rank."""
     narrowing = " AND ".join(queries.DECISION_FILTERS[name] for name in filters) or "TRUE"
     rows = connection.execute(queries.DECISIONS.format(filters=narrowing), dict(filters))
-    return [_to_decision(catalog, row) for row in rows]
+    return [_to_decision(catalog, row, row["kernel"], row["config_body"]) for row in rows]
 
 
-def _to_decision(catalog: Catalog, row: sqlite3.Row) -> Decision:
+def read_decision(
+    connection: sqlite3.Connection,
+    catalog: Catalog,
+    key: tuple[int | None, str, int | None, int],
+) -> Decision | None:
+    """The decision of one (signature id, direction, device id, rank)."""
+    row = connection.execute(queries.ONE_DECISION, key).fetchone()
+    if row is None:
+        return None
+    kernel, body = catalog.config(row["config_id"])
+    return _to_decision(catalog, row, kernel, body)
+
+
+def _to_decision(catalog: Catalog, row: sqlite3.Row, kernel: str, body: str) -> Decision:
     signature = catalog.signature(row["signature_id"])
     return Decision(
         op=signature.op,
@@ -94,8 +107,8 @@ def _to_decision(catalog: Catalog, row: sqlite3.Row) -> Decision:
         signature=signature,
         device=catalog.device(row["device_id"]),
         environment=catalog.environment(row["environment_id"]),
-        kernel=f"{row['op']}/{row['kernel_name']}",
-        config=json.loads(row["config_body"]),
+        kernel=kernel,
+        config=json.loads(body),
         rule=Rule(row["rule"]),
         median_ns=row["median_ns"],
         heuristic_ns=row["heuristic_ns"],

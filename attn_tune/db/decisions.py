@@ -4,6 +4,7 @@ Only whole-direction trials that are ok and right take part, from the newest env
 Within a kernel the untuned config is the incumbent and stays unless another beats it beyond noise.
 """
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -134,21 +135,20 @@ def _decide_kernel(findings: Sequence[Finding], tried: int) -> Decision | None:
 def newest_environment(findings: Sequence[Finding]) -> Environment | None:
     """The newest environment in which a whole direction was ok."""
     found = [f.trial for f in findings if f.trial.status is Status.OK and f.trial.part == WHOLE]
-    newest = max(found, key=lambda t: (t.started_us, t.environment.digest), default=None)
+    newest = max(found, key=lambda t: (t.started_us, _name(t.environment)), default=None)
     return newest.environment if newest else None
 
 
 def right_entries(findings: Sequence[Finding], environment: Environment) -> list[Entry]:
     barred = _barred(findings, environment)
     entries: dict[str, Entry] = {}
-    ordered = sorted(findings, key=lambda f: (f.trial.started_us, f.trial.config_digest))
-    for finding in ordered:
+    named = [(f.trial.started_us, f.trial.config_digest, f) for f in findings]
+    for _, digest, finding in sorted(named, key=lambda item: item[:2]):
         trial = finding.trial
         if trial.status is not Status.OK or trial.part != WHOLE or trial.environment != environment:
             continue
-        if _is_barred(trial.config, barred):
+        if barred and _is_barred(trial.config, barred):
             continue
-        digest = trial.config_digest
         entry = entries.setdefault(digest, Entry(digest=digest, config=trial.config))
         entry.is_heuristic |= trial.is_heuristic
         if trial.worst_error is not None:
@@ -163,15 +163,21 @@ def _barred(findings: Sequence[Finding], environment: Environment) -> set[tuple[
     """``(part, config digest)`` that were wrong or crashed in this or a newer environment."""
     age: dict[str, int] = defaultdict(int)
     for f in findings:
-        digest = f.trial.environment.digest
-        age[digest] = max(age[digest], f.trial.started_us)
-    limit = age[environment.digest]
+        name = _name(f.trial.environment)
+        age[name] = max(age[name], f.trial.started_us)
+    limit = age[_name(environment)]
     return {
         (f.trial.part, f.trial.config_digest)
         for f in findings
         if (f.trial.status in _NEVER or _is_wrong(f.trial))
-        and age[f.trial.environment.digest] >= limit
+        and age[_name(f.trial.environment)] >= limit
     }
+
+
+@functools.lru_cache(256)
+def _name(environment: Environment) -> str:
+    """The digest, which takes longer to make than to find again."""
+    return environment.digest
 
 
 def _is_wrong(trial: Trial) -> bool:

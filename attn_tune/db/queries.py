@@ -278,7 +278,7 @@ VALUES (:signature_id, :direction, :device_id, :rank, :config_id, :environment_i
         :heuristic_ns, :gain, :regret_bound, :worst_error, :ties, :samples, :trials)
 """
 DECISIONS = """
-SELECT decision.*, kernel.op, kernel.name AS kernel_name, config.body AS config_body
+SELECT decision.*, kernel.op || '/' || kernel.name AS kernel, config.body AS config_body
 FROM decision
 JOIN config ON config.id = decision.config_id
 JOIN kernel ON kernel.id = config.kernel_id
@@ -286,6 +286,13 @@ JOIN signature ON signature.id = decision.signature_id
 JOIN device ON device.id = decision.device_id
 WHERE {filters}
 ORDER BY signature.text, decision.direction, device.digest, decision.rank
+"""
+ONE_DECISION = """
+SELECT * FROM decision WHERE signature_id = ? AND direction = ? AND device_id = ? AND rank = ?
+"""
+GET_CONFIG = """
+SELECT kernel.op || '/' || kernel.name, config.body FROM config JOIN kernel ON kernel.id = config.kernel_id
+WHERE config.id = ?
 """
 DECISION_FILTERS = {
     "op": "kernel.op = :op",

@@ -76,8 +76,8 @@ def compare_paired(pairs: Sequence[tuple[int, int]], *, seed: str) -> Comparison
 
     logs = np.log(np.asarray(pairs, dtype=np.float64))
     ratios = logs[:, 0] - logs[:, 1]
-    b = float(np.median([pair[1] for pair in pairs]))
-    ratio = float(np.exp(np.median(ratios)))
+    b = _median(sorted(pair[1] for pair in pairs))
+    ratio = float(np.exp(_median(np.sort(ratios))))
     return Comparison(
         ratio=ratio,
         count=len(pairs),
@@ -99,7 +99,7 @@ def compare_unpaired(a: Sequence[int], b: Sequence[int], *, seed: str) -> Compar
         draws = np.log(_medians(left, seed + "a")) - np.log(_medians(right, seed + "b"))
         return np.sort(draws).tolist()
 
-    medians = float(np.median(left)), float(np.median(right))
+    medians = float(_median(np.sort(left))), float(_median(np.sort(right)))
     return Comparison(
         ratio=medians[0] / medians[1],
         count=min(len(a), len(b)),
@@ -111,6 +111,12 @@ def compare_unpaired(a: Sequence[int], b: Sequence[int], *, seed: str) -> Compar
     )
 
 
+def _median(ordered):
+    """The median of sorted values; np.median takes twenty times as long for a few."""
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+@functools.cache
 def _sign_test(wins: int, count: int) -> float:
     """Probability of ``wins`` or more heads among ``count`` tosses."""
     return sum(math.comb(count, k) for k in range(wins, count + 1)) / 2**count

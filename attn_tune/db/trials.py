@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from attn_tune.db import queries
-from attn_tune.db.batches import Batch, BatchWriter, batch_key, find_batches
+from attn_tune.db.batches import Batch, BatchWriter, find_batches
 from attn_tune.db.catalog import Catalog
 from attn_tune.db.compact import pack_digest, unpack_digest
 from attn_tune.db.samples import decode_samples, encode_samples
@@ -28,8 +28,8 @@ PAGE = 500
 
 def add_trial(connection: sqlite3.Connection, catalog: Catalog, run_id: int, trial: Trial) -> int:
     """Writes one trial with its measurement and errors; the caller holds the transaction. Returns its id."""
-    batches = BatchWriter(connection)
-    connection.execute(queries.ADD_TRIAL, _to_row(catalog, batches, run_id, trial))
+    batches = BatchWriter(connection, catalog, run_id)
+    connection.execute(queries.ADD_TRIAL, _to_row(catalog, batches, trial))
     batches.flush()
     return batches.last_id
 
@@ -38,9 +38,9 @@ def add_trials(
     connection: sqlite3.Connection, catalog: Catalog, run_id: int, trials: Iterable[Trial]
 ) -> int:
     """Writes many trials; the caller holds the transaction. Returns how many."""
-    batches = BatchWriter(connection)
+    batches = BatchWriter(connection, catalog, run_id)
     before = batches.last_id
-    rows = (_to_row(catalog, batches, run_id, trial) for trial in trials)
+    rows = (_to_row(catalog, batches, trial) for trial in trials)
     connection.executemany(queries.ADD_TRIAL, rows)
     batches.flush()
     return batches.last_id - before
@@ -108,7 +108,7 @@ def read_measured(
     return {(row["part"], row["digest"]): Status(row["status"]) for row in rows}
 
 
-def _to_row(catalog: Catalog, batches: BatchWriter, run_id: int, trial: Trial) -> tuple:
+def _to_row(catalog: Catalog, batches: BatchWriter, trial: Trial) -> tuple:
     config_id = catalog.config_id(trial.kernel, trial.direction, trial.part, trial.config)
     outcome_id = catalog.outcome_id(trial)
     verification_id = catalog.verification_id(trial.errors)
@@ -117,8 +117,7 @@ def _to_row(catalog: Catalog, batches: BatchWriter, run_id: int, trial: Trial) -
     if trial.measurement is not None:
         median = int(trial.measurement.median_ns)
         samples = encode_samples(trial.measurement.samples_ns, median)
-    key = batch_key(catalog, run_id, trial)
-    trial_id, after_us = batches.add(key, trial.started_us)
+    trial_id, after_us = batches.add(trial)
     return (
         trial_id,
         config_id,
