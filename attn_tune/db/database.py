@@ -269,10 +269,15 @@ class Database:
                 )
         return sum(1 for _, decisions in decided if decisions)
 
-    def decide(self) -> Iterator[Decision]:
-        """Decides everything anew from the trials and stores nothing: what the trials say now, not as of a rebuild."""
+    def decide(
+        self, *, signatures: Iterable[Signature | str] | None = None
+    ) -> Iterator[Decision]:
+        """Decides everything, or some signatures, anew from the trials and stores nothing: what the trials say now, not
+        as of a rebuild.
+        """
+        texts = None if signatures is None else {str(s) for s in signatures}
         with storage_errors(self.path):
-            for problem in decision_table.open_problems(self._connection, None):
+            for problem in decision_table.open_problems(self._connection, texts):
                 yield from self._decide(problem)
 
     def decisions(
@@ -337,6 +342,38 @@ class Database:
         except BaseException:
             self._catalog.forget()
             raise
+
+    @property
+    def has_open_runs(self) -> bool:
+        """True between ``begin_run`` and ``end_run``."""
+        return bool(self._open_runs)
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Holds the writer lock inside a transaction, so that no sweep goes on. For the modules of this package.
+
+        Raises:
+          StorageError: another process writes; the message names it.
+        """
+        self._lock.acquire()
+        yield
+        self._lock.release()
+
+    @contextlib.contextmanager
+    def without_foreign_keys(self) -> Iterator[None]:
+        """Around a transaction that checks references itself. For the modules of this package."""
+        self._connection.execute("PRAGMA foreign_keys = OFF")
+        try:
+            yield
+        finally:
+            self._connection.execute("PRAGMA foreign_keys = ON")
+
+    def vacuum(self) -> None:
+        """Writes the file anew without its free pages; needs room for a copy meanwhile."""
+        self._catalog.forget()
+        with storage_errors(self.path):
+            self._connection.execute("VACUUM")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def attached(self, uri: str, name: str) -> contextlib.AbstractContextManager[None]:
         """Another database beside this one, called ``name`` in SQL. For the modules of this package."""
