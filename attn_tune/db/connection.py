@@ -80,6 +80,19 @@ def check_header(path: Path) -> None:
         )
 
 
+def stored_version(path: Path) -> int:
+    """The schema of the lab database at ``path``, without opening it.
+
+    Raises:
+      IntegrityError: not a lab database this version can use.
+      StorageError: the file cannot be read.
+    """
+    with storage_errors(path):
+        check_header(path)
+        with path.open("rb") as file:
+            return int.from_bytes(file.read(64)[60:], "big")
+
+
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
     """Turns SQLite's and the system's errors about the file itself into attn-tune's."""

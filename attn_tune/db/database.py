@@ -3,9 +3,11 @@
 import contextlib
 import json
 import os
+import random
 import secrets
 import socket
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from attn_tune.db import decision_table, frames, health, past, queries, runs, trials
 from attn_tune.db.catalog import Catalog
 from attn_tune.db.connection import attached, connect, immediate, storage_errors
-from attn_tune.db.writer import WriterLock, now_us
+from attn_tune.db.writer import WriterBusyError, WriterLock, now_us
 from attn_tune.schema import (
     Decision,
     Device,
@@ -76,12 +78,31 @@ class Database:
 
     # --- Writing ---
 
-    def begin_run(self, *, device: Device, environment: Environment, argv: Sequence[str]) -> int:
-        """Starts a run and takes the writer lock. Returns the run's id.
+    def begin_run(
+        self,
+        *,
+        device: Device,
+        environment: Environment,
+        argv: Sequence[str],
+        wait_s: float = 0.0,
+    ) -> int:
+        """Starts a run and takes the writer lock, waiting for it up to ``wait_s`` seconds. Returns the run's id.
 
         Raises:
           StorageError: another process is writing to this database; the message names it.
         """
+        end, pause_s = time.monotonic() + wait_s, 0.01
+        while True:
+            try:
+                return self._begin_run(device, environment, argv)
+            except WriterBusyError:
+                if time.monotonic() >= end:
+                    raise
+            # At random, so that those who wait do not all come back at once.
+            time.sleep(random.uniform(0, pause_s))
+            pause_s = min(1.5 * pause_s, 0.5)
+
+    def _begin_run(self, device: Device, environment: Environment, argv: Sequence[str]) -> int:
         with self.transaction():
             if self._lock.acquire():
                 self._connection.execute(queries.ABANDON_RUNS)
@@ -269,9 +290,7 @@ class Database:
                 )
         return sum(1 for _, decisions in decided if decisions)
 
-    def decide(
-        self, *, signatures: Iterable[Signature | str] | None = None
-    ) -> Iterator[Decision]:
+    def decide(self, *, signatures: Iterable[Signature | str] | None = None) -> Iterator[Decision]:
         """Decides everything, or some signatures, anew from the trials and stores nothing: what the trials say now, not
         as of a rebuild.
         """

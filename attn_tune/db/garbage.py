@@ -101,7 +101,9 @@ def _collect(
         connection.execute(sql)
     broken = connection.execute("PRAGMA foreign_key_check").fetchone()
     if broken is not None:
-        raise IntegrityError(f"row {broken[1]} of {broken[0]} would point to nothing; nothing was deleted")
+        raise IntegrityError(
+            f"row {broken[1]} of {broken[0]} would point to nothing; nothing was deleted"
+        )
     yield from found
 
 
@@ -157,9 +159,7 @@ def _unreferenced(connection: sqlite3.Connection, table: str) -> Iterator[Garbag
     conditions.append(f"id < (SELECT max(id) FROM {table})")
     deleted = connection.execute(f"DELETE FROM {table} WHERE {' AND '.join(conditions)}").rowcount
     if part and deleted:
-        connection.execute(
-            f"DELETE FROM {part} WHERE {table}_id NOT IN (SELECT id FROM {table})"
-        )
+        connection.execute(f"DELETE FROM {part} WHERE {table}_id NOT IN (SELECT id FROM {table})")
     if deleted:
         yield Garbage(table=table, rows=deleted, why="nothing refers to them")
 

@@ -37,12 +37,24 @@ class Description:
 
     @property
     def has_wal_reset_bug(self) -> bool:
-        """This SQLite may, rarely, damage a write-ahead log that several connections reset (fixed in 3.51.3).
+        """See ``has_wal_reset_bug``."""
+        return has_wal_reset_bug(self.sqlite_version)
 
-        One writer at a time, as here, keeps it away.
-        """
-        version = tuple(int(part) for part in self.sqlite_version.split("."))
-        return (3, 7, 0) <= version < (3, 51, 3) or version[:2] == (3, 52)
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {name}s" for name, count in self.counts.items() if count)
+        return (
+            f"{counts or 'empty'}; {self.size_bytes / 2**20:.1f} MiB, schema {self.schema_version}, "
+            f"journal {self.journal_mode}"
+        )
+
+
+def has_wal_reset_bug(version: str) -> bool:
+    """This SQLite may, rarely, damage a write-ahead log that several connections reset (fixed in 3.51.3).
+
+    One writer at a time, as here, keeps it away.
+    """
+    numbers = tuple(int(part) for part in version.split("."))
+    return (3, 7, 0) <= numbers < (3, 51, 3) or numbers[:2] == (3, 52)
 
 
 def describe(connection: sqlite3.Connection, path: Path) -> Description:

@@ -17,7 +17,9 @@ def path(tmp_path):
         for environment, started in ((ENVIRONMENT, 10), (NEWER, 5000)):
             run = begin(database, environment=environment)
             trials = [
-                make_trial({"i": i}, [1000 + i] * 9, environment=environment, started_us=started + i)
+                make_trial(
+                    {"i": i}, [1000 + i] * 9, environment=environment, started_us=started + i
+                )
                 for i in range(20)
             ]
             trials[5] = make_trial(
@@ -105,9 +107,7 @@ def test_a_replaced_import_goes(path, tmp_path):
         export_pack(database, tmp_path / "a.atpack", name="a", version="1")
         run = begin(database, environment=NEWER)
         for problem in ({}, {"signature": make_signature(q_len=64)}):
-            better = make_trial(
-                {"i": 77}, [10] * 9, environment=NEWER, started_us=9000, **problem
-            )
+            better = make_trial({"i": 77}, [10] * 9, environment=NEWER, started_us=9000, **problem)
             database.record(run, better)
         database.end_run(run, "finished")
         export_pack(database, tmp_path / "b.atpack", name="b", version="1")
