@@ -25,6 +25,14 @@ COMMANDS = {
     "audit": ("audit:audit", "Compile a sample of what is refused before compiling."),
     "export": ("packs:export_pack", "Write the decisions as a config pack, checksummed."),
     "import": ("packs:import_pack", "Verify a pack, then take it in, all or nothing."),
+    "merge": (
+        "upkeep:merge",
+        "Take the trials of other lab databases in, each all or nothing, and decide anew.",
+    ),
+    "gc": (
+        "upkeep:gc",
+        "Delete what no decision or evidence rests on, and make the file smaller.",
+    ),
     "kernels": (
         "kernels:kernels",
         "List the kernels: what each can do here, or why it cannot.",

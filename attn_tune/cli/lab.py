@@ -47,8 +47,10 @@ class SweepOutcome:
 
 
 @contextlib.contextmanager
-def open_lab(path: Path, *, create: bool = False) -> "Iterator[Database]":
-    """The database at ``path``, to be written when ``create``, else only read."""
+def open_lab(path: Path, *, create: bool = False, existing: bool = False) -> "Iterator[Database]":
+    """The database at ``path``: to be written and made when ``create``, to be written when ``existing``, else only
+    read.
+    """
     from attn_tune.db import Database
 
     if create:
@@ -56,7 +58,7 @@ def open_lab(path: Path, *, create: bool = False) -> "Iterator[Database]":
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot make the folder of {path}: {error.strerror}") from None
-    with Database.open(path, create=create, read_only=not create) as database:
+    with Database.open(path, create=create, read_only=not (create or existing)) as database:
         yield database
 
 

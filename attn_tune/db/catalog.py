@@ -1,20 +1,30 @@
-"""The rows that trials refer to: devices, environments, kernels, signatures, configs, protocols, texts.
+"""The rows that trials refer to: devices, environments, kernels, signatures, configs, outcomes, texts and more.
 
 Each is written once and found again by what it says; a trial then costs one row.
 """
 
 import functools
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from attn_tune.db import queries
+from attn_tune.db.verifications import (
+    ErrorRow,
+    error_rows,
+    is_right,
+    number,
+    verification_digest,
+)
 from attn_tune.schema import (
     Device,
     Environment,
+    OutputError,
     Protocol,
+    Resources,
     Signature,
+    Trial,
     UsageError,
     canonical_json,
     config_to_json,
@@ -35,10 +45,15 @@ class Catalog:
         self.device = functools.cache(self._get_device)
         self.environment = functools.cache(self._get_environment)
         self.signature = functools.cache(self._get_signature)
+        self.errors = functools.cache(self._get_errors)
+        self.protocol = functools.cache(self._get_protocol)
+        self.config = functools.lru_cache(100_000)(self._get_config)
+        self._known: dict[Signature | Device, int] = {}
 
     def forget(self) -> None:
         """Drops the remembered ids."""
         self._ids.clear()
+        self._known.clear()
 
     def device_id(self, device: Device) -> int:
         """The id of the device's identity; its evidence is apart."""
@@ -73,8 +88,11 @@ class Catalog:
     def config_id(self, kernel: str, direction: str, part: str, config: Mapping[str, Any]) -> int:
         """The id of a config of one part of one direction of a kernel."""
         body = config_to_json(config)
-        key = (self.kernel_id(kernel), direction, part, digest_text(body))
-        return self._simple(queries.FIND_CONFIG, queries.ADD_CONFIG, key, (body,))
+        known = (kernel, direction, part, body)
+        if known not in self._ids:
+            key = (self.kernel_id(kernel), direction, part, digest_text(body))
+            self._ids[known] = self._simple(queries.FIND_CONFIG, queries.ADD_CONFIG, key, (body,))
+        return self._ids[known]
 
     def protocol_id(self, protocol: Protocol) -> int:
         """The id of a measurement protocol."""
@@ -92,6 +110,51 @@ class Catalog:
         if not text:
             return None
         return self._simple(queries.FIND_TEXT, queries.ADD_TEXT, (digest_text(text),), (text,))
+
+    def find_signature(self, signature: Signature) -> int | None:
+        """The id of a signature that is stored, else None."""
+        return self._find(signature, queries.FIND_SIGNATURE)
+
+    def find_device(self, device: Device) -> int | None:
+        """The id of a device that is stored, else None."""
+        return self._find(device, queries.FIND_DEVICE)
+
+    def _find(self, value: Signature | Device, sql: str) -> int | None:
+        # Digests take longer than all the rest of a lookup.
+        found = self._known.get(value)
+        if found is None:
+            row = self._connection.execute(sql, (value.digest,)).fetchone()
+            if row is None:
+                return None
+            found = self._known[value] = row[0]
+        return found
+
+    def verification_id(self, errors: Iterable[OutputError]) -> int | None:
+        """The id of what validation found; None when nothing was checked."""
+        rows = error_rows(errors)
+        if not rows:
+            return None
+        return self._id(("verification", rows), self._add_verification, rows)
+
+    def resources_id(self, resources: Resources) -> int | None:
+        """The id of what a program needs; its code's digest is apart. None when nothing is known."""
+        key = (resources.shared_bytes, resources.registers, resources.spill_bytes)
+        if key == (None, None, None):
+            return None
+        return self._simple(queries.FIND_RESOURCES, queries.ADD_RESOURCES, key)
+
+    def outcome_id(self, trial: Trial) -> int:
+        """The id of what became of a trial and how it was timed."""
+        measurement = trial.measurement
+        key = (
+            trial.status.value,
+            trial.stage.value,
+            int(trial.is_heuristic),
+            self.text_id(trial.reason),
+            None if measurement is None else self.protocol_id(measurement.protocol),
+            "" if measurement is None else measurement.round_id,
+        )
+        return self._simple(queries.FIND_OUTCOME, queries.ADD_OUTCOME, key)
 
     def _id(self, key: tuple, add: Callable[[Any], int], value: Any) -> int:
         if key not in self._ids:
@@ -136,6 +199,18 @@ class Catalog:
             )
         return signature_id
 
+    def _add_verification(self, rows: tuple[ErrorRow, ...]) -> int:
+        digest = verification_digest(rows)
+        row = self._connection.execute(queries.FIND_VERIFICATION, (digest,)).fetchone()
+        if row:
+            return row[0]
+        verification_id = self._insert(queries.ADD_VERIFICATION, (digest, is_right(rows)))
+        for position, error in enumerate(rows):
+            self._connection.execute(
+                queries.ADD_VERIFICATION_ERROR, (verification_id, position, *error)
+            )
+        return verification_id
+
     def _get_device(self, device_id: int, evidence_id: int | None = None) -> Device:
         import json
 
@@ -159,3 +234,25 @@ class Catalog:
             for row in fields
         )
         return Signature(head["op"], head["version"], items)
+
+    def _get_errors(self, verification_id: int | None) -> tuple[OutputError, ...]:
+        if verification_id is None:
+            return ()
+        rows = self._connection.execute(queries.GET_VERIFICATION_ERRORS, (verification_id,))
+        return tuple(
+            OutputError(output=output, error=number(error), allowed=number(allowed))
+            for output, error, allowed in rows
+        )
+
+    def _get_config(self, config_id: int) -> tuple[str, str]:
+        return tuple(self._connection.execute(queries.GET_CONFIG, (config_id,)).fetchone())
+
+    def _get_protocol(self, protocol_id: int) -> Protocol:
+        row = self._connection.execute(queries.GET_PROTOCOL, (protocol_id,)).fetchone()
+        return Protocol(
+            timer=row["timer"],
+            warmup=row["warmup"],
+            flush_l2=bool(row["flush_l2"]),
+            calls_per_sample=row["calls_per_sample"],
+            interleaved=bool(row["interleaved"]),
+        )

@@ -3,23 +3,28 @@
 import contextlib
 import json
 import os
+import random
 import secrets
 import sqlite3
 import struct
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from attn_tune.db.filesystem import is_network
+from attn_tune.db.filesystem import filesystem_type, is_network
 from attn_tune.db.migrations import APPLICATION_ID, SCHEMA_VERSION, migrations
 from attn_tune.schema import IntegrityError, NoDataError, StorageError
 
 BUSY_TIMEOUT_S = 30.0
+# Beyond the timeout of SQLite's own waiting, for the turn to write.
+WRITE_PATIENCE_S = 120.0
 OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 
 _MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 100
+_IMMUTABLE = "mode=ro&immutable=1"
 
 
 def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
@@ -38,12 +43,14 @@ def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
     with storage_errors(path):
         if path.is_dir():
             raise StorageError(f"{path} is a folder, not a database")
-        if not path.exists() or (create and not read_only and path.stat().st_size == 0):
-            if read_only or not create:
+        if read_only:
+            return open_reader(path)[0]
+        if not path.exists() or (create and path.stat().st_size == 0):
+            if not create:
                 raise NoDataError(f"there is no database at {path}; a sweep makes one")
             _create(path)
         check_header(path)
-        return _open_read_only(path) if read_only else _open_writable(path)
+        return _open_writable(path)
 
 
 def check_header(path: Path) -> None:
@@ -71,6 +78,19 @@ def check_header(path: Path) -> None:
         raise IntegrityError(
             f"{path} is truncated: {size} bytes of {page_size * pages}; restore it from a copy"
         )
+
+
+def stored_version(path: Path) -> int:
+    """The schema of the lab database at ``path``, without opening it.
+
+    Raises:
+      IntegrityError: not a lab database this version can use.
+      StorageError: the file cannot be read.
+    """
+    with storage_errors(path):
+        check_header(path)
+        with path.open("rb") as file:
+            return int.from_bytes(file.read(64)[60:], "big")
 
 
 @contextlib.contextmanager
@@ -112,7 +132,7 @@ def immediate(connection: sqlite3.Connection) -> Iterator[None]:
     """One write transaction. It takes the write lock at once: a deferred one that reads first and then writes fails
     with SQLITE_BUSY at once, whatever the timeout, when another writer got in between.
     """
-    connection.execute("BEGIN IMMEDIATE")
+    _begin(connection)
     try:
         yield
         connection.execute("COMMIT")
@@ -120,6 +140,33 @@ def immediate(connection: sqlite3.Connection) -> Iterator[None]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+@contextlib.contextmanager
+def attached(path: Path, connection: sqlite3.Connection, uri: str, name: str) -> Iterator[None]:
+    """Another database beside the main one of ``connection``, called ``name`` in SQL."""
+    with storage_errors(path):
+        connection.execute(f"ATTACH ? AS {name}", (uri,))
+    try:
+        yield
+    finally:
+        connection.execute(f"DETACH {name}")
+
+
+def _begin(connection: sqlite3.Connection) -> None:
+    # SQLite's own waiting looks ten times a second and wakes all who wait alike; among dozens of writers some starve.
+    end = time.monotonic() + WRITE_PATIENCE_S
+    pause_s = 0.001
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                raise
+        time.sleep(random.uniform(0, pause_s))
+        pause_s = min(2 * pause_s, 0.1)
 
 
 def _check_version(path: Path, version: int) -> None:
@@ -169,6 +216,8 @@ def _migrate(connection: sqlite3.Connection) -> None:
 
 
 def _open_writable(path: Path) -> sqlite3.Connection:
+    if _size(path, "-wal") and is_network(path):
+        raise StorageError(f"{path} is being written, or was left unfinished, {_on_network(path)}")
     connection = _connect(path, "mode=rw")
     try:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -196,19 +245,53 @@ def _set_journal(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute(f"PRAGMA journal_mode = {wanted}")
 
 
-def _open_read_only(path: Path) -> sqlite3.Connection:
-    try:
-        return _checked_reader(path, "mode=ro")
-    except sqlite3.OperationalError as error:
-        if os.access(path.parent, os.W_OK):
-            raise
-        # A WAL database needs side files next to it; where none can be made, nobody else can write either.
-        if _size(path, "-wal"):
-            warnings.warn(
-                f"{path} has unmerged writes and its folder is not writable ({error}): the newest rows may be missing",
-                stacklevel=5,
-            )
-        return _checked_reader(path, "mode=ro&immutable=1")
+def _on_network(path: Path) -> str:
+    return (
+        f"with a write-ahead log, which does not work across hosts, and this is a network file system "
+        f"({filesystem_type(path)}). Finish on the host that wrote it, or copy it and its -wal file to a local disk; "
+        "let each host have a database of its own and bring them together with `attn-tune merge`"
+    )
+
+
+def open_reader(path: Path) -> tuple[sqlite3.Connection, str]:
+    """A connection that only reads, with all the checks of ``connect``, and the URI by which SQLite opened it.
+
+    Raises:
+      NoDataError, IntegrityError, StorageError: as ``connect``.
+    """
+    with storage_errors(path):
+        if path.is_dir():
+            raise StorageError(f"{path} is a folder, not a database")
+        if not path.exists():
+            raise NoDataError(f"there is no database at {path}; a sweep makes one")
+        check_header(path)
+        mode = "mode=ro"
+        if is_network(path):
+            if _size(path, "-wal"):
+                raise StorageError(f"{path} cannot be read: it is kept {_on_network(path)}")
+            mode = _IMMUTABLE if _uses_wal(path) else mode
+        try:
+            return _checked_reader(path, mode), _uri(path, mode)
+        except sqlite3.OperationalError as error:
+            if mode == _IMMUTABLE or not _is_read_only(path):
+                raise
+            # A WAL database needs side files next to it; where none can be made, nobody else can write either.
+            if _size(path, "-wal"):
+                warnings.warn(
+                    f"{path} has unmerged writes and its folder is not writable ({error}): the newest rows may be "
+                    "missing",
+                    stacklevel=4,
+                )
+            return _checked_reader(path, _IMMUTABLE), _uri(path, _IMMUTABLE)
+
+
+def _is_read_only(path: Path) -> bool:
+    return not os.access(path.parent, os.W_OK)
+
+
+def _uses_wal(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(20)[18:] == b"\x02\x02"
 
 
 def _checked_reader(path: Path, mode: str) -> sqlite3.Connection:
@@ -227,7 +310,12 @@ def _checked_reader(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    uri = f"file:{quote(str(path.absolute()))}?{mode}"
-    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+    connection = sqlite3.connect(
+        _uri(path, mode), uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None
+    )
     connection.row_factory = sqlite3.Row
     return connection
+
+
+def _uri(path: Path, mode: str) -> str:
+    return f"file:{quote(str(path.absolute()))}?{mode}"

@@ -3,17 +3,19 @@
 import contextlib
 import json
 import os
+import random
 import secrets
 import socket
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from attn_tune.db import decision_table, frames, health, past, queries, runs, trials
 from attn_tune.db.catalog import Catalog
-from attn_tune.db.connection import connect, immediate, storage_errors
-from attn_tune.db.writer import WriterLock, now_us
+from attn_tune.db.connection import attached, connect, immediate, storage_errors
+from attn_tune.db.writer import WriterBusyError, WriterLock, now_us
 from attn_tune.schema import (
     Decision,
     Device,
@@ -76,12 +78,31 @@ class Database:
 
     # --- Writing ---
 
-    def begin_run(self, *, device: Device, environment: Environment, argv: Sequence[str]) -> int:
-        """Starts a run and takes the writer lock. Returns the run's id.
+    def begin_run(
+        self,
+        *,
+        device: Device,
+        environment: Environment,
+        argv: Sequence[str],
+        wait_s: float = 0.0,
+    ) -> int:
+        """Starts a run and takes the writer lock, waiting for it up to ``wait_s`` seconds. Returns the run's id.
 
         Raises:
           StorageError: another process is writing to this database; the message names it.
         """
+        end, pause_s = time.monotonic() + wait_s, 0.01
+        while True:
+            try:
+                return self._begin_run(device, environment, argv)
+            except WriterBusyError:
+                if time.monotonic() >= end:
+                    raise
+            # At random, so that those who wait do not all come back at once.
+            time.sleep(random.uniform(0, pause_s))
+            pause_s = min(1.5 * pause_s, 0.5)
+
+    def _begin_run(self, device: Device, environment: Environment, argv: Sequence[str]) -> int:
         with self.transaction():
             if self._lock.acquire():
                 self._connection.execute(queries.ABANDON_RUNS)
@@ -131,6 +152,20 @@ class Database:
             self._lock.check()
             self._connection.execute(queries.BEAT_RUN, {"run": run_id, "now": now_us()})
             return trials.add_trial(self._connection, self._catalog, run_id, trial)
+
+    def record_many(self, run_id: int, many: Iterable[Trial]) -> int:
+        """Stores many trials in one transaction: all of them or none. Returns how many.
+
+        Much faster than ``record`` for trials that exist already, such as those of another tool.
+
+        Raises:
+          StorageError: the run is not open here, or the writer lock went to another process.
+        """
+        self._check_run(run_id)
+        with self.transaction():
+            self._lock.check()
+            self._connection.execute(queries.BEAT_RUN, {"run": run_id, "now": now_us()})
+            return trials.add_trials(self._connection, self._catalog, run_id, many)
 
     # --- Reading ---
 
@@ -255,10 +290,13 @@ class Database:
                 )
         return sum(1 for _, decisions in decided if decisions)
 
-    def decide(self) -> Iterator[Decision]:
-        """Decides everything anew from the trials and stores nothing: what the trials say now, not as of a rebuild."""
+    def decide(self, *, signatures: Iterable[Signature | str] | None = None) -> Iterator[Decision]:
+        """Decides everything, or some signatures, anew from the trials and stores nothing: what the trials say now, not
+        as of a rebuild.
+        """
+        texts = None if signatures is None else {str(s) for s in signatures}
         with storage_errors(self.path):
-            for problem in decision_table.open_problems(self._connection, None):
+            for problem in decision_table.open_problems(self._connection, texts):
                 yield from self._decide(problem)
 
     def decisions(
@@ -286,6 +324,21 @@ class Database:
         with storage_errors(self.path):
             return decision_table.read_decisions(self._connection, self._catalog, filters)
 
+    def decision(
+        self, signature: Signature, direction: str, device: Device, *, rank: int = 0
+    ) -> Decision | None:
+        """One decision as of the last ``rebuild_decisions``, the winner unless told otherwise; None without one."""
+        try:
+            key = (
+                self._catalog.find_signature(signature),
+                direction,
+                self._catalog.find_device(device),
+            )
+            return decision_table.read_decision(self._connection, self._catalog, (*key, rank))
+        except sqlite3.Error:
+            with storage_errors(self.path):
+                raise
+
     # --- Plumbing ---
 
     def _decide(self, problem: decision_table.Problem) -> tuple[Decision, ...]:
@@ -308,6 +361,42 @@ class Database:
         except BaseException:
             self._catalog.forget()
             raise
+
+    @property
+    def has_open_runs(self) -> bool:
+        """True between ``begin_run`` and ``end_run``."""
+        return bool(self._open_runs)
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Holds the writer lock inside a transaction, so that no sweep goes on. For the modules of this package.
+
+        Raises:
+          StorageError: another process writes; the message names it.
+        """
+        self._lock.acquire()
+        yield
+        self._lock.release()
+
+    @contextlib.contextmanager
+    def without_foreign_keys(self) -> Iterator[None]:
+        """Around a transaction that checks references itself. For the modules of this package."""
+        self._connection.execute("PRAGMA foreign_keys = OFF")
+        try:
+            yield
+        finally:
+            self._connection.execute("PRAGMA foreign_keys = ON")
+
+    def vacuum(self) -> None:
+        """Writes the file anew without its free pages; needs room for a copy meanwhile."""
+        self._catalog.forget()
+        with storage_errors(self.path):
+            self._connection.execute("VACUUM")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def attached(self, uri: str, name: str) -> contextlib.AbstractContextManager[None]:
+        """Another database beside this one, called ``name`` in SQL. For the modules of this package."""
+        return attached(self.path, self._connection, uri, name)
 
     def _check_run(self, run_id: int) -> None:
         if run_id not in self._open_runs:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.db import queries
+from attn_tune.db.batches import Batch
 from attn_tune.db.catalog import Catalog
-from attn_tune.db.decisions import Finding, decide
-from attn_tune.db.trials import read_trials
+from attn_tune.db.decisions import decide
+from attn_tune.db.shortlist import make_shortlist, prepare
 from attn_tune.schema import Decision, Rule
 
 
@@ -27,7 +28,8 @@ class Problem:
 def open_problems(
     connection: sqlite3.Connection, signatures: Iterable[str] | None
 ) -> list[Problem]:
-    """What has trials, all of it or for some signatures' texts."""
+    """What has trials, all of it or for some signatures' texts; each can be decided from now on."""
+    prepare(connection)
     wanted = None if signatures is None else set(signatures)
     rows = connection.execute(queries.PROBLEMS)
     return [Problem(*row) for row in rows if wanted is None or row["text"] in wanted]
@@ -36,14 +38,11 @@ def open_problems(
 def decide_problem(
     connection: sqlite3.Connection, catalog: Catalog, problem: Problem
 ) -> tuple[Decision, ...]:
-    """Reads the trials of one problem and decides."""
-    filters = {
-        "signature": problem.signature,
-        "direction": problem.direction,
-        "device": problem.device,
-    }
-    found = read_trials(connection, catalog, filters)
-    return decide(Finding(run, trial) for _, run, trial in found)
+    """Decides one problem by the trials that may matter; ``prepare`` of ``shortlist`` comes first."""
+    key = (problem.signature_id, problem.device_id, problem.direction)
+    rows = connection.execute(queries.PROBLEM_BATCHES, key).fetchall()
+    found = make_shortlist(connection, catalog, [Batch(**dict(row)) for row in rows])
+    return decide(found.findings, tried=found.tried)
 
 
 def replace_decisions(
@@ -84,10 +83,23 @@ def read_decisions(
     """The decisions that fit, by signature, direction, device and rank."""
     narrowing = " AND ".join(queries.DECISION_FILTERS[name] for name in filters) or "TRUE"
     rows = connection.execute(queries.DECISIONS.format(filters=narrowing), dict(filters))
-    return [_to_decision(catalog, row) for row in rows]
+    return [_to_decision(catalog, row, row["kernel"], row["config_body"]) for row in rows]
 
 
-def _to_decision(catalog: Catalog, row: sqlite3.Row) -> Decision:
+def read_decision(
+    connection: sqlite3.Connection,
+    catalog: Catalog,
+    key: tuple[int | None, str, int | None, int],
+) -> Decision | None:
+    """The decision of one (signature id, direction, device id, rank)."""
+    row = connection.execute(queries.ONE_DECISION, key).fetchone()
+    if row is None:
+        return None
+    kernel, body = catalog.config(row["config_id"])
+    return _to_decision(catalog, row, kernel, body)
+
+
+def _to_decision(catalog: Catalog, row: sqlite3.Row, kernel: str, body: str) -> Decision:
     signature = catalog.signature(row["signature_id"])
     return Decision(
         op=signature.op,
@@ -95,8 +107,8 @@ def _to_decision(catalog: Catalog, row: sqlite3.Row) -> Decision:
         signature=signature,
         device=catalog.device(row["device_id"]),
         environment=catalog.environment(row["environment_id"]),
-        kernel=f"{row['op']}/{row['kernel_name']}",
-        config=json.loads(row["config_body"]),
+        kernel=kernel,
+        config=json.loads(body),
         rule=Rule(row["rule"]),
         median_ns=row["median_ns"],
         heuristic_ns=row["heuristic_ns"],

@@ -5,6 +5,7 @@ Within a kernel the untuned config is the incumbent and stays unless another bea
 and that which a config shows against itself where it took part in finals twice.
 """
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ class Finding:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Entry:
+class Entry:
     """One right config with its measurements in one environment."""
 
     digest: str
@@ -78,18 +79,23 @@ class _Entry:
         return _median(self.samples(self.newest_run))
 
 
-def decide(findings: Iterable[Finding]) -> tuple[Decision, ...]:
+def decide(
+    findings: Iterable[Finding], *, tried: Mapping[str, int] | None = None
+) -> tuple[Decision, ...]:
     """Decides one (op, direction, signature, device); rank 0 first. Empty when nothing was right.
 
-    The order of ``findings`` does not matter.
+    The order of ``findings`` does not matter. ``tried`` says how many trials each kernel had, where ``findings`` are
+    only those that may matter.
     """
     by_kernel = defaultdict(list)
     for finding in findings:
         by_kernel[finding.trial.kernel].append(finding)
+    count = tried or {kernel: len(found) for kernel, found in by_kernel.items()}
     entries = {kernel: _entries_of(found) for kernel, found in by_kernel.items()}
     noise = max((_noise(e) for several in entries.values() for e in several), default=0.0)
     chosen = [
-        _decide_kernel(by_kernel[kernel], entries[kernel], noise) for kernel in sorted(by_kernel)
+        _decide_kernel(by_kernel[kernel], entries[kernel], count[kernel], noise)
+        for kernel in sorted(by_kernel)
     ]
     found = sorted((d for d in chosen if d), key=lambda d: (d.median_ns, d.kernel))
     import dataclasses
@@ -110,27 +116,27 @@ def noise_of(findings: Iterable[Finding]) -> tuple[Comparison, ...]:
     )
 
 
-def _entries_of(findings: Sequence[Finding]) -> list[_Entry]:
+def _entries_of(findings: Sequence[Finding]) -> list[Entry]:
     """What is right in the newest environment."""
-    environment = _newest_environment(findings)
-    return [] if environment is None else _right_entries(findings, environment)
+    environment = newest_environment(findings)
+    return [] if environment is None else right_entries(findings, environment)
 
 
-def _noise(entry: _Entry) -> float:
+def _noise(entry: Entry) -> float:
     """How far apart a config seems from itself, as a share: the median's distance, of its newest round."""
     newest = [key for key in entry.twins if key[0] == entry.newest_run]
     return max((abs(1 - _against_itself(entry, key).ratio) for key in newest), default=0.0)
 
 
-def _against_itself(entry: _Entry, key: tuple[int, str]) -> Comparison:
+def _against_itself(entry: Entry, key: tuple[int, str]) -> Comparison:
     pairs = sorted(zip(entry.rounds[key], entry.twins[key], strict=False))
     return compare_paired(pairs, seed=f"{entry.digest} {key[1]}")
 
 
 def _decide_kernel(
-    findings: Sequence[Finding], entries: Sequence[_Entry], noise: float
+    findings: Sequence[Finding], entries: Sequence[Entry], tried: int, noise: float
 ) -> Decision | None:
-    environment = _newest_environment(findings)
+    environment = newest_environment(findings)
     if environment is None or not entries:
         return None
     contenders = _contenders(entries)
@@ -163,34 +169,33 @@ def _decide_kernel(
         median_ns=median_ns,
         heuristic_ns=heuristic_ns,
         gain=heuristic_ns / median_ns if heuristic_ns is not None else None,
-        regret_bound=max(0.0, *(c.upper - 1 for c in against.values())) if against else 0.0,
+        regret_bound=_regret_bound(against.values()),
         worst_error=winner.worst_error,
         ties=ties,
         samples=len(samples),
-        trials=len(findings),
+        trials=tried,
         contract=trial.signature.version,
     )
 
 
-def _newest_environment(findings: Sequence[Finding]) -> Environment | None:
+def newest_environment(findings: Sequence[Finding]) -> Environment | None:
     """The newest environment in which a whole direction was ok."""
     found = [f.trial for f in findings if f.trial.status is Status.OK and f.trial.part == WHOLE]
-    newest = max(found, key=lambda t: (t.started_us, t.environment.digest), default=None)
+    newest = max(found, key=lambda t: (t.started_us, _name(t.environment)), default=None)
     return newest.environment if newest else None
 
 
-def _right_entries(findings: Sequence[Finding], environment: Environment) -> list[_Entry]:
+def right_entries(findings: Sequence[Finding], environment: Environment) -> list[Entry]:
     barred = _barred(findings, environment)
-    entries: dict[str, _Entry] = {}
-    ordered = sorted(findings, key=lambda f: (f.trial.started_us, f.trial.config_digest))
-    for finding in ordered:
+    entries: dict[str, Entry] = {}
+    named = [(f.trial.started_us, f.trial.config_digest, f) for f in findings]
+    for _, digest, finding in sorted(named, key=lambda item: item[:2]):
         trial = finding.trial
         if trial.status is not Status.OK or trial.part != WHOLE or trial.environment != environment:
             continue
-        if _is_barred(trial.config, barred):
+        if barred and _is_barred(trial.config, barred):
             continue
-        digest = trial.config_digest
-        entry = entries.setdefault(digest, _Entry(digest=digest, config=trial.config))
+        entry = entries.setdefault(digest, Entry(digest=digest, config=trial.config))
         entry.is_heuristic |= trial.is_heuristic
         if trial.worst_error is not None:
             entry.worst_error = max(entry.worst_error or 0.0, trial.worst_error.ratio)
@@ -204,15 +209,21 @@ def _barred(findings: Sequence[Finding], environment: Environment) -> set[tuple[
     """``(part, config digest)`` that were wrong or crashed in this or a newer environment."""
     age: dict[str, int] = defaultdict(int)
     for f in findings:
-        digest = f.trial.environment.digest
-        age[digest] = max(age[digest], f.trial.started_us)
-    limit = age[environment.digest]
+        name = _name(f.trial.environment)
+        age[name] = max(age[name], f.trial.started_us)
+    limit = age[_name(environment)]
     return {
         (f.trial.part, f.trial.config_digest)
         for f in findings
         if (f.trial.status in _NEVER or _is_wrong(f.trial))
-        and age[f.trial.environment.digest] >= limit
+        and age[_name(f.trial.environment)] >= limit
     }
+
+
+@functools.lru_cache(256)
+def _name(environment: Environment) -> str:
+    """The digest, which takes longer to make than to find again."""
+    return environment.digest
 
 
 def _is_wrong(trial: Trial) -> bool:
@@ -229,7 +240,7 @@ def _is_barred(config: Mapping[str, Any], barred: set[tuple[str, str]]) -> bool:
     )
 
 
-def _contenders(entries: Sequence[_Entry]) -> list[_Entry]:
+def _contenders(entries: Sequence[Entry]) -> list[Entry]:
     """The finalists, when the untuned config is one of them (or never ran); else all. The fastest, and always it."""
     finalists = [e for e in entries if e.rounds]
     heuristics = [e for e in entries if e.is_heuristic]
@@ -238,9 +249,18 @@ def _contenders(entries: Sequence[_Entry]) -> list[_Entry]:
     return fastest + [e for e in pool if e.is_heuristic and e not in fastest]
 
 
+def _regret_bound(against: Iterable[Comparison]) -> float:
+    """How much slower than the best rival the winner may be."""
+    bound = 1.0
+    for comparison in sorted(against, key=lambda c: c.ratio, reverse=True):
+        if comparison.exceeds(bound):
+            bound = comparison.upper
+    return bound - 1
+
+
 def _pick(
-    contenders: Sequence[_Entry], incumbent: _Entry | None, seed: str, noise: float
-) -> tuple[_Entry, bool]:
+    contenders: Sequence[Entry], incumbent: Entry | None, seed: str, noise: float
+) -> tuple[Entry, bool]:
     """The config to use, and whether it beat the incumbent."""
     if incumbent is None:
         return contenders[0], False
@@ -252,7 +272,7 @@ def _pick(
     return incumbent, False
 
 
-def _compare(a: _Entry, b: _Entry, seed: str) -> Comparison:
+def _compare(a: Entry, b: Entry, seed: str) -> Comparison:
     seed = f"{seed} {a.digest} {b.digest}"
     left, right = a.rounds, b.rounds
     pairs = [
@@ -267,10 +287,10 @@ def _compare(a: _Entry, b: _Entry, seed: str) -> Comparison:
     return compare_unpaired(sorted(a.samples(left_run)), sorted(b.samples(right_run)), seed=seed)
 
 
-def _shared_run(a: _Entry, b: _Entry) -> int | None:
+def _shared_run(a: Entry, b: Entry) -> int | None:
     """The newest run that measured both, one with finals of both when there is one."""
 
-    def runs(entry: _Entry, *, finals: bool) -> set[int]:
+    def runs(entry: Entry, *, finals: bool) -> set[int]:
         return {run for _, run, m in entry.measured if m.round_id or not finals}
 
     for finals in (True, False):

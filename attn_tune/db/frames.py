@@ -171,7 +171,7 @@ _PROBLEM_FILTERS = ("op", "kernel", "direction", "signature", "device")
 # One row a trial; a decision; a run; a (signature, direction, device, kernel) that was tried; a class of failure; an
 # imported row.
 FRAMES: dict[str, tuple[_Reader, tuple[str, ...]]] = {
-    "trials": (_trials, tuple(queries.TRIAL_FILTERS)),
+    "trials": (_trials, (*queries.BATCH_FILTERS, *queries.TRIAL_FILTERS)),
     "decisions": (_decisions, tuple(queries.DECISION_FILTERS)),
     "runs": (_runs, ()),
     "coverage": (_coverage, _PROBLEM_FILTERS),
@@ -183,7 +183,8 @@ FRAMES: dict[str, tuple[_Reader, tuple[str, ...]]] = {
 def _from_sql(
     connection: sqlite3.Connection, sql: str, filters: Mapping[str, Any]
 ) -> "pd.DataFrame":
-    narrowing = " AND ".join(queries.TRIAL_FILTERS[name] for name in filters) or "TRUE"
+    known = queries.BATCH_FILTERS | queries.TRIAL_FILTERS
+    narrowing = " AND ".join(known[name] for name in filters) or "TRUE"
     cursor = connection.execute(sql.format(filters=narrowing), dict(filters))
     columns = [column[0] for column in cursor.description]
     return _frame([dict(row) for row in cursor], columns)

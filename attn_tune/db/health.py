@@ -9,16 +9,16 @@ from attn_tune.db import queries
 from attn_tune.db.filesystem import filesystem_type
 from attn_tune.schema import digest_text
 
-COUNTED = (
-    "run",
-    "trial",
-    "measurement",
-    "decision",
-    "signature",
-    "config",
-    "device",
-    "environment",
-)
+COUNTED = {
+    "run": "run",
+    "trial": "trial_data",
+    "measurement": "trial_data WHERE samples IS NOT NULL",
+    "decision": "decision",
+    "signature": "signature",
+    "config": "config",
+    "device": "device",
+    "environment": "environment",
+}
 # Tables whose rows are named by the digest of one column.
 DIGESTED = {"config": "body", "signature": "text", "text": "body", "device_evidence": "body"}
 
@@ -37,12 +37,24 @@ class Description:
 
     @property
     def has_wal_reset_bug(self) -> bool:
-        """This SQLite may, rarely, damage a write-ahead log that several connections reset (fixed in 3.51.3).
+        """See ``has_wal_reset_bug``."""
+        return has_wal_reset_bug(self.sqlite_version)
 
-        One writer at a time, as here, keeps it away.
-        """
-        version = tuple(int(part) for part in self.sqlite_version.split("."))
-        return (3, 7, 0) <= version < (3, 51, 3) or version[:2] == (3, 52)
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {name}s" for name, count in self.counts.items() if count)
+        return (
+            f"{counts or 'empty'}; {self.size_bytes / 2**20:.1f} MiB, schema {self.schema_version}, "
+            f"journal {self.journal_mode}"
+        )
+
+
+def has_wal_reset_bug(version: str) -> bool:
+    """This SQLite may, rarely, damage a write-ahead log that several connections reset (fixed in 3.51.3).
+
+    One writer at a time, as here, keeps it away.
+    """
+    numbers = tuple(int(part) for part in version.split("."))
+    return (3, 7, 0) <= numbers < (3, 51, 3) or numbers[:2] == (3, 52)
 
 
 def describe(connection: sqlite3.Connection, path: Path) -> Description:
@@ -60,16 +72,25 @@ def describe(connection: sqlite3.Connection, path: Path) -> Description:
         journal_mode=connection.execute("PRAGMA journal_mode").fetchone()[0],
         filesystem=filesystem_type(path),
         counts={
-            table: connection.execute(queries.COUNT_ROWS.format(table=table)).fetchone()[0]
-            for table in COUNTED
+            name: connection.execute(queries.COUNT_ROWS.format(table=table)).fetchone()[0]
+            for name, table in COUNTED.items()
         },
     )
 
 
 def find_problems(connection: sqlite3.Connection) -> tuple[str, ...]:
     """Everything that is wrong, as sentences; empty for a sound database."""
+    return _find_problems(connection, "PRAGMA integrity_check")
+
+
+def find_quick_problems(connection: sqlite3.Connection) -> tuple[str, ...]:
+    """Most of what can be wrong; faster, as the pages of indexes are not compared with those of tables."""
+    return _find_problems(connection, "PRAGMA quick_check")
+
+
+def _find_problems(connection: sqlite3.Connection, check: str) -> tuple[str, ...]:
     try:
-        found = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
+        found = [row[0] for row in connection.execute(check) if row[0] != "ok"]
     except sqlite3.DatabaseError as error:
         return (str(error),)
     for table, row_id, parent, _ in connection.execute("PRAGMA foreign_key_check"):
@@ -77,8 +98,14 @@ def find_problems(connection: sqlite3.Connection) -> tuple[str, ...]:
     strays = connection.execute(queries.OK_WITHOUT_MEASUREMENT).fetchone()[0]
     if strays:
         found.append(f"{strays} trials are ok without a measurement, or the reverse")
-    found += _changed_texts(connection)
-    return tuple(found)
+    overlaps = connection.execute(queries.OVERLAPPING_BATCHES).fetchone()[0]
+    if overlaps:
+        found.append(f"{overlaps} batches of trials overlap others")
+    trials = connection.execute(queries.COUNT_ROWS.format(table="trial_data")).fetchone()[0]
+    batched = connection.execute(queries.COUNT_BATCHED).fetchone()[0]
+    if batched != trials:
+        found.append(f"{trials} trials, of which the batches know {batched}")
+    return tuple(found) + tuple(_changed_texts(connection))
 
 
 def _changed_texts(connection: sqlite3.Connection) -> Iterator[str]:

@@ -5,11 +5,10 @@ import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
-from attn_tune.db import queries
-from attn_tune.db.catalog import Catalog
-from attn_tune.db.connection import connect, storage_errors
+from attn_tune.db import health, merge_queries, queries
+from attn_tune.db.connection import open_reader, storage_errors
 from attn_tune.db.database import Database
-from attn_tune.db.trials import add_trial, read_trials
+from attn_tune.schema import IntegrityError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,64 +23,78 @@ def merge_database(database: Database, path: str | os.PathLike[str]) -> MergeSum
     """Copies the facts of the lab database at ``path``: all that is new or nothing. The source is only read.
 
     Runs are known by an id of their own and their trials only ever grow, so merging again adds what came since.
-    Decisions are not copied: rebuild them.
+    Rows go from file to file inside SQLite. Decisions are not copied: rebuild them.
 
     Raises:
       NoDataError, IntegrityError, StorageError: as ``Database.open``.
     """
     path = Path(path)
-    source = connect(path, create=False, read_only=True)
-    try:
-        with storage_errors(path):
-            # One snapshot of the source, however long the copy takes.
-            source.execute("BEGIN")
-            with database.transaction() as target:
-                return _copy(source, target)
-    finally:
-        source.close()
+    with storage_errors(path):
+        reader, uri = open_reader(path)
+        try:
+            _check_source(reader, path)
+        finally:
+            reader.close()
+    with database.attached(uri, merge_queries.SOURCE), database.transaction() as target:
+        try:
+            return _copy(target)
+        except sqlite3.IntegrityError as error:
+            raise IntegrityError(
+                f"{path} says what cannot be: {error}; nothing was merged"
+            ) from error
 
 
-def _copy(source: sqlite3.Connection, target: sqlite3.Connection) -> MergeSummary:
-    # Fresh catalogs: the target's own remembers ids only of transactions that went through.
-    theirs, ours = Catalog(source), Catalog(target)
-    runs = trials = 0
-    for row in source.execute(queries.RUNS).fetchall():
-        known = target.execute(queries.FIND_RUN, (row["uid"],)).fetchone()
-        run_id = known["id"] if known else _add_run(target, ours, theirs, row)
-        runs += known is None
-        if known:
-            target.execute(queries.UPDATE_MERGED_RUN, _ending(row) | {"run": run_id})
-        have = target.execute(queries.COUNT_TRIALS, (run_id,)).fetchone()[0]
-        for position, (_, _, trial) in enumerate(read_trials(source, theirs, {"run": row["id"]})):
-            if position >= have:
-                add_trial(target, ours, run_id, trial)
-                trials += 1
+def _check_source(source: sqlite3.Connection, path: Path) -> None:
+    """Rows are copied as they are, so the source must be sound."""
+    problems = health.find_quick_problems(source)
+    if problems:
+        raise IntegrityError(f"{path} is damaged: {'; '.join(problems[:3])}; nothing was merged")
+
+
+def _copy(target: sqlite3.Connection) -> MergeSummary:
+    for table in merge_queries.CATALOG:
+        for statement in table.statements(_columns(target, table.name)):
+            target.execute(statement)
+    runs = _copy_runs(target)
+    for run_id, theirs in target.execute(merge_queries.KNOWN_RUNS).fetchall():
+        cut = _seen(target, run_id, theirs)
+        target.execute(merge_queries.SET_CUT, (cut, theirs))
+    last = target.execute(queries.LAST_BATCH).fetchone()
+    oldest = target.execute(merge_queries.OLDEST_NEW).fetchone()[0]
+    trials = 0
+    if oldest is not None:
+        shift = {"shift": (last["last_id"] if last else 0) + 1 - oldest}
+        trials = target.execute(merge_queries.COPY_TRIALS, shift).rowcount
+        target.execute(merge_queries.COPY_BATCHES, shift)
+    for name in merge_queries.TEMPORARY:
+        target.execute(f"DROP TABLE temp.{name}")
     return MergeSummary(runs=runs, trials=trials)
 
 
-def _add_run(target: sqlite3.Connection, ours: Catalog, theirs: Catalog, row: sqlite3.Row) -> int:
-    device = theirs.device(row["device_id"], row["evidence_id"])
-    values = {
-        "uid": row["uid"],
-        "device_id": ours.device_id(device),
-        "evidence_id": ours.evidence_id(device),
-        "environment_id": ours.environment_id(theirs.environment(row["environment_id"])),
-        "argv": row["argv"],
-        "host": row["host"],
-        "pid": row["pid"],
-        "now": row["started_us"],
-    }
-    run_id = target.execute(queries.ADD_RUN, values).lastrowid
-    assert run_id is not None
-    target.execute(queries.UPDATE_MERGED_RUN, _ending(row) | {"run": run_id})
-    return run_id
+def _columns(target: sqlite3.Connection, table: str) -> list[str]:
+    return [row["name"] for row in target.execute(f"PRAGMA main.table_info({table})")]
 
 
-def _ending(row: sqlite3.Row) -> dict[str, str | int | None]:
-    """A run that goes on elsewhere is not running here; the next merge brings its end."""
-    running = row["status"] == "running"
-    return {
-        "status": "interrupted" if running else row["status"],
-        "ended_us": row["heartbeat_us"] if running else row["ended_us"],
-        "heartbeat_us": row["heartbeat_us"],
-    }
+def _copy_runs(target: sqlite3.Connection) -> int:
+    for statement in merge_queries.START_RUNS:
+        target.execute(statement)
+    for row in target.execute(merge_queries.ENDINGS).fetchall():
+        target.execute(queries.UPDATE_MERGED_RUN, dict(row))
+    added = target.execute(merge_queries.ADD_RUNS).rowcount
+    target.execute(merge_queries.MAP_RUNS)
+    return added
+
+
+def _seen(target: sqlite3.Connection, run_id: int, theirs: int) -> int:
+    """The newest of their trials of a run that this database has already been given; 0 when none.
+
+    Counted by the ranges of batches, in which trials keep their place even when ``gc`` takes them.
+    """
+    left = target.execute(merge_queries.COUNT_PLACES, (run_id,)).fetchone()[0]
+    newest = 0
+    for first, last in target.execute(merge_queries.THEIR_RANGES, (theirs,)):
+        if left <= 0:
+            break
+        newest = min(last, first + left - 1)
+        left -= last - first + 1
+    return newest

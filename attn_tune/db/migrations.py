@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sqlite_utils.migrations import Migrations
 
 APPLICATION_ID = 0x41545455  # "ATTU"
-SCHEMA_VERSION = 3  # the number of migrations; kept in PRAGMA user_version
+SCHEMA_VERSION = 4  # the number of migrations; kept in PRAGMA user_version
 
 FACT_TABLES = (
     "device",
@@ -245,6 +245,12 @@ def migrations() -> "Migrations":
     @lab()
     def m003_create_imported_packs(db: "sqlite_utils.Database") -> None:
         _execute_all(db, IMPORT_TABLES)
+
+    @lab()
+    def m004_compact_trials(db: "sqlite_utils.Database") -> None:
+        from attn_tune.db.compact import compact
+
+        compact(db.conn)
 
     return lab
 

@@ -55,80 +55,119 @@ ADD_TEXT = "INSERT INTO text (digest, body) VALUES (?, ?)"
 
 # --- Trials ---
 
+FIND_VERIFICATION = "SELECT id FROM verification WHERE digest = ?"
+ADD_VERIFICATION = "INSERT INTO verification (digest, is_right) VALUES (?, ?)"
+ADD_VERIFICATION_ERROR = """
+INSERT INTO verification_error (verification_id, position, output, error, allowed) VALUES (?, ?, ?, ?, ?)
+"""
+GET_VERIFICATION_ERRORS = """
+SELECT output, error, allowed FROM verification_error WHERE verification_id = ? ORDER BY position
+"""
+FIND_RESOURCES = """
+SELECT id FROM resources WHERE shared_bytes IS ? AND registers IS ? AND spill_bytes IS ?
+"""
+ADD_RESOURCES = "INSERT INTO resources (shared_bytes, registers, spill_bytes) VALUES (?, ?, ?)"
+FIND_OUTCOME = """
+SELECT id FROM outcome
+WHERE status = ? AND stage = ? AND is_heuristic = ? AND reason_id IS ? AND protocol_id IS ? AND round_id = ?
+"""
+ADD_OUTCOME = """
+INSERT INTO outcome (status, stage, is_heuristic, reason_id, protocol_id, round_id) VALUES (?, ?, ?, ?, ?, ?)
+"""
+GET_PROTOCOL = "SELECT * FROM protocol WHERE id = ?"
+GET_KERNEL = "SELECT op, name FROM kernel WHERE id = ?"
+
+LAST_BATCH = """
+SELECT first_id, last_id, run_id, signature_id, kernel_id, direction, part, device_id, evidence_id, environment_id,
+       started_us
+FROM trial_batch ORDER BY first_id DESC LIMIT 1
+"""
+ADD_BATCH = """
+INSERT INTO trial_batch (first_id, last_id, run_id, signature_id, kernel_id, direction, part, device_id, evidence_id,
+                         environment_id, started_us)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+GROW_BATCH = "UPDATE trial_batch SET last_id = ? WHERE first_id = ?"
 ADD_TRIAL = """
-INSERT INTO trial (run_id, signature_id, config_id, device_id, evidence_id, environment_id, status, stage, reason_id,
-                   is_heuristic, shared_bytes, registers, spill_bytes, code_digest, compile_ms, started_us)
-VALUES (:run_id, :signature_id, :config_id, :device_id, :evidence_id, :environment_id, :status, :stage, :reason_id,
-        :is_heuristic, :shared_bytes, :registers, :spill_bytes, :code_digest, :compile_ms, :started_us)
-"""
-ADD_MEASUREMENT = """
-INSERT INTO measurement (trial_id, protocol_id, round_id, count, median_ns, min_ns, samples)
-VALUES (?, ?, ?, ?, ?, ?, ?)
-"""
-ADD_OUTPUT_ERROR = """
-INSERT INTO output_error (trial_id, position, output, error, allowed) VALUES (?, ?, ?, ?, ?)
+INSERT INTO trial_data (id, config_id, outcome_id, verification_id, resources_id, code_digest, compile_ms,
+                        started_after_us, median_ns, samples)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
-TRIALS_PAGE = """
-SELECT trial.*, kernel.op, kernel.name AS kernel_name, config.direction, config.part, config.body AS config_body,
-       text.body AS reason, measurement.samples, measurement.round_id, protocol.timer, protocol.warmup,
-       protocol.flush_l2, protocol.calls_per_sample, protocol.interleaved
-FROM trial
-JOIN config ON config.id = trial.config_id
-JOIN kernel ON kernel.id = config.kernel_id
-LEFT JOIN text ON text.id = trial.reason_id
-LEFT JOIN measurement ON measurement.trial_id = trial.id
-LEFT JOIN protocol ON protocol.id = measurement.protocol_id
-WHERE trial.id > :after AND {filters}
-ORDER BY trial.id
+BATCHES = """
+SELECT trial_batch.* FROM trial_batch WHERE last_id > :after AND {filters} ORDER BY first_id
+"""
+# What ``trials`` can be narrowed by: first whole batches, then the trials in them.
+BATCH_FILTERS = {
+    "op": "trial_batch.kernel_id IN (SELECT id FROM kernel WHERE op = :op)",
+    "kernel": """trial_batch.kernel_id IN
+        (SELECT id FROM kernel WHERE name = :kernel OR op || '/' || name = :kernel)""",
+    "direction": "trial_batch.direction = :direction",
+    "signature": "trial_batch.signature_id = (SELECT id FROM signature WHERE text = :signature)",
+    "device": "trial_batch.device_id IN (SELECT id FROM device WHERE digest = :device OR variant = :device)",
+    "run": "trial_batch.run_id = :run",
+}
+TRIAL_FILTERS = {"status": "outcome.status = :status"}
+_TRIAL_COLUMNS = """
+SELECT trial_data.*, config.body AS config_body, outcome.status, outcome.stage, outcome.is_heuristic,
+       outcome.protocol_id, outcome.round_id, text.body AS reason, resources.shared_bytes, resources.registers,
+       resources.spill_bytes
+FROM trial_data
+JOIN config ON config.id = trial_data.config_id
+JOIN outcome ON outcome.id = trial_data.outcome_id
+LEFT JOIN text ON text.id = outcome.reason_id
+LEFT JOIN resources ON resources.id = trial_data.resources_id
+"""
+TRIALS_PAGE = (
+    _TRIAL_COLUMNS
+    + """
+WHERE trial_data.id > :after AND trial_data.id <= :last AND {filters}
+ORDER BY trial_data.id
 LIMIT :page
 """
-# What ``trials`` can be narrowed by; joined with AND into the statement above.
-TRIAL_FILTERS = {
-    "op": "kernel.op = :op",
-    "kernel": "(kernel.name = :kernel OR kernel.op || '/' || kernel.name = :kernel)",
-    "direction": "config.direction = :direction",
-    "signature": "trial.signature_id = (SELECT id FROM signature WHERE text = :signature)",
-    "device": "trial.device_id IN (SELECT id FROM device WHERE digest = :device OR variant = :device)",
-    "run": "trial.run_id = :run",
-    "status": "trial.status = :status",
-}
-ERRORS_OF = """
-SELECT trial_id, output, error, allowed FROM output_error
-WHERE trial_id IN (SELECT value FROM json_each(?)) ORDER BY trial_id, position
+)
+TRIALS_BY_ID = (
+    _TRIAL_COLUMNS
+    + "WHERE trial_data.id IN (SELECT value FROM json_each(?)) ORDER BY trial_data.id"
+)
+
+# A batch comes before its trials: the other way round, SQLite would look for the batch of each.
+_BATCHED = """
+FROM trial_batch
+CROSS JOIN trial_data ON trial_data.id BETWEEN trial_batch.first_id AND trial_batch.last_id
+JOIN outcome ON outcome.id = trial_data.outcome_id
 """
 
 # The newest trial of each (part, config) speaks: rows come oldest first.
-MEASURED = """
-SELECT config.part, config.digest, trial.status
-FROM trial
-JOIN config ON config.id = trial.config_id
-JOIN kernel ON kernel.id = config.kernel_id
-WHERE trial.signature_id = (SELECT id FROM signature WHERE digest = :signature)
-  AND trial.device_id = (SELECT id FROM device WHERE digest = :device)
-  AND trial.environment_id = (SELECT id FROM environment WHERE digest = :environment)
-  AND kernel.op = :op AND kernel.name = :kernel AND config.direction = :direction
-ORDER BY trial.id
+MEASURED = f"""
+SELECT trial_batch.part, config.digest, outcome.status
+{_BATCHED}
+JOIN config ON config.id = trial_data.config_id
+WHERE trial_batch.signature_id = (SELECT id FROM signature WHERE digest = :signature)
+  AND trial_batch.device_id = (SELECT id FROM device WHERE digest = :device)
+  AND trial_batch.environment_id = (SELECT id FROM environment WHERE digest = :environment)
+  AND trial_batch.kernel_id = (SELECT id FROM kernel WHERE op = :op AND name = :kernel)
+  AND trial_batch.direction = :direction
+ORDER BY trial_data.id
 """
 
 # Times that searches saw, oldest first. What was refused beforehand, or only compiled, is no experience.
-PAST = """
-SELECT kernel.op, kernel.name, config.direction, config.part, trial.signature_id, device.digest AS device,
-       environment.digest AS environment, trial.config_id, config.digest AS config, config.body, trial.is_heuristic,
-       measurement.median_ns
-FROM trial
-JOIN config ON config.id = trial.config_id
-JOIN kernel ON kernel.id = config.kernel_id
-JOIN device ON device.id = trial.device_id
-JOIN environment ON environment.id = trial.environment_id
-LEFT JOIN measurement ON measurement.trial_id = trial.id
-WHERE trial.stage = 'search' AND trial.status NOT IN ('unsupported', 'compiled', 'predicted') AND {filters}
-ORDER BY trial.id
+PAST = f"""
+SELECT kernel.op, kernel.name, trial_batch.direction, trial_batch.part, trial_batch.signature_id,
+       device.digest AS device, environment.digest AS environment, trial_data.config_id, config.digest AS config,
+       config.body, outcome.is_heuristic, trial_data.median_ns
+{_BATCHED}
+JOIN config ON config.id = trial_data.config_id
+JOIN kernel ON kernel.id = trial_batch.kernel_id
+JOIN device ON device.id = trial_batch.device_id
+JOIN environment ON environment.id = trial_batch.environment_id
+WHERE outcome.stage = 'search' AND outcome.status NOT IN ('unsupported', 'compiled', 'predicted') AND {{filters}}
+ORDER BY trial_data.id
 """
 PAST_FILTERS = {
     "kernel": "kernel.op || '/' || kernel.name = :kernel",
-    "direction": "config.direction = :direction",
-    "part": "config.part = :part",
+    "direction": "trial_batch.direction = :direction",
+    "part": "trial_batch.part = :part",
     "family": "device.family = :family",
 }
 
@@ -147,17 +186,23 @@ UPDATE run SET status = 'interrupted', ended_us = heartbeat_us WHERE status = 'r
 """
 GET_RUN_STATUS = "SELECT status FROM run WHERE id = ?"
 # What runs cost a config, everything in: starts, references, finals.
-PACE = """
-SELECT (run.ended_us - run.started_us) / 1e6 / count(trial.id) AS seconds
-FROM run JOIN device ON device.id = run.device_id JOIN trial ON trial.run_id = run.id
-WHERE device.digest = :device AND run.ended_us > run.started_us
-    AND trial.stage = 'search' AND trial.status <> 'unsupported'
-GROUP BY run.id HAVING count(trial.id) >= :least ORDER BY run.id DESC LIMIT 1
+PACE = f"""
+SELECT (run.ended_us - run.started_us) / 1e6 / tried AS seconds
+FROM (
+    SELECT trial_batch.run_id, count(*) AS tried
+    {_BATCHED}
+    WHERE outcome.stage = 'search' AND outcome.status <> 'unsupported'
+        AND trial_batch.run_id IN (
+            SELECT run.id FROM run JOIN device ON device.id = run.device_id
+            WHERE device.digest = :device AND run.ended_us > run.started_us)
+    GROUP BY trial_batch.run_id HAVING count(*) >= :least
+) JOIN run ON run.id = run_id ORDER BY run.id DESC LIMIT 1
 """
 LAST_RUN = "SELECT * FROM run ORDER BY status = 'running' DESC, id DESC LIMIT 1"
-COUNT_STATUSES = (
-    "SELECT status, count(*) AS count FROM trial WHERE run_id = ? GROUP BY status ORDER BY status"
-)
+COUNT_STATUSES = f"""
+SELECT outcome.status, count(*) AS count {_BATCHED}
+WHERE trial_batch.run_id = ? GROUP BY outcome.status ORDER BY outcome.status
+"""
 
 GET_WRITER = "SELECT token, host, pid, scope, process_start, heartbeat_us FROM writer"
 SET_WRITER = """
@@ -172,19 +217,58 @@ DROP_WRITER = "DELETE FROM writer WHERE token = ?"
 COUNT_ROWS = "SELECT count(*) FROM {table}"
 DIGESTED = "SELECT id, digest, {column} AS body FROM {table}"
 OK_WITHOUT_MEASUREMENT = """
-SELECT count(*) FROM trial LEFT JOIN measurement ON measurement.trial_id = trial.id
-WHERE (trial.status = 'ok') <> (measurement.trial_id IS NOT NULL)
+SELECT count(*) FROM trial_data JOIN outcome ON outcome.id = trial_data.outcome_id
+WHERE (outcome.status = 'ok') <> (trial_data.samples IS NOT NULL)
+"""
+OVERLAPPING_BATCHES = """
+SELECT count(*) FROM (SELECT first_id <= lag(last_id) OVER (ORDER BY first_id) AS overlaps FROM trial_batch)
+WHERE overlaps
+"""
+COUNT_BATCHED = """
+SELECT count(*) FROM trial_batch CROSS JOIN trial_data
+ON trial_data.id BETWEEN trial_batch.first_id AND trial_batch.last_id
 """
 
 # --- Decisions ---
 
 PROBLEMS = """
-SELECT DISTINCT trial.signature_id, signature.text, config.direction, trial.device_id, device.digest
-FROM trial
-JOIN config ON config.id = trial.config_id
-JOIN signature ON signature.id = trial.signature_id
-JOIN device ON device.id = trial.device_id
-ORDER BY signature.text, config.direction, device.digest
+SELECT DISTINCT trial_batch.signature_id, signature.text, trial_batch.direction, trial_batch.device_id, device.digest
+FROM trial_batch
+JOIN signature ON signature.id = trial_batch.signature_id
+JOIN device ON device.id = trial_batch.device_id
+ORDER BY signature.text, trial_batch.direction, device.digest
+"""
+# What a decision may depend on, by the ids of one batch. ``telling`` are outcomes of finals and of untuned configs,
+# ``never`` those that bar a config, ``wrong`` what validation bars.
+PREPARE_SHORTLISTS = (
+    "CREATE TEMP TABLE IF NOT EXISTS telling (id INTEGER PRIMARY KEY)",
+    "CREATE TEMP TABLE IF NOT EXISTS never (id INTEGER PRIMARY KEY)",
+    "CREATE TEMP TABLE IF NOT EXISTS wrong (id INTEGER PRIMARY KEY)",
+    """INSERT OR IGNORE INTO temp.telling
+    SELECT id FROM main.outcome WHERE status = 'ok' AND (is_heuristic OR round_id <> '')""",
+    """INSERT OR IGNORE INTO temp.never
+    SELECT id FROM main.outcome WHERE status IN ('incorrect', 'crashed')""",
+    "INSERT OR IGNORE INTO temp.wrong SELECT id FROM main.verification WHERE NOT is_right",
+)
+_IN_RANGE = "FROM trial_data WHERE id BETWEEN :first AND :last"
+COUNT_RANGE = f"SELECT count(*) {_IN_RANGE}"
+ALL_IDS = f"SELECT id {_IN_RANGE}"
+# Beside max(), SQLite gives the other columns of the row that has it.
+NEWEST = f"SELECT id, max(started_after_us) AS after_us {_IN_RANGE}"
+NEWEST_OK = f"SELECT id, max(started_after_us) AS after_us {_IN_RANGE} AND median_ns IS NOT NULL"
+# One trial a config is enough to bar it.
+WRONG_IDS = f"""
+SELECT min(id) {_IN_RANGE} AND (outcome_id IN temp.never OR verification_id IN temp.wrong) GROUP BY config_id
+"""
+TELLING_CONFIGS = f"SELECT DISTINCT config_id {_IN_RANGE} AND outcome_id IN temp.telling"
+FASTEST = f"""
+SELECT config_id, min(median_ns) {_IN_RANGE} AND median_ns IS NOT NULL GROUP BY config_id
+"""
+IDS_OF_CONFIGS = f"""
+SELECT id {_IN_RANGE} AND median_ns IS NOT NULL AND config_id IN (SELECT value FROM json_each(:configs))
+"""
+PROBLEM_BATCHES = """
+SELECT * FROM trial_batch WHERE signature_id = ? AND device_id = ? AND direction = ? ORDER BY first_id
 """
 DROP_DECISIONS = "DELETE FROM decision WHERE signature_id = ? AND direction = ? AND device_id = ?"
 ADD_DECISION = """
@@ -194,7 +278,7 @@ VALUES (:signature_id, :direction, :device_id, :rank, :config_id, :environment_i
         :heuristic_ns, :gain, :regret_bound, :worst_error, :ties, :samples, :trials)
 """
 DECISIONS = """
-SELECT decision.*, kernel.op, kernel.name AS kernel_name, config.body AS config_body
+SELECT decision.*, kernel.op || '/' || kernel.name AS kernel, config.body AS config_body
 FROM decision
 JOIN config ON config.id = decision.config_id
 JOIN kernel ON kernel.id = config.kernel_id
@@ -202,6 +286,13 @@ JOIN signature ON signature.id = decision.signature_id
 JOIN device ON device.id = decision.device_id
 WHERE {filters}
 ORDER BY signature.text, decision.direction, device.digest, decision.rank
+"""
+ONE_DECISION = """
+SELECT * FROM decision WHERE signature_id = ? AND direction = ? AND device_id = ? AND rank = ?
+"""
+GET_CONFIG = """
+SELECT kernel.op || '/' || kernel.name, config.body FROM config JOIN kernel ON kernel.id = config.kernel_id
+WHERE config.id = ?
 """
 DECISION_FILTERS = {
     "op": "kernel.op = :op",
@@ -214,36 +305,39 @@ DECISION_FILTERS = {
 
 # --- Frames ---
 
-RUNS = """
-SELECT run.*, count(trial.id) AS trials, coalesce(sum(trial.status = 'ok'), 0) AS ok
-FROM run LEFT JOIN trial ON trial.run_id = run.id
-GROUP BY run.id ORDER BY run.id
+RUNS = f"""
+SELECT run.*, coalesce(counted.trials, 0) AS trials, coalesce(counted.ok, 0) AS ok
+FROM run LEFT JOIN (
+    SELECT trial_batch.run_id, count(*) AS trials, sum(outcome.status = 'ok') AS ok
+    {_BATCHED}
+    GROUP BY trial_batch.run_id
+) AS counted ON counted.run_id = run.id ORDER BY run.id
 """
-_TRIAL_TABLES = """
-FROM trial
-JOIN config ON config.id = trial.config_id
-JOIN kernel ON kernel.id = config.kernel_id
-JOIN signature ON signature.id = trial.signature_id
-JOIN device ON device.id = trial.device_id
-LEFT JOIN text ON text.id = trial.reason_id
-WHERE {filters}
+_TRIAL_TABLES = f"""
+{_BATCHED}
+JOIN kernel ON kernel.id = trial_batch.kernel_id
+JOIN signature ON signature.id = trial_batch.signature_id
+JOIN device ON device.id = trial_batch.device_id
+LEFT JOIN text ON text.id = outcome.reason_id
+WHERE {{filters}}
 """
 COVERAGE = f"""
-SELECT kernel.op, kernel.op || '/' || kernel.name AS kernel, config.direction, signature.text AS signature,
-       device.variant AS device, count(*) AS trials, sum(trial.status = 'ok') AS ok,
-       count(DISTINCT config.id) AS configs, max(trial.started_us) AS newest_us,
-       EXISTS (SELECT 1 FROM decision WHERE decision.signature_id = trial.signature_id
-               AND decision.direction = config.direction AND decision.device_id = trial.device_id) AS decided
+SELECT kernel.op, kernel.op || '/' || kernel.name AS kernel, trial_batch.direction, signature.text AS signature,
+       device.variant AS device, count(*) AS trials, sum(outcome.status = 'ok') AS ok,
+       count(DISTINCT trial_data.config_id) AS configs,
+       max(trial_batch.started_us + trial_data.started_after_us) AS newest_us,
+       EXISTS (SELECT 1 FROM decision WHERE decision.signature_id = trial_batch.signature_id
+               AND decision.direction = trial_batch.direction AND decision.device_id = trial_batch.device_id) AS decided
 {_TRIAL_TABLES}
-GROUP BY trial.signature_id, config.direction, trial.device_id, kernel.id
-ORDER BY signature.text, config.direction, device.variant, kernel.name
+GROUP BY trial_batch.signature_id, trial_batch.direction, trial_batch.device_id, kernel.id
+ORDER BY signature.text, trial_batch.direction, device.variant, kernel.name
 """
 FAILURES = f"""
-SELECT kernel.op || '/' || kernel.name AS kernel, config.direction, trial.status, text.body AS reason,
-       count(*) AS trials, count(DISTINCT trial.signature_id) AS signatures
-{_TRIAL_TABLES} AND trial.status NOT IN ('ok', 'compiled', 'predicted')
-GROUP BY kernel.id, config.direction, trial.status, text.id
-ORDER BY trials DESC, kernel.name, config.direction, trial.status, reason
+SELECT kernel.op || '/' || kernel.name AS kernel, trial_batch.direction, outcome.status, text.body AS reason,
+       count(*) AS trials, count(DISTINCT trial_batch.signature_id) AS signatures
+{_TRIAL_TABLES} AND outcome.status NOT IN ('ok', 'compiled', 'predicted')
+GROUP BY kernel.id, trial_batch.direction, outcome.status, text.id
+ORDER BY trials DESC, kernel.name, trial_batch.direction, outcome.status, reason
 """
 
 # --- Imported packs ---
@@ -274,7 +368,11 @@ ORDER BY imported_row.signature, imported_row.direction, imported_row.device_dig
 # --- Merging ---
 
 FIND_RUN = "SELECT id FROM run WHERE uid = ?"
-COUNT_TRIALS = "SELECT count(*) FROM trial WHERE run_id = ?"
+COUNT_TRIALS = """
+SELECT count(*) FROM trial_batch
+CROSS JOIN trial_data ON trial_data.id BETWEEN trial_batch.first_id AND trial_batch.last_id
+WHERE trial_batch.run_id = ?
+"""
 # Rows of this database's own runs that go on are left alone.
 UPDATE_MERGED_RUN = """
 UPDATE run SET status = :status, ended_us = :ended_us, heartbeat_us = :heartbeat_us

@@ -1,22 +1,21 @@
 """Trials to rows and back, exactly."""
 
+import functools
 import json
-import math
 import sqlite3
-import struct
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from attn_tune.db import queries
+from attn_tune.db.batches import Batch, BatchWriter, find_batches
 from attn_tune.db.catalog import Catalog
+from attn_tune.db.compact import pack_digest, unpack_digest
+from attn_tune.db.samples import decode_samples, encode_samples
 from attn_tune.schema import (
     Device,
     Environment,
     IntegrityError,
     Measurement,
-    OutputError,
-    Protocol,
     Resources,
     Signature,
     Stage,
@@ -29,32 +28,22 @@ PAGE = 500
 
 def add_trial(connection: sqlite3.Connection, catalog: Catalog, run_id: int, trial: Trial) -> int:
     """Writes one trial with its measurement and errors; the caller holds the transaction. Returns its id."""
-    values = {
-        "run_id": run_id,
-        "signature_id": catalog.signature_id(trial.signature),
-        "config_id": catalog.config_id(trial.kernel, trial.direction, trial.part, trial.config),
-        "device_id": catalog.device_id(trial.device),
-        "evidence_id": catalog.evidence_id(trial.device),
-        "environment_id": catalog.environment_id(trial.environment),
-        "status": str(trial.status),
-        "stage": str(trial.stage),
-        "reason_id": catalog.text_id(trial.reason),
-        "is_heuristic": int(trial.is_heuristic),
-        "shared_bytes": trial.resources.shared_bytes,
-        "registers": trial.resources.registers,
-        "spill_bytes": trial.resources.spill_bytes,
-        "code_digest": trial.resources.code_digest,
-        "compile_ms": trial.compile_ms,
-        "started_us": trial.started_us,
-    }
-    trial_id = connection.execute(queries.ADD_TRIAL, values).lastrowid
-    assert trial_id is not None
-    for position, error in enumerate(trial.errors):
-        row = (trial_id, position, error.output, error.error, error.allowed)
-        connection.execute(queries.ADD_OUTPUT_ERROR, row)
-    if trial.measurement is not None:
-        _add_measurement(connection, catalog, trial_id, trial.measurement)
-    return trial_id
+    batches = BatchWriter(connection, catalog, run_id)
+    connection.execute(queries.ADD_TRIAL, _to_row(catalog, batches, trial))
+    batches.flush()
+    return batches.last_id
+
+
+def add_trials(
+    connection: sqlite3.Connection, catalog: Catalog, run_id: int, trials: Iterable[Trial]
+) -> int:
+    """Writes many trials; the caller holds the transaction. Returns how many."""
+    batches = BatchWriter(connection, catalog, run_id)
+    before = batches.last_id
+    rows = (_to_row(catalog, batches, trial) for trial in trials)
+    connection.executemany(queries.ADD_TRIAL, rows)
+    batches.flush()
+    return batches.last_id - before
 
 
 def read_trials(
@@ -62,26 +51,33 @@ def read_trials(
 ) -> Iterator[tuple[int, int, Trial]]:
     """``(trial id, run id, trial)`` in the order they were recorded.
 
-    ``filters`` maps names of ``queries.TRIAL_FILTERS`` to values. Rows are read page by page, so that a slow
-    consumer holds no read transaction and the write-ahead log can be folded in meanwhile.
+    ``filters`` maps names of ``queries.BATCH_FILTERS`` or ``queries.TRIAL_FILTERS`` to values. Rows are read page by
+    page, so that a slow consumer holds no read transaction and the write-ahead log can be folded in meanwhile.
 
     Raises:
       IntegrityError: a row says what no trial can.
     """
-    narrowing = " AND ".join(queries.TRIAL_FILTERS[name] for name in filters) or "TRUE"
-    sql = queries.TRIALS_PAGE.format(filters=narrowing)
+    whole = {name: value for name, value in filters.items() if name in queries.BATCH_FILTERS}
+    rest = {name: value for name, value in filters.items() if name not in whole}
+    kernels = functools.cache(functools.partial(_kernel_name, connection))
     while True:
-        rows = connection.execute(sql, {**filters, "after": after, "page": PAGE}).fetchall()
-        if not rows:
+        end = after
+        for batch in find_batches(connection, whole, after=after):
+            end = max(end, batch.last_id)
+            yield from _read_batch(connection, catalog, batch, rest, kernels, after)
+        # What was recorded while this was read belongs to it, until a look finds nothing new.
+        if end == after:
             return
-        errors = _read_errors(connection, [row["id"] for row in rows])
-        for row in rows:
-            try:
-                trial = _to_trial(catalog, row, errors[row["id"]])
-            except (ValueError, TypeError, struct.error) as error:
-                raise IntegrityError(f"trial {row['id']} cannot be: {error}") from error
-            yield row["id"], row["run_id"], trial
-        after = rows[-1]["id"]
+        after = end
+
+
+def read_trials_by_id(
+    connection: sqlite3.Connection, catalog: Catalog, batch: Batch, ids: Iterable[int]
+) -> Iterator[tuple[int, Trial]]:
+    """``(id, trial)`` of some trials of one batch."""
+    kernel = _kernel_name(connection, batch.kernel_id)
+    for row in connection.execute(queries.TRIALS_BY_ID, (json.dumps(list(ids)),)):
+        yield row["id"], _checked(catalog, batch, kernel, row)
 
 
 def read_measured(
@@ -112,82 +108,94 @@ def read_measured(
     return {(row["part"], row["digest"]): Status(row["status"]) for row in rows}
 
 
-def pack_samples(samples: tuple[int, ...]) -> bytes:
-    """Nanoseconds as little-endian 64-bit integers."""
-    return struct.pack(f"<{len(samples)}q", *samples)
-
-
-def unpack_samples(blob: bytes) -> tuple[int, ...]:
-    """The inverse of ``pack_samples``."""
-    return struct.unpack(f"<{len(blob) // 8}q", blob)
-
-
-def _add_measurement(
-    connection: sqlite3.Connection, catalog: Catalog, trial_id: int, measurement: Measurement
-) -> None:
-    row = (
+def _to_row(catalog: Catalog, batches: BatchWriter, trial: Trial) -> tuple:
+    config_id = catalog.config_id(trial.kernel, trial.direction, trial.part, trial.config)
+    outcome_id = catalog.outcome_id(trial)
+    verification_id = catalog.verification_id(trial.errors)
+    resources_id = catalog.resources_id(trial.resources)
+    median = samples = None
+    if trial.measurement is not None:
+        median = int(trial.measurement.median_ns)
+        samples = encode_samples(trial.measurement.samples_ns, median)
+    trial_id, after_us = batches.add(trial)
+    return (
         trial_id,
-        catalog.protocol_id(measurement.protocol),
-        measurement.round_id,
-        len(measurement.samples_ns),
-        int(measurement.median_ns),
-        measurement.min_ns,
-        pack_samples(measurement.samples_ns),
+        config_id,
+        outcome_id,
+        verification_id,
+        resources_id,
+        pack_digest(trial.resources.code_digest),
+        trial.compile_ms,
+        after_us,
+        median,
+        samples,
     )
-    connection.execute(queries.ADD_MEASUREMENT, row)
 
 
-def _read_errors(
-    connection: sqlite3.Connection, trial_ids: list[int]
-) -> Mapping[int, list[OutputError]]:
-    found = defaultdict(list)
-    for row in connection.execute(queries.ERRORS_OF, (json.dumps(trial_ids),)):
-        error = OutputError(
-            output=row["output"], error=_number(row["error"]), allowed=_number(row["allowed"])
+def _read_batch(
+    connection: sqlite3.Connection,
+    catalog: Catalog,
+    batch: Batch,
+    filters: Mapping[str, Any],
+    kernels: Any,
+    after: int,
+) -> Iterator[tuple[int, int, Trial]]:
+    narrowing = [queries.TRIAL_FILTERS[name] for name in filters]
+    sql = queries.TRIALS_PAGE.format(filters=" AND ".join(narrowing) or "TRUE")
+    after = max(after, batch.first_id - 1)
+    while True:
+        values = {**filters, "after": after, "last": batch.last_id, "page": PAGE}
+        rows = connection.execute(sql, values).fetchall()
+        for row in rows:
+            trial = _checked(catalog, batch, kernels(batch.kernel_id), row)
+            yield row["id"], batch.run_id, trial
+        if len(rows) < PAGE:
+            return
+        after = rows[-1]["id"]
+
+
+def _kernel_name(connection: sqlite3.Connection, kernel_id: int) -> str:
+    row = connection.execute(queries.GET_KERNEL, (kernel_id,)).fetchone()
+    if row is None:
+        raise IntegrityError(f"there is no kernel {kernel_id}, though trials name it")
+    return f"{row['op']}/{row['name']}"
+
+
+def _checked(catalog: Catalog, batch: Batch, kernel: str, row: sqlite3.Row) -> Trial:
+    try:
+        return _to_trial(catalog, batch, kernel, row)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise IntegrityError(f"trial {row['id']} cannot be: {error}") from error
+
+
+def _to_trial(catalog: Catalog, batch: Batch, kernel: str, row: sqlite3.Row) -> Trial:
+    measurement = None
+    if row["samples"] is not None:
+        measurement = Measurement(
+            samples_ns=decode_samples(row["samples"], row["median_ns"]),
+            protocol=catalog.protocol(row["protocol_id"]),
+            round_id=row["round_id"],
         )
-        found[row["trial_id"]].append(error)
-    return found
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
-def _to_trial(catalog: Catalog, row: sqlite3.Row, errors: list[OutputError]) -> Trial:
     return Trial(
-        kernel=f"{row['op']}/{row['kernel_name']}",
-        direction=row["direction"],
-        signature=catalog.signature(row["signature_id"]),
-        device=catalog.device(row["device_id"], row["evidence_id"]),
-        environment=catalog.environment(row["environment_id"]),
+        kernel=kernel,
+        direction=batch.direction,
+        signature=catalog.signature(batch.signature_id),
+        device=catalog.device(batch.device_id, batch.evidence_id),
+        environment=catalog.environment(batch.environment_id),
         config=json.loads(row["config_body"]),
         status=Status(row["status"]),
-        part=row["part"],
+        part=batch.part,
         stage=Stage(row["stage"]),
         reason=row["reason"] or "",
-        errors=tuple(errors),
-        measurement=_to_measurement(row) if row["samples"] is not None else None,
+        errors=catalog.errors(row["verification_id"]),
+        measurement=measurement,
         resources=Resources(
             shared_bytes=row["shared_bytes"],
             registers=row["registers"],
             spill_bytes=row["spill_bytes"],
-            code_digest=row["code_digest"],
+            code_digest=unpack_digest(row["code_digest"]),
         ),
         compile_ms=row["compile_ms"],
         is_heuristic=bool(row["is_heuristic"]),
-        started_us=row["started_us"],
-    )
-
-
-def _to_measurement(row: sqlite3.Row) -> Measurement:
-    return Measurement(
-        samples_ns=unpack_samples(row["samples"]),
-        protocol=Protocol(
-            timer=row["timer"],
-            warmup=row["warmup"],
-            flush_l2=bool(row["flush_l2"]),
-            calls_per_sample=row["calls_per_sample"],
-            interleaved=bool(row["interleaved"]),
-        ),
-        round_id=row["round_id"],
+        started_us=batch.started_us + row["started_after_us"],
     )

@@ -45,6 +45,10 @@ class Process:
         return _start(self.pid) != self.start
 
 
+class WriterBusyError(StorageError):
+    """Another process writes."""
+
+
 class WriterLock:
     """Held from the first run's begin to the last one's end. Every method runs inside the caller's transaction."""
 
@@ -57,14 +61,14 @@ class WriterLock:
         """Takes the lock; True when it was taken over from a holder that is gone.
 
         Raises:
-          StorageError: another process writes; the message names it.
+          WriterBusyError: another process writes; the message names it.
         """
         row = self._connection.execute(queries.GET_WRITER).fetchone()
         if row and row["token"] != self._token:
             holder = _process(row)
             silent_us = now_us() - row["heartbeat_us"]
             if not holder.is_gone(silent_us):
-                raise StorageError(
+                raise WriterBusyError(
                     f"{self._path} is being written by process {holder.pid} on {holder.host} (last heard of "
                     f"{max(0, silent_us) // 1_000_000} s ago); wait for it, stop it, or use another database"
                 )

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import sqlite3
-import struct
 import subprocess
 import sys
 
@@ -196,31 +195,55 @@ def test_unknown_source_never_counts_as_measured(database):
     assert database.measured(KERNEL, "fwd", SIGNATURE, DEVICE, unknown) == {}
 
 
-@pytest.mark.parametrize("verb", ["UPDATE trial SET status = 'ok'", "DELETE FROM trial"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "UPDATE trial SET status = 'ok'",
+        "DELETE FROM trial",
+        "UPDATE trial_data SET median_ns = 5",
+        "DELETE FROM trial_data",
+        "DELETE FROM trial_batch",
+        "UPDATE trial_batch SET last_id = 0",
+        "UPDATE trial_batch SET run_id = 2",
+        "UPDATE outcome SET status = 'ok'",
+        "DELETE FROM verification",
+    ],
+)
 def test_facts_are_append_only(database, verb):
-    database.record(begin(database), make_trial(status=Status.INCORRECT))
+    wrong = (OutputError(output="out", error=1.0, allowed=0.1),)
+    database.record(begin(database), make_trial(status=Status.INCORRECT, errors=wrong))
     with (
         sqlite3.connect(database.path) as raw,
-        pytest.raises(sqlite3.IntegrityError, match="append-only"),
+        pytest.raises(sqlite3.IntegrityError, match="append-only|last_id >= first_id"),
     ):
         raw.execute(verb)
 
 
-def test_a_measurement_needs_an_ok_trial(database):
-    trial_id = database.record(begin(database), make_trial(status=Status.INCORRECT))
+@pytest.mark.parametrize(
+    ("outcome", "measured", "message"),
+    [
+        (1, "NULL, NULL", "only if it is ok"),
+        (2, "5, x'00'", "only if it is ok"),
+        (1, "NULL, x'00'", "CHECK"),
+    ],
+)
+def test_a_measurement_needs_an_ok_trial(database, outcome, measured, message):
+    run = begin(database)
+    database.record(run, make_trial())
+    database.record(run, make_trial(status=Status.INCORRECT))
     with (
         sqlite3.connect(database.path) as raw,
-        pytest.raises(sqlite3.IntegrityError, match="ok"),
+        pytest.raises(sqlite3.IntegrityError, match=message),
     ):
         raw.execute(
-            "INSERT INTO measurement VALUES (?, 1, '', 1, 5, 5, x'0500000000000000')", (trial_id,)
+            f"INSERT INTO trial_data VALUES (9, 1, {outcome}, NULL, NULL, '', NULL, 0, {measured})"
         )
 
 
 def test_a_failed_record_leaves_nothing_behind(database):
     run = begin(database)
     huge = make_trial(samples=(2**63,), signature=make_signature(q_len=7))
-    with pytest.raises(struct.error):
+    with pytest.raises(ValueError, match="a sample must be"):
         database.record(run, huge)
     assert not list(database.trials())
     # The ids that the failed transaction made must not be used again.

@@ -71,16 +71,37 @@ def test_merging_into_a_running_sweep_leaves_it_running(tmp_path, target):
     assert target.status().running
 
 
-def test_a_damaged_source_adds_nothing(tmp_path, target):
+DAMAGE = {
+    "outcome": (
+        [("outcome_refuses_update", "UPDATE outcome SET status = 'crashed', protocol_id = NULL")],
+        "50 trials are ok without a measurement",
+    ),
+    "config": (
+        [("config_refuses_update", """UPDATE config SET body = '{"i":77}' WHERE id = 4""")],
+        "row 4 of config was changed",
+    ),
+    "batch": (
+        [("trial_batch_only_grows", "UPDATE trial_batch SET last_id = 49")],
+        "50 trials, of which the batches know 49",
+    ),
+    "reference": (
+        [("trial_data_refuses_update", "UPDATE trial_data SET config_id = 999 WHERE id = 40")],
+        "row 40 of trial_data points to nothing in config",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_source_adds_nothing(tmp_path, target, damage, message):
     fill(tmp_path / "other.db", [make_trial({"i": i}) for i in range(50)])
     # Sound pages, but a fact that cannot be: found in the middle of the copy.
     with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as raw:
-        raw.execute("DROP TRIGGER text_refuses_update")
-        raw.execute("DROP TRIGGER trial_refuses_update")
-        raw.execute("UPDATE trial SET status = 'crashed' WHERE id = 40")
+        for trigger, statement in damage:
+            raw.execute(f"DROP TRIGGER {trigger}")
+            raw.execute(statement)
         raw.commit()
     before = texts(target.trials())
-    with pytest.raises(IntegrityError, match="trial 40"):
+    with pytest.raises(IntegrityError, match=message):
         merge_database(target, tmp_path / "other.db")
     assert texts(target.trials()) == before
     with pytest.raises(NoDataError):

@@ -1,0 +1,74 @@
+"""``attn-tune merge`` and ``attn-tune gc``: the lab database of several hosts, and of several years."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attn_tune.cli import options, sink
+from attn_tune.cli.lab import open_lab
+
+
+def merge(
+    paths: Annotated[list[Path], typer.Argument(help="Lab databases of other hosts.")],
+    db: options.Database,
+    json: options.Json = False,
+) -> None:
+    """Take the trials of other lab databases in, each all or nothing, and decide anew.
+
+    Doing it again adds what came since. The other databases are only read.
+
+    Example: attn-tune merge host-a.db host-b.db --db lab.db
+    """
+    from attn_tune.db import merge_database
+
+    done = []
+    with open_lab(db, create=True) as database:
+        for path in paths:
+            taken = merge_database(database, path)
+            done.append({"path": str(path), "runs": taken.runs, "trials": taken.trials})
+            if not json:
+                print(f"{path}: {taken.runs} runs and {taken.trials} trials are new")
+        decided = database.rebuild_decisions()
+    if json:
+        sink.emit_json({"merged": done, "decided": decided})
+    else:
+        print(f"{db}: {decided} problems decided")
+
+
+def gc(
+    db: options.Database,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would go, and why.")
+    ] = False,
+    superseded: Annotated[
+        bool,
+        typer.Option(
+            "--superseded",
+            help="Also trials in environments older than the one that decides. No decision looks at them, but "
+            "searches learn from them and reports show them.",
+        ),
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Delete what no decision or evidence rests on, and make the file smaller.
+
+    Never done by itself. Every answer concerned is worked out before and after; nothing goes if one differs.
+
+    Example: attn-tune gc --dry-run --superseded
+    """
+    from attn_tune.db import collect_garbage
+
+    with open_lab(db, existing=True) as database:
+        summary = collect_garbage(database, dry_run=dry_run, superseded=superseded)
+    if json:
+        sink.emit_json(dataclasses.asdict(summary) | {"dry_run": dry_run})
+        return
+    verb = "would go" if dry_run else "gone"
+    for item in summary.items:
+        print(f"{item.rows:>10} rows of {item.table} {verb}: {item.why}")
+    if not summary.items:
+        print(f"{db}: nothing to collect")
+    if not dry_run:
+        print(f"{db}: {summary.bytes_before} bytes became {summary.bytes_after}")

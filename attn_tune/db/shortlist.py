@@ -1,0 +1,174 @@
+"""Which trials a decision can depend on, found without reading the others: a problem may have thousands.
+
+Exactly those that ``decisions.decide`` would have looked at come out, so its answer is the same as from all of them.
+"""
+
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from attn_tune.db import queries
+from attn_tune.db.batches import Batch
+from attn_tune.db.catalog import Catalog
+from attn_tune.db.decisions import CONTENDERS, Entry, Finding, right_entries
+from attn_tune.db.trials import read_trials_by_id
+from attn_tune.schema.trial import WHOLE
+
+# Fewer trials of a kernel are simply all read.
+FEW = 64
+# Configs that are read at a time while the fastest are looked for.
+STEP = 2 * CONTENDERS
+
+
+@dataclass(kw_only=True, slots=True)
+class Shortlist:
+    """What ``decide`` needs of one problem. ``tried`` counts all trials by kernel, those left out too."""
+
+    findings: list[Finding] = field(default_factory=list)
+    tried: dict[str, int] = field(default_factory=dict)
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Notes which outcomes say more than a time of a search; once before shortlists are made."""
+    for statement in queries.PREPARE_SHORTLISTS:
+        connection.execute(statement)
+
+
+def make_shortlist(
+    connection: sqlite3.Connection, catalog: Catalog, batches: Iterable[Batch]
+) -> Shortlist:
+    """The shortlist of one problem from all its batches; ``prepare`` comes first."""
+    by_kernel: dict[int, list[Batch]] = defaultdict(list)
+    for batch in batches:
+        by_kernel[batch.kernel_id].append(batch)
+    found = Shortlist()
+    for of_kernel in by_kernel.values():
+        kernel = _Kernel(connection, catalog, of_kernel)
+        findings = kernel.findings()
+        if findings:
+            found.findings += findings
+            found.tried[findings[0].trial.kernel] = kernel.count
+    return found
+
+
+class _Kernel:
+    """The trials of one kernel on one problem."""
+
+    def __init__(self, connection: sqlite3.Connection, catalog: Catalog, batches: Sequence[Batch]):
+        self._connection, self._catalog = connection, catalog
+        self._batches = batches
+        self.count = sum(self._one(queries.COUNT_RANGE, batch)[0] for batch in batches)
+
+    def findings(self) -> list[Finding]:
+        """Those of its trials that matter; at least one if there are any."""
+        if self.count <= FEW:
+            return self._read({b: self._ids(queries.ALL_IDS, b) for b in self._batches})
+        ages, newest, marks = self._ages()
+        if newest is None:
+            return self._read(marks)
+        environment = newest.environment_id
+        here = [b for b in self._batches if b.environment_id == environment and b.part == WHOLE]
+        wanted = marks
+        for batch in self._batches:
+            if ages[batch.environment_id] >= ages[environment]:
+                wanted[batch] += self._ids(queries.WRONG_IDS, batch)
+        configs = {c for batch in here for c in self._ids(queries.TELLING_CONFIGS, batch)}
+        found = self._with_configs(wanted, here, configs)
+        if self._needs_fastest(found, environment):
+            found = self._with_fastest(wanted, here, configs, environment)
+        return found
+
+    def _needs_fastest(self, findings: Sequence[Finding], environment_id: int) -> bool:
+        """False when all contenders are finalists, as they are when the untuned config is one."""
+        entries = self._entries(findings, environment_id)
+        finalists = [e for e in entries if e.rounds]
+        heuristics = [e for e in entries if e.is_heuristic]
+        return len(entries) < 2 or not finalists or not all(e.rounds for e in heuristics)
+
+    def _with_fastest(
+        self,
+        wanted: Mapping[Batch, list[int]],
+        here: Sequence[Batch],
+        configs: set[int],
+        environment_id: int,
+    ) -> list[Finding]:
+        """Adds configs, the fastest first, until no other can be among the fastest that are right."""
+        least: dict[int, int] = {}
+        for batch in here:
+            for config, median in self._rows(queries.FASTEST, batch):
+                least[config] = min(median, least.get(config, median))
+        order = sorted(least, key=lambda config: (least[config], config))
+        taken = 0
+        while True:
+            taken += STEP
+            findings = self._with_configs(wanted, here, configs | set(order[:taken]))
+            if taken >= len(order):
+                return findings
+            entries = self._entries(findings, environment_id)
+            medians = sorted(entry.median_ns for entry in entries)
+            # A config is never faster as a whole than the fastest of its trials.
+            if len(medians) >= CONTENDERS and medians[CONTENDERS - 1] < least[order[taken]]:
+                return findings
+
+    def _entries(self, findings: Sequence[Finding], environment_id: int) -> list[Entry]:
+        return right_entries(findings, self._catalog.environment(environment_id))
+
+    def _with_configs(
+        self, wanted: Mapping[Batch, list[int]], here: Sequence[Batch], configs: set[int]
+    ) -> list[Finding]:
+        ids = {batch: list(found) for batch, found in wanted.items()}
+        text = json.dumps(sorted(configs))
+        for batch in here:
+            ids[batch] += self._ids(queries.IDS_OF_CONFIGS, batch, configs=text)
+        return self._read(ids)
+
+    def _ages(self) -> tuple[dict[int, int], Batch | None, dict[Batch, list[int]]]:
+        """When each environment was last in use, the batch of the newest trial that was ok and whole, and the trials
+        that show both.
+        """
+        ages: dict[int, int] = {}
+        newest: tuple[int, str] = (-1, "")
+        newest_batch = None
+        shown: dict[int, tuple[Batch, int]] = {}
+        marks: dict[Batch, list[int]] = {batch: [] for batch in self._batches}
+        newest_id = 0
+        for batch in self._batches:
+            last = self._one(queries.NEWEST, batch)
+            if last["id"] is not None:
+                started = batch.started_us + last["after_us"]
+                if started > ages.get(batch.environment_id, -1):
+                    ages[batch.environment_id] = started
+                    shown[batch.environment_id] = (batch, last["id"])
+            ok = self._one(queries.NEWEST_OK, batch) if batch.part == WHOLE else None
+            if ok is not None and ok["id"] is not None:
+                digest = self._catalog.environment(batch.environment_id).digest
+                age = (batch.started_us + ok["after_us"], digest)
+                if age > newest:
+                    newest, newest_batch, newest_id = age, batch, ok["id"]
+        for batch, trial_id in shown.values():
+            marks[batch].append(trial_id)
+        if newest_batch is not None:
+            marks[newest_batch].append(newest_id)
+        return ages, newest_batch, marks
+
+    def _read(self, ids: Mapping[Batch, list[int]]) -> list[Finding]:
+        return [
+            Finding(batch.run_id, trial)
+            for batch, wanted in ids.items()
+            if wanted
+            for _, trial in read_trials_by_id(self._connection, self._catalog, batch, set(wanted))
+        ]
+
+    def _ids(self, sql: str, batch: Batch, **values: str) -> list[int]:
+        return [row[0] for row in self._rows(sql, batch, **values)]
+
+    def _rows(self, sql: str, batch: Batch, **values: str) -> list[sqlite3.Row]:
+        return self._connection.execute(sql, self._range(batch) | values).fetchall()
+
+    def _one(self, sql: str, batch: Batch) -> sqlite3.Row:
+        return self._connection.execute(sql, self._range(batch)).fetchone()
+
+    def _range(self, batch: Batch) -> dict[str, int | str]:
+        return {"first": batch.first_id, "last": batch.last_id}

@@ -1,0 +1,272 @@
+-- Schema 2 of the lab database, with facts of every kind. Frozen: never edited, only migrated from.
+PRAGMA application_id = 1096045653;
+PRAGMA user_version = 2;
+BEGIN TRANSACTION;
+CREATE TABLE "_sqlite_migrations" (
+   "id" INTEGER PRIMARY KEY,
+   "migration_set" TEXT,
+   "name" TEXT,
+   "applied_at" TEXT
+);
+INSERT INTO "_sqlite_migrations" VALUES(1,'attn_tune.lab','m001_create_lab','2026-11-21 01:02:03.904734+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(2,'attn_tune.lab','m002_create_decisions','2026-11-21 01:02:03.905190+00:00');
+CREATE TABLE config (
+        id INTEGER PRIMARY KEY,
+        kernel_id INTEGER NOT NULL REFERENCES kernel (id),
+        direction TEXT NOT NULL,
+        part TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        body TEXT NOT NULL,
+        UNIQUE (kernel_id, direction, part, digest)
+    ) STRICT;
+INSERT INTO "config" VALUES(1,1,'fwd','','b2:7786f328bb89ecef24fa78d1200732aa','{"block_q":64}');
+INSERT INTO "config" VALUES(2,1,'fwd','','b2:5ec967307d17da3ba72c5db9ffa59d3c','{"block_q":128}');
+INSERT INTO "config" VALUES(3,1,'fwd','','b2:ed0037ca9d3591f8a0c531b5bdb35982','{"block_q":256}');
+INSERT INTO "config" VALUES(4,1,'fwd','','b2:c0b8ec0168c8b7c89d528940da19aeca','{"block_q":8}');
+INSERT INTO "config" VALUES(5,1,'fwd','','b2:34ea3f4d5b04de4cbc91b6df722b8ec6','{"block_q":9}');
+INSERT INTO "config" VALUES(6,1,'bwd','dq','b2:67764d2cb8bdfd9c02923bc503cd4be9','{"block_q":64,"n":"dq"}');
+INSERT INTO "config" VALUES(7,1,'bwd','dkv','b2:42db543c9121807b38da32e0f1c0a7b0','{"block_q":64,"n":"dkv"}');
+INSERT INTO "config" VALUES(8,2,'fwd','','b2:ca552e1a70bc1e69b34bff96449fb5b8','{"block_q":1}');
+CREATE TABLE decision (
+        signature_id INTEGER NOT NULL REFERENCES signature (id),
+        direction TEXT NOT NULL,
+        device_id INTEGER NOT NULL REFERENCES device (id),
+        rank INTEGER NOT NULL,
+        config_id INTEGER NOT NULL REFERENCES config (id),
+        environment_id INTEGER NOT NULL REFERENCES environment (id),
+        rule TEXT NOT NULL,
+        median_ns INTEGER,
+        heuristic_ns INTEGER,
+        gain REAL,
+        regret_bound REAL,
+        worst_error REAL,
+        ties TEXT NOT NULL,
+        samples INTEGER NOT NULL,
+        trials INTEGER NOT NULL,
+        PRIMARY KEY (signature_id, direction, device_id, rank)
+    ) STRICT, WITHOUT ROWID;
+INSERT INTO "decision" VALUES(1,'fwd',1,0,2,1,'winner',13038,20038,1.53689216137444395471e+00,0.0,1.99999999999999983346e-01,'[]',12,8);
+INSERT INTO "decision" VALUES(2,'fwd',2,0,1,2,'only',1000,NULL,NULL,0.0,1.99999999999999983346e-01,'[]',3,1);
+CREATE TABLE device (
+        id INTEGER PRIMARY KEY,
+        digest TEXT NOT NULL UNIQUE,
+        platform TEXT NOT NULL,
+        family TEXT NOT NULL,
+        variant TEXT NOT NULL,
+        units INTEGER NOT NULL,
+        shared_bytes INTEGER NOT NULL,
+        l2_bytes INTEGER NOT NULL,
+        clock_mhz INTEGER NOT NULL,
+        bandwidth_gbs INTEGER NOT NULL,
+        partition TEXT NOT NULL,
+        power_watts INTEGER NOT NULL
+    ) STRICT;
+INSERT INTO "device" VALUES(1,'b2:53606084e7270045c0d9c50c6524c644','cuda','sm_90','nvidia-h200',132,232448,62914560,1980,4800,'',700);
+INSERT INTO "device" VALUES(2,'b2:13213414172313a1fb08429141a9dc2c','tpu','v6e','tpu-v6e',1,0,0,0,0,'',0);
+CREATE TABLE device_evidence (
+        id INTEGER PRIMARY KEY,
+        digest TEXT NOT NULL UNIQUE,
+        body TEXT NOT NULL
+    ) STRICT;
+INSERT INTO "device_evidence" VALUES(1,'b2:255598f58c4c4f8166a1afa2d93121c0','[["uuid","GPU-1"],["driver","570.1"]]');
+INSERT INTO "device_evidence" VALUES(2,'b2:7ebb3c7c2a87b1a2f8a7ed729ecb040d','[]');
+CREATE TABLE environment (
+        id INTEGER PRIMARY KEY,
+        digest TEXT NOT NULL UNIQUE,
+        jax TEXT NOT NULL,
+        jaxlib TEXT NOT NULL,
+        triton TEXT NOT NULL,
+        compiler TEXT NOT NULL,
+        driver TEXT NOT NULL,
+        attn_tune TEXT NOT NULL,
+        source_hash TEXT NOT NULL
+    ) STRICT;
+INSERT INTO "environment" VALUES(1,'b2:e01ab299b4c042b1e96b00b4c51b8b5e','0.12.0','0.12.0','3.9.0','','','','b2:source');
+INSERT INTO "environment" VALUES(2,'b2:03719a69cf80b02943c4847beb6b1767','0.13.0','0.13.0','3.9.0','','','','b2:source');
+CREATE TABLE kernel (
+        id INTEGER PRIMARY KEY,
+        op TEXT NOT NULL,
+        name TEXT NOT NULL,
+        UNIQUE (op, name)
+    ) STRICT;
+INSERT INTO "kernel" VALUES(1,'flash_attention','triton');
+INSERT INTO "kernel" VALUES(2,'flash_attention','xla');
+CREATE TABLE measurement (
+        trial_id INTEGER PRIMARY KEY REFERENCES trial (id),
+        protocol_id INTEGER NOT NULL REFERENCES protocol (id),
+        round_id TEXT NOT NULL,
+        count INTEGER NOT NULL CHECK (count > 0),
+        median_ns INTEGER NOT NULL,
+        min_ns INTEGER NOT NULL,
+        samples BLOB NOT NULL CHECK (length(samples) = 8 * count)
+    ) STRICT;
+INSERT INTO "measurement" VALUES(1,1,'',3,20000,19900,X'204E000000000000844E000000000000BC4D000000000000');
+INSERT INTO "measurement" VALUES(2,1,'',4,10001,9000,X'1027000000000000132700000000000028230000000000000000000000000400');
+INSERT INTO "measurement" VALUES(6,1,'',3,1000,990,X'E803000000000000F203000000000000DE03000000000000');
+INSERT INTO "measurement" VALUES(7,1,'',3,1000,990,X'E803000000000000F203000000000000DE03000000000000');
+INSERT INTO "measurement" VALUES(8,1,'r1',12,20038,20000,X'204E000000000000274E0000000000002E4E000000000000354E0000000000003C4E000000000000434E0000000000004A4E000000000000514E000000000000584E0000000000005F4E000000000000664E0000000000006D4E000000000000');
+INSERT INTO "measurement" VALUES(9,1,'r1',12,13038,13000,X'C832000000000000CF32000000000000D632000000000000DD32000000000000E432000000000000EB32000000000000F232000000000000F932000000000000003300000000000007330000000000000E330000000000001533000000000000');
+INSERT INTO "measurement" VALUES(10,1,'',3,1000,990,X'E803000000000000F203000000000000DE03000000000000');
+INSERT INTO "measurement" VALUES(11,1,'',3,1000,990,X'E803000000000000F203000000000000DE03000000000000');
+CREATE TABLE output_error (
+        trial_id INTEGER NOT NULL REFERENCES trial (id),
+        position INTEGER NOT NULL,
+        output TEXT NOT NULL,
+        error REAL,
+        allowed REAL,
+        PRIMARY KEY (trial_id, position)
+    ) STRICT, WITHOUT ROWID;
+INSERT INTO "output_error" VALUES(1,0,'out',0.01,0.05);
+INSERT INTO "output_error" VALUES(2,0,'out',0.01,0.05);
+INSERT INTO "output_error" VALUES(3,0,'out',NULL,0.05);
+INSERT INTO "output_error" VALUES(3,1,'lse',9e999,0.1);
+INSERT INTO "output_error" VALUES(6,0,'out',0.01,0.05);
+INSERT INTO "output_error" VALUES(7,0,'out',0.01,0.05);
+INSERT INTO "output_error" VALUES(10,0,'out',0.01,0.05);
+INSERT INTO "output_error" VALUES(11,0,'out',0.01,0.05);
+CREATE TABLE protocol (
+        id INTEGER PRIMARY KEY,
+        timer TEXT NOT NULL,
+        warmup INTEGER NOT NULL,
+        flush_l2 INTEGER NOT NULL,
+        calls_per_sample INTEGER NOT NULL,
+        interleaved INTEGER NOT NULL,
+        UNIQUE (timer, warmup, flush_l2, calls_per_sample, interleaved)
+    ) STRICT;
+INSERT INTO "protocol" VALUES(1,'cupti',3,1,1,0);
+CREATE TABLE run (
+        id INTEGER PRIMARY KEY,
+        uid TEXT NOT NULL UNIQUE,
+        device_id INTEGER NOT NULL REFERENCES device (id),
+        evidence_id INTEGER NOT NULL REFERENCES device_evidence (id),
+        environment_id INTEGER NOT NULL REFERENCES environment (id),
+        argv TEXT NOT NULL,
+        host TEXT NOT NULL,
+        pid INTEGER NOT NULL,
+        started_us INTEGER NOT NULL,
+        heartbeat_us INTEGER NOT NULL,
+        ended_us INTEGER,
+        status TEXT NOT NULL CHECK (status IN ('running', 'finished', 'interrupted', 'failed'))
+    ) STRICT;
+INSERT INTO "run" VALUES(1,'de24d3577be57147fcf5bc7a62c3e390',1,1,1,'["attn-tune", "sweep"]','lab-host',21087,1795222923947684,1795222923972249,1795222923972249,'finished');
+INSERT INTO "run" VALUES(2,'876d07a6be6063487df5d0cd904fc0bf',2,2,2,'["attn-tune", "sweep"]','lab-host',21087,1795222923972916,1795222923973992,1795222923973992,'interrupted');
+CREATE TABLE signature (
+        id INTEGER PRIMARY KEY,
+        digest TEXT NOT NULL UNIQUE,
+        op TEXT NOT NULL,
+        version INTEGER NOT NULL,
+        text TEXT NOT NULL
+    ) STRICT;
+INSERT INTO "signature" VALUES(1,'b2:5a887b380c79424433d0ddb8f47ec9f2','flash_attention',1,'flash_attention/v1 b=1 t=128 s=128 n=4 k=2 h=64 v=64 dtype=bfloat16 causal=1');
+INSERT INTO "signature" VALUES(2,'b2:4e748347353f60a597ac9df8992158aa','flash_attention',1,'flash_attention/v1 b=1 t=8589934592 s=128 n=4 k=2 h=64 v=64 dtype=bfloat16 causal=1 left=3');
+CREATE TABLE signature_field (
+        signature_id INTEGER NOT NULL REFERENCES signature (id),
+        position INTEGER NOT NULL,
+        name TEXT NOT NULL,
+        int_value INTEGER,
+        text_value TEXT,
+        PRIMARY KEY (signature_id, position)
+    ) STRICT, WITHOUT ROWID;
+INSERT INTO "signature_field" VALUES(1,0,'b',1,NULL);
+INSERT INTO "signature_field" VALUES(1,1,'t',128,NULL);
+INSERT INTO "signature_field" VALUES(1,2,'s',128,NULL);
+INSERT INTO "signature_field" VALUES(1,3,'n',4,NULL);
+INSERT INTO "signature_field" VALUES(1,4,'k',2,NULL);
+INSERT INTO "signature_field" VALUES(1,5,'h',64,NULL);
+INSERT INTO "signature_field" VALUES(1,6,'v',64,NULL);
+INSERT INTO "signature_field" VALUES(1,7,'dtype',NULL,'bfloat16');
+INSERT INTO "signature_field" VALUES(1,8,'causal',1,NULL);
+INSERT INTO "signature_field" VALUES(2,0,'b',1,NULL);
+INSERT INTO "signature_field" VALUES(2,1,'t',8589934592,NULL);
+INSERT INTO "signature_field" VALUES(2,2,'s',128,NULL);
+INSERT INTO "signature_field" VALUES(2,3,'n',4,NULL);
+INSERT INTO "signature_field" VALUES(2,4,'k',2,NULL);
+INSERT INTO "signature_field" VALUES(2,5,'h',64,NULL);
+INSERT INTO "signature_field" VALUES(2,6,'v',64,NULL);
+INSERT INTO "signature_field" VALUES(2,7,'dtype',NULL,'bfloat16');
+INSERT INTO "signature_field" VALUES(2,8,'causal',1,NULL);
+INSERT INTO "signature_field" VALUES(2,9,'left',3,NULL);
+CREATE TABLE text (
+        id INTEGER PRIMARY KEY,
+        digest TEXT NOT NULL UNIQUE,
+        body TEXT NOT NULL
+    ) STRICT;
+INSERT INTO "text" VALUES(1,'b2:c121502f04b6c82a607950c2d102819b','because incorrect');
+INSERT INTO "text" VALUES(2,'b2:36be6bb3c122ae4a883f31840feb3932','ptxas: too much');
+CREATE TABLE trial (
+        id INTEGER PRIMARY KEY,
+        run_id INTEGER NOT NULL REFERENCES run (id),
+        signature_id INTEGER NOT NULL REFERENCES signature (id),
+        config_id INTEGER NOT NULL REFERENCES config (id),
+        device_id INTEGER NOT NULL REFERENCES device (id),
+        evidence_id INTEGER NOT NULL REFERENCES device_evidence (id),
+        environment_id INTEGER NOT NULL REFERENCES environment (id),
+        status TEXT NOT NULL,
+        stage TEXT NOT NULL,
+        reason_id INTEGER REFERENCES text (id),
+        is_heuristic INTEGER NOT NULL,
+        shared_bytes INTEGER,
+        registers INTEGER,
+        spill_bytes INTEGER,
+        code_digest TEXT NOT NULL,
+        compile_ms REAL,
+        started_us INTEGER NOT NULL
+    ) STRICT;
+INSERT INTO "trial" VALUES(1,1,1,1,1,1,1,'ok','search',NULL,1,65536,128,0,'b2:c',12.5,1700000000000000);
+INSERT INTO "trial" VALUES(2,1,1,2,1,1,1,'ok','search',NULL,0,65536,128,0,'b2:c',12.5,1700000000000000);
+INSERT INTO "trial" VALUES(3,1,1,3,1,1,1,'incorrect','search',1,0,65536,128,0,'b2:c',12.5,1700000000000000);
+INSERT INTO "trial" VALUES(4,1,1,4,1,1,1,'compile_error','search',2,0,NULL,NULL,NULL,'',NULL,1700000000000000);
+INSERT INTO "trial" VALUES(5,1,1,5,1,1,1,'compile_error','search',2,0,NULL,NULL,NULL,'b2:0123456789abcdef0123456789ABCDEF',0.1,1700000000000000);
+INSERT INTO "trial" VALUES(6,1,1,6,1,1,1,'ok','search',NULL,0,NULL,255,NULL,'b2:0123456789abcdef0123456789abcdef',4.86639110000055552518e+01,1700000000000777);
+INSERT INTO "trial" VALUES(7,1,1,7,1,1,1,'ok','search',NULL,0,NULL,255,NULL,'b2:0123456789abcdef0123456789abcdef',4.86639110000055552518e+01,1700000000000777);
+INSERT INTO "trial" VALUES(8,1,1,1,1,1,1,'ok','final',NULL,1,65536,128,0,'b2:c',12.5,1700000000000000);
+INSERT INTO "trial" VALUES(9,1,1,2,1,1,1,'ok','final',NULL,0,65536,128,0,'b2:c',12.5,1700000000000000);
+INSERT INTO "trial" VALUES(10,2,2,1,2,2,2,'ok','search',NULL,0,65536,128,0,'b2:c',12.5,5);
+INSERT INTO "trial" VALUES(11,2,1,1,1,1,2,'ok','search',NULL,0,65536,128,0,'b2:c',12.5,3);
+INSERT INTO "trial" VALUES(12,2,1,8,1,1,1,'crashed','search',2,0,65536,128,0,'b2:c',12.5,1700000000000000);
+CREATE TABLE writer (
+        id INTEGER PRIMARY KEY CHECK (id = 1),
+        token TEXT NOT NULL,
+        host TEXT NOT NULL,
+        pid INTEGER NOT NULL,
+        scope TEXT NOT NULL,
+        process_start TEXT NOT NULL,
+        heartbeat_us INTEGER NOT NULL
+    ) STRICT;
+CREATE UNIQUE INDEX "idx__sqlite_migrations_migration_set_name"
+    ON "_sqlite_migrations" ("migration_set", "name");
+CREATE INDEX trial_problem ON trial (signature_id, device_id, config_id);
+CREATE INDEX trial_run ON trial (run_id);
+CREATE TRIGGER measurement_needs_ok BEFORE INSERT ON measurement
+        WHEN (SELECT status FROM trial WHERE id = NEW.trial_id) IS NOT 'ok'
+        BEGIN SELECT RAISE(ABORT, 'a measurement needs a trial that is ok'); END;
+CREATE TRIGGER run_identity_is_fixed
+        BEFORE UPDATE OF id, uid, device_id, evidence_id, environment_id, argv, host, pid, started_us ON run
+        BEGIN SELECT RAISE(ABORT, 'run is append-only'); END;
+CREATE TRIGGER run_is_kept BEFORE DELETE ON run
+        BEGIN SELECT RAISE(ABORT, 'run is append-only'); END;
+CREATE TRIGGER device_refuses_update BEFORE UPDATE ON device BEGIN SELECT RAISE(ABORT, 'device is append-only'); END;
+CREATE TRIGGER device_refuses_delete BEFORE DELETE ON device BEGIN SELECT RAISE(ABORT, 'device is append-only'); END;
+CREATE TRIGGER device_evidence_refuses_update BEFORE UPDATE ON device_evidence BEGIN SELECT RAISE(ABORT, 'device_evidence is append-only'); END;
+CREATE TRIGGER device_evidence_refuses_delete BEFORE DELETE ON device_evidence BEGIN SELECT RAISE(ABORT, 'device_evidence is append-only'); END;
+CREATE TRIGGER environment_refuses_update BEFORE UPDATE ON environment BEGIN SELECT RAISE(ABORT, 'environment is append-only'); END;
+CREATE TRIGGER environment_refuses_delete BEFORE DELETE ON environment BEGIN SELECT RAISE(ABORT, 'environment is append-only'); END;
+CREATE TRIGGER kernel_refuses_update BEFORE UPDATE ON kernel BEGIN SELECT RAISE(ABORT, 'kernel is append-only'); END;
+CREATE TRIGGER kernel_refuses_delete BEFORE DELETE ON kernel BEGIN SELECT RAISE(ABORT, 'kernel is append-only'); END;
+CREATE TRIGGER signature_refuses_update BEFORE UPDATE ON signature BEGIN SELECT RAISE(ABORT, 'signature is append-only'); END;
+CREATE TRIGGER signature_refuses_delete BEFORE DELETE ON signature BEGIN SELECT RAISE(ABORT, 'signature is append-only'); END;
+CREATE TRIGGER signature_field_refuses_update BEFORE UPDATE ON signature_field BEGIN SELECT RAISE(ABORT, 'signature_field is append-only'); END;
+CREATE TRIGGER signature_field_refuses_delete BEFORE DELETE ON signature_field BEGIN SELECT RAISE(ABORT, 'signature_field is append-only'); END;
+CREATE TRIGGER config_refuses_update BEFORE UPDATE ON config BEGIN SELECT RAISE(ABORT, 'config is append-only'); END;
+CREATE TRIGGER config_refuses_delete BEFORE DELETE ON config BEGIN SELECT RAISE(ABORT, 'config is append-only'); END;
+CREATE TRIGGER protocol_refuses_update BEFORE UPDATE ON protocol BEGIN SELECT RAISE(ABORT, 'protocol is append-only'); END;
+CREATE TRIGGER protocol_refuses_delete BEFORE DELETE ON protocol BEGIN SELECT RAISE(ABORT, 'protocol is append-only'); END;
+CREATE TRIGGER text_refuses_update BEFORE UPDATE ON text BEGIN SELECT RAISE(ABORT, 'text is append-only'); END;
+CREATE TRIGGER text_refuses_delete BEFORE DELETE ON text BEGIN SELECT RAISE(ABORT, 'text is append-only'); END;
+CREATE TRIGGER trial_refuses_update BEFORE UPDATE ON trial BEGIN SELECT RAISE(ABORT, 'trial is append-only'); END;
+CREATE TRIGGER trial_refuses_delete BEFORE DELETE ON trial BEGIN SELECT RAISE(ABORT, 'trial is append-only'); END;
+CREATE TRIGGER measurement_refuses_update BEFORE UPDATE ON measurement BEGIN SELECT RAISE(ABORT, 'measurement is append-only'); END;
+CREATE TRIGGER measurement_refuses_delete BEFORE DELETE ON measurement BEGIN SELECT RAISE(ABORT, 'measurement is append-only'); END;
+CREATE TRIGGER output_error_refuses_update BEFORE UPDATE ON output_error BEGIN SELECT RAISE(ABORT, 'output_error is append-only'); END;
+CREATE TRIGGER output_error_refuses_delete BEFORE DELETE ON output_error BEGIN SELECT RAISE(ABORT, 'output_error is append-only'); END;
+COMMIT;
