@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from attn_tune.db import queries
+from attn_tune.db.rounds import from_row, to_row
 from attn_tune.db.verifications import (
     ErrorRow,
     error_rows,
@@ -30,6 +31,8 @@ from attn_tune.schema import (
     config_to_json,
     digest_text,
 )
+from attn_tune.schema.conditions import Conditions
+from attn_tune.schema.trial import main_round
 
 
 class Catalog:
@@ -48,6 +51,7 @@ class Catalog:
         self.errors = functools.cache(self._get_errors)
         self.protocol = functools.cache(self._get_protocol)
         self.config = functools.lru_cache(100_000)(self._get_config)
+        self._round = functools.lru_cache(1000)(self._get_round)
         self._known: dict[Signature | Device, int] = {}
 
     def forget(self) -> None:
@@ -155,6 +159,23 @@ class Catalog:
             "" if measurement is None else measurement.round_id,
         )
         return self._simple(queries.FIND_OUTCOME, queries.ADD_OUTCOME, key)
+
+    def note_conditions(self, trial: Trial) -> None:
+        """Stores what the device went through during the round of a final, once a round."""
+        if trial.conditions is None or trial.measurement is None:
+            return
+        name = main_round(trial.measurement.round_id)
+        if name and ("round", name) not in self._ids:
+            self._insert(queries.ADD_ROUND, to_row(name, trial.conditions))
+            self._ids["round", name] = 0
+
+    def conditions(self, round_id: str) -> Conditions | None:
+        """What is known of a round."""
+        return self._round(main_round(round_id)) if round_id else None
+
+    def _get_round(self, name: str) -> Conditions | None:
+        row = self._connection.execute(queries.GET_ROUND, (name,)).fetchone()
+        return from_row(row) if row else None
 
     def _id(self, key: tuple, add: Callable[[Any], int], value: Any) -> int:
         if key not in self._ids:

@@ -74,6 +74,21 @@ TABLES = (
         samples BLOB,
         CHECK ((median_ns IS NULL) = (samples IS NULL))
     ) STRICT""",
+    # What the device went through during one round of finals, whose name the outcomes carry; NULL is unknown.
+    """CREATE TABLE round (
+        id INTEGER PRIMARY KEY,
+        round_id TEXT NOT NULL UNIQUE,
+        sm_clock_mhz_low INTEGER,
+        sm_clock_mhz_high INTEGER,
+        memory_clock_mhz_low INTEGER,
+        memory_clock_mhz_high INTEGER,
+        temperature_c_low INTEGER,
+        temperature_c_high INTEGER,
+        power_w_low INTEGER,
+        power_w_high INTEGER,
+        throttle TEXT NOT NULL,
+        repeats INTEGER NOT NULL
+    ) STRICT""",
     "CREATE INDEX trial_batch_problem ON trial_batch (signature_id, device_id)",
     "CREATE INDEX trial_batch_run ON trial_batch (run_id)",
     "CREATE INDEX outcome_parts ON outcome (status, stage, is_heuristic, reason_id, protocol_id, round_id)",
@@ -99,6 +114,7 @@ VIEWS = (
     FROM trial_data d JOIN verification_error e ON e.verification_id = d.verification_id""",
 )
 
+_FACTS = ("outcome", "resources", "verification", "verification_error", "trial_data", "round")
 TRIGGERS = (
     """CREATE TRIGGER trial_data_measures_what_is_ok BEFORE INSERT ON trial_data
         WHEN (SELECT status = 'ok' FROM outcome WHERE id = NEW.outcome_id) IS NOT (NEW.samples IS NOT NULL)
@@ -114,7 +130,7 @@ TRIGGERS = (
     *(
         f"CREATE TRIGGER {table}_refuses_{verb.lower()} BEFORE {verb} ON {table} "
         f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
-        for table in ("outcome", "resources", "verification", "verification_error", "trial_data")
+        for table in _FACTS
         for verb in ("UPDATE", "DELETE")
     ),
     *(

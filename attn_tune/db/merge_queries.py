@@ -72,6 +72,7 @@ CATALOG: tuple[CatalogTable | PartTable, ...] = (
     ),
     CatalogTable(name="text", key=("digest",)),
     CatalogTable(name="resources", key=("shared_bytes", "registers", "spill_bytes")),
+    CatalogTable(name="round", key=("round_id",)),
     CatalogTable(name="verification", key=("digest",)),
     PartTable(name="verification_error", parent="verification"),
     CatalogTable(

@@ -111,6 +111,7 @@ def read_measured(
 def _to_row(catalog: Catalog, batches: BatchWriter, trial: Trial) -> tuple:
     config_id = catalog.config_id(trial.kernel, trial.direction, trial.part, trial.config)
     outcome_id = catalog.outcome_id(trial)
+    catalog.note_conditions(trial)
     verification_id = catalog.verification_id(trial.errors)
     resources_id = catalog.resources_id(trial.resources)
     median = samples = None
@@ -195,6 +196,7 @@ def _to_trial(catalog: Catalog, batch: Batch, kernel: str, row: sqlite3.Row) -> 
             spill_bytes=row["spill_bytes"],
             code_digest=unpack_digest(row["code_digest"]),
         ),
+        conditions=catalog.conditions(measurement.round_id) if measurement else None,
         compile_ms=row["compile_ms"],
         is_heuristic=bool(row["is_heuristic"]),
         started_us=batch.started_us + row["started_after_us"],

@@ -9,7 +9,7 @@ import sys
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from attn_tune.db import Database
+from attn_tune.db import Database, merge_database
 from attn_tune.schema import (
     Environment,
     Measurement,
@@ -23,6 +23,8 @@ from attn_tune.schema import (
     UsageError,
     canonical_json,
 )
+from attn_tune.schema.conditions import Conditions
+from attn_tune.schema.trial import twin_round
 from tests.db.facts import (
     DEVICE,
     ENVIRONMENT,
@@ -329,3 +331,24 @@ def test_looking_into_a_database_loads_nothing_heavy(database):
     command = [sys.executable, "-c", LOADED, str(database.path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_what_the_device_went_through_belongs_to_the_round(tmp_path):
+    conditions = Conditions(
+        sm_clock_mhz=(1755, 1980), temperature_c=(40, 61), throttle=("sw_power_cap",), repeats=1
+    )
+    trials = [
+        make_trial({"block_q": size}, round_id=name, conditions=conditions)
+        for size, name in ((64, "r1"), (128, "r1"), (128, twin_round("r1")))
+    ]
+    other = make_trial({"block_q": 64}, round_id="r2")
+    with Database.open(tmp_path / "a.db", create=True) as database:
+        run = begin(database)
+        for trial in (*trials, make_trial(), other):
+            database.record(run, trial)
+        assert [t.conditions for t in database.trials()] == [conditions] * 3 + [None] * 2
+    with Database.open(tmp_path / "b.db", create=True) as merged:
+        merge_database(merged, tmp_path / "a.db")
+        assert [t.conditions for t in merged.trials()] == [conditions] * 3 + [None] * 2
+        assert merge_database(merged, tmp_path / "a.db").trials == 0
+        assert merged.integrity_check() == ()
