@@ -55,6 +55,11 @@ class CaseQueue:
                 self._changed.wait(_POLL_S)
         return None
 
+    def peek(self) -> CasePlan | None:
+        """The case that is likely taken next, None while none waits."""
+        with self._changed:
+            return self._waiting[0].plan if self._waiting else None
+
     def finish(self) -> None:
         """The caller is done with the case that it took."""
         self._put_down()

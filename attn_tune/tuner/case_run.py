@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import WHOLE, Stage, Status, Trial
+from attn_tune.tuner.case import Case
 from attn_tune.tuner.executor import CaseError, Executor
 from attn_tune.tuner.meter import Meter
-from attn_tune.tuner.plan import CasePlan
+from attn_tune.tuner.plan import CasePlan, KernelPlan
 from attn_tune.tuner.progress import Event, ProgressKind
 from attn_tune.tuner.protocol import ConfigRef, Finals, MeasurePolicy
 from attn_tune.tuner.remaining import remaining
@@ -23,7 +24,10 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass
 class CaseRun:
-    """Runs ``plan`` on ``executor``. ``leave`` is asked before each config whether to stop."""
+    """Runs ``plan`` on ``executor``. ``leave`` is asked before each config whether to stop.
+
+    ``upcoming`` says which case is likely next: its first configs are prepared while this one has its finals.
+    """
 
     plan: CasePlan
     executor: Executor
@@ -32,6 +36,7 @@ class CaseRun:
     leave: Callable[[], bool]
     policy: MeasurePolicy
     strategy: Strategy
+    upcoming: Callable[[], CasePlan | None] = lambda: None
     _searched: list[Trial] = dataclasses.field(default_factory=list)
     _counted: int = 0
 
@@ -72,16 +77,7 @@ class CaseRun:
         for kernel in self.plan.kernels:
             if not kernel.runnable:
                 continue
-            search = KernelSearch(
-                case=case,
-                plan=kernel,
-                device=self.device,
-                run=self.executor.run,
-                leave=self.leave,
-                policy=self.policy,
-                strategy=self.strategy,
-                expect=self._expect,
-            )
+            search = self._search(case, kernel)
             searches.append(search)
             yield self.meter.progress(
                 ProgressKind.KERNEL_STARTED, case=case, kernel=search.kernel_id
@@ -91,8 +87,32 @@ class CaseRun:
                 self.meter.advance(1)
                 self._searched.append(trial)
                 yield trial
-        self._expect(())
+        self._expect(self._opening())
         yield from self._finals(searches)
+
+    def _search(self, case: Case, kernel: KernelPlan) -> KernelSearch:
+        return KernelSearch(
+            case=case,
+            plan=kernel,
+            device=self.device,
+            run=self.executor.run,
+            leave=self.leave,
+            policy=self.policy,
+            strategy=self.strategy,
+            expect=self._expect,
+        )
+
+    def _opening(self) -> list[ConfigRef]:
+        """What the next case begins with."""
+        plan = self.upcoming()
+        if plan is None:
+            return []
+        return [
+            ref
+            for kernel in plan.kernels
+            if kernel.runnable
+            for ref in self._search(plan.case, kernel).opening()
+        ]
 
     def _finals(self, searches: list[KernelSearch]) -> Iterator[Event]:
         """The last round: each kernel's heuristic and best configs, interleaved and paired."""

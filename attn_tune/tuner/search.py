@@ -25,6 +25,7 @@ from attn_tune.tuner.tally import Programs, Tally
 FINALISTS = 3
 # A runner-up within this of the best of its part may be as good.
 CLOSE = 1.03
+_MOST_HINTS = 32
 # Inputs that no search has seen.
 BATTERY_SEEDS = (1009,)
 # On a battery problem these mean that the config does not fit it, not that it is wrong.
@@ -59,6 +60,7 @@ class KernelSearch:
     said: list[ConfigRef] = field(default_factory=list)
     exhausted: dict[str, Exhausted] = field(default_factory=dict)
     programs: dict[str, Programs] = field(default_factory=dict)
+    hints: list[Mapping[str, Any]] = field(default_factory=list)
 
     @property
     def kernel_id(self) -> str:
@@ -113,6 +115,15 @@ class KernelSearch:
         """The time that the search saw of a right whole config."""
         return self.whole.times[config_digest(config)]
 
+    def opening(self) -> list[ConfigRef]:
+        """What the search will begin with: for preparing while another case has its finals. Nothing is run."""
+        coming = self._coming()
+        for part in self.plan.parts[:1]:
+            if part.todo < len(part.candidates):
+                batch = next(self.strategy(self._space(part)), None) or ()
+                coming += self._coming_next(part, batch)
+        return list({ref.key: ref for ref in coming}.values())
+
     def _coming(self) -> list[ConfigRef]:
         """What is known to be tried before the strategy has said anything, in the order given."""
         coming = self._refs(_tried_in_full(self.plan.parts))
@@ -123,11 +134,12 @@ class KernelSearch:
         return [*first, *battery, *(ref for ref in coming if ref not in first)]
 
     def _coming_next(self, part: PartPlan, batch: Batch) -> list[ConfigRef]:
-        """The batch, then what is known to be tried in later parts."""
+        """The batch, then what is known to be tried in later parts, then what the strategy may ask for."""
         later = self.plan.parts[self.plan.parts.index(part) + 1 :]
         batch = self._exhausted(part.part).without_hopeless(batch)
         now = [(part.part, c) for c in batch if config_digest(c) not in part.tried]
-        return self._refs([*now, *_tried_in_full(later)])
+        maybe = [(part.part, c) for c in self.hints]
+        return self._refs([*now, *_tried_in_full(later), *maybe])
 
     def _say(self, coming: list[ConfigRef]) -> None:
         """Tells who prepares, unless it is what was said last: preparing would begin anew."""
@@ -187,7 +199,14 @@ class KernelSearch:
             fields=case.op.fields,
             prior=self.plan.prior(part.part) if part.todo else Prior(),
             seed=f"{self.kernel_id} {case.direction} {case.signature.text} {part.part}",
+            hint=lambda digests: self._hint(part, digests),
         )
+
+    def _hint(self, part: PartPlan, digests: Sequence[str]) -> None:
+        """Notes what may come; what was thought so before stays a while, for much of it is prepared."""
+        by_digest = {config_digest(c): c for c in part.space}
+        newest = dict.fromkeys([*digests, *map(config_digest, self.hints)])
+        self.hints = [by_digest[d] for d in newest if d in by_digest][:_MOST_HINTS]
 
     def _try_whole(self, config: Mapping[str, Any]) -> Iterator[Trial]:
         """A whole config that was not tried before."""

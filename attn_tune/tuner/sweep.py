@@ -104,6 +104,7 @@ class _Sweep:
             leave=self._leave,
             policy=self.policy,
             strategy=self.strategy,
+            upcoming=self.queue.peek,
         )
         try:
             yield from run.events()

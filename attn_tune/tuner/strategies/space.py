@@ -58,6 +58,7 @@ class Space:
       limit: how many more may be evaluated; None is no limit.
       signature, fields: of the case, and what its fields mean; None and empty where there is no case.
       seed: decides everything that is random. Equal spaces are searched equally.
+      hint: told, by digest, what may be asked for after the next batch, for who can prepare for it.
     """
 
     candidates: Sequence[Candidate]
@@ -67,6 +68,7 @@ class Space:
     fields: tuple[Field, ...] = ()
     prior: Prior = Prior()
     seed: str = ""
+    hint: Callable[[Sequence[str]], object] = field(default=lambda digests: None, compare=False)
 
     @functools.cached_property
     def by_digest(self) -> dict[str, Candidate]:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from attn_tune.tuner.strategies.model import TimeModel
 
 LEAST_BATCH, MOST_BATCH = 4, 16
+# About as many as there are cores to compile them: most of the next batch is among what is expected most of now.
+HINTED = 16
 # With less than this gained by the last two batches, more will hardly bring any.
 _STALLED = 0.01
 _LEAST_BEFORE_STALLING = 48
@@ -37,10 +39,13 @@ def surrogate(space: Space) -> Search:
     left = space.evaluations
     untuned = next(iter(space.by_digest))
     while left > 0 and not has_stalled(list(times.values())):
-        seeds = _seeds(space, model, size) if len(times) < size else []
-        wanted = (seeds or model.choose(times, size))[:left]
+        seeds = _seeds(space, model, size + HINTED) if len(times) < size else []
+        ranking = seeds or model.choose(times, size + HINTED)
+        wanted = ranking[: min(size, left)]
         if untuned not in times:
             wanted = list(dict.fromkeys((untuned, *wanted)))[:left]
+        if left > len(wanted):
+            space.hint([digest for digest in ranking if digest not in wanted])
         seen = yield space.batch(wanted)
         times |= dict(zip(wanted, seen, strict=True))
         left -= len(wanted)
