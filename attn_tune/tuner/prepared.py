@@ -58,9 +58,8 @@ class PreparedCases:
         return self._cases[key]
 
     def foresee(self, ref: ConfigRef) -> None:
-        """Compiles for a ref with a problem of its own, which will come soon. May be called from another thread."""
-        if ref.problem is not None:
-            self._foresee(ref.signature.op, (ref.problem,), ref.direction)
+        """Compiles what prepares a ref that will come soon. May be called from another thread."""
+        self._foresee(ref.signature.op, (ref.runs_on,), ref.direction)
 
     def _from_battery(self, key: _Key) -> Prepared:
         if key not in self._battery:
