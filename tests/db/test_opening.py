@@ -173,7 +173,8 @@ def test_every_released_schema_is_migrated_bit_for_bit(tmp_path, version):
     path = tmp_path / "old.db"
     old(path, version)
     before = old_facts(path, lambda _, blob: struct.unpack(f"<{len(blob) // 8}q", blob))
-    assert len(before[0]) >= 3 and len(before[2]) >= 2
+    assert len(before[0]) >= 3
+    assert len(before[2]) >= 2
     with Database.open(path) as database:
         trials = [repr(t) for t in database.trials()]
         stored = database.decisions()
