@@ -81,13 +81,14 @@ def main() -> int:
     args.folder.mkdir(parents=True, exist_ok=True)
     hosts = [args.folder / f"host-{number}.db" for number in range(HOSTS)]
     copy = args.folder / "lab.db"
-    for path in (*hosts, copy):
+    for path in (copy,) if args.reuse else (*hosts, copy):
         for suffix in ("", "-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
     report: dict[str, Any] = {"rows_asked": args.rows}
     per_signature = len(DEVICES) * sum(n for _, n in KERNELS) * len(DIRECTIONS) * SWEEPS
     signatures = make_signatures(max(1, round(args.rows / (per_signature * (1 - FAILED)))))
-    report |= fill_hosts(hosts, signatures, args.seed)
+    if not args.reuse:
+        report |= fill_hosts(hosts, signatures, args.seed)
     with Database.open(copy, create=True) as database:
         cpu = time.process_time()
         seconds, merged = timed(lambda: [merge_database(database, host) for host in hosts])
@@ -397,6 +398,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="the lab database with millions of measurements")
     parser.add_argument("--rows", type=int, default=10_000_000, help="measurements, about")
     parser.add_argument("--folder", type=Path, required=True, help="where two databases may be")
+    parser.add_argument("--reuse", action="store_true", help="the hosts' databases are there")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
