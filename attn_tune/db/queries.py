@@ -259,11 +259,15 @@ PREPARE_SHORTLISTS = (
     "INSERT OR IGNORE INTO temp.wrong SELECT id FROM main.verification WHERE NOT is_right",
 )
 _IN_RANGE = "FROM trial_data WHERE id BETWEEN :first AND :last"
-COUNT_RANGE = f"SELECT count(*) {_IN_RANGE}"
+SUMMARY = f"""
+SELECT count(*) AS count, max(started_after_us) AS newest_us,
+       max(iif(median_ns IS NULL, NULL, started_after_us)) AS newest_ok_us {_IN_RANGE}
+"""
 ALL_IDS = f"SELECT id {_IN_RANGE}"
-# Beside max(), SQLite gives the other columns of the row that has it.
-NEWEST = f"SELECT id, max(started_after_us) AS after_us {_IN_RANGE}"
-NEWEST_OK = f"SELECT id, max(started_after_us) AS after_us {_IN_RANGE} AND median_ns IS NOT NULL"
+ID_AT = f"SELECT id {_IN_RANGE} AND started_after_us = :after_us LIMIT 1"
+OK_ID_AT = f"""
+SELECT id {_IN_RANGE} AND started_after_us = :after_us AND median_ns IS NOT NULL LIMIT 1
+"""
 # One trial a config is enough to bar it.
 WRONG_IDS = f"""
 SELECT min(id) {_IN_RANGE} AND (outcome_id IN temp.never OR verification_id IN temp.wrong) GROUP BY config_id
