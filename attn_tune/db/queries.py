@@ -289,18 +289,23 @@ INSERT INTO decision (signature_id, direction, device_id, rank, config_id, envir
 VALUES (:signature_id, :direction, :device_id, :rank, :config_id, :environment_id, :rule, :median_ns,
         :heuristic_ns, :gain, :regret_bound, :worst_error, :ties, :samples, :trials)
 """
-DECISIONS = """
-SELECT decision.*, kernel.op || '/' || kernel.name AS kernel, config.body AS config_body
+_DECISION_COLUMNS = """
+decision.signature_id, decision.direction, decision.device_id, decision.rank, decision.config_id,
+decision.environment_id, decision.rule, decision.median_ns, decision.heuristic_ns, decision.gain,
+decision.regret_bound, decision.worst_error, decision.ties, decision.samples, decision.trials
+"""
+DECISIONS = f"""
+SELECT {_DECISION_COLUMNS}, kernel.op || '/' || kernel.name AS kernel, config.body AS config_body
 FROM decision
 JOIN config ON config.id = decision.config_id
 JOIN kernel ON kernel.id = config.kernel_id
 JOIN signature ON signature.id = decision.signature_id
 JOIN device ON device.id = decision.device_id
-WHERE {filters}
+WHERE {{filters}}
 ORDER BY signature.text, decision.direction, device.digest, decision.rank
 """
-ONE_DECISION = """
-SELECT * FROM decision WHERE signature_id = ? AND direction = ? AND device_id = ? AND rank = ?
+ONE_DECISION = f"""
+SELECT {_DECISION_COLUMNS} FROM decision WHERE signature_id = ? AND direction = ? AND device_id = ? AND rank = ?
 """
 GET_CONFIG = """
 SELECT kernel.op || '/' || kernel.name, config.body FROM config JOIN kernel ON kernel.id = config.kernel_id
