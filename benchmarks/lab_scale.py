@@ -59,10 +59,6 @@ DEVICES = tuple(
         variant=variant,
         units=units,
         shared_bytes=232448,
-        l2_bytes=62914560,
-        clock_mhz=1980,
-        bandwidth_gbs=4800,
-        power_watts=700,
         evidence=(("driver", "570.1"),),
     )
     for family, variant, units in (
