@@ -2,10 +2,10 @@
 
     python benchmarks/crowd.py --writers 64 --readers 256 --seconds 60 --out crowd.json
 
-Every fourth writer brings in databases of its own with ``merge_database``, every other fourth imports packs and rebuilds
+A quarter of the writers bring in databases of their own with ``merge_database``, a quarter import packs and rebuild
 decisions, the rest take turns at short sweeps (``begin_run`` with ``wait_s``, trials one by one). Readers open the
-database again and again, read trials, decisions and frames, and check that what they have once seen is still there. At
-the end everything that was acknowledged must be stored, once.
+database again and again, read trials and decisions, and check that what they have once seen is still there. At the end
+everything that was acknowledged must be stored, once.
 """
 
 import argparse

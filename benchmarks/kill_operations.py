@@ -11,15 +11,7 @@ from pathlib import Path
 from attn_tune.db import Database, collect_garbage, export_pack, import_pack, merge_database
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.runtime.packs import read_pack
-from attn_tune.schema import (
-    Device,
-    Environment,
-    Measurement,
-    OutputError,
-    Protocol,
-    Status,
-    Trial,
-)
+from attn_tune.schema import Device, Environment, Measurement, OutputError, Protocol, Status, Trial
 
 FIXTURES = Path(__file__).parent.parent / "tests/db/data"
 OLD_SCHEMAS = (1, 2, 3)
@@ -392,17 +384,12 @@ def fill(database: Database, numbers: range, *, median: int | None = None) -> No
     database.end_run(run, "finished")
 
 
-def migrations() -> dict[str, type[Operation]]:
-    """One operation for each old schema."""
-    return {f"migrate_v{n}": type(f"Migrate{n}", (Migrate,), {"version": n}) for n in OLD_SCHEMAS}
-
-
 OPERATIONS: dict[str, type[Operation]] = {
     "record": Record,
     "record_many": RecordMany,
     "checkpoint": Checkpoint,
     "create": Create,
-    **migrations(),
+    **{f"migrate_v{n}": type(f"Migrate{n}", (Migrate,), {"version": n}) for n in OLD_SCHEMAS},
     "rebuild": Rebuild,
     "merge": Merge,
     "collect": Collect,

@@ -27,7 +27,7 @@ COMMANDS = {
     "import": ("packs:import_pack", "Verify a pack, then take it in, all or nothing."),
     "merge": (
         "upkeep:merge",
-        "Take the trials of other lab databases in, each all or nothing, and decide anew.",
+        "Take the trials of other lab databases in, and decide anew.",
     ),
     "gc": (
         "upkeep:gc",

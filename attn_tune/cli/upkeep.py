@@ -15,9 +15,9 @@ def merge(
     db: options.Database,
     json: options.Json = False,
 ) -> None:
-    """Take the trials of other lab databases in, each all or nothing, and decide anew.
+    """Take the trials of other lab databases in, and decide anew.
 
-    Doing it again adds what came since. The other databases are only read.
+    Each database comes in as a whole or not at all; doing it again adds what came since. The others are only read.
 
     Example: attn-tune merge host-a.db host-b.db --db lab.db
     """

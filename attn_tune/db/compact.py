@@ -1,8 +1,8 @@
 """Schema 4: a trial is one narrow row without an index of its own.
 
 What a stretch of trials has in common (run, problem, device, software) is a row of ``trial_batch``; what recurs
-(outcomes, errors, resources) is a row of a dictionary. The names ``trial``, ``measurement`` and ``output_error`` live on
-as views with the columns they had, except that samples are coded (``samples``) and no longer counted.
+(outcomes, errors, resources) is a row of a dictionary. The names ``trial``, ``measurement`` and ``output_error`` live
+on as views with the columns they had, except that samples are coded (``samples``) and no longer counted.
 """
 
 import sqlite3

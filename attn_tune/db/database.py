@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from attn_tune.db import decision_table, frames, health, past, queries, runs, trials
 from attn_tune.db.catalog import Catalog
 from attn_tune.db.connection import attached, connect, immediate, storage_errors
+from attn_tune.db.filters import trial_filters
 from attn_tune.db.writer import WriterBusyError, WriterLock, now_us
 from attn_tune.schema import (
     Decision,
@@ -154,9 +155,7 @@ class Database:
             return trials.add_trial(self._connection, self._catalog, run_id, trial)
 
     def record_many(self, run_id: int, many: Iterable[Trial]) -> int:
-        """Stores many trials in one transaction: all of them or none. Returns how many.
-
-        Much faster than ``record`` for trials that exist already, such as those of another tool.
+        """Stores many trials in one transaction, faster than ``record``: all of them or none. Returns how many.
 
         Raises:
           StorageError: the run is not open here, or the writer lock went to another process.
@@ -291,9 +290,7 @@ class Database:
         return sum(1 for _, decisions in decided if decisions)
 
     def decide(self, *, signatures: Iterable[Signature | str] | None = None) -> Iterator[Decision]:
-        """Decides everything, or some signatures, anew from the trials and stores nothing: what the trials say now, not
-        as of a rebuild.
-        """
+        """Decides everything, or some signatures, from the trials as they are now, and stores nothing."""
         texts = None if signatures is None else {str(s) for s in signatures}
         with storage_errors(self.path):
             for problem in decision_table.open_problems(self._connection, texts):
@@ -401,20 +398,3 @@ class Database:
     def _check_run(self, run_id: int) -> None:
         if run_id not in self._open_runs:
             raise StorageError(f"run {run_id} is not open in this process; begin a new one")
-
-
-def trial_filters(
-    *,
-    signature: Signature | str | None = None,
-    device: Device | str | None = None,
-    status: Status | str | None = None,
-    **plain: Any,
-) -> dict[str, Any]:
-    """Arguments of ``Database.trials`` as SQL parameters; None narrows nothing."""
-    values = {
-        "signature": signature.text if isinstance(signature, Signature) else signature,
-        "device": device.digest if isinstance(device, Device) else device,
-        "status": None if status is None else str(status),
-        **plain,
-    }
-    return {name: value for name, value in values.items() if value is not None}

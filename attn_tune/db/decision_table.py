@@ -100,24 +100,43 @@ def read_decision(
 
 
 def _to_decision(catalog: Catalog, row: sqlite3.Row, kernel: str, body: str) -> Decision:
-    signature = catalog.signature(row["signature_id"])
+    # By place: finding columns of a row by name, and JSON for what is mostly empty, are most of a lookup.
+    (
+        signature_id,
+        direction,
+        device_id,
+        rank,
+        _,
+        environment_id,
+        rule,
+        median_ns,
+        heuristic_ns,
+        gain,
+        regret_bound,
+        worst_error,
+        ties,
+        samples,
+        trials,
+        *_,
+    ) = row
+    signature = catalog.signature(signature_id)
     return Decision(
         op=signature.op,
-        direction=row["direction"],
+        direction=direction,
         signature=signature,
-        device=catalog.device(row["device_id"]),
-        environment=catalog.environment(row["environment_id"]),
+        device=catalog.device(device_id),
+        environment=catalog.environment(environment_id),
         kernel=kernel,
         config=json.loads(body),
-        rule=Rule(row["rule"]),
-        median_ns=row["median_ns"],
-        heuristic_ns=row["heuristic_ns"],
-        gain=row["gain"],
-        regret_bound=row["regret_bound"],
-        worst_error=row["worst_error"],
-        ties=tuple(json.loads(row["ties"])),
-        samples=row["samples"],
-        trials=row["trials"],
+        rule=Rule(rule),
+        median_ns=median_ns,
+        heuristic_ns=heuristic_ns,
+        gain=gain,
+        regret_bound=regret_bound,
+        worst_error=worst_error,
+        ties=() if ties == "[]" else tuple(json.loads(ties)),
+        samples=samples,
+        trials=trials,
         contract=signature.version,
-        rank=row["rank"],
+        rank=rank,
     )

@@ -15,8 +15,8 @@ DROP_EMPTY_RUNS = """
 DELETE FROM run WHERE status <> 'running' AND id < (SELECT max(id) FROM run) AND {empty}
 """
 
-# For each batch when its last trial started, and its last one that was ok and whole; then for each kernel and problem the
-# environment that decides, and the environments that were last in use before that one was.
+# For each batch when its last trial started, and its last one that was ok and whole; then for each kernel and problem
+# the environment that decides, and the environments that were last in use before that one was.
 FIND_SUPERSEDED = (
     """CREATE TEMP TABLE batch_age AS
     SELECT b.first_id, b.last_id, b.signature_id, b.device_id, b.direction, b.kernel_id, b.environment_id,

@@ -259,11 +259,15 @@ PREPARE_SHORTLISTS = (
     "INSERT OR IGNORE INTO temp.wrong SELECT id FROM main.verification WHERE NOT is_right",
 )
 _IN_RANGE = "FROM trial_data WHERE id BETWEEN :first AND :last"
-COUNT_RANGE = f"SELECT count(*) {_IN_RANGE}"
+SUMMARY = f"""
+SELECT count(*) AS count, max(started_after_us) AS newest_us,
+       max(iif(median_ns IS NULL, NULL, started_after_us)) AS newest_ok_us {_IN_RANGE}
+"""
 ALL_IDS = f"SELECT id {_IN_RANGE}"
-# Beside max(), SQLite gives the other columns of the row that has it.
-NEWEST = f"SELECT id, max(started_after_us) AS after_us {_IN_RANGE}"
-NEWEST_OK = f"SELECT id, max(started_after_us) AS after_us {_IN_RANGE} AND median_ns IS NOT NULL"
+ID_AT = f"SELECT id {_IN_RANGE} AND started_after_us = :after_us LIMIT 1"
+OK_ID_AT = f"""
+SELECT id {_IN_RANGE} AND started_after_us = :after_us AND median_ns IS NOT NULL LIMIT 1
+"""
 # One trial a config is enough to bar it.
 WRONG_IDS = f"""
 SELECT min(id) {_IN_RANGE} AND (outcome_id IN temp.never OR verification_id IN temp.wrong) GROUP BY config_id
@@ -285,18 +289,23 @@ INSERT INTO decision (signature_id, direction, device_id, rank, config_id, envir
 VALUES (:signature_id, :direction, :device_id, :rank, :config_id, :environment_id, :rule, :median_ns,
         :heuristic_ns, :gain, :regret_bound, :worst_error, :ties, :samples, :trials)
 """
-DECISIONS = """
-SELECT decision.*, kernel.op || '/' || kernel.name AS kernel, config.body AS config_body
+_DECISION_COLUMNS = """
+decision.signature_id, decision.direction, decision.device_id, decision.rank, decision.config_id,
+decision.environment_id, decision.rule, decision.median_ns, decision.heuristic_ns, decision.gain,
+decision.regret_bound, decision.worst_error, decision.ties, decision.samples, decision.trials
+"""
+DECISIONS = f"""
+SELECT {_DECISION_COLUMNS}, kernel.op || '/' || kernel.name AS kernel, config.body AS config_body
 FROM decision
 JOIN config ON config.id = decision.config_id
 JOIN kernel ON kernel.id = config.kernel_id
 JOIN signature ON signature.id = decision.signature_id
 JOIN device ON device.id = decision.device_id
-WHERE {filters}
+WHERE {{filters}}
 ORDER BY signature.text, decision.direction, device.digest, decision.rank
 """
-ONE_DECISION = """
-SELECT * FROM decision WHERE signature_id = ? AND direction = ? AND device_id = ? AND rank = ?
+ONE_DECISION = f"""
+SELECT {_DECISION_COLUMNS} FROM decision WHERE signature_id = ? AND direction = ? AND device_id = ? AND rank = ?
 """
 GET_CONFIG = """
 SELECT kernel.op || '/' || kernel.name, config.body FROM config JOIN kernel ON kernel.id = config.kernel_id

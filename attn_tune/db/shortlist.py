@@ -59,15 +59,16 @@ class _Kernel:
     def __init__(self, connection: sqlite3.Connection, catalog: Catalog, batches: Sequence[Batch]):
         self._connection, self._catalog = connection, catalog
         self._batches = batches
-        self.count = sum(self._one(queries.COUNT_RANGE, batch)[0] for batch in batches)
+        self._summaries = {batch: self._rows(queries.SUMMARY, batch)[0] for batch in batches}
+        self.count = sum(row["count"] for row in self._summaries.values())
 
     def findings(self) -> list[Finding]:
         """Those of its trials that matter; at least one if there are any."""
         if self.count <= FEW:
             return self._read({b: self._ids(queries.ALL_IDS, b) for b in self._batches})
         ages, newest, marks = self._ages()
-        if newest is None:
-            return self._read(marks)
+        if newest is None:  # Nothing was right, so nothing will be decided.
+            return self._read({b: self._ids(queries.ALL_IDS, b)[:1] for b in self._batches})
         environment = newest.environment_id
         here = [b for b in self._batches if b.environment_id == environment and b.part == WHOLE]
         wanted = marks
@@ -129,29 +130,27 @@ class _Kernel:
         that show both.
         """
         ages: dict[int, int] = {}
+        last: dict[int, tuple[Batch, int]] = {}
         newest: tuple[int, str] = (-1, "")
-        newest_batch = None
-        shown: dict[int, tuple[Batch, int]] = {}
-        marks: dict[Batch, list[int]] = {batch: [] for batch in self._batches}
-        newest_id = 0
-        for batch in self._batches:
-            last = self._one(queries.NEWEST, batch)
-            if last["id"] is not None:
-                started = batch.started_us + last["after_us"]
-                if started > ages.get(batch.environment_id, -1):
-                    ages[batch.environment_id] = started
-                    shown[batch.environment_id] = (batch, last["id"])
-            ok = self._one(queries.NEWEST_OK, batch) if batch.part == WHOLE else None
-            if ok is not None and ok["id"] is not None:
-                digest = self._catalog.environment(batch.environment_id).digest
-                age = (batch.started_us + ok["after_us"], digest)
+        newest_ok: Batch | None = None
+        for batch, row in self._summaries.items():
+            environment = batch.environment_id
+            if row["count"] and batch.started_us + row["newest_us"] > ages.get(environment, -1):
+                ages[environment] = batch.started_us + row["newest_us"]
+                last[environment] = (batch, row["newest_us"])
+            if batch.part == WHOLE and row["newest_ok_us"] is not None:
+                digest = self._catalog.environment(environment).digest
+                age = (batch.started_us + row["newest_ok_us"], digest)
                 if age > newest:
-                    newest, newest_batch, newest_id = age, batch, ok["id"]
-        for batch, trial_id in shown.values():
-            marks[batch].append(trial_id)
-        if newest_batch is not None:
-            marks[newest_batch].append(newest_id)
-        return ages, newest_batch, marks
+                    newest, newest_ok = age, batch
+        marks: dict[Batch, list[int]] = {batch: [] for batch in self._batches}
+        if len(ages) > 1:  # With one there is nothing to tell apart.
+            for batch, after_us in last.values():
+                marks[batch] += self._ids(queries.ID_AT, batch, after_us=after_us)
+            if newest_ok is not None:
+                after_us = newest[0] - newest_ok.started_us
+                marks[newest_ok] += self._ids(queries.OK_ID_AT, newest_ok, after_us=after_us)
+        return ages, newest_ok, marks
 
     def _read(self, ids: Mapping[Batch, list[int]]) -> list[Finding]:
         return [
@@ -161,14 +160,9 @@ class _Kernel:
             for _, trial in read_trials_by_id(self._connection, self._catalog, batch, set(wanted))
         ]
 
-    def _ids(self, sql: str, batch: Batch, **values: str) -> list[int]:
+    def _ids(self, sql: str, batch: Batch, **values: str | int) -> list[int]:
         return [row[0] for row in self._rows(sql, batch, **values)]
 
-    def _rows(self, sql: str, batch: Batch, **values: str) -> list[sqlite3.Row]:
-        return self._connection.execute(sql, self._range(batch) | values).fetchall()
-
-    def _one(self, sql: str, batch: Batch) -> sqlite3.Row:
-        return self._connection.execute(sql, self._range(batch)).fetchone()
-
-    def _range(self, batch: Batch) -> dict[str, int | str]:
-        return {"first": batch.first_id, "last": batch.last_id}
+    def _rows(self, sql: str, batch: Batch, **values: str | int) -> list[sqlite3.Row]:
+        within = {"first": batch.first_id, "last": batch.last_id}
+        return self._connection.execute(sql, within | values).fetchall()

@@ -216,7 +216,7 @@ def test_facts_are_append_only(database, verb):
     database.record(begin(database), make_trial(status=Status.INCORRECT, errors=wrong))
     with (
         sqlite3.connect(database.path) as raw,
-        pytest.raises(sqlite3.IntegrityError, match="append-only|last_id >= first_id"),
+        pytest.raises(sqlite3.IntegrityError, match=r"append-only|last_id >= first_id"),
     ):
         raw.execute(verb)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from attn_tune.db import Database, connection as connections, filesystem
+from attn_tune.db import Database, connection as connections, filesystem, merge_database
 from attn_tune.db.migrations import SCHEMA_VERSION
 from attn_tune.db.samples import decode_samples
 from attn_tune.schema import AttnTuneError, IntegrityError, NoDataError, Status, StorageError
@@ -173,7 +173,8 @@ def test_every_released_schema_is_migrated_bit_for_bit(tmp_path, version):
     path = tmp_path / "old.db"
     old(path, version)
     before = old_facts(path, lambda _, blob: struct.unpack(f"<{len(blob) // 8}q", blob))
-    assert len(before[0]) >= 3 and len(before[2]) >= 2
+    assert len(before[0]) >= 3
+    assert len(before[2]) >= 2
     with Database.open(path) as database:
         trials = [repr(t) for t in database.trials()]
         stored = database.decisions()
@@ -332,6 +333,48 @@ def test_on_a_network_file_system_there_is_no_shared_memory(path, monkeypatch):
     with Database.open(path) as database:
         assert database.describe().journal_mode == "wal"
         assert sum(1 for _ in database.trials()) == 61
+
+
+@pytest.mark.parametrize("options", [{}, {"read_only": True}], ids=["write", "read"])
+def test_an_unfinished_log_on_a_network_is_refused(path, monkeypatch, options):
+    """As another host that writes, or died, leaves it: its shared memory cannot be seen from here."""
+    with Database.open(path) as database:
+        begin(database)
+        monkeypatch.setattr(connections, "is_network", lambda _: True)
+        before = snapshot(path.parent)
+        with pytest.raises(StorageError, match=r"write-ahead log.*network file system.*merge"):
+            Database.open(path, **options)
+        with pytest.raises(StorageError, match="network file system"):
+            merge_database(database, path)
+        assert snapshot(path.parent) == before
+
+
+def test_a_finished_log_on_a_network_is_read_without_shared_memory(path, monkeypatch):
+    monkeypatch.setattr(connections, "is_network", lambda _: True)
+    with Database.open(path, read_only=True) as database:
+        assert sum(1 for _ in database.trials()) == 60
+        assert [p.name for p in path.parent.iterdir()] == ["lab.db"]
+
+
+def test_a_database_on_read_only_media_can_be_merged(path, tmp_path):
+    """From where nothing can be written, even by its owner: as an image, or as somebody else."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        shutil.copy(path, folder / "lab.db")
+        folder.chmod(0o555)
+
+        def merge():
+            target = Path(tempfile.mkdtemp()) / "all.db"
+            with Database.open(target, create=True) as database:
+                count = merge_database(database, folder / "lab.db").trials
+            shutil.rmtree(target.parent)
+            return count
+
+        assert in_child(merge) == 60
+        assert [p.name for p in folder.iterdir()] == ["lab.db"]
+    finally:
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
 
 
 def test_every_error_is_one_of_ours(tmp_path):

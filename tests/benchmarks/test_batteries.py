@@ -1,0 +1,53 @@
+"""The kill and crowd batteries, at a size that fits; the recorded runs are larger."""
+
+import kill_database
+import kill_operations
+import pytest
+from crowd import Crowd, problems, run
+
+from attn_tune.db import Database
+from attn_tune.db.migrations import SCHEMA_VERSION
+
+
+def test_kills_lose_and_corrupt_nothing():
+    names = list(kill_operations.OPERATIONS)
+    tallies = kill_database.torment(2 * len(names), 0, names)
+    assert [f"{name}: {f}" for name, t in tallies.items() for f in t.failures] == []
+    assert sum(tally.kills for tally in tallies.values()) >= 2 * len(names)
+    assert sum(tally.acknowledged for tally in tallies.values()) > 0
+
+
+def test_every_old_schema_is_killed_on_its_way():
+    assert (*kill_operations.OLD_SCHEMAS, SCHEMA_VERSION) == (*range(1, SCHEMA_VERSION + 1),)
+
+
+class Forgetful(kill_operations.Record):
+    """Acknowledges what it never stores."""
+
+    def act(self, say):
+        with Database.open(self.path, create=True):
+            say(self.next)
+
+
+class Torn(kill_operations.RecordMany):
+    """Takes several transactions for what should be one."""
+
+    def act(self, say):
+        with Database.open(self.path, create=True) as database:
+            kill_operations.fill(database, range(self.next, self.next + 7))
+
+
+@pytest.mark.parametrize(("operation", "message"), [(Forgetful, "is lost"), (Torn, "7 of 200")])
+def test_the_battery_notices(monkeypatch, operation, message):
+    monkeypatch.setitem(kill_operations.OPERATIONS, "bad", operation)
+    with pytest.raises(RuntimeError, match=message):
+        kill_database.torment(1, 0, ["bad"])
+
+
+def test_a_crowd_sees_no_error_and_loses_nothing(tmp_path):
+    crowd = Crowd(folder=tmp_path, writers=8, readers=8, seconds=3)
+    reports = run(crowd)
+    assert [error for report in reports for error in report.errors] == []
+    assert problems(crowd, reports) == []
+    assert {report.kind for report in reports} == {"sweep", "bring", "derive", "read"}
+    assert all(report.took_s for report in reports)

@@ -1,0 +1,100 @@
+"""The commands merge and gc, and what doctor says of a database."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from attn_tune.cli.app import app
+from attn_tune.cli.exit_codes import MEANINGS
+from attn_tune.db import Database, connection
+from tests.db.facts import ENVIRONMENT, NEWER, begin, make_trial
+
+DATA = Path(__file__).parents[1] / "db/data"
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def host(tmp_path):
+    """A database with a newer environment beside an older one."""
+    path = tmp_path / "host.db"
+    with Database.open(path, create=True) as database:
+        for started, environment in ((1, ENVIRONMENT), (100, NEWER)):
+            run_id = begin(database, environment=environment)
+            trials = [
+                make_trial({"i": i}, environment=environment, started_us=started + i)
+                for i in range(5)
+            ]
+            database.record_many(run_id, trials)
+            database.end_run(run_id, "finished")
+    return path
+
+
+def test_merge_twice(tmp_path, host):
+    lab = tmp_path / "new" / "lab.db"
+    first = run("merge", host, "--db", lab)
+    assert first.exit_code == 0, first.stderr
+    assert "2 runs and 10 trials are new" in first.stdout
+    assert "1 problems decided" in first.stdout
+    again = json.loads(run("merge", host, "--db", lab, "--json").stdout)
+    assert again["merged"] == [{"path": str(host), "runs": 0, "trials": 0}]
+
+
+def test_gc_says_what_goes_before_it_does(host):
+    dry = run("gc", "--db", host, "--dry-run", "--superseded")
+    assert dry.exit_code == 0, dry.stderr
+    assert "5 rows of trial would go: a newer environment decides" in dry.stdout
+    done = json.loads(run("gc", "--db", host, "--superseded", "--json").stdout)
+    assert {item["table"]: item["rows"] for item in done["items"]}["trial"] == 5
+    assert "nothing to collect" in run("gc", "--db", host, "--superseded").stdout
+
+
+def test_gc_makes_no_database(tmp_path):
+    result = run("gc", "--db", tmp_path / "lab.db")
+    assert result.exit_code in MEANINGS
+    assert result.exit_code != 0
+    assert not list(tmp_path.iterdir())
+
+
+def checks(db):
+    result = run("doctor", "--db", db, "--json")
+    return {check["name"]: check for check in json.loads(result.stdout)["checks"]}
+
+
+def test_doctor_describes_a_database(host, monkeypatch):
+    found = checks(host)
+    assert "10 trials" in found["database"]["detail"]
+    assert "schema" in found["database"]["detail"]
+    assert found["filesystem"]["verdict"] == "ok"
+    monkeypatch.setattr("attn_tune.db.filesystem.is_network", lambda _: True)
+    assert found.keys() == checks(host).keys()
+    assert checks(host)["filesystem"]["verdict"] == "warn"
+    assert "attn-tune merge" in checks(host)["filesystem"]["detail"]
+
+
+def test_doctor_says_how_an_old_database_is_migrated(tmp_path):
+    path = tmp_path / "old.db"
+    with sqlite3.connect(path) as raw:
+        raw.executescript((DATA / "schema_v2.sql").read_text())
+    before = path.read_bytes()
+    found = checks(path)["database"]
+    assert found["verdict"] == "warn"
+    assert "older schema 2" in found["detail"]
+    assert path.read_bytes() == before
+    run("gc", "--db", path)
+    assert checks(path)["database"]["verdict"] == "ok"
+
+
+def test_doctor_finds_damage(host):
+    with sqlite3.connect(host) as raw:
+        raw.execute("DROP TRIGGER config_refuses_update")
+        raw.execute("""UPDATE config SET body = '{"i":9}' WHERE id = 2""")
+    assert connection.stored_version(host)
+    found = checks(host)["database"]
+    assert found["verdict"] == "fail"
+    assert "row 2 of config was changed" in found["detail"]
