@@ -188,8 +188,10 @@ def _find(
 ) -> _Found:
     """The first answer to a question, remembered. The key is made anew: asking may have brought jax in."""
     view = current_view()
+    ranks.check(view)
     here = device or current_device()
-    ranks.check(view, here)
+    if device is None:
+        ranks.check_device(view, here)
     question = Ask(get_op(op), direction, problem, here, kernel, view.snapshot.quarantine)
     resolved = resolve_question(question, view)
     choice = resolved.choice

@@ -1,7 +1,6 @@
 """A job's choices on paper: ``freeze`` writes them, and a job with a lockfile takes them from there and only there."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -131,11 +130,13 @@ def _nearest(key: tuple[str, ...], lockfile: Lockfile) -> str:
     return f"its nearest differs in {best[1]}" if best else "it is empty"
 
 
-def _parts(key: tuple[str, ...]) -> Mapping[str, str]:
+def _parts(key: tuple[str, ...]) -> dict[str, str]:
     _, direction, signature, asked, device = key
     head, *fields = signature.split()
     said = {"op": head, "direction": direction, "kernel": asked or "any", "device": device}
-    return said | dict(field.partition("=")[::2] for field in fields)
+    for field in fields:
+        name, _, said[name] = field.partition("=")
+    return said
 
 
 def _source_hash(spec: KernelSpec) -> str:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from attn_tune.runtime import jitkeys, ranks, snapshot
-from attn_tune.runtime.devices import current_device
+from attn_tune.runtime.locks import Lock
 from attn_tune.runtime.packs import Pack, read_pack
 from attn_tune.runtime.pins import Pin
 from attn_tune.runtime.snapshot import Snapshot, current_snapshot, set_lockfile, swap_snapshot
@@ -70,6 +70,10 @@ _overlays: contextvars.ContextVar[Overlays] = contextvars.ContextVar(
 # As long as nobody has put anything in force, neither the context variable nor the jit key can say otherwise.
 _ever_used = False
 
+# What the jit key says for a snapshot, by its digest; None for the first, whose packs nobody had to read for it.
+_tokens: dict[str, str | None] = {}
+_lock = Lock()
+
 
 def use_pack(pack: str | os.PathLike[str] | Pack) -> AbstractContextManager[Pack]:
     """Puts a pack in front of all others within a ``with`` block; the innermost is asked first.
@@ -92,12 +96,15 @@ def reload() -> bool:
     """
     old, new = swap_snapshot()
     ranks.next_round()
-    if ranks.is_job():
-        ranks.check(current_view(), current_device())
+    ranks.check(current_view())
     if old is None or old is new:
         return False
+    with _lock:
+        # What decides as something did before has its key, so that going back to a pack traces nothing anew.
+        _tokens.setdefault(old.digest, None)
+        token = _tokens.setdefault(new.digest, new.digest)
     if keys := jit_keys():
-        keys.snapshot.set_global(new.digest)
+        keys.snapshot.set_global(token)
     return True
 
 

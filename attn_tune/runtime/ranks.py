@@ -11,11 +11,12 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from attn_tune.runtime.locks import Lock
 from attn_tune.runtime.packs import Pack
-from attn_tune.runtime.statement import differences, statement_of
+from attn_tune.runtime.statement import device_statement, differences, statement_of
 from attn_tune.schema.device import Device
 from attn_tune.schema.digest import canonical_json, digest_json, digest_text
 from attn_tune.schema.errors import DisagreementError, UsageError
@@ -28,6 +29,7 @@ DEFAULT_DEADLINE_S = 30.0
 # Once somebody differs the job is lost: the rest gets this long to be named in the same message.
 GRACE_S = 0.4
 ACK_S = 2.0
+VERDICT_S = 1.0
 # The client dies with the process that made it: a forked child has no business with it.
 _forked = False
 _round = 0
@@ -36,13 +38,12 @@ _log = logging.getLogger("attn_tune")
 
 
 class Agreement:
-    """What is known of one view: not asked yet, agreed (or nobody answered), or the difference."""
+    """What is known of one view, by topic: absent is not asked yet, ``""`` is agreed (or nobody answered)."""
 
-    __slots__ = ("asked", "error")
+    __slots__ = ("errors",)
 
     def __init__(self) -> None:
-        self.asked = False
-        self.error = ""
+        self.errors: dict[str, str] = {}
 
 
 def is_job() -> bool:
@@ -56,32 +57,41 @@ def next_round() -> None:
     _round += 1
 
 
-def check(view: "View", device: Device) -> None:
-    """Compares ``view``, for questions about ``device``, with those of the job's other processes; once.
+def check(view: "View") -> None:
+    """Compares what ``view`` decides by with the job's other processes, once. It needs no device and starts none:
+    JAX's own start waits for all processes, minutes long if one of them looks elsewhere.
 
     Raises:
       DisagreementError: they differ, with every difference; and again at every later call.
       UsageError: the deadline in the environment is no number.
     """
-    agreement = view.agreement
-    if not agreement.asked and is_job():
+    _check(view, "packs", lambda: statement_of(view))
+
+
+def check_device(view: "View", device: Device) -> None:
+    """The same for the device that is asked about, as the packs of ``view`` see it."""
+    _check(view, "device", lambda: device_statement(view, device))
+
+
+def _check(view: "View", topic: str, statement: Callable[[], dict[str, str]]) -> None:
+    errors = view.agreement.errors
+    if topic not in errors:
+        if not is_job():
+            return
         with _lock:
-            if not agreement.asked:
-                agreement.error = _ask(view, device)
-                agreement.asked = True
-    if agreement.error:
-        raise DisagreementError(agreement.error)
+            if topic not in errors:
+                errors[topic] = _ask(f"{topic}/{_meeting(view)}", statement())
+    if errors[topic]:
+        raise DisagreementError(errors[topic])
 
 
-def _ask(view: "View", device: Device) -> str:
+def _ask(topic: str, said: dict[str, str]) -> str:
     deadline_s = _deadline()
     state = _state()
     if deadline_s <= 0 or state is None:
         return ""
-    said = statement_of(view, device)
-    exchange = _Exchange(state, _topic(view), deadline_s)
     try:
-        verdict = exchange.verdict(said)
+        verdict = _Exchange(state, topic, deadline_s).verdict(said)
     except Exception as error:
         # Whatever jaxlib raises when its store is gone. The job is not ours to end for that: JAX does it, if it must.
         _log.warning("cannot compare packs with the other processes of the job: %s", error)
@@ -107,7 +117,8 @@ class _Exchange:
         self.client = state.client
         self.me, self.count = state.process_id, state.num_processes
         self.prefix = f"attn_tune/ranks/{topic}"
-        self.until = time.monotonic() + deadline_s
+        # The others give process 0, which waits as long as they do, the time to say so.
+        self.until = time.monotonic() + deadline_s + (0.0 if self.me == 0 else VERDICT_S)
 
     def verdict(self, said: dict[str, str]) -> dict[str, Any]:
         """Publishes what this process says; what process 0 makes of it all."""
@@ -186,7 +197,7 @@ class _Exchange:
         )
 
 
-def _topic(view: "View") -> str:
+def _meeting(view: "View") -> str:
     """Where equal views of all processes meet: by the names of what is in force, for its content is the question.
 
     Not by a count of views: threads may come to theirs in any order.

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 type Statement = Mapping[str, str]
 
 
-def statement_of(view: "View", device: Device) -> dict[str, str]:
-    """Everything that may change an answer, by a name that a person understands.
+def statement_of(view: "View") -> dict[str, str]:
+    """Everything but the device that may change an answer, by a name that a person understands.
 
-    Of the device it holds what a choice depends on: its kind, its size, and which of a pack's devices it would match in
-    which order. A clock or a power limit alone is no disagreement. Of a pack, what it decides, not its evidence.
+    Of a pack it says what the pack decides, not its evidence.
     """
     process = view.snapshot
     said = {
         "attn-tune": environments.current_environment().attn_tune or "unknown",
-        "device": f"{device} ({device.platform} {device.family}, {device.units} units, {device.shared_bytes} B)",
         "misses": str(misses.miss_mode()),
     }
+    if process.device_as:
+        said["device as"] = process.device_as
     if process.lockfile is not None:
         said["lockfile"] = process.lockfile.digest
         return said
@@ -38,10 +38,23 @@ def statement_of(view: "View", device: Device) -> dict[str, str]:
     for number, source in enumerate(view.sources, 1):
         pack = source.pack
         said[f"pack {number}"] = f"{source.kind} " + (
-            f"{pack} decides {pack.decision_digest}{_seen_as(device, pack)}"
-            if pack
-            else "unreadable"
+            f"{pack} (decides {pack.decision_digest})" if pack else "unreadable"
         )
+    return said
+
+
+def device_statement(view: "View", device: Device) -> dict[str, str]:
+    """What a choice depends on: the device's kind and size, and which of a pack's devices it matches how well.
+
+    A clock or a power limit alone is no disagreement.
+    """
+    said = {
+        "device": f"{device} ({device.platform} {device.family}, {device.units} units, {device.shared_bytes} B)"
+    }
+    if view.snapshot.lockfile is None:
+        for number, source in enumerate(view.sources, 1):
+            if source.pack is not None:
+                said[f"pack {number}"] = f"{source.pack} has {_seen_as(device, source.pack)}"
     return said
 
 
@@ -53,9 +66,7 @@ def _seen_as(device: Device, pack: Pack) -> str:
         if level is not None:
             mine, theirs = device.identity, stored.identity
             levels[digest] = [str(level), sum(mine[name] != theirs[name] for name in mine)]
-    return (
-        f" (rows for this device: {digest_json(levels)[3:11]})" if levels else " (no rows for it)"
-    )
+    return f"rows for it ({digest_json(levels)[3:11]})" if levels else "no rows for it"
 
 
 def differences(statements: Mapping[int, Statement]) -> list[str]:
