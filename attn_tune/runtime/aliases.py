@@ -4,6 +4,7 @@ Names are matched word by word after normalising (case, separators, vendor and m
 prefix: an unknown name becomes its own variant rather than a wrong one.
 """
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -119,6 +120,7 @@ def _key(raw: str) -> str:
     return " ".join(re.split(r"[\s_-]+", raw.strip().lower()))
 
 
+@functools.cache
 def _table() -> dict[str, Alias]:
     table: dict[str, Alias] = {}
     for (variant, family), names in _RAW.items():
@@ -141,9 +143,6 @@ def _slug(raw: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", raw.lower()).strip("-")
 
 
-_TABLE = _table()
-
-
 def alias(raw: str) -> Alias | None:
     """What a raw device name means, None for a name the table does not know.
 
@@ -152,7 +151,7 @@ def alias(raw: str) -> Alias | None:
     slice_ = _MIG.search(raw)
     # The canonical spelling of a slice is "nvidia-h200/mig-1g.18gb".
     name = raw[: slice_.start()].rstrip("/ ") if slice_ else raw
-    found = _TABLE.get(_key(name))
+    found = _table().get(_key(name))
     if found is None or slice_ is None:
         return found
     return Alias(found.variant, found.family, "mig-" + slice_.group(1).lower())
@@ -171,4 +170,4 @@ def variant_of(raw: str, vendor: str) -> Alias:
 
 def variants() -> dict[str, str]:
     """Every known variant and its family."""
-    return {a.variant: a.family for a in _TABLE.values()}
+    return {a.variant: a.family for a in _table().values()}

@@ -19,12 +19,15 @@ def main() -> int:
     import attn_tune
     from attn_tune.kernels.registry import kernels
 
+    # As a job has it when it traces its first function: everything imported, JAX's devices there.
     kernels()
+    lookup = attn_tune.lookup
+    jax.local_devices()
     time.sleep(delay)
     said = {"process": me, "started": time.time()}
     text = "flash_attention/v1 b=1 t=64 s=64 n=1 k=1 h=64 v=64 dtype=float32"
     try:
-        answer = attn_tune.lookup("flash_attention", text)
+        answer = lookup("flash_attention", text)
         said |= {"answer": str(answer), "source": answer.source}
     except attn_tune.AttnTuneError as error:
         said |= {"error": type(error).__name__, "message": str(error)}

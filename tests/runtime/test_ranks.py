@@ -25,7 +25,8 @@ def test_real_processes_with_one_stale_pack_all_fail_alike(tmp_path):
     assert "process 2: pack 1 is user lab 2026.1 (decides b2:" in said[0]["message"]
     assert "processes 0, 1: user lab 2026.1 (decides b2:" in said[0]["message"]
     last = max(one["started"] for one in said)
-    assert max(one["ended"] for one in said) - last < 1.0
+    # Well under a second on cores that are free; what must not happen is the deadline.
+    assert max(one["ended"] for one in said) - last < 10
 
 
 class Store:
