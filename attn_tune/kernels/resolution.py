@@ -67,12 +67,17 @@ def resolve_question(question: Ask, view: View, *, tell: bool = False) -> Resolv
 
 
 def heuristic(question: Ask, rejected: tuple[Rejection, ...] = ()) -> Choice | None:
-    """The untuned choice: of the kernels that can, the one its platform prefers; None if none can."""
+    """The untuned choice: of the kernels that can, the one its platform prefers; None if none can.
+
+    A heuristic must be feasible; one that is not, or is in quarantine, passes to the next kernel all the same.
+    """
     platform = question.device.platform
     able = [spec for spec in question.specs.values() if question.refusal_of(spec) is None]
     for spec in sorted(able, key=lambda s: (-s.priority.get(platform, 0), s.name)):
-        config = spec.searches[question.direction].heuristic(question.problem, question.device)
-        reason = question.quarantined(spec, config)
+        search = spec.searches[question.direction]
+        config = search.heuristic(question.problem, question.device)
+        reason = search.infeasible(question.problem, question.device, config)
+        reason = reason or question.quarantined(spec, config)
         if reason is None:
             answer = plain_answer(question, spec, config, Rung.HEURISTIC, rejected=rejected)
             return Choice(spec, config, answer)
@@ -99,7 +104,7 @@ def nothing_supports(question: Ask, steps: tuple[Step, ...] = ()) -> Unsupported
     reasons = [f"{r.subject}: {r.reason}" for r in question.refusals()]
     for spec in question.specs.values():
         if question.refusal_of(spec) is None:
-            reasons.append(f"{spec.id}: its heuristic config is in quarantine")
+            reasons.append(f"{spec.id}: its heuristic config may not run or is in quarantine")
     reasons += [f"{r.subject}: {r.reason}" for r in Walk(None, steps).rejected]
     return UnsupportedError(
         f"no kernel can do the {question.direction} of {question.signature} on {question.device}: "

@@ -7,6 +7,7 @@ only. ``_in_force_now`` says what happens when the two disagree. Nothing on a lo
 import contextlib
 import contextvars
 import functools
+import itertools
 import logging
 import os
 from collections.abc import Hashable, Iterator
@@ -70,9 +71,8 @@ _overlays: contextvars.ContextVar[Overlays] = contextvars.ContextVar(
 # As long as nobody has put anything in force, neither the context variable nor the jit key can say otherwise.
 _ever_used = False
 
-# What the jit key says for a snapshot, by its digest; None for the first, whose packs nobody had to read for it.
-_tokens: dict[str, str | None] = {}
-_lock = Lock()
+_swaps = itertools.count(1)
+_reload_lock = Lock()
 
 
 def use_pack(pack: str | os.PathLike[str] | Pack) -> AbstractContextManager[Pack]:
@@ -94,18 +94,17 @@ def reload() -> bool:
       StorageError, IntegrityError: the lockfile cannot be used; what was in force stays.
       DisagreementError: the processes of the job, which must all reload, would now choose differently.
     """
-    old, new = swap_snapshot()
-    ranks.next_round()
-    ranks.check(current_view())
-    if old is None or old is new:
-        return False
-    with _lock:
-        # What decides as something did before has its key, so that going back to a pack traces nothing anew.
-        _tokens.setdefault(old.digest, None)
-        token = _tokens.setdefault(new.digest, new.digest)
-    if keys := jit_keys():
-        keys.snapshot.set_global(token)
-    return True
+    # One at a time, or the key of one would meet the packs of another.
+    with _reload_lock:
+        old, new = swap_snapshot()
+        is_new = old is not None and old is not new
+        if is_new and (keys := jit_keys()):
+            # Never a key of before, even for packs of before: a trace that was under way during the swap may hold some
+            # of either under its old key, which nothing may find again.
+            keys.snapshot.set_global((new.digest, next(_swaps)))
+        ranks.next_round()
+        ranks.check(current_view())
+    return is_new
 
 
 def use_lockfile(path: str | os.PathLike[str] | None) -> None:

@@ -38,12 +38,12 @@ _log = logging.getLogger("attn_tune")
 
 
 class Agreement:
-    """What is known of one view, by topic: absent is not asked yet, ``""`` is agreed (or nobody answered)."""
+    """What is known of one view, by round and topic: absent is not asked, ``""`` is agreed (or nobody answered)."""
 
     __slots__ = ("errors",)
 
     def __init__(self) -> None:
-        self.errors: dict[str, str] = {}
+        self.errors: dict[tuple[int, str], str] = {}
 
 
 def is_job() -> bool:
@@ -52,7 +52,7 @@ def is_job() -> bool:
 
 
 def next_round() -> None:
-    """The packs may have changed: views that are made from now on are compared among themselves."""
+    """The packs may have changed: from now on every view is compared anew, changed or not."""
     global _round
     _round += 1
 
@@ -74,15 +74,15 @@ def check_device(view: "View", device: Device) -> None:
 
 
 def _check(view: "View", topic: str, statement: Callable[[], dict[str, str]]) -> None:
-    errors = view.agreement.errors
-    if topic not in errors:
+    errors, key = view.agreement.errors, (_round, topic)
+    if key not in errors:
         if not is_job():
             return
         with _lock:
-            if topic not in errors:
-                errors[topic] = _ask(f"{topic}/{_meeting(view)}", statement())
-    if errors[topic]:
-        raise DisagreementError(errors[topic])
+            if key not in errors:
+                errors[key] = _ask(f"{topic}/{_meeting(view)}", statement())
+    if errors[key]:
+        raise DisagreementError(errors[key])
 
 
 def _ask(topic: str, said: dict[str, str]) -> str:

@@ -157,6 +157,22 @@ def test_an_error_stays(job, monkeypatch):
     assert len(asked) == 1
 
 
+def test_after_a_reload_all_are_asked_again_changed_or_not(job, monkeypatch):
+    asked = []
+
+    def verdict(self, said):
+        asked.append(self.prefix)
+        return {"absent": [], "present": [0, 1], "differences": []}
+
+    monkeypatch.setattr(ranks._Exchange, "verdict", verdict)
+    mine = view()
+    for _ in range(2):
+        ranks.check(mine)
+        ranks.check(mine)
+        ranks.next_round()
+    assert len(set(asked)) == len(asked) == 2
+
+
 def test_a_store_that_is_gone_is_a_warning(job, monkeypatch, caplog):
     def gone(*args, **more):
         raise RuntimeError("UNAVAILABLE: socket closed")
