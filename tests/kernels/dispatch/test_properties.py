@@ -143,8 +143,19 @@ def test_no_answer_is_infeasible_quarantined_or_out_of_bound(
         else:
             with pin(OP, "alpha", {"block": pinned}):
                 answer = ask(asked, device)
+    best = min(
+        (
+            standing(wanted, asked, item, device)
+            for item in items
+            if item["device"].family == device.family
+            and within_bound(wanted, values(item["signature"]))
+            and may_run(item["kernel"], item["config"])
+        ),
+        default=None,
+    )
     if answer is None:
         assert not heuristics
+        assert best is None
         assert pinned is None or not may_run("alpha", {"block": pinned})
         return
     if answer.rung is Rung.PINNED:
@@ -160,16 +171,6 @@ def test_no_answer_is_infeasible_quarantined_or_out_of_bound(
         assert answer.level is level
         assert source["config"] == answer.config
     # Nobody better was passed over: the level, rung and distance are those of the best by brute force.
-    best = min(
-        (
-            standing(wanted, asked, item, device)
-            for item in items
-            if item["device"].family == device.family
-            and within_bound(wanted, values(item["signature"]))
-            and may_run(item["kernel"], item["config"])
-        ),
-        default=None,
-    )
     assert (best is None) == answer.is_miss
     if best is not None:
         levels, rungs = list(DeviceLevel), list(Rung)
