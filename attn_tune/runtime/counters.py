@@ -1,6 +1,7 @@
 """The counts of all lookups, by rung. Counting one is one addition to a list that the answer holds."""
 
 import dataclasses
+import os
 
 from attn_tune.runtime import misses
 from attn_tune.runtime.answer import Rung
@@ -28,6 +29,15 @@ def stats() -> Stats:
 
 def reset_stats() -> None:
     """Starts counting anew."""
+    _start_anew()
+    misses.reset_stats()
+
+
+def _start_anew() -> None:
     for count in _tallies.values():
         count[0] = 0
-    misses.reset_stats()
+
+
+# A forked child counts for itself.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew)

@@ -23,7 +23,8 @@ def statement_of(view: "View") -> dict[str, str]:
     process = view.snapshot
     said = {
         "attn-tune": environments.current_environment().attn_tune or "unknown",
-        "misses": str(misses.miss_mode()),
+        # Who records or warns of its misses answers them like everybody else.
+        "misses": "are errors" if misses.miss_mode() is misses.MissMode.STRICT else "are answered",
     }
     if process.device_as:
         said["device as"] = process.device_as
