@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+from collections.abc import Mapping
 from typing import Any
 
 from attn_tune.kernels.registry import kernels_of
@@ -9,8 +10,9 @@ from attn_tune.kernels.spec import KernelSpec, Op
 from attn_tune.runtime import environments
 from attn_tune.runtime.answer import Rejection
 from attn_tune.runtime.packs import Pack
+from attn_tune.runtime.quarantine import NONE, Quarantine
 from attn_tune.runtime.rows import Row
-from attn_tune.schema.config import config_from_dict
+from attn_tune.schema.config import config_from_dict, config_to_dict
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment, Grade
 from attn_tune.schema.errors import UsageError, unknown_name
@@ -22,7 +24,15 @@ AUTO = "auto"
 class Ask:
     """One question with its problem, and the judge of stored rows for it. ``kernel`` None or ``"auto"`` is any."""
 
-    def __init__(self, op: Op, direction: str, problem: Any, device: Device, kernel: str | None):
+    def __init__(
+        self,
+        op: Op,
+        direction: str,
+        problem: Any,
+        device: Device,
+        kernel: str | None,
+        quarantine: Quarantine = NONE,
+    ):
         if direction not in op.directions:
             raise unknown_name("direction", direction, op.directions)
         if isinstance(problem, str):
@@ -34,6 +44,7 @@ class Ask:
         self.kernel = None if kernel in (None, AUTO) else resolve(op.name, kernel).name
         specs = kernels_of(op.name)
         self.specs = {s.name: s for s in specs if self.kernel in (None, s.name)}
+        self.quarantine = quarantine
         self._refusals: dict[str, str | None] = {}
         self._environments: dict[str, Environment] = {}
 
@@ -63,16 +74,31 @@ class Ask:
 
     def refusal(self, row: Row, pack: Pack) -> str | None:
         """As ``Judge.refusal``."""
-        spec = self.specs.get(row.kernel)
+        return self.quarantine.broken or self.config_of(row.kernel, row.config)[1]
+
+    def config_of(self, kernel: str, data: Mapping[str, Any]) -> tuple[Any, str | None]:
+        """A stored config as the kernel's own dataclass, and why it may not run here; None if it may."""
+        spec = self.specs.get(kernel)
         if spec is None:
-            return f"kernel {row.op}/{row.kernel} is not installed"
+            return None, f"kernel {self.op.name}/{kernel} is not installed"
         if reason := self.refusal_of(spec):
-            return reason
+            return None, reason
+        search = spec.searches[self.direction]
         try:
-            config = config_from_dict(spec.searches[self.direction].config, row.config)
+            config = config_from_dict(search.config, data)
         except UsageError as error:
-            return str(error)
-        return spec.searches[self.direction].infeasible(self.problem, self.device, config)
+            return None, str(error)
+        reason = search.infeasible(self.problem, self.device, config)
+        return config, reason or self.quarantined(spec, config)
+
+    def quarantined(self, spec: KernelSpec, config: Any) -> str | None:
+        """Why a config of ``spec`` is in quarantine; None if it is not."""
+        if not self.quarantine.entries:
+            return None
+        values = {field.name: field.default for field in self.op.fields} | self.signature.values
+        return self.quarantine.reason(
+            self.op.name, spec.name, self.direction, self.device, config_to_dict(config), values
+        )
 
 
 def resolve(op: str, kernel: str) -> KernelSpec:

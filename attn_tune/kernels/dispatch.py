@@ -1,33 +1,65 @@
-"""Which kernel runs a problem, with which config: the explicit one, a tuned one, or the kernel's heuristic."""
+"""Which kernel runs a problem, with which config: the explicit one, a tuned one, or the kernel's heuristic.
+
+A question that was asked before is one dictionary look-up. What decides its answer besides the question is the view
+in force: it holds the dictionary.
+"""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.kernels.ask import AUTO, Ask, resolve
 from attn_tune.kernels.registry import get_op, kernels_of
+from attn_tune.kernels.resolution import (
+    Choice as Choice,
+    heuristic,
+    nothing_supports,
+    plain_answer,
+    resolve_question,
+)
 from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.runtime import misses, overlay, snapshot
+from attn_tune.runtime import counters, listeners, misses, ranks
 from attn_tune.runtime.answer import Answer, Rejection, Rung
 from attn_tune.runtime.devices import current_device
 from attn_tune.runtime.explain import Explanation, nearest_text
-from attn_tune.runtime.ladder import Match, Question, Walk, walk
-from attn_tune.runtime.packs import Pack
-from attn_tune.runtime.sources import overlay_source
-from attn_tune.schema.config import config_from_dict, config_to_dict
+from attn_tune.runtime.overlay import View, current_view
+from attn_tune.schema.config import config_from_dict
 from attn_tune.schema.device import Device
-from attn_tune.schema.errors import UnsupportedError, UsageError
+from attn_tune.schema.errors import LockfileError, UnsupportedError, UsageError
+
+
+class _JaxConfig:
+    """Stands for ``jax.config`` until it is asked."""
+
+    @property
+    def jax_default_device(self) -> Any:
+        global _jax_config
+        import jax
+
+        _jax_config = jax.config
+        return jax.config.jax_default_device
+
+
+# Its default device decides ``current_device()`` within one snapshot, and is far cheaper to read than to describe.
+_jax_config: Any = _JaxConfig()
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What runs: the kernel, its config as its own dataclass, and where that came from."""
+class _Found:
+    """A remembered choice.
 
-    spec: KernelSpec
-    config: Any
+    Attributes:
+      tally: counts the lookups of its rung.
+      nearest: for a miss, says what came nearest to an answer; None for any other answer.
+      device: keeps the object alive whose ``id`` is in the key.
+    """
+
+    choice: Choice
     answer: Answer
+    tally: list[int]
+    nearest: Callable[[], str] | None
+    device: Device | None
 
 
 def choose(
@@ -39,7 +71,7 @@ def choose(
     kernel: str | None = None,
     config: Any = None,
 ) -> Choice:
-    """The kernel and config for ``problem``. Never tunes, never compiles; a repeated question costs microseconds.
+    """The kernel and config for ``problem``. Never tunes, never compiles; a repeated question costs a microsecond.
 
     Args:
       problem: the op's problem, or its signature, or the signature's text.
@@ -51,18 +83,28 @@ def choose(
       UsageError: unknown op, direction, kernel or knob.
       UnsupportedError: no kernel can do the problem on this device, or the given config cannot; with every reason.
       NoDataError: nothing tuned answers, and misses are strict.
+      LockfileError: the job's lockfile does not answer.
+      DisagreementError: the processes of this job would choose differently.
     """
     if config is not None:
         return _explicit(op, direction, problem, device or current_device(), kernel, config)
-    overlays = overlay.active_overlays()
-    process = snapshot.current_snapshot()
-    memo = process.memo(overlays)
-    key = (op, direction, problem, kernel, device or _device_token())
-    found: _Found | None = memo.entries.get(key)
+    # The way of every warm lookup, here and in ``lookup``; what looks odd in it was measured.
+    found: _Found | None = current_view().entries.get(
+        (
+            op,
+            direction,
+            problem,
+            kernel,
+            _jax_config.jax_default_device if device is None else id(device),
+        )
+    )
     if found is None:
-        found = _find(op, direction, problem, device or current_device(), kernel, process, overlays)
-        memo.put(key, found)
-    misses.count(found.choice.answer, found.nearest)
+        found = _find(op, direction, problem, device, kernel)
+    found.tally[0] += 1
+    if found.nearest is not None:
+        misses.count(found.answer, found.nearest)
+    if listeners.active:
+        listeners.tell(found.answer)
     return found.choice
 
 
@@ -79,7 +121,23 @@ def lookup(
     Raises:
       As ``choose``.
     """
-    return choose(op, direction, problem, device=device, kernel=kernel).answer
+    found: _Found | None = current_view().entries.get(
+        (
+            op,
+            direction,
+            problem,
+            kernel,
+            _jax_config.jax_default_device if device is None else id(device),
+        )
+    )
+    if found is None:
+        found = _find(op, direction, problem, device, kernel)
+    found.tally[0] += 1
+    if found.nearest is not None:
+        misses.count(found.answer, found.nearest)
+    if listeners.active:
+        listeners.tell(found.answer)
+    return found.answer
 
 
 def explain(
@@ -94,138 +152,72 @@ def explain(
 
     Raises:
       UsageError: unknown op, direction or kernel, or a malformed signature.
+      StorageError, IntegrityError: the job's lockfile cannot be used.
     """
-    contract = get_op(op)
-    question = Ask(contract, direction, problem, device or current_device(), kernel)
-    process, overlays = snapshot.current_snapshot(), overlay.active_overlays()
-    walked = _walk(question, process, overlays, tell=True)
-    untuned = _heuristic(question)
-    heuristic = untuned.answer if untuned else None
-    answer = _from_match(question, walked).answer if walked.match else heuristic
+    view = current_view()
+    quarantine = view.snapshot.quarantine
+    question = Ask(get_op(op), direction, problem, device or current_device(), kernel, quarantine)
+    untuned = heuristic(question)
+    ignored = [
+        Rejection(subject=f"pack {source.path}", reason=source.error)
+        for source in view.snapshot.sources
+        if source.error is not None
+    ]
+    if quarantine.broken:
+        ignored.append(Rejection(subject="all packs", reason=quarantine.broken))
+    try:
+        resolved = resolve_question(question, view, tell=True)
+        steps, choice = resolved.steps, resolved.choice
+    except LockfileError as error:
+        ignored, steps, choice = [Rejection(subject="everything", reason=str(error))], (), None
     return Explanation(
         op=op,
         direction=direction,
         signature=question.signature.text,
         device=question.device,
-        steps=walked.steps,
-        ignored=tuple(
-            Rejection(subject=source.path, reason=source.error)
-            for source in process.sources
-            if source.error is not None
-        ),
+        steps=steps,
+        ignored=tuple(ignored),
         kernels=question.refusals(),
-        heuristic=heuristic,
-        answer=answer,
+        heuristic=untuned.answer if untuned else None,
+        answer=choice.answer if choice else None,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A memoised choice; ``nearest`` says what came nearest to an answer, for a miss."""
-
-    choice: Choice
-    nearest: Callable[[], str]
 
 
 def _find(
-    op: str,
-    direction: str,
-    problem: Any,
-    device: Device,
-    kernel: str | None,
-    process: snapshot.Snapshot,
-    overlays: tuple[Pack, ...],
+    op: str, direction: str, problem: Any, device: Device | None, kernel: str | None
 ) -> _Found:
-    question = Ask(get_op(op), direction, problem, device, kernel)
-    walked = _walk(question, process, overlays)
-    choice = _from_match(question, walked) if walked.match else _heuristic(question, walked)
+    """The first answer to a question, remembered. The key is made anew: asking may have brought jax in."""
+    view = current_view()
+    ranks.check(view)
+    here = device or current_device()
+    if device is None:
+        ranks.check_device(view, here)
+    question = Ask(get_op(op), direction, problem, here, kernel, view.snapshot.quarantine)
+    resolved = resolve_question(question, view)
+    choice = resolved.choice
     if choice is None:
-        raise _nothing_supports(question)
-    return _Found(choice, lambda: nearest_text(_walk(question, process, overlays, tell=True).steps))
-
-
-def _walk(
-    question: Ask,
-    process: snapshot.Snapshot,
-    overlays: tuple[Pack, ...],
-    *,
-    tell: bool = False,
-) -> Walk:
-    op = question.op
-    asked = Question(
-        op=op.name,
-        direction=question.direction,
-        signature=question.signature,
-        fields=op.fields,
-        device=question.device,
-        kernel=question.kernel,
+        raise nothing_supports(question, resolved.steps)
+    view.snapshot.ledger.note(question.kernel or "", here, choice.answer)
+    rung = choice.answer.rung
+    found = _Found(
+        choice,
+        choice.answer,
+        counters.tally(rung),
+        _nearest_of(question, view) if rung is Rung.HEURISTIC else None,
+        device,
     )
-    sources = (*map(overlay_source, overlays), *process.sources)
-    shelves = snapshot.shelves(sources, op.name, question.direction, op.fields)
-    return walk(asked, shelves, question, tell=tell)
-
-
-def _from_match(question: Ask, walked: Walk) -> Choice:
-    match = walked.match
-    assert match is not None
-    spec = question.specs[match.row.kernel]
-    config = config_from_dict(spec.searches[question.direction].config, match.row.config)
-    return Choice(spec, config, _answer(question, spec, config, match, walked))
-
-
-def _answer(question: Ask, spec: KernelSpec, config: Any, match: Match, walked: Walk) -> Answer:
-    return Answer(
-        op=question.op.name,
-        direction=question.direction,
-        signature=question.signature.text,
-        device=str(question.device),
-        kernel=spec.name,
-        config=config_to_dict(config),
-        rung=match.rung,
-        source=str(match.pack),
-        source_kind=match.kind,
-        pack_digest=match.pack.digest,
-        level=match.level,
-        grade=match.grade,
-        row_signature=match.row.signature,
-        distance=match.distance,
-        state=match.row.state,
-        gain_ppm=match.row.gain_ppm,
-        regret_ppm=match.row.regret_ppm,
-        rejected=walked.rejected,
+    key = (
+        op,
+        direction,
+        problem,
+        kernel,
+        _jax_config.jax_default_device if device is None else id(device),
     )
+    return view.put(key, found)
 
 
-def _heuristic(question: Ask, walked: Walk | None = None) -> Choice | None:
-    """The untuned choice: of the kernels that can, the one its platform prefers; None if none can."""
-    platform = question.device.platform
-    able = [spec for spec in question.specs.values() if question.refusal_of(spec) is None]
-    if not able:
-        return None
-    spec = min(able, key=lambda s: (-s.priority.get(platform, 0), s.name))
-    search = spec.searches[question.direction]
-    config = search.heuristic(question.problem, question.device)
-    rejected = walked.rejected if walked else ()
-    return Choice(spec, config, _plain_answer(question, spec, config, Rung.HEURISTIC, rejected))
-
-
-def _plain_answer(
-    question: Ask,
-    spec: KernelSpec,
-    config: Any,
-    rung: Rung,
-    rejected: tuple[Rejection, ...] = (),
-) -> Answer:
-    return Answer(
-        op=question.op.name,
-        direction=question.direction,
-        signature=question.signature.text,
-        device=str(question.device),
-        kernel=spec.name,
-        config=config_to_dict(config),
-        rung=rung,
-        rejected=rejected,
-    )
+def _nearest_of(question: Ask, view: View) -> Callable[[], str]:
+    return lambda: nearest_text(resolve_question(question, view, tell=True).steps)
 
 
 def _explicit(
@@ -234,7 +226,8 @@ def _explicit(
     """The caller's own config, checked against the kernel's limits."""
     name = None if kernel == AUTO else kernel
     spec = resolve(op, name) if name else _kernel_of_config(op, direction, config)
-    question = Ask(get_op(op), direction, problem, device, spec.name)
+    quarantine = current_view().snapshot.quarantine
+    question = Ask(get_op(op), direction, problem, device, spec.name, quarantine)
     if reason := question.refusal_of(spec):
         raise UnsupportedError(f"{spec.id} cannot do {question.signature} on {device}: {reason}")
     search = spec.searches[direction]
@@ -244,11 +237,12 @@ def _explicit(
         raise UsageError(
             f"the {direction} config of {spec.id} is a {search.config.__name__}, got {type(config).__name__}"
         )
-    if reason := search.infeasible(problem, device, config):
+    reason = search.infeasible(question.problem, device, config)
+    if reason := reason or question.quarantined(spec, config):
         raise UnsupportedError(
             f"{spec.id} cannot run {question.signature} on {device} with {config}: {reason}"
         )
-    return Choice(spec, config, _plain_answer(question, spec, config, Rung.EXPLICIT))
+    return Choice(spec, config, plain_answer(question, spec, config, Rung.EXPLICIT))
 
 
 def _kernel_of_config(op: str, direction: str, config: Any) -> KernelSpec:
@@ -268,23 +262,3 @@ def _kernel_of_config(op: str, direction: str, config: Any) -> KernelSpec:
 def _config_type(spec: KernelSpec, direction: str) -> type | None:
     search: Search | None = spec.searches.get(direction)
     return search.config if search else None
-
-
-def _nothing_supports(question: Ask) -> UnsupportedError:
-    reasons = "; ".join(f"{r.subject}: {r.reason}" for r in question.refusals())
-    return UnsupportedError(
-        f"no kernel can do the {question.direction} of {question.signature} on {question.device}: "
-        f"{reasons or 'none is registered'}"
-    )
-
-
-@functools.cache
-def _jax_config() -> Any:
-    import jax
-
-    return jax.config
-
-
-def _device_token() -> Any:
-    """What decides ``current_device()`` within one snapshot, far cheaper to read than to find the device."""
-    return _jax_config().jax_default_device

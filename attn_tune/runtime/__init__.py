@@ -1,5 +1,37 @@
 """The lookup runtime: packs in, answers out. Standard library only; jax when a device or a trace is asked for.
 
-``overlay`` puts packs in force (``use_pack``, ``reload``), ``packs`` reads them, ``ladder`` finds the row that answers,
-``misses`` counts, ``devices`` and ``environments`` say where this is. ``attn_tune.kernels.dispatch`` is the way in.
+``overlay`` puts packs in force (``use_pack``, ``reload``, ``use_lockfile``), ``packs`` reads them, ``ladder`` finds the
+row that answers, ``quarantine`` says what must not run, ``ranks`` compares the processes of a job, ``counters``,
+``misses`` and ``listeners`` tell of it, ``devices`` and ``environments`` say where this is.
+``attn_tune.kernels.dispatch`` is the way in. Every name here is loaded when it is first used.
 """
+
+import importlib
+from typing import Any
+
+_PUBLIC = {
+    "use_pack": "overlay",
+    "use_lockfile": "overlay",
+    "reload": "overlay",
+    "read_pack": "packs",
+    "stats": "counters",
+    "reset_stats": "counters",
+    "set_miss_mode": "misses",
+    "add_listener": "listeners",
+    "current_device": "devices",
+    "current_environment": "environments",
+}
+
+__all__ = sorted(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'attn_tune.runtime' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"attn_tune.runtime.{_PUBLIC[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

@@ -1,7 +1,7 @@
 """The answer of a lookup, with where it came from."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ class Rung(enum.StrEnum):
     """Which step of the ladder answered, best first."""
 
     EXPLICIT = "explicit"
+    LOCKED = "locked"
+    PINNED = "pinned"
     EXACT = "exact"
     BUCKET = "bucket"
     NEIGHBOUR = "neighbour"
@@ -27,12 +29,37 @@ class DeviceLevel(enum.StrEnum):
 
 
 class SourceKind(enum.StrEnum):
-    """Who put a pack there, in the order they are asked."""
+    """Who put a pack or a config there, in the order they are asked."""
 
+    LOCKFILE = "lockfile"
+    PIN = "pin"
     OVERLAY = "overlay"
     USER = "user"
     PROJECT = "project"
     SHIPPED = "shipped"
+
+
+class Knobs(dict[str, Any]):
+    """A config as plain data that all callers share, so nobody may change it; parts of it likewise."""
+
+    __slots__ = ()
+
+    def __init__(self, data: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()):
+        super().__init__((k, Knobs(v) if isinstance(v, dict) else v) for k, v in dict(data).items())
+
+    def _refuse(self, *args: Any, **more: Any) -> Any:
+        raise TypeError(
+            "the config of an answer is shared and cannot be changed; copy it with dict()"
+        )
+
+    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
+    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+
+    def __reduce__(self) -> Any:
+        return (Knobs, (dict(self),))
+
+    def __deepcopy__(self, memo: Any) -> "Knobs":
+        return self
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +77,7 @@ class Answer:
     Attributes:
       kernel: the kernel's name within the op.
       config: plain data, as stored; None only where nothing supports the problem.
-      source: ``"name version"`` of the pack, ``""`` for a rung without one.
+      source: ``"name version"`` of the pack, ``""`` for a rung without one; for a locked answer, of when it was frozen.
       pack_digest: the pack's digest, ``""`` likewise.
       level, grade, row_signature, state: of the row that answered; None or ``""`` for a rung without one. ``grade``
         ``stale`` says that the kernel's source has changed since the row was measured.

@@ -131,7 +131,7 @@ def _cuda(jax_device: Any) -> Device:
     capability = str(getattr(jax_device, "compute_capability", "")).replace(".", "")
     family = f"sm_{capability}" if capability.isdigit() else found.family
     facts = cuda_driver.driver_facts(int(getattr(jax_device, "local_hardware_id", 0) or 0))
-    published = _target(found.variant, family, found.variant)
+    published = _target(found.variant, family, found.variant, found.partition)
     units = int(getattr(jax_device, "core_count", 0) or 0)
     return Device(
         platform="cuda",
@@ -188,7 +188,9 @@ def _tpu(jax_device: Any) -> Device:
 
 def _target(variant: str, family: str, figures_of: str, partition: str = "") -> Device:
     platform = "tpu" if family.startswith("v") else "rocm" if family.startswith("gfx") else "cuda"
-    figures = targets.FIGURES.get(figures_of, targets.Figures(0, 0, 0, 0, 0))
+    unknown = targets.Figures(0, 0, 0, 0, 0)
+    # How much of its board a slice has is in no table.
+    figures = unknown if partition else targets.FIGURES.get(figures_of, unknown)
     memory = targets.VMEM_BYTES if platform == "tpu" else targets.SHARED_BYTES
     return Device(
         platform=platform,

@@ -35,7 +35,7 @@ class Explanation:
             f"device {self.device}  {_key(self.device)}",
         ]
         table = [_ignored(r) for r in self.ignored] + [_step(s) for s in self.steps]
-        if not any(step.kind is not None for step in self.steps):
+        if not self.steps and not self.ignored:
             table.append(("packs", "none holds rows"))
         if self.heuristic is not None:
             table.append(("heuristic", _heuristic(self.heuristic, self.answer)))
@@ -60,11 +60,11 @@ def _key(device: Device) -> str:
 
 
 def _ignored(rejection: Rejection) -> tuple[str, str]:
-    return (f"pack {rejection.subject}", f"ignored: {rejection.reason}")
+    return (rejection.subject, f"ignored: {rejection.reason}")
 
 
 def _step(step: Step) -> tuple[str, str]:
-    place = f"{_label(step.kind)} {step.source}"
+    place = f"{_label(step.kind)} {step.source}".strip()
     if step.level is not None:
         place += f", device {step.level}"
     if step.row is None:
@@ -73,7 +73,7 @@ def _step(step: Step) -> tuple[str, str]:
     text = f"{step.rung}: {row.kernel} {knobs(row.config)}"
     if step.rejected is not None:
         return place, f"{text}  rejected: {step.rejected}"
-    facts = [str(step.grade), row.state]
+    facts = [str(step.grade), row.state] if step.grade else [row.state]
     if step.distance:
         facts.append(f"{2**step.distance:.2f}x away: {row.signature}")
     if step.note:
@@ -91,6 +91,8 @@ def _heuristic(heuristic: Answer, answer: Answer | None) -> str:
 
 
 def _label(kind: SourceKind) -> str:
+    if kind in (SourceKind.PIN, SourceKind.LOCKFILE):
+        return "" if kind is SourceKind.PIN else "lockfile"
     return "use_pack" if kind is SourceKind.OVERLAY else f"{kind} pack"
 
 

@@ -1,28 +1,78 @@
-"""Packs in force for a while: ``use_pack``, and the jit keys that make JAX retrace when the packs change.
+"""What is in force for a while: ``use_pack`` and pins over the packs of the process; and what a lookup sees of it all.
 
-Two user contexts are part of JAX's jit key: the digest of the process's snapshot (global), and the digests of the
-overlays in force (per thread). The overlays themselves live in a context variable, which follows threads and asyncio
-tasks alike; JAX's own state follows threads only. ``active_overlays`` says what happens when the two disagree.
+The overlays live in a context variable, which follows threads and asyncio tasks alike; JAX's own state follows threads
+only. ``_in_force_now`` says what happens when the two disagree. Nothing on a lookup's way takes a lock.
 """
 
 import contextlib
 import contextvars
 import functools
+import itertools
 import logging
 import os
-import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 
+from attn_tune.runtime import jitkeys, ranks, snapshot
+from attn_tune.runtime.locks import Lock
 from attn_tune.runtime.packs import Pack, read_pack
-from attn_tune.runtime.snapshot import swap_snapshot
+from attn_tune.runtime.pins import Pin
+from attn_tune.runtime.snapshot import Snapshot, current_snapshot, set_lockfile, swap_snapshot
+from attn_tune.runtime.sources import Source, overlay_source
+
+# A job asks some hundreds of questions; past this the memo starts anew rather than grow.
+MEMO_LIMIT = 65536
+INTERN_LIMIT = 64
 
 _log = logging.getLogger("attn_tune")
-_overlays: contextvars.ContextVar[tuple[Pack, ...]] = contextvars.ContextVar(
-    "attn_tune_overlays", default=()
+
+
+class Overlays:
+    """Packs and pins in force together, innermost first, and the view that goes with them."""
+
+    __slots__ = ("layers", "packs", "pins", "view")
+
+    def __init__(self, layers: tuple[Pack | Pin, ...]):
+        self.layers = layers
+        self.packs = tuple(layer for layer in layers if isinstance(layer, Pack))
+        self.pins = tuple(layer for layer in layers if isinstance(layer, Pin))
+        self.view: View | None = None
+
+
+class View:
+    """All that decides an answer, immutable, and the answers found so far, by question."""
+
+    __slots__ = ("agreement", "entries", "overlays", "snapshot")
+
+    def __init__(self, process: Snapshot, overlays: Overlays):
+        self.snapshot = process
+        self.overlays = overlays
+        self.agreement = ranks.Agreement()
+        self.entries: dict[Hashable, Any] = {}
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Where packs are looked for, in order."""
+        return (*map(overlay_source, self.overlays.packs), *self.snapshot.sources)
+
+    def put[T](self, key: Hashable, value: T) -> T:
+        """Remembers an answer; returns the one to use, which is another thread's if that was first."""
+        if len(self.entries) >= MEMO_LIMIT:
+            self.entries = {}
+        return self.entries.setdefault(key, value)
+
+
+_NONE = Overlays(())
+_interned: dict[tuple[Pack | Pin, ...], Overlays] = {}
+_overlays: contextvars.ContextVar[Overlays] = contextvars.ContextVar(
+    "attn_tune_overlays", default=_NONE
 )
-_lock = threading.Lock()
+# As long as nobody has put anything in force, neither the context variable nor the jit key can say otherwise.
+_ever_used = False
+
+_swaps = itertools.count(1)
+_reload_lock = Lock()
 
 
 def use_pack(pack: str | os.PathLike[str] | Pack) -> AbstractContextManager[Pack]:
@@ -33,67 +83,83 @@ def use_pack(pack: str | os.PathLike[str] | Pack) -> AbstractContextManager[Pack
     Raises:
       StorageError, IntegrityError: at once, if the pack cannot be read.
     """
-    return _in_force(pack if isinstance(pack, Pack) else read_pack(pack))
+    return in_force(pack if isinstance(pack, Pack) else read_pack(pack))
 
 
 def reload() -> bool:
-    """Reads all packs anew from where the environment variables point; True if that changed anything.
+    """Reads packs, quarantine and lockfile anew from where the environment variables point; True if that changed
+    anything. Jitted functions retrace on their next call if it did.
 
-    Jitted functions retrace on their next call if it did.
+    Raises:
+      StorageError, IntegrityError: the lockfile cannot be used; what was in force stays.
+      DisagreementError: the processes of the job, which must all reload, would now choose differently.
     """
-    old, new = swap_snapshot()
-    if old is None or old.digest == new.digest:
-        return False
-    if keys := jit_keys():
-        keys.snapshot.set_global(new.digest)
-    return True
+    # One at a time, or the key of one would meet the packs of another.
+    with _reload_lock:
+        old, new = swap_snapshot()
+        is_new = old is not None and old is not new
+        if is_new and (keys := jit_keys()):
+            # Never a key of before, even for packs of before: a trace that was under way during the swap may hold some
+            # of either under its old key, which nothing may find again.
+            keys.snapshot.set_global((new.digest, next(_swaps)))
+        ranks.next_round()
+        ranks.check(current_view())
+    return is_new
+
+
+def use_lockfile(path: str | os.PathLike[str] | None) -> None:
+    """From now on every lookup of the process is answered by this lockfile alone; None ends that.
+
+    Instead of the environment variable ``ATTN_TUNE_LOCKFILE``. Jitted functions retrace.
+
+    Raises:
+      StorageError, IntegrityError: it cannot be used; what was in force stays.
+    """
+    before = set_lockfile("" if path is None else os.fspath(path))
+    try:
+        reload()
+    except BaseException:
+        set_lockfile(before)
+        raise
 
 
 @contextlib.contextmanager
-def _in_force(pack: Pack) -> Iterator[Pack]:
+def in_force[Layer: (Pack, Pin)](layer: Layer) -> Iterator[Layer]:
+    """Puts one pack or pin in force within a ``with`` block."""
+    global _ever_used
+    _ever_used = True
     before = _overlays.get()
-    _overlays.set((pack, *before))
+    _overlays.set(_intern((layer, *before.layers)))
     _sync()
     try:
-        yield pack
+        yield layer
     finally:
         # Not by a token: a finaliser may run in another context than the one that entered.
         _overlays.set(before)
         _sync()
 
 
-class JitKeys:
-    """JAX's user contexts, made once in a process: making one changes every jit key."""
-
-    def __init__(self) -> None:
-        import jax
-
-        # Importing it registers JAX options, which are part of every jit key too: now, not in the middle of a trace.
-        import jax.extend.core
-
-        self.snapshot = jax.make_user_context(None)
-        self.overlays = jax.make_user_context(())
+def current_view() -> View:
+    """What a lookup must go by here and now."""
+    overlays = _in_force_now() if _ever_used else _NONE
+    view = overlays.view
+    if view is None or view.snapshot is not snapshot._current:
+        view = overlays.view = View(current_snapshot(), overlays)
+    return view
 
 
-_keys: JitKeys | None = None
-
-
-def jit_keys() -> JitKeys | None:
-    """The user contexts, None as long as nobody has imported jax.
+def jit_keys() -> jitkeys.JitKeys | None:
+    """JAX's user contexts, None as long as nobody has imported jax.
 
     Importing this module after jax makes them. Made later, they cost whatever is being traced then one retrace.
     """
-    global _keys
-    if _keys is None and "jax" in sys.modules:
-        with _lock:
-            if _keys is None:
-                _keys = JitKeys()
+    if jitkeys.keys is None and jitkeys.make():
         _sync()
-    return _keys
+    return jitkeys.keys
 
 
-def active_overlays() -> tuple[Pack, ...]:
-    """The overlays a lookup must use now, innermost first.
+def _in_force_now() -> Overlays:
+    """The overlays that a lookup must use.
 
     Within a trace they are those the jit key names, even if an asyncio task that held ``use_pack`` across an ``await``
     left another task's key on this thread: a cached trace must hold what its key says. Outside a trace the key is put
@@ -103,14 +169,26 @@ def active_overlays() -> tuple[Pack, ...]:
     keys = jit_keys()
     if keys is None:
         return wanted
-    keyed: tuple[Pack, ...] = keys.overlays.value
-    if keyed == wanted:
+    keyed: tuple[Pack | Pin, ...] = keys.overlays.value
+    if keyed is wanted.layers or keyed == wanted.layers:
         return wanted
-    if not _tracing():
+    if not jitkeys.tracing():
         _sync()
         return wanted
     _warn_once()
-    return keyed
+    return _intern(keyed)
+
+
+def _intern(layers: tuple[Pack | Pin, ...]) -> Overlays:
+    """One object for equal overlays, so that a block entered anew finds its answers again."""
+    if not layers:
+        return _NONE
+    found = _interned.get(layers)
+    if found is None:
+        if len(_interned) >= INTERN_LIMIT:
+            _interned.clear()
+        found = _interned.setdefault(layers, Overlays(layers))
+    return found
 
 
 def _sync() -> None:
@@ -118,11 +196,11 @@ def _sync() -> None:
     keys = jit_keys()
     if keys is None:
         return
-    packs = _overlays.get()
-    if keys.overlays.value != packs:
+    layers = _overlays.get().layers
+    if keys.overlays.value != layers:
         # Entered and never left: leaving would bring back what was there before, which in interleaved asyncio tasks
         # is another task's key. The context variable alone knows what comes next.
-        keys.overlays(packs).__enter__()
+        keys.overlays(layers).__enter__()
 
 
 @functools.cache
@@ -131,14 +209,6 @@ def _warn_once() -> None:
         "use_pack was entered in another asyncio task or thread than the one that traces; "
         "enter it where the jitted function is called, without an await in between"
     )
-
-
-def _tracing() -> bool:
-    import jax.extend.core
-
-    # Its name promises nothing for later versions. Without it every lookup obeys the key, which is never wrong.
-    probe = getattr(jax.extend.core, "unsafe_am_i_under_a_jit_DO_NOT_USE", None)
-    return probe is None or probe()
 
 
 # An op imports jax before it imports this, so its functions are traced with the keys in place from the start.

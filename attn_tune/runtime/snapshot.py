@@ -1,58 +1,42 @@
-"""The packs in force for the whole process, and what they answered: one immutable thing, swapped whole."""
+"""What the whole process decides by: packs, quarantine, lockfile. One immutable thing, swapped whole."""
 
 import os
-import threading
-from collections.abc import Hashable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from attn_tune.runtime.answer import SourceKind
 from attn_tune.runtime.devices import DEVICE_AS
-from attn_tune.runtime.packs import Pack
+from attn_tune.runtime.ledger import Ledger
+from attn_tune.runtime.lockfile import LOCKFILE, Lockfile, read_lockfile
+from attn_tune.runtime.locks import Lock
+from attn_tune.runtime.quarantine import NONE, Quarantine, quarantine_paths, read_quarantine
 from attn_tune.runtime.shelf import Shelf
-from attn_tune.runtime.sources import Source, locations
+from attn_tune.runtime.sources import Source, data_directory, locations
 from attn_tune.schema.digest import digest_json
 from attn_tune.schema.signature import Field
 
-# A job asks some hundreds of questions; past this the memo starts anew rather than grow.
-MEMO_LIMIT = 65536
-MEMO_OVERLAYS = 64
-
-
-class Memo:
-    """Answers by question, bounded. Reading is one dictionary look-up."""
-
-    def __init__(self) -> None:
-        self.entries: dict[Hashable, Any] = {}
-
-    def put(self, key: Hashable, value: Any) -> None:
-        """Remembers ``value``."""
-        if len(self.entries) >= MEMO_LIMIT:
-            self.entries = {}
-        self.entries[key] = value
-
 
 class Snapshot:
-    """The process's packs. Everything but the memos is fixed when it is made; packs are read on first use."""
+    """Fixed when it is made, but for the ledger of what it answered; packs are read on first use."""
 
-    def __init__(self, sources: tuple[Source, ...], device_as: str = ""):
+    def __init__(
+        self,
+        sources: tuple[Source, ...],
+        device_as: str = "",
+        quarantine: Quarantine = NONE,
+        lockfile: Lockfile | None = None,
+    ):
         self.sources = sources
         self.device_as = device_as
-        self.memos: dict[tuple[Pack, ...], Memo] = {}
-
-    def memo(self, overlays: tuple[Pack, ...]) -> Memo:
-        """The memo for these overlays in force."""
-        found = self.memos.get(overlays)
-        if found is None:
-            if len(self.memos) >= MEMO_OVERLAYS:
-                self.memos = {}
-            found = self.memos.setdefault(overlays, Memo())
-        return found
+        self.quarantine = quarantine
+        self.lockfile = lockfile
+        self.ledger = Ledger()
 
     @property
     def digest(self) -> str:
-        """Names what decides: every pack's digest in order, and the device override. Reads all packs."""
+        """Names what decides: packs in order, device override, quarantine, lockfile. Reads all packs."""
         packs = [source.pack.digest for source in self.sources if source.pack is not None]
-        return digest_json([self.device_as, *packs])
+        lock = self.lockfile.digest if self.lockfile else ""
+        return digest_json([self.device_as, self.quarantine.digest, lock, *packs])
 
 
 def shelves(
@@ -66,25 +50,40 @@ def shelves(
 
 
 _current: Snapshot | None = None
-_lock = threading.Lock()
+_lock = Lock()
+_lockfile_path: str | None = None
 
 
 def current_snapshot() -> Snapshot:
-    """The snapshot in force, made from the environment variables on first use."""
+    """The snapshot in force, made from the environment variables on first use.
+
+    Raises:
+      StorageError, IntegrityError: the lockfile that the job must run with cannot be used.
+    """
     return _current or _first()
 
 
 def swap_snapshot() -> tuple[Snapshot | None, Snapshot]:
-    """Makes a new snapshot from the environment variables and puts it in force; returns (old, new).
+    """Makes a new snapshot from the environment variables; puts it in force if it decides otherwise; (old, new).
 
     All packs are read before the swap, so that no lookup waits for it.
     """
     global _current
     new = _from_environment()
-    new.digest  # noqa: B018 (reads every pack)
+    digest = new.digest
     with _lock:
-        old, _current = _current, new
+        old = _current
+        if old is not None and old.digest == digest:
+            return old, old
+        _current = new
     return old, new
+
+
+def set_lockfile(path: str | None) -> str | None:
+    """The path that snapshots made from now on take instead of ``ATTN_TUNE_LOCKFILE``; returns the one before."""
+    global _lockfile_path
+    before, _lockfile_path = _lockfile_path, path
+    return before
 
 
 def _first() -> Snapshot:
@@ -100,4 +99,10 @@ def _from_environment() -> Snapshot:
     sources = [Source(SourceKind.USER, path) for path in found.user]
     sources += [Source(SourceKind.PROJECT, path) for path in found.project]
     sources += [Source(SourceKind.SHIPPED, path) for path in found.shipped]
-    return Snapshot(tuple(sources), os.environ.get(DEVICE_AS, ""))
+    lockfile = os.environ.get(LOCKFILE, "") if _lockfile_path is None else _lockfile_path
+    return Snapshot(
+        tuple(sources),
+        os.environ.get(DEVICE_AS, ""),
+        read_quarantine(quarantine_paths(os.environ, data_directory(os.environ))),
+        read_lockfile(lockfile) if lockfile else None,
+    )

@@ -3,13 +3,13 @@
 import functools
 import logging
 import os
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from attn_tune.runtime.answer import SourceKind
 from attn_tune.runtime.archive import is_pack
+from attn_tune.runtime.locks import Lock
 from attn_tune.runtime.packs import Pack, read_pack
 from attn_tune.runtime.shelf import Shelf
 from attn_tune.schema.errors import IntegrityError, StorageError
@@ -20,7 +20,7 @@ PROJECT_PACK = "ATTN_TUNE_PROJECT_PACK"
 SHIPPED = Path(__file__).resolve().parent.parent / "packs"
 
 _log = logging.getLogger("attn_tune")
-_lock = threading.Lock()
+_lock = Lock()
 
 
 class Source:
@@ -83,10 +83,9 @@ def locations(environ: Mapping[str, str]) -> Locations:
     """What the environment asks for: ``ATTN_TUNE_PACKS`` (packs, or folders of packs), then ``attn-tune/packs`` under
     ``XDG_DATA_HOME``; ``ATTN_TUNE_PROJECT_PACK``; and what ships in the package."""
     user = [p for p in environ.get(USER_PACKS, "").split(os.pathsep) if p]
-    data_home = environ.get("XDG_DATA_HOME") or _default_data_home(environ)
     found = [path for entry in user for path in _packs_in(Path(entry), named=True)]
-    if data_home:
-        found += _packs_in(Path(data_home) / "attn-tune" / "packs", named=False)
+    if data := data_directory(environ):
+        found += _packs_in(Path(data) / "packs", named=False)
     project = environ.get(PROJECT_PACK, "")
     return Locations(
         user=tuple(found),
@@ -95,9 +94,11 @@ def locations(environ: Mapping[str, str]) -> Locations:
     )
 
 
-def _default_data_home(environ: Mapping[str, str]) -> str:
+def data_directory(environ: Mapping[str, str]) -> str:
+    """``attn-tune`` under ``XDG_DATA_HOME``, which is ``~/.local/share`` unless set; ``""`` without a home."""
     home = environ.get("HOME", "")
-    return os.path.join(home, ".local", "share") if home else ""
+    data_home = environ.get("XDG_DATA_HOME") or (home and os.path.join(home, ".local", "share"))
+    return os.path.join(data_home, "attn-tune") if data_home else ""
 
 
 def _packs_in(path: Path, *, named: bool) -> list[str]:

@@ -23,7 +23,10 @@ SHARED_BYTES = {
     "sm_103": 227 * KIB,
     "sm_120": 99 * KIB,
     "sm_121": 99 * KIB,
+    # Local data share of one compute unit (CDNA 2, 3 and 4 instruction set guides).
+    "gfx90a": 64 * KIB,
     "gfx942": 64 * KIB,
+    "gfx950": 160 * KIB,
 }
 
 # VMEM of one TensorCore (JAX's own hardware table, jax.experimental.pallas.tpu).

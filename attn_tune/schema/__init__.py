@@ -16,7 +16,9 @@ from attn_tune.schema.digest import (
 from attn_tune.schema.environment import Environment as Environment, Grade as Grade
 from attn_tune.schema.errors import (
     AttnTuneError as AttnTuneError,
+    DisagreementError as DisagreementError,
     IntegrityError as IntegrityError,
+    LockfileError as LockfileError,
     NoDataError as NoDataError,
     StorageError as StorageError,
     UnsupportedError as UnsupportedError,

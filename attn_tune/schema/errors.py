@@ -28,6 +28,16 @@ class NoDataError(AttnTuneError, LookupError):
     exit_code = 3
 
 
+class LockfileError(NoDataError):
+    """The job's lockfile does not answer a question, or its answer no longer means here what it meant then."""
+
+
+class DisagreementError(AttnTuneError, RuntimeError):
+    """The processes of one job would choose differently: they would compile different programs, and hang."""
+
+    exit_code = 5
+
+
 class StorageError(AttnTuneError, OSError):
     """A file cannot be opened, locked or written."""
 

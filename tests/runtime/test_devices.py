@@ -7,12 +7,14 @@ import pytest
 
 from attn_tune.runtime import cuda_driver, devices, targets
 from attn_tune.runtime.aliases import alias, variants
+from attn_tune.runtime.answer import DeviceLevel
 from attn_tune.runtime.devices import (
     current_device,
     describe,
     device_from_identity,
     device_from_kind,
 )
+from attn_tune.runtime.shelf import match_level
 from attn_tune.schema.errors import UsageError
 
 RAW_NAMES = {
@@ -44,6 +46,42 @@ RAW_NAMES = {
     "AMD Instinct MI325X": ("amd-mi325x", "gfx942", ""),
     "NVIDIA H100 80GB HBM3 MIG 1g.10gb": ("nvidia-h100-sxm5", "sm_90", "mig-1g.10gb"),
     "NVIDIA A100-SXM4-40GB MIG 3g.20gb": ("nvidia-a100-sxm4-40gb", "sm_80", "mig-3g.20gb"),
+    "NVIDIA H100 80GB HBM3 MIG 1g.10gb+me": ("nvidia-h100-sxm5", "sm_90", "mig-1g.10gb+me"),
+    "NVIDIA H100 80GB HBM3 MIG 1g.10gb+me.all": ("nvidia-h100-sxm5", "sm_90", "mig-1g.10gb+me.all"),
+    "NVIDIA H100 80GB HBM3 MIG 1c.3g.40gb": ("nvidia-h100-sxm5", "sm_90", "mig-1c.3g.40gb"),
+    "NVIDIA H100 PCIe MIG 2g.20gb": ("nvidia-h100-pcie", "sm_90", "mig-2g.20gb"),
+    "NVIDIA H200 MIG 7g.141gb": ("nvidia-h200", "sm_90", "mig-7g.141gb"),
+    "NVIDIA B200 MIG 1g.23gb": ("nvidia-b200", "sm_100", "mig-1g.23gb"),
+    "NVIDIA GB200 MIG 4g.95gb": ("nvidia-gb200", "sm_100", "mig-4g.95gb"),
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition MIG 1g.24gb-me": (
+        "nvidia-rtx-pro-6000-blackwell-server",
+        "sm_120",
+        "mig-1g.24gb-me",
+    ),
+    "nvidia-h200/mig-1g.18gb": ("nvidia-h200", "sm_90", "mig-1g.18gb"),
+    "NVIDIA B300 SXM6 AC": ("nvidia-b300", "sm_103", ""),
+    "NVIDIA GB300": ("nvidia-gb300", "sm_103", ""),
+    "NVIDIA GB10": ("nvidia-gb10", "sm_121", ""),
+    "NVIDIA H800": ("nvidia-h800", "sm_90", ""),
+    "NVIDIA A800-SXM4-80GB": ("nvidia-a800-sxm4-80gb", "sm_80", ""),
+    "NVIDIA A100-SXM-64GB": ("nvidia-a100-sxm-64gb", "sm_80", ""),
+    "NVIDIA RTX 6000 Ada Generation": ("nvidia-rtx-6000-ada", "sm_89", ""),
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": (
+        "nvidia-rtx-pro-6000-blackwell",
+        "sm_120",
+        "",
+    ),
+    "NVIDIA GeForce RTX 4070 Ti SUPER": ("nvidia-rtx-4070-ti-super", "sm_89", ""),
+    "NVIDIA GeForce RTX 4090 D": ("nvidia-rtx-4090-d", "sm_89", ""),
+    "NVIDIA GeForce RTX 5080 Laptop GPU": ("nvidia-rtx-5080-laptop", "sm_120", ""),
+    "NVIDIA GeForce RTX 5090 D v2": ("nvidia-rtx-5090-d-v2", "sm_120", ""),
+    "NVIDIA_H100_80GB_HBM3": ("nvidia-h100-sxm5", "sm_90", ""),
+    "AMD Instinct MI300X OAM": ("amd-mi300x", "gfx942", ""),
+    "AMD Instinct MI300A": ("amd-mi300a", "gfx942", ""),
+    "AMD Instinct MI355X": ("amd-mi355x", "gfx950", ""),
+    "TPU v5litepod": ("tpu-v5e", "v5e", ""),
+    "TPU7": ("tpu-v7x", "v7x", ""),
+    "tpu-7x": ("tpu-v7x", "v7x", ""),
     "TPU v2": ("tpu-v2", "v2", ""),
     "TPU v3": ("tpu-v3", "v3", ""),
     "TPU v4": ("tpu-v4", "v4", ""),
@@ -66,9 +104,60 @@ def test_raw_names(raw):
     assert device_from_kind(found.variant).variant == found.variant
 
 
-@pytest.mark.parametrize("raw", ["NVIDIA H1000", "NVIDIA H100", "TPU v9", "", "NVIDIA L400"])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "NVIDIA H1000",
+        "NVIDIA H100",
+        "TPU v9",
+        "TPU8i",
+        "TPU v5 pro",
+        "",
+        "NVIDIA L400",
+        "NVIDIA H200 NVL 2",
+        "AMD Radeon Graphics",
+        "MIG 1g.10gb",
+        "NVIDIA H100 80GB HBM3 MIG 1g",
+    ],
+)
 def test_an_unknown_name_is_never_a_near_one(raw):
     assert alias(raw) is None
+
+
+def test_a_slice_never_passes_for_its_board_nor_for_another_slice():
+    whole, one, two = (
+        device_from_kind(name)
+        for name in ("nvidia-h200", "NVIDIA H200 MIG 1g.18gb", "NVIDIA H200 MIG 2g.35gb")
+    )
+    for a, b in ((whole, one), (one, two)):
+        assert match_level(a, b) is match_level(b, a) is DeviceLevel.FAMILY
+    assert device_from_kind(str(one)) == one
+    assert (one.units, one.bandwidth_gbs, one.shared_bytes) == (0, 0, whole.shared_bytes)
+
+
+def test_spellings_that_jax_itself_knows():
+    """JAX's table of TPUs: whatever it takes for one generation is one variant here, and no two share one."""
+    tpu_info = pytest.importorskip("jax._src.tpu_info", reason="this JAX has no such table")
+    spellings = {
+        "TPU v2",
+        "TPU v3",
+        "TPU v4",
+        "TPU v4 lite",
+        "TPU v5e",
+        "TPU v5 lite",
+        "TPU v5",
+        "TPU v5p",
+        "TPU v6e",
+        "TPU v6 lite",
+        "TPU7x",
+    }
+    by_version = {}
+    for name in spellings:
+        version = tpu_info.chip_version_from_device_kind(name)
+        assert version is not None
+        by_version.setdefault(version, set()).add(alias(name).variant)
+    assert all(len(found) == 1 for found in by_version.values())
+    assert len(set.union(*by_version.values())) == len(by_version)
 
 
 def test_every_target_is_a_known_variant_with_limits():

@@ -34,6 +34,17 @@ def test_imports_are_light():
     assert not HEAVY & set(names.split())
 
 
+def test_the_runtime_adds_little_to_jax():
+    """``benchmarks/start_up.py`` has the milliseconds."""
+    code = "import jax, sys; before = set(sys.modules); import attn_tune.runtime; print(len(set(sys.modules) - before))"
+    assert int(run(code)) <= 8
+    # Everything it offers is there once it is asked for.
+    listed = run(
+        "import attn_tune.runtime as r; print(all(callable(getattr(r, n)) for n in r.__all__))"
+    )
+    assert listed.strip() == "True"
+
+
 def test_a_lookup_for_a_named_device_needs_no_heavy_module():
     code = """
 import sys

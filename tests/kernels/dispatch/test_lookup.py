@@ -7,7 +7,7 @@ import timeit
 import pytest
 
 from attn_tune.kernels.dispatch import choose, explain, lookup
-from attn_tune.runtime import misses, snapshot
+from attn_tune.runtime import counters, misses, overlay, snapshot
 from attn_tune.runtime.answer import DeviceLevel, Rung, SourceKind
 from attn_tune.runtime.overlay import reload, use_pack
 from attn_tune.runtime.packs import pack_from_files
@@ -131,7 +131,7 @@ def test_stats_count_by_rung_within_bounds(monkeypatch):
     with use_pack(pack(row(sig(1024), 1))):
         for t in (1024, 1024, 1000, 1025, 100_000, 100_000, 200_000, 300_000, 400_000):
             lookup(OP, sig(t), device=H200)
-    found = misses.stats()
+    found = counters.stats()
     assert found.lookups[Rung.EXACT] == 2
     assert found.lookups[Rung.BUCKET] == 1
     assert found.lookups[Rung.NEIGHBOUR] == 1
@@ -141,10 +141,10 @@ def test_stats_count_by_rung_within_bounds(monkeypatch):
 
 
 def test_the_memo_is_bounded(monkeypatch):
-    monkeypatch.setattr(snapshot, "MEMO_LIMIT", 10)
+    monkeypatch.setattr(overlay, "MEMO_LIMIT", 10)
     for t in range(1, 40):
         lookup(OP, sig(t), device=H200)
-    assert len(snapshot.current_snapshot().memo(()).entries) <= 10
+    assert len(overlay.current_view().entries) <= 10
 
 
 def test_threads_have_their_own_overlays():

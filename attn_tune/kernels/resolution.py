@@ -1,0 +1,190 @@
+"""From one question to its choice: the lockfile alone, or else a pin, a stored row, the kernel's heuristic."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attn_tune.kernels.ask import Ask
+from attn_tune.kernels.locked import locked_choice
+from attn_tune.kernels.spec import KernelSpec
+from attn_tune.runtime import snapshot
+from attn_tune.runtime.answer import Answer, Knobs, Rejection, Rung, SourceKind
+from attn_tune.runtime.ladder import Match, Question, Step, Walk, walk
+from attn_tune.runtime.overlay import View
+from attn_tune.runtime.pins import Pin
+from attn_tune.runtime.rows import Row
+from attn_tune.schema.config import config_to_dict
+from attn_tune.schema.errors import UnsupportedError
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What runs: the kernel, its config as its own dataclass, and where that came from."""
+
+    spec: KernelSpec
+    config: Any
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The choice, None where nothing supports the problem; and every step on the way to it."""
+
+    choice: Choice | None
+    steps: tuple[Step, ...]
+
+
+def resolve_question(question: Ask, view: View, *, tell: bool = False) -> Resolved:
+    """Climbs down from the first to the last who may answer. ``tell`` as ``ladder.walk``.
+
+    Raises:
+      LockfileError: a lockfile is in force and does not answer.
+    """
+    lockfile = view.snapshot.lockfile
+    if lockfile is not None:
+        spec, config, entry = locked_choice(question, lockfile)
+        answer = plain_answer(
+            question,
+            spec,
+            config,
+            Rung.LOCKED,
+            source=entry.source,
+            source_kind=SourceKind.LOCKFILE,
+            pack_digest=entry.pack_digest,
+        )
+        row = _row(question, spec.name, entry.config, f"{entry.rung} when it was frozen")
+        step = Step(source=lockfile.path, kind=SourceKind.LOCKFILE, rung=Rung.LOCKED, row=row)
+        return Resolved(Choice(spec, config, answer), (step,))
+    pinned, pins = _pinned(question, view.overlays.pins)
+    if pinned is not None:
+        return Resolved(pinned, pins)
+    walked = _walk(question, view, tell=tell)
+    steps = (*pins, *walked.steps)
+    rejected = Walk(None, steps).rejected
+    if walked.match is not None:
+        return Resolved(_from_match(question, walked.match, rejected), steps)
+    return Resolved(heuristic(question, rejected), steps)
+
+
+def heuristic(question: Ask, rejected: tuple[Rejection, ...] = ()) -> Choice | None:
+    """The untuned choice: of the kernels that can, the one its platform prefers; None if none can.
+
+    A heuristic must be feasible; one that is not, or is in quarantine, passes to the next kernel all the same.
+    """
+    platform = question.device.platform
+    able = [spec for spec in question.specs.values() if question.refusal_of(spec) is None]
+    for spec in sorted(able, key=lambda s: (-s.priority.get(platform, 0), s.name)):
+        search = spec.searches[question.direction]
+        config = search.heuristic(question.problem, question.device)
+        reason = search.infeasible(question.problem, question.device, config)
+        reason = reason or question.quarantined(spec, config)
+        if reason is None:
+            answer = plain_answer(question, spec, config, Rung.HEURISTIC, rejected=rejected)
+            return Choice(spec, config, answer)
+        rejected = (*rejected, Rejection(subject=f"heuristic of {spec.id}", reason=reason))
+    return None
+
+
+def plain_answer(question: Ask, spec: KernelSpec, config: Any, rung: Rung, **more: Any) -> Answer:
+    """An answer of a rung without a row."""
+    return Answer(
+        op=question.op.name,
+        direction=question.direction,
+        signature=question.signature.text,
+        device=str(question.device),
+        kernel=spec.name,
+        config=Knobs(config_to_dict(config)),
+        rung=rung,
+        **more,
+    )
+
+
+def nothing_supports(question: Ask, steps: tuple[Step, ...] = ()) -> UnsupportedError:
+    """The error of a question that nothing can answer, with every reason."""
+    reasons = [f"{r.subject}: {r.reason}" for r in question.refusals()]
+    for spec in question.specs.values():
+        if question.refusal_of(spec) is None:
+            reasons.append(f"{spec.id}: its heuristic config may not run or is in quarantine")
+    reasons += [f"{r.subject}: {r.reason}" for r in Walk(None, steps).rejected]
+    return UnsupportedError(
+        f"no kernel can do the {question.direction} of {question.signature} on {question.device}: "
+        f"{'; '.join(reasons) or 'none is registered'}"
+    )
+
+
+def _pinned(question: Ask, pins: tuple[Pin, ...]) -> tuple[Choice | None, tuple[Step, ...]]:
+    """The innermost pin that speaks of this question and may run; and a step for each that was looked at."""
+    steps = []
+    for pin in pins:
+        text = question.signature.text
+        if not pin.concerns(question.op.name, question.direction, text, question.kernel):
+            continue
+        config, reason = question.config_of(pin.kernel, pin.config)
+        steps.append(
+            Step(
+                source=str(pin),
+                kind=SourceKind.PIN,
+                rung=Rung.PINNED,
+                row=_row(question, pin.kernel, pin.config, "pinned"),
+                rejected=reason,
+            )
+        )
+        if reason is None:
+            spec = question.specs[pin.kernel]
+            answer = plain_answer(
+                question, spec, config, Rung.PINNED, source=str(pin), source_kind=SourceKind.PIN
+            )
+            return Choice(spec, config, answer), tuple(steps)
+    return None, tuple(steps)
+
+
+def _row(question: Ask, kernel: str, config: Mapping[str, Any], state: str) -> Row:
+    """How a step shows what is in no pack."""
+    return Row(
+        op=question.op.name,
+        direction=question.direction,
+        device=question.device.digest,
+        signature=question.signature.text,
+        kernel=kernel,
+        rank=0,
+        config=config,
+        state=state,
+        env="",
+    )
+
+
+def _walk(question: Ask, view: View, *, tell: bool) -> Walk:
+    op = question.op
+    asked = Question(
+        op=op.name,
+        direction=question.direction,
+        signature=question.signature,
+        fields=op.fields,
+        device=question.device,
+        kernel=question.kernel,
+    )
+    shelves = snapshot.shelves(view.sources, op.name, question.direction, op.fields)
+    return walk(asked, shelves, question, tell=tell)
+
+
+def _from_match(question: Ask, match: Match, rejected: tuple[Rejection, ...]) -> Choice:
+    spec = question.specs[match.row.kernel]
+    config, _ = question.config_of(spec.name, match.row.config)
+    answer = plain_answer(
+        question,
+        spec,
+        config,
+        match.rung,
+        source=str(match.pack),
+        source_kind=match.kind,
+        pack_digest=match.pack.digest,
+        level=match.level,
+        grade=match.grade,
+        row_signature=match.row.signature,
+        distance=match.distance,
+        state=match.row.state,
+        gain_ppm=match.row.gain_ppm,
+        regret_ppm=match.row.regret_ppm,
+        rejected=rejected,
+    )
+    return Choice(spec, config, answer)

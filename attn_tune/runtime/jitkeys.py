@@ -1,0 +1,47 @@
+"""What of the lookup is part of JAX's jit key, so that a function is traced again when its packs change.
+
+Two user contexts: the digest of the process's snapshot (global), and the overlays in force (per thread).
+"""
+
+import sys
+
+from attn_tune.runtime.locks import Lock
+
+_lock = Lock()
+
+
+class JitKeys:
+    """JAX's user contexts, made once in a process: making one changes every jit key."""
+
+    def __init__(self) -> None:
+        import jax
+
+        # Importing it registers JAX options, which are part of every jit key too: now, not in the middle of a trace.
+        import jax.extend.core
+
+        self.snapshot = jax.make_user_context(None)
+        self.overlays = jax.make_user_context(())
+
+
+keys: JitKeys | None = None
+
+
+def make() -> bool:
+    """Makes the user contexts unless jax is not imported yet or they are there; True if this call made them."""
+    global keys
+    if "jax" not in sys.modules:
+        return False
+    with _lock:
+        if keys is not None:
+            return False
+        keys = JitKeys()
+        return True
+
+
+def tracing() -> bool:
+    """Whether this thread is inside a trace."""
+    import jax.extend.core
+
+    # Its name promises nothing for later versions. Without it every lookup obeys the key, which is never wrong.
+    probe = getattr(jax.extend.core, "unsafe_am_i_under_a_jit_DO_NOT_USE", None)
+    return probe is None or probe()

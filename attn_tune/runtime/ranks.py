@@ -1,0 +1,237 @@
+"""Do all processes of a job decide by the same packs? Asked at first use, before anything is traced with an answer.
+
+Processes that choose differently compile different programs, and their collectives hang. So each publishes what it
+decides by in the key-value store of JAX's distributed client; process 0 compares and publishes its verdict, which the
+others wait for. There is no collective here and every wait has a deadline: a process that does not take part (a job
+of several programs) costs the others the deadline once and a warning, never a hang.
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from attn_tune.runtime.locks import Lock
+from attn_tune.runtime.packs import Pack
+from attn_tune.runtime.statement import device_statement, differences, statement_of
+from attn_tune.schema.device import Device
+from attn_tune.schema.digest import canonical_json, digest_json, digest_text
+from attn_tune.schema.errors import DisagreementError, UsageError
+
+if TYPE_CHECKING:
+    from attn_tune.runtime.overlay import View
+
+DEADLINE = "ATTN_TUNE_RANKS_DEADLINE"
+DEFAULT_DEADLINE_S = 30.0
+# Once somebody differs the job is lost: the rest gets this long to be named in the same message.
+GRACE_S = 0.4
+ACK_S = 2.0
+VERDICT_S = 1.0
+# The client dies with the process that made it: a forked child has no business with it.
+_forked = False
+_round = 0
+_lock = Lock()
+_log = logging.getLogger("attn_tune")
+
+
+class Agreement:
+    """What is known of one view, by round and topic: absent is not asked, ``""`` is agreed (or nobody answered)."""
+
+    __slots__ = ("errors",)
+
+    def __init__(self) -> None:
+        self.errors: dict[tuple[int, str], str] = {}
+
+
+def is_job() -> bool:
+    """Whether this is one process of several that JAX's distributed client connects."""
+    return not _forked and _client() is not None
+
+
+def next_round() -> None:
+    """The packs may have changed: from now on every view is compared anew, changed or not."""
+    global _round
+    _round += 1
+
+
+def check(view: "View") -> None:
+    """Compares what ``view`` decides by with the job's other processes, once. It needs no device and starts none:
+    JAX's own start waits for all processes, minutes long if one of them looks elsewhere.
+
+    Raises:
+      DisagreementError: they differ, with every difference; and again at every later call.
+      UsageError: the deadline in the environment is no number.
+    """
+    _check(view, "packs", lambda: statement_of(view))
+
+
+def check_device(view: "View", device: Device) -> None:
+    """The same for the device that is asked about, as the packs of ``view`` see it."""
+    _check(view, "device", lambda: device_statement(view, device))
+
+
+def _check(view: "View", topic: str, statement: Callable[[], dict[str, str]]) -> None:
+    errors, key = view.agreement.errors, (_round, topic)
+    if key not in errors:
+        if not is_job():
+            return
+        with _lock:
+            if key not in errors:
+                errors[key] = _ask(f"{topic}/{_meeting(view)}", statement())
+    if errors[key]:
+        raise DisagreementError(errors[key])
+
+
+def _ask(topic: str, said: dict[str, str]) -> str:
+    deadline_s = _deadline()
+    state = _state()
+    if deadline_s <= 0 or state is None:
+        return ""
+    try:
+        verdict = _Exchange(state, topic, deadline_s).verdict(said)
+    except Exception as error:
+        # Whatever jaxlib raises when its store is gone. The job is not ours to end for that: JAX does it, if it must.
+        _log.warning("cannot compare packs with the other processes of the job: %s", error)
+        return ""
+    if verdict["absent"]:
+        _log.warning(
+            "no word of packs from processes %s within %g s; they are not compared (%s)",
+            verdict["absent"],
+            deadline_s,
+            DEADLINE,
+        )
+    if not verdict["differences"]:
+        return ""
+    return "the processes of this job would choose different kernels or configs:\n  " + "\n  ".join(
+        verdict["differences"]
+    )
+
+
+class _Exchange:
+    """One comparison, in the store under one prefix."""
+
+    def __init__(self, state: Any, topic: str, deadline_s: float):
+        self.client = state.client
+        self.me, self.count = state.process_id, state.num_processes
+        self.prefix = f"attn_tune/ranks/{topic}"
+        # The others give process 0, which waits as long as they do, the time to say so.
+        self.until = time.monotonic() + deadline_s + (0.0 if self.me == 0 else VERDICT_S)
+
+    def verdict(self, said: dict[str, str]) -> dict[str, Any]:
+        """Publishes what this process says; what process 0 makes of it all."""
+        digest = digest_json(said)
+        # The text goes in once for all who say the same; only digests are collected.
+        self._set(f"text/{digest}", canonical_json(said))
+        self._set(f"say/{self.me}", digest)
+        verdict = self._judge(digest) if self.me == 0 else self._await_verdict()
+        if verdict["differences"]:
+            self._see_it_told(set(verdict["present"]))
+        return verdict
+
+    def _judge(self, mine: str) -> dict[str, Any]:
+        pause, give_up = 0.002, self.until
+        while True:
+            said = self._said()
+            if len(said) == self.count:
+                break
+            now = time.monotonic()
+            if any(digest != mine for digest in said.values()):
+                give_up = min(give_up, now + GRACE_S)
+            if now >= give_up:
+                break
+            time.sleep(min(pause, give_up - now))
+            pause = min(pause * 1.5, 0.02)
+        texts = {digest: json.loads(self._get(f"text/{digest}")) for digest in set(said.values())}
+        lines = differences({i: texts[digest] for i, digest in said.items()})
+        verdict = {
+            "absent": [] if lines else [i for i in range(self.count) if i not in said],
+            "present": sorted(said),
+            "differences": lines,
+        }
+        self._set("verdict", canonical_json(verdict))
+        return verdict
+
+    def _await_verdict(self) -> dict[str, Any]:
+        while (left := self.until - time.monotonic()) > 0:
+            # In short waits: Ctrl-C is only heard in between.
+            try:
+                return self._as_latecomer(json.loads(self._get("verdict", min(left, 1.0))))
+            except Exception as error:
+                if "DEADLINE_EXCEEDED" not in str(error):
+                    raise
+        return {"absent": [0], "present": [], "differences": []}
+
+    def _as_latecomer(self, verdict: dict[str, Any]) -> dict[str, Any]:
+        """A verdict that was given without this process says nothing of it: it compares itself with process 0."""
+        if verdict["differences"] or self.me in verdict["present"]:
+            return verdict
+        mine_and_first = {
+            i: json.loads(self._get(f"text/{digest}"))
+            for i, digest in self._said().items()
+            if i in (0, self.me)
+        }
+        return {"absent": [], "present": [], "differences": differences(mine_and_first)}
+
+    def _see_it_told(self, present: set[int]) -> None:
+        """Process 0 holds the store: it must not raise, and end, before the others have heard."""
+        self._set(f"told/{self.me}", "")
+        until = time.monotonic() + ACK_S
+        while self.me == 0 and len(self._dir("told")) < len(present) and time.monotonic() < until:
+            time.sleep(0.005)
+
+    def _said(self) -> dict[int, str]:
+        return {int(key.rpartition("/")[2]): digest for key, digest in self._dir("say")}
+
+    def _dir(self, name: str) -> list[tuple[str, str]]:
+        return self.client.key_value_dir_get(f"{self.prefix}/{name}/")
+
+    def _set(self, key: str, value: str) -> None:
+        self.client.key_value_set(f"{self.prefix}/{key}", value, allow_overwrite=True)
+
+    def _get(self, key: str, timeout_s: float = 5.0) -> str:
+        return self.client.blocking_key_value_get(
+            f"{self.prefix}/{key}", max(1, int(timeout_s * 1000))
+        )
+
+
+def _meeting(view: "View") -> str:
+    """Where equal views of all processes meet: by the names of what is in force, for its content is the question.
+
+    Not by a count of views: threads may come to theirs in any order.
+    """
+    layers = view.overlays.layers
+    names = [layer.name if isinstance(layer, Pack) else str(layer) for layer in layers]
+    return f"{_round}/{digest_text(canonical_json(names))[3:]}"
+
+
+def _deadline() -> float:
+    text = os.environ.get(DEADLINE, "")
+    try:
+        return float(text) if text else DEFAULT_DEADLINE_S
+    except ValueError:
+        raise UsageError(
+            f"{DEADLINE}={text!r} must be a number of seconds; 0 asks nobody"
+        ) from None
+
+
+def _state() -> Any:
+    """JAX's own record of the job. It has no public name; without it there is no job to ask."""
+    return getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+
+
+def _client() -> Any:
+    state = _state()
+    client = getattr(state, "client", None)
+    return client if client is not None and getattr(state, "num_processes", 1) > 1 else None
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

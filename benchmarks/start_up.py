@@ -1,0 +1,95 @@
+"""What the first moments cost: importing the runtime beside jax, the first lookup's modules, ``attn-tune --help``.
+
+    python benchmarks/start_up.py --out start_up.json
+
+Each figure is the median of processes of their own, the page cache warm. ``import attn_tune.runtime`` is timed after
+``import jax`` in the same process, with the modules it adds. Its names are loaded when they are first used, so the
+whole of it is timed too: everything that ``attn_tune.lookup`` and ``attn_tune.use_pack`` need, also after jax. On a
+shared machine the processor time tells what the wall time hides.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+ADDED = """
+import sys, time, jax
+before = set(sys.modules)
+start, begun = time.perf_counter(), time.process_time()
+{statement}
+took, used = time.perf_counter() - start, time.process_time() - begun
+added = sorted(set(sys.modules) - before)
+print(took * 1e3, used * 1e3, len(added), len([m for m in added if m.startswith("attn_tune")]))
+"""
+STATEMENTS = {
+    "import attn_tune.runtime": "import attn_tune.runtime",
+    "import attn_tune": "import attn_tune",
+    "attn_tune.runtime.packs": "import attn_tune.runtime.packs",
+    "attn_tune.lookup and use_pack, all they need": "import attn_tune; attn_tune.lookup; attn_tune.use_pack",
+    "jax.extend.core, which is in the line above": "import jax.extend.core",
+}
+HELP = "import sys; sys.argv = ['attn-tune', '--help']; from attn_tune.cli import main; main()"
+
+
+def python(code: str) -> tuple[str, float, float]:
+    """(standard output, seconds of the whole process, seconds of processor time it took)."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    before, start = _children(), time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout, time.perf_counter() - start, _children() - before
+
+
+def _children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--processes", type=int, default=15)
+    parser.add_argument("--out")
+    args = parser.parse_args()
+    record: dict = {
+        "load before": [round(x, 1) for x in os.getloadavg()],
+        "python": sys.version.split()[0],
+    }
+    for name, statement in STATEMENTS.items():
+        runs = [python(ADDED.format(statement=statement))[0].split() for _ in range(args.processes)]
+        times = [float(run[0]) for run in runs]
+        record[name] = {
+            "ms median": round(statistics.median(times), 2),
+            "ms worst": round(max(times), 2),
+            "ms of processor, median": round(statistics.median(float(run[1]) for run in runs), 2),
+            "modules": int(runs[0][2]),
+            "of them ours": int(runs[0][3]),
+        }
+    for name, code in (("attn-tune --help", HELP), ("python itself", "pass")):
+        runs = [python(code) for _ in range(args.processes * 2)]
+        walls, used = sorted(r[1] * 1e3 for r in runs), [r[2] * 1e3 for r in runs]
+        record[name] = {
+            "ms median": round(statistics.median(walls), 1),
+            "ms fastest": round(walls[0], 1),
+            "ms worst": round(walls[-1], 1),
+            "ms of processor, median": round(statistics.median(used), 1),
+        }
+    record["load after"] = [round(x, 1) for x in os.getloadavg()]
+    print(json.dumps(record, indent=1))
+    if args.out:
+        Path(args.out).write_text(json.dumps(record, indent=1) + "\n")
+    runtime, command = record["import attn_tune.runtime"], record["attn-tune --help"]
+    good = runtime["ms median"] <= 5 and runtime["modules"] <= 8 and command["ms median"] <= 150
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""Those who listen to lookups, and what their failures do: nothing."""
+
+import pytest
+
+from attn_tune.kernels.dispatch import lookup
+from attn_tune.runtime import counters, listeners
+from attn_tune.runtime.answer import Rung
+from attn_tune.runtime.listeners import add_listener
+from attn_tune.runtime.overlay import use_pack
+from tests.kernels.dispatch.toy_op import pack
+from tests.runtime.packbuilder import H200, OP, row, sig
+
+
+@pytest.fixture(autouse=True)
+def nobody():
+    yield
+    assert listeners.active == ()
+
+
+def ask(t=1024):
+    return lookup(OP, sig(t), device=H200)
+
+
+def test_every_lookup_is_told_warm_or_not():
+    heard = []
+    remove = add_listener(heard.append)
+    with use_pack(pack(row(sig(1024), 64))):
+        answers = [ask(), ask(), ask(9000)]
+    remove()
+    ask()
+    assert heard == answers
+    assert [a.rung for a in heard] == [Rung.EXACT, Rung.EXACT, Rung.HEURISTIC]
+    remove()
+
+
+def test_an_exception_never_reaches_the_job_and_is_logged_once(caplog):
+    def fails(answer):
+        raise ZeroDivisionError("mine")
+
+    heard = []
+    removes = [add_listener(fails), add_listener(heard.append)]
+    for _ in range(3):
+        ask()
+    for remove in removes:
+        remove()
+    assert len(heard) == 3
+    assert len([r for r in caplog.records if "listener" in r.getMessage()]) == 1
+
+
+def test_a_listener_may_look_up_and_may_take_itself_away():
+    heard = []
+
+    def curious(answer):
+        heard.append(ask(2048))
+        remove()
+
+    remove = add_listener(curious)
+    ask()
+    ask()
+    assert len(heard) == 1
+
+
+def test_it_is_called_outside_every_lock():
+    """What a listener may do in another thread while it waits for it: everything that takes a lock."""
+    import threading
+
+    from attn_tune.runtime.overlay import reload
+
+    done = []
+
+    def busy(answer):
+        thread = threading.Thread(
+            target=lambda: (reload(), counters.stats(), add_listener(print)(), done.append(1))
+        )
+        thread.start()
+        thread.join(10)
+
+    remove = add_listener(busy)
+    ask()
+    remove()
+    assert done == [1]

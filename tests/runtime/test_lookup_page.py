@@ -1,0 +1,44 @@
+"""The page of the lookup says what there is, and its examples run."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from attn_tune.runtime.answer import Rung
+from attn_tune.runtime.quarantine import entries_from_json
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "lookup.md").read_text()
+
+
+def test_every_variable_and_rung_is_on_it():
+    sources = [path.read_text() for path in (ROOT / "attn_tune" / "runtime").glob("*.py")]
+    variables = set(re.findall(r'"(ATTN_TUNE_[A-Z_]+)"', "\n".join(sources)))
+    assert len(variables) >= 7
+    assert not {name for name in variables if f"`{name}`" not in PAGE}
+    assert not {rung for rung in Rung if f"`{rung}`" not in PAGE}
+
+
+def test_its_examples_run(tmp_path):
+    code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={
+            **{k: v for k, v in os.environ.items() if not k.startswith("ATTN_TUNE_")},
+            "PYTHONPATH": str(ROOT),
+            "JAX_PLATFORMS": "cpu",
+            "ATTN_TUNE_DEVICE_AS": "cpu",
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    # The pin answered one question otherwise than the packs: as the page says, that cannot be frozen.
+    assert "pinned" in done.stdout.splitlines()[-1]
+    assert "several answers" in done.stderr
+    (listed,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    assert entries_from_json(json.loads(listed), "page")[0].reason
