@@ -63,7 +63,7 @@ def spool_folder() -> Path:
 
 
 def append(folder: Path, line: SpoolLine) -> bool:
-    """Writes one line; False when it could not be written (disk full, read-only, no such user). Never raises OSError."""
+    """Writes one line; False when it could not be written: a full disk, a read-only folder. Never raises OSError."""
     data = {"v": _VERSION}
     data |= {name: getattr(line, name) for name in (*_TEXTS, "count", "time")}
     data["nearest"] = line.nearest[:MAX_NEAREST]
@@ -78,7 +78,9 @@ def append(folder: Path, line: SpoolLine) -> bool:
         path = folder / f"misses-{_host()}.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
         # Not through a link, and a pipe that someone put there must not block the job.
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        flags = (
+            os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        )
         descriptor = os.open(path, flags, 0o644)
         try:
             if os.fstat(descriptor).st_size + len(encoded) <= MAX_BYTES:
@@ -100,7 +102,9 @@ def spool_files(path: Path) -> tuple[Path, ...]:
     """The spool files at or in ``path``, oldest first within a host; none when there is nothing."""
     if path.is_file():
         return (path,)
-    found = [p for p in path.glob("misses-*.jsonl*") if p.is_file() and not p.name.endswith(".lock")]
+    found = [
+        p for p in path.glob("misses-*.jsonl*") if p.is_file() and not p.name.endswith(".lock")
+    ]
     return tuple(sorted(found, key=_age))
 
 
@@ -178,4 +182,4 @@ def _age(path: Path) -> tuple[str, float]:
 
 def _host() -> str:
     name = socket.gethostname() or "host"
-    return "".join(c if c.isalnum() and c.isascii() or c in "-." else "_" for c in name)[:64]
+    return "".join(c if (c.isalnum() and c.isascii()) or c in "-." else "_" for c in name)[:64]

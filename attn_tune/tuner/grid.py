@@ -181,7 +181,9 @@ def _point(
     directions = _texts(table, layer, "directions")
     for direction in directions:
         if direction not in DIRECTIONS:
-            raise UsageError(f"{table}: key 'directions': {unknown_name('direction', direction, DIRECTIONS)}")
+            raise UsageError(
+                f"{table}: key 'directions': {unknown_name('direction', direction, DIRECTIONS)}"
+            )
     calls = layer.get("calls", 0)
     if not isinstance(calls, int) or isinstance(calls, bool) or calls < 0:
         raise UsageError(f"{table}: key 'calls' must be a natural number, got {calls!r}")

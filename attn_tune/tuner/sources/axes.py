@@ -77,7 +77,9 @@ def _step(value: Value, cone: Cone) -> Track | None:
     known = [(v, cone.tracks[v]) for v in value.inputs if v in cone.tracks]
     first_value, first = known[0]
     if value.kind == "transpose":
-        return dataclasses.replace(first, axes=tuple(first.axes[d] for d in value.attributes["dims"]))
+        return dataclasses.replace(
+            first, axes=tuple(first.axes[d] for d in value.attributes["dims"])
+        )
     if value.kind == "reshape":
         axes = _regroup(first_value.shape, first.axes, value.shape, cone.sizes)
         return None if axes is None else dataclasses.replace(first, axes=axes)
@@ -138,7 +140,10 @@ def _joined(value: Value, known: list[tuple[Value, Track]]) -> Track | None:
 
 
 def _regroup(
-    before: tuple[int, ...], axes: tuple[Axis, ...], after: tuple[int, ...], sizes: Mapping[int, int]
+    before: tuple[int, ...],
+    axes: tuple[Axis, ...],
+    after: tuple[int, ...],
+    sizes: Mapping[int, int],
 ) -> tuple[Axis, ...] | None:
     """The axes after a reshape; None if one would be cut inside an atom. An unknown axis must stay whole."""
     pieces: list[tuple[int, Axis]] = []

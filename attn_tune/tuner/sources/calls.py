@@ -93,7 +93,10 @@ def _marked(value: Value) -> Call | Unread:
     except UsageError as error:
         return Unread(what=mark.signature, reason=str(error), count=value.runs)
     return Call(
-        signature=signature, direction=mark.direction, count=value.runs, found_as=f"attn_tune.{name}"
+        signature=signature,
+        direction=mark.direction,
+        count=value.runs,
+        found_as=f"attn_tune.{name}",
     )
 
 

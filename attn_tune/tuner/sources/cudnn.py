@@ -8,7 +8,9 @@ from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.schema.errors import UsageError
 from attn_tune.tuner.sources.graph import Value
 
-_TARGET = re.compile(r"__cudnn\$fmha(?P<bias>ScaleBias)?Softmax(?P<drop>Dropout)?(?P<bwd>Backward)?$")
+_TARGET = re.compile(
+    r"__cudnn\$fmha(?P<bias>ScaleBias)?Softmax(?P<drop>Dropout)?(?P<bwd>Backward)?$"
+)
 # Where the bias stands among the operands: after q, k, v; in the backward also after the residual and the cotangent.
 _BIAS_AT = {"fwd": 3, "bwd": 5}
 

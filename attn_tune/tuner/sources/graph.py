@@ -13,8 +13,45 @@ from typing import Any
 # One result, of the shape of its operands; these may be scalars, or of size 1 along some axes. ``convert`` keeps the
 # value, not the dtype.
 ELEMENTWISE = frozenset(
-    "abs add and ceil clamp compare convert copy cosine divide erf exp exp2 expm1 floor is_finite log log1p logistic max "
-    "min multiply negate not or pow power remainder round rsqrt select sign sine sqrt subtract tanh xor".split()
+    {
+        "abs",
+        "add",
+        "and",
+        "ceil",
+        "clamp",
+        "compare",
+        "convert",
+        "copy",
+        "cosine",
+        "divide",
+        "erf",
+        "exp",
+        "exp2",
+        "expm1",
+        "floor",
+        "is_finite",
+        "log",
+        "log1p",
+        "logistic",
+        "max",
+        "min",
+        "multiply",
+        "negate",
+        "not",
+        "or",
+        "pow",
+        "power",
+        "remainder",
+        "round",
+        "rsqrt",
+        "select",
+        "sign",
+        "sine",
+        "sqrt",
+        "subtract",
+        "tanh",
+        "xor",
+    }
 )
 # One result with the elements of its first operand, in another arrangement.
 ARRANGING = frozenset({"transpose", "reshape", "broadcast"})
@@ -27,8 +64,9 @@ class Value:
     Attributes:
       kind: of ``ELEMENTWISE`` or ``ARRANGING``; ``dot``, ``reduce_max``, ``reduce_sum``, ``iota``, ``constant``,
         ``concatenate``, ``slice``; ``marker`` and ``custom_call``; ``parameter``; else ``other``.
-      attributes: ``dims`` (transpose, broadcast, reduce: axes; iota and concatenate: one axis), ``value`` (constant), ``direction``
-        (compare: EQ, NE, GE, GT, LE, LT), ``contract`` and ``batch`` (dot: pairs of axes), ``name`` (marker, custom_call), ...
+      attributes: ``dims`` (transpose, broadcast, reduce: axes; iota and concatenate: one axis), ``value``
+        (constant), ``direction`` (compare: EQ, NE, GE, GT, LE, LT), ``contract`` and ``batch`` (dot: pairs of axes),
+        ``name`` (marker, custom_call) and ``config`` (custom_call).
       runs: how often it is computed in one run of the program.
       parts: into how many shards each axis is cut, where the program says so.
     """

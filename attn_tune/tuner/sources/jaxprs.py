@@ -29,11 +29,36 @@ _KINDS = {
     "sub": "subtract",
 }
 # One result for each operand, with its value.
-_PASSING = frozenset({"name", "optimization_barrier", "pvary", "pcast", "copy_p", "sharding_constraint", "reshard", "mesh_cast"})
+_PASSING = frozenset(
+    {
+        "name",
+        "optimization_barrier",
+        "pvary",
+        "pcast",
+        "copy_p",
+        "sharding_constraint",
+        "reshard",
+        "mesh_cast",
+    }
+)
 _INNER = ("jaxpr", "call_jaxpr", "call", "fun_jaxpr")
 _CALLS = frozenset(
-    "jit pjit closed_call core_call remat remat2 checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr "
-    "custom_vmap_call custom_lin xla_call core_closed_call".split()
+    {
+        "checkpoint",
+        "closed_call",
+        "core_call",
+        "core_closed_call",
+        "custom_jvp_call",
+        "custom_lin",
+        "custom_vjp_call",
+        "custom_vjp_call_jaxpr",
+        "custom_vmap_call",
+        "jit",
+        "pjit",
+        "remat",
+        "remat2",
+        "xla_call",
+    }
 )
 
 
@@ -50,10 +75,19 @@ class _Reader:
     def __init__(self, graph: Graph):
         self.graph = graph
 
-    def fresh(self, aval: Any, kind: str = "parameter", inputs: Sequence[Value] = (), runs: int = 1, **attributes: Any) -> Value:
+    def fresh(
+        self,
+        aval: Any,
+        kind: str = "parameter",
+        inputs: Sequence[Value] = (),
+        runs: int = 1,
+        **attributes: Any,
+    ) -> Value:
         shape = tuple(n if isinstance(n, int) else 1 for n in getattr(aval, "shape", ()))
         dtype = getattr(getattr(aval, "dtype", None), "name", "opaque")
-        return self.graph.add(kind, shape, dtype, inputs, runs=runs, parts=_parts(aval), **attributes)
+        return self.graph.add(
+            kind, shape, dtype, inputs, runs=runs, parts=_parts(aval), **attributes
+        )
 
     def run(self, jaxpr: Any, inputs: Sequence[Value], runs: int) -> list[Value]:
         """Adds the equations of an open or closed jaxpr; gives its outputs."""
@@ -95,7 +129,9 @@ class _Reader:
             inner = params["jaxpr"]
             # In here every shape is that of one device.
             local = [
-                value if value.shape == var.aval.shape and value.parts is None else self.fresh(var.aval, runs=runs)
+                value
+                if value.shape == var.aval.shape and value.parts is None
+                else self.fresh(var.aval, runs=runs)
                 for value, var in zip(inputs, _invars(inner), strict=True)
             ]
             self.run(inner, local, runs)
@@ -106,7 +142,9 @@ class _Reader:
             return [self.single(eqn, inputs, runs)]
         return self.opaque(eqn, inputs, runs)
 
-    def opaque(self, eqn: Any, inputs: Sequence[Value], runs: int, kind: str = "other", **attributes: Any) -> list[Value]:
+    def opaque(
+        self, eqn: Any, inputs: Sequence[Value], runs: int, kind: str = "other", **attributes: Any
+    ) -> list[Value]:
         """One value of ``kind``, and its results."""
         first = self.graph.add(kind, (), "opaque", inputs, runs=runs, **attributes)
         return [self.fresh(v.aval, "other", (first,), runs) for v in eqn.outvars]
@@ -127,7 +165,9 @@ class _Reader:
         if name in ("reshape", "squeeze", "expand_dims"):
             return make("reshape", inputs[:1])
         if name == "broadcast_in_dim":
-            return make("broadcast", inputs[:1], dims=tuple(map(int, params["broadcast_dimensions"])))
+            return make(
+                "broadcast", inputs[:1], dims=tuple(map(int, params["broadcast_dimensions"]))
+            )
         if name in ("reduce_max", "reduce_sum"):
             return make(name, dims=tuple(map(int, params["axes"])))
         if name == "iota":

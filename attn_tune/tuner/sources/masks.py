@@ -13,6 +13,8 @@ from attn_tune.tuner.sources.graph import ELEMENTWISE, Value
 
 # Rows of a mask that are looked at, the first and the last among them.
 ROWS = 65
+# Operations that a mask is made of, at most.
+MAX_STEPS = 256
 _AND = frozenset({"and", "multiply", "min"})
 _BINARY = {
     "add": np.add,
@@ -26,6 +28,20 @@ _BINARY = {
     "subtract": np.subtract,
     "xor": np.logical_xor,
 }
+_OTHERS = frozenset(
+    (
+        "abs",
+        "broadcast",
+        "compare",
+        "convert",
+        "copy",
+        "negate",
+        "not",
+        "reshape",
+        "select",
+        "transpose",
+    )
+)
 _COMPARE = {
     "EQ": np.equal,
     "GE": np.greater_equal,
@@ -81,7 +97,10 @@ def varying(value: Value, cache: dict[Value, frozenset[int]] | None = None) -> f
     """The axes along which ``value`` may differ."""
     cache = {} if cache is None else cache
     if value not in cache:
-        cache[value] = _varying(value, cache)
+        # What is made in so many steps is no mask, and may be all of a model: it differs along every axis.
+        cache[value] = _every(value)
+        if len(cache) < MAX_STEPS:
+            cache[value] = _varying(value, cache)
     return cache[value]
 
 
@@ -89,12 +108,13 @@ def is_known(value: Value, cache: dict[Value, bool] | None = None) -> bool:
     """Whether ``value`` is made of iotas and constants alone, by operations that can be evaluated here."""
     cache = {} if cache is None else cache
     if value not in cache:
+        cache[value] = False
+        if len(cache) >= MAX_STEPS:
+            return False
         if value.kind == "constant":
             cache[value] = value.attributes.get("value") is not None
-        elif value.kind in _BINARY or value.kind in (
-            "compare select not negate convert copy abs broadcast transpose reshape".split()
-        ):
-            cache[value] = all([is_known(v, cache) for v in value.inputs])
+        elif value.kind in _BINARY or value.kind in _OTHERS:
+            cache[value] = all(is_known(v, cache) for v in value.inputs)
         else:
             cache[value] = value.kind == "iota"
     return cache[value]
@@ -117,7 +137,9 @@ def sample(value: Value, letters: tuple[str, ...], q_len: int, kv_len: int) -> A
     return _evaluate(value, letters, rows, kv_len)
 
 
-def _leaves(value: Value, letters: tuple[str, ...], negated: bool) -> Iterator[tuple[Value, tuple[str, ...]]]:
+def _leaves(
+    value: Value, letters: tuple[str, ...], negated: bool
+) -> Iterator[tuple[Value, tuple[str, ...]]]:
     """The parts that must all hold, each with the letters of its axes."""
     if is_known(value):
         yield value, letters
@@ -125,10 +147,7 @@ def _leaves(value: Value, letters: tuple[str, ...], negated: bool) -> Iterator[t
         yield from _leaves(value.inputs[0], _inner_letters(value, letters), negated)
     elif value.kind in ("convert", "copy"):
         yield from _leaves(value.inputs[0], letters, negated)
-    elif value.kind in _AND and not negated:
-        for part in value.inputs:
-            yield from _leaves(part, _own(part, letters), negated)
-    elif value.kind == "or" and negated:
+    elif (value.kind in _AND and not negated) or (value.kind == "or" and negated):
         for part in value.inputs:
             yield from _leaves(part, _own(part, letters), negated)
     elif value.kind == "compare" and not negated and _is_nonzero_test(value):
@@ -204,11 +223,12 @@ def _aligned(
 
 
 def _varying(value: Value, cache: dict[Value, frozenset[int]]) -> frozenset[int]:
-    every = frozenset(i for i, size in enumerate(value.shape) if size > 1)
+    every = _every(value)
     if value.kind == "iota":
         return every & set(value.attributes["dims"])
     if value.kind == "constant":
-        return every if getattr(value.attributes.get("value"), "ndim", 0) else frozenset()
+        data = value.attributes.get("value")
+        return every if data is None or getattr(data, "ndim", 0) else frozenset()
     if value.kind == "transpose":
         inner = varying(value.inputs[0], cache)
         return frozenset(i for i, d in enumerate(value.attributes["dims"]) if d in inner)
@@ -222,6 +242,10 @@ def _varying(value: Value, cache: dict[Value, frozenset[int]]) -> frozenset[int]
     if value.kind in ELEMENTWISE:
         return frozenset().union(*(varying(v, cache) for v in value.inputs)) & every
     return every
+
+
+def _every(value: Value) -> frozenset[int]:
+    return frozenset(i for i, size in enumerate(value.shape) if size > 1)
 
 
 def _evaluate(value: Value, letters: tuple[str, ...], rows: Any, kv_len: int) -> Any:
@@ -240,7 +264,9 @@ def _at(value: Value, index: tuple[Any, ...]) -> Any:
         return index[value.attributes["dims"][0]]
     if value.kind == "constant":
         data = np.asarray(value.attributes["value"])
-        return data[index] if data.ndim else np.broadcast_to(data, index[0].shape if index else (1,))
+        return (
+            data[index] if data.ndim else np.broadcast_to(data, index[0].shape if index else (1,))
+        )
     if value.kind == "transpose":
         inner: list[Any] = [None] * len(index)
         for i, dim in enumerate(value.attributes["dims"]):
@@ -320,7 +346,7 @@ def _fit(
 
 
 def _edge(distance: Any, at_border: Any) -> int | str | None:
-    """The one distance of an edge from the diagonal; None if it is always the border; ``"none"`` if there is not one."""
+    """The one distance of an edge from the diagonal; None if it is always the border, ``"none"`` if there is none."""
     inside = distance[~at_border]
     if not len(inside):
         return None

@@ -51,7 +51,9 @@ def grid_of(calls: Calls, name: str, source: str) -> Grid:
     """
     if not calls.calls:
         seen = "; ".join(f"{u.what}: {u.reason}" for u in calls.unread)
-        raise UsageError(f"{source}: no attention call with a signature" + (f"; {seen}" if seen else ""))
+        raise UsageError(
+            f"{source}: no attention call with a signature" + (f"; {seen}" if seen else "")
+        )
     points: dict[Any, GridPoint] = {}
     for call in calls.calls:
         old = points.get(call.signature)
@@ -63,7 +65,12 @@ def grid_of(calls: Calls, name: str, source: str) -> Grid:
             directions=_ordered((*(old.directions if old else ()), call.direction)),
             calls=call.count + (old.calls if old else 0),
         )
-    return Grid(name=name, summary=f"the attention of {source}", source=source, points=tuple(points.values()))
+    return Grid(
+        name=name,
+        summary=f"the attention of {source}",
+        source=source,
+        points=tuple(points.values()),
+    )
 
 
 def _ordered(directions: Sequence[str]) -> tuple[str, ...]:

@@ -1,13 +1,20 @@
 """What happens between the logits and the weights: masks, biases, sinks, a soft cap, dropout."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from attn_tune.tuner.sources.axes import Cone, Track, root
 from attn_tune.tuner.sources.graph import Value
 from attn_tune.tuner.sources.letters import Sizes
-from attn_tune.tuner.sources.masks import Pattern, classify, evaluate_scalar, is_known, sample, varying
+from attn_tune.tuner.sources.masks import (
+    Pattern,
+    classify,
+    evaluate_scalar,
+    is_known,
+    sample,
+    varying,
+)
 
 # Logits that are set to, or lowered by, so much are not seen.
 HIDDEN = -1e4
@@ -21,7 +28,7 @@ class UnreadableError(Exception):
 class Traits:
     """What a signature says besides sizes."""
 
-    mask: Pattern = Pattern()
+    mask: Pattern = field(default_factory=Pattern)
     bias_dims: frozenset[str] = frozenset()
     has_sinks: bool = False
     soft_cap: bool = False
@@ -51,9 +58,7 @@ def read_traits(cone: Cone, end: tuple[Value, int] | None, sizes: Sizes) -> Trai
 def _path(cone: Cone, end: tuple[Value, int] | None) -> list[Value]:
     """The values of the cone that lead to the weights, in order; without an end, those before and at the ``exp``."""
     if end is None:
-        last = [
-            v for v, t in cone.tracks.items() if v.kind in ("exp", "exp2") and v.shape
-        ][:1]
+        last = [v for v, t in cone.tracks.items() if v.kind in ("exp", "exp2") and v.shape][:1]
     else:
         last = [end[0].inputs[end[1]]]
     needed: set[Value] = set()
@@ -87,9 +92,12 @@ class _Reader:
         elif value.kind in ("add", "subtract", "multiply", "divide"):
             for other in others:
                 self.arithmetic(value, other, track, before)
-        elif value.kind in ("max", "min") and before and any(
-            varying(o) for o in others
-        ) and any(t.maxed for t in inside):
+        elif (
+            value.kind in ("max", "min")
+            and before
+            and any(varying(o) for o in others)
+            and any(t.maxed for t in inside)
+        ):
             raise UnreadableError(
                 "its softmax runs over chunks in a loop; a chunk does not say how long the whole is"
             )

@@ -1,4 +1,4 @@
-"""Reads lowered StableHLO into a ``Graph``: text, MLIR bytecode, and the portable artifact that ``jax.export`` makes."""
+"""Reads StableHLO into a ``Graph``: text, MLIR bytecode, and the portable artifact that ``jax.export`` makes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,8 +9,14 @@ from attn_tune.tuner.sources.graph import ELEMENTWISE, Graph, Value, fits
 
 BYTECODE = b"ML\xefR"
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "i1": "bool"}
-_KINDS = {"exponential": "exp", "exponential_minus_one": "expm1", "log_plus_one": "log1p", "maximum": "max", "minimum": "min",
-          "power": "pow", "optimization_barrier": "copy"}  # fmt: skip
+_KINDS = {
+    "exponential": "exp",
+    "exponential_minus_one": "expm1",
+    "log_plus_one": "log1p",
+    "maximum": "max",
+    "minimum": "min",
+    "power": "pow",
+}
 
 
 def read_stablehlo(data: bytes, where: str) -> Graph:
@@ -29,10 +35,14 @@ def read_stablehlo(data: bytes, where: str) -> Graph:
             if data.startswith(BYTECODE) and b"StableHLO_v" in data[:64]:
                 module = stablehlo.deserialize_portable_artifact(context, data)
             else:
-                module = ir.Module.parse(data if data.startswith(BYTECODE) else data.decode("utf-8"))
+                module = ir.Module.parse(
+                    data if data.startswith(BYTECODE) else data.decode("utf-8")
+                )
         except (ir.MLIRError, UnicodeDecodeError, ValueError) as error:
             first = str(error).strip().splitlines()[0]
-            raise UsageError(f"{where}: not a StableHLO module that this jaxlib reads: {first}") from None
+            raise UsageError(
+                f"{where}: not a StableHLO module that this jaxlib reads: {first}"
+            ) from None
         return read_module(module)
 
 
@@ -67,7 +77,14 @@ class _Reader:
         if "mhlo.num_partitions" in attributes:
             self.partitions = ir.IntegerAttr(attributes["mhlo.num_partitions"]).value
 
-    def fresh(self, type_: Any, kind: str = "parameter", inputs: Sequence[Value] = (), runs: int = 1, **attributes: Any) -> Value:
+    def fresh(
+        self,
+        type_: Any,
+        kind: str = "parameter",
+        inputs: Sequence[Value] = (),
+        runs: int = 1,
+        **attributes: Any,
+    ) -> Value:
         shape, dtype = (), "opaque"
         if isinstance(type_, self.ir.RankedTensorType):
             shape = tuple(n if n > 0 else 1 for n in type_.shape)
@@ -78,7 +95,9 @@ class _Reader:
     def function(self, operation: Any, inputs: list[Value], runs: int) -> list[Value]:
         return self.block(operation.regions[0].blocks[0], inputs, runs, {})
 
-    def block(self, block: Any, inputs: Sequence[Value], runs: int, outer: dict[Any, Value]) -> list[Value]:
+    def block(
+        self, block: Any, inputs: Sequence[Value], runs: int, outer: dict[Any, Value]
+    ) -> list[Value]:
         """Adds a block's operations; gives what its last one returns. Inner blocks see the values around them."""
         known = dict(outer)
         known.update(zip(block.arguments, inputs, strict=True))
@@ -93,7 +112,9 @@ class _Reader:
             known.update(zip(operation.results, results, strict=True))
         return returned
 
-    def operation(self, op: Any, inputs: list[Value], runs: int, known: dict[Any, Value]) -> list[Value]:
+    def operation(
+        self, op: Any, inputs: list[Value], runs: int, known: dict[Any, Value]
+    ) -> list[Value]:
         dialect, _, name = op.name.partition(".")
         if name == "call":
             callee = self.ir.FlatSymbolRefAttr(op.attributes["callee"]).value
@@ -110,7 +131,9 @@ class _Reader:
             self.has_manual_shapes = True
             block = op.regions[0].blocks[0]
             local = [
-                v if self.fresh(a.type, runs=runs).shape == v.shape else self.fresh(a.type, runs=runs)
+                v
+                if self.fresh(a.type, runs=runs).shape == v.shape
+                else self.fresh(a.type, runs=runs)
                 for v, a in zip(inputs, block.arguments, strict=True)
             ]
             self.block(block, local, runs, known)
@@ -128,7 +151,9 @@ class _Reader:
             return [self.single(op, dialect, name, inputs, runs)]
         return self.opaque(op, inputs, runs)
 
-    def opaque(self, op: Any, inputs: Sequence[Value], runs: int, kind: str = "other", **attributes: Any) -> list[Value]:
+    def opaque(
+        self, op: Any, inputs: Sequence[Value], runs: int, kind: str = "other", **attributes: Any
+    ) -> list[Value]:
         first = self.graph.add(kind, (), "opaque", inputs, runs=runs, **attributes)
         return [self.fresh(r.type, "other", (first,), runs) for r in op.results]
 
@@ -145,14 +170,18 @@ class _Reader:
             if key in op.attributes
         }
         shapes = tuple(self.fresh(r.type, "other").shape for r in op.results)
-        return self.opaque(op, inputs, runs, "custom_call", name=target, config=config, results=shapes)
+        return self.opaque(
+            op, inputs, runs, "custom_call", name=target, config=config, results=shapes
+        )
 
     def loop(self, op: Any, inputs: list[Value], runs: int, known: dict[Any, Value]) -> list[Value]:
         """A while. What its body hands on unchanged is the value outside; the rest is unknown inside."""
         body = op.regions[1].blocks[0]
         arguments = list(body.arguments)
         last = list(body.operations)[-1].operation
-        kept = [result == argument for result, argument in zip(last.operands, arguments, strict=True)]
+        kept = [
+            result == argument for result, argument in zip(last.operands, arguments, strict=True)
+        ]
         length = self.length(op, inputs)
         inside = [
             value if same else self.fresh(a.type, runs=runs * (length or 1))
@@ -172,7 +201,10 @@ class _Reader:
         constants: dict[Any, int] = {}
         for item in block.operations:
             name = item.operation.name
-            if name == "stablehlo.constant" and (number := self.integer(item.operation)) is not None:
+            if (
+                name == "stablehlo.constant"
+                and (number := self.integer(item.operation)) is not None
+            ):
                 constants[item.operation.results[0]] = number
             elif name == "stablehlo.compare":
                 counter, bound = item.operation.operands
@@ -180,7 +212,9 @@ class _Reader:
                 start = inputs[places[0]] if places else None
                 if start is None or bound not in constants or start.kind != "constant":
                     return None
-                if " LT" not in f" {item.operation.attributes['comparison_direction']}".replace("<", " "):
+                if " LT" not in f" {item.operation.attributes['comparison_direction']}".replace(
+                    "<", " "
+                ):
                     return None
                 return max(0, constants[bound] - int(start.attributes["value"]))
         return None
@@ -218,7 +252,9 @@ class _Reader:
             return make("broadcast", dims=axes("broadcast_dimensions"))
         if name == "reduce":
             inner = [o.operation.name for o in op.regions[0].blocks[0].operations]
-            combine = {"stablehlo.maximum": "reduce_max", "stablehlo.add": "reduce_sum"}.get(inner[0])
+            combine = {"stablehlo.maximum": "reduce_max", "stablehlo.add": "reduce_sum"}.get(
+                inner[0]
+            )
             if combine is None or len(inner) != 2:
                 return make("other")
             return make(combine, inputs[:1], dims=axes("dimensions"))
