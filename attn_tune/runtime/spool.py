@@ -64,7 +64,7 @@ def spool_folder() -> Path:
 
 def append(folder: Path, line: SpoolLine) -> bool:
     """Writes one line; False when it could not be written: a full disk, a read-only folder. Never raises OSError."""
-    data = {"v": _VERSION}
+    data: dict[str, Any] = {"v": _VERSION}
     data |= {name: getattr(line, name) for name in (*_TEXTS, "count", "time")}
     data["nearest"] = line.nearest[:MAX_NEAREST]
     # The newline in front ends what a full disk may have cut short before.

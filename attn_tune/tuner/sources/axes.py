@@ -81,8 +81,8 @@ def _step(value: Value, cone: Cone) -> Track | None:
             first, axes=tuple(first.axes[d] for d in value.attributes["dims"])
         )
     if value.kind == "reshape":
-        axes = _regroup(first_value.shape, first.axes, value.shape, cone.sizes)
-        return None if axes is None else dataclasses.replace(first, axes=axes)
+        regrouped = _regroup(first_value.shape, first.axes, value.shape, cone.sizes)
+        return None if regrouped is None else dataclasses.replace(first, axes=regrouped)
     if value.kind == "broadcast":
         axes: list[Axis] = [()] * len(value.shape)
         for axis, dim in zip(first.axes, value.attributes["dims"], strict=True):

@@ -12,47 +12,12 @@ from typing import Any
 
 # One result, of the shape of its operands; these may be scalars, or of size 1 along some axes. ``convert`` keeps the
 # value, not the dtype.
-ELEMENTWISE = frozenset(
-    {
-        "abs",
-        "add",
-        "and",
-        "ceil",
-        "clamp",
-        "compare",
-        "convert",
-        "copy",
-        "cosine",
-        "divide",
-        "erf",
-        "exp",
-        "exp2",
-        "expm1",
-        "floor",
-        "is_finite",
-        "log",
-        "log1p",
-        "logistic",
-        "max",
-        "min",
-        "multiply",
-        "negate",
-        "not",
-        "or",
-        "pow",
-        "power",
-        "remainder",
-        "round",
-        "rsqrt",
-        "select",
-        "sign",
-        "sine",
-        "sqrt",
-        "subtract",
-        "tanh",
-        "xor",
-    }
-)
+ELEMENTWISE = frozenset((
+    "abs", "add", "and", "ceil", "clamp", "compare", "convert", "copy", "cosine", "divide",
+    "erf", "exp", "exp2", "expm1", "floor", "is_finite", "log", "log1p", "logistic", "max",
+    "min", "multiply", "negate", "not", "or", "pow", "power", "remainder", "round", "rsqrt",
+    "select", "sign", "sine", "sqrt", "subtract", "tanh", "xor",
+))  # fmt: skip
 # One result with the elements of its first operand, in another arrangement.
 ARRANGING = frozenset({"transpose", "reshape", "broadcast"})
 

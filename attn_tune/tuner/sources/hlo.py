@@ -165,7 +165,7 @@ class _Reader:
             self.graph.remark("a loop of unknown length is counted once")
         return self.opaque(i, [v for c in values for v in _flat(c)], runs)
 
-    def length(self, i: Instruction, values: list[Made]) -> int | None:
+    def length(self, i: Instruction, values: Sequence[Made]) -> int | None:
         """The loop's length as XLA found it, or as ``i < constant`` says it."""
         if known := re.search(r'"known_trip_count":\{"n":"(\d+)"', i.rest):
             return int(known[1])

@@ -42,24 +42,11 @@ _PASSING = frozenset(
     }
 )
 _INNER = ("jaxpr", "call_jaxpr", "call", "fun_jaxpr")
-_CALLS = frozenset(
-    {
-        "checkpoint",
-        "closed_call",
-        "core_call",
-        "core_closed_call",
-        "custom_jvp_call",
-        "custom_lin",
-        "custom_vjp_call",
-        "custom_vjp_call_jaxpr",
-        "custom_vmap_call",
-        "jit",
-        "pjit",
-        "remat",
-        "remat2",
-        "xla_call",
-    }
-)
+_CALLS = frozenset((
+    "checkpoint", "closed_call", "core_call", "core_closed_call", "custom_jvp_call",
+    "custom_lin", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_vmap_call", "jit", "pjit",
+    "remat", "remat2", "xla_call",
+))  # fmt: skip
 
 
 def read_jaxpr(closed: Any) -> Graph:

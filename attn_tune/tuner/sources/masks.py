@@ -289,6 +289,8 @@ def _at(value: Value, index: tuple[Any, ...]) -> Any:
         flat = np.ravel_multi_index(index, value.shape)
         return _at(inputs[0], tuple(np.unravel_index(flat, inputs[0].shape)))
     values = [_at(v, _repeated(v.shape, value.shape, index)) for v in inputs]
+    if value.kind == "divide" and not value.dtype.startswith(("i", "s", "u")):
+        return np.divide(*values)
     if value.kind in _BINARY:
         return _BINARY[value.kind](*values)
     if value.kind == "compare":

@@ -106,6 +106,7 @@ def _graph_of(made: Any, path: str) -> Graph:
     from attn_tune.tuner.sources.jaxprs import read_jaxpr
     from attn_tune.tuner.sources.stablehlo import read_module, read_stablehlo
 
+    program: Any = made
     if isinstance(made, tuple) and 2 <= len(made) <= 3 and callable(made[0]):
         function, args, *rest = made
         kwargs = dict(rest[0]) if rest else {}
@@ -113,18 +114,18 @@ def _graph_of(made: Any, path: str) -> Graph:
             raise UsageError(f"function {path!r}: args must be a tuple, got {type(args).__name__}")
         jitted = function if hasattr(function, "trace") else jax.jit(function)
         try:
-            made = jitted.trace(*args, **kwargs)
+            program = jitted.trace(*args, **kwargs)
         except Exception as error:
             raise UsageError(
                 f"function {path!r}: tracing failed: {type(error).__name__}: {error}"
             ) from error
-    if hasattr(made, "jaxpr") and hasattr(made.jaxpr, "eqns"):
-        return read_jaxpr(made.jaxpr)
-    if hasattr(made, "eqns") and hasattr(made, "consts"):
-        return read_jaxpr(made)
-    if hasattr(made, "compiler_ir"):
-        return read_module(made.compiler_ir("stablehlo"))
-    if isinstance(serialized := getattr(made, "mlir_module_serialized", None), bytes):
+    if hasattr(program, "jaxpr") and hasattr(program.jaxpr, "eqns"):
+        return read_jaxpr(program.jaxpr)
+    if hasattr(program, "eqns") and hasattr(program, "consts"):
+        return read_jaxpr(program)
+    if hasattr(program, "compiler_ir"):
+        return read_module(program.compiler_ir("stablehlo"))
+    if isinstance(serialized := getattr(program, "mlir_module_serialized", None), bytes):
         return read_stablehlo(serialized, f"function {path!r}")
     raise UsageError(
         f"function {path!r} must return (fn, args), (fn, args, kwargs), jax.jit(fn).trace(...) or .lower(...), "
