@@ -39,11 +39,12 @@ class Block(nnx.Module):
 
     def __init__(self, attend: Attend, left: int | None, rngs: nnx.Rngs):
         size = WIDTH // HEADS
+        linear = functools.partial(nnx.LinearGeneral, dtype=jnp.bfloat16, rngs=rngs)
         self.attend, self.left = attend, left
-        self.query = nnx.LinearGeneral(WIDTH, (HEADS, size), rngs=rngs)
-        self.key = nnx.LinearGeneral(WIDTH, (KV_HEADS, size), rngs=rngs)
-        self.value = nnx.LinearGeneral(WIDTH, (KV_HEADS, size), rngs=rngs)
-        self.out = nnx.LinearGeneral((HEADS, size), WIDTH, axis=(-2, -1), rngs=rngs)
+        self.query = linear(WIDTH, (HEADS, size))
+        self.key = linear(WIDTH, (KV_HEADS, size))
+        self.value = linear(WIDTH, (KV_HEADS, size))
+        self.out = linear((HEADS, size), WIDTH, axis=(-2, -1))
         self.norms = nnx.List([nnx.RMSNorm(WIDTH, rngs=rngs) for _ in range(2)])
         self.up = nnx.Linear(WIDTH, 2 * WIDTH, rngs=rngs)
         self.down = nnx.Linear(2 * WIDTH, WIDTH, rngs=rngs)

@@ -25,8 +25,8 @@ losses = flax_step.losses(flax_step.our_attention)
 stats = attn_tune.stats()
 asked = [("flash_attention", s, d) for s, d in json.loads({problems!r})]
 answers = [str(attn_tune.explain(op, s, d).answer) for op, s, d in asked]
-print(json.dumps({{"losses": losses, "lookups": {{str(k): n for k, n in stats.lookups.items() if n}}, "answers": answers,
-                  "unrecorded": stats.unrecorded_misses}}))
+lookups = {{str(rung): n for rung, n in stats.lookups.items() if n}}
+print(json.dumps({{"losses": losses, "lookups": lookups, "answers": answers}}))
 """
 
 LOWER = """
@@ -36,7 +36,9 @@ for name in ("stock", "ours"):
     step, args = getattr(flax_step, name)()
     # Leaves only: what a file says must not depend on flax's containers.
     leaves, tree = jax.tree.flatten(args)
-    jitted = jax.jit(lambda *leaves, step=step, tree=tree: jax.tree.leaves(step(*jax.tree.unflatten(tree, leaves))))
+    def flat(*leaves, step=step, tree=tree):
+        return jax.tree.leaves(step(*jax.tree.unflatten(tree, leaves)))
+    jitted = jax.jit(flat)
     lowered = jitted.lower(*leaves)
     (folder / f"{name}.mlir").write_text(lowered.as_text())
     (folder / f"{name}.hlo.txt").write_text(lowered.as_text(dialect="hlo"))

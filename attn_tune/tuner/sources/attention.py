@@ -56,8 +56,9 @@ def find_attention(graph: Graph) -> list[Softmax]:
     gradients = [cone for cone in cones if cone.product in linked]
     for forward in forwards:
         forward.end = _end(forward, gradients)
-    # A program that needs gradients alone may leave the output itself out.
-    found = [_read(f) for f in forwards if f.end is not None or f.backwards]
+    # A program that needs gradients alone may leave the output itself out; a router's softmax has no batch axes.
+    shown = [f for f in forwards if f.end or (f.backwards and _batch_atoms(f.cone))]
+    found = [_read(f) for f in shown]
     return list(_with_orphans([s for s in found if s is not None], orphans))
 
 
