@@ -2,9 +2,10 @@
 
 One file a host, ``misses-HOST.jsonl``: a line is written whole with ``O_APPEND`` and the file is closed again, so that
 nothing is held across a fork, and files of several hosts may lie in one shared folder. Past ``MAX_BYTES`` the file
-becomes ``misses-HOST.jsonl.1`` and so on; of these ``KEEP`` stay.
+becomes ``misses-HOST.jsonl.1`` and so on; of these ``KEEP`` stay, the oldest go.
 """
 
+import errno
 import fcntl
 import json
 import math
@@ -77,23 +78,11 @@ def append(folder: Path, line: SpoolLine) -> bool:
     try:
         path = folder / f"misses-{_host()}.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
-        # Not through a link, and a pipe that someone put there must not block the job.
-        flags = (
-            os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        )
-        descriptor = os.open(path, flags, 0o644)
-        try:
-            if os.fstat(descriptor).st_size + len(encoded) <= MAX_BYTES:
-                return os.write(descriptor, encoded) == len(encoded)
-        finally:
-            os.close(descriptor)
-        if not _rotate(path, len(encoded)):
-            return False
-        descriptor = os.open(path, flags, 0o644)
-        try:
-            return os.write(descriptor, encoded) == len(encoded)
-        finally:
-            os.close(descriptor)
+        if _write(path, encoded, MAX_BYTES):
+            return True
+        # While another process moves the full file aside, it may grow a little more.
+        _rotate(path, len(encoded))
+        return _write(path, encoded, 2 * MAX_BYTES)
     except OSError:
         return False
 
@@ -129,6 +118,25 @@ def read_lines(path: Path) -> Iterator[SpoolLine | BadLine]:
                 yield line
 
 
+def _write(path: Path, encoded: bytes, limit: int) -> bool:
+    """Appends if the file does not outgrow ``limit``; whether all of it was written.
+
+    Raises:
+      OSError: it was not, or not whole.
+    """
+    # Not through a link, and a pipe that someone put there must not block the job.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o644)
+    try:
+        if os.fstat(descriptor).st_size + len(encoded) > limit:
+            return False
+        if os.write(descriptor, encoded) != len(encoded):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return True
+    finally:
+        os.close(descriptor)
+
+
 def _parse(raw: bytes) -> SpoolLine | str:
     try:
         data: Any = json.loads(raw)
@@ -149,27 +157,26 @@ def _parse(raw: bytes) -> SpoolLine | str:
     return SpoolLine(**{name: data[name] for name in _TEXTS}, **numbers)
 
 
-def _rotate(path: Path, size: int) -> bool:
-    """Moves a full file aside. Only one process does it; False when another is at it just now."""
+def _rotate(path: Path, size: int) -> None:
+    """Moves a full file aside, unless another process is at it just now."""
     lock = path.with_name(path.name + ".lock")
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return False
+            return
         try:
             # Another process may have moved it between our look and our lock.
             if path.stat().st_size + size <= MAX_BYTES:
-                return True
+                return
         except FileNotFoundError:
-            return True
+            return
         for number in range(KEEP - 1, 0, -1):
             older = path.with_name(f"{path.name}.{number}")
             if older.exists():
                 os.replace(older, path.with_name(f"{path.name}.{number + 1}"))
         os.replace(path, path.with_name(f"{path.name}.1"))
-        return True
     finally:
         os.close(descriptor)
 
