@@ -63,7 +63,9 @@ def test_shapes_are_those_of_one_device():
     assert done.returncode == 0, done.stderr
     local = "fwd:b=2 t=32 s=32 n=2 k=2 h=16 v=16 dtype=bfloat16"
     lines = done.stdout.splitlines()
-    assert lines[:4] == [f"{name} {local} causal=1:1 | " for name in ("shard_map",) * 2 + ("ours",) * 2]
+    assert lines[:4] == [
+        f"{name} {local} causal=1:1 | " for name in ("shard_map",) * 2 + ("ours",) * 2
+    ]
     assert lines[4].startswith("automatic fwd:b=8 t=32 s=32 n=4")
     assert "for 8 devices and XLA cuts it" in lines[4]
     assert lines[5] == f"explicit {local}:1 | "
