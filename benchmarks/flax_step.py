@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 LAYERS = int(os.environ.get("FLAX_STEP_LAYERS", "4"))
-BATCH, LENGTH, WINDOW = 2, 64, 15
+LENGTH = int(os.environ.get("FLAX_STEP_LENGTH", "256"))
+BATCH, WINDOW = 2, 15
 VOCABULARY, WIDTH, HEADS, KV_HEADS = 64, 64, 4, 2
 
 type Attend = Callable[[jax.Array, jax.Array, jax.Array, int | None], jax.Array]

@@ -54,9 +54,10 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="folder for model_to_pack.json")
     parser.add_argument("--max-trials", type=int, default=3)
     parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--length", type=int, default=256, help="tokens a sequence")
     args = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as folder:
-        result = run(Path(folder), args.max_trials, args.layers)
+        result = run(Path(folder), args)
     text = json.dumps(result, indent=2)
     print(text)
     if args.out:
@@ -64,9 +65,9 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0 if result["agree"] and set(result["second run"]["lookups"]) == {"exact"} else 1
 
 
-def run(folder: Path, max_trials: int, layers: int) -> dict:
+def run(folder: Path, args: argparse.Namespace) -> dict:
     """All steps, in ``folder``."""
-    shell = _Shell(folder, layers)
+    shell = _Shell(folder, args.layers, args.length)
     shell.python(LOWER, str(folder))
     ways = {
         f"--from-fn flax_step:{name}": shell.grid("--from-fn", f"flax_step:{name}")
@@ -92,7 +93,7 @@ def run(folder: Path, max_trials: int, layers: int) -> dict:
         and all(grid == plain["--from-fn flax_step:stock"] for grid in plain.values())
         and missed == plain["--from-fn flax_step:stock"]
     )
-    sweep = ["sweep", "-k", "xla", "--max-trials", str(max_trials), "--json"]
+    sweep = ["sweep", "-k", "xla", "--max-trials", str(args.max_trials), "--json"]
     swept = shell.tool(*sweep, "--from-fn", "flax_step:stock")
     again = shell.tool(*sweep, "--from-misses")
     shell.tool("export", str(folder / "pack.atpack"), json_wanted=False)
@@ -112,7 +113,7 @@ def run(folder: Path, max_trials: int, layers: int) -> dict:
 class _Shell:
     """Processes of their own, as the real thing is; nothing of the user's is touched."""
 
-    def __init__(self, folder: Path, layers: int):
+    def __init__(self, folder: Path, layers: int, length: int):
         self.folder = folder
         self.base = {k: v for k, v in os.environ.items() if not k.startswith("ATTN_TUNE_")} | {
             "ATTN_TUNE_DB": str(folder / "lab.db"),
@@ -120,6 +121,7 @@ class _Shell:
             "ATTN_TUNE_LEASES": str(folder / "leases"),
             "XDG_DATA_HOME": str(folder / "data"),
             "FLAX_STEP_LAYERS": str(layers),
+            "FLAX_STEP_LENGTH": str(length),
             "JAX_PLATFORMS": "cpu",
             "PYTHONPATH": os.pathsep.join((str(HERE), str(HERE.parent))),
         }
