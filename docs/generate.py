@@ -25,14 +25,17 @@ def commands() -> str:
     from typer.testing import CliRunner
 
     from attn_tune.cli.app import app
-    from attn_tune.cli.commands import COMMANDS
+    from attn_tune.cli.commands import COMMANDS, load_command
 
     def help_of(*words: str) -> str:
         result = CliRunner().invoke(app, [*words, "--help"], prog_name="attn-tune")
         return f"```\n{result.stdout.rstrip()}\n```\n"
 
     parts = [help_of()]
-    parts += [f"\n## {name}\n\n{help_of(name)}" for name in COMMANDS]
+    for name in COMMANDS:
+        parts.append(f"\n## {name}\n\n{help_of(name)}")
+        inner = getattr(load_command(name), "commands", {})
+        parts += [f"\n### {name} {sub}\n\n{help_of(name, sub)}" for sub in inner]
     return "".join(parts)
 
 

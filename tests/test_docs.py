@@ -41,12 +41,13 @@ def test_every_command_and_option_is_documented(name):
     page = text("cli.md")
     section = page.split(f"\n## {name}\n")[1].split("\n## ")[0]
     command = load_command(name)
-    for parameter in command.params:
-        for option in (*parameter.opts, *parameter.secondary_opts):
-            if option.startswith("-"):
-                assert option in section
-                assert getattr(parameter, "help", None), f"{option} of {name} says nothing"
-    assert command.help
+    for one in (command, *getattr(command, "commands", {}).values()):
+        for parameter in one.params:
+            for option in (*parameter.opts, *parameter.secondary_opts):
+                if option.startswith("-"):
+                    assert option in section
+                    assert getattr(parameter, "help", None), f"{option} of {name} says nothing"
+        assert one.help
 
 
 def test_every_exit_code_and_error_is_documented():
@@ -95,7 +96,10 @@ def test_commands_in_examples_exist(page):
         for line in block.splitlines():
             if line.startswith("attn-tune "):
                 name, *words = line.split("#")[0].split()[1:]
-                known = {o for p in load_command(name).params for o in (*p.opts, *p.secondary_opts)}
+                command = load_command(name)
+                if words and words[0] in getattr(command, "commands", {}):
+                    command = command.commands[words[0]]
+                known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
                 assert {w for w in words if w.startswith("-")} <= known, line
             elif line.startswith("make "):
                 assert f"\n{line.split()[1]}:" in (ROOT / "Makefile").read_text(), line

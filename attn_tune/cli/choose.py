@@ -8,6 +8,7 @@ from attn_tune.schema import Device, NoDataError, UsageError, unknown_name
 from attn_tune.schema.trial import DIRECTIONS
 
 if TYPE_CHECKING:
+    from attn_tune.cli.sources import Sources
     from attn_tune.kernels.spec import KernelSpec
     from attn_tune.tuner.case import GridPoint
     from attn_tune.tuner.strategies import Effort
@@ -25,8 +26,9 @@ def points(
     lengths: Sequence[str] | None = None,
     filters: Sequence[str] | None = None,
     ops: Sequence[str] | None = None,
+    sources: "Sources | None" = None,
 ) -> "tuple[GridPoint, ...]":
-    """The grid points that the options name, one a signature.
+    """The grid points that the options name, one a signature: of grids, then of ``sources``.
 
     Raises:
       UsageError: an unknown grid or op, a malformed file, or a filter that leaves nothing.
@@ -34,10 +36,15 @@ def points(
     from attn_tune.kernels.registry import get_op
     from attn_tune.tuner.grid import load_grid, merge_points
 
-    if not grids:
-        raise UsageError("no grid given; choose one with --grid, 'attn-tune grids' lists them")
+    made = list(sources.grids()) if sources else []
+    if not grids and not made:
+        raise UsageError(
+            "no grid given; choose one with --grid ('attn-tune grids' lists them), or make one with --from-fn, "
+            "--from-hlo or --from-misses"
+        )
     wanted = {get_op(name).name for name in words(ops)}
-    found = [point for name in grids for point in load_grid(name, lengths=words(lengths)).points]
+    loaded = [load_grid(name, lengths=words(lengths)) for name in grids or ()]
+    found = [point for grid in (*loaded, *made) for point in grid.points]
     kept = merge_points(
         point
         for point in found

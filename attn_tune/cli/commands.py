@@ -37,7 +37,11 @@ COMMANDS = {
         "kernels:kernels",
         "List the kernels: what each can do here, or why it cannot.",
     ),
-    "grids": ("grids:grids", "List the grids, or the points of one."),
+    "grids": (
+        "grids:grids",
+        "List the grids, or the points of one, of a model or of misses.",
+    ),
+    "misses": ("misses:misses", "Show what jobs missed, import it as a grid, or clear it."),
     "devices": ("devices:devices", "Show the devices here, as decisions are matched to them."),
     "doctor": ("doctor:doctor", "Check everything that sweeps and lookups need."),
 }
@@ -54,6 +58,9 @@ def load_command(name: str) -> "TyperCommand":
 
     module, _, attribute = COMMANDS[name][0].partition(":")
     function = getattr(importlib.import_module(f"attn_tune.cli.{module}"), attribute)
+    if isinstance(function, typer.Typer):
+        # A command that has commands of its own.
+        return typer.main.get_command(function)  # type: ignore[return-value]
     single = typer.Typer(
         rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False
     )

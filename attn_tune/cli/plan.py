@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from attn_tune.cli import choose, options, sink
+from attn_tune.cli import choose, options, sink, sources
 from attn_tune.cli.lab import SweepRequest, open_lab, plan_sweep
 from attn_tune.schema import NoDataError
 
@@ -16,6 +16,11 @@ SECONDS_PER_CONFIG = 2.0
 def plan(
     db: options.Database,
     grid: options.Grids = None,
+    from_fn: sources.FromFn = None,
+    from_hlo: sources.FromHlo = None,
+    from_misses: sources.FromMisses = False,
+    spool: sources.SpoolPath = None,
+    missed_on: sources.MissedOn = None,
     lengths: options.Lengths = None,
     point: options.Points = None,
     op: options.Ops = None,
@@ -31,8 +36,15 @@ def plan(
 
     Example: attn-tune plan --grid gemma3-27b --lengths 4k --device nvidia-h200
     """
+    made = sources.Sources(
+        misses=from_misses,
+        spool=spool,
+        missed_on=missed_on,
+        functions=from_fn,
+        files=from_hlo,
+    )
     request = SweepRequest(
-        points=choose.points(grid, lengths, point, op),
+        points=choose.points(grid, lengths, point, op, made),
         kernels=choose.kernels(kernel, op),
         directions=choose.directions(direction),
         database=db,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attn_tune.cli import choose, fleet, options, sink
+from attn_tune.cli import choose, fleet, options, sink, sources
 from attn_tune.cli.exit_codes import FAILED, INTERRUPTED
 from attn_tune.cli.lab import SweepOutcome, SweepRequest, run_sweep
 from attn_tune.cli.plan import show_plan
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 def sweep(
     db: options.Database,
     grid: options.Grids = None,
+    from_fn: sources.FromFn = None,
+    from_hlo: sources.FromHlo = None,
+    from_misses: sources.FromMisses = False,
+    spool: sources.SpoolPath = None,
+    missed_on: sources.MissedOn = None,
     lengths: options.Lengths = None,
     point: options.Points = None,
     op: options.Ops = None,
@@ -55,8 +60,15 @@ def sweep(
 
     Example: attn-tune sweep --grid llama3-8b --lengths 4k --budget 20m
     """
+    made = sources.Sources(
+        misses=from_misses,
+        spool=spool,
+        missed_on=missed_on,
+        functions=from_fn,
+        files=from_hlo,
+    )
     request = SweepRequest(
-        points=choose.points(grid, lengths, point, op),
+        points=choose.points(grid, lengths, point, op, made),
         kernels=choose.kernels(kernel, op),
         directions=choose.directions(direction),
         database=db,

@@ -4,6 +4,7 @@ import enum
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,10 +20,12 @@ _lock = threading.Lock()
 
 
 class MissMode(enum.StrEnum):
-    """``heuristic``: answer with the untuned config. ``warn``: and say so once a key. ``strict``: raise."""
+    """``heuristic``: answer with the untuned config. ``warn``: and say so once a key. ``record``: and write it to the
+    spool. ``strict``: raise."""
 
     HEURISTIC = "heuristic"
     WARN = "warn"
+    RECORD = "record"
     STRICT = "strict"
 
 
@@ -42,11 +45,13 @@ class Stats:
     """Lookups by rung, and the distinct misses, most asked first.
 
     Counts are kept without a lock on the fast path: threads that look up at the very same moment may lose one.
+    ``unrecorded_misses`` could not be written to the spool: a full disk, a read-only folder.
     """
 
     lookups: dict[Rung, int]
     misses: tuple[Miss, ...]
     forgotten_misses: int
+    unrecorded_misses: int = 0
 
 
 type _Key = tuple[str, str, str, str]
@@ -55,6 +60,8 @@ _mode: MissMode | None = None
 _lookups: dict[Rung, int] = dict.fromkeys(Rung, 0)
 _misses: dict[_Key, int] = {}
 _forgotten = 0
+_unrecorded = 0
+_process = ""
 
 
 def set_miss_mode(mode: str) -> None:
@@ -97,35 +104,88 @@ def stats() -> Stats:
                 for (op, direction, signature, device), n in missed
             ),
             forgotten_misses=_forgotten,
+            unrecorded_misses=_unrecorded,
         )
 
 
 def reset_stats() -> None:
     """Starts counting anew."""
-    global _forgotten
+    global _forgotten, _unrecorded, _process
     with _lock:
         _lookups.update(dict.fromkeys(Rung, 0))
         _misses.clear()
-        _forgotten = 0
+        _forgotten = _unrecorded = 0
+        # Counts start anew, so they are those of another process as far as the spool is concerned.
+        _process = ""
 
 
 def _miss(answer: Answer, nearest: Callable[[], str]) -> None:
     global _forgotten
     key = (answer.op, answer.direction, answer.signature, answer.device)
     with _lock:
-        is_new = key not in _misses
-        if not is_new or len(_misses) < MAX_KEYS:
-            _misses[key] = _misses.get(key, 0) + 1
+        asked = _misses.get(key, 0) + 1
+        is_kept = asked > 1 or len(_misses) < MAX_KEYS
+        if is_kept:
+            _misses[key] = asked
         else:
             _forgotten += 1
-            is_new = False
     mode = miss_mode()
-    if mode is MissMode.HEURISTIC or (mode is MissMode.WARN and not is_new):
-        return
-    text = f"no tuned config for {answer.op}.{answer.direction} {answer.signature} on {answer.device}: {nearest()}"
     if mode is MissMode.STRICT:
-        raise NoDataError(f"{text}; sweep it, or set {ON_MISS}=heuristic")
-    _log.warning("%s; the heuristic answers", text)
+        raise NoDataError(f"{_text(key, nearest)}; sweep it, or set {ON_MISS}=heuristic")
+    if mode is MissMode.WARN and is_kept and asked == 1:
+        _log.warning("%s; the heuristic answers", _text(key, nearest))
+    # Written at 1, 2, 4, 8, ...: a key that is asked for ever costs a few lines.
+    if mode is MissMode.RECORD and is_kept and asked & (asked - 1) == 0:
+        _record(key, asked, nearest() if asked == 1 else "")
+
+
+def _text(key: _Key, nearest: Callable[[], str]) -> str:
+    op, direction, signature, device = key
+    return f"no tuned config for {op}.{direction} {signature} on {device}: {nearest()}"
+
+
+def _record(key: _Key, asked: int, nearest: str) -> None:
+    global _unrecorded
+    # Only a job that records pays for the import.
+    from attn_tune.runtime import spool
+
+    op, direction, signature, device = key
+    line = spool.SpoolLine(
+        op=op,
+        direction=direction,
+        signature=signature,
+        device=device,
+        nearest=nearest,
+        count=asked,
+        process=_process_name(),
+        time=int(time.time()),
+    )
+    if not spool.append(spool.spool_folder(), line):
+        with _lock:
+            _unrecorded += 1
+
+
+def _process_name() -> str:
+    """Names this process for all time: pids come again."""
+    global _process
+    with _lock:
+        if not _process:
+            _process = f"{os.getpid()}-{os.urandom(4).hex()}"
+        return _process
+
+
+def _after_fork() -> None:
+    """The child counts for itself: its parent says what was asked before; and a thread may have held the lock."""
+    global _lock, _process, _forgotten, _unrecorded
+    _lock = threading.Lock()
+    _process = ""
+    _misses.clear()
+    _lookups.update(dict.fromkeys(Rung, 0))
+    _forgotten = _unrecorded = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _parse(mode: str) -> MissMode:

@@ -10,12 +10,20 @@ from attn_tune.schema.signature import Signature
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GridPoint:
-    """One named problem of a grid. ``source`` is the public address the figures were taken from."""
+    """One named problem of a grid.
+
+    Attributes:
+      source: the public address, or the program, that the figures were taken from.
+      directions: those that are of use; empty is all.
+      calls: how often one run of the program calls it; 0 is unknown.
+    """
 
     name: str
     op: str
     signature: Signature
     source: str = ""
+    directions: tuple[str, ...] = ()
+    calls: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,10 +48,12 @@ class Case:
 def make_cases(points: Iterable[GridPoint], directions: Sequence[str]) -> tuple[Case, ...]:
     """The distinct cases of ``points``, in grid order; points of one signature share a case.
 
-    Directions that an op does not have are left out.
+    Directions that an op does not have, or a point has no use for, are left out.
     """
     names: dict[Signature, list[str]] = {}
+    wanted: dict[Signature, set[str]] = {}
     for point in points:
+        wanted.setdefault(point.signature, set()).update(point.directions or directions)
         seen = names.setdefault(point.signature, [])
         if point.name not in seen:
             seen.append(point.name)
@@ -51,5 +61,5 @@ def make_cases(points: Iterable[GridPoint], directions: Sequence[str]) -> tuple[
         Case(signature=signature, direction=direction, names=tuple(labels))
         for signature, labels in names.items()
         for direction in directions
-        if direction in get_op(signature.op).directions
+        if direction in get_op(signature.op).directions and direction in wanted[signature]
     )

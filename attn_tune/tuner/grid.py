@@ -12,6 +12,7 @@ from typing import Any
 
 from attn_tune.kernels.registry import get_op
 from attn_tune.schema import Signature, UsageError, unknown_name
+from attn_tune.schema.trial import DIRECTIONS
 from attn_tune.tuner.case import GridPoint
 from attn_tune.tuner.lengths import Lengths
 
@@ -20,7 +21,7 @@ ALL = "all"
 DEFAULT_OP = "flash_attention"
 
 _KEYS = ("summary", "source", "op", "run", "smoke", "include", "lengths", "layer")
-_LAYER_KEYS = ("name", "op", "source")
+_LAYER_KEYS = ("name", "op", "source", "directions", "calls")
 _LENGTH_FIELDS = ("b", "t", "s")
 
 
@@ -71,6 +72,8 @@ def merge_points(points: Iterable[GridPoint]) -> tuple[GridPoint, ...]:
                 op=point.op,
                 signature=point.signature,
                 source=_join(twin.source, point.source),
+                directions=_union(twin.directions, point.directions),
+                calls=twin.calls + point.calls,
             )
         found[point.signature] = point
     return tuple(found.values())
@@ -78,6 +81,11 @@ def merge_points(points: Iterable[GridPoint]) -> tuple[GridPoint, ...]:
 
 def _join(a: str, b: str) -> str:
     return "+".join(dict.fromkeys((*a.split("+"), *b.split("+"))))
+
+
+def _union(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
+    """Directions of two points of one problem; an empty one is all."""
+    return tuple(d for d in DIRECTIONS if d in a or d in b) if a and b else ()
 
 
 def _single(text: str) -> Grid:
@@ -152,17 +160,33 @@ def _layers(path: Path, data: Mapping[str, Any], lengths: Sequence[str]) -> list
         source = _text(table, layer, "source", default=_text(where, data, "source", default=""))
         op = _text(table, layer, "op", default=_text(where, data, "op", default=DEFAULT_OP))
         if any(field in fields for field in _LENGTH_FIELDS):
-            points.append(_point(table, label, op, fields, source))
+            points.append(_point(table, label, op, fields, source, layer))
             continue
         for length in chosen:
             values = fields | {"b": length.batch, "t": length.q_len, "s": length.kv_len}
-            points.append(_point(table, f"{label}/{length.text}", op, values, source))
+            points.append(_point(table, f"{label}/{length.text}", op, values, source, layer))
     if not points:
         raise UsageError(f"{where}: no point; give [lengths], or b, t and s in each [[layer]]")
     return points
 
 
-def _point(table: str, name: str, op_name: str, values: dict[str, Any], source: str) -> GridPoint:
+def _point(
+    table: str,
+    name: str,
+    op_name: str,
+    values: dict[str, Any],
+    source: str,
+    layer: Mapping[str, Any],
+) -> GridPoint:
+    directions = _texts(table, layer, "directions")
+    for direction in directions:
+        if direction not in DIRECTIONS:
+            raise UsageError(
+                f"{table}: key 'directions': {unknown_name('direction', direction, DIRECTIONS)}"
+            )
+    calls = layer.get("calls", 0)
+    if not isinstance(calls, int) or isinstance(calls, bool) or calls < 0:
+        raise UsageError(f"{table}: key 'calls' must be a natural number, got {calls!r}")
     try:
         op = get_op(op_name)
         known = [field.name for field in op.fields]
@@ -172,7 +196,14 @@ def _point(table: str, name: str, op_name: str, values: dict[str, Any], source: 
     except UsageError as error:
         message = str(error)
         raise UsageError(message if message.startswith(table) else f"{table}: {message}") from None
-    return GridPoint(name=name, op=op.name, signature=signature, source=source)
+    return GridPoint(
+        name=name,
+        op=op.name,
+        signature=signature,
+        source=source,
+        directions=directions,
+        calls=calls,
+    )
 
 
 def _groups(where: str, data: Mapping[str, Any]) -> dict[str, list[Lengths]]:

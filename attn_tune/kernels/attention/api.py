@@ -19,6 +19,7 @@ from attn_tune.kernels.arguments import (
 )
 from attn_tune.kernels.attention.operands import Operands
 from attn_tune.kernels.attention.problem import NAME, Problem
+from attn_tune.kernels.marker import marked
 from attn_tune.kernels.masks import MaskInfo
 from attn_tune.kernels.problem import DTYPES
 from attn_tune.kernels.sinks import sinks_of
@@ -125,7 +126,8 @@ def attention(
         dropout_rate=rate if drops else 0.0,
     )
     choice = dispatch.choose(NAME, "fwd", problem)
-    result = load(choice.spec.searches["fwd"].call)(problem, choice.config, operands)
+    call = load(choice.spec.searches["fwd"].call)
+    result = marked(call, problem, choice.config, choice.answer.signature, "fwd")(operands)
     return result["out"], result["weights"]
 
 

@@ -15,6 +15,7 @@ from attn_tune.kernels.arguments import dims_of
 from attn_tune.kernels.flash_attention.folding import fold_vmap
 from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.kernels.flash_attention.problem import NAME, Problem
+from attn_tune.kernels.marker import marked
 from attn_tune.kernels.spec import load
 
 OUT_NAME = "flash_attention_out"
@@ -111,7 +112,8 @@ def _run(problem: Problem, request: Request, direction: str, inputs: Any) -> dic
         NAME, direction, problem, kernel=request.kernel, config=request.configs.get(direction)
     )
     call: Callable = load(choice.spec.searches[direction].call)
-    return dict(call(problem, choice.config, inputs))
+    launch = marked(call, problem, choice.config, choice.answer.signature, direction)
+    return launch(inputs)
 
 
 def with_shapes(problem: Problem, operands: Operands) -> Problem:

@@ -1,0 +1,64 @@
+"""Writes a grid as a file that ``load_grid`` reads: one layer a point, with its own lengths."""
+
+import contextlib
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from attn_tune.schema.errors import StorageError, UsageError
+from attn_tune.tuner.grid import Grid
+
+
+def grid_text(grid: Grid) -> str:
+    """The grid in the TOML of ``docs/grids.md``."""
+    lines = [f"summary = {_quoted(grid.summary)}"]
+    if grid.source:
+        lines.append(f"source = {_quoted(grid.source)}")
+    for number, point in enumerate(grid.points, 1):
+        # The file's own name comes in front of it when it is read.
+        name = f"{number}"
+        lines += ["", "[[layer]]", f"name = {_quoted(name)}", f"op = {_quoted(point.op)}"]
+        if point.source and point.source != grid.source:
+            lines.append(f"source = {_quoted(point.source)}")
+        if point.directions:
+            lines.append(f"directions = [{', '.join(map(_quoted, point.directions))}]")
+        if point.calls:
+            lines.append(f"calls = {point.calls}")
+        for field, value in point.signature.items:
+            lines.append(f"{field} = {_quoted(value) if isinstance(value, str) else value}")
+    return "\n".join(lines) + "\n"
+
+
+def write_grid(grid: Grid, path: Path, *, force: bool = False) -> None:
+    """Writes the whole file or nothing.
+
+    Raises:
+      UsageError: ``path`` does not end in ``.toml``, or is there and ``force`` is not given.
+      StorageError: it cannot be written.
+    """
+    if path.suffix != ".toml":
+        raise UsageError(f"grid file {path} must end in .toml")
+    if path.exists() and not force:
+        raise UsageError(f"grid file {path} exists; choose another name or give --force")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(grid_text(grid))
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise StorageError(f"grid file {path}: cannot be written: {error.strerror}") from None
+
+
+def _quoted(text: str) -> str:
+    # JSON's escapes are TOML's too.
+    return json.dumps(text)

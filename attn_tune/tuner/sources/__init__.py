@@ -1,0 +1,1 @@
+"""Grids that come from production: missed lookups, a traced function, a lowered program."""

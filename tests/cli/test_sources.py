@@ -1,0 +1,139 @@
+"""Misses and models on the command line: shown, written as a grid, planned; and a model that ends up with its pack."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import attn_tune
+from attn_tune.cli.app import app
+from attn_tune.runtime.spool import append
+from tests.runtime.test_spool import line
+
+TEXT = "flash_attention/v1 b=2 t=64 s=64 n=4 k=2 h=16 v=16 dtype=bfloat16 causal=1"
+MODEL = "tests.tuner.sources.test_model"
+
+
+def run(*words, **settings):
+    result = CliRunner().invoke(app, [str(w) for w in words], prog_name="attn-tune", **settings)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch, tmp_path):
+    """Nothing of the real user is read or written."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("ATTN_TUNE_SPOOL", str(tmp_path / "spool"))
+    monkeypatch.setenv("ATTN_TUNE_LEASES", str(tmp_path / "leases"))
+    monkeypatch.setenv("ATTN_TUNE_DB", str(tmp_path / "lab.db"))
+    monkeypatch.delenv("ATTN_TUNE_PACKS", raising=False)
+
+
+@pytest.fixture
+def spool(tmp_path):
+    for number, count in ((1, 2), (2, 8)):
+        append(tmp_path / "spool", line(number, count=count))
+    append(tmp_path / "spool", line(1, direction="bwd", count=1))
+    (path,) = (tmp_path / "spool").iterdir()
+    with path.open("a") as file:
+        file.write("{torn\n")
+    return tmp_path / "spool"
+
+
+def test_misses_are_shown_most_asked_first(spool):
+    result = run("misses", "--json")
+    rows = json.loads(result.stdout)["misses"]
+    assert [(r["signature"][-6:], r["direction"], r["asked"]) for r in rows] == [
+        ("left=2", "fwd", 8),
+        ("left=1", "fwd", 2),
+        ("left=1", "bwd", 1),
+    ]
+    assert rows[0]["nearest"] == "no pack holds rows"
+    assert "skipped" in result.stderr
+    assert "left=2" in run("misses").stdout
+
+
+def test_no_misses_are_no_error(tmp_path):
+    assert "No miss is recorded" in run("misses").stdout
+    assert json.loads(run("misses", "--json").stdout) == {"misses": []}
+    result = run("plan", "--from-misses")
+    assert result.exit_code == 3
+    assert "ATTN_TUNE_ON_MISS=record" in result.stderr
+
+
+def test_misses_become_a_grid_and_a_plan(spool, tmp_path):
+    grid = tmp_path / "missed.toml"
+    assert run("misses", "import", "--out", grid).exit_code == 0
+    assert run("misses", "import", "--out", grid).exit_code == 2
+    from_file = json.loads(run("plan", "--grid", grid, "--device", "cpu", "--json").stdout)
+    from_spool = json.loads(run("plan", "--from-misses", "--device", "cpu", "--json").stdout)
+    assert from_file["totals"] == from_spool["totals"]
+    # One problem missed in both directions, the other forward only.
+    assert from_file["totals"]["cases"] == 3
+
+
+def test_misses_are_cleared_after_asking(spool):
+    assert run("misses", "clear", input="n\n").exit_code == 1
+    assert list(spool.iterdir())
+    assert run("misses", "clear", "--yes").exit_code == 0
+    assert list(spool.iterdir()) == []
+    assert "Nothing is there" in run("misses", "clear", "--yes").stdout
+
+
+def test_a_model_is_listed_written_and_planned(tmp_path):
+    listed = json.loads(run("grids", "--from-fn", f"{MODEL}:pair", "--json").stdout)["points"]
+    assert [(p["signature"], p["directions"], p["calls"]) for p in listed] == [(TEXT, "fwd,bwd", 2)]
+    grid = tmp_path / "model.toml"
+    assert run("grids", "--from-fn", f"{MODEL}:pair", "--out", grid).exit_code == 0
+    planned = [
+        json.loads(run("plan", *words, "--device", "cpu", "--json").stdout)["totals"]
+        for words in (("--grid", grid), ("--from-fn", f"{MODEL}:pair"))
+    ]
+    assert planned[0] == planned[1]
+    assert planned[0]["cases"] == 2
+    assert run("grids", "--out", grid).exit_code == 2
+
+
+def test_what_has_no_signature_is_said_on_stderr():
+    result = run("grids", "--from-fn", f"{MODEL}:plain")
+    assert result.exit_code == 2
+    assert "no attention call" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_flax_training_step_takes_its_configs_from_the_pack(monkeypatch, tmp_path):
+    """The whole loop at its smallest, forward: found in four ways, swept, exported, used. Both directions and every
+    form of the program are in ``benchmarks/model_to_pack.py``."""
+    monkeypatch.syspath_prepend("benchmarks")
+    monkeypatch.setenv("FLAX_STEP_LAYERS", "1")
+    monkeypatch.setenv("FLAX_STEP_LENGTH", "64")
+    import flax_step
+    import jax
+
+    found = []
+    for name in ("stock", "ours"):
+        step, args = getattr(flax_step, name)()
+        program = tmp_path / f"{name}.mlir"
+        program.write_text(jax.jit(step).lower(*args).as_text())
+        for words in (("--from-fn", f"flax_step:{name}"), ("--from-hlo", program)):
+            (point,) = json.loads(run("grids", *words, "--json").stdout)["points"]
+            found.append((point["signature"], point["directions"], point["calls"]))
+    assert found == [(TEXT, "fwd,bwd", 2)] * 4
+
+    before = flax_step.losses(flax_step.our_attention, steps=1)
+    words = ("-k", "xla", "-d", "fwd", "--max-trials", "1", "--json")
+    swept = run("sweep", "--from-fn", "flax_step:stock", *words)
+    assert swept.exit_code == 0, swept.stderr
+    pack = tmp_path / "found.atpack"
+    assert run("export", pack).exit_code == 0
+    with attn_tune.use_pack(pack):
+        answers = [attn_tune.explain("flash_attention", TEXT, d).answer for d in ("fwd", "bwd")]
+        lookups = dict(attn_tune.stats().lookups)
+        after = flax_step.losses(flax_step.our_attention, steps=1)
+        asked = {k: n - lookups[k] for k, n in attn_tune.stats().lookups.items() if n - lookups[k]}
+    assert (str(answers[0].rung), answers[0].source.split()[0]) == ("exact", "found")
+    assert answers[1].is_miss
+    assert {str(rung): n for rung, n in asked.items()} == {"exact": 2, "heuristic": 1}
+    assert after == pytest.approx(before, abs=1e-3)
