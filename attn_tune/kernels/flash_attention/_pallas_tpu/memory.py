@@ -1,0 +1,33 @@
+"""VMEM: how much a launch may take on each generation, and how much an array takes of it."""
+
+from attn_tune.schema.device import Device
+
+KIB, MIB = 1024, 1024 * 1024
+LANES, SUBLANES = 128, 8
+SMEM_BYTES = MIB
+
+# What libtpu allows a launch that asks for nothing, from its own errors.
+DEFAULT_KIB = {"v4": 16 * KIB, "v5e": 16 * KIB, "v5p": 16 * KIB, "v6e": 32 * KIB, "v7x": 32 * KIB}
+# Limits worth asking for; each generation takes those below its physical VMEM.
+LIMITS_KIB = (32 * KIB, 64 * KIB, 96 * KIB)
+
+GENERATIONS = tuple(DEFAULT_KIB)
+
+
+def limit_for(device: Device, needed_bytes: int) -> int | None:
+    """The least limit in KiB that ``needed_bytes`` fit, None where the default is enough or nothing is."""
+    if needed_bytes <= DEFAULT_KIB[device.family] * KIB:
+        return None
+    fitting = (kib for kib in LIMITS_KIB if needed_bytes <= kib * KIB < device.shared_bytes)
+    return next(fitting, None)
+
+
+def limit_of(device: Device, limit_kib: int | None) -> int:
+    """Bytes of VMEM that a launch with this limit may take."""
+    return KIB * (DEFAULT_KIB[device.family] if limit_kib is None else limit_kib)
+
+
+def tiled_bytes(rows: int, width: int, itemsize: int) -> int:
+    """Bytes of a ``[rows, width]`` array in VMEM: whole tiles of 8 sublanes (16 for 16-bit types) by 128 lanes."""
+    sublanes = SUBLANES * max(1, 4 // itemsize)
+    return -(-rows // sublanes) * sublanes * -(-width // LANES) * LANES * itemsize
