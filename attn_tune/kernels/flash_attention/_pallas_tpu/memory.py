@@ -12,11 +12,13 @@ DEFAULT_KIB = {"v4": 16 * KIB, "v5e": 16 * KIB, "v5p": 16 * KIB, "v6e": 32 * KIB
 LIMITS_KIB = (32 * KIB, 64 * KIB, 96 * KIB)
 
 GENERATIONS = tuple(DEFAULT_KIB)
+# Of devices that no kernel here supports, so that asking about them is no error.
+_LEAST_KIB = min(DEFAULT_KIB.values())
 
 
 def limit_for(device: Device, needed_bytes: int) -> int | None:
     """The least limit in KiB that ``needed_bytes`` fit, None where the default is enough or nothing is."""
-    if needed_bytes <= DEFAULT_KIB[device.family] * KIB:
+    if needed_bytes <= DEFAULT_KIB.get(device.family, _LEAST_KIB) * KIB:
         return None
     fitting = (kib for kib in LIMITS_KIB if needed_bytes <= kib * KIB < device.shared_bytes)
     return next(fitting, None)
@@ -24,7 +26,7 @@ def limit_for(device: Device, needed_bytes: int) -> int | None:
 
 def limit_of(device: Device, limit_kib: int | None) -> int:
     """Bytes of VMEM that a launch with this limit may take."""
-    return KIB * (DEFAULT_KIB[device.family] if limit_kib is None else limit_kib)
+    return KIB * (DEFAULT_KIB.get(device.family, _LEAST_KIB) if limit_kib is None else limit_kib)
 
 
 def tiled_bytes(rows: int, width: int, itemsize: int) -> int:

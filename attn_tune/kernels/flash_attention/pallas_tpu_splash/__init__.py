@@ -1,13 +1,19 @@
 """JAX's splash attention for TPU: block-sparse flash attention in Pallas, of which masks and blocks are ours."""
 
-from attn_tune.kernels.flash_attention.pallas_tpu_splash.config import ForwardConfig
-from attn_tune.kernels.flash_attention.pallas_tpu_splash.heuristic import forward_heuristic
-from attn_tune.kernels.flash_attention.pallas_tpu_splash.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.pallas_tpu_splash.space import forward_candidates
+from attn_tune.kernels.flash_attention._splash.limits import unsupported
+from attn_tune.kernels.flash_attention.pallas_tpu_splash.config import BackwardConfig, ForwardConfig
+from attn_tune.kernels.flash_attention.pallas_tpu_splash.space import (
+    backward_heuristic,
+    dkv_candidates,
+    dq_candidates,
+    forward_candidates,
+    forward_heuristic,
+    infeasible,
+)
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
-_SHARED = "attn_tune.kernels.flash_attention._pallas_tpu"
+_OP = "attn_tune.kernels.flash_attention"
 
 SPEC = KernelSpec(
     op="flash_attention",
@@ -22,11 +28,20 @@ SPEC = KernelSpec(
             outputs={WHOLE: ("out", "lse")},
             infeasible=infeasible,
         ),
+        "bwd": Search(
+            config=BackwardConfig,
+            heuristic=backward_heuristic,
+            candidates={"dq": dq_candidates, "dkv": dkv_candidates},
+            call=f"{__name__}.backward:backward",
+            outputs={"dq": ("dq",), "dkv": ("dk", "dv")},
+            infeasible=infeasible,
+        ),
     },
     unsupported=unsupported,
     modules=(
-        *(f"{__name__}.{name}" for name in ("config", "forward", "operands", "schedule")),
-        *(f"{_SHARED}.{name}" for name in ("limit", "padding")),
+        *(f"{__name__}.{name}" for name in ("backward", "config", "forward")),
+        *(f"{_OP}._splash.{name}" for name in ("backward", "config", "operands", "schedule")),
+        *(f"{_OP}._pallas_tpu.{name}" for name in ("padding", "rewrite")),
     ),
     priority={"tpu": 50},
     summary="JAX's splash attention: block-sparse, for TPU v4 and later",

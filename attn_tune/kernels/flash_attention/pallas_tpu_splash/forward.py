@@ -4,18 +4,19 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jaxtyping import Array
 
-from attn_tune.kernels.flash_attention._pallas_tpu.limit import with_vmem_limit
-from attn_tune.kernels.flash_attention.operands import Operands
-from attn_tune.kernels.flash_attention.pallas_tpu_splash.config import ForwardConfig
-from attn_tune.kernels.flash_attention.pallas_tpu_splash.operands import (
+from attn_tune.kernels.flash_attention._pallas_tpu.rewrite import rewritten
+from attn_tune.kernels.flash_attention._splash.operands import (
     HIDDEN,
     Arrays,
     folds,
     layout,
     precision_of,
     prepare,
+    scales,
 )
-from attn_tune.kernels.flash_attention.pallas_tpu_splash.schedule import Schedule
+from attn_tune.kernels.flash_attention._splash.schedule import Schedule
+from attn_tune.kernels.flash_attention.operands import Operands
+from attn_tune.kernels.flash_attention.pallas_tpu_splash.config import ForwardConfig
 from attn_tune.kernels.flash_attention.problem import Problem
 
 
@@ -44,8 +45,10 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
         )
         return out, lse
 
+    _, logits_scale = scales(problem)
+    run = rewritten(launch, vmem_limit_kib=config.vmem_limit_kib, logits_scale=logits_scale)
     with precision_of(problem):
-        out, lse = with_vmem_limit(launch, config.vmem_limit_kib)(prepare(schedule, operands))
+        out, lse = run(prepare(schedule, operands))
     fold = folds(schedule).q
     out, lse = fold.from_tokens(out), fold.from_numbers(lse)
     # Not a number where not even a block was visited, the mean of all values where the visited ones were hidden.

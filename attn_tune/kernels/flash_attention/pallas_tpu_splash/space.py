@@ -1,76 +1,53 @@
-"""The configs worth trying, nearest to the untuned choice first."""
+"""The configs of each direction, from those of its launches."""
 
-import dataclasses
-import itertools
-import math
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
-from attn_tune.kernels.flash_attention._pallas_tpu.memory import LANES, limit_for
-from attn_tune.kernels.flash_attention._pallas_tpu.padding import round_up
-from attn_tune.kernels.flash_attention.pallas_tpu_splash.config import (
-    HEAD_DIM_MINOR,
-    SEQ_MINOR,
-    ForwardConfig,
-)
-from attn_tune.kernels.flash_attention.pallas_tpu_splash.heuristic import forward_heuristic
-from attn_tune.kernels.flash_attention.pallas_tpu_splash.limits import Launch, vmem_bytes
+from attn_tune.kernels.flash_attention._splash import limits, space
+from attn_tune.kernels.flash_attention._splash.config import DkvLaunch, DqLaunch, Launch
+from attn_tune.kernels.flash_attention.pallas_tpu_splash.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
-BLOCKS = (128, 256, 512, 1024, 2048)
-# Below these the loop's own work is larger than its products'.
-COMPUTE_BLOCKS = (128, 256, 512, 1024)
-
 
 def forward_candidates(problem: Problem, device: Device) -> tuple[ForwardConfig, ...]:
-    """Forward configs; each asks for the least VMEM limit that it fits."""
-    configs = (
-        ForwardConfig(block_q=q, block_kv=kv, block_kv_compute=compute, **layouts)
-        for q, kv, compute in _computed_blocks(problem)
-        for layouts in _layouts()
+    """Forward configs."""
+    return space.candidates(ForwardConfig, problem, device)
+
+
+def dq_candidates(problem: Problem, device: Device) -> tuple[DqLaunch, ...]:
+    """Configs of the dq launch."""
+    return space.candidates(DqLaunch, problem, device)
+
+
+def dkv_candidates(problem: Problem, device: Device) -> tuple[DkvLaunch, ...]:
+    """Configs of the dk/dv launch."""
+    return space.candidates(DkvLaunch, problem, device)
+
+
+def forward_heuristic(problem: Problem, device: Device) -> ForwardConfig:
+    """The untuned forward."""
+    return space.heuristic(ForwardConfig, problem, device)
+
+
+def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
+    """The untuned backward."""
+    return BackwardConfig(
+        dq=space.heuristic(DqLaunch, problem, device),
+        dkv=space.heuristic(DkvLaunch, problem, device),
     )
-    return _nearest_first(forward_heuristic(problem, device), limited(problem, device, configs))
 
 
-def limited[T: Launch](problem: Problem, device: Device, configs: Iterable[T]) -> Iterator[T]:
-    """The configs with the VMEM limit that each needs."""
-    for config in configs:
-        limit = limit_for(device, vmem_bytes(problem, config))
-        yield dataclasses.replace(config, vmem_limit_kib=limit)
+def infeasible(problem: Problem, device: Device, config: Launch | BackwardConfig) -> str | None:
+    """Why a whole config or one part of it cannot run, or None."""
+    for part, launch in _launches(config):
+        if reason := limits.infeasible(problem, device, launch):
+            return f"{part}{reason}"
+    return None
 
 
-def _computed_blocks(problem: Problem) -> Iterator[tuple[int, int, int]]:
-    for q, kv in itertools.product(_blocks(problem.q_len), _blocks(problem.kv_len)):
-        for compute in COMPUTE_BLOCKS:
-            if kv % compute == 0:
-                yield q, kv, compute
-
-
-def _blocks(length: int) -> tuple[int, ...]:
-    most = round_up(length, LANES)
-    return tuple(sorted({min(block, most) for block in BLOCKS}))
-
-
-def _layouts() -> tuple[dict[str, str], ...]:
-    """All operands head-dim-minor, and each one turned alone."""
-    plain = dict.fromkeys(("q_layout", "k_layout", "v_layout"), HEAD_DIM_MINOR)
-    return (plain, *(plain | {name: SEQ_MINOR} for name in plain))
-
-
-def _nearest_first[T: Launch](start: T, configs: Iterable[T]) -> tuple[T, ...]:
-    """``start``, then the others by how many doublings away they are; all distinct."""
-
-    def values(config: T) -> dict[str, Any]:
-        return dataclasses.asdict(config)
-
-    def distance(config: T) -> tuple:
-        near, here = values(start), values(config)
-        doublings = sum(
-            abs(math.log2(here[name] / near[name])) for name in here if name.startswith("block")
-        )
-        turned = sum(here[name] != near[name] for name in here if name.endswith("layout"))
-        return (doublings + turned, [str(value) for value in here.values()])
-
-    others = sorted(set(configs) - {start}, key=distance)
-    return (start, *others)
+def _launches(config: Launch | BackwardConfig) -> Iterator[tuple[str, Launch]]:
+    if isinstance(config, BackwardConfig):
+        yield "dq: ", config.dq
+        yield "dkv: ", config.dkv
+    else:
+        yield "", config

@@ -1,6 +1,7 @@
 """What both directions do to the operands on their way into a launch of splash attention."""
 
 import contextlib
+import math
 from typing import NamedTuple
 
 import jax
@@ -9,9 +10,9 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from jaxtyping import Array, Float
 
 from attn_tune.kernels.flash_attention._pallas_tpu.padding import Fold
+from attn_tune.kernels.flash_attention._splash.config import HEAD_DIM_MINOR
+from attn_tune.kernels.flash_attention._splash.schedule import Schedule
 from attn_tune.kernels.flash_attention.operands import Operands
-from attn_tune.kernels.flash_attention.pallas_tpu_splash.config import HEAD_DIM_MINOR
-from attn_tune.kernels.flash_attention.pallas_tpu_splash.schedule import Schedule
 from attn_tune.kernels.flash_attention.problem import Problem
 
 # What the kernel writes in place of a hidden logit. A row's logsumexp is near it only if the row saw nothing.
@@ -47,8 +48,14 @@ def folds(schedule: Schedule) -> Folds:
     )
 
 
+def scales(p: Problem) -> tuple[float, float]:
+    """The softmax scale as ``(of the query, of the logits)``: the query takes it for nothing, where that is exact."""
+    is_exact = p.dtype == "float32" or math.frexp(p.scale)[0] in (0.5, -0.5)
+    return (p.scale, 1.0) if is_exact else (1.0, p.scale)
+
+
 def prepare(schedule: Schedule, operands: Operands) -> Arrays:
-    """Scaled, folded and padded. The kernel has no softmax scale: it goes into the query, in the query's dtype."""
+    """Scaled where that is exact, folded and padded."""
     p, (q_fold, kv_fold) = schedule.problem, folds(schedule)
     segment_ids = sinks = None
     if operands.q_segments is not None and operands.kv_segments is not None:
@@ -59,9 +66,8 @@ def prepare(schedule: Schedule, operands: Operands) -> Arrays:
     if operands.sinks is not None:
         sinks = operands.sinks.astype(jnp.float32)
         sinks = sinks if q_fold.end_to_end else jnp.tile(sinks, p.batch)
-    scaled = (operands.q.astype(jnp.float32) * p.scale).astype(operands.q.dtype)
     return Arrays(
-        q=q_fold.tokens(scaled),
+        q=q_fold.tokens(operands.q * jnp.asarray(scales(p)[0], operands.q.dtype)),
         k=kv_fold.tokens(operands.k),
         v=kv_fold.tokens(operands.v),
         segment_ids=segment_ids,
