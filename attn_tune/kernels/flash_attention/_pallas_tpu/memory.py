@@ -33,3 +33,17 @@ def tiled_bytes(rows: int, width: int, itemsize: int) -> int:
     """Bytes of a ``[rows, width]`` array in VMEM: whole tiles of 8 sublanes (16 for 16-bit types) by 128 lanes."""
     sublanes = SUBLANES * max(1, 4 // itemsize)
     return -(-rows // sublanes) * sublanes * -(-width // LANES) * LANES * itemsize
+
+
+def limit_reason(device: Device, needed_bytes: int, limit_kib: int | None) -> str | None:
+    """Why a launch that needs so much under this limit cannot run on the device, or None."""
+    limit = limit_of(device, limit_kib)
+    if limit_kib is not None and limit >= device.shared_bytes:
+        physical = device.shared_bytes / MIB
+        return (
+            f"a limit of {limit / MIB:.0f} MiB is not below {device}'s {physical:.0f} MiB of VMEM"
+        )
+    if needed_bytes > limit:
+        needed = needed_bytes / MIB
+        return f"its blocks need about {needed:.1f} MiB of VMEM; its limit on {device} is {limit / MIB:.0f} MiB"
+    return None

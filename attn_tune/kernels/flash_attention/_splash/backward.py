@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jaxtyping import Array, Float
 
+from attn_tune.kernels.flash_attention._pallas_tpu.precision import precision_of
 from attn_tune.kernels.flash_attention._pallas_tpu.rewrite import rewritten
 from attn_tune.kernels.flash_attention._splash.config import (
     ComputedLaunch,
@@ -18,7 +19,6 @@ from attn_tune.kernels.flash_attention._splash.operands import (
     Arrays,
     folds,
     layout,
-    precision_of,
     prepare,
     scales,
 )

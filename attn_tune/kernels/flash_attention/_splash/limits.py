@@ -5,7 +5,7 @@ from attn_tune.kernels.flash_attention._pallas_tpu.memory import (
     LANES,
     MIB,
     SMEM_BYTES,
-    limit_of,
+    limit_reason,
 )
 from attn_tune.kernels.flash_attention._pallas_tpu.padding import round_up
 from attn_tune.kernels.flash_attention._splash.config import SEQ_MINOR, ForwardLaunch, Launch
@@ -36,12 +36,8 @@ def infeasible(problem: Problem, device: Device, launch: Launch) -> str | None:
     """Why one launch cannot run, or None."""
     if reason := _block_reason(problem, launch):
         return reason
-    limit = limit_of(device, launch.vmem_limit_kib)
-    if launch.vmem_limit_kib is not None and limit >= device.shared_bytes:
-        return f"a limit of {limit / MIB:.0f} MiB is not below {device}'s {device.shared_bytes / MIB:.0f} MiB of VMEM"
-    needed = vmem_bytes(problem, launch)
-    if needed > limit:
-        return f"its blocks need about {needed / MIB:.1f} MiB of VMEM; its limit on {device} is {limit / MIB:.0f} MiB"
+    if reason := limit_reason(device, vmem_bytes(problem, launch), launch.vmem_limit_kib):
+        return reason
     scalars = smem_bytes(problem, launch)
     if scalars > SMEM_BYTES:
         return f"its tables of visited blocks take {scalars / MIB:.1f} MiB of scalar memory; there is 1 MiB"

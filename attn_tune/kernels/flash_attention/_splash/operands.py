@@ -1,10 +1,8 @@
 """What both directions do to the operands on their way into a launch of splash attention."""
 
-import contextlib
 import math
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jaxtyping import Array, Float
@@ -79,11 +77,3 @@ def layout(name: str) -> splash.QKVLayout:
     """Splash's own name of a layout."""
     minor = splash.QKVLayout
     return minor.HEAD_DIM_MINOR if name == HEAD_DIM_MINOR else minor.SEQ_MINOR
-
-
-def precision_of(p: Problem) -> contextlib.AbstractContextManager:
-    """The products' precision while the kernel is traced. 16-bit operands are exact in one pass whatever is asked."""
-    if p.dtype != "float32" or p.precision == "default":
-        return contextlib.nullcontext()
-    # Mosaic has one pass or full precision, nothing between.
-    return jax.default_matmul_precision("highest")

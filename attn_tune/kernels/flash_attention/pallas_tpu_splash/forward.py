@@ -4,13 +4,13 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jaxtyping import Array
 
+from attn_tune.kernels.flash_attention._pallas_tpu.precision import precision_of
 from attn_tune.kernels.flash_attention._pallas_tpu.rewrite import rewritten
 from attn_tune.kernels.flash_attention._splash.operands import (
     HIDDEN,
     Arrays,
     folds,
     layout,
-    precision_of,
     prepare,
     scales,
 )

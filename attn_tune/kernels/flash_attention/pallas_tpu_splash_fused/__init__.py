@@ -28,7 +28,7 @@ SPEC = KernelSpec(
     modules=(
         *(f"{__name__}.{name}" for name in ("backward", "config")),
         *(f"{_OP}._splash.{name}" for name in ("backward", "config", "operands", "schedule")),
-        *(f"{_OP}._pallas_tpu.{name}" for name in ("padding", "rewrite")),
+        *(f"{_OP}._pallas_tpu.{name}" for name in ("padding", "precision", "rewrite")),
     ),
     priority={"tpu": 40},
     summary="the fused backward of JAX's splash attention: one launch for all gradients",
