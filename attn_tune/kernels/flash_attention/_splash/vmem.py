@@ -95,9 +95,10 @@ def _scratch_bytes(problem: Problem, launch: Launch) -> int:
 
 
 def _logits_bytes(launch: Launch) -> int:
+    # What the compiler keeps of one step's logits, over v5e and v6e: up to 0.9 copies forward, up to 1.1 backward.
     columns = launch.block_kv_compute if isinstance(launch, ComputedLaunch) else launch.block_kv
-    copies = 2 if isinstance(launch, ForwardLaunch) else 4
-    return copies * tiled_bytes(launch.block_q, columns, _FLOAT32)
+    one = tiled_bytes(launch.block_q, columns, _FLOAT32)
+    return one if isinstance(launch, ForwardLaunch) else one * 5 // 4
 
 
 def itemsize(problem: Problem) -> int:

@@ -38,9 +38,9 @@ def vmem_bytes(problem: Problem, launch: Launch) -> int:
     if isinstance(launch, DkvConfig):
         passing = 2 * rows + 4 * keys + 3 * numbers + mask
         scratch = 2 * tiled_bytes(launch.block_k_major, frame.head_dim, _FLOAT32)
-        return 2 * passing + scratch + 4 * logits
+        return 2 * passing + scratch + 2 * logits
     dbias = tiled_bytes(launch.block_q, launch.block_k_major, _FLOAT32) if frame.needs_bias else 0
-    return 2 * (3 * rows + 2 * keys + 3 * numbers + mask + dbias) + accumulator + 4 * logits
+    return 2 * (3 * rows + 2 * keys + 3 * numbers + mask + dbias) + accumulator + 2 * logits
 
 
 def _mask_bytes(frame: Frame, launch: Launch, numbers: int) -> int:
