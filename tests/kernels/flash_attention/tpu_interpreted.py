@@ -25,5 +25,6 @@ def run(spec, direction, problem, config, inputs):
         outputs = jax.jit(lambda x: call(problem, config, x))(inputs)
         jax.block_until_ready(outputs)
     # Newer releases raise by themselves.
-    assert interpreter.races is not None and not interpreter.races.races_found
+    assert interpreter.races is not None
+    assert not interpreter.races.races_found
     return outputs

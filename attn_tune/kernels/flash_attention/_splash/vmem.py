@@ -22,7 +22,7 @@ def vmem_bytes(problem: Problem, launch: Launch) -> int:
         passing += _forward_bytes(problem, launch)
     else:
         passing += _gradient_bytes(problem, launch)
-    return 2 * passing + _scratch_bytes(problem, launch) + _logits_bytes(launch)
+    return 2 * passing + _scratch_bytes(problem, launch) + _logits_bytes(problem, launch)
 
 
 def smem_bytes(problem: Problem, launch: Launch) -> int:
@@ -94,11 +94,13 @@ def _scratch_bytes(problem: Problem, launch: Launch) -> int:
     return total + (dq if isinstance(launch, FusedLaunch) else 0)
 
 
-def _logits_bytes(launch: Launch) -> int:
-    # What the compiler keeps of one step's logits, over v5e and v6e: up to 0.9 copies forward, up to 1.1 backward.
+def _logits_bytes(problem: Problem, launch: Launch) -> int:
+    # What the compiler keeps of one step's logits, over v5e and v6e: up to 0.9 copies forward, up to 1.1 backward, and
+    # nearly one more with a soft cap. Half a copy is left as a margin.
     columns = launch.block_kv_compute if isinstance(launch, ComputedLaunch) else launch.block_kv
-    one = tiled_bytes(launch.block_q, columns, _FLOAT32)
-    return one if isinstance(launch, ForwardLaunch) else one * 5 // 4
+    halves = 2 if isinstance(launch, ForwardLaunch) else 3
+    halves += 2 if problem.soft_cap is not None else 0
+    return halves * tiled_bytes(launch.block_q, columns, _FLOAT32) // 2
 
 
 def itemsize(problem: Problem) -> int:
