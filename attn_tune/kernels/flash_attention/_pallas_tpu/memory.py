@@ -16,6 +16,11 @@ GENERATIONS = tuple(DEFAULT_KIB)
 _LEAST_KIB = min(DEFAULT_KIB.values())
 
 
+def round_up(length: int, multiple: int) -> int:
+    """The least multiple of ``multiple`` that is not below ``length``."""
+    return -(-length // multiple) * multiple
+
+
 def limit_for(device: Device, needed_bytes: int) -> int | None:
     """The least limit in KiB that ``needed_bytes`` fit, None where the default is enough or nothing is."""
     if needed_bytes <= DEFAULT_KIB.get(device.family, _LEAST_KIB) * KIB:

@@ -6,11 +6,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 
-def round_up(length: int, multiple: int) -> int:
-    """The least multiple of ``multiple`` that is not below ``length``."""
-    return -(-length // multiple) * multiple
-
-
 def pad_axis(x: Array, axis: int, length: int, fill: float = 0) -> Array:
     """``x`` with ``fill`` appended along ``axis`` up to ``length``."""
     if x.shape[axis] == length:

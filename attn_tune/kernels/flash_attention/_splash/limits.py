@@ -6,8 +6,8 @@ from attn_tune.kernels.flash_attention._pallas_tpu.memory import (
     MIB,
     SMEM_BYTES,
     limit_reason,
+    round_up,
 )
-from attn_tune.kernels.flash_attention._pallas_tpu.padding import round_up
 from attn_tune.kernels.flash_attention._splash.config import SEQ_MINOR, ForwardLaunch, Launch
 from attn_tune.kernels.flash_attention._splash.vmem import smem_bytes, vmem_bytes
 from attn_tune.kernels.flash_attention.problem import Problem

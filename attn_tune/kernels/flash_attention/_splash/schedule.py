@@ -10,51 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from attn_tune.kernels.flash_attention._pallas_tpu.padding import round_up
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention._splash.extent import Extent, table_itemsize
 
 SKIP, VISIT = 0, 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Schedule:
-    """The score matrix in blocks of ``block_q`` rows by ``block_kv`` columns, both lengths padded to whole blocks.
-
-    With segment ids, which the kernel has one row of, the sequences of a batch lie end to end and the matrix is that
-    of all of them, with blocks on its diagonal; otherwise each sequence is a few more heads.
-    """
-
-    problem: Problem
-    block_q: int
-    block_kv: int
-
-    @property
-    def q_len(self) -> int:
-        """Padded."""
-        return round_up(self.problem.q_len, self.block_q)
-
-    @property
-    def kv_len(self) -> int:
-        """Padded."""
-        return round_up(self.problem.kv_len, self.block_kv)
-
-    @property
-    def is_masked(self) -> bool:
-        """The kernel must look at positions inside of a block."""
-        p = self.problem
-        left, right = p.bounds
-        last = p.kv_len - 1
-        # The first row stands at the offset, the last one at the last column.
-        bounded = (right is not None and p.offset + right < last) or (
-            left is not None and left < last
-        )
-        # Segment ids hide the padding.
-        return bounded or (self.kv_len != p.kv_len and not p.has_segments)
-
-    @property
-    def sequences(self) -> int:
-        """Sequences that lie end to end."""
-        return self.problem.batch if self.problem.has_segments else 1
+class Schedule(Extent):
+    """The blocks of an ``Extent`` in the order in which a launch visits them."""
 
     def visible_blocks(self) -> np.ndarray:
         """``[row blocks, column blocks]`` of one sequence, true where some kept row sees some column."""
@@ -133,7 +96,11 @@ def _mask_info(visits: Any, walked: Any, positions: Any) -> Any:
 
     def scalars(array: Any) -> Any:
         # One table for all heads; scalar memory is 1 MiB, so entries are as narrow as they can be.
-        return None if array is None else jnp.asarray(array.astype(table_dtype(array.max())))[None]
+        return (
+            None
+            if array is None
+            else jnp.asarray(array.astype(f"int{8 * table_itemsize(int(array.max()))}"))[None]
+        )
 
     return MaskInfo(
         data_next=scalars(walked),
@@ -142,14 +109,6 @@ def _mask_info(visits: Any, walked: Any, positions: Any) -> Any:
         partial_mask_blocks=None,
         q_sequence=None if positions is None else jnp.asarray(positions),
     )
-
-
-def table_dtype(largest: int) -> np.dtype:
-    """The narrowest integer type that holds ``largest``."""
-    for dtype in (np.int8, np.int16):
-        if largest <= np.iinfo(dtype).max:
-            return np.dtype(dtype)
-    return np.dtype(np.int32)
 
 
 def _walk(seen: np.ndarray, *, shrink: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from attn_tune.kernels.flash_attention._pallas_tpu.memory import LANES, limit_for
-from attn_tune.kernels.flash_attention._pallas_tpu.padding import round_up
+from attn_tune.kernels.flash_attention._pallas_tpu.memory import LANES, limit_for, round_up
 from attn_tune.kernels.flash_attention._splash.config import (
     HEAD_DIM_MINOR,
     SEQ_MINOR,

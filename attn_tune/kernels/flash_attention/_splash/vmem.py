@@ -9,7 +9,7 @@ from attn_tune.kernels.flash_attention._splash.config import (
     FusedLaunch,
     Launch,
 )
-from attn_tune.kernels.flash_attention._splash.schedule import Schedule, table_dtype
+from attn_tune.kernels.flash_attention._splash.extent import Extent, table_itemsize
 from attn_tune.kernels.flash_attention.problem import Problem
 
 _FLOAT32 = 4
@@ -27,13 +27,13 @@ def vmem_bytes(problem: Problem, launch: Launch) -> int:
 
 def smem_bytes(problem: Problem, launch: Launch) -> int:
     """Scalar memory of the tables of visited blocks; both are prefetched whole."""
-    schedule = Schedule(problem=problem, block_q=launch.block_q, block_kv=launch.block_kv)
-    if not schedule.is_masked and schedule.sequences == 1:
+    extent = Extent(problem=problem, block_q=launch.block_q, block_kv=launch.block_kv)
+    if not extent.is_masked and extent.sequences == 1:
         return 0
-    rows = schedule.sequences * schedule.q_len // launch.block_q
-    cols = schedule.sequences * schedule.kv_len // launch.block_kv
+    rows = extent.sequences * extent.q_len // launch.block_q
+    cols = extent.sequences * extent.kv_len // launch.block_kv
     widest = max(rows, cols)
-    return rows * cols * (1 + table_dtype(widest).itemsize)
+    return rows * cols * (1 + table_itemsize(widest))
 
 
 def _operand_bytes(problem: Problem, launch: Launch) -> int:
@@ -53,7 +53,7 @@ def _operand_bytes(problem: Problem, launch: Launch) -> int:
 
 
 def _mask_bytes(problem: Problem, launch: Launch) -> int:
-    schedule = Schedule(problem=problem, block_q=launch.block_q, block_kv=launch.block_kv)
+    extent = Extent(problem=problem, block_q=launch.block_q, block_kv=launch.block_kv)
     # The stationary side's numbers fill whole lanes, the passing side's eight sublanes.
     in_lanes = tiled_bytes(launch.block_q, LANES, _FLOAT32)
     if isinstance(launch, ForwardLaunch | DqLaunch):
@@ -62,7 +62,7 @@ def _mask_bytes(problem: Problem, launch: Launch) -> int:
         of_rows = tiled_bytes(SUBLANES, launch.block_q, _FLOAT32)
         of_cols = tiled_bytes(launch.block_kv, LANES, _FLOAT32)
     segments = of_rows + of_cols if problem.has_segments else 0
-    return segments + (of_rows if schedule.is_masked else 0)
+    return segments + (of_rows if extent.is_masked else 0)
 
 
 def _forward_bytes(problem: Problem, launch: ForwardLaunch) -> int:

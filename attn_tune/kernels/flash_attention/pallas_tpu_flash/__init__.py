@@ -40,7 +40,7 @@ SPEC = KernelSpec(
     unsupported=unsupported,
     modules=(
         *(f"{__name__}.{name}" for name in ("backward", "config", "forward", "frame", "operands")),
-        *(f"{_SHARED}.{name}" for name in ("memory", "padding", "precision", "rewrite")),
+        *(f"{_SHARED}.{name}" for name in ("memory", "precision", "rewrite")),
     ),
     priority={"tpu": 30},
     summary="JAX's flash attention for TPU: dense, with bias and its gradient",

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from attn_tune.kernels.flash_attention._pallas_tpu.memory import LANES
-from attn_tune.kernels.flash_attention._pallas_tpu.padding import round_up
+from attn_tune.kernels.flash_attention._pallas_tpu.memory import LANES, round_up
 from attn_tune.kernels.flash_attention.problem import Problem
 
 

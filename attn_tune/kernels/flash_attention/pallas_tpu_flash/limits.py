@@ -4,8 +4,8 @@ from attn_tune.kernels.flash_attention._pallas_tpu.memory import (
     GENERATIONS,
     LANES,
     limit_reason,
+    round_up,
 )
-from attn_tune.kernels.flash_attention._pallas_tpu.padding import round_up
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
     ForwardConfig,
     Launch,

@@ -5,8 +5,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 
-from attn_tune.kernels.flash_attention._pallas_tpu.memory import LANES, limit_for
-from attn_tune.kernels.flash_attention._pallas_tpu.padding import round_up
+from attn_tune.kernels.flash_attention._pallas_tpu.memory import LANES, limit_for, round_up
 from attn_tune.kernels.flash_attention.pallas_tpu_flash import limits
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
     BackwardConfig,

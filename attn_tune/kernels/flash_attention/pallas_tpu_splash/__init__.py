@@ -40,8 +40,11 @@ SPEC = KernelSpec(
     unsupported=unsupported,
     modules=(
         *(f"{__name__}.{name}" for name in ("backward", "config", "forward")),
-        *(f"{_OP}._splash.{name}" for name in ("backward", "config", "operands", "schedule")),
-        *(f"{_OP}._pallas_tpu.{name}" for name in ("padding", "precision", "rewrite")),
+        *(
+            f"{_OP}._splash.{name}"
+            for name in ("backward", "config", "extent", "operands", "schedule")
+        ),
+        *(f"{_OP}._pallas_tpu.{name}" for name in ("memory", "padding", "precision", "rewrite")),
     ),
     priority={"tpu": 50},
     summary="JAX's splash attention: block-sparse, for TPU v4 and later",

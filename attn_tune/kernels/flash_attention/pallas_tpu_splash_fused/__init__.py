@@ -27,8 +27,11 @@ SPEC = KernelSpec(
     unsupported=unsupported,
     modules=(
         *(f"{__name__}.{name}" for name in ("backward", "config")),
-        *(f"{_OP}._splash.{name}" for name in ("backward", "config", "operands", "schedule")),
-        *(f"{_OP}._pallas_tpu.{name}" for name in ("padding", "precision", "rewrite")),
+        *(
+            f"{_OP}._splash.{name}"
+            for name in ("backward", "config", "extent", "operands", "schedule")
+        ),
+        *(f"{_OP}._pallas_tpu.{name}" for name in ("memory", "padding", "precision", "rewrite")),
     ),
     priority={"tpu": 40},
     summary="the fused backward of JAX's splash attention: one launch for all gradients",
