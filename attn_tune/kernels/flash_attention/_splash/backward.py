@@ -8,19 +8,19 @@ from jaxtyping import Array, Float
 
 from attn_tune.kernels.flash_attention._pallas_tpu.precision import precision_of
 from attn_tune.kernels.flash_attention._pallas_tpu.rewrite import rewritten
-from attn_tune.kernels.flash_attention._splash.config import (
-    ComputedLaunch,
-    DqLaunch,
-    FusedLaunch,
-    Launch,
-)
-from attn_tune.kernels.flash_attention._splash.operands import (
+from attn_tune.kernels.flash_attention._splash.arrays import (
     HIDDEN,
     Arrays,
     folds,
     layout,
     prepare,
     scales,
+)
+from attn_tune.kernels.flash_attention._splash.config import (
+    ComputedLaunch,
+    DqLaunch,
+    FusedLaunch,
+    Launch,
 )
 from attn_tune.kernels.flash_attention._splash.schedule import Schedule
 from attn_tune.kernels.flash_attention.operands import BackwardInputs

@@ -39,7 +39,7 @@ SPEC = KernelSpec(
     },
     unsupported=unsupported,
     modules=(
-        *(f"{__name__}.{name}" for name in ("backward", "config", "forward", "frame", "operands")),
+        *(f"{__name__}.{name}" for name in ("backward", "config", "forward", "frame", "arrays")),
         *(f"{_SHARED}.{name}" for name in ("memory", "precision", "rewrite")),
     ),
     priority={"tpu": 30},

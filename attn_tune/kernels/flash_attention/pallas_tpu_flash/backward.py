@@ -9,6 +9,12 @@ from jaxtyping import Array, Float
 from attn_tune.kernels.flash_attention._pallas_tpu.precision import precision_of
 from attn_tune.kernels.flash_attention._pallas_tpu.rewrite import rewritten
 from attn_tune.kernels.flash_attention.operands import BackwardInputs
+from attn_tune.kernels.flash_attention.pallas_tpu_flash.arrays import (
+    Arrays,
+    of_numbers,
+    of_rows,
+    prepare,
+)
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
     BackwardConfig,
     DkvConfig,
@@ -17,12 +23,6 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
     rows_of,
 )
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.frame import Frame
-from attn_tune.kernels.flash_attention.pallas_tpu_flash.operands import (
-    Arrays,
-    of_numbers,
-    of_rows,
-    prepare,
-)
 from attn_tune.kernels.flash_attention.problem import Problem
 
 # The logsumexp of rows that see nothing: exp(anything - it) is zero, hidden logits' too.

@@ -7,13 +7,13 @@ from jaxtyping import Array
 from attn_tune.kernels.flash_attention._pallas_tpu.precision import precision_of
 from attn_tune.kernels.flash_attention._pallas_tpu.rewrite import rewritten
 from attn_tune.kernels.flash_attention.operands import Operands
-from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import ForwardConfig
-from attn_tune.kernels.flash_attention.pallas_tpu_flash.frame import Frame
-from attn_tune.kernels.flash_attention.pallas_tpu_flash.operands import (
+from attn_tune.kernels.flash_attention.pallas_tpu_flash.arrays import (
     EMPTY_BELOW,
     Arrays,
     prepare,
 )
+from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import ForwardConfig
+from attn_tune.kernels.flash_attention.pallas_tpu_flash.frame import Frame
 from attn_tune.kernels.flash_attention.problem import Problem
 
 

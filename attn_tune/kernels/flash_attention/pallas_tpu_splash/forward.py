@@ -6,7 +6,7 @@ from jaxtyping import Array
 
 from attn_tune.kernels.flash_attention._pallas_tpu.precision import precision_of
 from attn_tune.kernels.flash_attention._pallas_tpu.rewrite import rewritten
-from attn_tune.kernels.flash_attention._splash.operands import (
+from attn_tune.kernels.flash_attention._splash.arrays import (
     HIDDEN,
     Arrays,
     folds,

@@ -29,7 +29,7 @@ SPEC = KernelSpec(
         *(f"{__name__}.{name}" for name in ("backward", "config")),
         *(
             f"{_OP}._splash.{name}"
-            for name in ("backward", "config", "extent", "operands", "schedule")
+            for name in ("backward", "config", "extent", "arrays", "schedule")
         ),
         *(f"{_OP}._pallas_tpu.{name}" for name in ("memory", "padding", "precision", "rewrite")),
     ),
