@@ -103,8 +103,10 @@ def _inner(params: Any) -> Iterator[Any]:
 
 
 def _map_inner(value: Any, scale: float) -> Any:
-    if isinstance(value, tuple | list) and any(map(_is_program, value)):
-        return type(value)(_map_inner(item, scale) for item in value)
+    if isinstance(value, tuple | list):
+        if not any(map(_is_program, value)):
+            return value
+        return type(value)([_map_inner(item, scale) for item in value])
     if not _is_program(value):
         return value
     if hasattr(value, "consts"):

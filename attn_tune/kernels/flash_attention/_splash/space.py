@@ -38,14 +38,16 @@ def candidates[T: Launch](kind: type[T], problem: Problem, device: Device) -> tu
 
 def heuristic[T: Launch](kind: type[T], problem: Problem, device: Device) -> T:
     """The largest square block up to 1024 that fits, all operands as they come."""
+    launch = None
     for block in _PREFERRED:
         q, kv = (min(block, round_up(n, LANES)) for n in (problem.q_len, problem.kv_len))
-        computed = {}
+        computed: dict[str, Any] = {}
         if issubclass(kind, ComputedLaunch):
             computed = {"block_kv_compute": _largest_divisor(kv, _PREFERRED_COMPUTE)}
         launch = with_limit(problem, device, kind(block_q=q, block_kv=kv, **computed))
         if infeasible(problem, device, launch) is None:
             break
+    assert launch is not None
     return launch
 
 
@@ -60,7 +62,7 @@ def _blocks(length: int) -> tuple[int, ...]:
     return tuple(sorted({min(block, most) for block in BLOCKS}))
 
 
-def _compute_blocks(kind: type[Launch], block_kv: int) -> Iterator[dict[str, int]]:
+def _compute_blocks(kind: type[Launch], block_kv: int) -> Iterator[dict[str, Any]]:
     if not issubclass(kind, ComputedLaunch):
         yield {}
         return
@@ -71,7 +73,7 @@ def _compute_blocks(kind: type[Launch], block_kv: int) -> Iterator[dict[str, int
 
 def _layouts() -> Iterable[dict[str, str]]:
     """All operands head-dim-minor, and each one turned alone."""
-    plain = dict.fromkeys(("q_layout", "k_layout", "v_layout"), HEAD_DIM_MINOR)
+    plain: dict[str, str] = dict.fromkeys(("q_layout", "k_layout", "v_layout"), HEAD_DIM_MINOR)
     return (plain, *(plain | {name: SEQ_MINOR} for name in plain))
 
 
