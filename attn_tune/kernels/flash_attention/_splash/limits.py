@@ -1,0 +1,58 @@
+"""What cannot run: problems and devices that splash attention does not support, and launches that do not fit."""
+
+from attn_tune.kernels.flash_attention._pallas_tpu.memory import (
+    GENERATIONS,
+    LANES,
+    MIB,
+    SMEM_BYTES,
+    limit_reason,
+    round_up,
+)
+from attn_tune.kernels.flash_attention._splash.config import SEQ_MINOR, ForwardLaunch, Launch
+from attn_tune.kernels.flash_attention._splash.vmem import smem_bytes, vmem_bytes
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.schema.device import Device
+
+
+def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
+    """Why splash attention cannot do the problem on this device at all, or None."""
+    if device.platform != "tpu":
+        return f"splash attention runs on TPUs, not on {device.platform}"
+    if device.family not in GENERATIONS:
+        return f"splash attention is known to run on TPU {', '.join(GENERATIONS)}, not on {device.family}"
+    if problem.dtype == "float16":
+        return "TPUs have no float16 matrix unit, and Mosaic cannot load float16"
+    refusals = {
+        "it has no bias": problem.bias_dims,
+        "it has no dense mask: what it hides it knows by position or segment": problem.mask_dims,
+        "its columns stand where they lie: it has no explicit positions": problem.has_positions,
+        "it has no dropout": problem.dropout_rate,
+        f"its logits are float32, not {problem.logits_dtype}": problem.logits_dtype != "float32",
+    }
+    return next((reason for reason, asked in refusals.items() if asked), None)
+
+
+def infeasible(problem: Problem, device: Device, launch: Launch) -> str | None:
+    """Why one launch cannot run, or None."""
+    if reason := _block_reason(problem, launch):
+        return reason
+    if reason := limit_reason(device, vmem_bytes(problem, launch), launch.vmem_limit_kib):
+        return reason
+    scalars = smem_bytes(problem, launch)
+    if scalars > SMEM_BYTES:
+        return f"its tables of visited blocks take {scalars / MIB:.1f} MiB of scalar memory; there is 1 MiB"
+    return None
+
+
+def _block_reason(problem: Problem, launch: Launch) -> str | None:
+    in_sublanes = isinstance(launch, ForwardLaunch) and launch.q_layout != SEQ_MINOR
+    least = LANES if not in_sublanes else 16 if problem.dtype == "bfloat16" else 8
+    if launch.block_q % least:
+        return f"block_q={launch.block_q} is not a multiple of {least}, which its layout needs"
+    for name, block, length in (
+        ("block_q", launch.block_q, problem.q_len),
+        ("block_kv", launch.block_kv, problem.kv_len),
+    ):
+        if block > round_up(length, LANES):
+            return f"{name}={block} is longer than the {length} tokens there are"
+    return None

@@ -1,0 +1,108 @@
+"""How much VMEM and scalar memory a launch of splash attention takes."""
+
+from attn_tune.kernels.flash_attention._pallas_tpu.memory import LANES, SUBLANES, tiled_bytes
+from attn_tune.kernels.flash_attention._splash.config import (
+    SEQ_MINOR,
+    ComputedLaunch,
+    DqLaunch,
+    ForwardLaunch,
+    FusedLaunch,
+    Launch,
+)
+from attn_tune.kernels.flash_attention._splash.extent import Extent, table_itemsize
+from attn_tune.kernels.flash_attention.problem import Problem
+
+_FLOAT32 = 4
+
+
+def vmem_bytes(problem: Problem, launch: Launch) -> int:
+    """An estimate of the VMEM: two copies of each block that passes, the accumulators, the logits of one step."""
+    passing = _operand_bytes(problem, launch) + _mask_bytes(problem, launch)
+    if isinstance(launch, ForwardLaunch):
+        passing += _forward_bytes(problem, launch)
+    else:
+        passing += _gradient_bytes(problem, launch)
+    return 2 * passing + _scratch_bytes(problem, launch) + _logits_bytes(problem, launch)
+
+
+def smem_bytes(problem: Problem, launch: Launch) -> int:
+    """Scalar memory of the tables of visited blocks; both are prefetched whole."""
+    extent = Extent(problem=problem, block_q=launch.block_q, block_kv=launch.block_kv)
+    if not extent.is_masked and extent.sequences == 1:
+        return 0
+    rows = extent.sequences * extent.q_len // launch.block_q
+    cols = extent.sequences * extent.kv_len // launch.block_kv
+    widest = max(rows, cols)
+    return rows * cols * (1 + table_itemsize(widest))
+
+
+def _operand_bytes(problem: Problem, launch: Launch) -> int:
+    size = itemsize(problem)
+    total = 0
+    for rows, width, layout in (
+        (launch.block_q, problem.head_dim, launch.q_layout),
+        (launch.block_kv, problem.head_dim, launch.k_layout),
+        (launch.block_kv, problem.v_head_dim, launch.v_layout),
+    ):
+        total += (
+            tiled_bytes(width, rows, size)
+            if layout == SEQ_MINOR
+            else tiled_bytes(rows, width, size)
+        )
+    return total
+
+
+def _mask_bytes(problem: Problem, launch: Launch) -> int:
+    extent = Extent(problem=problem, block_q=launch.block_q, block_kv=launch.block_kv)
+    # The stationary side's numbers fill whole lanes, the passing side's eight sublanes.
+    in_lanes = tiled_bytes(launch.block_q, LANES, _FLOAT32)
+    if isinstance(launch, ForwardLaunch | DqLaunch):
+        of_rows, of_cols = in_lanes, tiled_bytes(SUBLANES, launch.block_kv, _FLOAT32)
+    else:
+        of_rows = tiled_bytes(SUBLANES, launch.block_q, _FLOAT32)
+        of_cols = tiled_bytes(launch.block_kv, LANES, _FLOAT32)
+    segments = of_rows + of_cols if problem.has_segments else 0
+    return segments + (of_rows if extent.is_masked else 0)
+
+
+def _forward_bytes(problem: Problem, launch: ForwardLaunch) -> int:
+    out = tiled_bytes(launch.block_q, problem.v_head_dim, itemsize(problem))
+    return out + tiled_bytes(launch.block_q, LANES, _FLOAT32)
+
+
+def _gradient_bytes(problem: Problem, launch: Launch) -> int:
+    size = itemsize(problem)
+    dout = tiled_bytes(launch.block_q, problem.v_head_dim, size)
+    rows = 2 * tiled_bytes(SUBLANES, launch.block_q, _FLOAT32)
+    dq = tiled_bytes(launch.block_q, problem.head_dim, size)
+    dkv = tiled_bytes(launch.block_kv, problem.head_dim, size)
+    dkv += tiled_bytes(launch.block_kv, problem.v_head_dim, size)
+    if isinstance(launch, DqLaunch):
+        return dout + rows + dq
+    return dout + rows + dkv + (dq if isinstance(launch, FusedLaunch) else 0)
+
+
+def _scratch_bytes(problem: Problem, launch: Launch) -> int:
+    dq = tiled_bytes(launch.block_q, problem.head_dim, _FLOAT32)
+    if isinstance(launch, ForwardLaunch):
+        numbers = 2 * tiled_bytes(launch.block_q, LANES, _FLOAT32)
+        return numbers + tiled_bytes(launch.block_q, problem.v_head_dim, _FLOAT32)
+    if isinstance(launch, DqLaunch):
+        return dq
+    total = tiled_bytes(launch.block_kv, problem.head_dim, _FLOAT32)
+    total += tiled_bytes(launch.block_kv, problem.v_head_dim, _FLOAT32)
+    return total + (dq if isinstance(launch, FusedLaunch) else 0)
+
+
+def _logits_bytes(problem: Problem, launch: Launch) -> int:
+    # What the compiler keeps of one step's logits, over v5e and v6e: up to 0.9 copies forward, up to 1.1 backward, and
+    # nearly one more with a soft cap. Half a copy is left as a margin.
+    columns = launch.block_kv_compute if isinstance(launch, ComputedLaunch) else launch.block_kv
+    halves = 2 if isinstance(launch, ForwardLaunch) else 3
+    halves += 2 if problem.soft_cap is not None else 0
+    return halves * tiled_bytes(launch.block_q, columns, _FLOAT32) // 2
+
+
+def itemsize(problem: Problem) -> int:
+    """Bytes of one element of the operands."""
+    return 4 if problem.dtype == "float32" else 2

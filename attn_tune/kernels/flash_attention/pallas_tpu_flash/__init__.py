@@ -1,0 +1,47 @@
+"""JAX's flash attention for TPU: the dense kernel in Pallas, with a bias and its gradient."""
+
+from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import BackwardConfig, ForwardConfig
+from attn_tune.kernels.flash_attention.pallas_tpu_flash.limits import unsupported
+from attn_tune.kernels.flash_attention.pallas_tpu_flash.space import (
+    backward_heuristic,
+    dkv_candidates,
+    dq_candidates,
+    forward_candidates,
+    forward_heuristic,
+    infeasible,
+)
+from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.schema.trial import WHOLE
+
+_SHARED = "attn_tune.kernels.flash_attention._pallas_tpu"
+
+SPEC = KernelSpec(
+    op="flash_attention",
+    name="pallas_tpu_flash",
+    backend="pallas_tpu",
+    searches={
+        "fwd": Search(
+            config=ForwardConfig,
+            heuristic=forward_heuristic,
+            candidates={WHOLE: forward_candidates},
+            call=f"{__name__}.forward:forward",
+            outputs={WHOLE: ("out", "lse")},
+            infeasible=infeasible,
+        ),
+        "bwd": Search(
+            config=BackwardConfig,
+            heuristic=backward_heuristic,
+            candidates={"dq": dq_candidates, "dkv": dkv_candidates},
+            call=f"{__name__}.backward:backward",
+            outputs={"dq": ("dq", "dbias"), "dkv": ("dk", "dv")},
+            infeasible=infeasible,
+        ),
+    },
+    unsupported=unsupported,
+    modules=(
+        *(f"{__name__}.{name}" for name in ("backward", "config", "forward", "frame", "arrays")),
+        *(f"{_SHARED}.{name}" for name in ("memory", "precision", "rewrite")),
+    ),
+    priority={"tpu": 30},
+    summary="JAX's flash attention for TPU: dense, with bias and its gradient",
+)

@@ -1,0 +1,151 @@
+"""The configs worth trying, nearest to the untuned choice first."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+
+from attn_tune.kernels.flash_attention._pallas_tpu.memory import LANES, limit_for, round_up
+from attn_tune.kernels.flash_attention.pallas_tpu_flash import limits
+from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
+    BackwardConfig,
+    DkvConfig,
+    DqConfig,
+    ForwardConfig,
+    Launch,
+)
+from attn_tune.kernels.flash_attention.pallas_tpu_flash.vmem import vmem_bytes
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.schema.device import Device
+
+BLOCKS = (128, 256, 512, 1024, 2048)
+# The untuned choice takes the first of these that fits.
+_PREFERRED, _PREFERRED_PRODUCT = (1024, 512, 256, 128), 512
+
+
+def forward_candidates(problem: Problem, device: Device) -> tuple[ForwardConfig, ...]:
+    """Forward configs; several sequences a step only where one sequence is a step of its own."""
+    q_len, kv_len = _lengths(problem)
+    configs = (
+        ForwardConfig(block_b=b, block_q=q, block_k_major=major, block_k=k)
+        for q, (major, k) in itertools.product(_blocks(q_len), _nested(kv_len))
+        for b in _batches(problem, q * major)
+    )
+    return _nearest_first(forward_heuristic(problem, device), problem, device, configs)
+
+
+def dq_candidates(problem: Problem, device: Device) -> tuple[DqConfig, ...]:
+    """Configs of the dq launch."""
+    q_len, kv_len = _lengths(problem)
+    configs = (
+        DqConfig(block_q=q, block_k_major=major, block_k=k)
+        for q, (major, k) in itertools.product(_blocks(q_len), _nested(kv_len))
+    )
+    return _nearest_first(backward_heuristic(problem, device).dq, problem, device, configs)
+
+
+def dkv_candidates(problem: Problem, device: Device) -> tuple[DkvConfig, ...]:
+    """Configs of the dk/dv launch."""
+    q_len, kv_len = _lengths(problem)
+    configs = (
+        DkvConfig(block_q_major=q_major, block_q=q, block_k_major=k_major, block_k=k)
+        for (q_major, q), (k_major, k) in itertools.product(_nested(q_len), _nested(kv_len))
+    )
+    return _nearest_first(backward_heuristic(problem, device).dkv, problem, device, configs)
+
+
+def forward_heuristic(problem: Problem, device: Device) -> ForwardConfig:
+    """The largest square block up to 1024 that fits."""
+    configs = (
+        ForwardConfig(block_q=q, block_k_major=k, block_k=_product(k))
+        for q, k in _preferred(problem)
+    )
+    return _first_feasible(problem, device, configs)
+
+
+def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
+    """The largest square blocks up to 1024 that fit."""
+    dq = (DqConfig(block_q=q, block_k_major=k, block_k=_product(k)) for q, k in _preferred(problem))
+    dkv = (
+        DkvConfig(block_q_major=q, block_q=_product(q), block_k_major=k, block_k=_product(k))
+        for q, k in _preferred(problem)
+    )
+    return BackwardConfig(
+        dq=_first_feasible(problem, device, dq), dkv=_first_feasible(problem, device, dkv)
+    )
+
+
+def infeasible(problem: Problem, device: Device, config: Launch | BackwardConfig) -> str | None:
+    """Why a whole config or one part of it cannot run, or None."""
+    if not isinstance(config, BackwardConfig):
+        return limits.infeasible(problem, device, config)
+    for part, launch in (("dq", config.dq), ("dkv", config.dkv)):
+        if reason := limits.infeasible(problem, device, launch):
+            return f"{part}: {reason}"
+    return None
+
+
+def _lengths(problem: Problem) -> tuple[int, int]:
+    both = max(problem.q_len, problem.kv_len)
+    return (both, both) if problem.causal else (problem.q_len, problem.kv_len)
+
+
+def _blocks(length: int) -> tuple[int, ...]:
+    most = round_up(length, LANES)
+    return tuple(sorted({min(block, most) for block in BLOCKS}))
+
+
+def _nested(length: int) -> Iterator[tuple[int, int]]:
+    """``(block in VMEM, block of a product)``."""
+    for major, minor in itertools.product(_blocks(length), repeat=2):
+        if minor <= 1024 and major % minor == 0:
+            yield major, minor
+
+
+def _batches(problem: Problem, pairs: int) -> Iterator[int]:
+    # The loop over sequences is unrolled: more than a few long ones take minutes to compile.
+    for batch in (1, 2, 4, 8):
+        if problem.batch % batch == 0 and (batch == 1 or batch * pairs <= 1024 * 1024):
+            yield batch
+
+
+def _preferred(problem: Problem) -> Iterator[tuple[int, int]]:
+    for block in _PREFERRED:
+        q_len, kv_len = (min(block, round_up(n, LANES)) for n in _lengths(problem))
+        yield q_len, kv_len
+
+
+def _product(block: int) -> int:
+    sizes = range(LANES, min(block, _PREFERRED_PRODUCT) + 1, LANES)
+    return max(size for size in sizes if block % size == 0)
+
+
+def _with_limit[T: Launch](problem: Problem, device: Device, launch: T) -> T:
+    limit = limit_for(device, vmem_bytes(problem, launch))
+    return dataclasses.replace(launch, vmem_limit_kib=limit)
+
+
+def _first_feasible[T: Launch](problem: Problem, device: Device, configs: Iterable[T]) -> T:
+    """The last one where none fits."""
+    config, *others = (_with_limit(problem, device, config) for config in configs)
+    for other in others:
+        if limits.infeasible(problem, device, config) is None:
+            break
+        config = other
+    return config
+
+
+def _nearest_first[T: Launch](
+    start: T, problem: Problem, device: Device, configs: Iterable[T]
+) -> tuple[T, ...]:
+    """``start``, then the others by how many doublings away they are; all distinct, with the limit that each needs."""
+    near = dataclasses.asdict(start)
+
+    def distance(config: T) -> tuple[float, list[int]]:
+        here = dataclasses.asdict(config)
+        blocks = [name for name in here if name.startswith("block")]
+        doublings = sum(abs(math.log2(here[name] / near[name])) for name in blocks)
+        return doublings, [here[name] for name in blocks]
+
+    found = {_with_limit(problem, device, config) for config in configs}
+    return (start, *sorted(found - {start}, key=distance))

@@ -1,0 +1,51 @@
+"""JAX's splash attention for TPU: block-sparse flash attention in Pallas, of which masks and blocks are ours."""
+
+from attn_tune.kernels.flash_attention._splash.limits import unsupported
+from attn_tune.kernels.flash_attention.pallas_tpu_splash.config import BackwardConfig, ForwardConfig
+from attn_tune.kernels.flash_attention.pallas_tpu_splash.space import (
+    backward_heuristic,
+    dkv_candidates,
+    dq_candidates,
+    forward_candidates,
+    forward_heuristic,
+    infeasible,
+)
+from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.schema.trial import WHOLE
+
+_OP = "attn_tune.kernels.flash_attention"
+
+SPEC = KernelSpec(
+    op="flash_attention",
+    name="pallas_tpu_splash",
+    backend="pallas_tpu",
+    searches={
+        "fwd": Search(
+            config=ForwardConfig,
+            heuristic=forward_heuristic,
+            candidates={WHOLE: forward_candidates},
+            call=f"{__name__}.forward:forward",
+            outputs={WHOLE: ("out", "lse")},
+            infeasible=infeasible,
+        ),
+        "bwd": Search(
+            config=BackwardConfig,
+            heuristic=backward_heuristic,
+            candidates={"dq": dq_candidates, "dkv": dkv_candidates},
+            call=f"{__name__}.backward:backward",
+            outputs={"dq": ("dq",), "dkv": ("dk", "dv")},
+            infeasible=infeasible,
+        ),
+    },
+    unsupported=unsupported,
+    modules=(
+        *(f"{__name__}.{name}" for name in ("backward", "config", "forward")),
+        *(
+            f"{_OP}._splash.{name}"
+            for name in ("backward", "config", "extent", "arrays", "schedule")
+        ),
+        *(f"{_OP}._pallas_tpu.{name}" for name in ("memory", "padding", "precision", "rewrite")),
+    ),
+    priority={"tpu": 50},
+    summary="JAX's splash attention: block-sparse, for TPU v4 and later",
+)

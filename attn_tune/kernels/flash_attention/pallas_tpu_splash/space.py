@@ -1,0 +1,53 @@
+"""The configs of each direction, from those of its launches."""
+
+from collections.abc import Iterator
+
+from attn_tune.kernels.flash_attention._splash import limits, space
+from attn_tune.kernels.flash_attention._splash.config import DkvLaunch, DqLaunch, Launch
+from attn_tune.kernels.flash_attention.pallas_tpu_splash.config import BackwardConfig, ForwardConfig
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.schema.device import Device
+
+
+def forward_candidates(problem: Problem, device: Device) -> tuple[ForwardConfig, ...]:
+    """Forward configs."""
+    return space.candidates(ForwardConfig, problem, device)
+
+
+def dq_candidates(problem: Problem, device: Device) -> tuple[DqLaunch, ...]:
+    """Configs of the dq launch."""
+    return space.candidates(DqLaunch, problem, device)
+
+
+def dkv_candidates(problem: Problem, device: Device) -> tuple[DkvLaunch, ...]:
+    """Configs of the dk/dv launch."""
+    return space.candidates(DkvLaunch, problem, device)
+
+
+def forward_heuristic(problem: Problem, device: Device) -> ForwardConfig:
+    """The untuned forward."""
+    return space.heuristic(ForwardConfig, problem, device)
+
+
+def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
+    """The untuned backward."""
+    return BackwardConfig(
+        dq=space.heuristic(DqLaunch, problem, device),
+        dkv=space.heuristic(DkvLaunch, problem, device),
+    )
+
+
+def infeasible(problem: Problem, device: Device, config: Launch | BackwardConfig) -> str | None:
+    """Why a whole config or one part of it cannot run, or None."""
+    for part, launch in _launches(config):
+        if reason := limits.infeasible(problem, device, launch):
+            return f"{part}{reason}"
+    return None
+
+
+def _launches(config: Launch | BackwardConfig) -> Iterator[tuple[str, Launch]]:
+    if isinstance(config, BackwardConfig):
+        yield "dq: ", config.dq
+        yield "dkv: ", config.dkv
+    else:
+        yield "", config

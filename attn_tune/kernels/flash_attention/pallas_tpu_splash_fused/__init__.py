@@ -1,0 +1,38 @@
+"""The fused backward of JAX's splash attention for TPU: dq, dk and dv from one launch."""
+
+import functools
+
+from attn_tune.kernels.flash_attention._splash import space
+from attn_tune.kernels.flash_attention._splash.limits import infeasible, unsupported
+from attn_tune.kernels.flash_attention.pallas_tpu_splash_fused.config import BackwardConfig
+from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.schema.trial import WHOLE
+
+_OP = "attn_tune.kernels.flash_attention"
+
+SPEC = KernelSpec(
+    op="flash_attention",
+    name="pallas_tpu_splash_fused",
+    backend="pallas_tpu",
+    searches={
+        "bwd": Search(
+            config=BackwardConfig,
+            heuristic=functools.partial(space.heuristic, BackwardConfig),
+            candidates={WHOLE: functools.partial(space.candidates, BackwardConfig)},
+            call=f"{__name__}.backward:backward",
+            outputs={WHOLE: ("dq", "dk", "dv")},
+            infeasible=infeasible,
+        ),
+    },
+    unsupported=unsupported,
+    modules=(
+        *(f"{__name__}.{name}" for name in ("backward", "config")),
+        *(
+            f"{_OP}._splash.{name}"
+            for name in ("backward", "config", "extent", "arrays", "schedule")
+        ),
+        *(f"{_OP}._pallas_tpu.{name}" for name in ("memory", "padding", "precision", "rewrite")),
+    ),
+    priority={"tpu": 40},
+    summary="the fused backward of JAX's splash attention: one launch for all gradients",
+)

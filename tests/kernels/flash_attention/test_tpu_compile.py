@@ -1,0 +1,40 @@
+"""Two TPU kernels, compiled for two generations by the TPU compiler, in a process of its own."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CASES = (
+    "pallas_tpu_splash,fwd,tpu-v5e",
+    "pallas_tpu_splash,fwd,tpu-v6e",
+    "pallas_tpu_flash,fwd,tpu-v6e",
+    "pallas_tpu_flash,bwd,tpu-v5e",
+)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="libtpu has no wheel for this platform"
+)
+def test_what_is_called_feasible_compiles():
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        # There is no TPU to ask, and no TPU whose use must be exclusive.
+        "TPU_SKIP_MDS_QUERY": "1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "PYTHONPATH": str(Path(__file__).parents[3]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.flash_attention.tpu_compile", *CASES],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert {line["case"]: line["result"] for line in lines} == dict.fromkeys(CASES, "compiled")

@@ -1,0 +1,189 @@
+"""The spaces of the TPU kernels: what may be tried, what is refused and why, and which blocks a launch visits."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from attn_tune.kernels.flash_attention._pallas_tpu.rewrite import rewritten
+from attn_tune.kernels.flash_attention._splash.config import DqLaunch, ForwardLaunch
+from attn_tune.kernels.flash_attention._splash.schedule import Schedule
+from attn_tune.kernels.flash_attention.battery import feature_problems
+from attn_tune.kernels.flash_attention.operands import Operands
+from attn_tune.kernels.flash_attention.pallas_tpu_flash import SPEC as FLASH
+from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import DkvConfig, ForwardConfig
+from attn_tune.kernels.flash_attention.pallas_tpu_splash import SPEC as SPLASH
+from attn_tune.kernels.flash_attention.pallas_tpu_splash_fused import SPEC as FUSED
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.runtime.devices import device_from_kind
+from attn_tune.schema.config import config_from_dict, config_to_dict
+from attn_tune.schema.errors import UnsupportedError, UsageError
+from tests.kernels.flash_attention import dense_numpy
+
+SPECS = (FLASH, SPLASH, FUSED)
+TARGETS = tuple(device_from_kind(f"tpu-{name}") for name in ("v4", "v5e", "v5p", "v6e", "v7x"))
+V4, V6E = TARGETS[0], TARGETS[3]
+PROBLEMS = feature_problems()
+NO_ARRAYS = Operands(q=None, k=None, v=None)  # type: ignore[arg-type]
+LLAMA = Problem(
+    batch=8, q_len=8192, kv_len=8192, num_q_heads=32, num_kv_heads=8, head_dim=128, v_head_dim=128, causal=True,
+    scale=128**-0.5,
+)  # fmt: skip
+SHAPES = {
+    "llama": LLAMA,
+    "one_query": dataclasses.replace(LLAMA, q_len=1, kv_len=300),
+    "float32_wide": dataclasses.replace(LLAMA, dtype="float32", head_dim=256, v_head_dim=256),
+    "long": dataclasses.replace(LLAMA, batch=1, q_len=131072, kv_len=131072),
+}
+
+
+CELLS = [
+    (name, device) for name in SHAPES for device in (TARGETS if name == "llama" else (V4, V6E))
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize(("name", "device"), CELLS, ids=str)
+def test_spaces_are_distinct_and_the_heuristic_is_feasible(name, spec, device):
+    p = SHAPES[name]
+    for direction, search in spec.searches.items():
+        assert spec.unsupported(p, direction, device) is None
+        choice = search.heuristic(p, device)
+        assert search.infeasible(p, device, choice) is None
+        assert config_from_dict(search.config, config_to_dict(choice)) == choice
+        for part, candidates in search.candidates.items():
+            configs = list(candidates(p, device))
+            assert len(configs) == len(set(configs))
+            assert configs[0] == (getattr(choice, part) if part else choice)
+            reasons = [search.infeasible(p, device, config) for config in configs]
+            # Whatever else is wrong with a config, a space does not offer.
+            assert all("MiB" in reason for reason in reasons if reason is not None)
+            assert reasons.count(None) > len(configs) / 4
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers():
+    large = ForwardLaunch(block_q=2048, block_kv=2048, block_kv_compute=1024)
+    reason = SPLASH.searches["fwd"].infeasible(LLAMA, V4, large)
+    assert "MiB of VMEM; its limit on tpu-v4 is 16 MiB" in reason
+    # The same blocks fit a v6e, whose default is twice that.
+    assert SPLASH.searches["fwd"].infeasible(LLAMA, V6E, large) is None
+    above = dataclasses.replace(large, vmem_limit_kib=128 * 1024)
+    assert "not below" in SPLASH.searches["fwd"].infeasible(LLAMA, V6E, above)
+
+
+def test_tables_that_scalar_memory_cannot_hold_are_refused():
+    small = ForwardLaunch(block_q=128, block_kv=128, block_kv_compute=128)
+    assert "scalar memory" in SPLASH.searches["fwd"].infeasible(SHAPES["long"], V6E, small)
+    whole = dataclasses.replace(SHAPES["long"], causal=False)
+    assert SPLASH.searches["fwd"].infeasible(whole, V6E, small) is None
+
+
+def test_a_part_is_refused_by_its_name():
+    heuristic = SPLASH.searches["bwd"].heuristic(LLAMA, V6E)
+    short = dataclasses.replace(LLAMA, q_len=256, kv_len=256)
+    broken = dataclasses.replace(heuristic, dq=DqLaunch(block_q=512, block_kv=128))
+    broken = dataclasses.replace(broken, dkv=SPLASH.searches["bwd"].heuristic(short, V6E).dkv)
+    assert SPLASH.searches["bwd"].infeasible(short, V6E, broken).startswith("dq: block_q=512")
+
+
+REFUSED = {
+    "float16": ("float16", SPECS),
+    "logits_bfloat16": ("logits are float32", SPECS),
+    "dropout": ("dropout", SPECS),
+    "positions_causal": ("positions", SPECS),
+    "bias_full": ("bias", (SPLASH, FUSED)),
+    "mask_padding": ("mask", (SPLASH, FUSED)),
+    "soft_cap": ("soft cap", (FLASH,)),
+    "causal_window": ("window", (FLASH,)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_kernel_cannot_do_has_its_reason(name):
+    word, specs = REFUSED[name]
+    for spec in SPECS:
+        reason = spec.unsupported(PROBLEMS[name], "bwd", V6E)
+        assert (word in reason) if spec in specs else reason is None
+    assert "not on cuda" in SPLASH.unsupported(LLAMA, "fwd", device_from_kind("sm_90"))
+
+
+@pytest.mark.parametrize("name", ["plain", "causal", "causal_longer_keys", "causal_longer_queries", "window",
+                                  "window_left", "window_right", "window_longer_queries", "causal_window",
+                                  "segments", "segments_longer_keys"])  # fmt: skip
+@pytest.mark.parametrize("blocks", [(8, 16), (16, 8), (64, 32)])
+def test_a_schedule_visits_what_is_visible_once_and_fetches_ahead(name, blocks):
+    """Blocks smaller than any kernel's, so that there are many. Walked as the kernel walks: visited iff nonzero."""
+    p = dataclasses.replace(PROBLEMS[name], batch=2)
+    schedule = Schedule(problem=p, block_q=blocks[0], block_kv=blocks[1])
+    bounds = dataclasses.replace(p, has_segments=False)
+    seen = dense_numpy.visible(bounds, NO_ARRAYS)[0, 0]
+    rows, cols = np.nonzero(seen)
+    steps = {(int(i), int(j)) for i, j in zip(rows // blocks[0], cols // blocks[1], strict=True)}
+    height, width = schedule.q_len // blocks[0], schedule.kv_len // blocks[1]
+    expected = {
+        (s * height + i, s * width + j) for s in range(schedule.sequences) for i, j in steps
+    }
+    for info, turn in (
+        (schedule.by_rows(), False),
+        (schedule.by_columns(shrink=True), True),
+        (schedule.by_columns(shrink=False), True),
+    ):
+        if info.block_mask is None:
+            assert not schedule.is_masked
+            assert len(steps) == height * width
+            continue
+        visits, walked = np.asarray(info.block_mask)[0], np.asarray(info.data_next)[0]
+        if turn:
+            visits, walked = visits.T, walked.T
+        pairs = [(int(i), int(walked[i, j])) for i, j in zip(*np.nonzero(visits), strict=True)]
+        assert len(pairs) == len(set(pairs))
+        assert {(j, i) if turn else (i, j) for i, j in pairs} == expected
+        # A step that is no visit already holds the block of the next one, in the order of the grid.
+        order = [int(x) for x in walked.reshape(-1)]
+        flags = visits.reshape(-1) > 0
+        upcoming = order[int(np.flatnonzero(flags)[0])]
+        for flag, block in reversed(list(zip(flags, order, strict=True))):
+            assert block == upcoming or flag
+            upcoming = block
+
+
+def test_the_mask_inside_of_a_block_is_the_ops():
+    for name in ("causal_longer_queries", "window", "causal_longer_keys", "window_left"):
+        p = PROBLEMS[name]
+        schedule = Schedule(problem=p, block_q=64, block_kv=64)
+        positions = np.asarray(schedule.by_rows().q_sequence)[: p.q_len, None]
+        got = schedule.mask_function()(positions, np.arange(schedule.kv_len)[None])
+        expected = np.zeros((p.q_len, schedule.kv_len), bool)
+        expected[:, : p.kv_len] = dense_numpy.visible(p, NO_ARRAYS)[0, 0]
+        np.testing.assert_array_equal(np.asarray(got), expected)
+
+
+def test_a_kernel_that_is_not_understood_is_not_rewritten():
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import pallas as pl
+
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...] + 1.0
+
+    def call(x):
+        return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    with pytest.raises(UnsupportedError, match="0 bodies"):
+        jax.eval_shape(rewritten(call, vmem_limit_kib=None, logits_scale=2.0), jnp.ones((8, 128)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "knobs", "word"),
+    [
+        (ForwardConfig, {"block_q": 128, "block_k_major": 384, "block_k": 256}, "block_k_major"),
+        (ForwardConfig, {"block_q": 12, "block_k_major": 128, "block_k": 128}, "block_q"),
+        (DkvConfig, {"block_q_major": 192, "block_q": 128, "block_k_major": 128, "block_k": 128}, "block_q_major"),
+        (ForwardLaunch, {"block_q": 128, "block_kv": 256, "block_kv_compute": 192}, "block_kv_compute"),
+        (DqLaunch, {"block_q": 128, "block_kv": 128, "k_layout": "minor"}, "k_layout"),
+        (DqLaunch, {"block_q": 128, "block_kv": 128, "vmem_limit_kib": 0}, "vmem_limit_kib"),
+    ],
+)  # fmt: skip
+def test_configs_refuse_nonsense(kind, knobs, word):
+    with pytest.raises(UsageError, match=word):
+        kind(**knobs)

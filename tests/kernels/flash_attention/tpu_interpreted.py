@@ -1,0 +1,30 @@
+"""Runs TPU kernels on the CPU in Pallas' TPU interpreter, with its detectors of races and stray reads on."""
+
+import jax
+from jax.experimental.pallas import tpu as pltpu
+
+from attn_tune.kernels.spec import load
+
+# Uninitialised memory is NaN, a read past a buffer raises, and grid axes called parallel are walked in random order.
+STRICT = pltpu.InterpretParams(
+    detect_races=True, out_of_bounds_reads="raise", uninitialized_memory="nan", random_seed=7
+)
+
+
+def run(spec, direction, problem, config, inputs):
+    """The outputs of one direction.
+
+    Raises:
+      AssertionError: the interpreter saw a race.
+    """
+    from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
+
+    call = load(spec.searches[direction].call)
+    interpreter.reset_tpu_interpret_mode_state()
+    with pltpu.force_tpu_interpret_mode(STRICT):
+        outputs = jax.jit(lambda x: call(problem, config, x))(inputs)
+        jax.block_until_ready(outputs)
+    # Newer releases raise by themselves.
+    assert interpreter.races is not None
+    assert not interpreter.races.races_found
+    return outputs
