@@ -29,7 +29,7 @@ def predict(
     Launches without matrix products (casts, copies) are left out: they are the same for every config.
     """
     core = core_of(device)
-    launches = [s for s in schedules if any(stretch.multiplies for stretch in s.stretches)]
+    launches = [s for s in schedules if s.multiplies]
     walks = [walk_of(s.name, problem, config) for s in launches]
     if core is None or not launches or any(walk is None for walk in walks):
         return None

@@ -58,6 +58,11 @@ class KernelSchedule:
         return sum(stretch.bundles for stretch in self.stretches)
 
     @property
+    def multiplies(self) -> bool:
+        """Whether the matrix unit is used."""
+        return any(stretch.multiplies for stretch in self.stretches)
+
+    @property
     def grid_steps(self) -> int | None:
         """Trip count of the outermost loop; None where the compiler did not know it."""
         return next((stretch.loops[0] for stretch in self.stretches if stretch.loops), None)

@@ -74,12 +74,14 @@ def compile_for_tpu(ref: ConfigRef, topology: str, folder: str) -> Compiled:
     lowered.compile()
     spent_ms = (time.perf_counter() - start) * 1e3
     schedules = tuple(_schedules(folder))
+    # XLA's own casts and copies around them take what VMEM there is.
+    kernels = [s for s in schedules if s.multiplies]
     _clear(folder)
     return Compiled(
         status=Status.COMPILED,
         resources=Resources(
-            shared_bytes=max((s.vmem_bytes for s in schedules), default=None),
-            spill_bytes=max((s.spill_bytes for s in schedules), default=None),
+            shared_bytes=max((s.vmem_bytes for s in kernels), default=None),
+            spill_bytes=max((s.spill_bytes for s in kernels), default=None),
             code_digest=digest,
         ),
         compile_ms=spent_ms,
