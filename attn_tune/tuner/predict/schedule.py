@@ -1,8 +1,8 @@
 """The schedule that the TPU's compiler made of one launch, cut down to what a prediction needs. Plain data.
 
-A TPU core issues one bundle of instructions a cycle, in order, and its compiler knows every latency: the bundles that are
-executed *are* the cycles, but for waits on copies. So a schedule is a list of stretches of bundles and the conditions
-under which they are executed.
+A TPU core issues one bundle of instructions a cycle, in order, and its compiler knows every latency: the bundles
+that are executed *are* the cycles, but for waits on copies. So a schedule is a list of stretches of bundles and the
+conditions under which they are executed.
 """
 
 from collections.abc import Mapping

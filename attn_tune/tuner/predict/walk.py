@@ -1,7 +1,7 @@
 """How often a launch of an attention kernel does what: the blocks of the score matrix that it visits.
 
-All these kernels walk alike: one side's block rests in VMEM while the other side's blocks pass, and blocks that the mask
-hides whole are skipped. Their names and knobs say which side rests and how large the blocks are.
+All these kernels walk alike: one side's block rests in VMEM while the other side's blocks pass, and blocks that the
+mask hides whole are skipped. Their names and knobs say which side rests and how large the blocks are.
 """
 
 from collections.abc import Mapping

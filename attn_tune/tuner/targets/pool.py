@@ -143,7 +143,7 @@ class _Compiler:
           CompilerError, DiskFullError: no config is to blame.
         """
         reason, status = "", Status.CRASHED
-        for attempt in range(1, _MOST_ATTEMPTS + 1):
+        for _ in range(_MOST_ATTEMPTS):
             worker = self._ready()
             fresh = worker.served == 0
             try:

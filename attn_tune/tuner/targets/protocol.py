@@ -17,7 +17,11 @@ class CompileFor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compiled:
-    """What became of it. ``schedules`` are the compiler's, one a launch, where it tells them."""
+    """What became of it.
+
+    ``schedules`` are the compiler's, one a launch, where it tells them. ``pruned`` says that it was not compiled: a
+    smaller config had told.
+    """
 
     status: Status
     reason: str = ""
@@ -25,3 +29,4 @@ class Compiled:
     shortage: Shortage | None = None
     compile_ms: float | None = None
     schedules: tuple[KernelSchedule, ...] = ()
+    pruned: bool = False

@@ -7,7 +7,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from attn_tune.schema.config import config_digest
+from attn_tune.schema.blocks import has_default_blocks
+from attn_tune.schema.config import config_digest, config_to_json
 from attn_tune.schema.trial import WHOLE, Prediction, Status, Trial
 from attn_tune.tuner.case import Case
 from attn_tune.tuner.meter import Meter
@@ -15,8 +16,16 @@ from attn_tune.tuner.plan import CasePlan, KernelPlan, PartPlan, Plan
 from attn_tune.tuner.predict.model import predict
 from attn_tune.tuner.progress import Event, ProgressKind
 from attn_tune.tuner.protocol import ConfigRef
-from attn_tune.tuner.strategies import Batch, Space, Strategy, Times, exhaustive
-from attn_tune.tuner.targets.frontier import Frontier, size_of
+from attn_tune.tuner.strategies import (
+    Batch,
+    PastCase,
+    Prior,
+    Space,
+    Strategy,
+    Times,
+    exhaustive,
+)
+from attn_tune.tuner.targets.frontier import Frontier
 from attn_tune.tuner.targets.pool import CompilePool
 from attn_tune.tuner.targets.protocol import Compiled
 
@@ -71,6 +80,8 @@ class _TargetSweep:
     budget_s: float | None
     stop: threading.Event
     meter: Meter = field(init=False)
+    # What is predicted on the cases before, by kernel, direction and part: where the next search may begin.
+    seen: dict[tuple[str, str, str], list[PastCase]] = field(default_factory=dict)
 
     def __post_init__(self):
         self.meter = Meter(todo=self.plan.counts.todo)
@@ -129,19 +140,22 @@ class _KernelCompile:
         self.problem = self.case.op.from_signature(self.case.signature)
         for (part, digest), ns in self.sweep.past(self.plan, self.case).items():
             self.times.setdefault(part, {})[digest] = ns
-        parts = [part.part for part in self.plan.parts]
         tried = set(self.times.get(WHOLE, ())) | self.plan.failed
-        if WHOLE not in parts:
+        if self._has_parts:
             yield from self._compile(WHOLE, [self.plan.heuristic], tried)
         for part in self.plan.parts:
             yield from self._search(part)
-        if WHOLE not in parts:
-            yield from self._compile(WHOLE, self._composed(), tried)
+        if self._has_parts:
+            yield from self._compile(WHOLE, [*self._default(), *self._composed()], tried)
 
     def _search(self, part: PartPlan) -> Iterator[Trial]:
         seen = self.times.setdefault(part.part, {})
         tried = {digest: seen.get(digest, math.inf) for digest in part.tried}
         self.configs.update({config_digest(config): config for config in part.space})
+        if part.todo:
+            default = _default_blocks(part)
+            yield from self._compile(part.part, default, set(tried))
+            tried |= {config_digest(c): self._ns(part.part, c) for c in default}
         search = self.sweep.strategy(
             Space(
                 candidates=part.space,
@@ -149,6 +163,7 @@ class _KernelCompile:
                 limit=part.todo,
                 signature=self.case.signature,
                 fields=self.case.op.fields,
+                prior=Prior(cases=tuple(self.sweep.seen.get(self._key(part.part), ()))),
                 seed=f"{self.plan.kernel.id} {self.case.direction} {self.case.signature.text} {part.part}",
             )
         )
@@ -157,6 +172,22 @@ class _KernelCompile:
             yield from self._compile(part.part, batch, set(tried))
             answer = tuple(seen.get(config_digest(c), math.inf) for c in batch)
             batch = _send(search, answer)
+        times = {d: ns for d, ns in seen.items() if d in self.configs}
+        past = PastCase(signature=self.case.signature, times=times)
+        self.sweep.seen.setdefault(self._key(part.part), []).append(past)
+
+    def _key(self, part: str) -> tuple[str, str, str]:
+        return self.plan.kernel.id, self.case.direction, part
+
+    def _ns(self, part: str, config: Config) -> float:
+        return self.times.get(part, {}).get(config_digest(config), math.inf)
+
+    def _default(self) -> list[Config]:
+        """All parts with JAX's default blocks, if they are among the candidates."""
+        found = {
+            part.part: config for part in self.plan.parts for config in _default_blocks(part)
+        }
+        return [{**self.plan.heuristic, **found}] if len(found) == len(self.plan.parts) else []
 
     def _composed(self) -> list[Config]:
         """The parts that are predicted best, together, and for each part with its runner-up."""
@@ -174,9 +205,12 @@ class _KernelCompile:
     def _compile(self, part: str, configs: Any, tried: set[str]) -> Iterator[Trial]:
         """The configs that were not tried, small ones first, so that what does not fit is known early."""
         todo = {config_digest(c): c for c in configs if config_digest(c) not in tried}
-        order = sorted(todo.values(), key=size_of)
+        # A whole of several launches has no sizes of its own.
+        search = self.plan.kernel.searches[self.case.direction]
+        frontier = Frontier(search.grows if part or not self._has_parts else ())
+        order = sorted(todo.values(), key=frontier.size)
         refs = [self._ref(part, config) for config in order]
-        frontier, started = Frontier(), {}
+        started: dict[Any, int] = {}
 
         def skip(ref: ConfigRef) -> Compiled | None:
             started[ref.key] = time.time_ns() // 1000
@@ -188,12 +222,16 @@ class _KernelCompile:
         for index, compiled in self.sweep.pool.compile(refs, skip=skip, leave=self.sweep.leave):
             answered += 1
             config = order[index]
-            if not compiled.reason.startswith("not compiled"):
+            if not compiled.pruned:
                 frontier.add(config, compiled)
             tried.add(config_digest(config))
             yield self._trial(part, config, compiled, started[refs[index].key])
         if answered < len(refs):
             raise _Leave
+
+    @property
+    def _has_parts(self) -> bool:
+        return WHOLE not in {part.part for part in self.plan.parts}
 
     def _own(self, part: str, ref: ConfigRef) -> Config:
         return ref.config if part == WHOLE else ref.config[part]
@@ -211,9 +249,8 @@ class _KernelCompile:
         prediction: Prediction | None = None
         if compiled.schedules:
             prediction = predict(compiled.schedules, self.problem, config, self.sweep.plan.device)
-        if compiled.status is Status.COMPILED:
-            ns = prediction.ns if prediction else math.inf
-            self.times.setdefault(part, {})[config_digest(config)] = ns
+        ns = prediction.ns if prediction else math.inf
+        self.times.setdefault(part, {})[config_digest(config)] = ns
         base = self.plan.heuristic if part == WHOLE else self.plan.heuristic[part]
         return Trial(
             kernel=self.plan.kernel.id,
@@ -232,6 +269,12 @@ class _KernelCompile:
             is_heuristic=config_digest(config) == config_digest(base),
             started_us=started_us,
         )
+
+
+def _default_blocks(part: PartPlan) -> list[Config]:
+    """The candidate with JAX's default blocks, if there is one: what every prediction is compared with."""
+    found = [config for config in part.space if has_default_blocks(config)]
+    return sorted(found, key=config_to_json)[:1]
 
 
 def _send(search: Generator[Batch, Times, None], seen: Times) -> Batch | None:

@@ -1,7 +1,7 @@
 """Compiles Pallas kernels for a TPU that is not here, with the compiler in libtpu. Used in a process of its own.
 
-libtpu takes its options from the environment when it is loaded, dumps what it is asked for into one folder, and only one
-process may hold it unless it is told otherwise.
+libtpu takes its options from the environment when it is loaded, dumps what it is asked for into one folder, and
+only one process may hold it unless it is told otherwise.
 """
 
 import functools
