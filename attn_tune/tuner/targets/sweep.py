@@ -184,9 +184,7 @@ class _KernelCompile:
 
     def _default(self) -> list[Config]:
         """All parts with JAX's default blocks, if they are among the candidates."""
-        found = {
-            part.part: config for part in self.plan.parts for config in _default_blocks(part)
-        }
+        found = {part.part: config for part in self.plan.parts for config in _default_blocks(part)}
         return [{**self.plan.heuristic, **found}] if len(found) == len(self.plan.parts) else []
 
     def _composed(self) -> list[Config]:
