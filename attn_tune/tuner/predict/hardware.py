@@ -11,16 +11,18 @@ LANES = 128
 class Core:
     """One TensorCore: its clock in MHz, and the bytes that it moves to or from HBM in one cycle.
 
-    The clocks follow from the published peaks: bf16 operations a second over those that the matrix units do in a cycle.
-    ``share`` of the published bandwidth is what block copies reach.
+    ``per_device`` cores are one JAX device. The clocks follow from the published peaks: bf16 operations a second over
+    those that the matrix units do in a cycle.
     """
 
     clock_mhz: int
     bytes_per_cycle: float
+    per_device: int = 1
 
 
 # By family. v4, v5p: two cores behind one JAX device, each with half of the chip's bandwidth.
 _CLOCK_MHZ = {"v4": 1050, "v5e": 1500, "v5p": 1750, "v6e": 1750, "v7x": 2200}
+# Of the published bandwidth, what block copies reach.
 _SHARE = 0.85
 
 
@@ -29,5 +31,6 @@ def core_of(device: Device) -> Core | None:
     clock = _CLOCK_MHZ.get(device.family)
     if clock is None or not device.bandwidth_gbs:
         return None
-    bandwidth = device.bandwidth_gbs * 1e9 / max(1, device.units)
-    return Core(clock_mhz=clock, bytes_per_cycle=_SHARE * bandwidth / (clock * 1e6))
+    cores = max(1, device.units)
+    bandwidth = _SHARE * device.bandwidth_gbs * 1e9 / cores
+    return Core(clock_mhz=clock, bytes_per_cycle=bandwidth / (clock * 1e6), per_device=cores)

@@ -55,7 +55,7 @@ def predict(
 
 def _launch_ns(schedule: KernelSchedule, walk: Walk, core: Core) -> dict[str, float]:
     """Nanoseconds by what they are spent on: ``once``, ``steps``, ``visits``, ``rests``, ``copies``."""
-    cores = _cores(schedule, walk)
+    cores = _cores(schedule, walk, core)
     cycles = {"once": 0, "steps": 0, "visits": 0, "rests": 0}
     for stretch in schedule.stretches:
         cycles[_kind(stretch)] += stretch.bundles * _inner_trips(stretch)
@@ -93,12 +93,15 @@ def _inner_trips(stretch: Stretch) -> int:
     return math.prod(trips or 1 for trips in stretch.loops[1:])
 
 
-def _cores(schedule: KernelSchedule, walk: Walk) -> int:
-    """Cores that share the grid: two where the compiler's loop has half of the steps."""
+def _cores(schedule: KernelSchedule, walk: Walk, core: Core) -> int:
+    """Cores that share the grid: two where the chip has them and the compiler's loop half of the steps.
+
+    A grid that was shrunk to what a window leaves looks the same.
+    """
     steps = schedule.grid_steps
-    if steps is None:
+    if core.per_device < 2 or steps is None:
         return 1
-    return 2 if steps - _PIPELINE_STEPS <= 0.75 * walk.visits and walk.visits > 1 else 1
+    return 2 if 2 * (steps - _PIPELINE_STEPS) <= walk.steps else 1
 
 
 def _units(schedule: KernelSchedule, unit: str) -> int:
