@@ -76,15 +76,15 @@ def test_a_config_without_blocks_has_no_walk():
 
 def test_cycles_are_counted_by_how_often_they_are_executed():
     problem = make_problem()
-    found = predict([make_schedule()], problem, FORWARD, V6E)
+    found = predict([make_schedule(visit=4000)], problem, FORWARD, V6E)
     core = core_of(V6E)
     assert found
     assert core
     steps, visits, rests = 2 * 4 * 32, 2 * 4 * 20, 2 * 4 * 8
-    cycles = 10 + 100 * steps + 1000 * visits + 50 * rests
-    # At 1000 bundles a visit the copies of 256 KB are hidden.
+    cycles = 10 + 100 * steps + 4000 * visits + 50 * rests
+    # At 4000 bundles a visit the copies of 256 KB are hidden.
     assert found.terms["copies_ns"] == 0
-    assert found.ns == pytest.approx(cycles * 1e3 / core.clock_mhz + 2000, abs=1)
+    assert found.ns == pytest.approx(cycles * 1e3 / core.clock_mhz + 300 * visits + 2000, abs=1)
     assert found.low_ns < found.ns < found.high_ns
 
 
