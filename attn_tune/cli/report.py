@@ -78,7 +78,7 @@ def report(
     device: options.DeviceName = None,
     json: options.Json = False,
 ) -> None:
-    """Report winners, trials by status, failures, coverage, and what compiling for other devices told.
+    """Report winners, trials by status, failures, coverage and predictions.
 
     Example: attn-tune report --format markdown > results.md
     """

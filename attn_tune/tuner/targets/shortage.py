@@ -32,10 +32,9 @@ def shortage_of(error: BaseException) -> Shortage | None:
 
 
 def _typed(error: Any) -> Shortage | None:
-    names = ("resource", "needed", "limit")
-    values = [getattr(error, name, None) for name in names]
-    if isinstance(values[0], str) and all(isinstance(v, int) for v in values[1:]):
-        return Shortage(resource=values[0], needed=values[1], limit=values[2])
+    resource, needed, limit = (getattr(error, n, None) for n in ("resource", "needed", "limit"))
+    if isinstance(resource, str) and isinstance(needed, int) and isinstance(limit, int):
+        return Shortage(resource=resource, needed=needed, limit=limit)
     return None
 
 

@@ -63,20 +63,20 @@ def compile_for_tpu(ref: ConfigRef, topology: str, folder: str) -> Compiled:
     from attn_tune.tuner.compile import part_function, resources_of
     from attn_tune.tuner.lowering import abstract_inputs
 
-    _clear(folder)
+    clear_dump(folder)
     inputs = abstract_inputs(get_op(ref.signature.op).inputs, ref.runs_on, ref.direction)
-    device = _device(topology)
+    device = target_device(topology)
     placed = jax.tree.map(functools.partial(_on, device=device), inputs)
     start = time.perf_counter()
-    with _seeming(device):
+    with seeming(device):
         lowered = jax.jit(part_function(ref)).trace(placed).lower(lowering_platforms=("tpu",))
     digest = resources_of([], lowered.as_text()).code_digest
     lowered.compile()
     spent_ms = (time.perf_counter() - start) * 1e3
-    schedules = tuple(_schedules(folder))
+    schedules = tuple(dumped_schedules(folder))
     # XLA's own casts and copies around them take what VMEM there is.
     kernels = [s for s in schedules if s.multiplies]
-    _clear(folder)
+    clear_dump(folder)
     return Compiled(
         status=Status.COMPILED,
         resources=Resources(
@@ -90,13 +90,13 @@ def compile_for_tpu(ref: ConfigRef, topology: str, folder: str) -> Compiled:
 
 
 @functools.cache
-def _device(topology: str) -> Any:
+def target_device(topology: str) -> Any:
     from jax.experimental import topologies
 
     return topologies.get_topology_desc(topology_name=topology, platform="tpu").devices[0]
 
 
-def _seeming(device: Any) -> Any:
+def seeming(device: Any) -> Any:
     """Inside, a kernel that asks which TPU it is traced for is told."""
     import jax
     from jax.sharding import AbstractDevice, AbstractMesh
@@ -113,7 +113,7 @@ def _on(leaf: Any, device: Any) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=SingleDeviceSharding(device))
 
 
-def _schedules(folder: str) -> Iterator[KernelSchedule]:
+def dumped_schedules(folder: str) -> Iterator[KernelSchedule]:
     """One a kernel, in the order that they were compiled."""
     found: dict[str, dict[str, Path]] = {}
     for path in sorted(Path(folder).iterdir()):
@@ -131,7 +131,7 @@ def _schedules(folder: str) -> Iterator[KernelSchedule]:
                 yield read_schedule(_NUMBER.sub("", name), bundles, listed)
 
 
-def _clear(folder: str) -> None:
+def clear_dump(folder: str) -> None:
     for path in Path(folder).iterdir():
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
