@@ -12,8 +12,8 @@ class Core:
     """One TensorCore: millions of bundles a second, and the bytes that it moves to or from HBM meanwhile.
 
     ``per_device`` cores are one JAX device. The rates follow from the published peaks: bf16 operations a second over
-    those of the matrix units that the compiler counts in one bundle (four of 128 x 128 up to v5, two of 256 x 256 from
-    v6e on). For v6e published times of whole kernels agree (``benchmarks/results/tpu``).
+    those that the matrix units do in a cycle. For v6e published times of whole kernels agree
+    (``benchmarks/results/tpu``).
     """
 
     clock_mhz: int
@@ -22,7 +22,7 @@ class Core:
 
 
 # By family. v4, v5p: two cores behind one JAX device, each with half of the chip's bandwidth.
-_CLOCK_MHZ = {"v4": 1050, "v5e": 1500, "v5p": 1750, "v6e": 3500, "v7x": 4400}
+_CLOCK_MHZ = {"v4": 1050, "v5e": 1500, "v5p": 1750, "v6e": 1750, "v7x": 2200}
 # Of the published bandwidth, what block copies reach.
 _SHARE = 0.85
 

@@ -59,9 +59,12 @@ def predict(
 def _launch_ns(schedule: KernelSchedule, walk: Walk, core: Core) -> dict[str, float]:
     """Nanoseconds by what they are spent on: ``once``, ``steps``, ``visits``, ``rests``, ``copies``, ``latency``."""
     cores = _cores(schedule, walk, core)
-    cycles = {"once": 0, "steps": 0, "visits": 0, "rests": 0}
+    cycles: dict[str, float] = {"once": 0, "steps": 0, "visits": 0, "rests": 0}
+    bodies = [s.bundles * _inner_trips(s) for s in schedule.stretches if _kind(s) == "visits"]
     for stretch in schedule.stretches:
-        cycles[_kind(stretch)] += stretch.bundles * _inner_trips(stretch)
+        if (kind := _kind(stretch)) != "visits":
+            cycles[kind] += stretch.bundles * _inner_trips(stretch)
+    cycles["visits"] = _visit_cycles(schedule, bodies, walk.cut / max(1, walk.visits))
     # A copy runs beside the bundles of the step before; what is longer is waited for.
     per_visit = cycles["steps"] + cycles["visits"]
     visit_wait = max(0.0, walk.visit_bytes / core.bytes_per_cycle - per_visit)
@@ -83,6 +86,17 @@ def _launch_ns(schedule: KernelSchedule, walk: Walk, core: Core) -> dict[str, fl
         "latency": _VISIT_NS * walk.visits / cores,
         "launch": _LAUNCH_NS,
     }
+
+
+def _visit_cycles(schedule: KernelSchedule, bodies: Sequence[int], cut: float) -> float:
+    """Cycles of one visit. Two like bodies are one block's with and without a mask: only one of them is executed.
+
+    ``cut`` is the share of blocks that are masked.
+    """
+    matmuls = {s.units["matmul"] for s in schedule.stretches if s.multiplies and s.skippable}
+    if len(bodies) == 2 and len(matmuls) == 1:
+        return max(bodies) * cut + min(bodies) * (1 - cut)
+    return sum(bodies)
 
 
 def _kind(stretch: Stretch) -> str:

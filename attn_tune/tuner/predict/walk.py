@@ -22,6 +22,7 @@ class Walk:
     Attributes:
       steps: pairs of blocks, those that are skipped too.
       visits: pairs of blocks that are computed.
+      cut: those of them that the mask hides in part.
       rests: resting blocks.
       visit_bytes: copied for one visit, in or out.
       rest_bytes: copied for one resting block.
@@ -29,6 +30,7 @@ class Walk:
 
     steps: int
     visits: int
+    cut: int
     rests: int
     visit_bytes: int
     rest_bytes: int
@@ -53,6 +55,7 @@ def walk_of(launch: str, problem: Any, config: Mapping[str, Any]) -> Walk | None
     tokens = size * (_width(problem.head_dim) + _width(problem.v_head_dim))
     q_bytes, k_bytes = block_q * tokens, block_k * tokens
     visits = heads * visible_blocks(problem, block_q, block_k)
+    whole = heads * whole_blocks(problem, block_q, block_k)
     if part == "dkv":
         # q and dout pass, with lse and delta; k, v rest and dk, dv leave.
         row_sums = 2 * block_q * _FLOAT_BYTES
@@ -68,6 +71,7 @@ def walk_of(launch: str, problem: Any, config: Mapping[str, Any]) -> Walk | None
     return Walk(
         steps=heads * rows * columns,
         visits=visits,
+        cut=visits - whole,
         rests=rests,
         visit_bytes=passing,
         rest_bytes=resting,
@@ -88,6 +92,22 @@ def visible_blocks(problem: Any, block_q: int, block_k: int) -> int:
         if high >= low:
             seen += min(columns - 1, high // block_k) - low // block_k + 1
     return seen
+
+
+def whole_blocks(problem: Any, block_q: int, block_k: int) -> int:
+    """Blocks of one head in which every row sees every column."""
+    left, right = problem.bounds
+    whole = 0
+    for first in range(0, problem.q_len, block_q):
+        last = min(first + block_q, problem.q_len) - 1
+        low = 0 if left is None else max(0, last + problem.offset - left)
+        high = problem.kv_len - 1
+        if right is not None:
+            high = min(high, first + problem.offset + right)
+        starts = range(0, problem.kv_len, block_k)
+        ends = (min(start + block_k, problem.kv_len) - 1 for start in starts)
+        whole += sum(low <= s and e <= high for s, e in zip(starts, ends, strict=True))
+    return whole
 
 
 def _knob(knobs: Mapping[str, Any], names: tuple[str, ...]) -> int | None:

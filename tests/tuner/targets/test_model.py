@@ -119,3 +119,18 @@ def test_launches_add_up_and_casts_are_left_out():
 def test_nothing_is_predicted_for_a_device_that_nothing_is_known_of():
     assert predict([make_schedule()], make_problem(), FORWARD, device_from_kind("sm_90")) is None
     assert predict([], make_problem(), FORWARD, V6E) is None
+
+
+def test_of_a_masked_and_a_whole_body_one_is_executed():
+    problem = make_problem()
+    one = make_schedule(visit=2000)
+    body = Stretch(bundles=3000, skippable=2, loops=(34,), units={"matmul": 8})
+    two = KernelSchedule(name=one.name, stretches=(*one.stretches, body))
+    found, alone = (predict([s], problem, FORWARD, V6E) for s in (two, one))
+    assert found
+    assert alone
+    # Row block i of 256 is cut at the diagonal alone: one block of each of its 8 rows, of 20 visits.
+    mean = 3000 * 8 / 20 + 2000 * 12 / 20
+    assert found.terms["visits_ns"] == pytest.approx(
+        alone.terms["visits_ns"] * mean / 2000, rel=1e-3
+    )
