@@ -16,7 +16,10 @@ COMMANDS = {
         "Show how the running sweep is doing, or how the last one ended.",
     ),
     "best": ("report:best", "Show the best config of one problem, for every kernel."),
-    "report": ("report:report", "Report winners, trials by status, failures and coverage."),
+    "report": (
+        "report:report",
+        "Report winners, trials by status, failures, coverage and predictions.",
+    ),
     "explain": (
         "explain:explain",
         "Say which kernel and config a call would get here, and why.",

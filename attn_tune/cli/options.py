@@ -135,6 +135,15 @@ DeviceName = Annotated[
         help="Another device than this machine's: a variant (nvidia-h200) or an architecture (sm_90).",
     ),
 ]
+TargetName = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="TARGET",
+        help="Only compile, for a device that need not be here: tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e, tpu-7x, sm_80, "
+        "sm_89, sm_90, sm_100, sm_120 or the name of a GPU. Times are predicted for TPUs.",
+    ),
+]
 StrategyChoice = Annotated[
     Strategy | None,
     typer.Option(

@@ -48,6 +48,13 @@ def export_pack(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the pack that is there.")
     ] = False,
+    allow_predicted: Annotated[
+        bool,
+        typer.Option(
+            "--allow-predicted",
+            help="Also what was only predicted, where nothing was measured. Such rows say so.",
+        ),
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Write the decisions as a config pack, checksummed.
@@ -68,6 +75,7 @@ def export_pack(
             direction=direction,
             device=device,
             overwrite=overwrite,
+            allow_predicted=allow_predicted,
         )
     if json:
         sink.emit_json(dataclasses.asdict(written))

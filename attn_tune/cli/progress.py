@@ -76,7 +76,13 @@ class Tally:
     @property
     def failed(self) -> int:
         """Configs that ran or compiled and went wrong; what was refused beforehand does not count."""
-        return sum(self.statuses.values()) - self.statuses[Status.OK] - self.refused
+        return sum(self.statuses.values()) - self.right - self.refused
+
+    @property
+    def right(self) -> int:
+        """Configs that are right, or, where nothing runs, that fit."""
+        fine = (Status.OK, Status.COMPILED, Status.PREDICTED)
+        return sum(self.statuses[status] for status in fine)
 
     @property
     def refused(self) -> int:
@@ -91,7 +97,7 @@ class Tally:
             rate = self.done / elapsed
             words.append(f"{rate:.2g} configs/s")
             words.append(f"eta {clock(max(0, self.total - self.done) / rate)}")
-        words += [f"{self.statuses[Status.OK]} ok", f"{self.failed} failed"]
+        words += [f"{self.right} ok", f"{self.failed} failed"]
         if self.shown.best_ns is not None:
             from attn_tune.reports.tables import duration
 

@@ -23,6 +23,8 @@ class Section(enum.StrEnum):
     STATUSES = "statuses"
     FAILURES = "failures"
     COVERAGE = "coverage"
+    FITS = "fits"
+    PREDICTED = "predicted"
 
 
 def best(
@@ -76,7 +78,7 @@ def report(
     device: options.DeviceName = None,
     json: options.Json = False,
 ) -> None:
-    """Report winners, trials by status, failures and coverage.
+    """Report winners, trials by status, failures, coverage and predictions.
 
     Example: attn-tune report --format markdown > results.md
     """
@@ -101,7 +103,7 @@ def report(
 def _sections(
     found: list[Decision], trials: "pd.DataFrame", grid, lengths, point, directions
 ) -> "dict[Section, pd.DataFrame]":
-    from attn_tune.reports import frames
+    from attn_tune.reports import frames, predictions
 
     names = choose.point_names(grid)
     if grid:
@@ -116,6 +118,8 @@ def _sections(
         Section.STATUSES: frames.status_counts(trials),
         Section.FAILURES: frames.failures(trials),
         Section.COVERAGE: frames.coverage(winners, wanted, directions),
+        Section.FITS: predictions.fits(trials, names),
+        Section.PREDICTED: predictions.ranking(trials, names),
     }
 
 
@@ -130,6 +134,7 @@ def _print(parts: "dict[Section, pd.DataFrame]", fmt: options.Format) -> None:
             if frame.empty and len(parts) > 1:
                 continue
             hidden = ["rank", "signature", "trials", "samples"] if name is Section.SUMMARY else []
+            hidden += ["signature"] if name is Section.PREDICTED and not frame.empty else []
             sink.emit_frame(frame.drop(columns=hidden), title=str(name).capitalize())
         else:
             sink.emit_formatted(frame, fmt)

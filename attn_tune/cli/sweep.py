@@ -52,11 +52,13 @@ def sweep(
     devices: fleet.Devices = None,
     accelerator: fleet.AcceleratorType = None,
     wait: fleet.Wait = False,
+    target: options.TargetName = None,
     json: options.Json = False,
 ) -> None:
     """Compile, prove and time candidates, and store every trial.
 
     Ctrl-C stops cleanly: only the config at hand is lost, and the same command goes on from there.
+    With --target nothing runs: candidates are compiled for a device that need not be here, and their times predicted.
 
     Example: attn-tune sweep --grid llama3-8b --lengths 4k --budget 20m
     """
@@ -76,6 +78,9 @@ def sweep(
         budget_s=options.seconds(budget) if budget else None,
         resume=resume,
     )
+    if target is not None:
+        _only_compile(request, target, dry_run=dry_run, json=json)
+        return
     where = fleet.Where(
         executor=executor,
         devices=devices,
@@ -92,6 +97,29 @@ def sweep(
         raise typer.Exit(INTERRUPTED)
     if outcome.without and outcome.ending == "finished":
         raise typer.Exit(FAILED)
+
+
+def _only_compile(request: SweepRequest, name: str, *, dry_run: bool, json: bool) -> None:
+    from attn_tune.cli.progress import Tally, watcher
+    from attn_tune.cli.targets import for_target, run_target, show_target
+    from attn_tune.tuner.targets import find_target
+
+    target = find_target(name)
+    request = for_target(request, target)
+    if dry_run:
+        show_plan(request, device=target.device.variant, json=json)
+        return
+    tally, stop = Tally(), threading.Event()
+    with _stopping(stop), watcher(tally) as view:
+
+        def watch(event: "Event") -> None:
+            tally.add(event)
+            view.show()
+
+        outcome = run_target(request, target, watch=watch, stop=stop)
+    show_target(outcome, request, target, json)
+    if outcome.ending == "stopped":
+        raise typer.Exit(INTERRUPTED)
 
 
 def _run(request: SweepRequest, where: fleet.Where) -> SweepOutcome:

@@ -12,7 +12,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from attn_tune.db import decision_table, frames, health, past, queries, runs, trials
+from attn_tune.db import (
+    decision_table,
+    frames,
+    health,
+    past,
+    predictions,
+    queries,
+    runs,
+    trials,
+)
 from attn_tune.db.catalog import Catalog
 from attn_tune.db.connection import attached, connect, immediate, storage_errors
 from attn_tune.db.filters import trial_filters
@@ -295,6 +304,11 @@ class Database:
         with storage_errors(self.path):
             for problem in decision_table.open_problems(self._connection, texts):
                 yield from self._decide(problem)
+
+    def decide_predicted(self) -> Iterator[Decision]:
+        """What is predicted of problems on devices where nothing was measured; ``median_ns`` is None in all of them."""
+        found = predictions.decide_predicted(self.trials(status=Status.PREDICTED))
+        yield from predictions.unmeasured(found, self.decide())
 
     def decisions(
         self,

@@ -9,7 +9,7 @@ from attn_tune.db import queries
 from attn_tune.db.catalog import Catalog
 from attn_tune.db.decision_table import read_decisions
 from attn_tune.db.trials import read_trials
-from attn_tune.schema import Signature, config_digest, config_to_json, unknown_name
+from attn_tune.schema import Signature, Trial, config_digest, config_to_json, unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +19,7 @@ TRIAL_COLUMNS = (
     "trial", "run", "op", "kernel", "direction", "part", "signature", "device", "family",
     "environment", "config", "config_digest", "status", "stage", "is_heuristic", "median_ns",
     "min_ns", "samples", "error_ratio", "reason", "compile_ms", "shared_bytes", "registers",
-    "spill_bytes", "started_us",
+    "spill_bytes", "predicted_ns", "low_ns", "high_ns", "model", "resource", "needed", "limit", "started_us",
 )  # fmt: skip
 DECISION_COLUMNS = (
     "op", "kernel", "direction", "signature", "device", "family", "environment", "config",
@@ -82,11 +82,25 @@ def _trials(
                 "shared_bytes": trial.resources.shared_bytes,
                 "registers": trial.resources.registers,
                 "spill_bytes": trial.resources.spill_bytes,
+                **_compile_facts(trial),
                 "started_us": trial.started_us,
                 **_fields(trial.signature),
             }
         )
     return _frame(rows, TRIAL_COLUMNS)
+
+
+def _compile_facts(trial: Trial) -> dict[str, Any]:
+    found, lack = trial.prediction, trial.shortage
+    return {
+        "predicted_ns": found.ns if found else None,
+        "low_ns": found.low_ns if found else None,
+        "high_ns": found.high_ns if found else None,
+        "model": found.model if found else None,
+        "resource": lack.resource if lack else None,
+        "needed": lack.needed if lack else None,
+        "limit": lack.limit if lack else None,
+    }
 
 
 def _decisions(

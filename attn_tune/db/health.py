@@ -98,6 +98,9 @@ def _find_problems(connection: sqlite3.Connection, check: str) -> tuple[str, ...
     strays = connection.execute(queries.OK_WITHOUT_MEASUREMENT).fetchone()[0]
     if strays:
         found.append(f"{strays} trials are ok without a measurement, or the reverse")
+    guesses = connection.execute(queries.PREDICTED_WITHOUT_PREDICTION).fetchone()[0]
+    if guesses:
+        found.append(f"{guesses} trials are predicted without a prediction, or the reverse")
     overlaps = connection.execute(queries.OVERLAPPING_BATCHES).fetchone()[0]
     if overlaps:
         found.append(f"{overlaps} batches of trials overlap others")

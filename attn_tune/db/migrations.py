@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sqlite_utils.migrations import Migrations
 
 APPLICATION_ID = 0x41545455  # "ATTU"
-SCHEMA_VERSION = 4  # the number of migrations; kept in PRAGMA user_version
+SCHEMA_VERSION = 5  # the number of migrations; kept in PRAGMA user_version
 
 FACT_TABLES = (
     "device",
@@ -251,6 +251,11 @@ def migrations() -> "Migrations":
         from attn_tune.db.compact import compact
 
         compact(db.conn)
+
+    @lab()
+    def m005_add_compile_facts(db: "sqlite_utils.Database") -> None:
+        # What compiling for a device that is not here told, as JSON: a shortage's numbers, or a prediction.
+        db.execute("ALTER TABLE trial_data ADD COLUMN facts_id INTEGER REFERENCES text (id)")
 
     return lab
 

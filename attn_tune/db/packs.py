@@ -64,13 +64,15 @@ def export_pack(
     kernels: Collection[str] | None = None,
     direction: str | None = None,
     overwrite: bool = False,
+    allow_predicted: bool = False,
 ) -> PackSummary:
     """Decides from the trials as they are now and writes a pack.
 
     It is one file when ``path`` ends in ``.atpack``, else a folder.
 
     ``device`` is a device, a digest, a variant or a family; ``kernels`` are names or ``"op/name"``, and the best among
-    them is the pack's winner. Rows of an op's older contract are left out. The pack is read back and verified before
+    them is the pack's winner. Rows of an op's older contract are left out. With ``allow_predicted`` problems that were
+    not measured have rows whose state is ``predicted``. The pack is read back and verified before
     it appears at ``path``.
 
     Raises:
@@ -83,7 +85,10 @@ def export_pack(
         if not _WORD.fullmatch(word):
             raise UsageError(f"a pack's {what} is letters, digits and _.+-, not {word!r}")
     _check_target(path, overwrite)
-    chosen = _select(database.decide(), device, op, kernels, direction)
+    found = list(database.decide())
+    if allow_predicted:
+        found += database.decide_predicted()
+    chosen = _select(found, device, op, kernels, direction)
     if not chosen:
         raise NoDataError(
             f"{database.path} has no decision for device={device}, op={op}, kernels={kernels}, direction={direction}; "

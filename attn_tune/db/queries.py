@@ -98,8 +98,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 GROW_BATCH = "UPDATE trial_batch SET last_id = ? WHERE first_id = ?"
 ADD_TRIAL = """
 INSERT INTO trial_data (id, config_id, outcome_id, verification_id, resources_id, code_digest, compile_ms,
-                        started_after_us, median_ns, samples)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                        started_after_us, median_ns, samples, facts_id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 BATCHES = """
@@ -119,12 +119,13 @@ TRIAL_FILTERS = {"status": "outcome.status = :status"}
 _TRIAL_COLUMNS = """
 SELECT trial_data.*, config.body AS config_body, outcome.status, outcome.stage, outcome.is_heuristic,
        outcome.protocol_id, outcome.round_id, text.body AS reason, resources.shared_bytes, resources.registers,
-       resources.spill_bytes
+       resources.spill_bytes, facts.body AS facts
 FROM trial_data
 JOIN config ON config.id = trial_data.config_id
 JOIN outcome ON outcome.id = trial_data.outcome_id
 LEFT JOIN text ON text.id = outcome.reason_id
 LEFT JOIN resources ON resources.id = trial_data.resources_id
+LEFT JOIN text AS facts ON facts.id = trial_data.facts_id
 """
 TRIALS_PAGE = (
     _TRIAL_COLUMNS
@@ -224,6 +225,11 @@ DROP_WRITER = "DELETE FROM writer WHERE token = ?"
 
 COUNT_ROWS = "SELECT count(*) FROM {table}"
 DIGESTED = "SELECT id, digest, {column} AS body FROM {table}"
+PREDICTED_WITHOUT_PREDICTION = """
+SELECT count(*) FROM trial_data JOIN outcome ON outcome.id = trial_data.outcome_id
+LEFT JOIN text ON text.id = trial_data.facts_id
+WHERE (outcome.status = 'predicted') <> (coalesce(json_type(text.body, '$.prediction'), '') = 'object')
+"""
 OK_WITHOUT_MEASUREMENT = """
 SELECT count(*) FROM trial_data JOIN outcome ON outcome.id = trial_data.outcome_id
 WHERE (outcome.status = 'ok') <> (trial_data.samples IS NOT NULL)

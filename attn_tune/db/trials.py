@@ -10,6 +10,7 @@ from attn_tune.db import queries
 from attn_tune.db.batches import Batch, BatchWriter, find_batches
 from attn_tune.db.catalog import Catalog
 from attn_tune.db.compact import pack_digest, unpack_digest
+from attn_tune.db.compile_facts import facts_text, read_facts
 from attn_tune.db.samples import decode_samples, encode_samples
 from attn_tune.schema import (
     Device,
@@ -130,6 +131,7 @@ def _to_row(catalog: Catalog, batches: BatchWriter, trial: Trial) -> tuple:
         after_us,
         median,
         samples,
+        catalog.text_id(facts_text(trial)),
     )
 
 
@@ -197,6 +199,7 @@ def _to_trial(catalog: Catalog, batch: Batch, kernel: str, row: sqlite3.Row) -> 
             code_digest=unpack_digest(row["code_digest"]),
         ),
         conditions=catalog.conditions(measurement.round_id) if measurement else None,
+        **read_facts(row["facts"]),
         compile_ms=row["compile_ms"],
         is_heuristic=bool(row["is_heuristic"]),
         started_us=batch.started_us + row["started_after_us"],

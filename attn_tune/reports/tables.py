@@ -55,6 +55,11 @@ _FORMATS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "speedup": ("speedup", lambda value: f"{value:.2f}x"),
     "regret_bound": ("regret <=", _percent),
     "worst_error": ("error/allowed", _ratio),
+    "predicted_ns": ("predicted", duration),
+    "low_ns": ("from", duration),
+    "high_ns": ("to", duration),
+    "gain_over_128": ("over 128s", lambda value: f"{value:.2f}x"),
+    "gain_over_untuned": ("over untuned", lambda value: f"{value:.2f}x"),
     "tflops": ("TFLOP/s", lambda value: f"{value:.3g}"),
     "config": ("config", _config),
 }

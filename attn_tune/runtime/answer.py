@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from attn_tune.schema.decision import Rule
 from attn_tune.schema.environment import Grade
 
 
@@ -113,6 +114,8 @@ class Answer:
     def __str__(self) -> str:
         knobs = " ".join(f"{k}={v}" for k, v in (self.config or {}).items())
         where = f" from {self.source}" if self.source else ""
+        if self.state == Rule.PREDICTED:
+            where += ", predicted: nothing was measured"
         return (
             f"{self.op}/{self.kernel} {self.direction}: {knobs or 'no knobs'} ({self.rung}{where})"
         )

@@ -21,25 +21,26 @@ _COMPILERS = (
 def current_environment() -> Environment:
     """The software of this process, without any kernel's source hash (see ``KernelSpec.environment``)."""
     return Environment(
-        jax=_version("jax"),
-        jaxlib=_version("jaxlib"),
-        triton=_version("triton") or _version("pytorch-triton"),
+        jax=distribution_version("jax"),
+        jaxlib=distribution_version("jaxlib"),
+        triton=distribution_version("triton") or distribution_version("pytorch-triton"),
         compiler=_compiler(),
         driver=cuda_driver.driver_version(),
-        attn_tune=_version("attn-tune"),
+        attn_tune=distribution_version("attn-tune"),
     )
 
 
 def _compiler() -> str:
     for name in _COMPILERS:
-        if version := _version(name):
+        if version := distribution_version(name):
             return f"{name} {version}"
     if version := cuda_driver.driver_cuda_version():
         return f"cuda-driver {version}"
     return UNKNOWN
 
 
-def _version(distribution: str) -> str:
+def distribution_version(distribution: str) -> str:
+    """The installed version, ``""`` without one."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

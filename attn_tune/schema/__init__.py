@@ -33,8 +33,10 @@ from attn_tune.schema.signature import (
 from attn_tune.schema.trial import (
     Measurement as Measurement,
     OutputError as OutputError,
+    Prediction as Prediction,
     Protocol as Protocol,
     Resources as Resources,
+    Shortage as Shortage,
     Stage as Stage,
     Status as Status,
     Trial as Trial,

@@ -131,12 +131,41 @@ class Resources:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Shortage:
+    """What a config ran out of: it needs more of ``resource`` than the ``limit``, in the resource's own unit."""
+
+    resource: str
+    needed: int
+    limit: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """A time that nobody measured, in integer nanoseconds.
+
+    The time lies between ``low_ns`` and ``high_ns`` four times out of five, as far as ``model`` knows. ``model`` names
+    it with its version; ``terms`` are what it added up, in nanoseconds or as counts.
+    """
+
+    ns: int
+    low_ns: int
+    high_ns: int
+    model: str
+    terms: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if not 0 < self.low_ns <= self.ns <= self.high_ns:
+            raise ValueError(f"a prediction lies in its interval, got {self!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
     """One attempt at (kernel, direction, part, signature, device, environment, config).
 
     ``kernel`` is ``"op/name"``. ``part`` is ``""`` for a whole direction, else the launch that alone was searched.
     ``config`` is plain data. ``is_heuristic`` marks the config the kernel would choose without tuning.
-    ``started_us`` is Unix time in microseconds. ``conditions`` are known for finals.
+    ``started_us`` is Unix time in microseconds. ``conditions`` are known for finals. ``shortage`` are the numbers of
+    ``out_of_resources``, where they are known.
     """
 
     kernel: str
@@ -153,6 +182,8 @@ class Trial:
     measurement: Measurement | None = None
     resources: Resources = field(default_factory=Resources)
     conditions: Conditions | None = None
+    shortage: Shortage | None = None
+    prediction: Prediction | None = None
     compile_ms: float | None = None
     is_heuristic: bool = False
     started_us: int = 0
@@ -164,6 +195,12 @@ class Trial:
             raise ValueError(
                 f"a trial has a measurement if and only if it is ok; status={self.status}"
             )
+        if (self.status is Status.PREDICTED) != (self.prediction is not None):
+            raise ValueError(
+                f"a trial has a prediction if and only if it is predicted; status={self.status}"
+            )
+        if self.shortage is not None and self.status is not Status.OUT_OF_RESOURCES:
+            raise ValueError(f"only out_of_resources has a shortage; status={self.status}")
         if self.status not in (Status.OK, Status.COMPILED, Status.PREDICTED) and not self.reason:
             raise ValueError(f"a trial with status={self.status} needs a reason")
 

@@ -31,7 +31,7 @@ def lower_ahead(ref: ConfigRef, capability: int) -> Lowered | Outcome | str:
 
     op = get_op(ref.signature.op)
     try:
-        inputs = _abstract_inputs(op.inputs, ref.runs_on, ref.direction)
+        inputs = abstract_inputs(op.inputs, ref.runs_on, ref.direction)
         return lower_config(ref, inputs, capability)
     except Exception as error:
         if isinstance(error, CompileError | OutOfResources):
@@ -40,7 +40,7 @@ def lower_ahead(ref: ConfigRef, capability: int) -> Lowered | Outcome | str:
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _abstract_inputs(path: str, problem: Any, direction: str) -> Any:
+def abstract_inputs(path: str, problem: Any, direction: str) -> Any:
     """Shapes and dtypes of the inputs. Kept, for those of a backward trace the reference."""
     import jax
 

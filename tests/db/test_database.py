@@ -14,8 +14,10 @@ from attn_tune.schema import (
     Environment,
     Measurement,
     OutputError,
+    Prediction,
     Protocol,
     Resources,
+    Shortage,
     Stage,
     Status,
     StorageError,
@@ -73,6 +75,17 @@ problems = st.builds(
 )
 
 
+predictions = st.builds(
+    lambda low, more, most: Prediction(
+        ns=low + more, low_ns=low, high_ns=low + more + most, model="m 1", terms={"visits_ns": 0.5}
+    ),
+    *(st.integers(1, 2**40) for _ in range(3)),
+)
+shortages = st.builds(
+    Shortage, resource=st.just("vmem"), needed=st.integers(0, 2**62), limit=st.integers(0, 2**62)
+)
+
+
 @st.composite
 def trials(draw):
     """Any trial that the schema allows."""
@@ -108,6 +121,8 @@ def trials(draw):
                 code_digest=words,
             )
         ),
+        prediction=draw(predictions) if status is Status.PREDICTED else None,
+        shortage=draw(st.none() | shortages) if status is Status.OUT_OF_RESOURCES else None,
         compile_ms=draw(st.none() | st.floats(min_value=0)),
         is_heuristic=draw(st.booleans()),
         started_us=draw(integers),
@@ -238,7 +253,7 @@ def test_a_measurement_needs_an_ok_trial(database, outcome, measured, message):
         pytest.raises(sqlite3.IntegrityError, match=message),
     ):
         raw.execute(
-            f"INSERT INTO trial_data VALUES (9, 1, {outcome}, NULL, NULL, '', NULL, 0, {measured})"
+            f"INSERT INTO trial_data VALUES (9, 1, {outcome}, NULL, NULL, '', NULL, 0, {measured}, NULL)"
         )
 
 

@@ -1,0 +1,98 @@
+"""What is known of devices that are not here: which configs fit, and how fast they are predicted to be."""
+
+import json
+from collections.abc import Mapping
+
+import pandas as pd
+
+from attn_tune.schema.blocks import has_default_blocks
+
+_KEYS = ["device", "signature", "direction", "kernel", "part"]
+_FITTING = ("compiled", "predicted")
+_COMPILE_ONLY = (*_FITTING, "out_of_resources", "compile_error", "timed_out", "crashed")
+
+
+def fits(trials: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """One row a (device, signature, direction, kernel, part) that was compiled for and not run: counts by fate."""
+    trials = _newest(trials)
+    rows = []
+    for key, group in trials.groupby(_KEYS, sort=False):
+        row = dict(zip(_KEYS, key, strict=True))  # type: ignore[arg-type]
+        counts = group["status"].value_counts()
+        lack = group.loc[group["status"] == "out_of_resources"]
+        rows.append(
+            {
+                "point": names.get(row["signature"], row["signature"]),
+                "direction": row["direction"],
+                "kernel": row["kernel"],
+                "part": row["part"],
+                "device": row["device"],
+                "configs": len(group),
+                "fit": sum(int(counts.get(status, 0)) for status in _FITTING),
+                "out of resources": len(lack),
+                "not compiled": int(lack["reason"].str.startswith("not compiled").sum()),
+                "other": int(
+                    sum(counts.get(s, 0) for s in ("compile_error", "timed_out", "crashed"))
+                ),
+                "most short of": _shortest(lack),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def ranking(trials: pd.DataFrame, names: Mapping[str, str], best: int = 3) -> pd.DataFrame:
+    """The ``best`` predicted configs of each (device, signature, direction, kernel), whole ones, fastest first.
+
+    ``gain`` is over JAX's default blocks where these were compiled too, else over the untuned config.
+    """
+    trials = _newest(trials)
+    found = trials.loc[(trials["status"] == "predicted") & (trials["part"] == "")]
+    rows = []
+    for key, group in found.groupby(_KEYS, sort=False):
+        row = dict(zip(_KEYS, key, strict=True))  # type: ignore[arg-type]
+        group = group.sort_values(["predicted_ns", "config_digest"], kind="stable")
+        default = _ns(group.loc[[has_default_blocks(json.loads(text)) for text in group["config"]]])
+        untuned = _ns(group.loc[group["is_heuristic"]])
+        for place, trial in enumerate(group.head(best).itertuples(index=False), 1):
+            rows.append(
+                {
+                    "point": names.get(row["signature"], row["signature"]),
+                    "signature": row["signature"],
+                    "direction": row["direction"],
+                    "device": row["device"],
+                    "kernel": row["kernel"],
+                    "place": place,
+                    "predicted_ns": trial.predicted_ns,
+                    "low_ns": trial.low_ns,
+                    "high_ns": trial.high_ns,
+                    "gain_over_128": default / trial.predicted_ns if default else None,
+                    "gain_over_untuned": untuned / trial.predicted_ns if untuned else None,
+                    "config": trial.config,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _newest(trials: pd.DataFrame) -> pd.DataFrame:
+    """Compile-only trials, the newest of each config."""
+    found = trials.loc[trials["status"].isin(_COMPILE_ONLY) & _is_target(trials)]
+    return found.drop_duplicates(["environment", *_KEYS, "config_digest"], keep="last")
+
+
+def _is_target(trials: pd.DataFrame) -> pd.Series:
+    """Whether a trial is of an environment in which nothing was ever run."""
+    ran = trials.loc[~trials["status"].isin((*_COMPILE_ONLY, "unsupported")), "environment"]
+    only = trials.loc[trials["status"].isin(_FITTING), "environment"]
+    return trials["environment"].isin(set(only) - set(ran))
+
+
+def _ns(group: pd.DataFrame) -> float | None:
+    return None if group.empty else float(group["predicted_ns"].min())
+
+
+def _shortest(lack: pd.DataFrame) -> str:
+    known = lack.dropna(subset=["needed"])
+    if known.empty:
+        return ""
+    worst = known.loc[known["needed"].astype(float).idxmin()]
+    return f"{worst['resource']}: {int(worst['needed'])} of {int(worst['limit'])}"

@@ -1,0 +1,194 @@
+"""Processes that compile configs for a target side by side. One that hangs, dies or grows too big is killed."""
+
+import logging
+import queue
+import shutil
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Self
+
+from attn_tune.schema.errors import AttnTuneError
+from attn_tune.schema.trial import Status
+from attn_tune.tuner.faults import DiskFullError
+from attn_tune.tuner.process import WorkerDied, WorkerLate, WorkerProcess
+from attn_tune.tuner.protocol import ConfigRef, Limits, Ready, Refusal
+from attn_tune.tuner.targets.protocol import Compiled, CompileFor
+from attn_tune.tuner.targets.target import Target
+from attn_tune.tuner.targets.tpu import compiler_environment, dump_folder
+
+logger = logging.getLogger(__name__)
+
+_MODULE = "attn_tune.tuner.targets.worker"
+_MOST_ATTEMPTS = 3
+_POLL_S = 0.2
+
+type Skip = Callable[[ConfigRef], Compiled | None]
+type Answer = tuple[int, Compiled]
+
+
+class CompilerError(AttnTuneError):
+    """No process that compiles for the target can be had, or none can compile anything."""
+
+    exit_code = 3
+
+
+class CompilePool:
+    """``processes`` workers, each owned by a thread here. Use it as a context manager."""
+
+    def __init__(self, target: Target, *, processes: int, limits: Limits | None = None):
+        """Starts nothing yet. ``limits.compile`` is what one config may take, in seconds."""
+        self.target = target
+        self.limits = limits or Limits()
+        self._processes = max(1, processes)
+        self._changed = threading.Condition()
+        self._jobs: deque[tuple[int, ConfigRef]] = deque()
+        self._skip: Skip = lambda ref: None
+        self._answers: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._closed = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def compile(
+        self,
+        refs: Sequence[ConfigRef],
+        *,
+        skip: Skip = lambda ref: None,
+        leave: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Answer]:
+        """``(index, what became of it)`` of each config, as they end; they begin in the order given.
+
+        ``skip`` is asked, from several threads, just before a config begins: an answer saves the compile. Once
+        ``leave()`` is true nothing begins any more, and the iterator ends with those at hand.
+
+        Raises:
+          CompilerError: no worker starts, or one cannot serve any request.
+          DiskFullError: a worker cannot write.
+        """
+        self._start()
+        with self._changed:
+            self._skip = skip
+            self._jobs.extend(enumerate(refs))
+            self._changed.notify_all()
+        open_count = len(refs)
+        while open_count:
+            if leave():
+                with self._changed:
+                    open_count -= len(self._jobs)
+                    self._jobs.clear()
+            try:
+                answer = self._answers.get(timeout=_POLL_S)
+            except queue.Empty:
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            open_count -= 1
+            yield answer
+
+    def close(self) -> None:
+        """Kills the workers, whatever they do. May be called more than once."""
+        self._closed.set()
+        with self._changed:
+            self._jobs.clear()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self) -> None:
+        while len(self._threads) < self._processes:
+            name = f"compile-{len(self._threads)}"
+            thread = threading.Thread(target=self._serve, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self) -> None:
+        compiler = _Compiler(self.target, self.limits, self._closed.is_set)
+        try:
+            while (job := self._next()) is not None:
+                index, ref = job
+                self._answers.put((index, self._skip(ref) or compiler.compile(ref)))
+        except InterruptedError:
+            return  # Closed meanwhile.
+        except BaseException as error:  # The caller's thread raises it.
+            self._answers.put(error)
+        finally:
+            compiler.close()
+
+    def _next(self) -> tuple[int, ConfigRef] | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed.is_set() or bool(self._jobs))
+            return None if self._closed.is_set() else self._jobs.popleft()
+
+
+class _Compiler:
+    """One worker process, replaced when it is lost, and the folder that it dumps into."""
+
+    def __init__(self, target: Target, limits: Limits, interrupt: Callable[[], bool]):
+        self._target = target
+        self._limits = limits
+        self._interrupt = interrupt
+        self._folder = dump_folder() if target.topology else ""
+        self._worker: WorkerProcess | None = None
+
+    def compile(self, ref: ConfigRef) -> Compiled:
+        """What becomes of ``ref``. What a worker that was not fresh dies of is tried again on a fresh one.
+
+        Raises:
+          InterruptedError: the pool was closed meanwhile.
+          CompilerError, DiskFullError: no config is to blame.
+        """
+        reason, status = "", Status.CRASHED
+        for _ in range(_MOST_ATTEMPTS):
+            worker = self._ready()
+            fresh = worker.served == 0
+            try:
+                worker.send(CompileFor(ref=ref, target=self._target.name))
+                worker.served += 1
+                answer = worker.receive(self._limits.compile, self._interrupt)
+            except WorkerLate as late:
+                self.kill()
+                limit = self._limits.compile
+                text = f"compile: no end within {limit:g} s; the process was killed{late}"
+                return Compiled(status=Status.TIMED_OUT, reason=text)
+            except WorkerDied as death:
+                self.kill()
+                reason, status = f"compile: {death}", death.status
+                if fresh and not death.by_outsider:
+                    break
+                logger.info("%s: trying again in a fresh process: %s", ref.kernel, reason)
+                continue
+            if isinstance(answer, Refusal):
+                raise (DiskFullError if answer.disk_full else CompilerError)(answer.reason)
+            return answer
+        return Compiled(status=status, reason=reason)
+
+    def _ready(self) -> WorkerProcess:
+        if self._worker is not None:
+            return self._worker
+        added = compiler_environment(self._folder) if self._folder else {"JAX_PLATFORMS": "cpu"}
+        worker = self._worker = WorkerProcess(added, module=_MODULE)
+        try:
+            message = worker.receive(self._limits.start, self._interrupt)
+        except (WorkerDied, WorkerLate) as error:
+            self.kill()
+            raise CompilerError(f"no process that compiles starts: {error}") from None
+        if not isinstance(message, Ready):
+            raise CompilerError(f"a process that compiles said {message!r} instead of being ready")
+        return worker
+
+    def kill(self) -> None:
+        """Ends the process, now."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.kill()
+
+    def close(self) -> None:
+        """Ends the process and removes its folder."""
+        self.kill()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)

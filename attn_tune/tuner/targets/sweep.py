@@ -1,0 +1,282 @@
+"""The loop of a sweep that only compiles: every candidate's fate, and what its schedule says of its time."""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attn_tune.schema.blocks import has_default_blocks
+from attn_tune.schema.config import config_digest, config_to_json
+from attn_tune.schema.trial import WHOLE, Prediction, Status, Trial
+from attn_tune.tuner.case import Case
+from attn_tune.tuner.meter import Meter
+from attn_tune.tuner.plan import CasePlan, KernelPlan, PartPlan, Plan
+from attn_tune.tuner.predict.model import predict
+from attn_tune.tuner.progress import Event, ProgressKind
+from attn_tune.tuner.protocol import ConfigRef
+from attn_tune.tuner.strategies import (
+    Batch,
+    PastCase,
+    Prior,
+    Space,
+    Strategy,
+    Times,
+    exhaustive,
+)
+from attn_tune.tuner.targets.frontier import Frontier
+from attn_tune.tuner.targets.pool import CompilePool
+from attn_tune.tuner.targets.protocol import Compiled
+
+# Parts that are predicted this close to the best one may be as good; their composition is compiled too.
+_RUNNERS_UP = 1
+
+type Config = Mapping[str, Any]
+type Past = Callable[[KernelPlan, Case], "Mapping[tuple[str, str], int]"]
+
+
+def sweep_target(
+    plan: Plan,
+    pool: CompilePool,
+    *,
+    strategy: Strategy = exhaustive,
+    past: Past = lambda kernel, case: {},
+    budget_s: float | None = None,
+    stop: threading.Event | None = None,
+) -> Iterator[Event]:
+    """Compiles the candidates of ``plan`` in ``pool``, yielding each trial as it ends, and progress in between.
+
+    Strategies see predicted times in the place of measured ones. A direction of several launches also has its predicted
+    best parts compiled together. The last event is ``SWEEP_FINISHED``, as in ``attn_tune.tuner.sweep``.
+
+    Args:
+      past: predicted nanoseconds of an earlier run by (part, config digest).
+
+    Raises:
+      CompilerError: nothing can be compiled.
+    """
+    run = _TargetSweep(
+        plan=plan,
+        pool=pool,
+        strategy=strategy,
+        past=past,
+        budget_s=budget_s,
+        stop=stop or threading.Event(),
+    )
+    return run.events()
+
+
+class _Leave(Exception):
+    """The sweep is to end before its next config."""
+
+
+@dataclass
+class _TargetSweep:
+    plan: Plan
+    pool: CompilePool
+    strategy: Strategy
+    past: Past
+    budget_s: float | None
+    stop: threading.Event
+    meter: Meter = field(init=False)
+    # What is predicted on the cases before, by kernel, direction and part: where the next search may begin.
+    seen: dict[tuple[str, str, str], list[PastCase]] = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.meter = Meter(todo=self.plan.counts.todo)
+
+    def events(self) -> Iterator[Event]:
+        yield self.meter.progress(ProgressKind.SWEEP_STARTED)
+        reason = "finished"
+        try:
+            for planned in self.plan.cases:
+                yield from self._case(planned)
+        except _Leave:
+            reason = "stopped" if self.stop.is_set() else "budget"
+        yield self.meter.progress(ProgressKind.SWEEP_FINISHED, reason=reason)
+
+    def _case(self, planned: CasePlan) -> Iterator[Event]:
+        for kernel in planned.kernels:
+            yield from kernel.pruned
+        runnable = [kernel for kernel in planned.kernels if kernel.runnable]
+        if not runnable:
+            return
+        yield self.meter.progress(ProgressKind.CASE_STARTED, case=planned.case)
+        for kernel in runnable:
+            yield self.meter.progress(
+                ProgressKind.KERNEL_STARTED, case=planned.case, kernel=kernel.kernel.id
+            )
+            search = _KernelCompile(planned.case, kernel, self)
+            counted = 0
+            for trial in search.trials():
+                counted += 1
+                self.meter.advance(1)
+                yield trial
+            self.meter.advance(max(0, kernel.todo - counted))
+        yield self.meter.progress(ProgressKind.CASE_FINISHED, case=planned.case)
+
+    def leave(self) -> bool:
+        late = self.budget_s is not None and self.meter.elapsed_s >= self.budget_s
+        return late or self.stop.is_set()
+
+
+@dataclass
+class _KernelCompile:
+    """The candidates of one kernel on one case."""
+
+    case: Case
+    plan: KernelPlan
+    sweep: _TargetSweep
+    times: dict[str, dict[str, float]] = field(default_factory=dict)
+    configs: dict[str, Config] = field(default_factory=dict)
+
+    def trials(self) -> Iterator[Trial]:
+        """Every trial, as it ends.
+
+        Raises:
+          _Leave: it is time to leave.
+        """
+        self.problem = self.case.op.from_signature(self.case.signature)
+        for (part, digest), ns in self.sweep.past(self.plan, self.case).items():
+            self.times.setdefault(part, {})[digest] = ns
+        tried = set(self.times.get(WHOLE, ())) | self.plan.failed
+        if self._has_parts:
+            yield from self._compile(WHOLE, [self.plan.heuristic], tried)
+        for part in self.plan.parts:
+            yield from self._search(part)
+        if self._has_parts:
+            yield from self._compile(WHOLE, [*self._default(), *self._composed()], tried)
+
+    def _search(self, part: PartPlan) -> Iterator[Trial]:
+        seen = self.times.setdefault(part.part, {})
+        tried = {digest: seen.get(digest, math.inf) for digest in part.tried}
+        self.configs.update({config_digest(config): config for config in part.space})
+        if part.todo:
+            default = _default_blocks(part)
+            yield from self._compile(part.part, default, set(tried))
+            tried |= {config_digest(c): self._ns(part.part, c) for c in default}
+        search = self.sweep.strategy(
+            Space(
+                candidates=part.space,
+                tried=tried,
+                limit=part.todo,
+                signature=self.case.signature,
+                fields=self.case.op.fields,
+                prior=Prior(cases=tuple(self.sweep.seen.get(self._key(part.part), ()))),
+                seed=f"{self.plan.kernel.id} {self.case.direction} {self.case.signature.text} {part.part}",
+            )
+        )
+        batch = next(search, None)
+        while batch is not None:
+            yield from self._compile(part.part, batch, set(tried))
+            answer = tuple(seen.get(config_digest(c), math.inf) for c in batch)
+            batch = _send(search, answer)
+        times = {d: ns for d, ns in seen.items() if d in self.configs}
+        past = PastCase(signature=self.case.signature, times=times)
+        self.sweep.seen.setdefault(self._key(part.part), []).append(past)
+
+    def _key(self, part: str) -> tuple[str, str, str]:
+        return self.plan.kernel.id, self.case.direction, part
+
+    def _ns(self, part: str, config: Config) -> float:
+        return self.times.get(part, {}).get(config_digest(config), math.inf)
+
+    def _default(self) -> list[Config]:
+        """All parts with JAX's default blocks, if they are among the candidates."""
+        found = {part.part: config for part in self.plan.parts for config in _default_blocks(part)}
+        return [{**self.plan.heuristic, **found}] if len(found) == len(self.plan.parts) else []
+
+    def _composed(self) -> list[Config]:
+        """The parts that are predicted best, together, and for each part with its runner-up."""
+        best, runners = dict(self.plan.heuristic), []
+        for part in self.plan.parts:
+            times = self.times.get(part.part, {})
+            order = sorted((ns, digest) for digest, ns in times.items() if digest in self.configs)
+            finite = [digest for ns, digest in order if math.isfinite(ns)]
+            if not finite:
+                return []
+            best[part.part] = self.configs[finite[0]]
+            runners += [(part.part, self.configs[d]) for d in finite[1 : 1 + _RUNNERS_UP]]
+        return [best, *({**best, part: config} for part, config in runners)]
+
+    def _compile(self, part: str, configs: Any, tried: set[str]) -> Iterator[Trial]:
+        """The configs that were not tried, small ones first, so that what does not fit is known early."""
+        todo = {config_digest(c): c for c in configs if config_digest(c) not in tried}
+        # A whole of several launches has no sizes of its own.
+        search = self.plan.kernel.searches[self.case.direction]
+        frontier = Frontier(search.grows if part or not self._has_parts else ())
+        order = sorted(todo.values(), key=frontier.size)
+        refs = [self._ref(part, config) for config in order]
+        started: dict[Any, int] = {}
+
+        def skip(ref: ConfigRef) -> Compiled | None:
+            started[ref.key] = time.time_ns() // 1000
+            return frontier.ruled_out(self._own(part, ref))
+
+        if self.sweep.leave():
+            raise _Leave
+        answered = 0
+        for index, compiled in self.sweep.pool.compile(refs, skip=skip, leave=self.sweep.leave):
+            answered += 1
+            config = order[index]
+            if not compiled.pruned:
+                frontier.add(config, compiled)
+            tried.add(config_digest(config))
+            yield self._trial(part, config, compiled, started[refs[index].key])
+        if answered < len(refs):
+            raise _Leave
+
+    @property
+    def _has_parts(self) -> bool:
+        return WHOLE not in {part.part for part in self.plan.parts}
+
+    def _own(self, part: str, ref: ConfigRef) -> Config:
+        return ref.config if part == WHOLE else ref.config[part]
+
+    def _ref(self, part: str, config: Config) -> ConfigRef:
+        return ConfigRef(
+            kernel=self.plan.kernel.id,
+            signature=self.case.signature,
+            direction=self.case.direction,
+            config=config if part == WHOLE else {**self.plan.heuristic, part: config},
+            part=part,
+        )
+
+    def _trial(self, part: str, config: Config, compiled: Compiled, started_us: int) -> Trial:
+        prediction: Prediction | None = None
+        if compiled.schedules:
+            prediction = predict(compiled.schedules, self.problem, config, self.sweep.plan.device)
+        ns = prediction.ns if prediction else math.inf
+        self.times.setdefault(part, {})[config_digest(config)] = ns
+        base = self.plan.heuristic if part == WHOLE else self.plan.heuristic[part]
+        return Trial(
+            kernel=self.plan.kernel.id,
+            direction=self.case.direction,
+            signature=self.case.signature,
+            device=self.sweep.plan.device,
+            environment=self.plan.environment,
+            config=config,
+            part=part,
+            status=Status.PREDICTED if prediction else compiled.status,
+            reason=compiled.reason,
+            resources=compiled.resources,
+            shortage=compiled.shortage,
+            prediction=prediction,
+            compile_ms=compiled.compile_ms,
+            is_heuristic=config_digest(config) == config_digest(base),
+            started_us=started_us,
+        )
+
+
+def _default_blocks(part: PartPlan) -> list[Config]:
+    """The candidate with JAX's default blocks, if there is one: what every prediction is compared with."""
+    found = [config for config in part.space if has_default_blocks(config)]
+    return sorted(found, key=config_to_json)[:1]
+
+
+def _send(search: Generator[Batch, Times, None], seen: Times) -> Batch | None:
+    try:
+        return search.send(seen)
+    except StopIteration:
+        return None

@@ -1,0 +1,139 @@
+"""Compiles Pallas kernels for a TPU that is not here, with the compiler in libtpu. Used in a process of its own.
+
+libtpu takes its options from the environment when it is loaded, dumps what it is asked for into one folder, and
+only one process may hold it unless it is told otherwise.
+"""
+
+import functools
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from attn_tune.schema.trial import Resources, Status
+from attn_tune.tuner.predict.bundles import read_schedule
+from attn_tune.tuner.predict.schedule import KernelSchedule
+from attn_tune.tuner.protocol import ConfigRef
+from attn_tune.tuner.targets.protocol import Compiled
+
+DUMP_VARIABLE = "ATTN_TUNE_TPU_DUMP"
+_FINAL, _ALLOCATIONS = "final_bundles", "pre-finalize-registers-and-allocations"
+_FILE = re.compile(r"^\d+-(.+)-\d+-(final_bundles|pre-finalize-registers-and-allocations)\.txt$")
+_NUMBER = re.compile(r"\.\d+$")
+# What belongs to the whole program, not to a kernel.
+_NOT_KERNELS = ("TLP", "<late")
+
+
+def dump_folder() -> str:
+    """A new folder for one process's dumps; in memory where that can be had."""
+    shared = Path("/dev/shm")
+    place = str(shared) if shared.is_dir() else None
+    return tempfile.mkdtemp(prefix="attn-tune-tpu-", dir=place)
+
+
+def compiler_environment(folder: str) -> dict[str, str]:
+    """The variables of a process that compiles for TPUs and dumps into ``folder``."""
+    flags = (
+        f"--xla_jf_dump_to={folder}",
+        "--xla_jf_dump_llo_text=true",
+        f"--xla_jf_dump_llo_pass_label_regex={_FINAL}|{_ALLOCATIONS}",
+    )
+    return {
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "TPU_ACCELERATOR_TYPE": "",
+        "LIBTPU_INIT_ARGS": " ".join(flags),
+        DUMP_VARIABLE: folder,
+    }
+
+
+def compile_for_tpu(ref: ConfigRef, topology: str, folder: str) -> Compiled:
+    """Compiles ``ref`` for the first device of ``topology`` and reads what was dumped.
+
+    Raises:
+      Exception: whatever the kernel, Mosaic or libtpu raises.
+    """
+    import jax
+
+    from attn_tune.kernels.registry import get_op
+    from attn_tune.tuner.compile import part_function, resources_of
+    from attn_tune.tuner.lowering import abstract_inputs
+
+    clear_dump(folder)
+    inputs = abstract_inputs(get_op(ref.signature.op).inputs, ref.runs_on, ref.direction)
+    device = target_device(topology)
+    placed = jax.tree.map(functools.partial(_on, device=device), inputs)
+    start = time.perf_counter()
+    with seeming(device):
+        lowered = jax.jit(part_function(ref)).trace(placed).lower(lowering_platforms=("tpu",))
+    digest = resources_of([], lowered.as_text()).code_digest
+    lowered.compile()
+    spent_ms = (time.perf_counter() - start) * 1e3
+    schedules = tuple(dumped_schedules(folder))
+    # XLA's own casts and copies around them take what VMEM there is.
+    kernels = [s for s in schedules if s.multiplies]
+    clear_dump(folder)
+    return Compiled(
+        status=Status.COMPILED,
+        resources=Resources(
+            shared_bytes=max((s.vmem_bytes for s in kernels), default=None),
+            spill_bytes=max((s.spill_bytes for s in kernels), default=None),
+            code_digest=digest,
+        ),
+        compile_ms=spent_ms,
+        schedules=schedules,
+    )
+
+
+@functools.cache
+def target_device(topology: str) -> Any:
+    from jax.experimental import topologies
+
+    return topologies.get_topology_desc(topology_name=topology, platform="tpu").devices[0]
+
+
+def seeming(device: Any) -> Any:
+    """Inside, a kernel that asks which TPU it is traced for is told."""
+    import jax
+    from jax.sharding import AbstractDevice, AbstractMesh
+
+    described = AbstractDevice(device_kind=device.device_kind, num_cores=1, platform="tpu")
+    mesh = AbstractMesh((1,), ("_target",), abstract_device=described)
+    return jax.sharding.use_abstract_mesh(mesh)
+
+
+def _on(leaf: Any, device: Any) -> Any:
+    import jax
+    from jax.sharding import SingleDeviceSharding
+
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=SingleDeviceSharding(device))
+
+
+def dumped_schedules(folder: str) -> Iterator[KernelSchedule]:
+    """One a kernel, in the order that they were compiled."""
+    found: dict[str, dict[str, Path]] = {}
+    for path in sorted(Path(folder).iterdir()):
+        match = _FILE.match(path.name)
+        if match and not match[1].startswith(_NOT_KERNELS) and "schedule-analysis" not in path.name:
+            found.setdefault(match[1], {})[match[2]] = path
+    for name, files in found.items():
+        if _FINAL not in files:
+            continue
+        with files[_FINAL].open(encoding="utf-8", errors="replace") as bundles:
+            if (allocations := files.get(_ALLOCATIONS)) is None:
+                yield read_schedule(_NUMBER.sub("", name), bundles)
+                continue
+            with allocations.open(encoding="utf-8", errors="replace") as listed:
+                yield read_schedule(_NUMBER.sub("", name), bundles, listed)
+
+
+def clear_dump(folder: str) -> None:
+    for path in Path(folder).iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

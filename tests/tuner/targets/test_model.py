@@ -1,0 +1,136 @@
+"""The walk over blocks against counting, and the cost model against sums done by hand."""
+
+import numpy as np
+import pytest
+
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.runtime.devices import device_from_kind
+from attn_tune.tuner.predict.hardware import core_of
+from attn_tune.tuner.predict.model import predict
+from attn_tune.tuner.predict.schedule import KernelSchedule, Stretch
+from attn_tune.tuner.predict.walk import visible_blocks, walk_of
+
+V6E = device_from_kind("tpu-v6e")
+FORWARD = {"block_q": 256, "block_kv": 512, "block_kv_compute": 256}
+
+
+def make_problem(**changes):
+    """A causal problem of several blocks."""
+    sizes = {"batch": 2, "q_len": 2048, "kv_len": 2048, "num_q_heads": 4, "num_kv_heads": 2}
+    return Problem(**{**sizes, "head_dim": 128, "v_head_dim": 128, "causal": True, **changes})
+
+
+def make_schedule(name="splash_mha_fwd_no_residuals", *, visit=1000, steps=34):
+    """A schedule with round numbers: 10 once, 100 a step, ``visit`` a block, 50 a resting block."""
+    return KernelSchedule(
+        name=name,
+        stretches=(
+            Stretch(bundles=10),
+            Stretch(bundles=60, loops=(steps,)),
+            Stretch(bundles=40, skippable=1, loops=(steps,)),
+            Stretch(bundles=50, skippable=2, loops=(steps,)),
+            Stretch(bundles=visit, skippable=2, loops=(steps,), units={"matmul": 8}),
+        ),
+    )
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [(None, None), (100, None), (300, 50), (0, 0)])
+@pytest.mark.parametrize(("t", "s"), [(512, 512), (384, 900), (130, 64)])
+@pytest.mark.parametrize(("block_q", "block_k"), [(128, 128), (64, 256), (512, 128)])
+def test_visible_blocks_are_those_with_a_visible_pair(causal, window, t, s, block_q, block_k):
+    problem = make_problem(q_len=t, kv_len=s, causal=causal, window=window)
+    left, right = problem.bounds
+    row, column = np.arange(t)[:, None] + problem.offset, np.arange(s)[None, :]
+    seen = np.ones((t, s), bool)
+    if left is not None:
+        seen &= column >= row - left
+    if right is not None:
+        seen &= column <= row + right
+    rows = np.add.reduceat(seen, np.arange(0, t, block_q), axis=0)
+    blocks = np.add.reduceat(rows, np.arange(0, s, block_k), axis=1)
+    # A block that only its corner rules out may be visited without need, never the other way round.
+    count = visible_blocks(problem, block_q, block_k)
+    assert count >= np.count_nonzero(blocks)
+    if left is None and right in (None, 0):
+        assert count == np.count_nonzero(blocks)
+
+
+def test_the_forward_rests_on_rows_and_the_key_gradient_on_columns():
+    problem = make_problem()
+    forward = walk_of("splash_mha_fwd", problem, FORWARD)
+    dkv = walk_of("splash_mha_dkv", problem, {"dq": {}, "dkv": FORWARD})
+    assert forward
+    assert dkv
+    assert forward.rests == 2 * 4 * (2048 // 256)
+    assert dkv.rests == 2 * 4 * (2048 // 512)
+    assert forward.steps == dkv.steps == 2 * 4 * 8 * 4
+    # Row block i of 256 sees column blocks up to (i + 1) * 256 - 1: 1, 1, 2, 2, 3, 3, 4, 4.
+    assert forward.visits == dkv.visits == 2 * 4 * 20
+    assert forward.visit_bytes == 512 * 2 * (128 + 128)
+
+
+def test_a_config_without_blocks_has_no_walk():
+    assert walk_of("fusion", make_problem(), {"chunk": 128}) is None
+
+
+def test_cycles_are_counted_by_how_often_they_are_executed():
+    problem = make_problem()
+    found = predict([make_schedule(visit=4000)], problem, FORWARD, V6E)
+    core = core_of(V6E)
+    assert found
+    assert core
+    steps, visits, rests = 2 * 4 * 32, 2 * 4 * 20, 2 * 4 * 8
+    cycles = 10 + 100 * steps + 4000 * visits + 50 * rests
+    # At 4000 bundles a visit the copies of 256 KB are hidden.
+    assert found.terms["copies_ns"] == 0
+    assert found.ns == pytest.approx(cycles * 1e3 / core.clock_mhz + 300 * visits + 2000, abs=1)
+    assert found.low_ns < found.ns < found.high_ns
+
+
+def test_copies_that_take_longer_than_the_bundles_are_waited_for():
+    quick = predict([make_schedule(visit=10)], make_problem(), FORWARD, V6E)
+    assert quick
+    assert quick.terms["copies_ns"] > quick.terms["visits_ns"]
+
+
+def test_two_cores_that_share_a_grid_take_half_the_time():
+    problem = make_problem()
+    steps, v5p = 2 * 4 * 32, device_from_kind("tpu-v5p")
+    one = predict([make_schedule(steps=steps + 2)], problem, FORWARD, v5p)
+    two = predict([make_schedule(steps=steps // 2 + 2)], problem, FORWARD, v5p)
+    assert one
+    assert two
+    assert two.terms["visits_ns"] == pytest.approx(one.terms["visits_ns"] / 2, abs=1)
+
+
+def test_launches_add_up_and_casts_are_left_out():
+    problem = make_problem()
+    config = {"dq": FORWARD, "dkv": FORWARD}
+    dq, dkv = make_schedule("splash_mha_dq"), make_schedule("splash_mha_dkv")
+    cast = KernelSchedule(name="fusion", stretches=(Stretch(bundles=10_000, loops=(9,)),))
+    alone = [predict([one], problem, config, V6E) for one in (dq, dkv)]
+    both = predict([cast, dq, dkv], problem, config, V6E)
+    assert both
+    assert all(alone)
+    assert both.ns == pytest.approx(sum(p.ns for p in alone if p), abs=2)
+
+
+def test_nothing_is_predicted_for_a_device_that_nothing_is_known_of():
+    assert predict([make_schedule()], make_problem(), FORWARD, device_from_kind("sm_90")) is None
+    assert predict([], make_problem(), FORWARD, V6E) is None
+
+
+def test_of_a_masked_and_a_whole_body_one_is_executed():
+    problem = make_problem()
+    one = make_schedule(visit=2000)
+    body = Stretch(bundles=3000, skippable=2, loops=(34,), units={"matmul": 8})
+    two = KernelSchedule(name=one.name, stretches=(*one.stretches, body))
+    found, alone = (predict([s], problem, FORWARD, V6E) for s in (two, one))
+    assert found
+    assert alone
+    # Row block i of 256 is cut at the diagonal alone: one block of each of its 8 rows, of 20 visits.
+    mean = 3000 * 8 / 20 + 2000 * 12 / 20
+    assert found.terms["visits_ns"] == pytest.approx(
+        alone.terms["visits_ns"] * mean / 2000, rel=1e-3
+    )
