@@ -1,9 +1,9 @@
-"""How often equal configs are told apart: each winner of a database against copies of itself, under the decision's rule.
+"""How often equal configs are told apart: each winner of a database against copies of itself, by the rule of decisions.
 
     python benchmarks/aa_rounds.py lab.db --copies 8 --out aa_rounds.json
 
 For each problem that the database decided, the winning config runs in one round of finals as often as ``--copies`` says
-and once more, interleaved as in a sweep, in a process that has run nothing else. The first is the incumbent. A copy that
+For each problem that the database decided, the winning config runs in one round of finals as often as ``--copies`` says
 beats it, with the rule that decides sweeps, is a decision that noise alone would have changed.
 """
 
