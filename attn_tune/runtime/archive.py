@@ -6,12 +6,13 @@ import stat
 import struct
 import zipfile
 import zlib
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from attn_tune.schema.errors import IntegrityError, StorageError
 
 SUFFIX = ".atpack"
 SUMS = "SHA256SUMS"
+SIGNED = "SHA256SUMS.sig"
 MANIFEST = "manifest.json"
 
 # Far above any real pack (20 000 decisions are a few MB), far below what hurts the process that reads it.
@@ -49,15 +50,15 @@ def check_path(name: str) -> None:
     Raises:
       IntegrityError: the path is none that a pack may have.
     """
-    parts = PurePosixPath(name).parts
-    if not _PATH.fullmatch(name) or ".." in parts or "." in parts or len(name) > 200:
+    # No part starts with a dot, so none is "." or "..".
+    if len(name) > 200 or not _PATH.fullmatch(name):
         raise IntegrityError(f"pack holds a file at the unsafe path {name!r}")
 
 
 def _read_folder(root: Path) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     total = 0
-    pending = [(root, "")]
+    pending = [(str(root), "")]
     while pending:
         folder, prefix = pending.pop()
         for entry in sorted(os.scandir(folder), key=lambda e: e.name):
@@ -68,7 +69,7 @@ def _read_folder(root: Path) -> dict[str, bytes]:
                     f"pack {root} holds a link at {name!r}; packs hold plain files"
                 )
             if entry.is_dir(follow_symlinks=False):
-                pending.append((Path(entry.path), name + "/"))
+                pending.append((entry.path, name + "/"))
                 if len(pending) > MAX_FILES:
                     raise IntegrityError(f"pack {root} holds more than {MAX_FILES} folders")
                 continue
@@ -87,7 +88,8 @@ def _read_plain_file(path: str, name: str) -> bytes:
             raise IntegrityError(f"pack holds {name!r}, which is not a plain file")
         if info.st_size > MAX_FILE_BYTES:
             raise IntegrityError(f"pack file {name!r} is larger than {MAX_FILE_BYTES} bytes")
-        return file.read(MAX_FILE_BYTES + 1)
+        # Not up to the limit: a read makes room for all that it may return.
+        return file.read(info.st_size + 1)
 
 
 def _read_zip(path: Path) -> dict[str, bytes]:

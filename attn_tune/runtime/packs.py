@@ -1,7 +1,7 @@
 """Reads a config pack, a folder or one ``.atpack`` file, and believes nothing in it before it is proven.
 
-Layout: ``manifest.json``, ``shards/<family>/<op>.<direction>.json`` (a JSON array, one row a line) and
-``SHA256SUMS`` over all other files.
+Layout: ``manifest.json``, ``shards/<family>/<op>.<direction>.json`` (a JSON array, one row a line),
+``SHA256SUMS`` over all of these, and perhaps ``SHA256SUMS.sig`` (see ``signing``) over the sums.
 """
 
 import hashlib
@@ -10,12 +10,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from attn_tune.runtime.archive import MANIFEST, SUMS, check_path, read_files
+from attn_tune.runtime.archive import MANIFEST, SIGNED, SUMS, check_path, read_files
 from attn_tune.runtime.devices import device_from_identity
-from attn_tune.runtime.rows import Row, decision_digest, row_from_json
+from attn_tune.runtime.rows import digest_lines, row_from_json
+from attn_tune.runtime.signing import Signer, check_trusted, must_be_signed, read_signers
 from attn_tune.runtime.strict_json import parse_json
+from attn_tune.runtime.tables import Rows, Table, parsed_table, plain_table
 from attn_tune.schema.device import Device
 from attn_tune.schema.digest import digest_text
 from attn_tune.schema.environment import Environment
@@ -38,6 +41,8 @@ class Pack:
       devices, environments: the tables that rows point into, by digest.
       contracts: per kernel id (``"op/name"``), the contract version of the op it was tuned under.
       rows: in the order of the shards.
+      gate: what the release gate found, as the manifest says it; empty for a pack without one.
+      signers: the keys that signed it, if any. That they did is proven by ``signing.verify``, not by being here.
       path: where it was read from.
     """
 
@@ -49,7 +54,9 @@ class Pack:
     devices: Mapping[str, Device]
     environments: Mapping[str, Environment]
     contracts: Mapping[str, int]
-    rows: tuple[Row, ...]
+    rows: Rows
+    gate: Mapping[str, Any] = MappingProxyType({})
+    signers: tuple[Signer, ...] = ()
     path: str = ""
 
     def __str__(self) -> str:
@@ -66,14 +73,21 @@ class Pack:
         return hash(self.digest)
 
 
-def read_pack(path: str | os.PathLike[str]) -> Pack:
+def read_pack(path: str | os.PathLike[str], *, signed: bool | None = None) -> Pack:
     """Reads and verifies the pack at ``path``.
+
+    ``signed`` says whether it must bear the signature of a trusted key; None leaves that to the environment variable
+    ``ATTN_TUNE_REQUIRE_SIGNED``.
 
     Raises:
       StorageError: there is nothing at ``path``, or it cannot be read.
       IntegrityError: anything at all is wrong with it; the sentence says what.
     """
-    return pack_from_files(read_files(path), str(Path(path)))
+    files = read_files(path)
+    pack = pack_from_files(files, str(Path(path)))
+    if must_be_signed(os.environ) if signed is None else signed:
+        check_trusted(files[SUMS], pack.signers, os.environ, f"pack {pack.path}")
+    return pack
 
 
 def pack_from_files(files: Mapping[str, bytes], path: str = "") -> Pack:
@@ -85,7 +99,7 @@ def pack_from_files(files: Mapping[str, bytes], path: str = "") -> Pack:
     where = f"pack {path}" if path else "pack"
     for name in files:
         check_path(name)
-    _check_sums(files, where)
+    sums = _check_sums(files, where)
     if MANIFEST not in files:
         raise IntegrityError(f"{where} has no {MANIFEST}")
     manifest = parse_json(files[MANIFEST], f"{where}: {MANIFEST}")
@@ -95,11 +109,12 @@ def pack_from_files(files: Mapping[str, bytes], path: str = "") -> Pack:
     devices = _devices(manifest, where)
     environments = _environments(manifest, where)
     contracts = _contracts(manifest, where)
-    rows = _rows(manifest, files, where)
-    _check_rows(rows, devices, environments, contracts, where)
-    digest = decision_digest(rows)
+    tables = _tables(manifest, files, sums, where)
+    _check_rows(tables, devices, environments, contracts, where)
+    digest = digest_lines(line for table in tables for line in table.lines)
     if digest != _text(manifest, "decision_digest", where):
         raise IntegrityError(f"{where}: its rows do not have the decision digest it claims")
+    rows = Rows(tables)
     if _count(manifest, "rows", where) != len(rows):
         raise IntegrityError(
             f"{where}: it has {len(rows)} rows, the manifest says {manifest['rows']}"
@@ -114,12 +129,14 @@ def pack_from_files(files: Mapping[str, bytes], path: str = "") -> Pack:
         environments=environments,
         contracts=contracts,
         rows=rows,
+        gate=_gate(manifest, where),
+        signers=read_signers(files[SIGNED], where) if SIGNED in files else (),
         path=path,
     )
 
 
-def _check_sums(files: Mapping[str, bytes], where: str) -> None:
-    """Exactly the listed files, each with its sum."""
+def _check_sums(files: Mapping[str, bytes], where: str) -> dict[str, str]:
+    """Exactly the listed files, each with its sum; returns the sums by file."""
     if SUMS not in files:
         raise IntegrityError(f"{where} has no {SUMS}")
     try:
@@ -131,10 +148,10 @@ def _check_sums(files: Mapping[str, bytes], where: str) -> None:
     sums: dict[str, str] = {}
     for line in lines:
         match = _SUM_LINE.fullmatch(line)
-        if match is None or match.group(2) in sums or match.group(2) == SUMS:
+        if match is None or match.group(2) in sums or match.group(2) in (SUMS, SIGNED):
             raise IntegrityError(f"{where}: {SUMS} has the bad line {line[:100]!r}")
         sums[match.group(2)] = match.group(1)
-    actual = set(files) - {SUMS}
+    actual = set(files) - {SUMS, SIGNED}
     if missing := sorted(set(sums) - actual):
         raise IntegrityError(f"{where} lacks {missing[0]!r}, which {SUMS} lists")
     if extra := sorted(actual - set(sums)):
@@ -144,6 +161,7 @@ def _check_sums(files: Mapping[str, bytes], where: str) -> None:
             raise IntegrityError(
                 f"{where}: the checksum of {name!r} does not match; it was changed"
             )
+    return sums
 
 
 def _check_format(manifest: dict[str, Any], where: str) -> None:
@@ -196,8 +214,17 @@ def _contracts(manifest: dict[str, Any], where: str) -> dict[str, int]:
     return found
 
 
-def _rows(manifest: dict[str, Any], files: Mapping[str, bytes], where: str) -> tuple[Row, ...]:
-    rows: list[Row] = []
+def _gate(manifest: dict[str, Any], where: str) -> Mapping[str, Any]:
+    found = manifest.get("gate", {})
+    if not isinstance(found, dict):
+        raise IntegrityError(f"{where}: 'gate' of the manifest must be an object")
+    return MappingProxyType(found)
+
+
+def _tables(
+    manifest: dict[str, Any], files: Mapping[str, bytes], sums: Mapping[str, str], where: str
+) -> list[Table]:
+    tables: list[Table] = []
     listed: set[str] = set()
     for shard in _list(manifest, "shards", where):
         if not isinstance(shard, dict):
@@ -207,48 +234,74 @@ def _rows(manifest: dict[str, Any], files: Mapping[str, bytes], where: str) -> t
         if match is None or match.group(3) not in DIRECTIONS or path in listed or path not in files:
             raise IntegrityError(f"{where}: shard {path!r} is misnamed, missing or listed twice")
         listed.add(path)
-        if hashlib.sha256(files[path]).hexdigest() != _text(shard, "sha256", where):
+        # The sums are of the very bytes that are here: they were just checked.
+        if sums[path] != _text(shard, "sha256", where):
             raise IntegrityError(f"{where}: the manifest's checksum of {path!r} does not match")
-        data = parse_json(files[path], f"{where}: {path}")
-        if not isinstance(data, list) or len(data) != _count(shard, "rows", where):
+        table = _table_of(
+            files[path], f"{where}: {path}", op=match.group(2), direction=match.group(3)
+        )
+        if len(table) != _count(shard, "rows", where):
             raise IntegrityError(f"{where}: {path} is not an array of the rows the manifest says")
-        for number, item in enumerate(data, start=1):
-            try:
-                rows.append(row_from_json(item, op=match.group(2), direction=match.group(3)))
-            except IntegrityError as error:
-                raise IntegrityError(f"{where}: {path} row {number}: {error}") from None
-    if stray := sorted(set(files) - listed - {MANIFEST, SUMS}):
+        tables.append(table)
+    if stray := sorted(set(files) - listed - {MANIFEST, SUMS, SIGNED}):
         raise IntegrityError(f"{where} holds {stray[0]!r}, which its manifest does not name")
-    return tuple(rows)
+    return tables
+
+
+def _table_of(data: bytes, where: str, *, op: str, direction: str) -> Table:
+    if table := plain_table(data, op=op, direction=direction):
+        return table
+    items = parse_json(data, where)
+    if not isinstance(items, list):
+        raise IntegrityError(f"{where} is not an array of the rows the manifest says")
+    rows = []
+    for number, item in enumerate(items, start=1):
+        try:
+            rows.append(row_from_json(item, op=op, direction=direction))
+        except IntegrityError as error:
+            raise IntegrityError(f"{where} row {number}: {error}") from None
+    return parsed_table(rows, op=op, direction=direction)
 
 
 def _check_rows(
-    rows: tuple[Row, ...],
+    tables: list[Table],
     devices: Mapping[str, Device],
     environments: Mapping[str, Environment],
     contracts: Mapping[str, int],
     where: str,
 ) -> None:
-    keys: set[tuple[str, ...]] = set()
-    ranks: set[tuple[Any, ...]] = set()
+    """What rows point to is there, and no problem is answered twice."""
     known = {tuple(kernel.split("/", 1)) for kernel in contracts}
-    for row in rows:
-        rank = (row.device, row.signature, row.direction, row.rank)
-        if row.device not in devices:
-            wrong = "is of a device that the manifest does not describe"
-        elif row.env not in environments:
-            wrong = "is of an environment that the manifest does not describe"
-        elif (row.op, row.kernel) not in known:
-            wrong = "is of a kernel that the manifest does not list"
-        elif row.key in keys or rank in ranks:
-            wrong = "appears twice for one device"
+    answered: set[tuple[str, ...]] = set()
+    ranked: set[tuple[str | int, ...]] = set()
+    for t in tables:
+        count = len(answered) + len(t)
+        way = (t.direction,) * len(t)
+        answered.update(zip(t.devices, t.signatures, way, t.kernels, strict=True))
+        ranked.update(zip(t.devices, t.signatures, way, t.ranks, strict=True))
+        if not set(t.devices) <= devices.keys():
+            wrong = "a row is of a device that the manifest does not describe"
+        elif not set(t.envs) <= environments.keys():
+            wrong = "a row is of an environment that the manifest does not describe"
+        elif not {(t.op, kernel) for kernel in t.kernels} <= known:
+            wrong = "a row is of a kernel that the manifest does not list"
+        elif len(answered) != count or len(ranked) != count:
+            wrong = f"{_twice(tables)} appears twice for one device"
         else:
-            keys.add(row.key)
-            ranks.add(rank)
             continue
-        raise IntegrityError(
-            f"{where}: the {row.direction} row {row.signature!r} of kernel {row.kernel!r} {wrong}"
-        )
+        raise IntegrityError(f"{where}: {t.op}.{t.direction}: {wrong}")
+
+
+def _twice(tables: list[Table]) -> str:
+    """The first row whose kernel or rank was there before."""
+    seen: set[tuple[str | int, ...]] = set()
+    for t in tables:
+        for row in zip(t.devices, t.signatures, t.kernels, t.ranks, strict=True):
+            keys = ((*row[:3], t.direction), (*row[:2], row[3], t.direction))
+            if not seen.isdisjoint(keys):
+                return f"the row {row[1]!r} of kernel {row[2]!r}"
+            seen.update(keys)
+    return "a row"
 
 
 def _text(data: dict[str, Any], name: str, where: str) -> str:

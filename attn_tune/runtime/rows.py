@@ -12,8 +12,8 @@ from attn_tune.schema.errors import IntegrityError
 type Scalar = bool | int | float | str | None
 
 _KERNEL = re.compile(r"[A-Za-z0-9_.-]{1,100}")
-_MAX_TEXT = 1000
-_STATES = frozenset(rule.value for rule in Rule)
+MAX_TEXT = 1000
+STATES = frozenset(rule.value for rule in Rule)
 _MAX_INT = 2**63
 
 
@@ -50,8 +50,8 @@ class Row:
 
 _STORED = tuple(f.name for f in fields(Row) if f.name not in ("op", "direction"))
 _TEXTS = ("device", "signature", "kernel", "state", "env")
-_OPTIONAL = ("median_ns", "heuristic_ns", "gain_ppm", "regret_ppm", "error_ppm")
-_NUMBERS = ("rank", "samples", *_OPTIONAL)
+OPTIONAL = ("median_ns", "heuristic_ns", "gain_ppm", "regret_ppm", "error_ppm")
+_NUMBERS = ("rank", "samples", *OPTIONAL)
 _SIGNED = ("gain_ppm", "regret_ppm")
 _REQUIRED = (*_TEXTS, "rank", "config")
 
@@ -61,13 +61,19 @@ def decision_digest(rows: Iterable[Row]) -> str:
 
     The canonical JSON of ``[device, signature, direction, kernel, rank, config]``, one line a row, sorted.
     """
-    lines = sorted(
-        canonical_json(
-            [row.device, row.signature, row.direction, row.kernel, row.rank, dict(row.config)]
-        )
-        for row in rows
+    return digest_lines(map(decision_line, rows))
+
+
+def decision_line(row: Row) -> str:
+    """What the decision digest covers of one row."""
+    return canonical_json(
+        [row.device, row.signature, row.direction, row.kernel, row.rank, dict(row.config)]
     )
-    return digest_text("\n".join(lines))
+
+
+def digest_lines(lines: Iterable[str]) -> str:
+    """The decision digest of rows given as ``decision_line``."""
+    return digest_text("\n".join(sorted(lines)))
 
 
 def row_from_json(data: Any, *, op: str, direction: str) -> Row:
@@ -84,34 +90,38 @@ def row_from_json(data: Any, *, op: str, direction: str) -> Row:
             raise IntegrityError(f"it lacks {name!r}")
     for name in _TEXTS:
         value = known[name]
-        if not isinstance(value, str) or not 0 < len(value) <= _MAX_TEXT:
-            raise IntegrityError(f"{name} must be a text of at most {_MAX_TEXT} characters")
+        if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT:
+            raise IntegrityError(f"{name} must be a text of at most {MAX_TEXT} characters")
     if not _KERNEL.fullmatch(known["kernel"]):
         raise IntegrityError(f"kernel {known['kernel']!r} is not a kernel's name")
     if not known["signature"].startswith(f"{op}/v"):
         raise IntegrityError(f"signature {known['signature']!r} is not of {op}")
-    if known["state"] not in _STATES:
+    if known["state"] not in STATES:
         raise IntegrityError(f"state {known['state']!r} is none of {', '.join(Rule)}")
     for name in _NUMBERS:
         value = known.get(name, 0)
-        if value is None and name in _OPTIONAL:
+        if value is None and name in OPTIONAL:
             continue
         if type(value) is not int or not -_MAX_INT <= value < _MAX_INT:
             raise IntegrityError(f"{name} must be an integer, got {value!r:.60}")
         if value < 0 and name not in _SIGNED:
             raise IntegrityError(f"{name} must not be negative, got {value}")
-    _check_config(known["config"])
+    check_config(known["config"])
     return Row(op=op, direction=direction, **known)
 
 
-def _check_config(config: Any, depth: int = 0) -> None:
-    """A config is knobs with plain values; one level down, the parts of a direction of several launches."""
+def check_config(config: Any, depth: int = 0) -> None:
+    """Refuses what is no config: knobs with plain values, or parts with such knobs.
+
+    Raises:
+      IntegrityError: a value is nested deeper, or is an integer out of range.
+    """
     if not isinstance(config, dict):
         raise IntegrityError(f"config must be an object, got {type(config).__name__}")
     for name, value in config.items():
         if type(value) is int and not -_MAX_INT <= value < _MAX_INT:
             raise IntegrityError(f"config knob {name!r} is out of range")
         if isinstance(value, dict) and depth == 0:
-            _check_config(value, depth + 1)
+            check_config(value, depth + 1)
         elif isinstance(value, dict | list):
             raise IntegrityError(f"config knob {name!r} must be a plain value")

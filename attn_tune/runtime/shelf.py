@@ -31,11 +31,9 @@ class Shelf:
     def __init__(self, pack: Pack, op: str, direction: str, fields: tuple[Field, ...]):
         self.pack = pack
         self.fields = fields
-        self._rows = [row for row in pack.rows if row.op == op and row.direction == direction]
-        self._devices = {row.device: pack.devices[row.device] for row in self._rows}
-        self._exact: dict[tuple[str, str], list[Row]] = {}
-        for row in self._rows:
-            self._exact.setdefault((row.device, row.signature), []).append(row)
+        self._tables = [t for t in pack.rows.tables if (t.op, t.direction) == (op, direction)]
+        held = {device for table in self._tables for device in table.devices}
+        self._devices = {device: pack.devices[device] for device in held}
 
     @functools.cached_property
     def _parsed(self) -> tuple[dict[tuple[str, tuple[Value, ...]], list[Placed]], list[str]]:
@@ -45,7 +43,7 @@ class Shelf:
         """
         near: dict[tuple[str, tuple[Value, ...]], list[Placed]] = {}
         unreadable: list[str] = []
-        for row in self._rows:
+        for row in (t.row(place) for t in self._tables for place in range(len(t))):
             try:
                 signature = Signature.parse(row.signature, self.fields)
             except UsageError as error:
@@ -85,7 +83,12 @@ class Shelf:
 
     def at(self, digest: str, signature_text: str) -> list[Row]:
         """Rows of exactly this signature."""
-        return self._exact.get((digest, signature_text), [])
+        return [
+            table.row(place)
+            for table in self._tables
+            for place in table.find(signature_text)
+            if table.devices[place] == digest
+        ]
 
     def comparable(self, digest: str, shape: Shape) -> list[Placed]:
         """Rows whose categorical fields are equal."""
