@@ -3,28 +3,21 @@
 import json
 import os
 import sqlite3
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
-from typing import Literal
 
 from attn_tune.db import queries
+from attn_tune.db.conflicts import Answer, Fate, Key, Outcome, Policy, conflict_error
 from attn_tune.db.database import Database
 from attn_tune.db.writer import now_us
 from attn_tune.runtime.packs import Pack, read_pack
 from attn_tune.runtime.rows import Row
-from attn_tune.schema import UsageError, canonical_json, config_to_json
-
-type Policy = Literal["error", "keep", "replace"]
-POLICIES = ("error", "keep", "replace")
-SHOWN = 20
-
-# One problem: (device digest, signature, direction). Its rows stand or fall together: their ranks count as one answer.
-type _Key = tuple[str, str, str]
+from attn_tune.schema import Environment, canonical_json, config_to_json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportSummary:
-    """What became of the pack's problems, (device, signature, direction) each."""
+    """What became of the pack's problems, (device, signature, direction) each; ``outcomes`` says it of every one."""
 
     name: str
     version: str
@@ -33,58 +26,94 @@ class ImportSummary:
     unchanged: int
     kept: int
     replaced: int
+    outcomes: tuple[Outcome, ...] = ()
+    dry_run: bool = False
 
 
 def import_pack(
-    database: Database, path: str | os.PathLike[str], *, policy: Policy = "error"
+    database: Database,
+    path: str | os.PathLike[str],
+    *,
+    policy: str = "error",
+    dry_run: bool = False,
 ) -> ImportSummary:
     """Verifies the pack at ``path`` and stores its rows; doing it again changes nothing.
 
     A conflict is a problem that an earlier import answers otherwise; evidence may differ. ``policy`` says what then:
-    ``"error"`` stores nothing, ``"keep"`` stays with the earlier answer, ``"replace"`` takes the new one.
+    ``"error"`` stores nothing, ``"keep"`` stays with the earlier answer, ``"replace"`` takes the new one,
+    ``"fastest-verified"`` the one that is proven and, beyond noise, faster, ``"prefer=NAME"`` that of the pack NAME.
+    With ``dry_run`` nothing is stored, and conflicts are outcomes (``"kept"``, with the reason) rather than an error.
 
     Raises:
       IntegrityError: the pack is not what it claims to be.
-      UsageError: there are conflicts under ``"error"``, listed in the message.
+      UsageError: there are conflicts that the policy does not resolve, listed in the message.
     """
-    if policy not in POLICIES:
-        raise UsageError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+    rule = Policy.parse(policy)
     pack = read_pack(path)
-    problems: dict[_Key, list[Row]] = defaultdict(list)
+    problems: dict[Key, list[Row]] = defaultdict(list)
     for row in pack.rows:
         problems[row.device, row.signature, row.direction].append(row)
     with database.transaction() as connection:
-        stored = {key: _stored(connection, key) for key in problems}
-        added = [key for key in problems if not stored[key]]
-        conflicts = [
-            key for key in problems if stored[key] and stored[key] != _answer(problems[key])
-        ]
-        if conflicts and policy == "error":
-            raise UsageError(_table(pack, conflicts, stored, problems))
-        pack_id = _add_pack(connection, pack)
-        for key in added + (conflicts if policy == "replace" else []):
-            connection.execute(queries.DROP_IMPORTED, key)
-            for row in problems[key]:
-                _add_row(connection, pack_id, row)
+        outcomes, conflicts = _resolve(connection, pack, problems, rule)
+        if not dry_run:
+            if conflicts:
+                raise conflict_error(f"pack {pack} answers", conflicts)
+            pack_id = _add_pack(connection, pack)
+            for key, outcome in outcomes.items():
+                if outcome.fate in (Fate.ADDED, Fate.REPLACED):
+                    connection.execute(queries.DROP_IMPORTED, key)
+                    for row in problems[key]:
+                        _add_row(connection, pack_id, row)
+    counts = Counter(outcome.fate for outcome in outcomes.values())
     return ImportSummary(
         name=pack.name,
         version=pack.version,
         digest=pack.digest,
-        added=len(added),
-        unchanged=len(problems) - len(added) - len(conflicts),
-        kept=len(conflicts) if policy == "keep" else 0,
-        replaced=len(conflicts) if policy == "replace" else 0,
+        outcomes=tuple(outcomes.values()),
+        dry_run=dry_run,
+        **{str(fate): counts[fate] for fate in Fate},
     )
 
 
-def _answer(rows: list[Row]) -> dict[str, tuple[int, str]]:
-    """By kernel, what the rows decide: rank and config."""
-    return {row.kernel: (row.rank, config_to_json(row.config)) for row in rows}
+def _resolve(
+    connection: sqlite3.Connection, pack: Pack, problems: dict[Key, list[Row]], policy: Policy
+) -> tuple[dict[Key, Outcome], list[Outcome]]:
+    """What becomes of each problem, and those that the policy does not resolve."""
+    outcomes: dict[Key, Outcome] = {}
+    conflicts: list[Outcome] = []
+    manifests: dict[int, dict[str, Environment]] = {}
+    for key, rows in problems.items():
+        stored = _stored(connection, key, manifests)
+        incoming = Answer(pack=pack.name, rows=rows, environments=pack.environments)
+        fate, reason = policy.resolve(stored, incoming)
+        outcomes[key] = Outcome(
+            signature=key[1],
+            direction=key[2],
+            device=str(pack.devices[key[0]]),
+            fate=fate or Fate.KEPT,
+            stored="" if stored is None else str(stored),
+            incoming=str(incoming),
+            reason=reason if fate else f"conflict: {reason}",
+        )
+        if fate is None:
+            conflicts.append(outcomes[key])
+    return outcomes, conflicts
 
 
-def _stored(connection: sqlite3.Connection, key: _Key) -> dict[str, tuple[int, str]]:
-    rows = connection.execute(queries.GET_IMPORTED, key)
-    return {row["kernel"]: (row["rank"], row["config"]) for row in rows}
+def _stored(
+    connection: sqlite3.Connection, key: Key, manifests: dict[int, dict[str, Environment]]
+) -> Answer | None:
+    found = connection.execute(queries.GET_IMPORTED, key).fetchall()
+    if not found:
+        return None
+    environments: dict[str, Environment] = {}
+    for item in found:
+        if item["pack_id"] not in manifests:
+            tables = json.loads(item["manifest"])["environments"]
+            manifests[item["pack_id"]] = {d: Environment(**e) for d, e in tables.items()}
+        environments |= manifests[item["pack_id"]]
+    rows = [Row(**json.loads(item["body"])) for item in found]
+    return Answer(pack=found[0]["name"], rows=rows, environments=environments)
 
 
 def _add_pack(connection: sqlite3.Connection, pack: Pack) -> int:
@@ -109,28 +138,3 @@ def _add_row(connection: sqlite3.Connection, pack_id: int, row: Row) -> None:
         canonical_json(asdict(row)),
     )
     connection.execute(queries.ADD_IMPORTED, values)
-
-
-def _table(
-    pack: Pack,
-    conflicts: list[_Key],
-    stored: dict[_Key, dict[str, tuple[int, str]]],
-    problems: dict[_Key, list[Row]],
-) -> str:
-    lines = [
-        f"pack {pack} answers {len(conflicts)} problems otherwise than earlier imports; nothing was imported. "
-        "Import with policy 'keep' or 'replace':"
-    ]
-    for key in conflicts[:SHOWN]:
-        device, signature, direction = key
-        lines.append(f"  {signature} {direction} on {pack.devices[device]}")
-        lines.append(f"    stored: {_winner(stored[key])}")
-        lines.append(f"    pack:   {_winner(_answer(problems[key]))}")
-    if len(conflicts) > SHOWN:
-        lines.append(f"  and {len(conflicts) - SHOWN} more")
-    return "\n".join(lines)
-
-
-def _winner(answer: dict[str, tuple[int, str]]) -> str:
-    ranked = sorted((rank, kernel, config) for kernel, (rank, config) in answer.items())
-    return ", ".join(f"{kernel} {config}" for _, kernel, config in ranked)

@@ -370,7 +370,10 @@ INSERT OR IGNORE INTO imported_pack (digest, name, version, manifest, imported_u
 """
 FIND_PACK = "SELECT id FROM imported_pack WHERE digest = ?"
 GET_IMPORTED = """
-SELECT kernel, rank, config FROM imported_row WHERE device_digest = ? AND signature = ? AND direction = ?
+SELECT imported_row.body, imported_row.pack_id, imported_pack.name, imported_pack.manifest
+FROM imported_row JOIN imported_pack ON imported_pack.id = imported_row.pack_id
+WHERE imported_row.device_digest = ? AND imported_row.signature = ? AND imported_row.direction = ?
+ORDER BY imported_row.rank
 """
 DROP_IMPORTED = """
 DELETE FROM imported_row WHERE device_digest = ? AND signature = ? AND direction = ?

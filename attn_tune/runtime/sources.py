@@ -12,7 +12,8 @@ from attn_tune.runtime.archive import is_pack
 from attn_tune.runtime.locks import Lock
 from attn_tune.runtime.packs import Pack, read_pack
 from attn_tune.runtime.shelf import Shelf
-from attn_tune.schema.errors import IntegrityError, StorageError
+from attn_tune.runtime.wheel_packs import wheel_packs
+from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
 from attn_tune.schema.signature import Field
 
 USER_PACKS = "ATTN_TUNE_PACKS"
@@ -40,8 +41,10 @@ class Source:
         with _lock:
             if self._pack is None and self._error is None:
                 try:
-                    self._pack = read_pack(self.path)
-                except (IntegrityError, StorageError) as error:
+                    # What lies within the package itself is as good as its code; all else may have to be signed.
+                    inside = Path(self.path).is_relative_to(SHIPPED)
+                    self._pack = read_pack(self.path, signed=False if inside else None)
+                except (IntegrityError, StorageError, UsageError) as error:
                     self._error = str(error)
                     _log.warning("ignored: %s", error)
 
@@ -81,7 +84,7 @@ class Locations:
 
 def locations(environ: Mapping[str, str]) -> Locations:
     """What the environment asks for: ``ATTN_TUNE_PACKS`` (packs, or folders of packs), then ``attn-tune/packs`` under
-    ``XDG_DATA_HOME``; ``ATTN_TUNE_PROJECT_PACK``; and what ships in the package."""
+    ``XDG_DATA_HOME``; ``ATTN_TUNE_PROJECT_PACK``; packs installed as wheels; and what ships in the package."""
     user = [p for p in environ.get(USER_PACKS, "").split(os.pathsep) if p]
     found = [path for entry in user for path in _packs_in(Path(entry), named=True)]
     if data := data_directory(environ):
@@ -90,7 +93,7 @@ def locations(environ: Mapping[str, str]) -> Locations:
     return Locations(
         user=tuple(found),
         project=(project,) if project else (),
-        shipped=tuple(_packs_in(SHIPPED, named=False)),
+        shipped=(*wheel_packs(), *_packs_in(SHIPPED, named=False)),
     )
 
 

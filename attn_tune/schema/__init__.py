@@ -17,6 +17,7 @@ from attn_tune.schema.environment import Environment as Environment, Grade as Gr
 from attn_tune.schema.errors import (
     AttnTuneError as AttnTuneError,
     DisagreementError as DisagreementError,
+    GateError as GateError,
     IntegrityError as IntegrityError,
     LockfileError as LockfileError,
     NoDataError as NoDataError,

@@ -14,13 +14,15 @@ class Rule(enum.StrEnum):
     """Why this config.
 
     ``winner``: beats the incumbent beyond noise and the gain floor. ``tie``: nothing does, the incumbent stays.
-    ``only``: one config was ever right. ``predicted``: compile-only, nothing was measured.
+    ``only``: one config was ever right. ``predicted``: compile-only, nothing was measured. ``heuristic``: the untuned
+    config stays, said outright, so that no row of a near problem answers in its place (packs only).
     """
 
     WINNER = "winner"
     TIE = "tie"
     ONLY = "only"
     PREDICTED = "predicted"
+    HEURISTIC = "heuristic"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -50,6 +50,10 @@ class IntegrityError(AttnTuneError, ValueError):
     exit_code = 5
 
 
+class GateError(AttnTuneError):
+    """Rows that were to be shipped lack the proof that a release needs. Nothing was written."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """An error for a name that does not exist, with the near ones.
 

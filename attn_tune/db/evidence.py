@@ -1,0 +1,132 @@
+"""What the stored trials say of one problem: which configs were proven, timed, or failed."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attn_tune.schema import Decision, Environment, Stage, Status, Trial, config_digest
+from attn_tune.schema.trial import WHOLE
+
+FAILED = (
+    Status.INCORRECT,
+    Status.CRASHED,
+    Status.TIMED_OUT,
+    Status.OUT_OF_RESOURCES,
+    Status.COMPILE_ERROR,
+    Status.RUNTIME_ERROR,
+)
+
+
+@dataclass(slots=True)
+class Record:
+    """The trials of one config of one kernel in one environment, put together."""
+
+    config: Mapping[str, Any]
+    environment: Environment
+    is_heuristic: bool = False
+    outputs: set[str] = field(default_factory=set)
+    worst_error: float | None = None
+    samples: list[int] = field(default_factory=list)
+    finals: list[int] = field(default_factory=list)
+    failure: str = ""
+
+    @property
+    def median_ns(self) -> int | None:
+        """Of the finals where there are any; None without a measurement."""
+        ordered = sorted(self.finals or self.samples)
+        middle = len(ordered) // 2
+        if not ordered:
+            return None
+        return ordered[middle] if len(ordered) % 2 else sum(ordered[middle - 1 : middle + 1]) // 2
+
+    def add(self, trial: Trial) -> None:
+        """Takes one trial in."""
+        self.is_heuristic |= trial.is_heuristic
+        if trial.status in FAILED:
+            self.failure = f"{trial.status}: {trial.reason}".splitlines()[0][:200]
+        if trial.status is not Status.OK or trial.measurement is None:
+            return
+        self.outputs |= {error.output for error in trial.errors}
+        if trial.worst_error is not None:
+            self.worst_error = max(self.worst_error or 0.0, trial.worst_error.ratio)
+            if trial.worst_error.ratio > 1:
+                self.failure = f"{trial.worst_error.output} is wrong"
+        found = self.finals if trial.stage is Stage.FINAL else self.samples
+        found.extend(trial.measurement.samples_ns)
+
+
+class Evidence:
+    """The trials of one (signature, direction, device)."""
+
+    def __init__(self, trials: Iterable[Trial]):
+        self._records: dict[tuple[str, str, str], Record] = {}
+        self._parts: dict[tuple[str, str, str, str], Record] = {}
+        for trial in trials:
+            key = (trial.kernel, trial.environment.digest, trial.config_digest)
+            if trial.part == WHOLE:
+                place = self._records.setdefault(key, Record(trial.config, trial.environment))
+            else:
+                place = self._parts.setdefault(
+                    (*key, trial.part), Record(trial.config, trial.environment)
+                )
+            place.add(trial)
+
+    def of(self, decision: Decision) -> Record | None:
+        """The record of what ``decision`` chose."""
+        return self.at(decision.kernel, decision.environment, decision.config)
+
+    def at(self, kernel: str, environment: Environment, config: Mapping[str, Any]) -> Record | None:
+        """The record of one config."""
+        return self._records.get((kernel, environment.digest, config_digest(config)))
+
+    def heuristic(self, kernel: str, environment: Environment) -> Record | None:
+        """The record of the untuned config, if it ran right."""
+        for (name, env, _), record in self._records.items():
+            if (name, env) == (kernel, environment.digest) and record.is_heuristic:
+                return record if record.median_ns is not None and not record.failure else None
+        return None
+
+    def environments(self, kernel: str) -> list[Environment]:
+        """Where the kernel has trials of a whole direction."""
+        found = {
+            r.environment.digest: r.environment
+            for (k, *_), r in self._records.items()
+            if k == kernel
+        }
+        return list(found.values())
+
+    def failed_part(self, decision: Decision) -> str:
+        """Why a part of what was chosen may not be used: it failed when it was searched alone. ``""`` if none did."""
+        for part, record in self._parts_of(decision):
+            if record.failure:
+                return f"{part}: {record.failure}"
+        return ""
+
+    def proven_outputs(self, decision: Decision) -> set[str]:
+        """The outputs that were compared with the reference, by the whole or by its parts."""
+        record = self.of(decision)
+        proven = set(record.outputs) if record else set()
+        for _, part in self._parts_of(decision):
+            proven |= part.outputs
+        return proven
+
+    def _parts_of(self, decision: Decision) -> Iterator[tuple[str, Record]]:
+        """The parts of what was chosen, as they did when they were searched alone."""
+        for (kernel, env, digest, part), record in self._parts.items():
+            chosen = decision.config.get(part)
+            if (
+                (kernel, env) == (decision.kernel, decision.environment.digest)
+                and isinstance(chosen, Mapping)
+                and config_digest(chosen) == digest
+            ):
+                yield part, record
+
+
+def group_by_problem(decisions: Iterable[Decision]) -> dict[tuple[str, str, str], list[Decision]]:
+    """Decisions by (device digest, signature, direction)."""
+    groups: dict[tuple[str, str, str], list[Decision]] = defaultdict(list)
+    for decision in decisions:
+        key = (decision.device.digest, decision.signature.text, decision.direction)
+        groups[key].append(decision)
+    return dict(groups)

@@ -1,0 +1,78 @@
+"""Two packs side by side: what is decided anew, otherwise, or no longer."""
+
+import enum
+from dataclasses import dataclass
+
+from attn_tune.runtime.packs import Pack
+from attn_tune.runtime.rows import Row
+from attn_tune.schema import config_to_json
+
+
+class Change(enum.StrEnum):
+    """How a row differs. ``evidence``: the same config and rank, another time, state or environment."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+    EVIDENCE = "evidence"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """One row that differs. Times are integer nanoseconds, None where there is none."""
+
+    change: Change
+    signature: str
+    direction: str
+    device: str
+    kernel: str
+    before: str
+    after: str
+    before_ns: int | None
+    after_ns: int | None
+
+    @property
+    def ratio(self) -> float | None:
+        """New time over old time."""
+        if not self.before_ns or self.after_ns is None:
+            return None
+        return self.after_ns / self.before_ns
+
+
+def diff_packs(old: Pack, new: Pack) -> list[Difference]:
+    """The rows that differ, by problem and kernel."""
+    before, after = ({row.key: row for row in pack.rows} for pack in (old, new))
+    found = []
+    for key in sorted(before.keys() | after.keys(), key=lambda k: (k[1], k[2], k[0], k[3])):
+        a, b = before.get(key), after.get(key)
+        if (change := _change(a, b)) is None:
+            continue
+        device = new.devices.get(key[0]) or old.devices[key[0]]
+        found.append(
+            Difference(
+                change=change,
+                signature=key[1],
+                direction=key[2],
+                device=str(device),
+                kernel=key[3],
+                before=_say(a),
+                after=_say(b),
+                before_ns=a.median_ns if a else None,
+                after_ns=b.median_ns if b else None,
+            )
+        )
+    return found
+
+
+def _change(a: Row | None, b: Row | None) -> Change | None:
+    if a is None:
+        return Change.ADDED
+    if b is None:
+        return Change.REMOVED
+    if (a.rank, config_to_json(a.config)) != (b.rank, config_to_json(b.config)):
+        return Change.CHANGED
+    return None if a == b else Change.EVIDENCE
+
+
+def _say(row: Row | None) -> str:
+    return "" if row is None else f"#{row.rank} {config_to_json(row.config)} {row.state}"

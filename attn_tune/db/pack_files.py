@@ -1,0 +1,158 @@
+"""The bytes of a pack. Same decisions, same bytes: nothing in a pack says when, where or by whom it was made."""
+
+import hashlib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from attn_tune.runtime.archive import MANIFEST, SIGNED, SUMS
+from attn_tune.runtime.packs import FORMAT, Pack
+from attn_tune.runtime.rows import Row, decision_digest
+from attn_tune.schema import Decision, Device, Environment, UsageError, canonical_json
+
+MIN_READER = 1
+PPM = 1_000_000
+
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}")
+
+
+def check_word(what: str, word: str) -> None:
+    """Refuses a name or version that a pack cannot have.
+
+    Raises:
+      UsageError: it is one.
+    """
+    if not _WORD.fullmatch(word):
+        raise UsageError(f"a pack's {what} is letters, digits and _.+-, not {word!r}")
+
+
+def pack_files(
+    decisions: Iterable[Decision],
+    *,
+    name: str,
+    version: str,
+    gate: Mapping[str, Any] | None = None,
+) -> dict[str, bytes]:
+    """The files of a pack by their paths inside; the order of ``decisions`` does not matter.
+
+    ``gate`` is what the manifest says of the release gate.
+    """
+    decisions = list(decisions)
+    return files_of_rows(
+        [to_row(d) for d in decisions],
+        name=name,
+        version=version,
+        devices={d.device.digest: d.device for d in decisions},
+        environments={d.environment.digest: d.environment for d in decisions},
+        contracts={d.kernel: d.contract for d in decisions},
+        gate=gate,
+    )
+
+
+def files_of_rows(
+    rows: Iterable[Row],
+    *,
+    name: str,
+    version: str,
+    devices: Mapping[str, Device],
+    environments: Mapping[str, Environment],
+    contracts: Mapping[str, int],
+    gate: Mapping[str, Any] | None = None,
+) -> dict[str, bytes]:
+    """The files of a pack of ``rows``; the tables may hold more than the rows need."""
+    rows = list(rows)
+    shards: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        shards[_shard_path(devices[row.device].family, row)].append(row)
+    files = {path: _shard_text(group).encode() for path, group in sorted(shards.items())}
+    manifest = {
+        "format": FORMAT,
+        "min_reader": MIN_READER,
+        "name": name,
+        "version": version,
+        "tool": f"attn-tune {_tool_version()}",
+        "devices": {digest: devices[digest].identity for digest in {r.device for r in rows}},
+        "environments": {digest: asdict(environments[digest]) for digest in {r.env for r in rows}},
+        "kernels": [
+            {"kernel": kernel, "contract": contracts[kernel]}
+            for kernel in sorted({f"{r.op}/{r.kernel}" for r in rows})
+        ],
+        "shards": [
+            {"path": path, "rows": len(shards[path]), "sha256": _sha256(data)}
+            for path, data in files.items()
+        ],
+        "decision_digest": decision_digest(rows),
+        "rows": len(rows),
+    }
+    if gate is not None:
+        manifest["gate"] = dict(gate)
+    text = json.dumps(manifest, sort_keys=True, indent=1, allow_nan=False) + "\n"
+    files[MANIFEST] = text.encode()
+    sums = "".join(f"{_sha256(files[path])}  {path}\n" for path in sorted(files))
+    files[SUMS] = sums.encode()
+    return dict(sorted(files.items()))
+
+
+def signed_files(files: Mapping[str, bytes], pack: Pack, private_pem: bytes) -> dict[str, bytes]:
+    """``files`` with one more signature, in place of an older one by the same key."""
+    from attn_tune.runtime.signing import sign
+
+    signer = sign(files[SUMS], private_pem)
+    others = [s for s in pack.signers if s.key != signer.key]
+    return {**files, SIGNED: "".join(s.line for s in sorted([*others, signer])).encode()}
+
+
+def to_row(decision: Decision) -> Row:
+    """The row that says what ``decision`` says."""
+    return Row(
+        op=decision.op,
+        direction=decision.direction,
+        device=decision.device.digest,
+        signature=decision.signature.text,
+        kernel=decision.kernel.partition("/")[2],
+        rank=decision.rank,
+        config=decision.config,
+        state=str(decision.rule),
+        env=decision.environment.digest,
+        median_ns=decision.median_ns,
+        heuristic_ns=decision.heuristic_ns,
+        gain_ppm=None if decision.gain is None else _ppm(decision.gain - 1),
+        regret_ppm=None if decision.regret_bound is None else _ppm(decision.regret_bound),
+        error_ppm=None if decision.worst_error is None else _ppm(decision.worst_error),
+        samples=decision.samples,
+    )
+
+
+def _ppm(value: float) -> int:
+    return round(value * PPM)
+
+
+def _shard_path(family: str, row: Row) -> str:
+    if not _WORD.fullmatch(family):
+        raise UsageError(f"the device family {family!r} cannot be part of a file's name")
+    return f"shards/{family}/{row.op}.{row.direction}.json"
+
+
+def _shard_text(rows: Iterable[Row]) -> str:
+    lines = []
+    for row in sorted(rows, key=lambda r: (r.signature, r.device, r.rank)):
+        data: dict[str, Any] = asdict(row)
+        del data["op"], data["direction"]  # the file's name says them
+        lines.append(canonical_json(data))
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _tool_version() -> str:
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version("attn-tune")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

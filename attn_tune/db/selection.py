@@ -1,0 +1,72 @@
+"""Which decisions go into a pack."""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from attn_tune.schema import Decision, Device
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """What an export asks for; None narrows nothing.
+
+    ``device`` is a device, a digest, a variant or a family; ``kernels`` are names or ``"op/name"``, and the best among
+    them is the pack's winner; ``signatures`` are texts; ``rules`` are those of ``Rule``; ``winners`` leaves out the
+    runners-up of other kernels; ``min_gain`` is the least ratio of heuristic time to chosen time.
+    """
+
+    op: str | None = None
+    kernels: Collection[str] | None = None
+    direction: str | None = None
+    device: Device | str | None = None
+    signatures: Collection[str] | None = None
+    rules: Collection[str] | None = None
+    winners: bool = False
+    min_gain: float | None = None
+
+    def __str__(self) -> str:
+        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        words = [f"{name}={_short(value)}" for name, value in given.items() if value]
+        return ", ".join(words) or "everything"
+
+    def covers(self, d: Decision) -> bool:
+        """Whether ``d`` is of the problems and kernels asked for, whatever was decided."""
+        wanted = self.device.digest if isinstance(self.device, Device) else self.device
+        return (
+            self.op in (None, d.op)
+            and self.direction in (None, d.direction)
+            and wanted in (None, d.device.digest, d.device.variant, d.device.family)
+            and (
+                self.kernels is None or bool({d.kernel, d.kernel.split("/")[1]} & set(self.kernels))
+            )
+        )
+
+    def wants(self, d: Decision) -> bool:
+        """Whether ``d`` is asked for, by what it is of and by what it says."""
+        return (
+            self.covers(d)
+            and (self.signatures is None or d.signature.text in self.signatures)
+            and (self.rules is None or str(d.rule) in self.rules)
+            and (self.min_gain is None or (d.gain is not None and d.gain >= self.min_gain))
+        )
+
+
+def select(decisions: Iterable[Decision], selection: Selection) -> list[Decision]:
+    """What fits, of each op's newest contract, with the ranks closed up."""
+    groups: dict[tuple[str, str, str], list[Decision]] = defaultdict(list)
+    newest: dict[str, int] = defaultdict(int)
+    for d in filter(selection.wants, decisions):
+        newest[d.op] = max(newest[d.op], d.contract)
+        groups[d.device.digest, d.signature.text, d.direction].append(d)
+    return [
+        dataclasses.replace(d, rank=rank)
+        for group in groups.values()
+        for rank, d in enumerate(sorted(group, key=lambda d: d.rank))
+        if d.contract == newest[d.op] and not (selection.winners and rank)
+    ]
+
+
+def _short(value: object) -> str:
+    return f"{len(value)} given" if isinstance(value, set | frozenset) else str(value)
