@@ -142,7 +142,9 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 signatures = make_pack(Path(folder), rows, by_hand=by_hand)
                 exact = signatures[len(signatures) // 2]
-                near = exact.replace("b=", "b=1", 1)  # 14 or 15 of a batch of 8 at most: within a factor of two
+                near = exact.replace(
+                    "b=", "b=1", 1
+                )  # 14 or 15 of a batch of 8 at most: within a factor of two
                 for rung, text in (("exact", exact), ("neighbour", near)):
                     found = sample(Path(folder), text, rung, args.samples)
                     imports, read, answer = (median(c) for c in zip(*found, strict=True))

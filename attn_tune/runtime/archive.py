@@ -52,7 +52,7 @@ def check_path(name: str) -> None:
     """
     # No part starts with a dot, so none is "." or "..".
     if len(name) > 200 or not _PATH.fullmatch(name):
-        raise IntegrityError(f"pack holds a file at the unsafe path {name!r}")
+        raise IntegrityError(f"pack holds a file at the unsafe path {name[:200]!r}")
 
 
 def _read_folder(root: Path) -> dict[str, bytes]:
@@ -111,12 +111,12 @@ def _read_zip(path: Path) -> dict[str, bytes]:
     ) as error:
         if isinstance(error, IntegrityError):
             raise
-        raise IntegrityError(f"pack {path} is not a readable zip file: {error}") from None
+        raise IntegrityError(f"pack {path} is not a readable zip file: {error!s:.200}") from None
     except OSError as error:
         # A broken offset makes zipfile seek outside the file; the file itself was opened.
         if error.errno is not None and error.filename is not None:
             raise
-        raise IntegrityError(f"pack {path} is not a readable zip file: {error}") from None
+        raise IntegrityError(f"pack {path} is not a readable zip file: {error!s:.200}") from None
 
 
 def _read_entries(path: Path, archive: zipfile.ZipFile) -> dict[str, bytes]:
@@ -126,7 +126,9 @@ def _read_entries(path: Path, archive: zipfile.ZipFile) -> dict[str, bytes]:
         name = info.filename
         # zipfile rewrites backslashes and NULs; what was written is in orig_filename.
         if info.orig_filename != name:
-            raise IntegrityError(f"pack holds a file at the unsafe path {info.orig_filename!r}")
+            raise IntegrityError(
+                f"pack holds a file at the unsafe path {info.orig_filename[:200]!r}"
+            )
         check_path(name)
         mode = info.external_attr >> 16
         if mode and not stat.S_ISREG(mode) and stat.S_IFMT(mode):

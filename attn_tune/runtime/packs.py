@@ -28,7 +28,7 @@ from attn_tune.schema.trial import DIRECTIONS
 FORMAT = 1
 
 _SHARD = re.compile(r"shards/([A-Za-z0-9_.+-]+)/([A-Za-z0-9_]+)\.([a-z]+)\.json")
-_SUM_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
+_SUM_LINE = re.compile(r"([0-9a-f]{64})  (.{1,200})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
@@ -180,9 +180,11 @@ def _devices(manifest: dict[str, Any], where: str) -> dict[str, Device]:
         try:
             device = device_from_identity(identity)
         except UsageError as error:
-            raise IntegrityError(f"{where}: {error}") from None
+            raise IntegrityError(f"{where}: {error!s:.500}") from None
         if device.digest != digest:
-            raise IntegrityError(f"{where}: device {device} does not have the digest {digest!r}")
+            raise IntegrityError(
+                f"{where}: device {device!s:.100} does not have the digest {digest[:100]!r}"
+            )
         found[digest] = device
     return found
 
@@ -193,11 +195,13 @@ def _environments(manifest: dict[str, Any], where: str) -> dict[str, Environment
     for digest, data in _table(manifest, "environments", where).items():
         if set(data) != set(known) or not all(isinstance(v, str) for v in data.values()):
             raise IntegrityError(
-                f"{where}: environment {digest!r} must have exactly the known fields"
+                f"{where}: environment {digest[:100]!r} must have exactly the known fields"
             )
         environment = Environment(**data)
         if environment.digest != digest:
-            raise IntegrityError(f"{where}: an environment does not have the digest {digest!r}")
+            raise IntegrityError(
+                f"{where}: an environment does not have the digest {digest[:100]!r}"
+            )
         found[digest] = environment
     return found
 
@@ -209,7 +213,7 @@ def _contracts(manifest: dict[str, Any], where: str) -> dict[str, int]:
             raise IntegrityError(f"{where}: 'kernels' must hold objects")
         kernel = _text(entry, "kernel", where)
         if kernel in found or "/" not in kernel:
-            raise IntegrityError(f"{where}: kernel {kernel!r} must be op/name, once")
+            raise IntegrityError(f"{where}: kernel {kernel[:100]!r} must be op/name, once")
         found[kernel] = _count(entry, "contract", where)
     return found
 
@@ -232,7 +236,9 @@ def _tables(
         path = _text(shard, "path", where)
         match = _SHARD.fullmatch(path)
         if match is None or match.group(3) not in DIRECTIONS or path in listed or path not in files:
-            raise IntegrityError(f"{where}: shard {path!r} is misnamed, missing or listed twice")
+            raise IntegrityError(
+                f"{where}: shard {path[:200]!r} is misnamed, missing or listed twice"
+            )
         listed.add(path)
         # The sums are of the very bytes that are here: they were just checked.
         if sums[path] != _text(shard, "sha256", where):

@@ -93,7 +93,7 @@ def row_from_json(data: Any, *, op: str, direction: str) -> Row:
         if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT:
             raise IntegrityError(f"{name} must be a text of at most {MAX_TEXT} characters")
     if not _KERNEL.fullmatch(known["kernel"]):
-        raise IntegrityError(f"kernel {known['kernel']!r} is not a kernel's name")
+        raise IntegrityError(f"kernel {known['kernel'][:100]!r} is not a kernel's name")
     if not known["signature"].startswith(f"{op}/v"):
         raise IntegrityError(f"signature {known['signature']!r} is not of {op}")
     if known["state"] not in STATES:
@@ -120,8 +120,8 @@ def check_config(config: Any, depth: int = 0) -> None:
         raise IntegrityError(f"config must be an object, got {type(config).__name__}")
     for name, value in config.items():
         if type(value) is int and not -_MAX_INT <= value < _MAX_INT:
-            raise IntegrityError(f"config knob {name!r} is out of range")
+            raise IntegrityError(f"config knob {name!r:.100} is out of range")
         if isinstance(value, dict) and depth == 0:
             check_config(value, depth + 1)
         elif isinstance(value, dict | list):
-            raise IntegrityError(f"config knob {name!r} must be a plain value")
+            raise IntegrityError(f"config knob {name!r:.100} must be a plain value")

@@ -46,7 +46,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise _RefusedError(f"the key {key!r} appears twice in one object")
+                raise _RefusedError(f"the key {key[:100]!r} appears twice in one object")
             seen.add(key)
     return found
 
