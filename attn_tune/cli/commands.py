@@ -36,6 +36,24 @@ COMMANDS = {
         "upkeep:gc",
         "Delete what no decision or evidence rests on, and make the file smaller.",
     ),
+    "merge-packs": (
+        "packs:merge_packs",
+        "Merge packs into a new one, under the policies of import.",
+    ),
+    "inspect": (
+        "pack_tools:inspect",
+        "Show what a pack holds: devices, kernels, environments, gate, signatures.",
+    ),
+    "verify": ("pack_tools:verify", "Check packs: sums, schema, digests and signatures."),
+    "diff": (
+        "pack_tools:diff",
+        "Compare two packs: rows added, removed and changed, with their times.",
+    ),
+    "sign": ("pack_tools:sign", "Sign a pack with an ed25519 key (extra 'sign')."),
+    "coverage": (
+        "pack_tools:coverage",
+        "Prove that every row of a pack is reachable on its own device; list those that are dead.",
+    ),
     "kernels": (
         "kernels:kernels",
         "List the kernels: what each can do here, or why it cannot.",

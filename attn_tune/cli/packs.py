@@ -1,14 +1,19 @@
-"""``attn-tune export`` and ``attn-tune import``."""
+"""``attn-tune export``, ``import`` and ``merge-packs``."""
 
 import dataclasses
 import enum
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attn_tune.cli import choose, options, sink
 from attn_tune.cli.lab import open_lab
+
+if TYPE_CHECKING:
+    from attn_tune.db.conflicts import Outcome
+    from attn_tune.db.packs import PackSummary
 
 
 class Target(enum.StrEnum):
@@ -18,12 +23,29 @@ class Target(enum.StrEnum):
     USER = "user"
 
 
-class Policy(enum.StrEnum):
-    """Choices of ``import --on-conflict``."""
+class Rules(enum.StrEnum):
+    """Choices of ``export --rule``."""
 
-    ERROR = "error"
-    KEEP = "keep"
-    REPLACE = "replace"
+    WINNER = "winner"
+    TIE = "tie"
+    ONLY = "only"
+
+
+PolicyOption = Annotated[
+    str,
+    typer.Option(
+        "--on-conflict",
+        "--policy",
+        metavar="POLICY",
+        help="Where answers differ: error, keep, replace, fastest-verified or prefer=NAME (of a pack).",
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Write nothing; show what would become of each row.")
+]
+Name = Annotated[str | None, typer.Option(help="The pack's name. Default: the name of the path.")]
+Version = Annotated[str, typer.Option(help="The pack's version.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the pack that is there.")]
 
 
 def export_pack(
@@ -31,10 +53,8 @@ def export_pack(
         Path, typer.Argument(help="The pack to write: a folder, or one file ending in .atpack.")
     ],
     db: options.Database,
-    name: Annotated[
-        str | None, typer.Option(help="The pack's name. Default: the name of the path.")
-    ] = None,
-    version: Annotated[str, typer.Option(help="The pack's version.")] = "1",
+    name: Name = None,
+    version: Version = "1",
     op: Annotated[str | None, typer.Option(metavar="OP", help="Only this op.")] = None,
     kernel: options.Kernels = None,
     direction: Annotated[
@@ -45,46 +65,104 @@ def export_pack(
         str | None,
         typer.Option(metavar="DEVICE", help="Only this device: a digest, a variant or a family."),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the pack that is there.")
+    grid: options.Grids = None,
+    lengths: options.Lengths = None,
+    point: options.Points = None,
+    rule: Annotated[
+        list[Rules] | None,
+        typer.Option(
+            "--rule",
+            metavar="RULE",
+            help="Only decisions by this rule: winner, tie, only. Repeatable.",
+        ),
+    ] = None,
+    winners: Annotated[
+        bool, typer.Option("--winners", help="Only the best kernel of each problem.")
     ] = False,
-    allow_predicted: Annotated[
+    min_gain: Annotated[
+        float | None,
+        typer.Option(
+            metavar="RATIO", help="Only what is so many times as fast as the untuned config."
+        ),
+    ] = None,
+    revalidate: Annotated[
         bool,
         typer.Option(
-            "--allow-predicted",
-            help="Also what was only predicted, where nothing was measured. Such rows say so.",
+            "--revalidate", help="Prove every row of this machine's device once more, here and now."
         ),
     ] = False,
+    no_gate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REASON",
+            help="Ship what the release gate objects to; the manifest keeps the reason.",
+        ),
+    ] = None,
+    wheel: Annotated[
+        bool, typer.Option("--wheel", help="Also write the pack as a wheel, in the same folder.")
+    ] = False,
+    overwrite: Overwrite = False,
     json: options.Json = False,
 ) -> None:
     """Write the decisions as a config pack, checksummed.
 
+    Every row must pass the release gate: measured and proven in a known environment, not failed since, and no slower
+    than the untuned config, here or where the pack would answer for a near problem that was measured.
+
     Example: attn-tune export h200-llama.atpack --device nvidia-h200
     """
+    from attn_tune.cli.revalidate import revalidate as prove
     from attn_tune.db.packs import export_pack as write
+    from attn_tune.db.selection import Selection
+    from attn_tune.db.wheels import export_wheel
     from attn_tune.kernels.registry import get_op
 
+    points = choose.points(grid, lengths, point, [op] if op else None) if grid else None
+    selection = Selection(
+        op=get_op(op).name if op else None,
+        kernels=[spec.id for spec in choose.kernels(kernel)] if kernel else None,
+        direction=direction,
+        device=device,
+        signatures=frozenset(p.signature.text for p in points) if points else None,
+        rules=frozenset(str(r) for r in rule) if rule else None,
+        winners=winners,
+        min_gain=min_gain,
+    )
     with open_lab(db) as database:
         written = write(
             database,
             path,
             name=name or path.stem,
             version=version,
-            op=get_op(op).name if op else None,
-            kernels=[spec.id for spec in choose.kernels(kernel)] if kernel else None,
-            direction=direction,
-            device=device,
+            selection=selection,
+            revalidate=prove if revalidate else None,
+            ungated=no_gate,
             overwrite=overwrite,
-            allow_predicted=allow_predicted,
         )
+    built = export_wheel(path, path.parent, overwrite=overwrite) if wheel else None
     if json:
-        sink.emit_json(dataclasses.asdict(written))
+        sink.emit_json({**dataclasses.asdict(written), "wheel": built})
         return
+    _say_written(written)
+    if built:
+        print(f"  wheel {built}")
+
+
+def _say_written(written: "PackSummary") -> None:
+    path, gate = written.path, written.gate
     print(
         f"{path}: {written.problems} problems, {written.rows} rows, {written.size_bytes} bytes, "
         f"for {', '.join(written.devices)}"
     )
     print(f"  decisions {written.decision_digest}")
+    if gate["passed"]:
+        guards = gate["guards"]
+        print(
+            f"  gate passed: {gate['rows']} rows, {gate['revalidated']} validated again; {guards['replayed']} guards "
+            f"replayed, {guards['heuristic_rows']} rows added where the untuned config wins"
+        )
+    else:
+        print(f"  gate NOT passed, {gate['objections']} objections: {gate['reason']}")
     print(f"  use it with ATTN_TUNE_PACKS={path}, or with attn_tune.use_pack({str(path)!r})")
 
 
@@ -95,9 +173,8 @@ def import_pack(
         Target,
         typer.Option(help="db: the lab database. user: the folder where every job finds packs."),
     ] = Target.DB,
-    on_conflict: Annotated[
-        Policy, typer.Option(help="When the database already has another answer.")
-    ] = Policy.ERROR,
+    on_conflict: PolicyOption = "error",
+    dry_run: DryRun = False,
     json: options.Json = False,
 ) -> None:
     """Verify a pack, then take it in, all or nothing.
@@ -113,14 +190,65 @@ def import_pack(
         else:
             print(f"{path}: installed as {place}")
         return
+    import tempfile
+
     from attn_tune.db.imports import import_pack as read
 
-    with open_lab(db, create=True) as database:
-        taken = read(database, path, policy=on_conflict.value)
+    with tempfile.TemporaryDirectory() as nowhere:
+        # A dry run makes no database.
+        place = db if db.exists() or not dry_run else Path(nowhere) / "lab.db"
+        with open_lab(place, create=True) as database:
+            taken = read(database, path, policy=on_conflict, dry_run=dry_run)
     if json:
         sink.emit_json(dataclasses.asdict(taken))
-    else:
-        print(
-            f"{taken.name} {taken.version}: {taken.added} problems added, {taken.unchanged} unchanged, "
-            f"{taken.kept} kept, {taken.replaced} replaced"
-        )
+        return
+    _show_outcomes(taken.outcomes)
+    print(
+        f"{taken.name} {taken.version}: {taken.added} problems added, {taken.unchanged} unchanged, "
+        f"{taken.kept} kept, {taken.replaced} replaced" + (" (dry run)" if dry_run else "")
+    )
+
+
+def merge_packs(
+    path: Annotated[Path, typer.Argument(help="The pack to write.")],
+    packs: Annotated[
+        list[Path],
+        typer.Argument(metavar="PACK PACK...", help="The packs; the first is what is there."),
+    ],
+    name: Name = None,
+    version: Version = "1",
+    on_conflict: PolicyOption = "error",
+    overwrite: Overwrite = False,
+    dry_run: DryRun = False,
+    json: options.Json = False,
+) -> None:
+    """Merge packs into a new one, under the policies of import.
+
+    Example: attn-tune merge-packs all.atpack a.atpack b.atpack --on-conflict fastest-verified
+    """
+    from attn_tune.db.merge_packs import merge_packs as merge
+    from attn_tune.runtime.packs import read_pack
+
+    merged = merge(
+        [read_pack(one) for one in packs],
+        path,
+        name=name or path.stem,
+        version=version,
+        policy=on_conflict,
+        overwrite=overwrite,
+        dry_run=dry_run,
+    )
+    if json:
+        digest = merged.pack.digest if merged.pack else None
+        outcomes = [dataclasses.asdict(one) for one in merged.outcomes]
+        sink.emit_json({"path": path, "digest": digest, "rows": merged.rows, "outcomes": outcomes})
+        return
+    _show_outcomes(merged.outcomes)
+    print(f"{path}: {merged.rows} rows of {len(packs)} packs" + (" (dry run)" if dry_run else ""))
+
+
+def _show_outcomes(outcomes: "Sequence[Outcome]") -> None:
+    import pandas as pd
+
+    if outcomes:
+        sink.emit_frame(pd.DataFrame([dataclasses.asdict(one) for one in outcomes]))

@@ -119,13 +119,14 @@ def unsupported(spec: KernelSpec, problem: Any, direction: str, device: Device) 
     if direction not in spec.searches:
         return f"it has no {direction}"
     for module in spec.requires:
-        if not _is_installed(module):
+        if not is_installed(module):
             return f"the module {module!r} is not installed"
     return spec.unsupported(problem, direction, device)
 
 
 @functools.cache
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Whether ``module`` can be imported; nothing is."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ModuleNotFoundError, ValueError):

@@ -1,0 +1,90 @@
+"""Whether a pack's rows can ever answer: each is asked for, as its own device, on the ladder that a job climbs."""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from attn_tune.kernels.ask import Ask, is_installed
+from attn_tune.kernels.registry import get_op, kernels
+from attn_tune.runtime.answer import SourceKind
+from attn_tune.runtime.ladder import Question, Walk, walk
+from attn_tune.runtime.packs import Pack
+from attn_tune.runtime.rows import Row
+from attn_tune.runtime.shelf import Shelf
+from attn_tune.schema.environment import Grade
+from attn_tune.schema.errors import UsageError
+
+
+class Reach(enum.StrEnum):
+    """``dead``: no call can ever be answered by the row. ``unproven``: a module that its kernel needs is not here."""
+
+    REACHED = "reached"
+    DEAD = "dead"
+    UNPROVEN = "unproven"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Covered:
+    """What became of one row: whether it answers, under which grade here, and why not."""
+
+    row: Row
+    device: str
+    reach: Reach
+    grade: Grade | None = None
+    reason: str = ""
+
+
+def cover(pack: Pack) -> Iterator[Covered]:
+    """Asks for every row of ``pack``: its signature, direction and kernel, on the device it declares."""
+    shelves: dict[tuple[str, str], Shelf] = {}
+    for row in pack.rows:
+        device = pack.devices[row.device]
+        try:
+            reach, grade, reason = _reach(pack, row, shelves)
+        except (
+            UsageError
+        ) as error:  # An op, a field, a value or a direction that this version does not know.
+            reach, grade, reason = Reach.DEAD, None, str(error)
+        yield Covered(row=row, device=str(device), reach=reach, grade=grade, reason=reason)
+
+
+def _reach(
+    pack: Pack, row: Row, shelves: dict[tuple[str, str], Shelf]
+) -> tuple[Reach, Grade | None, str]:
+    op = get_op(row.op)
+    spec = kernels().get(f"{row.op}/{row.kernel}")
+    if spec is None:
+        return Reach.DEAD, None, f"kernel {row.op}/{row.kernel} is not installed"
+    question = Ask(op, row.direction, row.signature, pack.devices[row.device], row.kernel)
+    for module in spec.requires:
+        if not is_installed(module):
+            return Reach.UNPROVEN, None, f"the module {module!r} is not installed"
+    key = (row.op, row.direction)
+    shelf = shelves.get(key) or shelves.setdefault(key, Shelf(pack, *key, op.fields))
+    walked = walk(
+        Question(
+            op=op.name,
+            direction=row.direction,
+            signature=question.signature,
+            fields=op.fields,
+            device=question.device,
+            kernel=row.kernel,
+        ),
+        iter([(SourceKind.OVERLAY, shelf)]),
+        question,
+    )
+    match = walked.match
+    if match is not None and match.row.key == row.key:
+        return Reach.REACHED, match.grade, ""
+    return Reach.DEAD, None, _why(row, question, walked)
+
+
+def _why(row: Row, question: Ask, walked: Walk) -> str:
+    if question.signature.text != row.signature:
+        return f"a call of this problem asks for {question.signature}"
+    for step in walked.steps:
+        if step.row is not None and step.row.key == row.key and step.rejected:
+            return step.rejected
+    if walked.match is not None:
+        return f"{walked.match.row.signature} answers in its place"
+    return "nothing answers"
