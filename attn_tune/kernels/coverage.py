@@ -14,6 +14,9 @@ from attn_tune.runtime.shelf import Shelf
 from attn_tune.schema.environment import Grade
 from attn_tune.schema.errors import UsageError
 
+# Backends that are a library of the machine: their kernels refuse everything where it is missing.
+LIBRARIES = ("cudnn",)
+
 
 class Reach(enum.StrEnum):
     """``dead``: no call can ever be answered by the row. ``unproven``: a module that its kernel needs is not here."""
@@ -59,6 +62,9 @@ def _reach(
     for module in spec.requires:
         if not is_installed(module):
             return Reach.UNPROVEN, None, f"the module {module!r} is not installed"
+    refusal = question.refusal_of(spec)
+    if spec.backend in LIBRARIES and refusal and "not found" in refusal:
+        return Reach.UNPROVEN, None, refusal
     key = (row.op, row.direction)
     shelf = shelves.get(key) or shelves.setdefault(key, Shelf(pack, *key, op.fields))
     walked = walk(

@@ -46,22 +46,24 @@ class FakeExecutor:
         if self.status is not Status.OK:
             error = OutputError(output="dk", error=2.0, allowed=1.0)
             return Outcome(status=self.status, reason="dk is wrong", errors=(error,))
-        return self._ok(request.ref.config, "", 5)
+        return self._ok(request.ref, "", 5)
 
     def finals(self, request: Finals) -> FinalsOutcome:
         return FinalsOutcome(
-            outcomes=tuple(self._ok(ref.config, request.round_id, 24) for ref in request.refs)
+            outcomes=tuple(self._ok(ref, request.round_id, 24) for ref in request.refs)
         )
 
     def close(self) -> None:
         return None
 
-    def _ok(self, config, round_id: str, samples: int) -> Outcome:
+    def _ok(self, ref, round_id: str, samples: int) -> Outcome:
+        config = ref.config
+        outputs = ("out",) if ref.direction == "fwd" else ("dq", "dk", "dv")
         base = 100_000 + 1_000 * (int(config_digest(config)[-4:], 16) % 997)
         protocol = Protocol(timer="host", warmup=1, flush_l2=False, interleaved=bool(round_id))
         return Outcome(
             status=Status.OK,
-            errors=(OutputError(output="out", error=0.25, allowed=1.0),),
+            errors=tuple(OutputError(output=o, error=0.25, allowed=1.0) for o in outputs),
             measurement=Measurement(
                 samples_ns=tuple(base + i for i in range(samples)),
                 protocol=protocol,

@@ -1,12 +1,13 @@
 """Packs: the same bytes from the same facts, nothing accepted that was changed, all or nothing on the way in."""
 
+import dataclasses
 import hashlib
 import random
 import zipfile
 
 import pytest
 
-from attn_tune.db import Database, export_pack, import_pack
+from attn_tune.db import Database, Selection, export_pack, import_pack
 from attn_tune.runtime.packs import read_pack
 from attn_tune.schema import (
     IntegrityError,
@@ -18,6 +19,7 @@ from attn_tune.schema import (
 )
 from tests.db.facts import (
     DEVICE,
+    ENVIRONMENT,
     OTHER_DEVICE,
     SIGNATURE,
     begin,
@@ -26,6 +28,13 @@ from tests.db.facts import (
 )
 
 LONG = make_signature(q_len=4096, kv_len=4096)
+RELEASED = dataclasses.replace(ENVIRONMENT, compiler="ptxas 13")
+OUTPUTS = {"fwd": ("out",), "bwd": ("dq", "dk", "dv")}
+
+
+def proof(direction):
+    """Every output of a direction compared with the reference."""
+    return tuple(OutputError(output=o, error=0.01, allowed=0.05) for o in OUTPUTS[direction])
 
 
 def facts(winner=128):
@@ -34,9 +43,15 @@ def facts(winner=128):
     for device in (DEVICE, OTHER_DEVICE):
         for signature in (SIGNATURE, LONG):
             for direction in ("fwd", "bwd"):
+                common = {
+                    "device": device,
+                    "signature": signature,
+                    "direction": direction,
+                    "environment": RELEASED,
+                    "errors": proof(direction),
+                }
                 for block, time in ((64, 20_000), (winner, 15_000)):
                     samples = tuple(time + 10 * i for i in range(12))
-                    common = {"device": device, "signature": signature, "direction": direction}
                     found.append(
                         make_trial(
                             {"block_q": block},
@@ -72,7 +87,11 @@ def target(tmp_path):
 
 
 def export(database, path, **options):
-    return export_pack(database, path, **{"name": "h200", "version": "1.0", **options})
+    wanted = {f.name for f in dataclasses.fields(Selection)} & options.keys()
+    selection = Selection(**{name: options.pop(name) for name in wanted})
+    return export_pack(
+        database, path, selection=selection, **{"name": "h200", "version": "1.0", **options}
+    )
 
 
 def contents(folder):
@@ -150,6 +169,8 @@ def test_evidence_is_not_part_of_the_decision(lab, tmp_path):
             direction=t.direction,
             signature=t.signature,
             device=t.device,
+            environment=t.environment,
+            errors=t.errors,
             is_heuristic=t.is_heuristic,
         )
         for t in facts()
@@ -175,7 +196,8 @@ def test_what_turned_out_wrong_is_not_exported_even_from_an_old_decision_table(t
         database.rebuild_decisions()
         run = begin(database)
         bad = (OutputError(output="out", error=1.0, allowed=0.1),)
-        database.record(run, make_trial({"block_q": 128}, status=Status.INCORRECT, errors=bad))
+        wrong = {"status": Status.INCORRECT, "errors": bad, "environment": RELEASED}
+        database.record(run, make_trial({"block_q": 128}, **wrong))
         export(database, tmp_path / "pack", device=DEVICE, direction="fwd", kernels=["triton"])
     rows = {r.signature: r.config for r in read_pack(tmp_path / "pack").rows}
     assert rows == {SIGNATURE.text: {"block_q": 64}, LONG.text: {"block_q": 128}}
@@ -238,8 +260,9 @@ def test_conflicts_follow_the_policy(lab, target, tmp_path):
     assert fwd_configs() == {'{"block_q":128}'}
     assert import_pack(target, tmp_path / "two", policy="replace").replaced == 4
     assert fwd_configs() == {'{"block_q":256}'}
-    with pytest.raises(UsageError, match="policy"):
-        import_pack(target, tmp_path / "two", policy="newest")
+    for policy in ("newest", "prefer=", "prefer"):
+        with pytest.raises(UsageError, match="policy"):
+            import_pack(target, tmp_path / "two", policy=policy)
 
 
 def test_a_flipped_byte_is_refused_wherever_it_is(lab, target, tmp_path):

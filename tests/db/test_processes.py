@@ -62,7 +62,7 @@ def write_forever(say, path, pack, first):
 def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path):
     with Database.open(tmp_path / "seed.db", create=True) as database:
         database.record(begin(database), make_trial())
-        export_pack(database, tmp_path / "pack", name="seed", version="1")
+        export_pack(database, tmp_path / "pack", name="seed", version="1", ungated="a test")
     rng = random.Random(0)
     said: dict[str, set[int]] = {}
     kills: dict[str, int] = {}

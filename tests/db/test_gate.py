@@ -1,0 +1,166 @@
+"""What may not be shipped is refused with the reason; what would answer wrongly near by is kept from it."""
+
+import dataclasses
+
+import pytest
+
+from attn_tune.db import Database, Selection, export_pack
+from attn_tune.kernels.registry import get_op
+from attn_tune.runtime.packs import read_pack
+from attn_tune.schema import GateError, OutputError, Status, UsageError
+from tests.db.facts import DEVICE, ENVIRONMENT, begin, make_signature, make_trial
+
+RELEASED = dataclasses.replace(ENVIRONMENT, compiler="ptxas 13")
+SHORT, LONG, FAR = (make_signature(q_len=t, kv_len=t) for t in (1024, 2048, 16384))
+UNTUNED = {"block_k": 64, "block_q": 64, "num_stages": 2, "num_warps": 4}
+FAST = {**UNTUNED, "block_q": 128}
+GOOD = (OutputError(output="out", error=0.01, allowed=0.05),)
+GRADIENTS = tuple(OutputError(output=o, error=0.01, allowed=0.05) for o in ("dq", "dk", "dv"))
+
+
+def trial(config, time, signature=SHORT, **changes):
+    """A final of one round."""
+    samples = () if changes.get("status") else tuple(time + 5 * i for i in range(12))
+    common = {"environment": RELEASED, "errors": GOOD, "round_id": "r", "signature": signature}
+    return make_trial(config, samples, is_heuristic=config == UNTUNED, **{**common, **changes})
+
+
+def lab(path, trials):
+    with Database.open(path, create=True) as database:
+        run = begin(database)
+        for one in trials:
+            database.record(run, one)
+    return path
+
+
+def export(path, target, **options):
+    wanted = {f.name for f in dataclasses.fields(Selection)} & options.keys()
+    selection = Selection(**{name: options.pop(name) for name in wanted})
+    with Database.open(path, read_only=True) as database:
+        summary = export_pack(
+            database, target, name="p", version="1", selection=selection, **options
+        )
+    return summary, read_pack(target)
+
+
+def test_what_is_proven_passes_and_says_so(tmp_path):
+    path = lab(tmp_path / "lab.db", [trial(FAST, 1000_000), trial(UNTUNED, 1500_000)])
+    summary, pack = export(path, tmp_path / "pack")
+    assert pack.gate == summary.gate
+    assert pack.gate["passed"] is True
+    assert (pack.gate["rows"], pack.gate["revalidated"]) == (1, 0)
+
+
+BAD = {
+    "gradients": (
+        {"direction": "bwd", "errors": GRADIENTS[:2]},
+        "dv never compared with the reference",
+    ),
+    "no compiler": ({"environment": ENVIRONMENT}, "does not say compiler"),
+    "no source": (
+        {"environment": dataclasses.replace(RELEASED, source_hash="")},
+        "does not say source_hash",
+    ),
+    "no final": ({"round_id": ""}, "no final"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_not_proven_is_refused_with_the_reason(tmp_path, case):
+    changes, fragment = BAD[case]
+    trials = [trial(FAST, 1000_000, **changes), trial(UNTUNED, 1500_000, **changes)]
+    path = lab(tmp_path / "lab.db", trials)
+    with pytest.raises(GateError, match=fragment) as error:
+        export(path, tmp_path / "pack")
+    assert SHORT.text in str(error.value)
+    assert error.value.exit_code == 1
+    assert not (tmp_path / "pack").exists()
+    # The way out keeps its reason in the pack for good.
+    _, pack = export(path, tmp_path / "pack", ungated="a laptop for the demo")
+    assert pack.gate["passed"] is False
+    assert pack.gate["reason"] == "a laptop for the demo"
+    assert pack.gate["objections"] == 1
+    with pytest.raises(UsageError, match="reason"):
+        export(path, tmp_path / "other", ungated=" ")
+
+
+def test_gradients_pass_when_all_are_there(tmp_path):
+    changes = {"direction": "bwd", "errors": GRADIENTS}
+    path = lab(
+        tmp_path / "lab.db", [trial(FAST, 10**6, **changes), trial(UNTUNED, 2 * 10**6, **changes)]
+    )
+    assert export(path, tmp_path / "pack")[1].gate["passed"] is True
+
+
+def guarded(path, at_long):
+    """A gain at SHORT; ``at_long`` are trials of its neighbour, where the untuned config takes 2 ms."""
+    trials = [trial(FAST, 10**6), trial(UNTUNED, 15 * 10**5), trial(UNTUNED, 2 * 10**6, LONG)]
+    return lab(path, trials + at_long)
+
+
+def answers(pack):
+    return {row.signature: (dict(row.config), row.state) for row in pack.rows if row.rank == 0}
+
+
+def test_a_near_problem_where_the_row_loses_keeps_its_untuned_config(tmp_path):
+    path = guarded(tmp_path / "lab.db", [trial(FAST, 3 * 10**6, LONG)])
+    _, pack = export(path, tmp_path / "pack", signatures={SHORT.text})
+    assert answers(pack) == {SHORT.text: (FAST, "winner"), LONG.text: (UNTUNED, "heuristic")}
+    guards = pack.gate["guards"]
+    assert (guards["replayed"], guards["lost"], guards["heuristic_rows"]) == (1, 1, 1)
+    assert guards["worst_loss_ppm"] == pytest.approx(500_000, abs=2_000)
+
+
+def test_a_near_problem_where_the_config_fails_is_guarded_too(tmp_path):
+    failed = trial(FAST, 0, LONG, status=Status.CRASHED, errors=(), round_id="")
+    path = guarded(tmp_path / "lab.db", [failed])
+    _, pack = export(path, tmp_path / "pack", signatures={SHORT.text})
+    assert answers(pack)[LONG.text] == (UNTUNED, "heuristic")
+
+
+def test_a_near_problem_where_the_row_wins_needs_no_row(tmp_path):
+    path = guarded(tmp_path / "lab.db", [trial(FAST, 15 * 10**5, LONG)])
+    _, pack = export(path, tmp_path / "pack", signatures={SHORT.text})
+    assert list(answers(pack)) == [SHORT.text]
+    assert (pack.gate["guards"]["replayed"], pack.gate["guards"]["lost"]) == (1, 0)
+
+
+def test_a_near_problem_where_the_config_was_not_tried_is_counted(tmp_path):
+    path = guarded(tmp_path / "lab.db", [])
+    _, pack = export(path, tmp_path / "pack", signatures={SHORT.text})
+    assert list(answers(pack)) == [SHORT.text]
+    assert pack.gate["guards"]["unproven"] == 1
+
+
+def test_a_far_problem_is_no_guard(tmp_path):
+    trials = [trial(UNTUNED, 10**6, FAR), trial(FAST, 3 * 10**6, FAR)]
+    path = lab(tmp_path / "lab.db", [trial(FAST, 10**6), trial(UNTUNED, 15 * 10**5), *trials])
+    _, pack = export(path, tmp_path / "pack", signatures={SHORT.text})
+    assert pack.gate["guards"]["replayed"] == 0
+    assert list(answers(pack)) == [SHORT.text]
+
+
+def test_an_untuned_config_that_stays_says_so(tmp_path):
+    path = lab(tmp_path / "lab.db", [trial(FAST, 10**6), trial(UNTUNED, 10**6)])
+    _, pack = export(path, tmp_path / "pack")
+    assert answers(pack) == {SHORT.text: (UNTUNED, "heuristic")}
+
+
+def test_rows_are_selected_by_what_they_say(tmp_path):
+    trials = [trial(FAST, 10**6), trial(UNTUNED, 15 * 10**5)]
+    trials += [trial(FAST, 10**6, FAR), trial(UNTUNED, 10**6, FAR)]
+    path = lab(tmp_path / "lab.db", trials)
+    assert list(answers(export(path, tmp_path / "a", rules={"winner"})[1])) == [SHORT.text]
+    assert list(answers(export(path, tmp_path / "b", min_gain=1.2)[1])) == [SHORT.text]
+    assert list(answers(export(path, tmp_path / "c", signatures={FAR.text})[1])) == [FAR.text]
+    assert len(answers(export(path, tmp_path / "d")[1])) == 2
+
+
+def test_what_fails_when_validated_again_is_refused(tmp_path):
+    path = lab(tmp_path / "lab.db", [trial(FAST, 10**6), trial(UNTUNED, 15 * 10**5)])
+    with pytest.raises(GateError, match="validated again, it failed: dq is wrong"):
+        export(path, tmp_path / "pack", revalidate=lambda ds: ["dq is wrong" for _ in ds])
+    _, pack = export(path, tmp_path / "pack", revalidate=lambda ds: ["" for _ in ds])
+    assert pack.gate["revalidated"] == 1
+    assert DEVICE.digest in pack.devices
+    assert get_op("flash_attention").version == 1

@@ -1,0 +1,128 @@
+"""Two packs that answer one problem otherwise: every policy, in imports and in merged packs; and what diff says."""
+
+import pytest
+
+from attn_tune.db import Database, import_pack
+from attn_tune.db.merge_packs import merge_packs
+from attn_tune.db.pack_diff import diff_packs
+from attn_tune.runtime.packs import read_pack
+from attn_tune.schema import UsageError
+from tests.runtime.packbuilder import ENVIRONMENT, pack_files, row, sig, write_folder
+
+ALONE = {"fwd": [row(sig(4096), 64, median_ns=500)]}
+
+
+def make(path, name, **changes):
+    """A pack that answers one problem."""
+    files = pack_files({"fwd": [row(sig(1024), **changes)]}, name=name)
+    return write_folder(path / name, files)
+
+
+@pytest.fixture
+def target(tmp_path):
+    with Database.open(tmp_path / "lab.db", create=True) as database:
+        yield database
+
+
+SLOW = {"block": 64, "median_ns": 1000}
+FAST = {"block": 128, "median_ns": 900}
+NEARLY = {"block": 128, "median_ns": 990}
+UNPROVEN = {"block": 128, "median_ns": 100, "error_ppm": None}
+PREDICTED = {"block": 128, "median_ns": 100, "state": "predicted"}
+UNKNOWN = {
+    "block": 128,
+    "median_ns": 100,
+    "env": type(ENVIRONMENT)(jax="1", jaxlib="1", triton="1", compiler="c 1"),
+}
+CASES = {
+    "keep": ("keep", SLOW, FAST, "kept"),
+    "replace": ("replace", FAST, SLOW, "replaced"),
+    "faster": ("fastest-verified", SLOW, FAST, "replaced"),
+    "slower": ("fastest-verified", FAST, SLOW, "kept"),
+    "within noise": ("fastest-verified", SLOW, NEARLY, "kept"),
+    "fast but unproven": ("fastest-verified", SLOW, UNPROVEN, "kept"),
+    "fast but predicted": ("fastest-verified", SLOW, PREDICTED, "kept"),
+    "fast but of unknown source": ("fastest-verified", SLOW, UNKNOWN, "kept"),
+    "slow but proven": ("fastest-verified", UNPROVEN, SLOW, "replaced"),
+    "the preferred comes": ("prefer=new", FAST, SLOW, "replaced"),
+    "the preferred is there": ("prefer=old", SLOW, FAST, "kept"),
+    "the same": ("error", SLOW, {**SLOW, "median_ns": 7}, "unchanged"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_policy_in_imports_and_in_merges(tmp_path, target, case):
+    policy, stored, incoming, fate = CASES[case]
+    old, new = make(tmp_path, "old", **stored), make(tmp_path, "new", **incoming)
+    import_pack(target, old)
+    dry = import_pack(target, new, policy=policy, dry_run=True)
+    assert [one.fate for one in dry.outcomes] == [fate]
+    assert target.frame("imported").pack.tolist() == ["old"], "a dry run stores nothing"
+    taken = import_pack(target, new, policy=policy)
+    assert [one.fate for one in taken.outcomes] == [fate]
+    assert getattr(taken, fate) == 1
+    expected = incoming if fate == "replaced" else stored
+    assert target.frame("imported").config.tolist() == [f'{{"block":{expected["block"]}}}']
+
+    packs = [read_pack(old), read_pack(new)]
+    merged = merge_packs(packs, tmp_path / "all", name="all", version="1", policy=policy)
+    assert [one.fate for one in merged.outcomes] == [fate]
+    assert [dict(r.config) for r in merged.pack.rows] == [{"block": expected["block"]}]
+
+
+@pytest.mark.parametrize("policy", ["error", "prefer=other"])
+def test_what_a_policy_leaves_open_is_an_error_that_lists_both(tmp_path, target, policy):
+    old, new = make(tmp_path, "old", **SLOW), make(tmp_path, "new", **FAST)
+    import_pack(target, old)
+    with pytest.raises(UsageError) as error:
+        import_pack(target, new, policy=policy)
+    assert 'alpha {"block":64} 1.0 us' in str(error.value)
+    assert 'alpha {"block":128} 0.9 us' in str(error.value)
+    with pytest.raises(UsageError, match="otherwise"):
+        merge_packs(
+            [read_pack(old), read_pack(new)], tmp_path / "x", name="x", version="1", policy=policy
+        )
+    assert not (tmp_path / "x").exists()
+
+
+def test_merging_keeps_every_problem_and_says_what_it_was_made_of(tmp_path):
+    old = make(tmp_path, "old", **SLOW)
+    other = write_folder(tmp_path / "other", pack_files(ALONE, name="other"))
+    packs = [read_pack(old), read_pack(other)]
+    merged = merge_packs(packs, tmp_path / "all.atpack", name="all", version="2")
+    assert {r.signature for r in merged.pack.rows} == {sig(1024), sig(4096)}
+    assert [p["digest"] for p in merged.pack.gate["merged"]] == [p.digest for p in packs]
+    assert merged.pack.gate["passed"] is False, "neither went through a gate"
+    again = merge_packs(packs, tmp_path / "again.atpack", name="all", version="2")
+    assert (tmp_path / "all.atpack").read_bytes() == (tmp_path / "again.atpack").read_bytes()
+    assert again.pack.digest == merged.pack.digest
+
+
+def test_rows_of_two_contracts_are_not_merged(tmp_path):
+    other = write_folder(tmp_path / "other", pack_files(ALONE, name="other", contract=2))
+    packs = [read_pack(make(tmp_path, "old")), read_pack(other)]
+    with pytest.raises(UsageError, match="contract"):
+        merge_packs(packs, tmp_path / "all", name="all", version="1")
+
+
+def test_diff_says_added_removed_changed_and_evidence_with_times(tmp_path):
+    before = {"fwd": [row(sig(t), 64, median_ns=1000) for t in (1, 2, 3)]}
+    after = {
+        "fwd": [
+            row(sig(1), 64, median_ns=800),
+            row(sig(2), 128, median_ns=500),
+            row(sig(4), 64),
+        ]
+    }
+    old, new = (
+        read_pack(write_folder(tmp_path / str(i), pack_files(rows)))
+        for i, rows in enumerate((before, after))
+    )
+    found = {(d.signature, str(d.change)): d.ratio for d in diff_packs(old, new)}
+    assert found == {
+        (sig(1), "evidence"): 0.8,
+        (sig(2), "changed"): 0.5,
+        (sig(3), "removed"): None,
+        (sig(4), "added"): None,
+    }
+    assert diff_packs(old, old) == []

@@ -1,0 +1,122 @@
+"""Signatures: who vouches for a pack, and that nobody else can."""
+
+import dataclasses
+
+import pytest
+
+from attn_tune.db.pack_files import signed_files
+from attn_tune.runtime import signing
+from attn_tune.runtime.packs import pack_from_files, read_pack
+from attn_tune.runtime.sources import Source, SourceKind
+from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
+from tests.runtime.packbuilder import pack_files, resummed, row, sig, write_folder, write_zip
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """Two keys; the folder of trusted keys holds the first."""
+    folder = tmp_path / "keys"
+    folder.mkdir()
+    mine, other = signing.make_key(), signing.make_key()
+    (folder / "release.pub").write_text(f"ed25519 {mine[1]} the release team\n")
+    return folder, mine[0], other[0]
+
+
+@pytest.fixture
+def files():
+    return pack_files([row(sig(1024))])
+
+
+def sign(files, pem):
+    return signed_files(files, pack_from_files(files), pem)
+
+
+@pytest.fixture
+def required(monkeypatch, keys):
+    monkeypatch.setenv(signing.REQUIRE, "1")
+    monkeypatch.setenv(signing.TRUSTED, str(keys[0]))
+
+
+def test_a_signature_changes_no_digest(files, keys):
+    signed = pack_from_files(sign(files, keys[1]))
+    assert (signed.digest, signed.rows) == (
+        pack_from_files(files).digest,
+        pack_from_files(files).rows,
+    )
+    assert len(signed.signers) == 1
+    assert sign(sign(files, keys[1]), keys[1]) == sign(files, keys[1]), "ed25519 is deterministic"
+    assert len(pack_from_files(sign(sign(files, keys[1]), keys[2])).signers) == 2
+
+
+def test_only_what_a_trusted_key_signed_is_read_where_that_is_required(
+    tmp_path, files, keys, required
+):
+    _, mine, other = keys
+    good = write_folder(tmp_path / "good", sign(files, mine))
+    assert len(read_pack(good).rows) == 1
+    assert len(read_pack(write_zip(tmp_path / "z.atpack", sign(files, mine))).rows) == 1
+    both = write_folder(tmp_path / "both", sign(sign(files, other), mine))
+    assert len(read_pack(both).rows) == 1
+    for name, bad in {
+        "unsigned": files,
+        "stranger": sign(files, other),
+        "moved": {
+            **pack_files([row(sig(2048))]),
+            "SHA256SUMS.sig": sign(files, mine)["SHA256SUMS.sig"],
+        },
+    }.items():
+        path = write_folder(tmp_path / name, bad)
+        with pytest.raises(IntegrityError, match="sign"):
+            read_pack(path)
+        assert len(read_pack(path, signed=False).rows) == 1
+        source = Source(SourceKind.USER, str(path))
+        assert source.pack is None
+        assert "sign" in source.error
+
+
+def test_a_row_edited_with_every_sum_put_right_is_no_longer_signed(tmp_path, files, keys, required):
+    signed = sign(files, keys[1])
+    edited = resummed({k: v for k, v in signed.items() if k != "SHA256SUMS.sig"})
+    edited["manifest.json"] = edited["manifest.json"].replace(b"2026.1", b"2026.2")
+    edited = {**resummed(edited), "SHA256SUMS.sig": signed["SHA256SUMS.sig"]}
+    with pytest.raises(IntegrityError, match="signature of 'the release team' is wrong"):
+        read_pack(write_folder(tmp_path / "edited", edited))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\n",
+        b"ed25519 aa bb\n",
+        b"ed25519 " + b"a" * 64 + b" " + b"b" * 128,
+        b"rsa x y\n",
+        b"\xff\n",
+    ],
+    ids=["empty", "blank", "short", "cut", "other", "binary"],
+)
+def test_what_is_no_signature_is_refused_even_where_none_is_asked_for(files, line):
+    with pytest.raises(IntegrityError, match="signature"):
+        pack_from_files({**files, "SHA256SUMS.sig": line})
+
+
+def test_trusted_keys_come_from_files_and_folders_and_nothing_else(tmp_path, keys):
+    folder = keys[0]
+    one = {signing.TRUSTED: str(folder / "release.pub")}
+    assert list(signing.trusted_keys(one).values()) == ["the release team"]
+    assert signing.trusted_keys({"HOME": str(tmp_path)}) == {}
+    config = tmp_path / "config/attn-tune/trusted-keys"
+    config.mkdir(parents=True)
+    (config / "a.pub").write_bytes((folder / "release.pub").read_bytes())
+    assert len(signing.trusted_keys({"XDG_CONFIG_HOME": str(tmp_path / "config")})) == 1
+    with pytest.raises(StorageError, match="nowhere"):
+        signing.trusted_keys({signing.TRUSTED: str(tmp_path / "nowhere")})
+    (folder / "bad.pub").write_text("ssh-ed25519 AAAA me@host\n")
+    with pytest.raises(IntegrityError, match="no public key"):
+        signing.trusted_keys({signing.TRUSTED: str(folder)})
+
+
+def test_other_keys_cannot_sign(files):
+    with pytest.raises(UsageError, match="private key"):
+        sign(files, b"not a key")
+    assert dataclasses.is_dataclass(signing.Signer)
