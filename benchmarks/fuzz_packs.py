@@ -17,6 +17,7 @@ import hashlib
 import io
 import json
 import random
+import re
 import sys
 import tempfile
 import time
@@ -42,6 +43,8 @@ DEVICE = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=13
 ENVIRONMENT = Environment(jax="1", jaxlib="1", triton="1", source_hash="b2:aa")
 SHARDS = ("shards/sm_90/toy.fwd.json", "shards/sm_90/toy.bwd.json")
 LIMIT_S = 2.0
+# Mostly none: that encoder is the quick one.
+INDENTS = (*(None,) * 9, 1)
 
 
 def good_pack() -> Files:
@@ -205,7 +208,7 @@ def scramble(rng: random.Random, value: Any) -> Any:
 
 
 def resum(files: Files, *, digest: bool, rng: random.Random) -> Files:
-    """Puts right every sum; with ``digest`` the row counts and the decision digest too, as far as the rows can be read."""
+    """Puts right every sum; with ``digest`` those of the rows too, as far as they can be read."""
     try:
         manifest = json.loads(files[MANIFEST])
         shards = {shard["path"]: shard for shard in manifest["shards"]}
@@ -221,7 +224,7 @@ def resum(files: Files, *, digest: bool, rng: random.Random) -> Files:
         if digest:
             manifest["rows"] = rows
             manifest["decision_digest"] = digest_of(lines)
-        files = {**files, MANIFEST: json.dumps(manifest, indent=rng.choice([None, 1])).encode()}
+        files = {**files, MANIFEST: json.dumps(manifest, indent=rng.choice(INDENTS)).encode()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass  # What cannot be read cannot be put right: the sums over the files still are.
     plain = {name: data for name, data in files.items() if name not in (SUMS, SIGNED)}
@@ -279,7 +282,7 @@ def values(rng: random.Random, good: Files) -> tuple[Files, bool]:
             + "\n]\n"
         )
     else:
-        text = json.dumps(value, indent=rng.choice([None, 1]), ensure_ascii=rng.random() < 0.8)
+        text = json.dumps(value, indent=rng.choice(INDENTS), ensure_ascii=rng.random() < 0.8)
     data = text.encode("utf-8", "surrogatepass")
     return resum({**good, name: data}, digest=rng.random() < 0.7, rng=rng), True
 
@@ -289,7 +292,7 @@ def edits(rng: random.Random, good: Files) -> tuple[Files, bool]:
     name = rng.choice(SHARDS)
     text = good[name].decode()
     old, new = rng.choice(EDITS)
-    places = [i for i in range(len(text)) if text.startswith(old, i)]
+    places = [found.start() for found in re.finditer(re.escape(old), text)]
     if places:
         at = rng.choice(places)
         text = text[:at] + new + text[at + len(old) :]
@@ -492,6 +495,8 @@ def check_readers_agree(files: Files) -> None:
     """Where the quick reader reads a shard, the one that parses reads the same."""
     for path in SHARDS:
         data = files.get(path, b"")
+        if data is GOOD[path]:
+            continue
         direction = path.split(".")[-2]
         table = plain_table(data, op="toy", direction=direction)
         if table is None:

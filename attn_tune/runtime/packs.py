@@ -27,6 +27,7 @@ from attn_tune.schema.trial import DIRECTIONS
 
 FORMAT = 1
 
+_MAX_ERROR = 2000
 _SHARD = re.compile(r"shards/([A-Za-z0-9_.+-]+)/([A-Za-z0-9_]+)\.([a-z]+)\.json")
 _SUM_LINE = re.compile(r"([0-9a-f]{64})  (.{1,200})")
 
@@ -94,8 +95,19 @@ def pack_from_files(files: Mapping[str, bytes], path: str = "") -> Pack:
     """Verifies the files of a pack, given as bytes by their paths inside.
 
     Raises:
-      IntegrityError: as ``read_pack``.
+      IntegrityError: as ``read_pack``. The sentence is one line of bounded length, whatever the pack holds.
     """
+    try:
+        return _verified(files, path)
+    except IntegrityError as error:
+        text = str(error)
+        if text.isprintable() and len(text) <= _MAX_ERROR:
+            raise
+        text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+        raise IntegrityError(text[:_MAX_ERROR]) from None
+
+
+def _verified(files: Mapping[str, bytes], path: str) -> Pack:
     where = f"pack {path}" if path else "pack"
     for name in files:
         check_path(name)
@@ -312,7 +324,7 @@ def _twice(tables: list[Table]) -> str:
 
 def _text(data: dict[str, Any], name: str, where: str) -> str:
     value = data.get(name)
-    if not isinstance(value, str) or not value or len(value) > 1000:
+    if not isinstance(value, str) or not 0 < len(value) <= 1000 or not value.isprintable():
         raise IntegrityError(f"{where}: {name!r} of the manifest must be a text, got {value!r:.60}")
     return value
 

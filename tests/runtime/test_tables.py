@@ -15,7 +15,11 @@ TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
 COUNT = st.integers(0, 10**19)
 MAYBE = st.none() | COUNT
 SCALAR = (
-    st.none() | st.booleans() | st.integers(-(10**19), 10**19) | TEXT | st.floats(allow_nan=False, allow_infinity=False)
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**19), 10**19)
+    | TEXT
+    | st.floats(allow_nan=False, allow_infinity=False)
 )
 FLAT = st.dictionaries(
     TEXT | st.sampled_from(["block_q", "device", "env", "config"]), SCALAR, max_size=3
