@@ -52,7 +52,7 @@ COMMANDS = {
     "sign": ("pack_tools:sign", "Sign a pack with an ed25519 key (extra 'sign')."),
     "coverage": (
         "pack_tools:coverage",
-        "Prove that every row of a pack is reachable on its own device; list those that are dead.",
+        "Prove that every row of a pack can answer on its own device; list the dead.",
     ),
     "kernels": (
         "kernels:kernels",

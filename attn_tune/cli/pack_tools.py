@@ -246,7 +246,7 @@ def _make_key(path: Path) -> None:
 
 
 def coverage(path: PackPath, json: options.Json = False) -> None:
-    """Prove that every row of a pack is reachable on its own device; list those that are dead.
+    """Prove that every row of a pack can answer on its own device; list the dead.
 
     Example: attn-tune coverage h200.atpack
     """
