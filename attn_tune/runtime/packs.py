@@ -290,20 +290,20 @@ def _check_rows(
 ) -> None:
     """What rows point to is there, and no problem is answered twice."""
     known = {tuple(kernel.split("/", 1)) for kernel in contracts}
-    answered: set[tuple[str, ...]] = set()
-    ranked: set[tuple[str | int, ...]] = set()
+    answered: dict[str, set[tuple[str, str, str]]] = {way: set() for way in DIRECTIONS}
+    ranked: dict[str, set[tuple[str, str, int]]] = {way: set() for way in DIRECTIONS}
     for t in tables:
-        count = len(answered) + len(t)
-        way = (t.direction,) * len(t)
-        answered.update(zip(t.devices, t.signatures, way, t.kernels, strict=True))
-        ranked.update(zip(t.devices, t.signatures, way, t.ranks, strict=True))
+        kernels, ranks = answered[t.direction], ranked[t.direction]
+        count = len(kernels) + len(t)
+        kernels.update(zip(t.devices, t.signatures, t.kernels, strict=True))
+        ranks.update(zip(t.devices, t.signatures, t.ranks, strict=True))
         if not set(t.devices) <= devices.keys():
             wrong = "a row is of a device that the manifest does not describe"
         elif not set(t.envs) <= environments.keys():
             wrong = "a row is of an environment that the manifest does not describe"
         elif not {(t.op, kernel) for kernel in t.kernels} <= known:
             wrong = "a row is of a kernel that the manifest does not list"
-        elif len(answered) != count or len(ranked) != count:
+        elif len(kernels) != count or len(ranks) != count:
             wrong = f"{_twice(tables)} appears twice for one device"
         else:
             continue

@@ -116,14 +116,18 @@ def _line(columns: Iterable[str]) -> str:
         f'"{name}":{cell if name in columns else cell.replace("(", "(?:", 1)}'
         for name, cell in _CELLS.items()
     )
-    return r"\{" + ",".join(cells) + r"\},?"
+    return r"\{" + ",".join(cells) + r"\}"
 
 
 _ROW = re.compile(_line(_CELLS))
-_LINES = re.compile(f"^{_line(_COLUMNS)}$", re.MULTILINE)
+# A comma if, and only if, another row follows.
+_LINES = re.compile(rf"^{_line(_COLUMNS)}(?:,(?=\n\{{)|(?=\n\]))", re.MULTILINE)
 _FLAT = re.compile(
     r'\{(?:"[A-Za-z0-9_]+":(?:-?[1-9][0-9]{0,17}|0|true|false|null)(?:,(?=")|(?=\})))*\}'
 )
+
+# All of ASCII that prints, but for what ends a text or starts an escape.
+_PRINTED = bytes(c for c in range(0x20, 0x7F) if c not in b'"\\')
 
 
 def plain_table(data: bytes, *, op: str, direction: str) -> Table | None:
@@ -135,15 +139,14 @@ def plain_table(data: bytes, *, op: str, direction: str) -> Table | None:
         return None
     text = data.decode("ascii")
     cells = _LINES.findall(text)
-    # As many line ends and commas before them as the rows need: then there is nothing between the rows.
-    if data.count(b"\n") != len(cells) + 2 or data.count(b",\n") != len(cells) - 1:
+    # As many line ends as the rows need: then there is nothing between the rows.
+    if text.count("\n") != len(cells) + 2:
         return None
     configs, devices, envs, kernels, ranks, signatures = zip(*cells, strict=True)
     texts = "".join((*set(devices), *set(envs), *signatures))
     start = f"{op}/v"
     if not (
-        texts.isprintable()
-        and "\\" not in texts
+        not texts.encode().translate(None, _PRINTED)
         and max(map(len, (*set(devices), *set(envs), *signatures))) <= MAX_TEXT
         and all([s.startswith(start) for s in signatures])  # noqa: C419 (twice as fast)
         and all(map(_is_plain_config, set(configs)))
@@ -189,7 +192,7 @@ class _Maker:
         return self._text.split("\n")
 
     def __call__(self, place: int) -> Row:
-        match = _ROW.fullmatch(self._lines[place + 1])
+        match = _ROW.match(self._lines[place + 1])
         assert match is not None, "the whole text was matched before"
         data: dict[str, Any] = dict(zip(_CELLS, match.groups(), strict=True))
         data["config"] = json.loads(data["config"])
