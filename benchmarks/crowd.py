@@ -139,10 +139,10 @@ def run(crowd: Crowd) -> list[Report]:
     with Database.open(crowd.path, create=True) as database:
         fill(database, range(30))
         database.rebuild_decisions()
-        export_pack(database, crowd.folder / "0.atpack", name="p", version="0")
+        export_pack(database, crowd.folder / "0.atpack", name="p", version="0", ungated="a test")
     with Database.open(crowd.folder / "other.db", create=True) as database:
         fill(database, range(1, 30), median=7000)
-        export_pack(database, crowd.folder / "1.atpack", name="p", version="1")
+        export_pack(database, crowd.folder / "1.atpack", name="p", version="1", ungated="a test")
     tasks: list[Callable[..., None]] = [
         {0: bring, 1: derive}.get(i % 4, sweep) for i in range(crowd.writers)
     ]

@@ -306,14 +306,21 @@ class Export(Filled):
         self.version = 0
         self.pack = self.folder / self.name
         with Database.open(self.path, read_only=True) as database:
-            export_pack(database, self.pack, name="lab", version="0")
+            export_pack(database, self.pack, name="lab", version="0", ungated="a test")
 
     def before(self) -> None:
         self.version += 1
 
     def act(self, say: Say) -> None:
         with Database.open(self.path, read_only=True) as database:
-            export_pack(database, self.pack, name="lab", version=str(self.version), overwrite=True)
+            export_pack(
+                database,
+                self.pack,
+                name="lab",
+                version=str(self.version),
+                overwrite=True,
+                ungated="a test",
+            )
             say(1)
 
     def check(self, said: list[int]) -> list[str]:
@@ -346,7 +353,11 @@ class Import(Filled):
             with Database.open(path, create=True) as database:
                 fill(database, range(version, 30, version), median=median)
                 export_pack(
-                    database, self.folder / f"p{version}.atpack", name="p", version=str(version)
+                    database,
+                    self.folder / f"p{version}.atpack",
+                    name="p",
+                    version=str(version),
+                    ungated="a test",
                 )
             self.packs.append(self.folder / f"p{version}.atpack")
         self.turn = 0

@@ -83,6 +83,7 @@ def read_pack(path: str | os.PathLike[str], *, signed: bool | None = None) -> Pa
     Raises:
       StorageError: there is nothing at ``path``, or it cannot be read.
       IntegrityError: anything at all is wrong with it; the sentence says what.
+      UsageError: it must be signed, and the package ``cryptography`` is not installed.
     """
     files = read_files(path)
     pack = pack_from_files(files, str(Path(path)))

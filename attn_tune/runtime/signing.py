@@ -149,7 +149,7 @@ def sign(sums: bytes, private_pem: bytes) -> Signer:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
-        key = load_pem_private_key(private_pem, password=None)
+        key: Any = load_pem_private_key(private_pem, password=None)
     except (ValueError, TypeError) as error:
         raise UsageError(f"the private key cannot be read: {error}") from None
     if not isinstance(key, module.Ed25519PrivateKey):

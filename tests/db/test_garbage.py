@@ -104,13 +104,13 @@ def test_a_trial_that_another_table_rests_on_stays(path):
 
 def test_a_replaced_import_goes(path, tmp_path):
     with Database.open(path) as database:
-        export_pack(database, tmp_path / "a.atpack", name="a", version="1")
+        export_pack(database, tmp_path / "a.atpack", name="a", version="1", ungated="a test")
         run = begin(database, environment=NEWER)
         for problem in ({}, {"signature": make_signature(q_len=64)}):
             better = make_trial({"i": 77}, [10] * 9, environment=NEWER, started_us=9000, **problem)
             database.record(run, better)
         database.end_run(run, "finished")
-        export_pack(database, tmp_path / "b.atpack", name="b", version="1")
+        export_pack(database, tmp_path / "b.atpack", name="b", version="1", ungated="a test")
         for name in "ab":
             import_pack(database, tmp_path / f"{name}.atpack", policy="replace")
         assert kinds(collect_garbage(database))["imported_pack"] == 1
