@@ -98,6 +98,13 @@ def export_pack(
             help="Ship what the release gate objects to; the manifest keeps the reason.",
         ),
     ] = None,
+    allow_predicted: Annotated[
+        bool,
+        typer.Option(
+            "--allow-predicted",
+            help="Also what was only predicted, where nothing was measured. Such rows say so.",
+        ),
+    ] = False,
     wheel: Annotated[
         bool, typer.Option("--wheel", help="Also write the pack as a wheel, in the same folder.")
     ] = False,
@@ -137,6 +144,7 @@ def export_pack(
             selection=selection,
             revalidate=prove if revalidate else None,
             ungated=no_gate,
+            allow_predicted=allow_predicted,
             overwrite=overwrite,
         )
     built = export_wheel(path, path.parent, overwrite=overwrite) if wheel else None

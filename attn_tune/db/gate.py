@@ -53,11 +53,12 @@ class Verdict:
     lost: int = 0
     worst_ppm: int = 0
 
-    def manifest(self, rows: int, revalidated: int) -> dict[str, Any]:
+    def manifest(self, rows: int, *, predicted: int, revalidated: int) -> dict[str, Any]:
         """What the pack's manifest says of it."""
         return {
             "passed": True,
             "rows": rows,
+            "predicted": predicted,
             "revalidated": revalidated,
             "guards": {
                 "replayed": self.replayed,
@@ -93,8 +94,6 @@ def _reasons(d: Decision, evidence: Evidence) -> Iterable[str]:
         yield "it has no final: it was chosen by its search alone"
     if unknown := _unknown(d):
         yield f"its environment does not say {', '.join(unknown)}"
-    if d.rule is Rule.PREDICTED:
-        yield "it was predicted, not measured"
     if d.median_ns and d.heuristic_ns and d.median_ns > d.heuristic_ns * (1 + MARGIN):
         yield f"it takes {d.median_ns / d.heuristic_ns:.3f} of the untuned config's time"
 

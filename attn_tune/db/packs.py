@@ -52,6 +52,7 @@ def export_pack(
     selection: Selection = EVERYTHING,
     revalidate: Revalidate | None = None,
     ungated: str | None = None,
+    allow_predicted: bool = False,
     overwrite: bool = False,
 ) -> PackSummary:
     """Decides from the trials as they are now, holds the rows against the release gate, and writes a pack.
@@ -62,6 +63,8 @@ def export_pack(
     Args:
       revalidate: runs the configs again where there is a device for them.
       ungated: the reason to ship without the gate; the manifest keeps it.
+      allow_predicted: also what was only predicted, of problems on devices where nothing was measured. Such rows have
+        the state ``predicted``; the gate has nothing to hold them against, and the manifest counts them.
 
     Raises:
       NoDataError: nothing fits.
@@ -76,6 +79,8 @@ def export_pack(
         raise UsageError("shipping without the gate needs a reason")
     check_target(path, overwrite=overwrite)
     everything = list(database.decide())
+    if allow_predicted:
+        everything += database.decide_predicted()
     chosen = select(everything, selection)
     if not chosen:
         raise NoDataError(
@@ -109,7 +114,9 @@ def _gated(
     """The rows to ship, and what the manifest says of the gate."""
     evidence = _evidence_of(database)
     chosen = [_name_untuned(d, evidence(d)) for d in chosen]
-    objections = check_rows(chosen, evidence)
+    # Here only if the caller allowed them, and of devices where nothing was measured.
+    predicted = sum(d.rule is Rule.PREDICTED for d in chosen)
+    objections = check_rows([d for d in chosen if d.rule is not Rule.PREDICTED], evidence)
     revalidated = 0
     if revalidate is not None:
         for decision, wrong in zip(chosen, revalidate(chosen), strict=True):
@@ -119,14 +126,15 @@ def _gated(
                 objections.append(Objection(decision=decision, reason=reason))
     if ungated is not None:
         found = {"passed": False, "reason": ungated.strip(), "objections": len(objections)}
-        return chosen, {**found, "rows": len(chosen), "revalidated": revalidated}
+        counts = {"rows": len(chosen), "predicted": predicted, "revalidated": revalidated}
+        return chosen, found | counts
     if objections:
         raise GateError(_say(objections, len(chosen)))
     guards = _guards(everything, chosen, selection)
     rows, verdict = _with_guards(chosen, guards, evidence)
     if objections := check_rows(verdict.added, evidence):
         raise GateError(_say(objections, len(verdict.added)))
-    return rows, verdict.manifest(len(rows), revalidated)
+    return rows, verdict.manifest(len(rows), predicted=predicted, revalidated=revalidated)
 
 
 def _evidence_of(database: Database) -> Callable[[Decision], Evidence]:

@@ -1,6 +1,5 @@
 """Packs that were installed as wheels: found by an entry point, read as data; nothing of them is ever imported."""
 
-import importlib.metadata
 import logging
 import re
 from pathlib import Path
@@ -13,6 +12,8 @@ _log = logging.getLogger("attn_tune")
 
 def wheel_packs() -> tuple[str, ...]:
     """The paths of the packs that installed distributions announce, by name."""
+    import importlib.metadata  # Slow to import, and of use only when packs are looked for.
+
     found: dict[tuple[str, str], str] = {}
     for entry in importlib.metadata.entry_points(group=GROUP):
         if entry.dist is None or not _FOLDER.fullmatch(entry.value):

@@ -72,7 +72,14 @@ def test_any_measurement_wins(tmp_path):
         make_trial({"block_q": 256}, (9_000,) * 12, kernel=KERNEL, device=OTHER_DEVICE),
     )
     with open_with(tmp_path / "lab.db", *trials) as database:
-        export_pack(database, tmp_path / "pack", name="pack", version="1", allow_predicted=True)
+        export_pack(
+            database,
+            tmp_path / "pack",
+            name="pack",
+            version="1",
+            ungated="a test",
+            allow_predicted=True,
+        )
     rows = {row.direction: row for row in packs.read_pack(tmp_path / "pack").rows}
     assert rows["fwd"].state != Rule.PREDICTED
     assert dict(rows["fwd"].config) == {"block_q": 256}
