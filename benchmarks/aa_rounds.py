@@ -3,7 +3,7 @@
     python benchmarks/aa_rounds.py lab.db --copies 8 --out aa_rounds.json
 
 For each problem that the database decided, the winning config runs in one round of finals as often as ``--copies`` says
-For each problem that the database decided, the winning config runs in one round of finals as often as ``--copies`` says
+For each problem that the database decided, the winner runs in one round of finals as often as ``--copies`` says
 beats it, with the rule that decides sweeps, is a decision that noise alone would have changed.
 """
 

@@ -14,7 +14,7 @@ from attn_tune.runtime.packs import read_pack
 from attn_tune.schema import Device, Environment, Measurement, OutputError, Protocol, Status, Trial
 
 FIXTURES = Path(__file__).parent.parent / "tests/db/data"
-OLD_SCHEMAS = (1, 2, 3)
+OLD_SCHEMAS = (1, 2, 3, 4)
 DEVICE = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)
 ENVIRONMENT = Environment(jax="0.12.0", jaxlib="0.12.0", triton="3.9.0", source_hash="b2:s")
 SIGNATURE = Problem(

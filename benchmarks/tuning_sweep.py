@@ -94,7 +94,7 @@ def stored_trials(database: Path, run_id: int) -> list[dict[str, Any]]:
     """The trials of one run, as plain rows."""
     from attn_tune.db import Database
 
-    columns = ["status", "stage", "part", "median_ns", "compile_ms"]
+    columns = ["status", "stage", "part", "config", "median_ns", "compile_ms"]
     with Database.open(database, create=False, read_only=True) as opened:
         frame = opened.frame("trials", run=run_id)[columns]
     rows = frame.astype(object).where(frame.notna(), None).itertuples(index=False)
@@ -119,7 +119,7 @@ def sweep_step(
         detail={
             "configs_by_part": dict(parts),
             "refused_before_compiling": sum(t["status"] == "unsupported" for t in trials),
-            "finals": sum(t["stage"] == "final" for t in trials),
+            "finals": len({t["config"] for t in trials if t["stage"] == "final"}),
             "worker_compile_s": sum(compiled) / 1e3,
         },
     )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -17,8 +18,8 @@ def fits(trials: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     trials = _newest(trials)
     rows = []
     for key, group in trials.groupby(_KEYS, sort=False):
-        row = dict(zip(_KEYS, key, strict=True))  # type: ignore[arg-type]
-        counts = group["status"].value_counts()
+        row = _named(key)
+        counts = {str(status): len(some) for status, some in group.groupby("status")}
         lack = group.loc[group["status"] == "out_of_resources"]
         rows.append(
             {
@@ -28,12 +29,10 @@ def fits(trials: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
                 "part": row["part"],
                 "device": row["device"],
                 "configs": len(group),
-                "fit": sum(int(counts.get(status, 0)) for status in _FITTING),
+                "fit": sum(counts.get(status, 0) for status in _FITTING),
                 "out of resources": len(lack),
                 "not compiled": int(lack["reason"].str.startswith("not compiled").sum()),
-                "other": int(
-                    sum(counts.get(s, 0) for s in ("compile_error", "timed_out", "crashed"))
-                ),
+                "other": sum(counts.get(s, 0) for s in ("compile_error", "timed_out", "crashed")),
                 "most short of": _shortest(lack),
             }
         )
@@ -49,7 +48,7 @@ def ranking(trials: pd.DataFrame, names: Mapping[str, str], best: int = 3) -> pd
     found = trials.loc[(trials["status"] == "predicted") & (trials["part"] == "")]
     rows = []
     for key, group in found.groupby(_KEYS, sort=False):
-        row = dict(zip(_KEYS, key, strict=True))  # type: ignore[arg-type]
+        row = _named(key)
         group = group.sort_values(["predicted_ns", "config_digest"], kind="stable")
         default = _ns(group.loc[[has_default_blocks(json.loads(text)) for text in group["config"]]])
         untuned = _ns(group.loc[group["is_heuristic"]])
@@ -73,6 +72,11 @@ def ranking(trials: pd.DataFrame, names: Mapping[str, str], best: int = 3) -> pd
     return pd.DataFrame(rows)
 
 
+def _named(key: Any) -> dict[str, Any]:
+    """The columns that a group has in common."""
+    return dict(zip(_KEYS, key, strict=True))
+
+
 def _newest(trials: pd.DataFrame) -> pd.DataFrame:
     """Compile-only trials, the newest of each config."""
     found = trials.loc[trials["status"].isin(_COMPILE_ONLY) & _is_target(trials)]
@@ -81,13 +85,14 @@ def _newest(trials: pd.DataFrame) -> pd.DataFrame:
 
 def _is_target(trials: pd.DataFrame) -> pd.Series:
     """Whether a trial is of an environment in which nothing was ever run."""
-    ran = trials.loc[~trials["status"].isin((*_COMPILE_ONLY, "unsupported")), "environment"]
-    only = trials.loc[trials["status"].isin(_FITTING), "environment"]
-    return trials["environment"].isin(set(only) - set(ran))
+    pairs = list(zip(trials["environment"], trials["status"], strict=True))
+    ran = {where for where, status in pairs if status not in (*_COMPILE_ONLY, "unsupported")}
+    only = {where for where, status in pairs if status in _FITTING}
+    return pd.Series([where in only - ran for where, _ in pairs], index=trials.index, dtype=bool)
 
 
 def _ns(group: pd.DataFrame) -> float | None:
-    return None if group.empty else float(group["predicted_ns"].min())
+    return None if group.empty else min(float(ns) for ns in group["predicted_ns"])
 
 
 def _shortest(lack: pd.DataFrame) -> str:

@@ -11,6 +11,7 @@ def trial(status="ok", stage="search", part="", median_ns=None, compile_ms=None)
     return {
         "status": status,
         "stage": stage,
+        "config": "{}",
         "part": part,
         "median_ns": median_ns,
         "compile_ms": compile_ms,

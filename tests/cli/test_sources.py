@@ -135,5 +135,6 @@ def test_a_flax_training_step_takes_its_configs_from_the_pack(monkeypatch, tmp_p
         asked = {k: n - lookups[k] for k, n in attn_tune.stats().lookups.items() if n - lookups[k]}
     assert (str(answers[0].rung), answers[0].source.split()[0]) == ("exact", "found")
     assert answers[1].is_miss
-    assert {str(rung): n for rung, n in asked.items()} == {"exact": 2, "heuristic": 1}
+    # The forward from the pack, the backward from nowhere; how often a program is traced is jax's affair.
+    assert {str(rung) for rung in asked} == {"exact", "heuristic"}
     assert after == pytest.approx(before, abs=1e-3)

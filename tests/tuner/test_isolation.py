@@ -168,7 +168,7 @@ def test_what_is_wrong_in_a_fresh_process_is_no_decision(planted, point, device,
     found = {
         (str(t.stage), t.config["turn"], str(t.status))
         for t in trials
-        if t.config["defect"] == "wrong_alone"
+        if t.config.get("defect") == "wrong_alone"
     }
     assert found == {("search", 1, "ok"), ("final", 1, "incorrect")}
     (decision,) = decide([Finding(1, t) for t in trials])

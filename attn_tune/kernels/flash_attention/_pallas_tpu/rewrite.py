@@ -115,6 +115,8 @@ def _map_inner(value: Any, scale: float) -> Any:
 
 
 def _is_program(value: Any) -> bool:
-    from jax.extend.core import ClosedJaxpr, Jaxpr
+    from jax.extend import core
 
-    return isinstance(value, Jaxpr | ClosedJaxpr)
+    # Not in the list of names that the module exports to type checkers.
+    closed = core.ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage, reportAttributeAccessIssue]
+    return isinstance(value, core.Jaxpr | closed)

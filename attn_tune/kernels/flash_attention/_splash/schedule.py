@@ -107,7 +107,8 @@ def _mask_info(visits: Any, walked: Any, positions: Any) -> Any:
         mask_next=None,
         block_mask=scalars(visits),
         partial_mask_blocks=None,
-        q_sequence=None if positions is None else jnp.asarray(positions),
+        # Typed as an array; the kernels take None.
+        q_sequence=None if positions is None else jnp.asarray(positions),  # pyright: ignore[reportArgumentType]
     )
 
 
