@@ -4,6 +4,7 @@ The heuristic first, then each part, then the parts' winners put together; at th
 """
 
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -21,10 +22,13 @@ from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Outcome, Run
 from attn_tune.tuner.strategies import Batch, Prior, Space, Strategy, Times
 from attn_tune.tuner.tally import Programs, Tally
 
-# How many proven configs (right on the case and on the battery) of a kernel go to the finals besides the heuristic's.
-FINALISTS = 3
-# A runner-up within this of the best of its part may be as good.
-CLOSE = 1.03
+# How many proven configs (right on the case and on the battery) of a kernel go to the finals besides the heuristic's,
+# and how many at most of those that may be as good: only the finals tell apart what is that close, and what is not in
+# them cannot be a tie of the winner.
+FINALISTS, MOST_FINALISTS = 3, 6
+CLOSE = 1.02
+# Of each part, this many are put together with those of the others.
+_RUNNERS_UP = 3
 _MOST_HINTS = 32
 # Inputs that no search has seen.
 BATTERY_SEEDS = (1009,)
@@ -108,8 +112,14 @@ class KernelSearch:
         """The heuristic's config, if it is right, and the fastest proven ones."""
         first = config_digest(self.plan.heuristic)
         chosen = [self.plan.heuristic] if first in self.proven.times else []
-        rest = [c for c in self.proven.best(FINALISTS + 1) if config_digest(c) != first]
-        return chosen + rest[:FINALISTS]
+        rest = [c for c in self.proven.best(MOST_FINALISTS + 1) if config_digest(c) != first]
+        return chosen + rest[: self._places(rest)]
+
+    def _places(self, ranking: Sequence[Mapping[str, Any]]) -> int:
+        """How many of ``ranking``, the fastest first, deserve a place in the finals."""
+        times = [self.whole.times[config_digest(config)] for config in ranking]
+        close = sum(ns <= CLOSE * times[0] for ns in times)
+        return min(len(times), MOST_FINALISTS, max(FINALISTS, close))
 
     def nanoseconds_of(self, config: Mapping[str, Any]) -> float:
         """The time that the search saw of a right whole config."""
@@ -233,13 +243,15 @@ class KernelSearch:
         """
         first = config_digest(self.plan.heuristic)
         ranking = [c for c in self.whole.best(len(self.whole.times)) if config_digest(c) != first]
-        self._say(self._battery_refs(ranking[:FINALISTS]))
-        passed = 0
-        for config in ranking:
-            if passed == FINALISTS:
+        self._say(self._battery_refs(ranking[: self._places(ranking)]))
+        passed: list[Mapping[str, Any]] = []
+        for place, config in enumerate(ranking):
+            # Who fails leaves its place to the next, and may have been what the others were close to.
+            if len(passed) >= self._places([*passed, *ranking[place:]]):
                 return
             yield from self._prove(config)
-            passed += config_digest(config) in self.proven.times
+            if config_digest(config) in self.proven.times:
+                passed.append(config)
 
     def _prove(self, config: Mapping[str, Any]) -> Iterator[Trial]:
         digest, started_us = config_digest(config), time.time_ns() // 1000
@@ -279,17 +291,24 @@ class KernelSearch:
         return None
 
     def _compose(self, parts: Mapping[str, Tally]) -> list[Mapping[str, Any]]:
-        """The best of each part together; then, for each part, with its runner-up if that may be as good.
+        """The best of each part together, first; then what can be put together from those that may be as good.
 
         Parts were timed apart, one after the other: only the finals tell configs apart that are this close.
         """
-        best = {**self.plan.heuristic, **{name: t.best(1)[0] for name, t in parts.items()}}
+        names = list(parts)
         close = [
-            {**best, name: tally.best(2)[1]}
-            for name, tally in parts.items()
-            if tally.time_of_place(2) <= CLOSE * tally.time_of_place(1)
+            [
+                (tally.times[config_digest(config)], config)
+                for config in tally.best(_RUNNERS_UP)
+                if tally.times[config_digest(config)] <= CLOSE * tally.time_of_place(1)
+            ]
+            for tally in parts.values()
         ]
-        return [best, *close]
+        together = sorted(itertools.product(*close), key=lambda some: sum(ns for ns, _ in some))
+        return [
+            {**self.plan.heuristic, **dict(zip(names, (c for _, c in some), strict=True))}
+            for some in together[:MOST_FINALISTS]
+        ]
 
     def _attempt(self, part: str, config: Mapping[str, Any], best_ns: float) -> Trial:
         if self.leave():

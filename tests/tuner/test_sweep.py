@@ -114,6 +114,36 @@ def test_parts_are_searched_at_the_heuristic_and_composed(plan_for):
     ]
 
 
+def finals_of(plan, executor) -> list[int]:
+    trials = trials_of(sweep(plan, executor))
+    return [t.config["size"] for t in trials if t.stage is Stage.FINAL]
+
+
+@pytest.mark.parametrize(
+    ("times", "wanted"),
+    [
+        # Three, however slow the third is.
+        ({8: 1000, 16: 1300, 32: 1600, 64: 1700, 128: 1800}, [8, 16, 32]),
+        # All that is within 2 % of the best may be as good.
+        ({8: 1000, 16: 1004, 32: 1008, 64: 1012, 128: 1030}, [8, 16, 32, 64]),
+        ({8 * i: 1000 + i for i in range(1, 12)}, [8 * i for i in range(1, 7)]),
+    ],
+)
+def test_all_that_may_be_as_good_meet_in_the_finals(plan_for, times, wanted):
+    table = {("k", "", size): ns for size, ns in ({4: 2000} | times).items()}
+    plan = plan_for(one_launch("k", list(times)))
+    assert finals_of(plan, ReplayExecutor(table)) == [4, *wanted]
+
+
+def test_who_fails_on_the_battery_leaves_its_place(plan_for):
+    times = {4: 2000, 8: 900, 16: 1000, 32: 1004, 64: 1008, 128: 1012}
+    table = {("k", "", size): ns for size, ns in times.items()}
+    plan = plan_for(one_launch("k", [8, 16, 32, 64, 128]))
+    # What was close to none while the wrong one led is close to the best now.
+    executor = ReplayExecutor(table, wrong_on_battery=[8])
+    assert finals_of(plan, executor) == [4, 16, 32, 64, 128]
+
+
 def test_a_runner_up_that_may_be_as_good_is_composed_too(plan_for):
     times = {
         ("k", "a", 4): 40_000,
