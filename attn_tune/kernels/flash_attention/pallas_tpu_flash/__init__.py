@@ -15,6 +15,9 @@ from attn_tune.schema.trial import WHOLE
 
 _SHARED = "attn_tune.kernels.flash_attention._pallas_tpu"
 
+# Larger blocks take more VMEM.
+_GROWS = ("block_q", "block_k_major", "block_k")
+
 SPEC = KernelSpec(
     op="flash_attention",
     name="pallas_tpu_flash",
@@ -27,6 +30,7 @@ SPEC = KernelSpec(
             call=f"{__name__}.forward:forward",
             outputs={WHOLE: ("out", "lse")},
             infeasible=infeasible,
+            grows=_GROWS,
         ),
         "bwd": Search(
             config=BackwardConfig,
@@ -35,6 +39,7 @@ SPEC = KernelSpec(
             call=f"{__name__}.backward:backward",
             outputs={"dq": ("dq", "dbias"), "dkv": ("dk", "dv")},
             infeasible=infeasible,
+            grows=_GROWS,
         ),
     },
     unsupported=unsupported,

@@ -15,6 +15,9 @@ from attn_tune.schema.trial import WHOLE
 
 _OP = "attn_tune.kernels.flash_attention"
 
+# Larger blocks take more VMEM.
+_GROWS = ("block_q", "block_kv")
+
 SPEC = KernelSpec(
     op="flash_attention",
     name="pallas_tpu_splash",
@@ -27,6 +30,7 @@ SPEC = KernelSpec(
             call=f"{__name__}.forward:forward",
             outputs={WHOLE: ("out", "lse")},
             infeasible=infeasible,
+            grows=_GROWS,
         ),
         "bwd": Search(
             config=BackwardConfig,
@@ -35,6 +39,7 @@ SPEC = KernelSpec(
             call=f"{__name__}.backward:backward",
             outputs={"dq": ("dq",), "dkv": ("dk", "dv")},
             infeasible=infeasible,
+            grows=_GROWS,
         ),
     },
     unsupported=unsupported,

@@ -10,6 +10,9 @@ from attn_tune.schema.trial import WHOLE
 
 _OP = "attn_tune.kernels.flash_attention"
 
+# Larger blocks take more VMEM.
+_GROWS = ("block_q", "block_kv")
+
 SPEC = KernelSpec(
     op="flash_attention",
     name="pallas_tpu_splash_fused",
@@ -22,6 +25,7 @@ SPEC = KernelSpec(
             call=f"{__name__}.backward:backward",
             outputs={WHOLE: ("dq", "dk", "dv")},
             infeasible=infeasible,
+            grows=_GROWS,
         ),
     },
     unsupported=unsupported,

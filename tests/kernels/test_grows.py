@@ -1,0 +1,42 @@
+"""What kernels say needs more of the device: knobs that their candidates have, or dominance would rule nothing out."""
+
+import pytest
+
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.registry import kernels
+from attn_tune.runtime.devices import device_from_kind
+from attn_tune.schema.config import config_to_dict
+
+PROBLEM = Problem(
+    batch=4, q_len=4096, kv_len=4096, num_q_heads=32, num_kv_heads=8, head_dim=128, v_head_dim=128,
+    causal=True,
+)  # fmt: skip
+DEVICES = {"triton": "nvidia-h200", "pallas_tpu": "tpu-v6e", "xla": "nvidia-h200"}
+SEARCHES = [
+    (spec.id, direction, spec, search)
+    for spec in kernels().values()
+    if spec.op == "flash_attention"
+    for direction, search in spec.searches.items()
+    if search.grows
+]
+
+
+@pytest.mark.parametrize(
+    ("spec", "search"),
+    [entry[2:] for entry in SEARCHES],
+    ids=[" ".join(entry[:2]) for entry in SEARCHES],
+)
+def test_knobs_that_grow_are_knobs_of_every_part(spec, search):
+    device = device_from_kind(DEVICES[spec.backend])
+    for make in search.candidates.values():
+        configs = [config_to_dict(config) for config in make(PROBLEM, device)]
+        assert configs
+        assert all(set(search.grows) <= config.keys() for config in configs)
+        # Each of them is really searched.
+        assert all(len({config[name] for config in configs}) > 1 for name in search.grows)
+
+
+def test_every_kernel_with_tiles_says_what_grows():
+    named = {entry[0] for entry in SEARCHES}
+    assert {f"flash_attention/{name}" for name in ("triton", "xla")} <= named
+    assert {spec.id for spec in kernels().values() if spec.backend == "pallas_tpu"} <= named
