@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from attn_tune.db import queries
-from attn_tune.db.rounds import from_row, to_row
+from attn_tune.db.rounds import ADD_ROUND, GET_ROUND, from_row, to_row
 from attn_tune.db.verifications import (
     ErrorRow,
     error_rows,
@@ -166,7 +166,7 @@ class Catalog:
             return
         name = main_round(trial.measurement.round_id)
         if name and ("round", name) not in self._ids:
-            self._insert(queries.ADD_ROUND, to_row(name, trial.conditions))
+            self._insert(ADD_ROUND, to_row(name, trial.conditions))
             self._ids["round", name] = 0
 
     def conditions(self, round_id: str) -> Conditions | None:
@@ -174,7 +174,7 @@ class Catalog:
         return self._round(main_round(round_id)) if round_id else None
 
     def _get_round(self, name: str) -> Conditions | None:
-        row = self._connection.execute(queries.GET_ROUND, (name,)).fetchone()
+        row = self._connection.execute(GET_ROUND, (name,)).fetchone()
         return from_row(row) if row else None
 
     def _id(self, key: tuple, add: Callable[[Any], int], value: Any) -> int:

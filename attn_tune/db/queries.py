@@ -71,14 +71,6 @@ FIND_OUTCOME = """
 SELECT id FROM outcome
 WHERE status = ? AND stage = ? AND is_heuristic = ? AND reason_id IS ? AND protocol_id IS ? AND round_id = ?
 """
-ADD_ROUND = """
-INSERT OR IGNORE INTO round (round_id, sm_clock_mhz_low, sm_clock_mhz_high, memory_clock_mhz_low, memory_clock_mhz_high,
-    temperature_c_low, temperature_c_high, power_w_low, power_w_high, throttle, repeats)
-VALUES (:round_id, :sm_clock_mhz_low, :sm_clock_mhz_high, :memory_clock_mhz_low, :memory_clock_mhz_high,
-    :temperature_c_low, :temperature_c_high, :power_w_low, :power_w_high, :throttle, :repeats)
-"""
-GET_ROUND = "SELECT * FROM round WHERE round_id = ?"
-
 ADD_OUTCOME = """
 INSERT INTO outcome (status, stage, is_heuristic, reason_id, protocol_id, round_id) VALUES (?, ?, ?, ?, ?, ?)
 """

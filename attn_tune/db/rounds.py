@@ -4,6 +4,14 @@ import sqlite3
 
 from attn_tune.schema.conditions import Conditions
 
+ADD_ROUND = """
+INSERT OR IGNORE INTO round (round_id, sm_clock_mhz_low, sm_clock_mhz_high, memory_clock_mhz_low, memory_clock_mhz_high,
+    temperature_c_low, temperature_c_high, power_w_low, power_w_high, throttle, repeats)
+VALUES (:round_id, :sm_clock_mhz_low, :sm_clock_mhz_high, :memory_clock_mhz_low, :memory_clock_mhz_high,
+    :temperature_c_low, :temperature_c_high, :power_w_low, :power_w_high, :throttle, :repeats)
+"""
+GET_ROUND = "SELECT * FROM round WHERE round_id = ?"
+
 _SPANS = ("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w")
 
 
