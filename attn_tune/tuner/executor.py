@@ -288,6 +288,10 @@ class IsolatedExecutor:
         except InterruptedError:
             raise Interrupted("interrupted while the device was probed") from None
         spare, self._spare = self._spare, None
+        if spare and not spare.is_running:
+            # Whatever ended it while it waited is no reason to give the device up.
+            spare.kill()
+            spare = None
         worker = self._worker = spare or WorkerProcess(self._environment)
         self._used = False
         try:

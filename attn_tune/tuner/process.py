@@ -114,6 +114,11 @@ class WorkerProcess:
         """The process id, which is also the group's."""
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """False once the process has ended."""
+        return self._process.poll() is None
+
     def send(self, message: Any) -> None:
         """Sends a message. May be called from any thread.
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -194,6 +195,19 @@ def test_a_spare_worker_waits_where_processes_can_share_the_device(planted, poin
         executor._start_spare(shared)
         left = executor._spare.pid
     assert not _alive(left)
+
+
+def test_a_spare_worker_that_died_is_replaced(planted, point, device):
+    shared = dataclasses.replace(device, platform="cuda")
+    with IsolatedExecutor(limits=LIMITS) as executor:
+        executor._start_spare(shared)
+        spare = executor._spare.pid
+        os.kill(spare, signal.SIGKILL)
+        deadline = time.monotonic() + 20
+        while _alive(spare) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert executor.run(request(point, device, "none")).status is Status.OK
+        assert executor.worker_pid != spare
 
 
 def test_an_interrupt_kills_the_worker_at_once(planted, point, device):
