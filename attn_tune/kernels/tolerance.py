@@ -25,11 +25,15 @@ from attn_tune.schema.trial import OutputError
 NORM_MULTIPLE = 3.0
 ROW_MULTIPLE = 4.0
 # Where the plain computation happens to be exact, one rounding of the output is still right. Float32 outputs also come
-# from other exponentials (exp2 of logits times log2 e) and other orders of summation: a few dozen roundings. In the
-# worst row of a gradient, which is a difference of nearly equal numbers, they are several times as many.
+# from other exponentials (exp2 of logits times log2 e) and other orders of summation: a few dozen roundings, in the
+# worst row several times as many. The gradient of a query that sees one key is exactly zero; the plain computation gets
+# that right, and a flash kernel, whose delta is summed apart, only to the rounding of terms that are tens of times as
+# large as a typical row, and hundreds of times the tenth of one that it is measured by. One pass of tf32, whose
+# roundings are 8192 times as large, still fails.
 FLOOR_ROUNDINGS = 1.0
 FLOOR_ROUNDINGS_FLOAT32 = 32.0
 ROW_FLOOR_ROUNDINGS_FLOAT32 = 128.0
+GRADIENT_ROW_FLOOR_ROUNDINGS_FLOAT32 = 1024.0
 SMALL_ROW = 0.1
 
 
@@ -67,7 +71,13 @@ def _judge(name: str, measures: np.ndarray, dtype: jnp.dtype) -> OutputError:
     # Rows of `measures`: the kernel's, the baseline's. Columns: norm, row.
     floors = (FLOOR_ROUNDINGS, FLOOR_ROUNDINGS)
     if dtype.itemsize >= 4:
-        floors = (FLOOR_ROUNDINGS_FLOAT32, ROW_FLOOR_ROUNDINGS_FLOAT32)
+        # The gradient of x is called dx.
+        row_floor = (
+            GRADIENT_ROW_FLOOR_ROUNDINGS_FLOAT32
+            if name.startswith("d")
+            else ROW_FLOOR_ROUNDINGS_FLOAT32
+        )
+        floors = (FLOOR_ROUNDINGS_FLOAT32, row_floor)
     rounding = float(jnp.finfo(dtype).eps) / 2
     multiples = (NORM_MULTIPLE, ROW_MULTIPLE)
     candidates = [

@@ -72,6 +72,30 @@ def test_proving_alone_measures_nothing(session, phases, point, device, problem)
     assert phases == [Phase.COMPILE, Phase.VALIDATE]
 
 
+@pytest.mark.parametrize(("q_len", "kv_len"), [(421, 197), (389, 389)])
+def test_queries_that_see_one_key_do_not_condemn_a_float32_gradient(
+    session, point, device, problem, q_len, kv_len
+):
+    """Their gradient is a zero between large terms. Found by sweeps, which had no valid config left."""
+    long = dataclasses.replace(
+        problem,
+        batch=2,
+        q_len=q_len,
+        kv_len=kv_len,
+        num_q_heads=2,
+        num_kv_heads=2,
+        head_dim=32,
+        v_head_dim=32,
+        dtype="float32",
+    )
+    ref = dataclasses.replace(heuristic(point, device, "bwd"), problem=long)
+    request = Run(ref=ref, device=device, measure=False, seeds=(1009, 3), policy=POLICY)
+    outcome = session.run(request)
+    assert outcome.status is Status.OK, outcome.reason
+    # A rule that let everything pass would be no rule.
+    assert max(e.ratio for e in outcome.errors) > 0.05
+
+
 def test_finals_share_their_rounds(session, point, device):
     ref = heuristic(point, device, "fwd")
     request = Finals(refs=(ref, ref), device=device, round_id="r1", policy=POLICY)
