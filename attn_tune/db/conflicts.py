@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from attn_tune.runtime.rows import Row
-from attn_tune.schema import Environment, Rule, UsageError, config_to_json
+from attn_tune.schema import Device, Environment, Rule, UsageError, config_to_json
 from attn_tune.schema.environment import UNKNOWN
 
 POLICIES = ("error", "keep", "replace", "fastest-verified", "prefer=NAME")
@@ -76,6 +76,27 @@ class Outcome:
     stored: str
     incoming: str
     reason: str
+
+    @classmethod
+    def of(
+        cls,
+        key: Key,
+        device: Device,
+        stored: Answer | None,
+        incoming: Answer,
+        fate: Fate | None,
+        reason: str,
+    ) -> "Outcome":
+        """The line of a problem for which ``Policy.resolve`` said ``fate`` and ``reason``."""
+        return cls(
+            signature=key[1],
+            direction=key[2],
+            device=str(device),
+            fate=fate or Fate.KEPT,
+            stored="" if stored is None else str(stored),
+            incoming=str(incoming),
+            reason=reason if fate else f"conflict: {reason}",
+        )
 
 
 @dataclass(frozen=True, slots=True)

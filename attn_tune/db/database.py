@@ -146,10 +146,8 @@ class Database:
 
     def heartbeat(self, run_id: int) -> None:
         """Says that the run lives; worth calling every minute or so while nothing is recorded."""
-        self._check_run(run_id)
-        with self.transaction():
-            self._lock.check()
-            self._connection.execute(queries.BEAT_RUN, {"run": run_id, "now": now_us()})
+        with self._recording(run_id):
+            pass
 
     def record(self, run_id: int, trial: Trial) -> int:
         """Stores one trial in one transaction, and returns its id. Once it returns, a kill cannot lose the trial.
@@ -157,10 +155,7 @@ class Database:
         Raises:
           StorageError: the run is not open here, or the writer lock went to another process.
         """
-        self._check_run(run_id)
-        with self.transaction():
-            self._lock.check()
-            self._connection.execute(queries.BEAT_RUN, {"run": run_id, "now": now_us()})
+        with self._recording(run_id):
             return trials.add_trial(self._connection, self._catalog, run_id, trial)
 
     def record_many(self, run_id: int, many: Iterable[Trial]) -> int:
@@ -169,10 +164,7 @@ class Database:
         Raises:
           StorageError: the run is not open here, or the writer lock went to another process.
         """
-        self._check_run(run_id)
-        with self.transaction():
-            self._lock.check()
-            self._connection.execute(queries.BEAT_RUN, {"run": run_id, "now": now_us()})
+        with self._recording(run_id):
             return trials.add_trials(self._connection, self._catalog, run_id, many)
 
     # --- Reading ---
@@ -408,6 +400,15 @@ class Database:
     def attached(self, uri: str, name: str) -> contextlib.AbstractContextManager[None]:
         """Another database beside this one, called ``name`` in SQL. For the modules of this package."""
         return attached(self.path, self._connection, uri, name)
+
+    @contextlib.contextmanager
+    def _recording(self, run_id: int) -> Iterator[None]:
+        """One transaction of an open run, which beats in it."""
+        self._check_run(run_id)
+        with self.transaction():
+            self._lock.check()
+            self._connection.execute(queries.BEAT_RUN, {"run": run_id, "now": now_us()})
+            yield
 
     def _check_run(self, run_id: int) -> None:
         if run_id not in self._open_runs:

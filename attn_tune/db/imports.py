@@ -86,15 +86,7 @@ def _resolve(
         stored = _stored(connection, key, manifests)
         incoming = Answer(pack=pack.name, rows=rows, environments=pack.environments)
         fate, reason = policy.resolve(stored, incoming)
-        outcomes[key] = Outcome(
-            signature=key[1],
-            direction=key[2],
-            device=str(pack.devices[key[0]]),
-            fate=fate or Fate.KEPT,
-            stored="" if stored is None else str(stored),
-            incoming=str(incoming),
-            reason=reason if fate else f"conflict: {reason}",
-        )
+        outcomes[key] = Outcome.of(key, pack.devices[key[0]], stored, incoming, fate, reason)
         if fate is None:
             conflicts.append(outcomes[key])
     return outcomes, conflicts

@@ -59,15 +59,7 @@ def merge_packs(
             fate, reason = rule.resolve(stored, incoming)
             if fate in (Fate.ADDED, Fate.REPLACED):
                 answers[key] = incoming
-            outcome = Outcome(
-                signature=key[1],
-                direction=key[2],
-                device=str(pack.devices[key[0]]),
-                fate=fate or Fate.KEPT,
-                stored="" if stored is None else str(stored),
-                incoming=str(incoming),
-                reason=reason if fate else f"conflict: {reason}",
-            )
+            outcome = Outcome.of(key, pack.devices[key[0]], stored, incoming, fate, reason)
             outcomes += [outcome] if number else []
             conflicts += [outcome] if fate is None else []
     rows = [row for answer in answers.values() for row in answer.rows]

@@ -158,8 +158,11 @@ class IsolatedExecutor:
             raise Interrupted("interrupted while a config was compiled ahead") from None
         if isinstance(answer, Outcome):
             return answer
-        if isinstance(answer, Lowered) and (twin := request.twin_outcome(answer.resources)):
-            return twin
+        if isinstance(answer, Lowered):
+            if twin := request.twin_outcome(answer.resources):
+                return twin
+            # Known to be new: the worker need not be told, with every config, what was tried.
+            request = dataclasses.replace(request, tried={})
         self._gate.platform = request.device.platform
         self._start_spare(request.device)
         for attempt in range(1, _MOST_ATTEMPTS + 1):

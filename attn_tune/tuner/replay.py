@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from attn_tune.schema.config import config_digest
 from attn_tune.schema.signature import Field, Signature
-from attn_tune.tuner.strategies.space import Candidate, PastCase, Prior, Space, Strategy
+from attn_tune.tuner.strategies.space import Candidate, PastCase, Prior, Space, Strategy, send
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +81,7 @@ def replay(
     while batch is not None:
         answers = tuple(times.get(config_digest(candidate), math.inf) for candidate in batch)
         seen += zip(batch, answers, strict=True)
-        try:
-            batch = search.send(answers)
-        except StopIteration:
-            batch = None
+        batch = send(search, answers)
     return seen
 
 

@@ -4,10 +4,11 @@ The heuristic first, then each part, then the parts' winners put together; at th
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ from attn_tune.tuner.case import Case
 from attn_tune.tuner.dominance import Exhausted
 from attn_tune.tuner.plan import KernelPlan, PartPlan
 from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Outcome, Run
-from attn_tune.tuner.strategies import Batch, Prior, Space, Strategy, Times
+from attn_tune.tuner.strategies import Batch, Prior, Space, Strategy, send
 from attn_tune.tuner.tally import Programs, Tally
 
 # How many proven configs (right on the case and on the battery) of a kernel go to the finals besides the heuristic's,
@@ -64,7 +65,7 @@ class KernelSearch:
     said: list[ConfigRef] = field(default_factory=list)
     exhausted: dict[str, Exhausted] = field(default_factory=dict)
     programs: dict[str, Programs] = field(default_factory=dict)
-    hints: list[Mapping[str, Any]] = field(default_factory=list)
+    hints: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
 
     @property
     def kernel_id(self) -> str:
@@ -148,7 +149,7 @@ class KernelSearch:
         later = self.plan.parts[self.plan.parts.index(part) + 1 :]
         batch = self._exhausted(part.part).without_hopeless(batch)
         now = [(part.part, c) for c in batch if config_digest(c) not in part.tried]
-        maybe = [(part.part, c) for c in self.hints]
+        maybe = [(part.part, c) for c in self.hints.get(part.part, ())]
         return self._refs([*now, *_tried_in_full(later), *maybe])
 
     def _say(self, coming: list[ConfigRef]) -> None:
@@ -197,7 +198,7 @@ class KernelSearch:
                     self._say(self._coming_next(part, batch[place + 1 :]))
                 seen = self._programs(part.part).twin_of(digest)
                 times.append(part.tried.get(seen, tally.times.get(seen, math.inf)))
-            batch = _send(search, tuple(times))
+            batch = send(search, tuple(times))
 
     def _space(self, part: PartPlan) -> Space:
         case = self.case
@@ -209,14 +210,13 @@ class KernelSearch:
             fields=case.op.fields,
             prior=self.plan.prior(part.part) if part.todo else Prior(),
             seed=f"{self.kernel_id} {case.direction} {case.signature.text} {part.part}",
-            hint=lambda digests: self._hint(part, digests),
+            hint=functools.partial(self._hint, part.part),
         )
 
-    def _hint(self, part: PartPlan, digests: Sequence[str]) -> None:
+    def _hint(self, part: str, configs: Sequence[Mapping[str, Any]]) -> None:
         """Notes what may come; what was thought so before stays a while, for much of it is prepared."""
-        by_digest = {config_digest(c): c for c in part.space}
-        newest = dict.fromkeys([*digests, *map(config_digest, self.hints)])
-        self.hints = [by_digest[d] for d in newest if d in by_digest][:_MOST_HINTS]
+        newest_first = {config_digest(c): c for c in (*configs, *self.hints.get(part, ()))}
+        self.hints[part] = list(newest_first.values())[:_MOST_HINTS]
 
     def _try_whole(self, config: Mapping[str, Any]) -> Iterator[Trial]:
         """A whole config that was not tried before."""
@@ -383,13 +383,6 @@ class KernelSearch:
 def _tried_in_full(parts: Sequence[PartPlan]) -> list[tuple[str, Mapping[str, Any]]]:
     """Configs of the parts of which none is left out."""
     return [(p.part, c) for p in parts if p.todo >= len(p.candidates) for c in p.candidates]
-
-
-def _send(search: Generator[Batch, Times, None], seen: Times) -> Batch | None:
-    try:
-        return search.send(seen)
-    except StopIteration:
-        return None
 
 
 def _unsaid(status: Status) -> str:

@@ -22,5 +22,6 @@ from attn_tune.tuner.strategies.space import (
     Space as Space,
     Strategy as Strategy,
     Times as Times,
+    send as send,
 )
 from attn_tune.tuner.strategies.surrogate import surrogate as surrogate

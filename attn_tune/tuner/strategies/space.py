@@ -58,7 +58,7 @@ class Space:
       limit: how many more may be evaluated; None is no limit.
       signature, fields: of the case, and what its fields mean; None and empty where there is no case.
       seed: decides everything that is random. Equal spaces are searched equally.
-      hint: told, by digest, what may be asked for after the next batch, for who can prepare for it.
+      hint: told what may be asked for after the next batch, for who can prepare for it.
     """
 
     candidates: Sequence[Candidate]
@@ -68,7 +68,7 @@ class Space:
     fields: tuple[Field, ...] = ()
     prior: Prior = Prior()
     seed: str = ""
-    hint: Callable[[Sequence[str]], object] = field(default=lambda digests: None, compare=False)
+    hint: Callable[[Batch], object] = field(default=lambda candidates: None, compare=False)
 
     @functools.cached_property
     def by_digest(self) -> dict[str, Candidate]:
@@ -88,6 +88,14 @@ class Space:
     def batch(self, digests: Sequence[str]) -> Batch:
         """The candidates with these digests."""
         return tuple(self.by_digest[digest] for digest in digests)
+
+
+def send(search: Search, seen: Times) -> Batch | None:
+    """Tells a search the times of its last batch; its next one, None at the end."""
+    try:
+        return search.send(seen)
+    except StopIteration:
+        return None
 
 
 def in_one_batch(space: Space, order: Sequence[str]) -> Search:

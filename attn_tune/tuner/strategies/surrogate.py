@@ -45,7 +45,7 @@ def surrogate(space: Space) -> Search:
         if untuned not in times:
             wanted = list(dict.fromkeys((untuned, *wanted)))[:left]
         if left > len(wanted):
-            space.hint([digest for digest in ranking if digest not in wanted])
+            space.hint(space.batch([digest for digest in ranking if digest not in wanted]))
         seen = yield space.batch(wanted)
         times |= dict(zip(wanted, seen, strict=True))
         left -= len(wanted)

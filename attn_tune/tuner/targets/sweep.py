@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,13 +17,12 @@ from attn_tune.tuner.predict.model import predict
 from attn_tune.tuner.progress import Event, ProgressKind
 from attn_tune.tuner.protocol import ConfigRef
 from attn_tune.tuner.strategies import (
-    Batch,
     PastCase,
     Prior,
     Space,
     Strategy,
-    Times,
     exhaustive,
+    send,
 )
 from attn_tune.tuner.targets.frontier import Frontier
 from attn_tune.tuner.targets.pool import CompilePool
@@ -171,7 +170,7 @@ class _KernelCompile:
         while batch is not None:
             yield from self._compile(part.part, batch, set(tried))
             answer = tuple(seen.get(config_digest(c), math.inf) for c in batch)
-            batch = _send(search, answer)
+            batch = send(search, answer)
         times = {d: ns for d, ns in seen.items() if d in self.configs}
         past = PastCase(signature=self.case.signature, times=times)
         self.sweep.seen.setdefault(self._key(part.part), []).append(past)
@@ -273,10 +272,3 @@ def _default_blocks(part: PartPlan) -> list[Config]:
     """The candidate with JAX's default blocks, if there is one: what every prediction is compared with."""
     found = [config for config in part.space if has_default_blocks(config)]
     return sorted(found, key=config_to_json)[:1]
-
-
-def _send(search: Generator[Batch, Times, None], seen: Times) -> Batch | None:
-    try:
-        return search.send(seen)
-    except StopIteration:
-        return None
