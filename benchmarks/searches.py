@@ -1,7 +1,8 @@
 """Recorded searches as text: what a replay needs of a lab database, small enough to be kept beside the figures.
 
 One line a part of a case, in JSON: kernel, direction, part, signature, the knobs' names, then one row a config in the
-kernel's order: the knobs' values and the median in nanoseconds, null for a config that failed.
+kernel's order: the knobs' values, null for one that the config leaves out, and the median in nanoseconds, null for a
+config that failed.
 """
 
 import json
@@ -16,12 +17,12 @@ SUFFIX = ".jsonl"
 
 
 def write_searches(cases: Sequence[RecordedCase], path: Path) -> None:
-    """Writes ``cases``, whose configs must all have the same knobs within a case."""
+    """Writes ``cases``."""
     lines = []
     for case in cases:
-        knobs = sorted(case.candidates[0])
+        knobs = sorted({knob for config in case.candidates for knob in config})
         rows = [
-            [*(config[knob] for knob in knobs), case.times.get(config_digest(config))]
+            [*(config.get(knob) for knob in knobs), case.times.get(config_digest(config))]
             for config in case.candidates
         ]
         data = {
@@ -42,7 +43,14 @@ def read_searches(path: Path) -> list[RecordedCase]:
     for line in path.read_text().splitlines():
         data = json.loads(line)
         op = get_op(data["kernel"].partition("/")[0])
-        configs = [dict(zip(data["knobs"], row[:-1], strict=True)) for row in data["rows"]]
+        configs = [
+            {
+                knob: value
+                for knob, value in zip(data["knobs"], row[:-1], strict=True)
+                if value is not None
+            }
+            for row in data["rows"]
+        ]
         times = {
             config_digest(config): float(row[-1])
             for config, row in zip(configs, data["rows"], strict=True)
