@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.triton import SPEC
+from attn_tune.kernels.flash_attention.triton import SPEC, heuristic
 from attn_tune.kernels.flash_attention.triton.config import (
     BackwardConfig,
     DkvConfig,
@@ -46,6 +46,8 @@ PROBLEMS = {
     "one-row": problem(T=1, S=3000),
     "short": problem(T=100, S=70),
     "bias-and-mask": problem(bias_dims="bnts", mask_dims="b1ts"),
+    "narrow-h64": problem(H=64, causal=True, window=(127, None)),
+    "narrow": problem(causal=True, window=(1023, None)),
 }
 CAPABILITIES = (80, 86, 89, 90, 100, 120)
 EVERY = [
@@ -77,6 +79,43 @@ def test_candidates_are_distinct_bounded_and_start_at_the_untuned_choice(p, d):
         assert candidates[0] == part_of(search.heuristic(p, d), part)
         feasible = [c for c in candidates if search.infeasible(p, d, c) is None]
         assert len(feasible) >= min(10, len(candidates))
+
+
+def untuned(p, d, part):
+    direction = "bwd" if part else "fwd"
+    return part_of(SPEC.searches[direction].heuristic(p, d), part)
+
+
+@pytest.mark.parametrize("part", ["", "dq"])
+def test_a_narrow_window_gets_tiles_that_are_not_mostly_masked(part):
+    wide, narrow = (
+        untuned(problem(H=64, causal=True, window=(left, None)), device(), part)
+        for left in (1024, 1023)
+    )
+    assert narrow.block_q * narrow.block_k < wide.block_q * wide.block_k
+    # A window on one side only is none.
+    assert untuned(problem(H=64, window=(127, None)), device(), part) == wide
+
+
+@pytest.mark.parametrize(
+    ("triton", "capped"), [("3.6.0", True), ("3.8.1", True), ("3.9.0", False), ("", False)]
+)
+def test_the_forward_of_an_older_triton_has_a_tile_of_its_own(triton, capped, monkeypatch):
+    software = dataclasses.replace(heuristic.current_environment(), triton=triton)
+    monkeypatch.setattr(heuristic, "current_environment", lambda: software)
+    heuristic._is_compiled_as_before.cache_clear()
+    try:
+        for p in PROBLEMS.values():
+            choice = untuned(p, device(), "")
+            assert SPEC.searches["fwd"].infeasible(p, device(), choice) is None
+            assert SPEC.searches["fwd"].candidates[""](p, device())[0] == choice
+            if p in (PROBLEMS["float32"], PROBLEMS["bias-and-mask"], PROBLEMS["narrow"]):
+                assert choice.max_registers is None
+        assert (untuned(PROBLEMS["plain"], device(), "").max_registers == 128) is capped
+        # What was measured on one architecture says nothing of the others.
+        assert untuned(PROBLEMS["plain"], device(100), "").max_registers is None
+    finally:
+        heuristic._is_compiled_as_before.cache_clear()
 
 
 def test_hopper_has_a_real_space():

@@ -1,6 +1,9 @@
-"""The untuned choice: a table by architecture and head dim, made to fit lengths, dtype and shared memory."""
+"""The untuned choice: a table by architecture, head dim and window, made to fit lengths, dtype and shared memory."""
 
 import dataclasses
+import functools
+import math
+import re
 
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import (
@@ -16,16 +19,34 @@ from attn_tune.kernels.flash_attention.triton.limits import (
     shared_limit,
 )
 from attn_tune.kernels.flash_attention.triton.static import padded
+from attn_tune.runtime.environments import current_environment
 from attn_tune.schema.device import Device
 
-# (block_q, block_k, num_warps, num_stages) of forward, dq and dk/dv, by head dim up to. Those of sm_90 did best, or
-# within a few per cent of it, over causal bf16 shapes of 16k tokens swept on an H200 with Triton 3.9.
+# (block_q, block_k, num_warps, num_stages) of forward, dq and dk/dv, by head dim up to; a fifth figure is
+# max_registers. Those of sm_90 lose least in the worst case over exhaustive sweeps of causal bf16 shapes of 16k tokens
+# on an H200 with Triton 3.6 and with 3.9 (benchmarks/heuristic_regret.py).
 _SM90 = {
     # Two blocks of 4 warps on one multiprocessor overlap one's softmax with the other's products.
+    64: ((64, 64, 4, 3), (128, 64, 8, 3), (64, 64, 4, 3)),
+    128: ((64, 64, 4, 3), (128, 32, 8, 3), (64, 128, 8, 4)),
+    256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2)),
+}
+# Where a row sees at most _NARROW keys, what larger tiles compute is mostly masked.
+_SM90_NARROW = {
+    64: ((64, 32, 4, 3), (64, 32, 4, 3), (64, 64, 4, 3)),
+    128: ((64, 64, 4, 3), (64, 64, 4, 2), (64, 64, 4, 2)),
+    256: _SM90[256],
+}
+_NARROW = 1024
+# Not measured: what did well on sm_90 before the window and the compiler were told apart.
+_SM100 = {
     64: ((128, 64, 4, 3), (128, 64, 4, 3), (32, 64, 4, 4)),
     128: ((64, 64, 4, 3), (128, 32, 8, 3), (64, 128, 8, 3)),
     256: ((128, 32, 8, 3), (128, 32, 8, 3), (64, 32, 4, 3)),
 }
+# Before Triton 3.9 the forward's 64x64 is 15 to 20 % slower at head dim 128 than this; since then it is the fastest.
+_SM90_FORWARD_BEFORE = {128: (128, 64, 8, 2, 128)}
+_BEFORE = (3, 9)
 _SM80 = {
     64: ((128, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 2)),
     128: ((128, 64, 8, 3), (64, 64, 8, 2), (64, 64, 8, 2)),
@@ -37,7 +58,7 @@ _SMALL = {
     128: ((64, 64, 4, 2), (64, 64, 8, 2), (64, 64, 8, 2)),
     256: ((64, 32, 4, 2), (32, 32, 4, 2), (32, 32, 4, 2)),
 }
-_TABLES = {80: _SM80, 87: _SM80, 90: _SM90, 100: _SM90, 103: _SM90, 110: _SM90}
+_TABLES = {80: _SM80, 87: _SM80, 90: _SM90, 100: _SM100, 103: _SM100, 110: _SM100}
 
 # Dropout bits, bias and tanh need registers of their own: with 64 pairs a thread the forward spills 432 bytes at H64.
 _MOST_FEATURE_PAIRS = 32
@@ -63,11 +84,8 @@ def block_cap(length: int) -> int:
 def _fitted[T: (ForwardConfig, DqConfig, DkvConfig)](
     problem: Problem, device: Device, cls: type[T], column: int
 ) -> T:
-    table = _TABLES.get(device.compute_capability or 0, _SMALL)
-    width = max(padded(problem.head_dim), padded(problem.v_head_dim))
-    row = next(table[bound] for bound in sorted(table) if width <= bound)
-    block_q, block_k, num_warps, num_stages = row[column]
-    tile = cls(
+    block_q, block_k, num_warps, num_stages, *cap = _known(problem, device, column)
+    tile = known = cls(
         block_q=min(block_q, block_cap(problem.q_len)),
         block_k=min(block_k, block_cap(problem.kv_len)),
         num_warps=num_warps,
@@ -85,7 +103,40 @@ def _fitted[T: (ForwardConfig, DqConfig, DkvConfig)](
         tile = dataclasses.replace(tile, num_warps=tile.num_warps // 2)
     while not _fits(problem, device, tile) and _smaller(tile) != tile:
         tile = _smaller(tile)
+    # Another tile has other needs.
+    if cap and tile == known and (tile.block_q, tile.block_k) == (block_q, block_k):
+        tile = dataclasses.replace(tile, max_registers=cap[0])
     return tile
+
+
+def _known(problem: Problem, device: Device, column: int) -> tuple[int, ...]:
+    """The row of the tables for one launch."""
+    capability = device.compute_capability or 0
+    width = max(padded(problem.head_dim), padded(problem.v_head_dim))
+    table = _TABLES.get(capability, _SMALL)
+    plain_forward = column == 0 and not _has_features(problem)
+    if table is _SM90 and _keys_a_row_sees(problem) <= _NARROW:
+        table = _SM90_NARROW
+    elif table is _SM90 and plain_forward and _is_compiled_as_before():
+        return _SM90_FORWARD_BEFORE.get(width) or _row(table, width)[0]
+    return _row(table, width)[column]
+
+
+def _row[V](table: dict[int, V], width: int) -> V:
+    return next(table[bound] for bound in sorted(table) if width <= bound)
+
+
+def _keys_a_row_sees(problem: Problem) -> float:
+    """Through a window; without one, any number."""
+    left, right = problem.bounds
+    return math.inf if left is None or right is None else left + right + 1
+
+
+@functools.cache
+def _is_compiled_as_before() -> bool:
+    """An older Triton is installed."""
+    found = re.match(r"(\d+)\.(\d+)", current_environment().triton)
+    return found is not None and (int(found[1]), int(found[2])) < _BEFORE
 
 
 def _has_features(problem: Problem) -> bool:
