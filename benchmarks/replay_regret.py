@@ -4,6 +4,10 @@ Leave one shape out: a strategy searches each shape with all others as its prior
 
     python benchmarks/replay_regret.py lab.db --out replay
     python benchmarks/replay_regret.py benchmarks/results/h200/searches.jsonl
+    python benchmarks/replay_regret.py benchmarks/results/h200/searches.jsonl --hints winners
+
+``--hints`` says what is known of the other shapes: every time, as in a lab database; the winners only, as in a pack,
+which is what a sweep into an empty database starts from; or nothing.
 """
 
 import argparse
@@ -21,7 +25,13 @@ from searches import SUFFIX, read_searches, write_searches
 from attn_tune.db import Database, PastSearch
 from attn_tune.kernels.registry import get_op
 from attn_tune.reports.tables import markdown_table
-from attn_tune.tuner.replay import RecordedCase, RegretCurve, leave_one_shape_out, quantile
+from attn_tune.tuner.replay import (
+    Hints,
+    RecordedCase,
+    RegretCurve,
+    leave_one_shape_out,
+    quantile,
+)
 from attn_tune.tuner.strategies.effort import STRATEGIES, StrategyName
 
 SHARES = (0.05, 0.10, 0.15, 0.30)
@@ -70,7 +80,11 @@ def _case(past: PastSearch) -> RecordedCase:
 
 
 def replay_all(
-    cases: Sequence[RecordedCase], names: Iterable[StrategyName], *, seeds: int = SEEDS
+    cases: Sequence[RecordedCase],
+    names: Iterable[StrategyName],
+    *,
+    seeds: int = SEEDS,
+    hints: Hints = Hints.TIMES,
 ) -> dict[tuple[str, str], list[RegretCurve]]:
     """Curves by ``(strategy, series)``. Chance is replayed with ``seeds`` seeds; the others need one."""
     curves = defaultdict(list)
@@ -78,7 +92,7 @@ def replay_all(
         started = time.monotonic()
         for seed in range(seeds if name is StrategyName.RANDOM else 1):
             for curve in leave_one_shape_out(
-                STRATEGIES[name], cases, share=max(SHARES), seed=str(seed)
+                STRATEGIES[name], cases, share=max(SHARES), seed=str(seed), hints=hints
             ):
                 curves[str(name), label(curve.case)].append(curve)
         print(f"{name}: {time.monotonic() - started:.1f} s", file=sys.stderr)
@@ -174,6 +188,7 @@ def main() -> None:
     parser.add_argument(
         "--strategy", action="append", choices=[str(n) for n in StrategyName], help="repeatable"
     )
+    parser.add_argument("--hints", choices=[str(h) for h in Hints], default=str(Hints.TIMES))
     parser.add_argument("--seeds", type=int, default=SEEDS, help="replays of 'random'")
     arguments = parser.parse_args()
     started = time.monotonic()
@@ -186,7 +201,7 @@ def main() -> None:
         write_searches(cases, arguments.save)
         return
     names = [StrategyName(name) for name in arguments.strategy or StrategyName]
-    curves = replay_all(cases, names, seeds=arguments.seeds)
+    curves = replay_all(cases, names, seeds=arguments.seeds, hints=Hints(arguments.hints))
     rows = summarise(curves)
     print(to_markdown(rows))
     if arguments.out is None:

@@ -1,5 +1,6 @@
 """Strategies against recorded trials, without a device: what each would have found, and how soon."""
 
+import enum
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,14 @@ from dataclasses import dataclass
 from attn_tune.schema.config import config_digest
 from attn_tune.schema.signature import Field, Signature
 from attn_tune.tuner.strategies.space import Candidate, PastCase, Prior, Space, Strategy, send
+
+
+class Hints(enum.StrEnum):
+    """What a case is told of the others: what a lab database holds, what a pack does, or nothing."""
+
+    TIMES = "times"
+    WINNERS = "winners"
+    NONE = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +39,23 @@ class RecordedCase:
         """The fastest time, ``inf`` when all failed."""
         return min(self.times.values(), default=math.inf)
 
-    @property
-    def past(self) -> PastCase:
+    def past(self, hints: Hints = Hints.TIMES) -> PastCase:
         """What another case is told of this one."""
-        failed = {config_digest(c): math.inf for c in self.candidates}
-        return PastCase(signature=self.signature, times=failed | dict(self.times))
+        if hints is Hints.TIMES:
+            failed = {config_digest(c): math.inf for c in self.candidates}
+            return PastCase(signature=self.signature, times=failed | dict(self.times))
+        best = min(self.times, key=lambda digest: (self.times[digest], digest), default=None)
+        winner = {} if best is None or hints is Hints.NONE else {best: self.times[best]}
+        return PastCase(signature=self.signature, times=winner)
 
-    def space(self, others: Sequence["RecordedCase"], *, limit: int, seed: str = "") -> Space:
+    def space(
+        self,
+        others: Sequence["RecordedCase"],
+        *,
+        limit: int,
+        seed: str = "",
+        hints: Hints = Hints.TIMES,
+    ) -> Space:
         """The case as if nothing of it were known yet. Only ``others`` of its kernel, direction and part are told."""
         told = [o for o in others if o.series == self.series and o.signature != self.signature]
         return Space(
@@ -44,7 +63,7 @@ class RecordedCase:
             limit=limit,
             signature=self.signature,
             fields=self.fields,
-            prior=Prior(cases=tuple(other.past for other in told)),
+            prior=Prior(cases=tuple(other.past(hints) for other in told)),
             seed=f"{self.signature.text} {self.part} {seed}",
         )
 
@@ -95,14 +114,19 @@ def regret_curve(strategy: Strategy, case: RecordedCase, space: Space) -> Regret
 
 
 def leave_one_shape_out(
-    strategy: Strategy, cases: Sequence[RecordedCase], *, share: float = 1.0, seed: str = ""
+    strategy: Strategy,
+    cases: Sequence[RecordedCase],
+    *,
+    share: float = 1.0,
+    seed: str = "",
+    hints: Hints = Hints.TIMES,
 ) -> list[RegretCurve]:
     """One curve a case that has a right config; its prior is every other shape. ``share`` of a space is evaluated."""
     curves = []
     for case in cases:
         if math.isfinite(case.best_ns):
             limit = max(1, math.ceil(share * len(case.candidates)))
-            space = case.space(cases, limit=limit, seed=seed)
+            space = case.space(cases, limit=limit, seed=seed, hints=hints)
             curves.append(regret_curve(strategy, case, space))
     return curves
 

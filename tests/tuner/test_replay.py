@@ -5,7 +5,7 @@ import math
 import pytest
 
 from attn_tune.schema.config import config_digest
-from attn_tune.tuner.replay import leave_one_shape_out, quantile, regret_curve, replay
+from attn_tune.tuner.replay import Hints, leave_one_shape_out, quantile, regret_curve, replay
 from attn_tune.tuner.strategies import Space, StrategyName
 from attn_tune.tuner.strategies.effort import STRATEGIES
 from tests.tuner.flash_model import recorded_cases
@@ -91,3 +91,28 @@ def test_where_no_near_shape_was_measured_the_surrogate_adapts_and_the_portfolio
 def _kind(case) -> tuple:
     values = case.signature.values
     return values["h"], values.get("left")
+
+
+@pytest.mark.parametrize("hints", Hints)
+def test_hints_tell_every_time_or_only_the_winner_or_nothing(hints):
+    case = recorded_cases()[0]
+    told = case.past(hints).times
+    best = min(case.times, key=lambda digest: (case.times[digest], digest))
+    if hints is Hints.TIMES:
+        assert {d: ns for d, ns in told.items() if math.isfinite(ns)} == dict(case.times)
+    else:
+        assert told == ({best: case.best_ns} if hints is Hints.WINNERS else {})
+
+
+@pytest.mark.parametrize("part", ["", "dq", "dkv"])
+def test_winners_alone_are_worth_more_than_nothing(part):
+    cases = [case for case in recorded_cases() if case.part == part]
+    strategy = STRATEGIES[StrategyName.PORTFOLIO]
+    worst = {
+        hints: quantile(
+            [c.at(0.15) for c in leave_one_shape_out(strategy, cases, share=0.15, hints=hints)],
+            0.95,
+        )
+        for hints in Hints
+    }
+    assert worst[Hints.WINNERS] <= 0.5 * worst[Hints.NONE]
