@@ -92,29 +92,36 @@ def plan_sweep(
 
 
 def _priors(database: "Database | None", device: Device) -> "Priors":
-    """Asks ``database`` what other cases measured, on this device or one of its family."""
+    """Asks ``database`` what other cases measured, on this device or one of its family; packs where it has nothing."""
+    from attn_tune.kernels.registry import get_op
+    from attn_tune.tuner.pack_hints import cases_in_packs
     from attn_tune.tuner.strategies import PastCase, Prior
 
     def prior(
         kernel: str, direction: str, part: str, signature: Signature, environment: Environment
     ) -> "Prior":
+        packed = cases_in_packs(get_op(signature.op), kernel, direction, part, device)
         if database is None:
-            return Prior()
+            return Prior(cases=packed)
         # A sweep over several devices asks in threads of their own; a connection belongs to one thread.
         with open_lab(database.path) as reader:
             found = reader.past_searches(
                 kernel=kernel, direction=direction, part=part, family=device.family
             )
         here = (signature, device.digest, environment.digest)
+        measured = {past.signature for past in found}
         return Prior(
-            cases=tuple(
-                PastCase(
-                    signature=past.signature,
-                    times=past.times_ns,
-                    same_device=past.device == device.digest,
-                )
-                for past in found
-                if (past.signature, past.device, past.environment) != here
+            cases=(
+                *(
+                    PastCase(
+                        signature=past.signature,
+                        times=past.times_ns,
+                        same_device=past.device == device.digest,
+                    )
+                    for past in found
+                    if (past.signature, past.device, past.environment) != here
+                ),
+                *(case for case in packed if case.signature not in measured),
             )
         )
 

@@ -6,7 +6,9 @@ import pytest
 
 from attn_tune.cli.lab import open_lab, plan_sweep, run_sweep
 from attn_tune.db import Database
-from attn_tune.schema import Status, StorageError
+from attn_tune.db.packs import export_pack
+from attn_tune.runtime import use_pack
+from attn_tune.schema import Status, StorageError, config_digest
 from attn_tune.tuner.strategies import make_effort
 from tests.cli.fakes import DEVICE, ENVIRONMENT, SIGNATURE, FakeExecutor, fill, request
 
@@ -130,6 +132,38 @@ def test_a_search_is_told_of_the_shapes_swept_before_it(tmp_path):
         }
     assert (case.signature.text, case.same_device) == (SIGNATURE, True)
     assert case.times == pytest.approx(measured, abs=1)
+
+
+def test_a_search_that_has_nothing_better_is_told_what_packs_say(tmp_path):
+    lab, pack = tmp_path / "lab.db", tmp_path / "made.atpack"
+    fill(lab, directions=("fwd",))
+    with open_lab(lab) as database:
+        export_pack(database, pack, name="made", version="1", ungated="a test")
+        (winner,) = [d for d in database.decide() if d.rank == 0]
+    longer = SIGNATURE.replace("t=128 s=128", "t=256 s=256")
+
+    def told(path, grid=longer):
+        wanted = request(path, grid=grid, directions=("fwd",))
+        with open_lab(path, create=True) as database:
+            kernels = plan_sweep(wanted, DEVICE, ENVIRONMENT, database).cases[0].kernels
+            (kernel,) = [k for k in kernels if k.kernel.id == winner.kernel]
+            return kernel.prior("").cases
+
+    empty = tmp_path / "empty.db"
+    assert told(empty) == ()
+    with use_pack(pack):
+        for grid in (longer, SIGNATURE):
+            (case,) = told(empty, grid)
+            assert case.signature.text == SIGNATURE
+            assert case.same_device
+            assert list(case.times) == [config_digest(winner.config)]
+        # What was measured says more than the pack made of it.
+        (case,) = told(lab)
+        assert len(case.times) > 1
+        wanted = request(empty, grid=longer, directions=("bwd",))
+        with open_lab(empty) as database:
+            (kernel,) = plan_sweep(wanted, DEVICE, ENVIRONMENT, database).cases[0].kernels
+            assert kernel.prior("").cases == ()
 
 
 def test_less_effort_tries_less_and_more_goes_on(tmp_path):
