@@ -97,8 +97,8 @@ class Search:
       outputs: per part, the names of the outputs it alone makes; ``""`` names all.
       grows: the knobs of which more never needs less memory or fewer registers. Once a config has run out of a
         resource, those that are no smaller in any of these and equal in all others are not compiled any more.
-      nondeterministic: why two runs of one config on equal inputs may differ in their last bits; empty if they never do.
-        A job that requires determinism never gets it (``runtime.determinism``); see ``KernelSpec.needs_leave`` too.
+      nondeterministic: why two runs of one config on equal inputs may differ in their last bits; empty if they never
+        do. A job that requires determinism never gets it (``runtime.determinism``); see ``KernelSpec.needs_leave`` too.
     """
 
     config: type

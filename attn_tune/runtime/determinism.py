@@ -37,6 +37,6 @@ def determinism_of(environ: Mapping[str, str]) -> Determinism:
     said = environ.get(VARIABLE, "").strip()
     if said not in _VALUES:
         raise UsageError(
-            f"{VARIABLE} must be 1 (never a non-deterministic kernel), 0 (wherever a pack has one) or unset, got {said!r}"
+            f"{VARIABLE} must be 1 (nothing that is not deterministic), 0 (what packs have) or unset, got {said!r}"
         )
     return _VALUES[said]

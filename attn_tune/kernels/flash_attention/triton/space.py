@@ -112,7 +112,9 @@ def with_caps[T: Tile](
 ) -> Iterator[T]:
     """Each tile; and where one more block would fit a multiprocessor with fewer registers a thread, that too.
 
-    ``needed`` counts the registers a thread that no cap may go below. On an H200 the best forward at H64 is such a one: 128x128 with 8 warps of 128 registers, two blocks side by side.
+    ``needed`` counts the registers a thread that no cap may go below.
+
+    On an H200 the best forward at H64 is such a one: 128x128 with 8 warps of 128 registers, two blocks side by side.
     """
     for tile in tiles:
         yield tile

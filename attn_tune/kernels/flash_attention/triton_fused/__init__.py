@@ -1,4 +1,4 @@
-"""The backward of flash attention in one Triton launch, for NVIDIA GPUs from Ampere on: fewer products, dq by atomics."""
+"""The backward of flash attention in one Triton launch: fewer products than in two, and dq by atomics."""
 
 from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
 from attn_tune.kernels.flash_attention.triton_fused.limits import infeasible, unsupported

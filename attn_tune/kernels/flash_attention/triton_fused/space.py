@@ -13,11 +13,11 @@ from attn_tune.kernels.flash_attention.triton_fused.limits import (
 )
 from attn_tune.schema.device import Device
 
-# (block_q, block_k, num_warps, num_stages) by head dim up to. A thread holds dk and dv (``block_k * (h + v)``), a tile of
-# logits twice (themselves and the gradient of the weights), then one of dq, over ``32 * num_warps`` threads. On sm_90 at
-# H128 that is 128 + 2 * 16 + 16 for 32x128: 227 registers with addresses and statistics, none spilled; 64x128 has
-# 128 + 2 * 32 + 32 and spills a little. More keys a program mean fewer additions to dq, each of which goes to the L2
-# cache: 128 before anything else, up to H128. Checked by compiling with Triton 3.9; nothing here was measured.
+# (block_q, block_k, num_warps, num_stages) by head dim up to. A thread holds dk and dv (``block_k * (h + v)``), a tile
+# of logits twice (themselves and the gradient of the weights), then one of dq, over ``32 * num_warps`` threads. On
+# sm_90 at H128 that is 128 + 2 * 16 + 16 for 32x128: 227 registers with addresses and statistics, none spilled;
+# 64x128 has 128 + 2 * 32 + 32 and spills a little. More keys a program mean fewer additions to dq, which all go to
+# the L2 cache: 128 before anything else, up to H128. Chosen by compiling with Triton 3.9, not by measuring.
 _SM90 = {64: (64, 128, 8, 3), 128: (32, 128, 8, 3), 256: (32, 32, 8, 2)}
 _SM80 = {64: (64, 128, 8, 2), 128: (32, 128, 8, 2), 256: (32, 32, 8, 2)}
 _SM100 = {64: (64, 128, 8, 2), 128: (64, 128, 8, 2), 256: (32, 64, 8, 2)}
@@ -72,8 +72,8 @@ def _tiles(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
         # A tile of dq is as wide as the head, and gives more warps work than 32 keys would.
         for warps in (num_warps, 8) if wide and block_k == 32 and num_warps == 4 else (num_warps,):
             for transposed in _transposes(problem, device):
-                # Without warpgroups, fewer than 64 rows are of no use this way round on Hopper.
-                if transposed or block_q >= 64 or (device.compute_capability or 0) != 90:
+                # The other way round, fewer than 64 rows have no warpgroups on Hopper.
+                if transposed or block_q >= 64 or device.compute_capability != 90:
                     yield BackwardConfig(
                         block_q=block_q,
                         block_k=block_k,
@@ -86,11 +86,11 @@ def _tiles(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
 def _transposes(problem: Problem, device: Device) -> tuple[bool, ...]:
     """Which ways round dq is worth computing, the better first.
 
-    Before Hopper the transposed product is worse wherever it was compiled, up to 7 KB spilled at H256 on sm_80.
+    On Hopper the transposed product takes warpgroups at any ``block_q``, and on data-centre Blackwell fewer columns of
+    tensor memory. Elsewhere it spills more wherever it was compiled, 7 KB at H256 on sm_80.
     """
-    if problem.dtype != "float32" and (device.compute_capability or 0) == 90:
-        return (True, False)
-    return (False,)
+    newer = device.compute_capability == 90 or host.has_tensor_memory(device)
+    return (True, False) if newer and problem.dtype != "float32" else (False,)
 
 
 def _has_features(problem: Problem) -> bool:
