@@ -28,7 +28,7 @@ def statement_of(view: "View") -> dict[str, str]:
         "misses": "are errors" if misses.miss_mode() is misses.MissMode.STRICT else "are answered",
     }
     if process.determinism is not Determinism.USUAL:
-        said["determinism"] = f"is {process.determinism}"
+        said["determinism"] = str(process.determinism)
     if process.device_as:
         said["device as"] = process.device_as
     if process.lockfile is not None:

@@ -60,6 +60,7 @@ def candidates(problem: Problem, device: Device) -> tuple[BackwardConfig, ...]:
 
 def _tiles(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
     wide = max(problem.head_dim, problem.v_head_dim) > 128
+    ways = _transposes(problem, device)
     shapes = host.grid(
         device,
         problem.kv_len,
@@ -69,18 +70,18 @@ def _tiles(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
         4,
     )
     for block_k, block_q, num_warps, num_stages in shapes:
+        # The other way round, fewer than 64 rows have no warpgroups on Hopper.
+        both = block_q >= 64 or device.compute_capability != 90
         # A tile of dq is as wide as the head, and gives more warps work than 32 keys would.
         for warps in (num_warps, 8) if wide and block_k == 32 and num_warps == 4 else (num_warps,):
-            for transposed in _transposes(problem, device):
-                # The other way round, fewer than 64 rows have no warpgroups on Hopper.
-                if transposed or block_q >= 64 or device.compute_capability != 90:
-                    yield BackwardConfig(
-                        block_q=block_q,
-                        block_k=block_k,
-                        num_warps=warps,
-                        num_stages=num_stages,
-                        transposed_dq=transposed,
-                    )
+            for transposed in ways if both else ways[:1]:
+                yield BackwardConfig(
+                    block_q=block_q,
+                    block_k=block_k,
+                    num_warps=warps,
+                    num_stages=num_stages,
+                    transposed_dq=transposed,
+                )
 
 
 def _transposes(problem: Problem, device: Device) -> tuple[bool, ...]:
