@@ -8,11 +8,20 @@ from attn_tune.schema.device import Device
 # Float32 registers a thread for dk, dv, a tile of logits and one of dq. Not all live at once, so that a few more than
 # the 255 there are compile well enough; beyond this every step spills (32x128 at 4 warps and H128: 320, 1080 bytes).
 _MOST_ACCUMULATORS = 288
+_SMALLEST = BackwardConfig(block_q=16, block_k=16, num_warps=4, num_stages=2, transposed_dq=False)
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     """Why this kernel cannot do the problem on this device at all, or None."""
-    return host.unsupported(problem, direction, device)
+    if reason := host.unsupported(problem, direction, device):
+        return reason
+    needed, limit = shared_bytes_at_most(problem, device, _SMALLEST), host.shared_limit(device)
+    if needed > limit:
+        return (
+            f"{problem.dtype} at head_dim={problem.head_dim}: its smallest tile takes {needed} bytes of shared memory; "
+            f"{device.family} has {limit}"
+        )
+    return None
 
 
 def infeasible(problem: Problem, device: Device, config: BackwardConfig) -> str | None:
