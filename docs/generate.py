@@ -99,14 +99,20 @@ def kernels() -> str:
 
     ops = [[f"`{o.name}`", ", ".join(o.directions), o.summary] for o in registry.ops().values()]
     rows = [
-        [f"`{s.id}`", s.backend, ", ".join(s.searches), s.summary]
+        [
+            f"`{s.id}`",
+            s.backend,
+            ", ".join(s.searches),
+            ", ".join(f"not {d}" for d in s.searches if s.searches[d].nondeterministic) or "yes",
+            s.summary,
+        ]
         for s in registry.kernels().values()
         if not s.entry_point
     ]
     return (
         markdown_table(["op", "directions", "what"], ops)
         + "\n"
-        + markdown_table(["kernel", "backend", "directions", "what"], rows)
+        + markdown_table(["kernel", "backend", "directions", "deterministic", "what"], rows)
     )
 
 

@@ -79,6 +79,17 @@ def kernels(
     return tuple(s for s in known if not wanted or s.id in wanted or s.name in wanted)
 
 
+def say_left_out(
+    specs: "Iterable[KernelSpec]", directions: Iterable[str], allow_nondeterministic: bool
+) -> None:
+    """Names what a sweep does not take because nobody asked for it."""
+    from attn_tune.cli import sink
+
+    names = sorted({s.id for s in specs for d in directions if s.needs_leave(d)})
+    if names and not allow_nondeterministic:
+        sink.note(f"left out, not deterministic: {', '.join(names)} (--allow-nondeterministic)")
+
+
 def directions(values: Sequence[str] | None) -> tuple[str, ...]:
     """The directions in their usual order, both by default."""
     return tuple(d for d in DIRECTIONS if not values or d in {str(v) for v in values})

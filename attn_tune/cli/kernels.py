@@ -63,6 +63,7 @@ def _row(plan: "KernelPlan", direction: str) -> dict[str, object]:
         "backend": plan.kernel.backend,
         "direction": direction,
         "supported": plan.runnable,
+        "deterministic": not _why_not(plan.kernel, direction),
     }
     if not plan.runnable:
         return row | {"configs": "", "remark": plan.pruned[0].reason}
@@ -73,7 +74,16 @@ def _row(plan: "KernelPlan", direction: str) -> dict[str, object]:
         if refused[part.part]:
             text += f" of {len(part.candidates) + refused[part.part]}"
         sizes.append(f"{part.part}: {text}" if part.part else text)
-    return row | {"configs": ", ".join(sizes), "remark": plan.kernel.summary}
+    remark = plan.kernel.summary
+    if why := _why_not(plan.kernel, direction):
+        remark += f"; not deterministic: {why}"
+    return row | {"configs": ", ".join(sizes), "remark": remark}
+
+
+def _why_not(spec: "KernelSpec", direction: str) -> str:
+    """Why two runs may differ in their last bits; empty if they never do."""
+    search = spec.searches.get(direction)
+    return search.nondeterministic if search else ""
 
 
 def _other(spec: "KernelSpec", op: str) -> dict[str, object]:
@@ -82,6 +92,7 @@ def _other(spec: "KernelSpec", op: str) -> dict[str, object]:
         "backend": spec.backend,
         "direction": "",
         "supported": False,
+        "deterministic": not any(search.nondeterministic for search in spec.searches.values()),
         "configs": "",
         "remark": f"not of {op}; ask with a point of {spec.op}",
     }

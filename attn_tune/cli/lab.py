@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRequest:
-    """What to sweep, and where to keep it. ``budget_s`` is wall time; without ``effort`` everything is tried."""
+    """What to sweep, and where to keep it. ``budget_s`` is wall time; without ``effort`` everything is tried.
+
+    ``allow_nondeterministic`` as ``make_plan``.
+    """
 
     points: "Sequence[GridPoint]"
     kernels: "Sequence[KernelSpec]"
@@ -31,6 +34,7 @@ class SweepRequest:
     effort: "Effort | None" = None
     budget_s: float | None = None
     resume: bool = True
+    allow_nondeterministic: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +83,7 @@ def plan_sweep(
         environment=environment,
         directions=request.directions,
         effort=request.effort,
+        allow_nondeterministic=request.allow_nondeterministic,
         priors=_priors(database, device),
         measured=lambda kernel, direction, signature, env: (
             known.measured(kernel, direction, signature, device, env) if known else {}

@@ -162,6 +162,14 @@ EffortChoice = Annotated[
         "Spaces of up to 48 configs are tried whole. Default: normal.",
     ),
 ]
+AllowNondeterministic = Annotated[
+    bool,
+    typer.Option(
+        "--allow-nondeterministic",
+        help="Also kernels whose results may differ in their last bits from run to run ('attn-tune kernels' says "
+        "which). A kernel that --kernel names is allowed.",
+    ),
+]
 MaxTrials = Annotated[
     int | None,
     typer.Option(

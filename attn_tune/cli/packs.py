@@ -105,6 +105,14 @@ def export_pack(
             help="Also what was only predicted, where nothing was measured. Such rows say so.",
         ),
     ] = False,
+    allow_nondeterministic: Annotated[
+        bool,
+        typer.Option(
+            "--allow-nondeterministic",
+            help="Also kernels whose results may differ in their last bits from run to run. Jobs take such rows "
+            "with ATTN_TUNE_DETERMINISTIC=0 only.",
+        ),
+    ] = False,
     wheel: Annotated[
         bool, typer.Option("--wheel", help="Also write the pack as a wheel, in the same folder.")
     ] = False,
@@ -145,6 +153,7 @@ def export_pack(
             revalidate=prove if revalidate else None,
             ungated=no_gate,
             allow_predicted=allow_predicted,
+            allow_nondeterministic=allow_nondeterministic,
             overwrite=overwrite,
         )
     built = export_wheel(path, path.parent, overwrite=overwrite) if wheel else None
@@ -163,6 +172,12 @@ def _say_written(written: "PackSummary") -> None:
         f"for {', '.join(written.devices)}"
     )
     print(f"  decisions {written.decision_digest}")
+    if written.left_out:
+        print(f"  left out, not deterministic: {', '.join(written.left_out)}")
+    if count := gate.get("nondeterministic"):
+        print(
+            f"  {count} rows of kernels that are not deterministic: ATTN_TUNE_DETERMINISTIC=0 lets jobs use them"
+        )
     if gate["passed"]:
         guards = gate["guards"]
         print(

@@ -29,6 +29,7 @@ def plan(
     effort: options.EffortChoice = None,
     strategy: options.StrategyChoice = None,
     max_trials: options.MaxTrials = None,
+    allow_nondeterministic: options.AllowNondeterministic = False,
     device: options.DeviceName = None,
     json: options.Json = False,
 ) -> None:
@@ -49,7 +50,9 @@ def plan(
         directions=choose.directions(direction),
         database=db,
         effort=choose.effort(effort, strategy, max_trials),
+        allow_nondeterministic=allow_nondeterministic or bool(kernel),
     )
+    choose.say_left_out(request.kernels, request.directions, request.allow_nondeterministic)
     show_plan(request, device=device, json=json)
 
 

@@ -34,6 +34,7 @@ def sweep(
     effort: options.EffortChoice = None,
     strategy: options.StrategyChoice = None,
     max_trials: options.MaxTrials = None,
+    allow_nondeterministic: options.AllowNondeterministic = False,
     budget: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Stop after so much time: 90s, 10m, 2h. Default: none."),
@@ -75,9 +76,11 @@ def sweep(
         directions=choose.directions(direction),
         database=db,
         effort=choose.effort(effort, strategy, max_trials),
+        allow_nondeterministic=allow_nondeterministic or bool(kernel),
         budget_s=options.seconds(budget) if budget else None,
         resume=resume,
     )
+    choose.say_left_out(request.kernels, request.directions, request.allow_nondeterministic)
     if target is not None:
         _only_compile(request, target, dry_run=dry_run, json=json)
         return

@@ -55,6 +55,7 @@ def plan_target(
         environment=environment,
         directions=request.directions,
         effort=request.effort,
+        allow_nondeterministic=request.allow_nondeterministic,
         measured=lambda kernel, direction, signature, env: (
             database.measured(kernel, direction, signature, target.device, env) if database else {}
         ),

@@ -245,6 +245,12 @@ def _spec(kernel: str) -> Any:
     return registry.kernels().get(kernel)
 
 
+def needs_leave(d: Decision) -> bool:
+    """Whether ``d`` is for a kernel that only answers where non-deterministic kernels are allowed."""
+    spec = _spec(d.kernel)
+    return spec is not None and spec.needs_leave(d.direction)
+
+
 def _op(name: str) -> Any:
     from attn_tune.kernels import registry
 

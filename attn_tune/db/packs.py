@@ -13,7 +13,7 @@ from typing import Any
 
 from attn_tune.db.database import Database
 from attn_tune.db.evidence import Evidence, group_by_problem
-from attn_tune.db.gate import Objection, Verdict, check_rows, replay_guards
+from attn_tune.db.gate import Objection, Verdict, check_rows, needs_leave, replay_guards
 from attn_tune.db.pack_files import check_word, pack_files as pack_files
 from attn_tune.db.pack_writer import check_target, write_pack
 from attn_tune.db.selection import Selection, select
@@ -29,7 +29,11 @@ type Revalidate = Callable[[Sequence[Decision]], Sequence[str | None]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackSummary:
-    """What was written. ``problems`` counts (device, signature, direction); ``gate`` is as the manifest has it."""
+    """What was written.
+
+    ``problems`` counts (device, signature, direction); ``gate`` is as the manifest has it; ``left_out`` names kernels
+    with decisions that were not shipped because they are not deterministic.
+    """
 
     path: Path
     name: str
@@ -41,6 +45,7 @@ class PackSummary:
     decision_digest: str
     size_bytes: int
     gate: Mapping[str, Any]
+    left_out: tuple[str, ...] = ()
 
 
 def export_pack(
@@ -53,6 +58,7 @@ def export_pack(
     revalidate: Revalidate | None = None,
     ungated: str | None = None,
     allow_predicted: bool = False,
+    allow_nondeterministic: bool = False,
     overwrite: bool = False,
 ) -> PackSummary:
     """Decides from the trials as they are now, holds the rows against the release gate, and writes a pack.
@@ -65,6 +71,8 @@ def export_pack(
       ungated: the reason to ship without the gate; the manifest keeps it.
       allow_predicted: also what was only predicted, of problems on devices where nothing was measured. Such rows have
         the state ``predicted``; the gate has nothing to hold them against, and the manifest counts them.
+      allow_nondeterministic: also decisions for kernels that need leave (``KernelSpec.needs_leave``); the manifest
+        counts them. Without it the best of the other kernels is the pack's winner.
 
     Raises:
       NoDataError: nothing fits.
@@ -81,12 +89,22 @@ def export_pack(
     everything = list(database.decide())
     if allow_predicted:
         everything += database.decide_predicted()
+    left_out = [] if allow_nondeterministic else [d for d in everything if needs_leave(d)]
+    everything = [d for d in everything if d not in left_out]
     chosen = select(everything, selection)
+    if not chosen and select(left_out, selection):
+        names = ", ".join(sorted({d.kernel for d in left_out if selection.wants(d)}))
+        raise NoDataError(
+            f"all that {database.path} has for {selection} is of kernels that are not deterministic ({names}); "
+            "ship them with --allow-nondeterministic, or ask for others too"
+        )
     if not chosen:
         raise NoDataError(
             f"{database.path} has no decision for {selection}; sweep first, or ask for less"
         )
     chosen, gate = _gated(database, everything, chosen, selection, revalidate, ungated)
+    if count := sum(map(needs_leave, chosen)):
+        gate["nondeterministic"] = count
     files = pack_files(chosen, name=name, version=version, gate=gate)
     pack = write_pack(path, files)
     return PackSummary(
@@ -100,6 +118,7 @@ def export_pack(
         decision_digest=pack.decision_digest,
         size_bytes=sum(map(len, files.values())),
         gate=gate,
+        left_out=tuple(sorted({d.kernel for d in left_out if selection.wants(d)})),
     )
 
 

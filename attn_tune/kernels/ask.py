@@ -9,6 +9,7 @@ from attn_tune.kernels.registry import kernels_of
 from attn_tune.kernels.spec import KernelSpec, Op
 from attn_tune.runtime import environments
 from attn_tune.runtime.answer import Rejection
+from attn_tune.runtime.determinism import VARIABLE, Determinism
 from attn_tune.runtime.packs import Pack
 from attn_tune.runtime.quarantine import NONE, Quarantine
 from attn_tune.runtime.rows import Row
@@ -32,6 +33,7 @@ class Ask:
         device: Device,
         kernel: str | None,
         quarantine: Quarantine = NONE,
+        determinism: Determinism = Determinism.USUAL,
     ):
         if direction not in op.directions:
             raise unknown_name("direction", direction, op.directions)
@@ -45,18 +47,39 @@ class Ask:
         specs = kernels_of(op.name)
         self.specs = {s.name: s for s in specs if self.kernel in (None, s.name)}
         self.quarantine = quarantine
+        self.determinism = determinism
         self._refusals: dict[str, str | None] = {}
         self._environments: dict[str, Environment] = {}
 
     def refusal_of(self, spec: KernelSpec) -> str | None:
         """Why this kernel cannot do the problem here; asked once."""
         if spec.name not in self._refusals:
-            self._refusals[spec.name] = unsupported(spec, self.problem, self.direction, self.device)
+            reason = unsupported(spec, self.problem, self.direction, self.device)
+            if reason is None and self.determinism is Determinism.REQUIRED:
+                why = spec.searches[self.direction].nondeterministic
+                reason = (
+                    f"it is not deterministic ({why}), and {VARIABLE}=1 forbids that"
+                    if why
+                    else None
+                )
+            self._refusals[spec.name] = reason
         return self._refusals[spec.name]
 
+    def reluctance_of(self, spec: KernelSpec, *, untuned: bool = False) -> str | None:
+        """Why this kernel does not answer unless it is asked for by name; None if it does.
+
+        ``untuned``: without a pack that says that it is the best.
+        """
+        if self.kernel is not None or not spec.needs_leave(self.direction):
+            return None
+        if self.determinism is Determinism.WAIVED and not untuned:
+            return None
+        why = spec.searches[self.direction].nondeterministic
+        return f"it is not deterministic ({why}); ask for it by name, or let packs choose it with {VARIABLE}=0"
+
     def refusals(self) -> tuple[Rejection, ...]:
-        """Every kernel that cannot, with its reason."""
-        found = ((s.id, self.refusal_of(s)) for s in self.specs.values())
+        """Every kernel that cannot or does not answer, with its reason."""
+        found = ((s.id, self.refusal_of(s) or self.reluctance_of(s)) for s in self.specs.values())
         return tuple(Rejection(subject=i, reason=reason) for i, reason in found if reason)
 
     def grade(self, row: Row, pack: Pack) -> Grade:
@@ -74,7 +97,9 @@ class Ask:
 
     def refusal(self, row: Row, pack: Pack) -> str | None:
         """As ``Judge.refusal``."""
-        return self.quarantine.broken or self.config_of(row.kernel, row.config)[1]
+        spec = self.specs.get(row.kernel)
+        reluctance = self.reluctance_of(spec) if spec else None
+        return self.quarantine.broken or reluctance or self.config_of(row.kernel, row.config)[1]
 
     def config_of(self, kernel: str, data: Mapping[str, Any]) -> tuple[Any, str | None]:
         """A stored config as the kernel's own dataclass, and why it may not run here; None if it may."""

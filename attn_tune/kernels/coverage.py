@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from attn_tune.kernels.ask import Ask, is_installed
 from attn_tune.kernels.registry import get_op, kernels
+from attn_tune.kernels.spec import LIBRARIES
 from attn_tune.runtime.answer import SourceKind
 from attn_tune.runtime.ladder import Question, Walk, walk
 from attn_tune.runtime.packs import Pack
@@ -13,9 +14,6 @@ from attn_tune.runtime.rows import Row
 from attn_tune.runtime.shelf import Shelf
 from attn_tune.schema.environment import Grade
 from attn_tune.schema.errors import UsageError
-
-# Backends that are a library of the machine: their kernels refuse everything where it is missing.
-LIBRARIES = ("cudnn",)
 
 
 class Reach(enum.StrEnum):
@@ -63,6 +61,7 @@ def _reach(
         if not is_installed(module):
             return Reach.UNPROVEN, None, f"the module {module!r} is not installed"
     refusal = question.refusal_of(spec)
+    # A library's kernel refuses everything where the library is missing.
     if spec.backend in LIBRARIES and refusal and "not found" in refusal:
         return Reach.UNPROVEN, None, refusal
     key = (row.op, row.direction)

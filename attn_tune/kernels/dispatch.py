@@ -156,7 +156,7 @@ def explain(
     """
     view = current_view()
     quarantine = view.snapshot.quarantine
-    question = Ask(get_op(op), direction, problem, device or current_device(), kernel, quarantine)
+    question = _ask(op, direction, problem, device or current_device(), kernel, view)
     untuned = heuristic(question)
     ignored = [
         Rejection(subject=f"pack {source.path}", reason=source.error)
@@ -192,7 +192,7 @@ def _find(
     here = device or current_device()
     if device is None:
         ranks.check_device(view, here)
-    question = Ask(get_op(op), direction, problem, here, kernel, view.snapshot.quarantine)
+    question = _ask(op, direction, problem, here, kernel, view)
     resolved = resolve_question(question, view)
     choice = resolved.choice
     if choice is None:
@@ -216,6 +216,15 @@ def _find(
     return view.put(key, found)
 
 
+def _ask(
+    op: str, direction: str, problem: Any, device: Device, kernel: str | None, view: View
+) -> Ask:
+    process = view.snapshot
+    return Ask(
+        get_op(op), direction, problem, device, kernel, process.quarantine, process.determinism
+    )
+
+
 def _nearest_of(question: Ask, view: View) -> Callable[[], str]:
     return lambda: nearest_text(resolve_question(question, view, tell=True).steps)
 
@@ -226,8 +235,7 @@ def _explicit(
     """The caller's own config, checked against the kernel's limits."""
     name = None if kernel == AUTO else kernel
     spec = resolve(op, name) if name else _kernel_of_config(op, direction, config)
-    quarantine = current_view().snapshot.quarantine
-    question = Ask(get_op(op), direction, problem, device, spec.name, quarantine)
+    question = _ask(op, direction, problem, device, spec.name, current_view())
     if reason := question.refusal_of(spec):
         raise UnsupportedError(f"{spec.id} cannot do {question.signature} on {device}: {reason}")
     search = spec.searches[direction]

@@ -72,7 +72,11 @@ def heuristic(question: Ask, rejected: tuple[Rejection, ...] = ()) -> Choice | N
     A heuristic must be feasible; one that is not, or is in quarantine, passes to the next kernel all the same.
     """
     platform = question.device.platform
-    able = [spec for spec in question.specs.values() if question.refusal_of(spec) is None]
+    able = [
+        spec
+        for spec in question.specs.values()
+        if question.refusal_of(spec) is None and question.reluctance_of(spec, untuned=True) is None
+    ]
     for spec in sorted(able, key=lambda s: (-s.priority.get(platform, 0), s.name)):
         search = spec.searches[question.direction]
         config = search.heuristic(question.problem, question.device)
@@ -103,7 +107,7 @@ def nothing_supports(question: Ask, steps: tuple[Step, ...] = ()) -> Unsupported
     """The error of a question that nothing can answer, with every reason."""
     reasons = [f"{r.subject}: {r.reason}" for r in question.refusals()]
     for spec in question.specs.values():
-        if question.refusal_of(spec) is None:
+        if question.refusal_of(spec) is None and question.reluctance_of(spec) is None:
             reasons.append(f"{spec.id}: its heuristic config may not run or is in quarantine")
     reasons += [f"{r.subject}: {r.reason}" for r in Walk(None, steps).rejected]
     return UnsupportedError(

@@ -21,6 +21,9 @@ type Problem = Any
 type Config = Any
 type Outputs = Mapping[str, Any]
 
+# Backends that are a library of the machine, which JAX itself would call.
+LIBRARIES = ("cudnn",)
+
 
 @functools.cache
 def load(path: str) -> Callable[..., Any]:
@@ -94,6 +97,8 @@ class Search:
       outputs: per part, the names of the outputs it alone makes; ``""`` names all.
       grows: the knobs of which more never needs less memory or fewer registers. Once a config has run out of a
         resource, those that are no smaller in any of these and equal in all others are not compiled any more.
+      nondeterministic: why two runs of one config on equal inputs may differ in their last bits; empty if they never
+        do. A job that requires determinism never gets it (``runtime.determinism``); see ``KernelSpec.needs_leave`` too.
     """
 
     config: type
@@ -105,6 +110,7 @@ class Search:
         None
     )
     grows: tuple[str, ...] = ()
+    nondeterministic: str = ""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -152,6 +158,14 @@ class KernelSpec:
     def id(self) -> str:
         """``"op/name"``."""
         return f"{self.op}/{self.name}"
+
+    def needs_leave(self, direction: str) -> bool:
+        """Whether this direction is only swept, shipped and chosen where non-deterministic kernels are allowed.
+
+        A library's is not: it is what JAX itself would run.
+        """
+        search = self.searches.get(direction)
+        return bool(search and search.nondeterministic) and self.backend not in LIBRARIES
 
     def environment(self, base: Environment) -> Environment:
         """``base`` with this kernel's source hash."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from attn_tune.kernels.registry import get_op
+from attn_tune.kernels.registry import get_op, kernels
 from attn_tune.schema import Decision, Signature, config_to_json
 
 SUMMARY = (
@@ -12,6 +12,7 @@ SUMMARY = (
     "direction",
     "device",
     "kernel",
+    "deterministic",
     "config",
     "median_ns",
     "heuristic_ns",
@@ -39,6 +40,7 @@ def summary(decisions: Iterable[Decision], names: Mapping[str, str] = {}) -> pd.
             "direction": decision.direction,
             "device": str(decision.device),
             "kernel": decision.kernel.rpartition("/")[2],
+            "deterministic": _is_deterministic(decision),
             "config": config_to_json(decision.config),
             "median_ns": decision.median_ns,
             "heuristic_ns": decision.heuristic_ns,
@@ -112,6 +114,13 @@ def coverage(
 def short_signature(signature: Signature) -> str:
     """The signature without the op's name: enough where a table shows one op."""
     return signature.text.partition(" ")[2]
+
+
+def _is_deterministic(decision: Decision) -> bool | None:
+    """Whether equal runs give equal bits; None for a kernel that is not installed here."""
+    spec = kernels().get(decision.kernel)
+    search = spec.searches.get(decision.direction) if spec else None
+    return not search.nondeterministic if search else None
 
 
 def _tflops(decision: Decision) -> float | None:

@@ -1,9 +1,10 @@
-"""What the whole process decides by: packs, quarantine, lockfile. One immutable thing, swapped whole."""
+"""What the whole process decides by: packs, quarantine, lockfile, determinism. One immutable thing, swapped whole."""
 
 import os
 from collections.abc import Iterator
 
 from attn_tune.runtime.answer import SourceKind
+from attn_tune.runtime.determinism import Determinism, determinism_of
 from attn_tune.runtime.devices import DEVICE_AS
 from attn_tune.runtime.ledger import Ledger
 from attn_tune.runtime.lockfile import LOCKFILE, Lockfile, read_lockfile
@@ -24,19 +25,23 @@ class Snapshot:
         device_as: str = "",
         quarantine: Quarantine = NONE,
         lockfile: Lockfile | None = None,
+        determinism: Determinism = Determinism.USUAL,
     ):
         self.sources = sources
         self.device_as = device_as
         self.quarantine = quarantine
         self.lockfile = lockfile
+        self.determinism = determinism
         self.ledger = Ledger()
 
     @property
     def digest(self) -> str:
-        """Names what decides: packs in order, device override, quarantine, lockfile. Reads all packs."""
+        """Names what decides: packs in order, device override, quarantine, lockfile, determinism. Reads all packs."""
         packs = [source.pack.digest for source in self.sources if source.pack is not None]
         lock = self.lockfile.digest if self.lockfile else ""
-        return digest_json([self.device_as, self.quarantine.digest, lock, *packs])
+        return digest_json(
+            [self.device_as, self.quarantine.digest, lock, str(self.determinism), *packs]
+        )
 
 
 def shelves(
@@ -59,6 +64,7 @@ def current_snapshot() -> Snapshot:
 
     Raises:
       StorageError, IntegrityError: the lockfile that the job must run with cannot be used.
+      UsageError: ``ATTN_TUNE_DETERMINISTIC`` has another value than 1 or 0.
     """
     return _current or _first()
 
@@ -105,4 +111,5 @@ def _from_environment() -> Snapshot:
         os.environ.get(DEVICE_AS, ""),
         read_quarantine(quarantine_paths(os.environ, data_directory(os.environ))),
         read_lockfile(lockfile) if lockfile else None,
+        determinism_of(os.environ),
     )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from attn_tune.runtime import environments, misses
+from attn_tune.runtime.determinism import Determinism
 from attn_tune.runtime.packs import Pack
 from attn_tune.runtime.shelf import match_level
 from attn_tune.schema.device import Device
@@ -26,6 +27,8 @@ def statement_of(view: "View") -> dict[str, str]:
         # Who records or warns of its misses answers them like everybody else.
         "misses": "are errors" if misses.miss_mode() is misses.MissMode.STRICT else "are answered",
     }
+    if process.determinism is not Determinism.USUAL:
+        said["determinism"] = str(process.determinism)
     if process.device_as:
         said["device as"] = process.device_as
     if process.lockfile is not None:

@@ -262,6 +262,7 @@ def make_plan(
     history: History | None = None,
     effort: Effort | None = None,
     priors: Priors = lambda kernel, direction, part, signature, environment: Prior(),
+    allow_nondeterministic: bool = True,
 ) -> Plan:
     """Plans a sweep of ``kernels`` over ``points``.
 
@@ -274,6 +275,8 @@ def make_plan(
         with nothing left but its finals counts as finished.
       effort: how many configs of each part are evaluated; all without one. The sweep's strategy has to be its.
       priors: ``(kernel id, direction, part, signature, environment) -> Prior``: what was measured on other cases.
+      allow_nondeterministic: without it, kernels that need leave (``KernelSpec.needs_leave``) are left out, so that
+        none of them is ever measured, and with it decided on, by a sweep that did not ask for it.
 
     Raises:
       NoDataError: no point, or no kernel for any point.
@@ -288,7 +291,12 @@ def make_plan(
     )
     cases = []
     for case in make_cases(points, directions):
-        specs = [spec for spec in kernels if spec.op == case.signature.op]
+        specs = [
+            spec
+            for spec in kernels
+            if spec.op == case.signature.op
+            and (allow_nondeterministic or not spec.needs_leave(case.direction))
+        ]
         plans = tuple(planner.kernel(case, spec) for spec in specs)
         if plans:
             cases.append(CasePlan(case=case, kernels=plans))

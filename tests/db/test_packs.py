@@ -297,3 +297,50 @@ def test_a_flipped_byte_is_refused_wherever_it_is(lab, target, tmp_path):
 def contents_of_folder(lab, folder):
     export(lab, folder)
     return contents(folder)
+
+
+def fused(time):
+    """Trials of the fused backward, proven and faster than what ``facts`` has if ``time`` is small."""
+    return make_trial(
+        {"block_q": 32},
+        (time,) * 12,
+        kernel="flash_attention/triton_fused",
+        direction="bwd",
+        round_id="r",
+        is_heuristic=True,
+        environment=RELEASED,
+        errors=proof("bwd"),
+    )
+
+
+def test_what_is_not_deterministic_is_only_shipped_when_that_is_allowed(tmp_path):
+    fill(tmp_path / "lab.db", [*facts(), fused(10_000)])
+    with Database.open(tmp_path / "lab.db") as database:
+        database.rebuild_decisions()
+        best, *_ = database.decisions(direction="bwd", signature=SIGNATURE, device=DEVICE)
+        assert best.kernel == "flash_attention/triton_fused"
+        shipped = export_pack(database, tmp_path / "a", name="a", version="1")
+        allowed = export_pack(
+            database, tmp_path / "b", name="b", version="1", allow_nondeterministic=True
+        )
+        only = Selection(kernels=["flash_attention/triton_fused"])
+        with pytest.raises(
+            NoDataError, match=r"not deterministic \(flash_attention/triton_fused\)"
+        ):
+            export_pack(database, tmp_path / "c", name="c", version="1", selection=only)
+    assert not (tmp_path / "c").exists()
+    assert shipped.left_out == ("flash_attention/triton_fused",)
+    assert "nondeterministic" not in shipped.gate
+
+    def winner(path):
+        rows = [r for r in read_pack(path).rows if (r.direction, r.rank) == ("bwd", 0)]
+        return {
+            r.kernel for r in rows if r.signature == SIGNATURE.text and r.device == DEVICE.digest
+        }
+
+    # The ranks close up: the best of the others is the winner.
+    assert winner(tmp_path / "a") == {"triton"}
+    assert winner(tmp_path / "b") == {"triton_fused"}
+    assert allowed.left_out == ()
+    assert allowed.gate["nondeterministic"] == 1
+    assert read_pack(tmp_path / "b").gate["nondeterministic"] == 1

@@ -204,3 +204,21 @@ def test_runs_where_jit_is_disabled():
     x = normal(40)
     with jax.disable_jit():
         np.testing.assert_array_equal(samples.add(x, x), 2 * x)
+
+
+def test_an_output_that_is_added_to_starts_at_zero_and_the_others_do_not():
+    x = normal(6, 32)
+    sums, rows = jax.jit(samples.column_sums)(x)
+    np.testing.assert_allclose(sums, wide(x).sum(0), rtol=1e-5)
+    np.testing.assert_array_equal(rows[::2], x[::2])
+    assert np.all(np.isnan(rows[1::2]))
+    eager, _ = samples.column_sums(x)
+    np.testing.assert_array_equal(eager, sums)
+
+
+def test_sums_by_atomics_are_batched_one_by_one_and_have_no_derivative():
+    x = normal(3, 4, 32)
+    sums, _ = jax.vmap(samples.column_sums)(x)
+    np.testing.assert_allclose(sums, wide(x).sum(1), rtol=1e-5)
+    with pytest.raises(UnsupportedError, match="'column sums' has no derivative of its own"):
+        jax.grad(lambda x: samples.column_sums(x)[0].sum())(x[0])

@@ -65,6 +65,12 @@ class Call:
     shared_bytes: int
     ptx: bytes
     capability: int
+    zeroed_bytes: list[int]
+
+
+def _zeroed_bytes(parameter):
+    # Parameter.array.bytes_to_zero
+    return Message.parse(Message.parse(parameter)[1])[1]
 
 
 def custom_calls(lowered):
@@ -87,6 +93,7 @@ def custom_calls(lowered):
                     shared_bytes=kernel[3],
                     ptx=kernel[4],
                     capability=kernel[6],
+                    zeroed_bytes=[_zeroed_bytes(parameter) for parameter in call.fields[5]],
                 )
             )
         for region in op.regions:

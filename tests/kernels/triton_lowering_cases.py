@@ -11,7 +11,9 @@ from triton_lowered import array, custom_calls, lower
 
 from attn_tune.kernels._common.triton_call import triton_call
 from attn_tune.kernels._common.triton_compile import record_compiles
+from attn_tune.kernels._common.triton_launch import CompileOptions
 from attn_tune.kernels._common.triton_target import compile_target
+from attn_tune.kernels._common.triton_zeroed import triton_call_zeroed
 from attn_tune.schema.errors import UnsupportedError, UsageError
 
 
@@ -49,6 +51,31 @@ def test_warps_of_specialisation_are_launched(capability, added):
     assert f".reqntid {32 * (4 + added)}" in compiled.ptx
     assert call.num_warps == compiled.num_warps == 4 + added
     assert compiled.scratch_bytes > 0
+
+
+def test_the_launcher_is_told_what_to_set_to_zero():
+    lowered, (compiled,) = lower(samples.column_sums, array(6, 32, dtype=jnp.float32))
+    (call,) = custom_calls(lowered)
+    assert (call.name, call.kernel) == ("column sums", "column_sums_kernel")
+    assert call.zeroed_bytes == [0, 32 * 4, 0]
+    assert "red.global" in compiled.ptx
+    plain, _ = lower(samples.matmul, array(64, 64), array(64, 64))
+    assert custom_calls(plain)[0].zeroed_bytes == [0, 0, 0]
+
+
+def test_a_flag_for_every_output():
+    x = jnp.zeros((2, 16), jnp.float32)
+    with pytest.raises(UsageError, match="has 1 outputs, but zeroed=\\(\\)"):
+        triton_call_zeroed(
+            samples.column_sums_kernel,
+            x,
+            out_types=[jax.ShapeDtypeStruct((16,), jnp.float32)],
+            zeroed=(),
+            grid=(2,),
+            constexprs={},
+            options=CompileOptions(),
+            name="sums",
+        )
 
 
 def test_an_absent_operand_takes_no_parameter():

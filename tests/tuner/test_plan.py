@@ -1,5 +1,6 @@
 """Plans: what is tried, what was tried before, what never will be."""
 
+import dataclasses
 import math
 
 import pytest
@@ -209,3 +210,23 @@ def test_what_was_tried_counts_towards_the_effort(point, device, environment):
 def test_nothing_to_sweep_is_an_error(point, device, environment):
     with pytest.raises(NoDataError, match="nothing to sweep"):
         make_plan([point], kernels=[], device=device, environment=environment)
+
+
+def test_kernels_that_are_not_deterministic_are_left_out_by_direction(point, device, environment):
+    spec = one_launch("k", [8])
+    searches = dict(spec.searches)
+    searches["bwd"] = searches["fwd"]
+    spec = dataclasses.replace(spec, searches=searches)
+    searches = searches | {
+        "bwd": dataclasses.replace(searches["fwd"], nondeterministic="it adds in any order")
+    }
+    atomic = dataclasses.replace(spec, name="atomic", searches=searches)
+
+    def planned(**more):
+        made = make_plan(
+            [point], kernels=[spec, atomic], device=device, environment=environment, **more
+        )
+        return {c.case.direction: [k.kernel.name for k in c.kernels] for c in made.cases}
+
+    assert planned() == {"fwd": ["k", "atomic"], "bwd": ["k", "atomic"]}
+    assert planned(allow_nondeterministic=False) == {"fwd": ["k", "atomic"], "bwd": ["k"]}

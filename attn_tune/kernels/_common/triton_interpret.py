@@ -31,17 +31,23 @@ def is_interpreted(kernel: Any) -> bool:
     return isinstance(kernel, InterpretedFunction)
 
 
-def interpret(launch: Launch, operands: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+def interpret(
+    launch: Launch, operands: Sequence[np.ndarray], *, zeroed: Sequence[bool] = ()
+) -> tuple[np.ndarray, ...]:
     """The outputs of one launch.
 
     Args:
       operands: the arrays of the operands that are present, in order.
+      zeroed: for each output, whether it starts at zero and not as poison; none without.
 
     Raises:
       OutOfBoundsStore: the kernel wrote to an operand, or outside its outputs.
     """
     inputs = [FencedArray.holding(np.asarray(operand)) for operand in operands]
     outputs = [FencedArray.poisoned(out.shape, numpy_dtype(out.dtype)) for out in launch.out_types]
+    for output, zero in zip(outputs, zeroed, strict=False):
+        if zero:
+            output.values[...] = 0
     arrays = iter((*inputs, *outputs))
     here = (*launch.present, *(True for _ in outputs))
     arguments = [next(arrays) if present else None for present in here]

@@ -59,7 +59,30 @@ def test_untuned_choices_hardly_spill(build, capability, results):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fwd", "dq", "dkv", "fwd-h256", "fwd-mla", "fwd-everything"])
+def test_each_part_is_the_launches_it_should_be(results):
+    fused = ["fused_kernel"]
+    for name, launches in {
+        "fused-h128": fused,
+        "fused-everything": [*fused, "dbias_kernel"],
+        "split-h128": ["split_kernel", "combine_kernel"],
+        "dkv": ["dkv_kernel"],
+    }.items():
+        assert results[name, 90]["launches"] == launches
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fused-h64", "fused-h128", "fused-h256"])
+def test_the_fused_backward_neither_spills_nor_adds_one_by_one_on_hopper(name, results):
+    line = results[name, 90]
+    assert line["spill_bytes"] == 0
+    assert line["wgmma"] > 0
+    assert line["added_4_at_a_time"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["fwd", "dq", "dkv", "fwd-h256", "fwd-mla", "fwd-everything", "split-h128"]
+)
 def test_hopper_multiplies_by_warpgroups_and_copies_16_bytes_at_a_time(name, results):
     line = results[name, 90]
     assert line["wgmma"] > 0

@@ -7,45 +7,47 @@ import sys
 
 import pytest
 
-from tests.kernels.flash_attention.triton_cases import CASES
+from tests.kernels.flash_attention.triton_cases import CASES, RUNS, expected_outputs
 
 PROCESSES = 2
 
 
 @pytest.fixture(scope="module")
 def results():
-    """Each case's line of ``triton_cases``; the interpreter must be chosen before the kernels are imported."""
+    """Each case's line of ``triton_cases``, by kernel: the interpreter is chosen before the kernels are imported."""
     environment = os.environ | {
         "TRITON_INTERPRET": "1",
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
     }
     names = [case.name for case in CASES]
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.kernels.flash_attention.triton_cases", *names[i::PROCESSES]],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(PROCESSES)
-    ]  # fmt: skip
+    script = [sys.executable, "-m", "tests.kernels.flash_attention.triton_cases"]
     lines = {}
-    for worker in workers:
-        out, err = worker.communicate(timeout=900)
-        assert worker.returncode == 0, err[-2000:]
-        lines |= {line["case"]: line for line in map(json.loads, out.splitlines())}
+    for kernel in RUNS:
+        workers = [
+            subprocess.Popen(
+                [*script, kernel, *names[i::PROCESSES]],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for i in range(PROCESSES)
+        ]
+        for worker in workers:
+            out, err = worker.communicate(timeout=900)
+            assert worker.returncode == 0, err[-2000:]
+            lines |= {(kernel, line["case"]): line for line in map(json.loads, out.splitlines())}
     return lines
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kernel", RUNS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_outputs_and_gradients_are_right(case, results):
-    line = results[case.name]
+def test_outputs_and_gradients_are_right(case, kernel, results):
+    line = results[kernel, case.name]
     assert "raised" not in line, line["raised"]
-    expected = {"out", "lse", "dq", "dk", "dv"} | ({"dbias"} if case.problem.bias_dims else set())
-    assert line["errors"].keys() == expected
+    assert line["errors"].keys() == expected_outputs(case, kernel)
     wrong = {name: error for name, error in line["errors"].items() if not error <= case.tolerance}
     assert not wrong
 

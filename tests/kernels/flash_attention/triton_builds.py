@@ -3,14 +3,15 @@
 A script because another test may have chosen the interpreter for its process. Arguments: ``build:capability``.
 """
 
+import dataclasses
 import json
 import sys
 from dataclasses import dataclass
 
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.triton import SPEC
-from attn_tune.kernels.flash_attention.triton.config import BackwardConfig
 from attn_tune.kernels.flash_attention.triton.limits import shared_bytes
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.kernels.spec import load
 from attn_tune.schema.device import Device
 
 CAPABILITIES = (80, 90, 100)
@@ -25,11 +26,17 @@ class Build:
     direction: str
     part: str
     rank: int
+    kernel: str = "triton"
+
+    @property
+    def search(self):
+        return get_kernel(f"flash_attention/{self.kernel}").searches[self.direction]
 
 
-def _problem(H=128, V=None, N=4, K=2, T=2048, **flags):
+def _problem(H=128, V=None, N=4, K=2, T=2048, S=None, **flags):
     return Problem(
-        batch=1, q_len=T, kv_len=T, num_q_heads=N, num_kv_heads=K, head_dim=H, v_head_dim=V or H, scale=H**-0.5, **flags
+        batch=1, q_len=T, kv_len=S or T, num_q_heads=N, num_kv_heads=K, head_dim=H, v_head_dim=V or H,
+        scale=H**-0.5, **flags,
     )  # fmt: skip
 
 
@@ -46,6 +53,7 @@ EVERYTHING = _problem(
     soft_cap=30.0,
     dropout_rate=0.1,
 )
+SHORT = _problem(N=32, K=8, T=16, S=8192, causal=True)
 BUILDS = (
     Build("fwd", PLAIN, "fwd", "", 0),
     Build("dq", PLAIN, "bwd", "dq", 0),
@@ -61,6 +69,31 @@ BUILDS = (
     Build("fwd-candidate", _problem(), "fwd", "", 31),
     Build("dq-candidate", _problem(), "bwd", "dq", 23),
     Build("dkv-candidate", _problem(), "bwd", "dkv", 17),
+    *(
+        Build(f"fused-{name}", problem, "bwd", "", rank, "triton_fused")
+        for name, problem, rank in (
+            ("h64", _problem(H=64, causal=True), 0),
+            ("h128", PLAIN, 0),
+            ("h128-full", _problem(), 0),
+            ("h256", _problem(H=256, causal=True), 0),
+            ("mla", _problem(H=192, V=128), 0),
+            ("float32", _problem(dtype="float32", H=64), 0),
+            ("everything", EVERYTHING, 0),
+            ("candidate", _problem(), 23),
+        )
+    ),
+    *(
+        Build(f"split-{name}", problem, "fwd", "", rank, "triton_split")
+        for name, problem, rank in (
+            ("h64", dataclasses.replace(SHORT, head_dim=64, v_head_dim=64), 0),
+            ("h128", SHORT, 0),
+            ("h256", dataclasses.replace(SHORT, head_dim=256, v_head_dim=256), 0),
+            ("one-row", dataclasses.replace(SHORT, q_len=1), 0),
+            ("float32", dataclasses.replace(SHORT, dtype="float32"), 0),
+            ("everything", dataclasses.replace(EVERYTHING, q_len=16, kv_len=8192), 0),
+            ("candidate", SHORT, 19),
+        )
+    ),
 )
 
 
@@ -70,7 +103,7 @@ def device_of(capability: int) -> Device:
 
 def config_of(build: Build, device: Device):
     """The part's config and the whole one that holds it."""
-    search = SPEC.searches[build.direction]
+    search = build.search
     whole = search.heuristic(build.problem, device)
     if build.part == "dbias":
         return None, whole
@@ -83,36 +116,37 @@ def config_of(build: Build, device: Device):
 
 
 def compile_build(build: Build, capability: int) -> dict:
-    """What the launch needs, and what of Hopper it uses."""
+    """What the launch needs, and what of Hopper it uses; of the launches of a kernel of several, the first."""
     import jax
 
     from attn_tune.kernels._common.triton_compile import record_compiles
     from attn_tune.kernels._common.triton_target import compile_target
-    from attn_tune.kernels.flash_attention.triton.backward import backward
-    from attn_tune.kernels.flash_attention.triton.forward import forward
 
     p, device = build.problem, device_of(capability)
     part, whole = config_of(build, device)
-    outputs = {"": ("out", "lse"), "dq": ("dq",), "dkv": ("dk", "dv"), "dbias": ("dbias",)}
-    call = forward if isinstance(whole, SPEC.searches["fwd"].config) else backward
+    outputs = {"dbias": ("dbias",), **build.search.outputs}[build.part]
+    call = load(build.search.call)
     operands = _abstract(p)
     inputs = operands if build.direction == "fwd" else _abstract_backward(p, operands)
 
     def one_part(x):
         # Only this part's outputs are returned: the other launches must vanish from the program.
-        return {name: call(p, whole, x)[name] for name in outputs[build.part]}
+        made = call(p, whole, x)
+        return {name: made[name] for name in outputs if name in made}
 
     with compile_target(capability), record_compiles() as compiled:
         jax.jit(one_part).trace(inputs).lower(lowering_platforms=("cuda",))
-    (kernel,) = compiled
+    kernel = compiled[0]
     return {
         "shared_bytes": kernel.shared_bytes,
         "least_shared_bytes": 0 if part is None else shared_bytes(p, device, part),
-        "spill_bytes": kernel.spill_bytes,
+        "spill_bytes": max(launch.spill_bytes for launch in compiled),
         "registers": kernel.registers,
         "wgmma": kernel.ptx.count("wgmma.mma_async"),
         "cp_async_16": kernel.ptx.count("cp.async.cg.shared.global"),
-        "config": str(whole if isinstance(whole, BackwardConfig) else part),
+        "config": str(whole),
+        "launches": [launch.name for launch in compiled],
+        "added_4_at_a_time": kernel.ptx.count("red.global.gpu.relaxed.add.v4.f32"),
     }
 
 

@@ -1,4 +1,5 @@
-"""The battery of the Triton kernels. Run as a script under ``TRITON_INTERPRET=1`` it prints each case's errors as JSON.
+"""The battery of the Triton kernels. Run as a script under ``TRITON_INTERPRET=1`` it prints each
+case's errors as JSON; its arguments are a kernel and names of cases.
 
 A script because the interpreter has to be chosen before the kernels are imported, and the tests of the compiled
 kernels need them not interpreted.
@@ -163,20 +164,11 @@ def make_inputs(case: Case) -> Inputs:
     )
 
 
-def errors(case: Case) -> dict[str, float]:
+def errors(case: Case, kernel: str) -> dict[str, float]:
     """The largest error of each output over the case's tilings, over the output's largest value (at least 1)."""
-    import jax
     import jax.numpy as jnp
 
     from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
-    from attn_tune.kernels.flash_attention.triton.backward import backward
-    from attn_tune.kernels.flash_attention.triton.config import (
-        BackwardConfig,
-        DkvConfig,
-        DqConfig,
-        ForwardConfig,
-    )
-    from attn_tune.kernels.flash_attention.triton.forward import forward
     from tests.kernels.flash_attention.triton_oracle import gradients
 
     p, inputs = case.problem, make_inputs(case)
@@ -192,16 +184,62 @@ def errors(case: Case) -> dict[str, float]:
     worst: dict[str, float] = {}
     for block_q, block_k in case.tilings:
         tile = {"block_q": block_q, "block_k": block_k, "num_warps": 4, "num_stages": 2}
-        config = BackwardConfig(dq=DqConfig(**tile), dkv=DkvConfig(**tile))
-        got = jax.jit(forward, static_argnums=(0, 1))(p, ForwardConfig(**tile), operands)
-        got |= jax.jit(backward, static_argnums=(0, 1))(p, config, back)
-        assert got.keys() == expected.keys(), (got.keys(), expected.keys())
-        for name, value in got.items():
-            primal = getattr(operands, {"out": "q", "lse": "sinks"}.get(name, name[1:]), None)
-            assert name == "lse" or value.dtype == primal.dtype, (name, value.dtype)
-            error = distance(np.asarray(value, np.float64), expected[name])
-            worst[name] = max(worst.get(name, 0.0), error)
+        for got in RUNS[kernel](p, tile, operands, back):
+            assert got.keys() == expected_outputs(case, kernel), got.keys()
+            for name, value in got.items():
+                primal = getattr(operands, {"out": "q", "lse": "sinks"}.get(name, name[1:]), None)
+                assert name == "lse" or value.dtype == primal.dtype, (name, value.dtype)
+                error = distance(np.asarray(value, np.float64), expected[name])
+                worst[name] = max(worst.get(name, 0.0), error)
     return worst
+
+
+def expected_outputs(case: Case, kernel: str) -> set[str]:
+    """What ``kernel`` makes of this case."""
+    forward = {"out", "lse"}
+    backward = {"dq", "dk", "dv"} | ({"dbias"} if case.problem.bias_dims else set())
+    return {"triton_fused": backward, "triton_split": forward}.get(kernel, forward | backward)
+
+
+def _run_triton(p, tile, operands, back):
+    import jax
+
+    from attn_tune.kernels.flash_attention.triton.backward import backward
+    from attn_tune.kernels.flash_attention.triton.config import (
+        BackwardConfig,
+        DkvConfig,
+        DqConfig,
+        ForwardConfig,
+    )
+    from attn_tune.kernels.flash_attention.triton.forward import forward
+
+    config = BackwardConfig(dq=DqConfig(**tile), dkv=DkvConfig(**tile))
+    got = jax.jit(forward, static_argnums=(0, 1))(p, ForwardConfig(**tile), operands)
+    yield got | jax.jit(backward, static_argnums=(0, 1))(p, config, back)
+
+
+def _run_fused(p, tile, operands, back):
+    import jax
+
+    from attn_tune.kernels.flash_attention.triton_fused.backward import backward
+    from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
+
+    yield jax.jit(backward, static_argnums=(0, 1))(p, BackwardConfig(**tile), back)
+
+
+def _run_split(p, tile, operands, back):
+    import jax
+
+    from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig
+    from attn_tune.kernels.flash_attention.triton_split.forward import forward
+
+    # One program writes the result itself; of four, some have no keys at all.
+    for num_splits in (1, 4):
+        config = ForwardConfig(**tile, num_splits=num_splits)
+        yield jax.jit(forward, static_argnums=(0, 1))(p, config, operands)
+
+
+RUNS = {"triton": _run_triton, "triton_fused": _run_fused, "triton_split": _run_split}
 
 
 def distance(got: np.ndarray, expected: np.ndarray) -> float:
@@ -215,13 +253,13 @@ def distance(got: np.ndarray, expected: np.ndarray) -> float:
     return worst if np.isfinite(worst) else float("inf")
 
 
-def main(names: list[str]) -> None:
+def main(kernel: str, *names: str) -> None:
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise SystemExit("set TRITON_INTERPRET=1")
     cases = {case.name: case for case in CASES}
     for name in names or cases:
         try:
-            result = {"errors": errors(cases[name])}
+            result = {"errors": errors(cases[name], kernel)}
         except (
             Exception
         ) as error:  # one broken case must not hide the others; its own test fails with this
@@ -230,4 +268,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

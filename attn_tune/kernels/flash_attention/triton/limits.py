@@ -47,7 +47,7 @@ def infeasible(problem: Problem, device: Device, config: Tile | BackwardConfig) 
         if needed > limit:
             return f"{prefix}its tiles need at least {needed} bytes of shared memory; {device.family} has {limit}"
         floats = accumulators(problem, tile)
-        if floats > _MOST_ACCUMULATORS and not _has_tensor_memory(device):
+        if floats > _MOST_ACCUMULATORS and not has_tensor_memory(device):
             return f"{prefix}its accumulators need {floats} registers a thread; there are 255"
     return None
 
@@ -87,7 +87,7 @@ def shared_bytes_at_most(problem: Problem, device: Device, tile: Tile) -> int:
     size, owned, walked, resting, streamed = _tile_bytes(problem, tile)
     wgmma = _uses_wgmma(problem, device, owned, tile.num_warps)
     in_flight = max(2, tile.num_stages)
-    if not wgmma and not _has_tensor_memory(device) and size == 2:
+    if not wgmma and not has_tensor_memory(device) and size == 2:
         in_flight -= 1
     staged = 0 if wgmma else size * (2 if isinstance(tile, DkvConfig) else 1)
     ahead = size * (problem.bias_dims is not None) + (problem.mask_dims is not None)
@@ -132,7 +132,7 @@ def _uses_wgmma(problem: Problem, device: Device, owned: int, num_warps: int) ->
     )
 
 
-def _has_tensor_memory(device: Device) -> bool:
+def has_tensor_memory(device: Device) -> bool:
     """Data-centre Blackwell accumulates in a memory of its own."""
     return device.compute_capability in (100, 103, 110)
 

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import DkvConfig, DqConfig, ForwardConfig
@@ -30,50 +30,48 @@ def forward_candidates(problem: Problem, device: Device) -> tuple[ForwardConfig,
     """Forward configs."""
     tiles = (
         ForwardConfig(block_q=owned, block_k=walked, num_warps=warps, num_stages=stages)
-        for owned, walked, warps, stages in _grid(
-            device, problem.q_len, problem.kv_len, _owned_sizes(256), _walked_sizes(problem, 256), 5
+        for owned, walked, warps, stages in grid(
+            device, problem.q_len, problem.kv_len, owned_sizes(256), walked_sizes(problem, 256), 5
         )
     )
-    return _nearest_first(forward_heuristic(problem, device), _with_caps(problem, device, tiles))
+    return nearest_first(forward_heuristic(problem, device), with_caps(problem, device, tiles))
 
 
 def dq_candidates(problem: Problem, device: Device) -> tuple[DqConfig, ...]:
     """Configs of the dq launch."""
     tiles = (
         DqConfig(block_q=owned, block_k=walked, num_warps=warps, num_stages=stages)
-        for owned, walked, warps, stages in _grid(
-            device, problem.q_len, problem.kv_len, _owned_sizes(128), _walked_sizes(problem, 128), 4
+        for owned, walked, warps, stages in grid(
+            device, problem.q_len, problem.kv_len, owned_sizes(128), walked_sizes(problem, 128), 4
         )
     )
-    return _nearest_first(
-        backward_heuristic(problem, device).dq, _with_caps(problem, device, tiles)
-    )
+    return nearest_first(backward_heuristic(problem, device).dq, with_caps(problem, device, tiles))
 
 
 def dkv_candidates(problem: Problem, device: Device) -> tuple[DkvConfig, ...]:
     """Configs of the dk/dv launch."""
     tiles = (
         DkvConfig(block_q=walked, block_k=owned, num_warps=warps, num_stages=stages)
-        for owned, walked, warps, stages in _grid(
-            device, problem.kv_len, problem.q_len, _owned_sizes(128), _walked_sizes(problem, 128), 4
+        for owned, walked, warps, stages in grid(
+            device, problem.kv_len, problem.q_len, owned_sizes(128), walked_sizes(problem, 128), 4
         )
     )
-    return _nearest_first(
-        backward_heuristic(problem, device).dkv, _with_caps(problem, device, tiles)
-    )
+    return nearest_first(backward_heuristic(problem, device).dkv, with_caps(problem, device, tiles))
 
 
-def _owned_sizes(most: int) -> tuple[int, ...]:
+def owned_sizes(most: int) -> tuple[int, ...]:
+    """Blocks of the side that a program owns."""
     return tuple(size for size in (16, 32, 64, 128, 256) if size <= most)
 
 
-def _walked_sizes(problem: Problem, most: int) -> tuple[int, ...]:
+def walked_sizes(problem: Problem, most: int) -> tuple[int, ...]:
+    """Blocks of the side that it walks."""
     # Wide heads walk in short steps: at H256 a tile of 128 keys and its values are 128 KB a stage.
     wide = max(problem.head_dim, problem.v_head_dim) > 128
     return tuple(s for s in (16, 32, 64, 128, 256) if s <= (most // 2 if wide else most))
 
 
-def _grid(
+def grid(
     device: Device,
     owned_length: int,
     walked_length: int,
@@ -106,8 +104,15 @@ def _warps(owned: int, hopper: bool) -> tuple[int, ...]:
     return (4, 8) if owned == 128 else (8, 16)
 
 
-def _with_caps[T: Tile](problem: Problem, device: Device, tiles: Iterable[T]) -> Iterator[T]:
+def with_caps[T: Tile](
+    problem: Problem,
+    device: Device,
+    tiles: Iterable[T],
+    needed: Callable[[Problem, T], int] = accumulators,
+) -> Iterator[T]:
     """Each tile; and where one more block would fit a multiprocessor with fewer registers a thread, that too.
+
+    ``needed`` counts the registers a thread that no cap may go below.
 
     On an H200 the best forward at H64 is such a one: 128x128 with 8 warps of 128 registers, two blocks side by side.
     """
@@ -117,21 +122,21 @@ def _with_caps[T: Tile](problem: Problem, device: Device, tiles: Iterable[T]) ->
         cap = _SM_REGISTERS // (32 * tile.num_warps * blocks) // 8 * 8
         room = _SM_SHARED_BYTES // max(1, shared_bytes(problem, device, tile))
         worthwhile = tile.num_warps >= _LEAST_CAPPED_WARPS and 1 < blocks <= room
-        if worthwhile and accumulators(problem, tile) + _LEAST_OTHER_REGISTERS <= cap:
+        if worthwhile and needed(problem, tile) + _LEAST_OTHER_REGISTERS <= cap:
             yield dataclasses.replace(tile, max_registers=cap)
 
 
-def _nearest_first[T: Tile](start: T, tiles: Iterable[T]) -> tuple[T, ...]:
-    """``start``, then the others by how many doublings away they are; all distinct."""
+def nearest_first[T: Tile](
+    start: T, tiles: Iterable[T], knobs: Sequence[str] = ("block_q", "block_k", "num_warps")
+) -> tuple[T, ...]:
+    """``start``, then the others by how many doublings of ``knobs`` away they are; all distinct."""
 
     def distance(tile: T) -> tuple:
-        steps = [
-            abs(math.log2(getattr(tile, name) / getattr(start, name)))
-            for name in ("block_q", "block_k", "num_warps")
-        ]
+        steps = [abs(math.log2(getattr(tile, name) / getattr(start, name))) for name in knobs]
         capped = 0 if tile.max_registers is None else 1
         far = sum(steps) + abs(tile.num_stages - start.num_stages) + capped
-        return (far, tile.block_q, tile.block_k, tile.num_warps, tile.num_stages, capped)
+        # The text last: it tells apart what differs in a knob of its own kernel.
+        return (far, *(getattr(tile, name) for name in knobs), tile.num_stages, capped, str(tile))
 
     others = sorted(set(tiles) - {start}, key=distance)
     return (start, *others)

@@ -1,0 +1,42 @@
+"""Tiles, limits and candidates that several Triton kernels share. Importing this loads neither jax nor triton."""
+
+from attn_tune.kernels.flash_attention.triton.config import DkvConfig, ForwardConfig
+from attn_tune.kernels.flash_attention.triton.heuristic import block_cap
+from attn_tune.kernels.flash_attention.triton.limits import (
+    accumulators,
+    has_tensor_memory,
+    infeasible,
+    shared_bytes,
+    shared_bytes_at_most,
+    shared_limit,
+    unsupported,
+)
+from attn_tune.kernels.flash_attention.triton.space import (
+    grid,
+    nearest_first,
+    owned_sizes,
+    walked_sizes,
+    with_caps,
+)
+from attn_tune.kernels.flash_attention.triton.static import Static, padded, static_of
+
+__all__ = [
+    "DkvConfig",
+    "ForwardConfig",
+    "Static",
+    "accumulators",
+    "block_cap",
+    "grid",
+    "has_tensor_memory",
+    "infeasible",
+    "nearest_first",
+    "owned_sizes",
+    "padded",
+    "shared_bytes",
+    "shared_bytes_at_most",
+    "shared_limit",
+    "static_of",
+    "unsupported",
+    "walked_sizes",
+    "with_caps",
+]

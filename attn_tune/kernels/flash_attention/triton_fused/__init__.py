@@ -1,0 +1,52 @@
+"""The backward of flash attention in one Triton launch: fewer products than in two, and dq by atomics."""
+
+from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
+from attn_tune.kernels.flash_attention.triton_fused.limits import infeasible, unsupported
+from attn_tune.kernels.flash_attention.triton_fused.space import candidates, heuristic
+from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.schema.trial import WHOLE
+
+_COMMON = "attn_tune.kernels._common"
+_SHARED = "attn_tune.kernels.flash_attention.triton"
+
+SPEC = KernelSpec(
+    op="flash_attention",
+    name="triton_fused",
+    backend="triton",
+    searches={
+        "bwd": Search(
+            config=BackwardConfig,
+            heuristic=heuristic,
+            candidates={WHOLE: candidates},
+            call=f"{__name__}.backward:backward",
+            outputs={WHOLE: ("dq", "dk", "dv", "dbias")},
+            infeasible=infeasible,
+            # Larger tiles take more shared memory and more accumulators, more stages more shared memory.
+            grows=("block_q", "block_k", "num_stages"),
+            nondeterministic="dq is summed by atomics, in an order that differs from run to run",
+        ),
+    },
+    unsupported=unsupported,
+    modules=(
+        *(f"{__name__}.{module}" for module in ("backward", "config")),
+        # What _triton.device and _triton.host hand on.
+        *(
+            f"{_SHARED}.{module}"
+            for module in ("backward", "backward_dbias", "config", "logits", "static", "tile")
+        ),
+        *(
+            f"{_COMMON}.{module}"
+            for module in (
+                "triton_call",
+                "triton_compile",
+                "triton_compiled",
+                "triton_image",
+                "triton_launch",
+                "triton_zeroed",
+            )
+        ),
+    ),
+    priority={"cuda": 40},
+    requires=("triton",),
+    summary="the backward in one Triton launch: five products a tile instead of seven; every feature; sm_80 and later",
+)

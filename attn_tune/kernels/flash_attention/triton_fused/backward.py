@@ -1,0 +1,215 @@
+"""The backward in one launch: FlashAttention-2 (arXiv 2307.08691, algorithm 2) as written, dq by atomics.
+
+A program owns a tile of keys and walks the rows of every query head that shares them. It computes each tile of logits
+once, keeps dk and dv, and adds its share of dq to a buffer in float32: five products a pair of tiles where two
+launches make seven, and q, k, v and dout are read once. The shares come in any order, so that dq may differ in its
+last bits from run to run; dk and dv do not.
+"""
+
+# Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportAssignmentType=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
+
+import jax
+import jax.numpy as jnp
+import triton
+import triton.language as tl
+
+from attn_tune.kernels._common.triton_launch import CompileOptions
+from attn_tune.kernels._common.triton_zeroed import triton_call_zeroed
+from attn_tune.kernels.flash_attention._triton.device import (
+    backward_dbias,
+    dbias_config,
+    finish_logits,
+    head_rows,
+    kept,
+    kernel_arrays,
+    key_head,
+    load_columns,
+    load_delta,
+    load_keys,
+    load_lse,
+    load_queries,
+    load_rows,
+    owned_tile,
+    point_extras,
+    query_head,
+    row_range,
+    span_of,
+    squash,
+    store_keys,
+)
+from attn_tune.kernels.flash_attention._triton.host import static_of
+from attn_tune.kernels.flash_attention.operands import BackwardInputs
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
+
+
+def backward(
+    problem: Problem, config: BackwardConfig, inputs: BackwardInputs
+) -> dict[str, jax.Array]:
+    """``dq``, ``dk``, ``dv``, and ``dbias`` if the problem has a bias; each like its primal."""
+    arrays = kernel_arrays(inputs)
+    q, k, v = inputs.operands[:3]
+    static = static_of(problem, config)
+    sums, dk, dv = triton_call_zeroed(
+        fused_kernel,
+        *arrays,
+        out_types=[
+            jax.ShapeDtypeStruct(q.shape, jnp.float32),
+            jax.ShapeDtypeStruct(k.shape, k.dtype),
+            jax.ShapeDtypeStruct(v.shape, v.dtype),
+        ],
+        zeroed=(True, False, False),
+        grid=(static.kv_blocks * problem.batch * problem.num_kv_heads, 1, 1),
+        constexprs={"transposed_dq": config.transposed_dq, "static": static},
+        options=CompileOptions(
+            num_warps=config.num_warps, num_stages=config.num_stages, maxnreg=config.max_registers
+        ),
+        name="flash_attention_bwd_fused",
+    )
+    # Scaled once, here, and not at every addition.
+    gradients = {"dq": (sums * problem.scale).astype(q.dtype), "dk": dk, "dv": dv}
+    if problem.bias_dims is not None:
+        gradients["dbias"] = backward_dbias(problem, dbias_config(problem), arrays)
+    return gradients
+
+
+@triton.jit
+def fused_kernel(
+    q,
+    k,
+    v,
+    dout,
+    lse,
+    delta,
+    bias,
+    mask,
+    q_segments,
+    kv_segments,
+    q_positions,
+    kv_positions,
+    dropout,
+    dq,
+    dk,
+    dv,
+    transposed_dq: tl.constexpr,
+    static: tl.constexpr,
+):
+    """One program per tile of keys; logits are computed transposed, so that dk and dv take them from registers."""
+    block_k: tl.constexpr = static.block_k
+    block_h: tl.constexpr = static.block_h
+    block_v: tl.constexpr = static.block_v
+    # Under a causal mask the first keys have the most rows; natural order is longest first.
+    block, batch, kv_head = owned_tile(static.kv_blocks, static.num_kv_heads, False, static)
+    first = block * block_k
+    k = key_head(k, batch, kv_head, static.head_dim, static)
+    v = key_head(v, batch, kv_head, static.v_head_dim, static)
+    k_tile = load_keys(k, first, static.head_dim, block_h, static.ragged_k, static)
+    v_tile = load_keys(v, first, static.v_head_dim, block_v, static.ragged_k, static)
+    bounds = row_range(first, static)
+
+    head = kv_head * static.group_size
+    optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout)
+    columns = load_columns(point_extras(optional, batch, head, static), first, 1, static)
+    owned = (k_tile, v_tile, columns)
+    arrays = (q, dout, lse, delta, dq)
+    state = (tl.zeros([block_k, block_h], tl.float32), tl.zeros([block_k, block_v], tl.float32))
+    if static.skips_right:
+        state = walk_rows(
+            state, owned, arrays, optional, batch, head, bounds, "before", transposed_dq, static
+        )
+    state = walk_rows(
+        state, owned, arrays, optional, batch, head, bounds, "full", transposed_dq, static
+    )
+    if static.skips_left:
+        state = walk_rows(
+            state, owned, arrays, optional, batch, head, bounds, "after", transposed_dq, static
+        )
+    dk_acc, dv_acc = state
+
+    dk = key_head(dk, batch, kv_head, static.head_dim, static)
+    dv = key_head(dv, batch, kv_head, static.v_head_dim, static)
+    store_keys(dk, first, dk_acc * static.scale, static.head_dim, block_h, static)
+    store_keys(dv, first, dv_acc, static.v_head_dim, block_v, static)
+
+
+@triton.jit
+def walk_rows(
+    state,
+    owned,
+    arrays,
+    optional,
+    batch,
+    first_head,
+    bounds,
+    PART: tl.constexpr,
+    transposed_dq: tl.constexpr,
+    static: tl.constexpr,
+):
+    """Adds one span of rows (``span_of``) of every query head of the group to ``(dk, dv)``, and its share to dq."""
+    edge: tl.constexpr = PART != "full"
+    dk_acc, dv_acc = state
+    k_tile, v_tile, columns = owned
+    q, dout, lse, delta, dq = arrays
+    begin, end = span_of(bounds, PART)
+    steps = (tl.maximum(end - begin, 0) + static.block_q - 1) // static.block_q
+    # Dividing by zero is undefined: the compiler would conclude that an empty range has a step, and load it.
+    per_head = tl.maximum(steps, 1)
+    # One loop over heads and rows: a loop in a loop would drain the pipeline at every head.
+    for step in tl.range(0, steps * static.group_size):
+        if static.group_size == 1:
+            head = first_head
+            start = begin + step * static.block_q
+        else:
+            head = first_head + step // per_head
+            start = begin + step % per_head * static.block_q
+        extras = point_extras(optional, batch, head, static)
+        rows = load_rows(extras, start, 0, static)
+        index = start + tl.arange(0, static.block_q)
+        q_head = query_head(q, batch, head, static.head_dim, static)
+        q_tile = load_queries(q_head, start, static.head_dim, static.block_h, static)
+        row_lse = load_lse(head_rows(lse, batch, head, static), index, static)
+        squashed = squash(
+            tl.dot(k_tile, tl.trans(q_tile), input_precision=static.precision), static
+        )
+        x = finish_logits(squashed, extras, rows, columns, edge, static)
+        weights = tl.exp2(x * static.late_scale - row_lse[None, :])
+        dout_head = query_head(dout, batch, head, static.v_head_dim, static)
+        dout_tile = load_queries(dout_head, start, static.v_head_dim, static.block_v, static)
+        dweights = tl.dot(v_tile, tl.trans(dout_tile), input_precision=static.precision)
+        used = weights
+        if static.keep_threshold is not None:
+            keep = kept(rows, columns, static)
+            used = tl.where(keep, weights * static.keep_scale, 0.0)
+            dweights = tl.where(keep, dweights * static.keep_scale, 0.0)
+        dv_acc = tl.dot(
+            used.to(dout_tile.dtype), dout_tile, dv_acc, input_precision=static.precision
+        )
+        row_delta = load_delta(head_rows(delta, batch, head, static), index, static)
+        dlogits = weights * (dweights - row_delta[None, :])
+        if static.soft_cap is not None:
+            dlogits *= 1.0 - squashed * squashed
+        dlogits = dlogits.to(q_tile.dtype)
+        dk_acc = tl.dot(dlogits, q_tile, dk_acc, input_precision=static.precision)
+        if transposed_dq:
+            # The keys are in shared memory for either side of a product, and this one takes warpgroups at any block_q.
+            # The other way round 32 rows have none on Hopper, and the keys a second copy (32 KB at H128).
+            share = tl.dot(tl.trans(k_tile), dlogits, input_precision=static.precision)
+            share = tl.trans(share)
+        else:
+            share = tl.dot(tl.trans(dlogits), k_tile, input_precision=static.precision)
+        dq_head = query_head(dq, batch, head, static.head_dim, static)
+        add_queries(dq_head, start, share, static)
+    return dk_acc, dv_acc
+
+
+@triton.jit
+def add_queries(head, start, tile, static: tl.constexpr):
+    """Adds a ``[block_q, block_h]`` tile to dq from row ``start`` on; nobody reads it before the launch has ended."""
+    stride: tl.constexpr = static.num_q_heads * static.head_dim
+    rows = tl.arange(0, static.block_q)[:, None]
+    cols = tl.arange(0, static.block_h)[None, :]
+    pointers = head + tl.cast(start, tl.int64) * stride + (rows * stride + cols)
+    inside = (start + rows < static.q_len) & (cols < static.head_dim)
+    tl.atomic_add(pointers, tile, mask=inside, sem="relaxed")

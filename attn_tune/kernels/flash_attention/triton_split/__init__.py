@@ -1,0 +1,47 @@
+"""Flash attention of short queries over long keys in Triton: a group in one tile, its keys split over programs."""
+
+from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig
+from attn_tune.kernels.flash_attention.triton_split.limits import infeasible, unsupported
+from attn_tune.kernels.flash_attention.triton_split.space import candidates, heuristic
+from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.schema.trial import WHOLE
+
+_COMMON = "attn_tune.kernels._common"
+_SHARED = "attn_tune.kernels.flash_attention.triton"
+
+SPEC = KernelSpec(
+    op="flash_attention",
+    name="triton_split",
+    backend="triton",
+    searches={
+        "fwd": Search(
+            config=ForwardConfig,
+            heuristic=heuristic,
+            candidates={WHOLE: candidates},
+            call=f"{__name__}.forward:forward",
+            outputs={WHOLE: ("out", "lse")},
+            infeasible=infeasible,
+            # Larger tiles take more shared memory and more accumulators, more stages more shared memory.
+            grows=("block_q", "block_k", "num_stages"),
+        ),
+    },
+    unsupported=unsupported,
+    modules=(
+        *(f"{__name__}.{module}" for module in ("combine", "config", "forward", "packed")),
+        # What _triton.device and _triton.host hand on.
+        *(f"{_SHARED}.{module}" for module in ("config", "forward", "logits", "static", "tile")),
+        *(
+            f"{_COMMON}.{module}"
+            for module in (
+                "triton_call",
+                "triton_compile",
+                "triton_compiled",
+                "triton_image",
+                "triton_launch",
+            )
+        ),
+    ),
+    priority={"cuda": 40},
+    requires=("triton",),
+    summary="a forward in Triton for short queries and long keys: groups packed, keys split, parts combined",
+)

@@ -1,0 +1,127 @@
+"""A kernel that is not deterministic answers whoever asks for it by name, and others only where the job allows it."""
+
+import dataclasses
+
+import pytest
+
+from attn_tune.kernels import registry
+from attn_tune.kernels.dispatch import choose, explain, lookup
+from attn_tune.kernels.locked import freeze
+from attn_tune.kernels.pinning import pin
+from attn_tune.runtime.answer import Rung
+from attn_tune.runtime.overlay import current_view, reload, use_lockfile, use_pack
+from attn_tune.runtime.statement import differences, statement_of
+from attn_tune.schema import LockfileError, UnsupportedError, UsageError
+from tests.kernels.dispatch.toy_op import KERNELS, OtherConfig, kernel, pack, problem
+from tests.runtime.packbuilder import H200, OP, row, sig
+
+WHY = "programs add in any order"
+
+
+def atomic(name, **more):
+    """A kernel that its platform likes best, and that says why it is not deterministic."""
+    spec = kernel(name, OtherConfig, priority={"cuda": 99}, **more)
+    searches = {d: dataclasses.replace(s, nondeterministic=WHY) for d, s in spec.searches.items()}
+    return dataclasses.replace(spec, searches=searches)
+
+
+LIBRARY = dataclasses.replace(atomic("vendor"), backend="cudnn")
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    monkeypatch.delenv("ATTN_TUNE_DETERMINISTIC", raising=False)
+    specs = {k.id: k for k in (*KERNELS, atomic("atomic"))}
+    monkeypatch.setattr(registry, "kernels", lambda: specs)
+    return specs
+
+
+def ask(value, monkeypatch, **more):
+    """Who answers, where a pack says that ``atomic`` is the best and ``alpha`` next."""
+    if value is not None:
+        monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", value)
+        reload()
+    with use_pack(pack(row(sig(1024), 2, kernel="atomic"), row(sig(1024), 64, rank=1))):
+        return lookup(OP, sig(1024), device=H200, **more)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(None, "alpha"), ("", "alpha"), ("1", "alpha"), ("0", "atomic")]
+)
+def test_who_answers_an_open_question(value, expected, monkeypatch):
+    answer = ask(value, monkeypatch)
+    assert answer.kernel == expected
+    assert answer.rung is Rung.EXACT
+    if expected == "alpha":
+        (rejection,) = answer.rejected
+        assert WHY in rejection.reason
+
+
+@pytest.mark.parametrize("value", [None, "1", "0"])
+def test_it_is_nobodys_untuned_default(value, monkeypatch):
+    if value:
+        monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", value)
+    answer = lookup(OP, sig(1024), device=H200)
+    assert (answer.kernel, answer.rung) == ("alpha", Rung.HEURISTIC)
+
+
+def test_by_name_it_runs_unless_determinism_is_required(monkeypatch):
+    assert ask(None, monkeypatch, kernel="atomic").config == {"block": 2}
+    assert choose(OP, "fwd", sig(4096), device=H200, kernel="atomic").config == OtherConfig()
+    explicit = {"kernel": "atomic", "config": OtherConfig(block=3), "device": H200}
+    assert choose(OP, "fwd", problem(sig(1024)), **explicit).config.block == 3
+    with pin(OP, "atomic", {"block": 5}):
+        assert lookup(OP, sig(1024), device=H200).config == {"block": 5}
+    monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", "1")
+    reload()
+    for given in ({"kernel": "atomic", "device": H200}, explicit):
+        with pytest.raises(UnsupportedError, match=rf"{WHY}.*ATTN_TUNE_DETERMINISTIC=1 forbids"):
+            choose(OP, "fwd", problem(sig(1024)), **given)
+    with pin(OP, "atomic", {"block": 5}):
+        answer = lookup(OP, sig(1024), device=H200)
+    assert answer.kernel == "alpha"
+    assert WHY in answer.rejected[0].reason
+
+
+def test_a_lockfile_brings_it_back_unless_determinism_is_required(monkeypatch, tmp_path):
+    with pin(OP, "atomic", {"block": 5}):
+        lookup(OP, sig(1024), device=H200)
+    freeze(tmp_path / "job.lock")
+    use_lockfile(tmp_path / "job.lock")
+    assert lookup(OP, sig(1024), device=H200).kernel == "atomic"
+    monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", "1")
+    reload()
+    with pytest.raises(LockfileError, match=WHY):
+        lookup(OP, sig(1024), device=H200)
+
+
+def test_a_library_answers_unless_determinism_is_required(monkeypatch, registered):
+    registered[LIBRARY.id] = LIBRARY
+    assert lookup(OP, sig(1024), device=H200).kernel == "vendor"
+    monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", "1")
+    reload()
+    assert lookup(OP, sig(1024), device=H200).kernel == "alpha"
+
+
+def test_where_nothing_else_can_the_reason_is_said(monkeypatch, registered):
+    only = atomic("atomic")
+    registered.clear()
+    registered[only.id] = only
+    with pytest.raises(UnsupportedError, match=f"toy/atomic: .*{WHY}.*ask for it by name"):
+        choose(OP, "fwd", sig(1024), device=H200)
+    assert WHY in str(explain(OP, sig(1024), device=H200))
+
+
+def test_a_value_that_is_no_answer_is_an_error(monkeypatch):
+    monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", "yes")
+    with pytest.raises(UsageError, match=r"ATTN_TUNE_DETERMINISTIC must be 1 .* got 'yes'"):
+        lookup(OP, sig(1024), device=H200)
+
+
+def test_it_is_part_of_what_a_process_decides_by(monkeypatch):
+    before, said = current_view().snapshot.digest, statement_of(current_view())
+    monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", "1")
+    assert reload()
+    assert current_view().snapshot.digest != before
+    (line,) = differences({0: said, 1: said, 2: statement_of(current_view())})
+    assert line == "process 2: determinism is required; processes 0, 1: none"

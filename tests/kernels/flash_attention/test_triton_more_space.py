@@ -1,0 +1,188 @@
+"""What the fused backward and the split forward declare: candidates, untuned choices, limits, and where they serve."""
+
+import dataclasses
+import itertools
+
+import pytest
+
+from attn_tune.kernels._common.triton_limits import MAX_SHARED_BYTES
+from attn_tune.kernels.flash_attention.triton_fused import SPEC as FUSED
+from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
+from attn_tune.kernels.flash_attention.triton_fused.limits import (
+    accumulators,
+    shared_bytes_at_most as fused_bytes_at_most,
+)
+from attn_tune.kernels.flash_attention.triton_split import SPEC as SPLIT
+from attn_tune.kernels.flash_attention.triton_split.config import MOST_SPLITS, ForwardConfig
+from attn_tune.kernels.flash_attention.triton_split.limits import packed_rows, units
+from attn_tune.schema import Device, UsageError, config_from_dict, config_to_dict
+from tests.kernels.flash_attention.test_triton_space import CAPABILITIES, PROBLEMS, device, problem
+
+H200 = device(units=132)
+SHORT = {
+    "plain": problem(T=64, S=32768, N=32, K=8, B=1),
+    "one-row": problem(T=1, S=65536, N=64, K=8, H=64, B=4),
+    "wide": problem(T=128, S=8192, N=16, K=8, H=256, B=1),
+    "odd": problem(T=77, S=5001, N=6, K=2, H=80, B=2),
+    "window": problem(T=16, S=65536, N=32, K=8, B=1, causal=True, window=(1000, None)),
+    "float32": problem(T=16, S=8192, N=8, B=1, dtype="float32"),
+    "few-keys": problem(T=33, S=70, N=4, K=2, H=32),
+}
+# Consumer GPUs, whose blocks have 99 KB of shared memory.
+SMALL = (86, 89, 120)
+EVERY = [
+    pytest.param(spec, direction, p, c, id=f"{spec.name}-{name}-sm{c}")
+    for spec, direction, problems in ((FUSED, "bwd", PROBLEMS), (SPLIT, "fwd", SHORT))
+    for name, p in problems.items()
+    for c in CAPABILITIES
+    if not (spec is FUSED and name == "float32-h256" and c in SMALL)
+]
+
+
+@pytest.mark.parametrize(("spec", "direction", "p", "capability"), EVERY)
+def test_candidates_are_distinct_bounded_and_start_at_a_feasible_choice(
+    spec, direction, p, capability
+):
+    search, d = spec.searches[direction], device(capability)
+    assert spec.unsupported(p, direction, d) is None
+    untuned, candidates = search.heuristic(p, d), list(search.candidates[""](p, d))
+    assert search.infeasible(p, d, untuned) is None
+    assert candidates[0] == untuned
+    assert len(set(candidates)) == len(candidates)
+    assert 1 <= len(candidates) <= 350
+    feasible = [c for c in candidates if search.infeasible(p, d, c) is None]
+    assert len(feasible) >= min(5, len(candidates))
+    assert config_from_dict(search.config, config_to_dict(untuned)) == untuned
+    # The order does not depend on that of a set.
+    assert candidates == list(search.candidates[""](p, d))
+
+
+@pytest.mark.parametrize(
+    ("p", "d"), [(e.values[2], device(e.values[3])) for e in EVERY if e.values[0] is FUSED]
+)
+def test_the_untuned_fused_tile_fits_with_its_share_of_dq(p, d):
+    tile = FUSED.searches["bwd"].heuristic(p, d)
+    assert fused_bytes_at_most(p, d, tile) <= MAX_SHARED_BYTES[d.compute_capability]
+
+
+@pytest.mark.parametrize("capability", SMALL)
+def test_where_not_even_the_smallest_tile_fits_the_fused_backward_says_so(capability):
+    # 16x16 at 4 or 8 warps compiles to 114,816 bytes on sm_89.
+    reason = FUSED.unsupported(PROBLEMS["float32-h256"], "bwd", device(capability))
+    assert "float32 at head_dim=256" in str(reason)
+    assert "101376" in str(reason)
+
+
+def test_the_share_of_dq_counts_as_registers():
+    tile = {"block_q": 32, "num_warps": 4, "num_stages": 2, "transposed_dq": True}
+    config = BackwardConfig(block_k=128, **tile)
+    assert accumulators(PROBLEMS["plain"], config) == 256 + 32 + 32
+    reason = FUSED.searches["bwd"].infeasible(PROBLEMS["plain"], device(), config)
+    assert "320 registers" in str(reason)
+    assert FUSED.searches["bwd"].infeasible(PROBLEMS["plain"], device(100), config) is None
+
+
+def test_dq_is_tried_both_ways_only_where_both_may_win():
+    def ways(capability, **flags):
+        found = FUSED.searches["bwd"].candidates[""](problem(**flags), device(capability))
+        return {(c.transposed_dq, c.block_q >= 64) for c in found}
+
+    assert ways(90) == {(True, True), (True, False), (False, True)}
+    assert ways(80) == {(False, True), (False, False)}
+    assert ways(90, dtype="float32") == {(False, True), (False, False)}
+    assert {transposed for transposed, _ in ways(100)} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("config", "knob", "value"),
+    [
+        (BackwardConfig, "transposed_dq", 1),
+        (ForwardConfig, "num_splits", 3),
+        (ForwardConfig, "num_splits", 2 * MOST_SPLITS),
+        (ForwardConfig, "num_splits", 0),
+        (ForwardConfig, "block_q", 48),
+    ],
+)
+def test_impossible_knobs_are_named(config, knob, value):
+    own = {"transposed_dq": True} if config is BackwardConfig else {"num_splits": 1}
+    good = {"block_q": 64, "block_k": 64, "num_warps": 4, "num_stages": 2} | own
+    with pytest.raises(UsageError, match=rf"{knob} must be .* got {value}"):
+        config(**(good | {knob: value}))
+
+
+@pytest.mark.parametrize(
+    ("p", "d", "words"),
+    [
+        (problem(T=4096), H200, "2048 tiles of 64 rows"),
+        (problem(T=512, S=8192, N=32, B=4), H200, "one head's"),
+        (problem(T=64, S=8192, N=64, K=8, B=8), H200, "more than one tile of 128"),
+        (PROBLEMS["plain"], device(75), "8.0"),
+        (problem(H=512, T=16), H200, "head_dim=512"),
+    ],
+)
+def test_where_splitting_has_nothing_to_offer_it_says_so(p, d, words):
+    assert words in str(SPLIT.unsupported(p, "fwd", d))
+
+
+def test_packing_is_of_use_however_many_tiles_there_are():
+    assert SPLIT.unsupported(problem(T=4, S=8192, N=64, K=8, B=64), "fwd", H200) is None
+
+
+def test_few_long_rows_are_split_on_a_large_device_only():
+    p = problem(T=512, S=8192, N=8, B=2)
+    assert SPLIT.unsupported(p, "fwd", H200) is None
+    assert "busy" in str(SPLIT.unsupported(p, "fwd", device(units=16)))
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_splits_are_as_many_as_there_is_work_for(name):
+    p = SHORT[name]
+    _, *found = SPLIT.searches["fwd"].candidates[""](p, H200)
+    most = max(c.num_splits for c in found)
+    for c in found:
+        programs = p.batch * p.num_kv_heads * -(-packed_rows(p) // c.block_q)
+        assert programs * c.num_splits <= 8 * units(H200) or c.num_splits == 1
+        # Half-empty devices only where the keys give no more parts.
+        assert programs * c.num_splits >= units(H200) or c.num_splits == most
+        assert (
+            c.num_splits == 1
+            or min(p.kv_len, p.q_len + (p.bounds[0] or p.kv_len)) // c.num_splits >= 128
+        )
+
+
+def test_a_group_is_one_tile_or_two():
+    p = SHORT["plain"]
+    assert packed_rows(p) == 256
+    assert {c.block_q for c in SPLIT.searches["fwd"].candidates[""](p, H200)} == {64, 128}
+    one = dataclasses.replace(p, q_len=1)
+    assert {c.block_q for c in SPLIT.searches["fwd"].candidates[""](one, H200)} == {16}
+
+
+def test_neither_has_what_it_does_not_do():
+    assert set(FUSED.searches) == {"bwd"}
+    assert set(SPLIT.searches) == {"fwd"}
+    assert FUSED.needs_leave("bwd")
+    assert not FUSED.needs_leave("fwd")
+    assert not SPLIT.needs_leave("fwd")
+    tpu = Device(platform="tpu", family="v6e", variant="tpu-v6e")
+    for spec, direction in ((FUSED, "bwd"), (SPLIT, "fwd")):
+        assert "NVIDIA" in str(spec.unsupported(PROBLEMS["plain"], direction, tpu))
+
+
+def test_the_modules_behind_the_shared_seam_are_hashed():
+    import ast
+    from pathlib import Path
+
+    import attn_tune.kernels.flash_attention._triton as seam
+
+    tree = ast.parse((Path(seam.__path__[0]) / "device.py").read_text())
+    behind = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    shared = {
+        m for m in itertools.chain(FUSED.modules, SPLIT.modules) if ".flash_attention.triton." in m
+    }
+    assert behind <= shared
+    # What only one of them uses of it, only that one has to hash.
+    assert {m for m in behind if not m.endswith(("backward", "backward_dbias"))} <= set(
+        SPLIT.modules
+    )
+    assert {m for m in behind if not m.endswith("forward")} <= set(FUSED.modules)
