@@ -4,7 +4,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from attn_tune.kernels.ask import Ask, is_installed
+from attn_tune.kernels.ask import Ask, missing
 from attn_tune.kernels.registry import get_op, kernels
 from attn_tune.runtime.answer import SourceKind
 from attn_tune.runtime.ladder import Question, Walk, walk
@@ -59,9 +59,8 @@ def _reach(
     if spec is None:
         return Reach.DEAD, None, f"kernel {row.op}/{row.kernel} is not installed"
     question = Ask(op, row.direction, row.signature, pack.devices[row.device], row.kernel)
-    for module in spec.requires:
-        if not is_installed(module):
-            return Reach.UNPROVEN, None, f"the module {module!r} is not installed"
+    if absent := missing(spec):
+        return Reach.UNPROVEN, None, absent
     refusal = question.refusal_of(spec)
     if spec.backend in LIBRARIES and refusal and "not found" in refusal:
         return Reach.UNPROVEN, None, refusal
