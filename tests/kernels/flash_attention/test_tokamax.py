@@ -81,13 +81,15 @@ def test_outputs_have_the_shapes_and_types_of_the_contract(name, direction, kern
 
 @needs_cuda_plugin
 @pytest.mark.parametrize(("name", "direction", "kernel"), CELLS)
-def test_each_part_lowers_to_its_one_launch(name, direction, kernel):
+def test_each_part_lowers_to_launches_that_the_compiler_may_drop(name, direction, kernel):
     problem, search = PROBLEMS[name], SPECS[kernel].searches[direction]
     call = {"tokamax_mosaic": "@mosaic_gpu", "tokamax_triton": "@__gpu$"}[kernel]
     for part in search.parts:
         config = search.heuristic(problem, H200)
         text = lowered(SPECS[kernel], problem, direction, config, part)
-        assert text.count(f"custom_call {call}") == 1
+        # A part's own launch, and the other one of the same call, whose result nothing reads.
+        assert text.count(f"custom_call {call}") == len(search.parts)
+        assert "has_side_effect = true" not in text
 
 
 @needs_cuda_plugin

@@ -19,9 +19,10 @@ from attn_tune.runtime.devices import device_from_kind
 from attn_tune.schema.config import config_from_dict, config_to_dict
 from attn_tune.schema.errors import UsageError
 
-H200, A100, V100 = (
-    device_from_kind(f"nvidia-{name}") for name in ("h200", "a100-sxm4-80gb", "v100-sxm2-16gb")
+H200, A100 = (
+    device_from_kind(f"nvidia-{name}") for name in ("h200", "a100-sxm4-80gb")
 )
+V100 = dataclasses.replace(A100, family="sm_70", variant="nvidia-v100")
 SPECS = (MOSAIC, TRITON)
 FULL = Problem(
     batch=2, q_len=512, kv_len=512, num_q_heads=4, num_kv_heads=2, head_dim=128, v_head_dim=128,
