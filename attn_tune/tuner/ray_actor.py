@@ -45,7 +45,10 @@ class Claim:
                 refs = ()
         if identity is None:
             return cls()
-        return cls(identity=identity, sources={ref.kernel: get_kernel(ref.kernel).source_hash for ref in refs})
+        return cls(
+            identity=identity,
+            sources={ref.kernel: get_kernel(ref.kernel).source_hash for ref in refs},
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,9 +19,7 @@ from attn_tune.runtime.devices import device_from_kind
 from attn_tune.schema.config import config_from_dict, config_to_dict
 from attn_tune.schema.errors import UsageError
 
-H200, A100 = (
-    device_from_kind(f"nvidia-{name}") for name in ("h200", "a100-sxm4-80gb")
-)
+H200, A100 = (device_from_kind(f"nvidia-{name}") for name in ("h200", "a100-sxm4-80gb"))
 V100 = dataclasses.replace(A100, family="sm_70", variant="nvidia-v100")
 SPECS = (MOSAIC, TRITON)
 FULL = Problem(

@@ -1,1 +1,1 @@
-"""What the adapters of tokamax's attention kernels share: its arguments, its residuals, and the version they are for."""
+"""What the adapters of tokamax's kernels share: its arguments, its residuals, the version they are for."""

@@ -93,8 +93,9 @@ def _tile_reason(p: Problem, launch: Launch) -> str | None:
     else:
         groups = launch.compute_warpgroups
         # The other launch of the same call has as many warpgroups, and tiles of its own.
-        if p.q_len % (WARPGROUP_ROWS * groups) or p.kv_len % (WARPGROUP_ROWS * groups):
-            return f"lengths {p.q_len} and {p.kv_len} must be multiples of {WARPGROUP_ROWS * groups}, its warpgroups' rows"
+        rows = WARPGROUP_ROWS * groups
+        if p.q_len % rows or p.kv_len % rows:
+            return f"q_len={p.q_len} and kv_len={p.kv_len} must be multiples of {rows}, its warpgroups' rows"
         steps = {"block_q": launch.block_q, "block_kv": launch.block_kv}
         steps["block_q" if isinstance(launch, DqConfig) else "block_kv"] *= groups
     for name, length in (("block_q", p.q_len), ("block_kv", p.kv_len)):

@@ -28,9 +28,7 @@ def forward_candidates(problem: Problem, device: Device) -> tuple[ForwardConfig,
         variants += [{"pipeline_emitter": True, "schedule_barrier": b} for b in (True, False)]
     configs = (
         ForwardConfig(block_q=q, block_kv=kv, max_concurrent_steps=steps, **variant)
-        for q, kv, steps, variant in itertools.product(
-            _BLOCKS, _BLOCKS, _FORWARD_STEPS, variants
-        )
+        for q, kv, steps, variant in itertools.product(_BLOCKS, _BLOCKS, _FORWARD_STEPS, variants)
         if is_light(q * (problem.head_dim + kv)) and _is_new(steps, problem.kv_len // kv)
     )
     return _ordered(forward_heuristic(problem, device), problem, device, configs)
@@ -60,9 +58,7 @@ def dkv_candidates(problem: Problem, device: Device) -> tuple[DkvConfig, ...]:
 
 def forward_heuristic(problem: Problem, device: Device) -> ForwardConfig:
     """Two warpgroups of 64 rows and the most keys a step, up to 128, that fit."""
-    configs = (
-        ForwardConfig(block_q=64, block_kv=kv, max_concurrent_steps=2) for kv in (128, 64)
-    )
+    configs = (ForwardConfig(block_q=64, block_kv=kv, max_concurrent_steps=2) for kv in (128, 64))
     return _first_feasible(problem, device, configs)
 
 

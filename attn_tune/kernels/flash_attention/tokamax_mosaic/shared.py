@@ -45,10 +45,8 @@ def _forward(p: Problem, c: ForwardConfig) -> int:
     operands = [rows * h * _SIZE, c.num_stages * c.block_kv * h * _SIZE]
     results = [FORWARD_GROUPS * slots * _OUT_ROWS * columns * _SIZE, *[rows * _NUMBER] * 2]
     # What leaves may lie where queries and keys lay, unless the next rows' queries are on their way already.
-    if c.persistent:
-        arrays = [*operands, *results]
-    else:
-        arrays = [max(shared_bytes(operands, 0), shared_bytes(results, 0))]
+    union = [max(shared_bytes(operands, 0), shared_bytes(results, 0))]
+    arrays = [*operands, *results] if c.persistent else union
     arrays.append(c.num_stages * c.block_kv * v * _SIZE)
     barriers = 1 + 2 * c.num_stages
     if _loads_bias(p):

@@ -5,8 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array
-from tokamax._src.ops.attention import base
-from tokamax._src.ops.attention import pallas_triton as library
+from tokamax._src.ops.attention import base, pallas_triton as library
 
 from attn_tune.kernels.flash_attention._tokamax.arguments import (
     forward_outputs,
