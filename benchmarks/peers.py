@@ -4,6 +4,7 @@ Each peer is ``build(problem) -> (query, key, value, sinks) -> out`` or a senten
 are not installed are left out, and the report says so.
 """
 
+import functools
 import importlib.util
 import os
 from collections.abc import Callable
@@ -38,6 +39,11 @@ def peers(ejkernel: str) -> list[Peer]:
         Peer(name="attn-tune xla", build=lambda p: _ours(p, platform="xla")),
         Peer(name="jax.nn cuDNN", build=_cudnn),
     ]
+    if importlib.util.find_spec("tokamax"):
+        found += [
+            Peer(name=f"tokamax {name}", build=functools.partial(_tokamax, name))
+            for name in ("mosaic", "triton")
+        ]
     if ejkernel != "none" and importlib.util.find_spec("ejkernel"):
         os.environ["EJKERNEL_AUTOTUNE_POLICY"] = "autotune" if ejkernel == "tuned" else "heuristics"
         prepare = _tune_ejkernel if ejkernel == "tuned" else None
@@ -100,6 +106,36 @@ def _cudnn(problem: Problem) -> Attend | str:
             is_causal=problem.causal,
             local_window_size=window,
             implementation="cudnn",
+        )
+
+    return attend
+
+
+def _tokamax(implementation: str, problem: Problem) -> Attend | str:
+    """Its public call, with the configs that it ships or its heuristics."""
+    if problem.has_sinks:
+        return "tokamax.dot_product_attention has no sinks"
+    if problem.q_len != problem.kv_len and problem.bounds != (None, None):
+        return "tokamax.dot_product_attention aligns masks at the top left"
+    if implementation == "mosaic" and problem.dtype == "float32":
+        return "tokamax's Mosaic GPU attention rounds float32 to 16 bits"
+    left, right = problem.window
+    if (left is None) != (right is None) and not problem.causal:
+        return "tokamax.dot_product_attention has no one-sided window"
+    window = None if left is None else (left, right or 0)
+    import tokamax
+
+    def attend(query, key, value, sinks=None):
+        del sinks
+        return tokamax.dot_product_attention(
+            query,
+            key,
+            value,
+            scale=problem.scale,
+            is_causal=problem.causal,
+            local_window_size=window,
+            logits_soft_cap=problem.soft_cap,
+            implementation=implementation,
         )
 
     return attend

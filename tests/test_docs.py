@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -132,37 +133,90 @@ def test_the_example_queries_run(tmp_path):
     assert ("flash_attention/xla", "ok") in {row[:2] for row in found[1]}
 
 
-@pytest.fixture
-def dense_kernel(tmp_path):
-    """The kernel of ``adding-a-kernel.md``, installed beside nothing else."""
+@pytest.fixture(scope="module")
+def dense_kernel(tmp_path_factory):
+    """The kernel of ``adding-a-kernel.md``, installed beside nothing else; what runs the command line where it is."""
+    folder = tmp_path_factory.mktemp("dense_kernel")
     (code,) = re.findall(r"```python\n(.*?)```", text("adding-a-kernel.md"), re.DOTALL)
-    (entry,) = re.findall(
-        r"```toml\n.*?\n(dense = .*?)\n```", text("adding-a-kernel.md"), re.DOTALL
-    )
-    (tmp_path / "dense_kernel.py").write_text(code)
-    info = tmp_path / "dense_kernel-0.1.dist-info"
+    (toml,) = re.findall(r"```toml\n(.*?)```", text("adding-a-kernel.md"), re.DOTALL)
+    project = tomllib.loads(toml)
+    (folder / "dense_kernel.py").write_text(code)
+    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["include"] == ["dense_kernel.py"]
+    (entries,) = project["project"]["entry-points"].items()
+    name, version = (project["project"][key] for key in ("name", "version"))
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dense-kernel\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text(f"[attn_tune.kernels]\n{entry}\n".replace('"', ""))
-    path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    return os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    lines = [f"[{entries[0]}]", *(f"{key} = {value}" for key, value in entries[1].items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    path = os.pathsep.join([str(folder), str(ROOT)])
+    env = os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+
+    def run(*words):
+        done = subprocess.run(
+            [sys.executable, *words],
+            env=env,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
 
 
 def test_the_example_kernel_is_found_and_right(dense_kernel):
-    words = ["validate", "-k", "dense", "-d", "fwd", "--feature", "causal_longer", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "attn_tune", *words],
-        env=dense_kernel,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)["validations"]
+    words = ["validate", "-k", "dense", "--feature", "causal_longer", "--json"]
+    rows = json.loads(dense_kernel("-m", "attn_tune", *words))["validations"]
     assert {row["kernel"] for row in rows} == {"flash_attention/dense"}
-    proven = [row for row in rows if row["status"] == "ok"]
-    assert {row["problem"] for row in proven} >= {"causal_longer_keys", "causal_longer_queries"}
-    assert all(0 < row["worst_error"] <= 1 for row in proven)
+    proven = {(row["problem"], row["direction"]): row for row in rows if row["status"] == "ok"}
+    assert set(proven) >= {
+        (problem, direction)
+        for problem in ("causal_longer_keys", "causal_longer_queries")
+        for direction in ("fwd", "bwd")
+    }
+    assert all(0 < row["worst_error"] <= 1 for row in proven.values())
+
+
+@pytest.mark.slow
+def test_the_example_kernel_goes_from_its_file_into_a_pack(dense_kernel):
+    signature = (
+        "flash_attention/v1 b=1 t=8 s=8 n=2 k=1 h=16 v=16 dtype=float32 causal=1"  # rows: 1 2 4 8
+    )
+    where = ["--grid", signature, "--kernel", "dense", "--db", "lab.db", "--json"]
+    planned = json.loads(dense_kernel("-m", "attn_tune", "plan", *where))
+    assert [row["to_try"] for row in planned["kernels"]] == [4, 4]
+    dense_kernel("-m", "attn_tune", "sweep", *where)
+    export = ["export", "dense.atpack", "--kernel", "dense", "--db", "lab.db", "--json"]
+    assert json.loads(dense_kernel("-m", "attn_tune", *export))
+    found = dense_kernel("-c", _LOOK_UP, signature)
+    for answer in map(json.loads, found.splitlines()):
+        assert answer["kernel"] == "dense"
+        assert answer["source"] == "dense 1"
+        assert answer["config"]["rows"] in (1, 2, 4, 8)
+        assert answer["is_right"]
+
+
+# A job: it uses the pack, asks what it says, and calls the op with it.
+_LOOK_UP = """
+import json, sys
+import jax, numpy as np
+import attn_tune
+attn_tune.use_pack("dense.atpack")
+q, k, v = (
+    jax.random.normal(jax.random.key(i), (1, 8, heads, 16)) for i, heads in enumerate((2, 1, 1))
+)
+attend = lambda platform: jax.value_and_grad(
+    lambda q: attn_tune.flash_attention(q, k, v, causal=True, platform=platform).sum()
+)(q)
+same = all(map(lambda a, b: np.allclose(a, b, atol=1e-5), attend("dense"), attend("xla")))
+for direction in ("fwd", "bwd"):
+    answer = attn_tune.lookup("flash_attention", sys.argv[1], direction, kernel="dense")
+    fields = {name: getattr(answer, name) for name in ("kernel", "source")}
+    print(json.dumps(fields | {"config": dict(answer.config), "is_right": bool(same)}))
+"""
 
 
 def test_nothing_of_a_machine_is_written_down():

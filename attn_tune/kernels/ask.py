@@ -143,10 +143,16 @@ def unsupported(spec: KernelSpec, problem: Any, direction: str, device: Device) 
     """Why ``spec`` cannot do ``problem`` here: no such direction, a module that is missing, or its own reason."""
     if direction not in spec.searches:
         return f"it has no {direction}"
+    return missing(spec) or spec.unsupported(problem, direction, device)
+
+
+def missing(spec: KernelSpec) -> str | None:
+    """That a module which ``spec`` requires is not installed, and what installs it; None if all are."""
     for module in spec.requires:
         if not is_installed(module):
-            return f"the module {module!r} is not installed"
-    return spec.unsupported(problem, direction, device)
+            remedy = f"; pip install 'attn-tune[{spec.extra}]'" if spec.extra else ""
+            return f"the module {module!r} is not installed{remedy}"
+    return None
 
 
 @functools.cache

@@ -4,7 +4,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from attn_tune.kernels.ask import Ask, is_installed
+from attn_tune.kernels.ask import Ask, missing
 from attn_tune.kernels.registry import get_op, kernels
 from attn_tune.kernels.spec import LIBRARIES
 from attn_tune.runtime.answer import SourceKind
@@ -57,9 +57,8 @@ def _reach(
     if spec is None:
         return Reach.DEAD, None, f"kernel {row.op}/{row.kernel} is not installed"
     question = Ask(op, row.direction, row.signature, pack.devices[row.device], row.kernel)
-    for module in spec.requires:
-        if not is_installed(module):
-            return Reach.UNPROVEN, None, f"the module {module!r} is not installed"
+    if absent := missing(spec):
+        return Reach.UNPROVEN, None, absent
     refusal = question.refusal_of(spec)
     # A library's kernel refuses everything where the library is missing.
     if spec.backend in LIBRARIES and refusal and "not found" in refusal:

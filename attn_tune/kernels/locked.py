@@ -46,7 +46,7 @@ def freeze(path: str | os.PathLike[str]) -> Lockfile:
                 kernel=first.kernel,
                 config=first.config or {},
                 contract=get_op(first.op).version,
-                source_hash=_source_hash(spec),
+                source_hash=spec.source_hash,
                 rung=str(first.rung),
                 source=first.source,
                 pack_digest=first.pack_digest,
@@ -90,7 +90,7 @@ def locked_choice(question: Ask, lockfile: Lockfile) -> tuple[KernelSpec, Any, E
         spec = question.specs[entry.kernel]
         if entry.contract != question.op.version:
             reason = f"the contract of {entry.op} is now v{question.op.version}, it was v{entry.contract}"
-        elif entry.source_hash != _source_hash(spec):
+        elif entry.source_hash != spec.source_hash:
             reason = f"the source of {spec.id} has changed since"
         else:
             return spec, config, entry
@@ -137,7 +137,3 @@ def _parts(key: tuple[str, ...]) -> dict[str, str]:
     for field in fields:
         name, _, said[name] = field.partition("=")
     return said
-
-
-def _source_hash(spec: KernelSpec) -> str:
-    return spec.environment(current_environment()).source_hash

@@ -5,6 +5,7 @@ Comments and formatting do not count: a row measured before a comment was fixed 
 
 import ast
 import functools
+import importlib.metadata
 import importlib.util
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from attn_tune.schema.digest import digest_text
 
 
 @functools.cache
-def source_hash(modules: tuple[str, ...]) -> str:
-    """Digest of the modules' syntax trees; docstrings left out.
+def source_hash(modules: tuple[str, ...], libraries: tuple[str, ...] = ()) -> str:
+    """Digest of the modules' syntax trees, docstrings left out, and of the versions of installed ``libraries``.
+
+    A library that is not installed has no version: a hash of its own, which no row that was measured has.
 
     Raises:
       ImportError: a named module does not exist.
@@ -25,7 +28,15 @@ def source_hash(modules: tuple[str, ...]) -> str:
             raise ImportError(f"kernel source module {name!r} was not found")
         tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
         parts.append(f"{name}\n{ast.dump(_without_docstrings(tree))}")
+    parts.extend(f"{name}=={_version(name)}" for name in libraries)
     return digest_text("\n".join(parts))
+
+
+def _version(library: str) -> str:
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:

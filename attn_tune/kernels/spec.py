@@ -140,6 +140,9 @@ class KernelSpec:
       modules: names of the modules whose source decides the generated code; hashed into the environment.
       priority: per platform, the order in which untuned kernels are preferred, highest first; 0 where absent.
       requires: importable modules without which the kernel cannot run, e.g. ``("triton",)``.
+      extra: the extra of attn-tune that installs them, for the sentence that says that one is missing.
+      libraries: installed distributions whose version decides the generated code too, e.g. ``("tokamax",)``; hashed
+        with the source, so that timings of another version are stale.
       summary: one line for listings.
     """
 
@@ -151,6 +154,8 @@ class KernelSpec:
     modules: tuple[str, ...]
     priority: Mapping[str, int] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
+    extra: str = ""
+    libraries: tuple[str, ...] = ()
     summary: str = ""
     entry_point: str = field(default="", compare=False)
 
@@ -158,6 +163,13 @@ class KernelSpec:
     def id(self) -> str:
         """``"op/name"``."""
         return f"{self.op}/{self.name}"
+
+    @property
+    def source_hash(self) -> str:
+        """The digest of the modules' source and of the libraries' versions."""
+        from attn_tune.kernels.source import source_hash
+
+        return source_hash(self.modules, self.libraries)
 
     def needs_leave(self, direction: str) -> bool:
         """Whether this direction is only swept, shipped and chosen where non-deterministic kernels are allowed.
@@ -171,6 +183,4 @@ class KernelSpec:
         """``base`` with this kernel's source hash."""
         import dataclasses
 
-        from attn_tune.kernels.source import source_hash
-
-        return dataclasses.replace(base, source_hash=source_hash(self.modules))
+        return dataclasses.replace(base, source_hash=self.source_hash)

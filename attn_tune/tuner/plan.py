@@ -1,13 +1,13 @@
 """The plan of a sweep: what will be tried, what was tried before, and what never will be, with the reason."""
 
 import functools
-import importlib.util
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from attn_tune.kernels.ask import missing
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.config import config_digest, config_to_dict
 from attn_tune.schema.device import Device
@@ -310,10 +310,7 @@ def _kernel_reason(
 ) -> str:
     if search is None:
         return f"{spec.id} does not implement {direction}"
-    missing = [name for name in spec.requires if importlib.util.find_spec(name) is None]
-    if missing:
-        return f"{spec.id} needs the module {missing[0]!r}, which is not installed"
-    return spec.unsupported(problem, direction, device) or ""
+    return missing(spec) or spec.unsupported(problem, direction, device) or ""
 
 
 def _search_times(part: str, past: Iterable[Trial]) -> dict[str, float]:

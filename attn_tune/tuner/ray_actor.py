@@ -45,7 +45,10 @@ class Claim:
                 refs = ()
         if identity is None:
             return cls()
-        return cls(identity=identity, sources={ref.kernel: _source(ref.kernel) for ref in refs})
+        return cls(
+            identity=identity,
+            sources={ref.kernel: get_kernel(ref.kernel).source_hash for ref in refs},
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,14 +136,8 @@ def _contradiction(claim: Claim, found: Identity) -> str:
             if said[name] != here[name]:
                 return f"{name} is {here[name]!r} here, and {said[name]!r} in the rest of the sweep"
     for kernel, source in claim.sources.items():
-        if _source(kernel) != source:
+        if get_kernel(kernel).source_hash != source:
             return (
                 f"the source of {kernel} differs from that of the sweep; install the same version"
             )
     return ""
-
-
-def _source(kernel_id: str) -> str:
-    from attn_tune.kernels.source import source_hash
-
-    return source_hash(get_kernel(kernel_id).modules)

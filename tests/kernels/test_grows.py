@@ -11,7 +11,7 @@ PROBLEM = Problem(
     batch=4, q_len=4096, kv_len=4096, num_q_heads=32, num_kv_heads=8, head_dim=128, v_head_dim=128,
     causal=True,
 )  # fmt: skip
-DEVICES = {"triton": "nvidia-h200", "pallas_tpu": "tpu-v6e", "xla": "nvidia-h200"}
+DEVICES = dict.fromkeys(("triton", "mosaic_gpu", "xla"), "nvidia-h200") | {"pallas_tpu": "tpu-v6e"}
 SEARCHES = [
     (spec.id, direction, spec, search)
     for spec in kernels().values()

@@ -1,0 +1,60 @@
+"""The op's contract around kernels that do not know all of it: sinks after the fact, and a given ``delta``."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attn_tune.kernels.flash_attention.operands import BackwardInputs
+
+# Natural logarithms from binary ones.
+LN2 = math.log(2.0)
+# A cotangent smaller than this share of delta is lifted to it, below what 16-bit gradients can resolve.
+_LIFT = 2.0**-12
+# The logsumexp of rows that see nothing: exp(any logit - it) is zero.
+_EMPTY = 1e30
+
+
+def with_sinks(
+    out: Float[Array, "B T N V"], lse: Float[Array, "B N T"], sinks: Float[Array, " N"] | None
+) -> dict[str, Array]:
+    """``out`` and ``lse`` with the sinks' share: it joins the denominator and adds nothing to the sum."""
+    if sinks is not None:
+        column = sinks.astype(jnp.float32)[None, :, None]
+        share = jax.nn.sigmoid(lse - column).transpose(0, 2, 1)[..., None]
+        out = (out.astype(jnp.float32) * share).astype(out.dtype)
+        lse = jnp.logaddexp(lse, column)
+    return {"out": out, "lse": lse}
+
+
+def finite_lse(lse: Float[Array, "B N T"]) -> Float[Array, "B N T"]:
+    """``lse`` as a backward can subtract it: where a row sees nothing, so large that every weight is zero."""
+    return jnp.where(jnp.isneginf(lse), _EMPTY, lse)
+
+
+def own_delta(
+    has_lse_gradient: bool, inputs: BackwardInputs
+) -> tuple[Float[Array, "B T N V"], Float[Array, "B T N V"]]:
+    """``(out, dout)`` for a backward that computes ``delta = rowsum(out * dout)`` and uses ``out`` for nothing else.
+
+    Without a gradient of the lse these are the given ones. With it, ``out`` is a float32 multiple of ``dout`` whose
+    product with it has the given row sum. A row of ``dout`` that is too small to carry it gets a constant of
+    negligible size.
+    """
+    if not has_lse_gradient:
+        return inputs.residuals.out, inputs.dout
+    delta = inputs.delta.transpose(0, 2, 1)[..., None]
+    dout = inputs.dout.astype(jnp.float32)
+    floor = _LIFT * jnp.abs(delta)
+    largest = jnp.max(jnp.abs(dout), axis=-1, keepdims=True)
+    lifted = jnp.where(largest < floor, floor, dout).astype(inputs.dout.dtype)
+    # In two steps: squares of small numbers vanish.
+    top = jnp.max(jnp.abs(lifted.astype(jnp.float32)), axis=-1, keepdims=True)
+    unit = lifted.astype(jnp.float32) / jnp.where(top > 0, top, 1.0)
+    square = jnp.sum(unit * unit, axis=-1, keepdims=True)
+    carries = top > 0
+    out = unit * jnp.where(
+        carries, delta / (jnp.where(carries, top, 1.0) * jnp.where(carries, square, 1.0)), 0.0
+    )
+    return out, lifted

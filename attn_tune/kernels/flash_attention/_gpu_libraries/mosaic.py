@@ -1,0 +1,34 @@
+"""What one block of a Mosaic GPU kernel takes of a Hopper multiprocessor."""
+
+from collections.abc import Iterable
+
+from attn_tune.schema.device import Device
+
+HOPPER = 90
+# Bytes of shared memory one block can opt in to on sm_90 (CUDA C++ programming guide).
+_HOPPER_SHARED_BYTES = 232_448
+# Each array in shared memory starts at a multiple of this.
+_ALIGNMENT = 1024
+_BARRIER_BYTES = 8
+# A warpgroup's threads, and the float32 accumulators a thread may hold: there are 255 registers, and a few more are
+# spilled once at a loop's edge.
+_WARPGROUP, _MOST_ACCUMULATORS = 128, 288
+
+
+def shared_bytes(arrays: Iterable[int], barriers: int, reserved: int = 0) -> int:
+    """Shared memory of a block: its arrays' sizes, its barriers, and what is ``reserved`` for reductions."""
+    total = sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in arrays)
+    return total + _BARRIER_BYTES * barriers + reserved
+
+
+def shared_reason(device: Device, needed: int) -> str | None:
+    """That ``needed`` bytes are more than there are, or None."""
+    limit = device.shared_bytes or _HOPPER_SHARED_BYTES
+    if needed > limit:
+        return f"its tiles need {needed} bytes of shared memory; {device.family} has {limit}"
+    return None
+
+
+def is_light(elements: int) -> bool:
+    """Whether a warpgroup can hold so many float32 accumulators without spilling them at every step."""
+    return elements // _WARPGROUP <= _MOST_ACCUMULATORS

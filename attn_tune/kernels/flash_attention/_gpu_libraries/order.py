@@ -1,0 +1,29 @@
+"""The order in which configs are tried."""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from typing import Any
+
+
+def nearest_first[T](start: T, configs: Iterable[T], *, doubling: tuple[str, ...]) -> tuple[T, ...]:
+    """``start``, then the others by how far they are from it; all distinct.
+
+    A knob in ``doubling`` counts its doublings; of the others, each that differs counts as one.
+    """
+    near = _knobs(start)
+
+    def distance(config: T) -> tuple[float, str]:
+        far = 0.0
+        for name, value in _knobs(config).items():
+            if name in doubling:
+                far += abs(math.log2(value / near[name]))
+            else:
+                far += value != near[name]
+        return far, repr(config)
+
+    return (start, *sorted(set(configs) - {start}, key=distance))
+
+
+def _knobs(config: Any) -> dict[str, Any]:
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}

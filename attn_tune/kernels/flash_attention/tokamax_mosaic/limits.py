@@ -1,0 +1,66 @@
+"""What tokamax's Mosaic GPU attention cannot do on Hopper, and tiles that cannot fit."""
+
+from collections.abc import Iterator
+
+from attn_tune.kernels.flash_attention._gpu_libraries.features import not_on, visible_bounds
+from attn_tune.kernels.flash_attention._gpu_libraries.mosaic import HOPPER, shared_reason
+from attn_tune.kernels.flash_attention._tokamax.features import refusal
+from attn_tune.kernels.flash_attention._tokamax.version import wrong_version
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.tokamax_mosaic.config import (
+    BackwardConfig,
+    ForwardConfig,
+    Launch,
+)
+from attn_tune.kernels.flash_attention.tokamax_mosaic.shared import loads_mask, shared
+from attn_tune.schema.device import Device
+
+_MAX_HEAD_DIM = 256
+# Named barriers of a block. The kernel's own start at the seventh, and each stage takes one for keys, one for values
+# and one for the mask.
+_BARRIERS, _OTHER_BARRIERS = 16, 7
+
+
+def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
+    """Why the kernel cannot do the problem on this device at all, or None."""
+    if reason := not_on(device, (HOPPER, HOPPER), "this adapter of tokamax's Mosaic GPU attention"):
+        return reason
+    if problem.dtype == "float32":
+        return "it takes bfloat16 and float16 only"
+    for name, dim in (("head_dim", problem.head_dim), ("v_head_dim", problem.v_head_dim)):
+        if dim > _MAX_HEAD_DIM:
+            return f"{name}={dim} is above {_MAX_HEAD_DIM}, the widest product of a warpgroup"
+    return refusal(problem) or wrong_version()
+
+
+def infeasible(problem: Problem, device: Device, config: Launch | BackwardConfig) -> str | None:
+    """Why a whole config or one part of it cannot run, or None."""
+    for part, launch in _launches(config):
+        reason = _forward_reason(problem, launch) if isinstance(launch, ForwardConfig) else None
+        if reason := reason or shared_reason(device, shared(problem, launch)):
+            return f"{part}{reason}"
+    return None
+
+
+def _forward_reason(p: Problem, config: ForwardConfig) -> str | None:
+    barriers = _OTHER_BARRIERS + config.num_stages * (3 if loads_mask(p, config) else 2)
+    if barriers > _BARRIERS:
+        return (
+            f"num_stages={config.num_stages} needs {barriers} named barriers; there are {_BARRIERS}"
+        )
+    if config.split_k > 1:
+        if p.mask_dims is not None or visible_bounds(p) != (None, None):
+            return "split_k needs keys that are all visible"
+        if p.kv_len % (config.split_k * config.block_kv):
+            return f"split_k={config.split_k} parts of whole blocks do not make {p.kv_len} keys"
+    if config.fold_q_sequence_heads and (p.mask_dims is not None or p.bias_dims is not None):
+        return "folded heads would need a mask or bias of their own"
+    return None
+
+
+def _launches(config: Launch | BackwardConfig) -> Iterator[tuple[str, Launch]]:
+    if isinstance(config, BackwardConfig):
+        yield "dq: ", config.dq
+        yield "dkv: ", config.dkv
+    else:
+        yield "", config
