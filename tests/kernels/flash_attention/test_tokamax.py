@@ -158,6 +158,8 @@ def test_the_backward_is_right_in_the_interpreter(interpreted, name):
 @pytest.fixture
 def interpreted(monkeypatch):
     """Pallas-Triton as plain XLA. What ``pl.when`` guards runs always: with equal lengths it does anyway."""
+    if jax.__version_info__ < (0, 12):
+        pytest.skip("the interpreter of JAX 0.11 has no program_id inside of loops")
     call = functools.partial(pl.pallas_call, interpret=True)
     monkeypatch.setattr(block, "pl", _Names(pl, pallas_call=call))
     monkeypatch.setattr(pallas_triton_vjp, "pl", _Names(pl, when=lambda condition: _now))

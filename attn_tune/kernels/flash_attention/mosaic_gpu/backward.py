@@ -4,6 +4,8 @@ The library makes both launches in one call, from one config. It is called once 
 config; the other launch of that call, of the smallest tile there is, is dropped by the compiler.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.gpu.attention_mgpu import TuningConfig
@@ -31,7 +33,7 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
 
 def tuning_config(launch: DqConfig | DkvConfig) -> TuningConfig:
     """The library's config for one part, the other part at its smallest."""
-    blocks = dict.fromkeys(
+    blocks: dict[str, Any] = dict.fromkeys(
         ("block_q_dq", "block_kv_dq", "block_q_dkv", "block_kv_dkv"), WARPGROUP_ROWS
     )
     part = "dq" if isinstance(launch, DqConfig) else "dkv"

@@ -5,6 +5,7 @@ they are traced: the factor ``math.log2(math.e)`` of every logit, and ``jnp.floa
 two names bound to other values; the library itself is left as it is.
 """
 
+import inspect
 import math
 import types
 from collections.abc import Callable, Iterator
@@ -20,8 +21,8 @@ from attn_tune.schema.errors import UnsupportedError
 def forward_of(problem: Problem, *, pipeline_emitter: bool) -> Callable[..., Any]:
     """``(q, k, v, config, save_residuals) -> (out, (lse,))``; the lse is binary."""
     if pipeline_emitter:
-        compiled = attention_mgpu.attention_with_pipeline_emitter
-        return _bound(compiled.__wrapped__, problem, bodies=1)
+        jitted = attention_mgpu.attention_with_pipeline_emitter
+        return _bound(inspect.unwrap(jitted), problem, bodies=1)
     return _bound(attention_mgpu._attention_forward, problem, bodies=1)
 
 
