@@ -14,6 +14,7 @@ SUFFIX = ".atpack"
 SUMS = "SHA256SUMS"
 SIGNED = "SHA256SUMS.sig"
 MANIFEST = "manifest.json"
+QUARANTINE = "quarantine.json"
 
 # Far above any real pack (20 000 decisions are a few MB), far below what hurts the process that reads it.
 MAX_FILES = 4096

@@ -8,7 +8,8 @@ from attn_tune.runtime.devices import DEVICE_AS
 from attn_tune.runtime.ledger import Ledger
 from attn_tune.runtime.lockfile import LOCKFILE, Lockfile, read_lockfile
 from attn_tune.runtime.locks import Lock
-from attn_tune.runtime.quarantine import NONE, Quarantine, quarantine_paths, read_quarantine
+from attn_tune.runtime.quarantine import NONE, Quarantine
+from attn_tune.runtime.quarantine_files import quarantine_paths, read_quarantine
 from attn_tune.runtime.shelf import Shelf
 from attn_tune.runtime.sources import Source, data_directory, locations
 from attn_tune.schema.digest import digest_json

@@ -10,7 +10,7 @@ from pathlib import Path
 from attn_tune.runtime.answer import SourceKind
 from attn_tune.runtime.archive import is_pack
 from attn_tune.runtime.locks import Lock
-from attn_tune.runtime.packs import Pack, read_pack
+from attn_tune.runtime.packs import Pack, open_pack
 from attn_tune.runtime.shelf import Shelf
 from attn_tune.runtime.wheel_packs import wheel_packs
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
@@ -43,7 +43,7 @@ class Source:
                 try:
                     # What lies within the package itself is as good as its code; all else may have to be signed.
                     inside = Path(self.path).is_relative_to(SHIPPED)
-                    self._pack = read_pack(self.path, signed=False if inside else None)
+                    self._pack = open_pack(self.path, signed=False if inside else None)
                 except (IntegrityError, StorageError, UsageError) as error:
                     self._error = str(error)
                     _log.warning("ignored: %s", error)

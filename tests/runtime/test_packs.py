@@ -96,7 +96,7 @@ BROKEN = {
         lambda f: {**f, "SHA256SUMS": f["SHA256SUMS"] + f["SHA256SUMS"]},
         "bad line",
     ),
-    "a newer pack": (lambda f: edit_manifest(f, format=3, min_reader=2), "upgrade attn-tune"),
+    "a newer pack": (lambda f: edit_manifest(f, format=4, min_reader=3), "upgrade attn-tune"),
     "format zero": (lambda f: edit_manifest(f, format=0, min_reader=0), "cannot be"),
     "format is true": (lambda f: edit_manifest(f, format=True), "'format'"),
     "a wrong decision digest": (lambda f: edit_manifest(f, decision_digest="b2:00"), "decision"),

@@ -1,0 +1,99 @@
+"""Where quarantine lists are, and how one is read and changed. Every writing is whole or not at all."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from attn_tune.runtime.quarantine import Entry, Quarantine, entries_from_json, list_text
+from attn_tune.runtime.strict_json import parse_json
+from attn_tune.runtime.whole_files import only_writer, write_whole
+from attn_tune.schema.digest import canonical_json, digest_text
+from attn_tune.schema.errors import IntegrityError, StorageError
+
+QUARANTINE = "ATTN_TUNE_QUARANTINE"
+
+_NAME = "quarantine.json"
+_MAX_BYTES = 16 * 1024 * 1024
+
+
+def user_list(environ: Mapping[str, str]) -> str:
+    """``attn-tune/quarantine.json`` under ``XDG_CONFIG_HOME``, which is ``~/.config`` unless set; ``""`` without a
+    home. Lookups find it without being told."""
+    home = environ.get("HOME", "")
+    config = environ.get("XDG_CONFIG_HOME") or (home and os.path.join(home, ".config"))
+    return os.path.join(config, "attn-tune", _NAME) if config else ""
+
+
+def quarantine_paths(environ: Mapping[str, str], data_directory: str) -> tuple[str, ...]:
+    """``ATTN_TUNE_QUARANTINE`` (files), then ``quarantine.json`` in the user's configuration and data directories,
+    where it is there."""
+    named = [path for path in environ.get(QUARANTINE, "").split(os.pathsep) if path]
+    own = [user_list(environ), os.path.join(data_directory, _NAME) if data_directory else ""]
+    # A link that leads nowhere is there: it is a list that cannot be read.
+    return (*named, *(path for path in own if path and os.path.lexists(path)))
+
+
+def read_quarantine(paths: Sequence[str]) -> Quarantine:
+    """Reads the lists at ``paths``. Never raises for a bad one: see ``Quarantine.broken``."""
+    entries: list[Entry] = []
+    said: list[str] = []
+    broken = ""
+    for path in paths:
+        try:
+            data = _read(path)
+            entries += entries_from_json(parse_json(data, path), path)
+            said.append(digest_text(data.decode("utf-8")))
+        except (OSError, UnicodeDecodeError, IntegrityError) as error:
+            broken = broken or f"the quarantine list {path} cannot be read: {error}"
+            said.append("broken")
+    return Quarantine(tuple(entries), broken, digest_text(canonical_json(said)) if said else "")
+
+
+def read_list(path: str | os.PathLike[str]) -> list[Entry]:
+    """The entries of the one list at ``path``.
+
+    Raises:
+      StorageError: it cannot be read.
+      IntegrityError: it is no quarantine list; the sentence says what is wrong.
+    """
+    try:
+        data = _read(path)
+    except OSError as error:
+        raise StorageError(
+            f"the quarantine list {path} cannot be read: {error.strerror or error}"
+        ) from None
+    return entries_from_json(parse_json(data, str(path)), str(path))
+
+
+def change_list(
+    path: str | os.PathLike[str], change: Callable[[list[Entry]], list[Entry]]
+) -> list[Entry]:
+    """Writes what ``change`` makes of the entries at ``path`` (none where there is no file); returns them.
+
+    One at a time: who comes while another writes waits, so that no entry is lost.
+
+    Raises:
+      As ``read_list``; StorageError also if it cannot be written.
+    """
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with only_writer(target):
+            before = read_list(target) if os.path.lexists(target) else []
+            after = change(before)
+            write_whole(target, list_text(after).encode())
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(
+            f"the quarantine list {path} cannot be written: {error.strerror or error}"
+        ) from None
+    return after
+
+
+def _read(path: str | os.PathLike[str]) -> bytes:
+    with open(path, "rb") as file:
+        data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise IntegrityError(f"{path} is larger than {_MAX_BYTES} bytes")
+    return data
