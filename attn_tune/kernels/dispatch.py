@@ -155,7 +155,7 @@ def explain(
       StorageError, IntegrityError: the job's lockfile cannot be used.
     """
     view = current_view()
-    quarantine = view.snapshot.quarantine
+    quarantine = view.quarantine
     question = Ask(get_op(op), direction, problem, device or current_device(), kernel, quarantine)
     untuned = heuristic(question)
     ignored = [
@@ -192,7 +192,7 @@ def _find(
     here = device or current_device()
     if device is None:
         ranks.check_device(view, here)
-    question = Ask(get_op(op), direction, problem, here, kernel, view.snapshot.quarantine)
+    question = Ask(get_op(op), direction, problem, here, kernel, view.quarantine)
     resolved = resolve_question(question, view)
     choice = resolved.choice
     if choice is None:
@@ -226,7 +226,7 @@ def _explicit(
     """The caller's own config, checked against the kernel's limits."""
     name = None if kernel == AUTO else kernel
     spec = resolve(op, name) if name else _kernel_of_config(op, direction, config)
-    quarantine = current_view().snapshot.quarantine
+    quarantine = current_view().quarantine
     question = Ask(get_op(op), direction, problem, device, spec.name, quarantine)
     if reason := question.refusal_of(spec):
         raise UnsupportedError(f"{spec.id} cannot do {question.signature} on {device}: {reason}")

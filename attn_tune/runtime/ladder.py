@@ -13,8 +13,9 @@ from typing import Protocol
 from attn_tune.runtime.answer import DeviceLevel, Rejection, Rung, SourceKind
 from attn_tune.runtime.packs import Pack
 from attn_tune.runtime.rows import Row
+from attn_tune.runtime.ruler import Near
 from attn_tune.runtime.shapes import distance, shape_of
-from attn_tune.runtime.shelf import Near, Shelf
+from attn_tune.runtime.shelf import Shelf
 from attn_tune.schema.decision import Rule
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Grade

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from attn_tune.runtime.directories import config_directory, data_directory
 from attn_tune.runtime.quarantine import Entry, Quarantine, entries_from_json, list_text
 from attn_tune.runtime.strict_json import parse_json
 from attn_tune.runtime.whole_files import only_writer, write_whole
@@ -17,18 +18,18 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 
 def user_list(environ: Mapping[str, str]) -> str:
-    """``attn-tune/quarantine.json`` under ``XDG_CONFIG_HOME``, which is ``~/.config`` unless set; ``""`` without a
-    home. Lookups find it without being told."""
-    home = environ.get("HOME", "")
-    config = environ.get("XDG_CONFIG_HOME") or (home and os.path.join(home, ".config"))
-    return os.path.join(config, "attn-tune", _NAME) if config else ""
+    """``quarantine.json`` in the user's configuration directory, which lookups find without being told; ``""`` without
+    a home."""
+    folder = config_directory(environ)
+    return os.path.join(folder, _NAME) if folder else ""
 
 
-def quarantine_paths(environ: Mapping[str, str], data_directory: str) -> tuple[str, ...]:
+def quarantine_paths(environ: Mapping[str, str]) -> tuple[str, ...]:
     """``ATTN_TUNE_QUARANTINE`` (files), then ``quarantine.json`` in the user's configuration and data directories,
     where it is there."""
     named = [path for path in environ.get(QUARANTINE, "").split(os.pathsep) if path]
-    own = [user_list(environ), os.path.join(data_directory, _NAME) if data_directory else ""]
+    data = data_directory(environ)
+    own = [user_list(environ), os.path.join(data, _NAME) if data else ""]
     # A link that leads nowhere is there: it is a list that cannot be read.
     return (*named, *(path for path in own if path and os.path.lexists(path)))
 
@@ -47,6 +48,11 @@ def read_quarantine(paths: Sequence[str]) -> Quarantine:
             broken = broken or f"the quarantine list {path} cannot be read: {error}"
             said.append("broken")
     return Quarantine(tuple(entries), broken, digest_text(canonical_json(said)) if said else "")
+
+
+def quarantine_in_force(environ: Mapping[str, str]) -> Quarantine:
+    """The lists in files that a job of this user would go by now."""
+    return read_quarantine(quarantine_paths(environ))
 
 
 def read_list(path: str | os.PathLike[str]) -> list[Entry]:

@@ -12,7 +12,7 @@ from attn_tune.runtime.strict_json import parse_json
 from attn_tune.runtime.tables import plain_row
 from attn_tune.schema.errors import IntegrityError
 
-_SIGNATURE = re.compile(rb',"signature":"([^"]*)","state":"')
+_SIGNATURE = re.compile(rb',"signature":"([^"]*)"')
 
 
 class RawTable:
@@ -30,11 +30,11 @@ class RawTable:
 
     def holds_device(self, digest: str) -> bool:
         """Whether a row may be of this device."""
-        return f'"device":"{digest}","env":"'.encode() in self._data
+        return digest.encode() in self._data
 
     def find(self, signature: str) -> Iterator[int]:
         """The places of the rows of exactly this signature."""
-        wanted = f',"signature":"{signature}","state":"'.encode()
+        wanted = f',"signature":"{signature}"'.encode()
         at = self._data.find(wanted)
         while at >= 0:
             yield self._data.rfind(b"\n", 0, at) + 1

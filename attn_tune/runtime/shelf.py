@@ -3,26 +3,16 @@
 import functools
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from attn_tune.runtime.answer import DeviceLevel
 from attn_tune.runtime.packs import Pack
 from attn_tune.runtime.rows import Row
-from attn_tune.runtime.ruler import Ruler
+from attn_tune.runtime.ruler import Near, near_texts
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import IntegrityError, UsageError
 from attn_tune.schema.signature import Field, Signature
 
 _log = logging.getLogger("attn_tune")
-
-
-@dataclass(frozen=True, slots=True)
-class Near:
-    """A stored signature that is within the bounds of a question, by its text alone."""
-
-    distance: float
-    is_bucket: bool
-    text: str
 
 
 class Shelf:
@@ -100,14 +90,8 @@ class Shelf:
 
     def near(self, asked: Signature) -> list[Near]:
         """The other stored signatures within the bounds of ``asked``, nearest first."""
-        ruler, text = Ruler(asked, self.fields), asked.text
-        found = []
-        for other in self._texts:
-            measured = ruler.measure(other)
-            if measured is not None and other != text:
-                found.append(Near(*measured, other))
-        found.sort(key=lambda near: (near.distance, near.text))
-        return found
+        text = asked.text
+        return [near for near in near_texts(self._texts, asked, self.fields) if near.text != text]
 
     def everything(self, digest: str) -> list[tuple[Row, Signature]]:
         """All rows of one device."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attn_tune.runtime.directories import config_directory
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
 
 REQUIRE = "ATTN_TUNE_REQUIRE_SIGNED"
@@ -171,8 +172,7 @@ def make_key() -> tuple[bytes, str]:
 
 
 def _default_folder(environ: Mapping[str, str]) -> Path:
-    config = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", ""), ".config")
-    return Path(config) / "attn-tune" / "trusted-keys"
+    return Path(config_directory(environ)) / "trusted-keys"
 
 
 def _ed25519() -> Any:

@@ -9,9 +9,9 @@ from attn_tune.runtime.ledger import Ledger
 from attn_tune.runtime.lockfile import LOCKFILE, Lockfile, read_lockfile
 from attn_tune.runtime.locks import Lock
 from attn_tune.runtime.quarantine import NONE, Quarantine
-from attn_tune.runtime.quarantine_files import quarantine_paths, read_quarantine
+from attn_tune.runtime.quarantine_files import quarantine_in_force
 from attn_tune.runtime.shelf import Shelf
-from attn_tune.runtime.sources import Source, data_directory, locations
+from attn_tune.runtime.sources import Source, locations
 from attn_tune.schema.digest import digest_json
 from attn_tune.schema.signature import Field
 
@@ -104,6 +104,6 @@ def _from_environment() -> Snapshot:
     return Snapshot(
         tuple(sources),
         os.environ.get(DEVICE_AS, ""),
-        read_quarantine(quarantine_paths(os.environ, data_directory(os.environ))),
+        quarantine_in_force(os.environ),
         read_lockfile(lockfile) if lockfile else None,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from attn_tune.runtime.answer import SourceKind
 from attn_tune.runtime.archive import is_pack
+from attn_tune.runtime.directories import data_directory
 from attn_tune.runtime.locks import Lock
 from attn_tune.runtime.packs import Pack, open_pack
 from attn_tune.runtime.shelf import Shelf
@@ -95,13 +96,6 @@ def locations(environ: Mapping[str, str]) -> Locations:
         project=(project,) if project else (),
         shipped=(*wheel_packs(), *_packs_in(SHIPPED, named=False)),
     )
-
-
-def data_directory(environ: Mapping[str, str]) -> str:
-    """``attn-tune`` under ``XDG_DATA_HOME``, which is ``~/.local/share`` unless set; ``""`` without a home."""
-    home = environ.get("HOME", "")
-    data_home = environ.get("XDG_DATA_HOME") or (home and os.path.join(home, ".local", "share"))
-    return os.path.join(data_home, "attn-tune") if data_home else ""
 
 
 def _packs_in(path: Path, *, named: bool) -> list[str]:
