@@ -42,17 +42,29 @@ COMMANDS = {
     ),
     "inspect": (
         "pack_tools:inspect",
-        "Show what a pack holds: devices, kernels, environments, gate, signatures.",
+        "Show what a pack holds: devices, kernels, environments, gate, quarantine, signatures.",
     ),
     "verify": ("pack_tools:verify", "Check packs: sums, schema, digests and signatures."),
     "diff": (
         "pack_tools:diff",
-        "Compare two packs: rows added, removed and changed, with their times.",
+        "Compare two packs: rows added, removed and changed, with their times; quarantine lists.",
     ),
     "sign": ("pack_tools:sign", "Sign a pack with an ed25519 key (extra 'sign')."),
     "coverage": (
         "pack_tools:coverage",
         "Prove that every row of a pack can answer on its own device; list the dead.",
+    ),
+    "quarantine": (
+        "quarantine:quarantine",
+        "Say what must not run, whoever says it should: add, remove, list.",
+    ),
+    "freeze": (
+        "lockfile:freeze",
+        "Write a lockfile: what lookups answer now, for jobs to replay.",
+    ),
+    "check-lockfile": (
+        "lockfile:check_lockfile",
+        "Say whether a job here would replay a lockfile exactly.",
     ),
     "kernels": (
         "kernels:kernels",

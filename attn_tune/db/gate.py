@@ -95,7 +95,9 @@ def check_quarantine(decisions: Iterable[Decision], quarantine: Quarantine) -> l
             defaults | d.signature.values,
         )
         if entry is not None:
-            reason = f"its config is in quarantine: {entry.reason} ({entry.condition}; {entry.origin})"
+            reason = (
+                f"its config is in quarantine: {entry.reason} ({entry.condition}; {entry.origin})"
+            )
             found.append(Objection(decision=d, reason=reason))
     return found
 

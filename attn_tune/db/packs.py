@@ -37,7 +37,8 @@ type Revalidate = Callable[[Sequence[Decision]], Sequence[str | None]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackSummary:
-    """What was written. ``problems`` counts (device, signature, direction); ``gate`` is as the manifest has it."""
+    """What was written. ``problems`` counts (device, signature, direction); ``gate`` is as the manifest has it,
+    ``quarantined`` counts the entries of its quarantine list."""
 
     path: Path
     name: str
@@ -49,6 +50,7 @@ class PackSummary:
     decision_digest: str
     size_bytes: int
     gate: Mapping[str, Any]
+    quarantined: int = 0
 
 
 def export_pack(
@@ -118,6 +120,7 @@ def export_pack(
         decision_digest=pack.decision_digest,
         size_bytes=sum(map(len, files.values())),
         gate=gate,
+        quarantined=len(pack.quarantine.entries),
     )
 
 

@@ -94,7 +94,9 @@ class Contents:
 
     def _proven(self) -> Rows:
         tables = [
-            table if isinstance(table, Table) else _counted(_proven(shard, self._where), shard, self._where)
+            table
+            if isinstance(table, Table)
+            else _counted(_proven(shard, self._where), shard, self._where)
             for table, shard in zip(self.tables, self._shards, strict=True)
         ]
         self._check_tables(tables)
@@ -153,9 +155,7 @@ def _parsed(shard: Shard, where: str) -> Table:
 
 def _counted(table: Table, shard: Shard, where: str) -> Table:
     if len(table) != shard.count:
-        raise IntegrityError(
-            f"{where}: {shard.path} is not an array of the rows the manifest says"
-        )
+        raise IntegrityError(f"{where}: {shard.path} is not an array of the rows the manifest says")
     return table
 
 

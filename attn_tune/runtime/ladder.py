@@ -22,7 +22,6 @@ from attn_tune.schema.environment import Grade
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, Signature, Value
 
-
 # The grade of a row, its distance, the row, and why it may not be used; None if it may.
 type Judged = tuple[Grade, float, Row, str | None]
 
@@ -184,9 +183,7 @@ def _nearest_first(
         yield from _judged(away, found, judge, shelf.pack)
 
 
-def _rows(
-    question: Question, shelf: Shelf, digests: list[str], text: str
-) -> list[tuple[int, Row]]:
+def _rows(question: Question, shelf: Shelf, digests: list[str], text: str) -> list[tuple[int, Row]]:
     """The rows of one signature for what is asked, each with the position of its device."""
     return [
         (position, row)

@@ -30,7 +30,7 @@ from attn_tune.runtime.manifest import (
     read_quarantine_list,
     text_of,
 )
-from attn_tune.runtime.quarantine import Quarantine
+from attn_tune.runtime.quarantine import NONE, Quarantine
 from attn_tune.runtime.signing import Signer, check_trusted, must_be_signed, read_signers
 from attn_tune.runtime.strict_json import parse_json
 from attn_tune.runtime.tables import Rows
@@ -68,7 +68,7 @@ class Pack:
     contracts: Mapping[str, int]
     contents: Contents
     gate: Mapping[str, Any] = MappingProxyType({})
-    quarantine: Quarantine = Quarantine()
+    quarantine: Quarantine = NONE
     signers: tuple[Signer, ...] = ()
     path: str = ""
 

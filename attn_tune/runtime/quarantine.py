@@ -46,6 +46,11 @@ class Entry:
         return canonical_json({n: dict(v) if n in _TABLES else v for n, v in said.items()})
 
     @property
+    def id(self) -> str:
+        """A short name of what it says."""
+        return digest_text(self.line)[3:11]
+
+    @property
     def condition(self) -> str:
         """What it speaks of, for people: ``kernel triton, device sm_90, config {"num_warps":8}``."""
         parts = [f"{n} {v}" for n in _TEXTS[:-1] if (v := getattr(self, n))]

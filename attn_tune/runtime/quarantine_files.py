@@ -9,7 +9,7 @@ from attn_tune.runtime.quarantine import Entry, Quarantine, entries_from_json, l
 from attn_tune.runtime.strict_json import parse_json
 from attn_tune.runtime.whole_files import only_writer, write_whole
 from attn_tune.schema.digest import canonical_json, digest_text
-from attn_tune.schema.errors import IntegrityError, StorageError
+from attn_tune.schema.errors import IntegrityError, NoDataError, StorageError
 
 QUARANTINE = "ATTN_TUNE_QUARANTINE"
 
@@ -42,7 +42,7 @@ def read_quarantine(paths: Sequence[str]) -> Quarantine:
     for path in paths:
         try:
             data = _read(path)
-            entries += entries_from_json(parse_json(data, path), path)
+            entries += entries_from_json(parse_json(data, path), path, path)
             said.append(digest_text(data.decode("utf-8")))
         except (OSError, UnicodeDecodeError, IntegrityError) as error:
             broken = broken or f"the quarantine list {path} cannot be read: {error}"
@@ -68,7 +68,7 @@ def read_list(path: str | os.PathLike[str]) -> list[Entry]:
         raise StorageError(
             f"the quarantine list {path} cannot be read: {error.strerror or error}"
         ) from None
-    return entries_from_json(parse_json(data, str(path)), str(path))
+    return entries_from_json(parse_json(data, str(path)), str(path), str(path))
 
 
 def change_list(
@@ -95,6 +95,21 @@ def change_list(
             f"the quarantine list {path} cannot be written: {error.strerror or error}"
         ) from None
     return after
+
+
+def without(entries: Sequence[Entry], ids: Sequence[str], path: object) -> list[Entry]:
+    """``entries`` but for those with these ids.
+
+    Raises:
+      NoDataError: an id is none of theirs.
+    """
+    known = {entry.id for entry in entries}
+    for one in ids:
+        if one not in known:
+            raise NoDataError(
+                f"the quarantine list {path} has no entry {one!r}; it has {', '.join(sorted(known)) or 'none'}"
+            )
+    return [entry for entry in entries if entry.id not in ids]
 
 
 def _read(path: str | os.PathLike[str]) -> bytes:
