@@ -31,7 +31,7 @@ from fuzz_good import GOOD, SHARDS, Files
 from fuzz_lookups import check_lookups, type_of
 from fuzz_mutations import KINDS, digest_of, line_of
 
-from attn_tune.runtime.archive import MANIFEST
+from attn_tune.runtime.archive import MANIFEST, QUARANTINE
 from attn_tune.runtime.packs import Pack, open_files, open_pack, pack_from_files
 from attn_tune.runtime.rows import Row, row_from_json
 from attn_tune.runtime.strict_json import parse_json
@@ -74,6 +74,8 @@ def check(pack: Pack, mutant: Files | bytes, good: Pack, *, summed: bool) -> Non
         assert pack.devices == good.devices
         assert pack.environments == good.environments
         assert pack.decision_digest == good.decision_digest
+        listed = isinstance(mutant, dict) and QUARANTINE in mutant
+        assert len(pack.quarantine.entries) == (2 if listed else 0)
         return
     assert isinstance(mutant, dict)
     manifest = json.loads(mutant[MANIFEST])
@@ -91,8 +93,26 @@ def check(pack: Pack, mutant: Files | bytes, good: Pack, *, summed: bool) -> Non
     assert list(pack.rows) == expected, "rows differ from an independent reading"
     assert [type_of(r) for r in pack.rows] == [type_of(r) for r in expected]
     assert manifest["decision_digest"] == pack.decision_digest == digest_of(lines)
+    check_list(pack, mutant)
     answers = [row.key for row in pack.rows]
     assert len(set(answers)) == len(answers), "one problem answered twice"
+
+
+def check_list(pack: Pack, mutant: Files) -> None:
+    """The quarantine list that was read is the one that is there: nothing of it is lost, and nothing matches more."""
+    items = []
+    if QUARANTINE in mutant:
+        items = json.loads(mutant[QUARANTINE], object_pairs_hook=no_duplicates)["entries"]
+    entries = pack.quarantine.entries
+    assert len(entries) == len(items)
+    for entry, item in zip(entries, items, strict=True):
+        for name in ("op", "kernel", "direction", "device", "reason"):
+            assert getattr(entry, name) == item.pop(name, "")
+        assert (entry.config, entry.signature) == (
+            item.pop("config", {}),
+            item.pop("signature", {}),
+        )
+        assert not item and entry.reason, "a condition was ignored"
 
 
 def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -58,6 +58,10 @@ COMMANDS = {
         "quarantine:quarantine",
         "Say what must not run, whoever says it should: add, remove, list.",
     ),
+    "pin": (
+        "pin:pin",
+        "Pin one config for this user's jobs, whatever the packs say: add, remove, list.",
+    ),
     "freeze": (
         "lockfile:freeze",
         "Write a lockfile: what lookups answer now, for jobs to replay.",

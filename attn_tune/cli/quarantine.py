@@ -110,10 +110,11 @@ def remove(
 
     Example: attn-tune quarantine remove 3f2a9c01
     """
-    from attn_tune.runtime.quarantine_files import change_list, without
+    from attn_tune.runtime.quarantine_files import change_list
+    from attn_tune.runtime.whole_files import without
 
     path = _path(file)
-    after = change_list(path, lambda before: without(before, ids, path))
+    after = change_list(path, lambda before: without(before, ids, f"the quarantine list {path}"))
     if json:
         sink.emit_json({"path": path, "removed": ids, "entries": len(after)})
     else:

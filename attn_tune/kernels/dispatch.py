@@ -163,6 +163,7 @@ def explain(
         for source in view.snapshot.sources
         if source.error is not None
     ]
+    ignored += [Rejection(subject="pins", reason=reason) for reason in view.snapshot.pins.broken]
     if quarantine.broken:
         ignored.append(Rejection(subject="all packs", reason=quarantine.broken))
     try:

@@ -1,4 +1,4 @@
-"""Entries of quarantine lists, checked against the kernels that are here: one with a mistyped knob would never match."""
+"""Entries of quarantine lists, checked against the kernels that are here: one with a mistyped knob never matches."""
 
 import dataclasses
 import json
@@ -49,7 +49,7 @@ def make_entry(
         op=op.name,
         kernel=spec.name if spec else "",
         direction=direction,
-        device=_device(device),
+        device=device_condition(device),
         config=dict(config or {}),
         signature=_fields(op, tuple(signature)),
         reason=reason,
@@ -114,7 +114,12 @@ def _subject(name: str) -> tuple[Op, KernelSpec | None]:
     raise unknown_name("kernel or op", name, [*kernels(), *ops])
 
 
-def _device(name: str) -> str:
+def device_condition(name: str) -> str:
+    """``name`` as an entry says it, a variant or a family; ``""`` for every device.
+
+    Raises:
+      UsageError: it is neither.
+    """
     if not name:
         return ""
     known = aliases.variants()
@@ -156,7 +161,7 @@ def _wrong(cls: type, config: Mapping[str, Any]) -> str:
             return f"{cls.__name__} has no knob {name!r}; it has {', '.join(names)}"
         hint = hints[name]
         options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-        parts = [one for one in options if dataclasses.is_dataclass(one)]
+        parts = [one for one in options if isinstance(one, type) and dataclasses.is_dataclass(one)]
         if parts and isinstance(value, Mapping):
             if wrong := _wrong(parts[0], value):
                 return wrong

@@ -67,6 +67,11 @@ class View:
         return self._quarantine
 
     @property
+    def pins(self) -> tuple[Pin, ...]:
+        """The pins in the order they are asked: those of ``with`` blocks, innermost first, then those in files."""
+        return (*self.overlays.pins, *self.snapshot.pins.pins)
+
+    @property
     def sources(self) -> tuple[Source, ...]:
         """Where packs are looked for, in order."""
         return (*map(overlay_source, self.overlays.packs), *self.snapshot.sources)
@@ -102,7 +107,7 @@ def use_pack(pack: str | os.PathLike[str] | Pack) -> AbstractContextManager[Pack
 
 
 def reload() -> bool:
-    """Reads packs, quarantine and lockfile anew from where the environment variables point; True if that changed
+    """Reads packs, pins, quarantine and lockfile anew from where the environment variables point; True if that changed
     anything. Jitted functions retrace on their next call if it did.
 
     Raises:

@@ -2,19 +2,17 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from attn_tune.runtime.directories import config_directory, data_directory
 from attn_tune.runtime.quarantine import Entry, Quarantine, entries_from_json, list_text
 from attn_tune.runtime.strict_json import parse_json
-from attn_tune.runtime.whole_files import only_writer, write_whole
+from attn_tune.runtime.whole_files import change_whole, read_limited
 from attn_tune.schema.digest import canonical_json, digest_text
-from attn_tune.schema.errors import IntegrityError, NoDataError, StorageError
+from attn_tune.schema.errors import IntegrityError, StorageError
 
 QUARANTINE = "ATTN_TUNE_QUARANTINE"
 
 _NAME = "quarantine.json"
-_MAX_BYTES = 16 * 1024 * 1024
 
 
 def user_list(environ: Mapping[str, str]) -> str:
@@ -41,10 +39,13 @@ def read_quarantine(paths: Sequence[str]) -> Quarantine:
     broken = ""
     for path in paths:
         try:
-            data = _read(path)
+            data = read_limited(path, f"the quarantine list {path}")
             entries += entries_from_json(parse_json(data, path), path, path)
             said.append(digest_text(data.decode("utf-8")))
-        except (OSError, UnicodeDecodeError, IntegrityError) as error:
+        except StorageError as error:
+            broken = broken or str(error)
+            said.append("broken")
+        except (UnicodeDecodeError, IntegrityError) as error:
             broken = broken or f"the quarantine list {path} cannot be read: {error}"
             said.append("broken")
     return Quarantine(tuple(entries), broken, digest_text(canonical_json(said)) if said else "")
@@ -62,12 +63,7 @@ def read_list(path: str | os.PathLike[str]) -> list[Entry]:
       StorageError: it cannot be read.
       IntegrityError: it is no quarantine list; the sentence says what is wrong.
     """
-    try:
-        data = _read(path)
-    except OSError as error:
-        raise StorageError(
-            f"the quarantine list {path} cannot be read: {error.strerror or error}"
-        ) from None
+    data = read_limited(path, f"the quarantine list {path}")
     return entries_from_json(parse_json(data, str(path)), str(path), str(path))
 
 
@@ -81,40 +77,4 @@ def change_list(
     Raises:
       As ``read_list``; StorageError also if it cannot be written.
     """
-    target = Path(path)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with only_writer(target):
-            before = read_list(target) if os.path.lexists(target) else []
-            after = change(before)
-            write_whole(target, list_text(after).encode())
-    except OSError as error:
-        if isinstance(error, StorageError):
-            raise
-        raise StorageError(
-            f"the quarantine list {path} cannot be written: {error.strerror or error}"
-        ) from None
-    return after
-
-
-def without(entries: Sequence[Entry], ids: Sequence[str], path: object) -> list[Entry]:
-    """``entries`` but for those with these ids.
-
-    Raises:
-      NoDataError: an id is none of theirs.
-    """
-    known = {entry.id for entry in entries}
-    for one in ids:
-        if one not in known:
-            raise NoDataError(
-                f"the quarantine list {path} has no entry {one!r}; it has {', '.join(sorted(known)) or 'none'}"
-            )
-    return [entry for entry in entries if entry.id not in ids]
-
-
-def _read(path: str | os.PathLike[str]) -> bytes:
-    with open(path, "rb") as file:
-        data = file.read(_MAX_BYTES + 1)
-    if len(data) > _MAX_BYTES:
-        raise IntegrityError(f"{path} is larger than {_MAX_BYTES} bytes")
-    return data
+    return change_whole(path, f"the quarantine list {path}", read_list, change, list_text)

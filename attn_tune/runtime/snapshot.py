@@ -1,4 +1,4 @@
-"""What the whole process decides by: packs, quarantine, lockfile. One immutable thing, swapped whole."""
+"""What the whole process decides by: packs, pins, quarantine, lockfile. One immutable thing, swapped whole."""
 
 import os
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from attn_tune.runtime.devices import DEVICE_AS
 from attn_tune.runtime.ledger import Ledger
 from attn_tune.runtime.lockfile import LOCKFILE, Lockfile, read_lockfile
 from attn_tune.runtime.locks import Lock
+from attn_tune.runtime.pin_files import NO_PINS, Pins, pins_in_force
 from attn_tune.runtime.quarantine import NONE, Quarantine
 from attn_tune.runtime.quarantine_files import quarantine_in_force
 from attn_tune.runtime.shelf import Shelf
@@ -25,19 +26,22 @@ class Snapshot:
         device_as: str = "",
         quarantine: Quarantine = NONE,
         lockfile: Lockfile | None = None,
+        pins: Pins = NO_PINS,
     ):
         self.sources = sources
         self.device_as = device_as
         self.quarantine = quarantine
         self.lockfile = lockfile
+        self.pins = pins
         self.ledger = Ledger()
 
     @property
     def digest(self) -> str:
-        """Names what decides: packs in order, device override, quarantine, lockfile. Reads all packs."""
+        """Names what decides: packs in order, device override, quarantine, lockfile, pins. Reads all packs."""
         packs = [source.pack.digest for source in self.sources if source.pack is not None]
         lock = self.lockfile.digest if self.lockfile else ""
-        return digest_json([self.device_as, self.quarantine.digest, lock, *packs])
+        said = [self.device_as, self.quarantine.digest, lock, self.pins.digest]
+        return digest_json([*said, *packs])
 
 
 def shelves(
@@ -106,4 +110,5 @@ def _from_environment() -> Snapshot:
         os.environ.get(DEVICE_AS, ""),
         quarantine_in_force(os.environ),
         read_lockfile(lockfile) if lockfile else None,
+        pins_in_force(os.environ),
     )

@@ -1,6 +1,7 @@
 """What one process of a job decides by, as text: processes with equal statements choose alike."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from attn_tune.runtime import environments, misses
@@ -35,8 +36,10 @@ def statement_of(view: "View") -> dict[str, str]:
     if process.lockfile is not None:
         said["lockfile"] = process.lockfile.digest
         return said
-    for number, pin in enumerate(view.overlays.pins, 1):
-        said[f"pin {number}"] = f"{pin} to {pin.kernel} {pin.config_json}"
+    for number, pin in enumerate(view.pins, 1):
+        # Where the file is may differ from process to process.
+        subject = replace(pin, origin="")
+        said[f"pin {number}"] = f"{subject} to {pin.kernel} {pin.config_json}"
     for number, source in enumerate(view.sources, 1):
         pack = source.pack
         said[f"pack {number}"] = f"{source.kind} " + (_decides(pack) if pack else "unreadable")
