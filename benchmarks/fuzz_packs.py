@@ -112,7 +112,8 @@ def check_list(pack: Pack, mutant: Files) -> None:
             item.pop("config", {}),
             item.pop("signature", {}),
         )
-        assert not item and entry.reason, "a condition was ignored"
+        assert entry.reason
+        assert not item, "a condition was ignored"
 
 
 def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -29,7 +29,8 @@ def quarantine_paths(environ: Mapping[str, str]) -> tuple[str, ...]:
     data = data_directory(environ)
     own = [user_list(environ), os.path.join(data, _NAME) if data else ""]
     # A link that leads nowhere is there: it is a list that cannot be read.
-    return (*named, *(path for path in own if path and os.path.lexists(path)))
+    own = [path for path in own if path and os.path.lexists(path)]
+    return tuple(dict.fromkeys([*named, *own]))
 
 
 def read_quarantine(paths: Sequence[str]) -> Quarantine:
