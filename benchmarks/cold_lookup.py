@@ -116,7 +116,7 @@ def _respell(files: dict[str, bytes]) -> None:
 
 
 def sample(pack: Path, signature: str, rung: str, count: int) -> list[list[float]]:
-    """``count`` processes: milliseconds of (imports, read and verify, answer), and of the processor for the last two."""
+    """``count`` processes: milliseconds of imports, reading, the answer; and of the processor for the last two."""
     found = []
     for _ in range(count):
         done = subprocess.run(
