@@ -42,12 +42,12 @@ COMMANDS = {
     ),
     "inspect": (
         "pack_tools:inspect",
-        "Show what a pack holds: devices, kernels, environments, gate, quarantine, signatures.",
+        "Show what a pack holds: devices, kernels, environments, gate, signatures.",
     ),
     "verify": ("pack_tools:verify", "Check packs: sums, schema, digests and signatures."),
     "diff": (
         "pack_tools:diff",
-        "Compare two packs: rows added, removed and changed, with their times; quarantine lists.",
+        "Compare two packs: rows added, removed and changed, with their times.",
     ),
     "sign": ("pack_tools:sign", "Sign a pack with an ed25519 key (extra 'sign')."),
     "coverage": (
@@ -60,7 +60,7 @@ COMMANDS = {
     ),
     "pin": (
         "pin:pin",
-        "Pin one config for this user's jobs, whatever the packs say: add, remove, list.",
+        "Pin one config for a user's jobs, whatever packs say: add, remove, list.",
     ),
     "freeze": (
         "lockfile:freeze",

@@ -32,7 +32,9 @@ def inspect(
     rows: Annotated[bool, typer.Option("--rows", help="Also list every row.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Show what a pack holds: devices, kernels, environments, gate, quarantine, signatures.
+    """Show what a pack holds: devices, kernels, environments, gate, signatures.
+
+    Also the quarantine list that it carries.
 
     Example: attn-tune inspect h200.atpack --rows
     """
@@ -179,7 +181,9 @@ def diff(
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Compare two packs: rows added, removed and changed, with their times; quarantine lists.
+    """Compare two packs: rows added, removed and changed, with their times.
+
+    Also what only one of their quarantine lists has.
 
     Example: attn-tune diff h200-1.atpack h200-2.atpack
     """

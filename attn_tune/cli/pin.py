@@ -16,7 +16,7 @@ pin = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
-    help="Pin one config for this user's jobs, whatever the packs say: add, remove, list.\n\n"
+    help="Pin one config for a user's jobs, whatever packs say: add, remove, list.\n\n"
     "Where it cannot run, or is in quarantine, the packs answer.\n\n"
     "Example: attn-tune pin list",
 )

@@ -11,7 +11,7 @@ from attn_tune.kernels.registry import get_kernel, get_op, kernels
 from attn_tune.kernels.spec import KernelSpec, Op
 from attn_tune.runtime import aliases, targets
 from attn_tune.runtime.devices import current_device, device_from_kind
-from attn_tune.runtime.quarantine import Entry
+from attn_tune.runtime.quarantine import MAX_TEXT, Entry
 from attn_tune.schema.errors import UsageError, unknown_name
 from attn_tune.schema.signature import Value
 from attn_tune.schema.trial import DIRECTIONS
@@ -41,6 +41,8 @@ def make_entry(
     reason = " ".join(reason.split())
     if not reason:
         raise UsageError("an entry needs a reason: whoever is turned down by it wants to know why")
+    if len(reason) > MAX_TEXT or not reason.isprintable():
+        raise UsageError(f"a reason is a text of at most {MAX_TEXT} characters")
     if direction and direction not in (spec.searches if spec else op.directions):
         raise unknown_name(
             f"direction of {kernel}", direction, spec.searches if spec else DIRECTIONS

@@ -111,7 +111,7 @@ def _pin(item: Any, where: str, origin: str) -> Pin:
         raise IntegrityError(f"{where} has the unknown field {unknown[0]!r}")
     for name in _TEXTS:
         value = item.get(name, "")
-        if not isinstance(value, str) or (name in _NEEDED and not value):
+        if not isinstance(value, str) or not value.isprintable() or (name in _NEEDED and not value):
             raise IntegrityError(f"{where}: {name!r} must be a text")
     if not isinstance(item.get("config"), dict):
         raise IntegrityError(f"{where}: 'config' must be an object")

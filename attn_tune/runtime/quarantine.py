@@ -24,6 +24,7 @@ FORMAT = 1
 
 _TEXTS = ("op", "kernel", "direction", "device", "reason")
 _TABLES = ("config", "signature")
+MAX_TEXT = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -168,8 +169,12 @@ def _entry(item: Any, where: str, origin: str) -> Entry:
     if unknown := sorted(set(item) - {*_TEXTS, *_TABLES}):
         raise IntegrityError(f"{where} has the unknown field {unknown[0]!r}")
     for name in _TEXTS:
-        if not isinstance(item.get(name, ""), str):
-            raise IntegrityError(f"{where}: {name!r} must be a text")
+        text = item.get(name, "")
+        # What a list says is printed, and a pack's list may be anybody's.
+        if not isinstance(text, str) or len(text) > MAX_TEXT or not text.isprintable():
+            raise IntegrityError(
+                f"{where}: {name!r} must be a text of one line, of at most {MAX_TEXT} characters"
+            )
     for name in _TABLES:
         if not isinstance(item.get(name, {}), dict):
             raise IntegrityError(f"{where}: {name!r} must be an object")

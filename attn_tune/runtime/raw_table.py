@@ -40,13 +40,6 @@ class RawTable:
             yield self._data.rfind(b"\n", 0, at) + 1
             at = self._data.find(wanted, at + len(wanted))
 
-    def places(self) -> Iterator[int]:
-        """Of all rows."""
-        place = self._data.find(b"\n") + 1
-        while self._data.startswith(b"{", place):
-            yield place
-            place = self._data.find(b"\n", place) + 1
-
     def row(self, place: int) -> Row:
         """The row at ``place``.
 

@@ -30,6 +30,7 @@ class Shelf:
         }
         # The last question's rows: several levels and devices ask for the same ones.
         self._last: tuple[str, list[Row]] = ("", [])
+        self._last_near: tuple[str, list[Near]] = ("", [])
 
     @functools.cached_property
     def _texts(self) -> list[str]:
@@ -91,7 +92,12 @@ class Shelf:
     def near(self, asked: Signature) -> list[Near]:
         """The other stored signatures within the bounds of ``asked``, nearest first."""
         text = asked.text
-        return [near for near in near_texts(self._texts, asked, self.fields) if near.text != text]
+        known, found = self._last_near
+        if known != text:
+            near = near_texts(self._texts, asked, self.fields)
+            found = [one for one in near if one.text != text]
+            self._last_near = (text, found)
+        return found
 
     def everything(self, digest: str) -> list[tuple[Row, Signature]]:
         """All rows of one device."""

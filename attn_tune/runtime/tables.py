@@ -38,10 +38,6 @@ class Table:
         """Whether a row is of this device."""
         return digest in self.devices
 
-    def places(self) -> Iterator[int]:
-        """Of all rows."""
-        return iter(range(len(self)))
-
     def find(self, signature: str) -> Iterator[int]:
         """The places of the rows of exactly this signature."""
         place = -1

@@ -111,6 +111,10 @@ BROKEN = {
         lambda f: with_list(f, [{**ENTRY, "weather": "hot"}]),
         "'weather'",
     ),
+    "a reason that is no line": (
+        lambda f: with_list(f, [{**ENTRY, "reason": "x\x1b[2J\n"}]),
+        "one line",
+    ),
     "a list whose entry has no reason": (lambda f: with_list(f, [{"kernel": "alpha"}]), "reason"),
     "a list of a newer format": (
         lambda f: edit_list(with_list(f, [ENTRY]), {"format": 2, "entries": [ENTRY]}),
