@@ -1,6 +1,7 @@
 """The good pack that ``fuzz_packs.py`` mutates."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from attn_tune.db.pack_files import files_of_rows
 from attn_tune.db.pack_writer import zip_bytes
+from attn_tune.runtime.quarantine import Entry
 from attn_tune.runtime.rows import Row
 from attn_tune.schema import Device, Environment
 
@@ -20,7 +22,7 @@ SHARDS = ("shards/sm_90/toy.fwd.json", "shards/sm_90/toy.bwd.json")
 INDENTS = (*(None,) * 9, 1)
 
 
-def good_pack() -> Files:
+def good_pack(quarantine: Sequence[Entry] = ()) -> Files:
     """Three forward rows by two kernels and one backward row with parts."""
 
     def row(direction: str, t: int, kernel: str, rank: int, config: dict[str, Any]) -> Row:
@@ -55,8 +57,16 @@ def good_pack() -> Files:
         environments={ENVIRONMENT.digest: ENVIRONMENT},
         contracts={"toy/alpha": 1, "toy/beta": 1},
         gate={"passed": True},
+        quarantine=quarantine,
     )
 
 
 GOOD = good_pack()
+# The same with a quarantine list.
+LISTED = good_pack(
+    [
+        Entry(reason="wrong", op="toy", kernel="beta", config={}, signature={"t": 1024}),
+        Entry(reason="hangs", device="sm_90", config={"dq": {"block": 16}}, signature={}),
+    ]
+)
 ZIP = zip_bytes(GOOD)

@@ -17,9 +17,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fuzz_good import INDENTS, SHARDS, ZIP, Files
+from fuzz_good import INDENTS, LISTED, SHARDS, ZIP, Files
 
-from attn_tune.runtime.archive import MANIFEST, SIGNED, SUMS
+from attn_tune.runtime.archive import MANIFEST, QUARANTINE, SIGNED, SUMS
 
 
 def accident(rng: random.Random, data: bytes) -> bytes:
@@ -158,6 +158,8 @@ def resum(files: Files, *, digest: bool, rng: random.Random) -> Files:
                 shard["rows"] = len(items)
                 rows += len(items)
                 lines += [line_of(item, path) for item in items]
+        if QUARANTINE in files:
+            manifest["quarantine"]["sha256"] = hashlib.sha256(files[QUARANTINE]).hexdigest()
         if digest:
             manifest["rows"] = rows
             manifest["decision_digest"] = digest_of(lines)
@@ -222,6 +224,21 @@ def values(rng: random.Random, good: Files) -> tuple[Files, bool]:
         text = json.dumps(value, indent=rng.choice(INDENTS), ensure_ascii=rng.random() < 0.8)
     data = text.encode("utf-8", "surrogatepass")
     return resum({**good, name: data}, digest=rng.random() < 0.7, rng=rng), True
+
+
+def lists(rng: random.Random, good: Files) -> tuple[Files, bool]:
+    """A pack with a quarantine list, which is changed or gone, or of which the manifest says something else."""
+    name = rng.choice([QUARANTINE, QUARANTINE, MANIFEST])
+    kind = rng.randrange(4)
+    if kind == 0:
+        return {**LISTED, name: accident(rng, LISTED[name])}, False
+    if kind == 1:
+        data = accident(rng, LISTED[name])
+    elif kind == 2 and name == QUARANTINE:
+        return resum({k: v for k, v in LISTED.items() if k != name}, digest=True, rng=rng), True
+    else:
+        data = json.dumps(scramble(rng, json.loads(LISTED[name]))).encode("utf-8", "surrogatepass")
+    return resum({**LISTED, name: data}, digest=True, rng=rng), True
 
 
 def edits(rng: random.Random, good: Files) -> tuple[Files, bool]:
@@ -361,7 +378,8 @@ def sums(rng: random.Random, good: Files) -> tuple[Files, bool]:
 KINDS: dict[str, tuple[int, Callable[..., tuple[Files | bytes, bool]]]] = {
     "flipped file": (20, flip_file),
     "flipped zip": (20, flip_zip),
-    "flipped, sums put right": (22, flip_and_sum),
+    "flipped, sums put right": (18, flip_and_sum),
+    "quarantine lists": (4, lists),
     "wrong values, sums put right": (20, values),
     "attacks on the text, sums put right": (10, edits),
     "paths and links in a zip": (3, paths),

@@ -7,13 +7,16 @@ put right; paths that climb, links, duplicate keys, NaN, deep nesting, huge numb
 - bytes whose sums were not put right are read only if they still hold what the good pack held;
 - what is read from a pack whose sums *were* put right is what an independent reading of its JSON says, row for row,
   and its decision digest is that of these rows: a pack can lie about its evidence, never about what it holds;
-- the quick reading of a shard and the one that parses say the same.
+- the quick reading of a shard and the one that parses say the same;
+- lookups, which prove only the rows they use, find in a sound pack what a search through all rows finds, and use no
+  row of a broken one that is not sound by itself (``fuzz_lookups.py``).
 """
 
 import argparse
 import collections
 import dataclasses
 import json
+import logging
 import random
 import sys
 import tempfile
@@ -25,10 +28,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fuzz_good import GOOD, SHARDS, Files
+from fuzz_lookups import check_lookups, type_of
 from fuzz_mutations import KINDS, digest_of, line_of
 
-from attn_tune.runtime.archive import MANIFEST
-from attn_tune.runtime.packs import Pack, pack_from_files, read_pack
+from attn_tune.runtime.archive import MANIFEST, QUARANTINE
+from attn_tune.runtime.packs import Pack, open_files, open_pack, pack_from_files
 from attn_tune.runtime.rows import Row, row_from_json
 from attn_tune.runtime.strict_json import parse_json
 from attn_tune.runtime.tables import plain_table
@@ -37,13 +41,23 @@ from attn_tune.schema import IntegrityError
 LIMIT_S = 2.0
 
 
-def read(mutant: Files | bytes, scratch: Path) -> Pack | None:
-    """The pack, or None if it is refused. Anything but an IntegrityError is a failure."""
+def open_it(mutant: Files | bytes, scratch: Path) -> Pack | None:
+    """The pack as lookups open it, or None if it is refused."""
+    if isinstance(mutant, dict):
+        return unless_refused(lambda: open_files(mutant))
+    scratch.write_bytes(mutant)
+    return unless_refused(lambda: open_pack(scratch, signed=False))
+
+
+def prove(opened: Pack) -> Pack | None:
+    """``opened`` once all of it is proven, as those read it who use more than a row; None if it is refused."""
+    return unless_refused(lambda: opened if opened.rows is not None else None)
+
+
+def unless_refused[T](read: Callable[[], T]) -> T | None:
+    """What ``read`` returns; None for an IntegrityError, and anything else is a failure."""
     try:
-        if isinstance(mutant, dict):
-            return pack_from_files(mutant)
-        scratch.write_bytes(mutant)
-        return read_pack(scratch, signed=False)
+        return read()
     except IntegrityError as error:
         if "\n" in str(error) or len(str(error)) > 3000:
             raise RuntimeError(
@@ -60,6 +74,8 @@ def check(pack: Pack, mutant: Files | bytes, good: Pack, *, summed: bool) -> Non
         assert pack.devices == good.devices
         assert pack.environments == good.environments
         assert pack.decision_digest == good.decision_digest
+        listed = isinstance(mutant, dict) and QUARANTINE in mutant
+        assert len(pack.quarantine.entries) == (2 if listed else 0)
         return
     assert isinstance(mutant, dict)
     manifest = json.loads(mutant[MANIFEST])
@@ -77,13 +93,27 @@ def check(pack: Pack, mutant: Files | bytes, good: Pack, *, summed: bool) -> Non
     assert list(pack.rows) == expected, "rows differ from an independent reading"
     assert [type_of(r) for r in pack.rows] == [type_of(r) for r in expected]
     assert manifest["decision_digest"] == pack.decision_digest == digest_of(lines)
+    check_list(pack, mutant)
     answers = [row.key for row in pack.rows]
     assert len(set(answers)) == len(answers), "one problem answered twice"
 
 
-def type_of(row: Row) -> str:
-    """Tells 1 from True and 1.0, which are equal."""
-    return repr(sorted(row.config.items(), key=str)) + repr((row.rank, row.samples, row.median_ns))
+def check_list(pack: Pack, mutant: Files) -> None:
+    """The quarantine list that was read is the one that is there: nothing of it is lost, and nothing matches more."""
+    items = []
+    if QUARANTINE in mutant:
+        items = json.loads(mutant[QUARANTINE], object_pairs_hook=no_duplicates)["entries"]
+    entries = pack.quarantine.entries
+    assert len(entries) == len(items)
+    for entry, item in zip(entries, items, strict=True):
+        for name in ("op", "kernel", "direction", "device", "reason"):
+            assert getattr(entry, name) == item.pop(name, "")
+        assert (entry.config, entry.signature) == (
+            item.pop("config", {}),
+            item.pop("signature", {}),
+        )
+        assert entry.reason
+        assert not item, "a condition was ignored"
 
 
 def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -113,6 +143,8 @@ def fuzz(
     count: int, seed: int, *, say: Callable[[str], None] = lambda line: None
 ) -> collections.Counter[tuple[str, str]]:
     """Reads ``count`` mutants; raises at the first that breaks a promise, with what is needed to see it again."""
+    # Each broken row is a warning of its own.
+    logging.getLogger("attn_tune").setLevel(logging.ERROR)
     rng = random.Random(seed)
     good = pack_from_files(GOOD)
     kinds = [name for name, (weight, _) in KINDS.items() for _ in range(weight)]
@@ -127,11 +159,17 @@ def fuzz(
             mutant, summed = KINDS[kind][1](rng, GOOD)
             before = time.perf_counter()
             try:
-                pack = read(mutant, scratch)
+                opened = open_it(mutant, scratch)
+                pack = opened and prove(opened)
                 if summed and isinstance(mutant, dict):
                     check_readers_agree(mutant)
                 if pack is not None:
                     check(pack, mutant, good, summed=summed)
+                if opened is not None:
+                    files = mutant if isinstance(mutant, dict) else GOOD
+                    check_lookups(opened, files, is_sound=pack is not None)
+                    if pack is None:
+                        tally[kind, "opened"] += 1
             except BaseException:
                 say(f"FAILED at {number} of seed {seed}: {kind}: {mutant!r:.2000}")
                 raise
@@ -155,14 +193,17 @@ def table(
         f"{count} mutated packs, seed {seed}, one process, {seconds:.0f} s: 0 crashes, 0 wrong configs accepted.",
         f"The slowest was read in {tally['slowest', 'ms']} ms.",
         "",
-        "| mutation | packs | refused | accepted: decides as the good pack | accepted: another valid pack |",
-        "|---|---|---|---|---|",
+        "| mutation | packs | refused | of these, rows that are sound may answer | accepted: decides as the good pack "
+        "| accepted: another valid pack |",
+        "|---|---|---|---|---|---|",
     ]
     for kind in KINDS:
         refused, same, valid = (
             tally[kind, what] for what in ("refused", "accepted, same", "accepted, valid")
         )
-        lines.append(f"| {kind} | {refused + same + valid} | {refused} | {same} | {valid} |")
+        lines.append(
+            f"| {kind} | {refused + same + valid} | {refused} | {tally[kind, 'opened']} | {same} | {valid} |"
+        )
     return "\n".join(lines) + "\n"
 
 

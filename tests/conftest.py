@@ -5,4 +5,15 @@ Where libtpu is installed, to compile for TPUs that are not there, jax would loo
 
 import os
 
+import pytest
+
 os.environ.setdefault("JAX_PLATFORMS", "cuda,cpu" if os.path.exists("/dev/nvidiactl") else "cpu")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_directories(tmp_path_factory):
+    """Nothing of the real user is read or written: no database, pack, quarantine list, key or spool."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("DATA", "CONFIG", "STATE"):
+            patch.setenv(f"XDG_{name}_HOME", str(tmp_path_factory.mktemp(name.lower())))
+        yield

@@ -4,6 +4,7 @@ import dataclasses
 import os
 from collections import Counter
 from collections.abc import Mapping
+from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +34,8 @@ def inspect(
 ) -> None:
     """Show what a pack holds: devices, kernels, environments, gate, signatures.
 
+    Also the quarantine list that it carries.
+
     Example: attn-tune inspect h200.atpack --rows
     """
     pack = _read(path)
@@ -56,6 +59,8 @@ def inspect(
         known = " ".join(f"{k}={v}" for k, v in env.items() if v and k != "rows")
         print(f"  environment {known}: {env['rows']} rows")
     print(f"  gate {_gate_text(pack.gate)}")
+    for entry in pack.quarantine.entries:
+        print(f"  quarantine {entry.condition}: {entry.reason}")
     for key in data["signers"]:
         print(f"  signed by {key}")
     if rows:
@@ -92,6 +97,7 @@ def _describe(pack: "Pack") -> dict[str, Any]:
             for (k, d), c in sorted(states.items())
         ],
         "gate": dict(pack.gate),
+        "quarantine": [loads(entry.line) for entry in pack.quarantine.entries],
         "signers": [signer.key for signer in pack.signers],
     }
 
@@ -123,10 +129,15 @@ def verify(
         sink.emit_json({"packs": results})
     else:
         for one in results:
-            print(f"{one['path']}: {one['error'] or one['pack'] + ', sound; ' + one['signature']}")
+            print(f"{one['path']}: {one['error'] or _sound(one)}")
     codes = [one["exit_code"] for one in results]
     if any(codes):
         raise typer.Exit(max(codes))
+
+
+def _sound(one: Mapping[str, Any]) -> str:
+    listed = f", carries a quarantine list of {one['quarantined']}" if one["quarantined"] else ""
+    return f"{one['pack']}, sound; {one['signature']}{listed}"
 
 
 def _verify(path: Path, *, signed: bool, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -152,6 +163,7 @@ def _verify(path: Path, *, signed: bool, environ: Mapping[str, str]) -> dict[str
         "exit_code": 0,
         "pack": repr(pack),
         "signature": signature,
+        "quarantined": len(pack.quarantine.entries),
     }
 
 
@@ -162,28 +174,38 @@ def diff(
         bool, typer.Option("--evidence", help="Also rows that decide the same on other evidence.")
     ] = False,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 1 if the decisions differ.")
+        bool,
+        typer.Option(
+            "--exit-code", help="Exit with 1 if the decisions or the quarantine lists differ."
+        ),
     ] = False,
     json: options.Json = False,
 ) -> None:
     """Compare two packs: rows added, removed and changed, with their times.
 
+    Also what only one of their quarantine lists has.
+
     Example: attn-tune diff h200-1.atpack h200-2.atpack
     """
-    from attn_tune.db.pack_diff import Change, diff_packs
+    from attn_tune.db.pack_diff import Change, diff_packs, diff_quarantine
 
     before, after = _read(old), _read(new)
     found = diff_packs(before, after)
+    listed = [dataclasses.asdict(one) for one in diff_quarantine(before, after)]
     counts = Counter(one.change for one in found)
     shown = [d for d in found if evidence or d.change is not Change.EVIDENCE]
     rows = [dataclasses.asdict(d) | {"ratio": d.ratio} for d in shown]
     if json:
-        sink.emit_json({"counts": {str(c): counts[c] for c in Change}, "rows": rows})
+        sink.emit_json(
+            {"counts": {str(c): counts[c] for c in Change}, "rows": rows, "quarantine": listed}
+        )
     else:
         _show(rows)
+        for one in listed:
+            print(f"quarantine {one['change']}: {one['speaks_of']}: {one['reason']}")
         said = ", ".join(f"{counts[c]} {c}" for c in Change)
         print(f"{before} -> {after}: {said}")
-    if exit_code and before.decision_digest != after.decision_digest:
+    if exit_code and (before.decision_digest != after.decision_digest or listed):
         raise typer.Exit(FAILED)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -113,6 +114,20 @@ def export_pack(
             "with ATTN_TUNE_DETERMINISTIC=0 only.",
         ),
     ] = False,
+    quarantine: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--quarantine",
+            metavar="FILE",
+            help="A quarantine list that the pack carries, for all who use it. Repeatable.",
+        ),
+    ] = None,
+    with_quarantine: Annotated[
+        bool,
+        typer.Option(
+            "--with-quarantine", help="Carry what is in quarantine here ('attn-tune quarantine')."
+        ),
+    ] = False,
     wheel: Annotated[
         bool, typer.Option("--wheel", help="Also write the pack as a wheel, in the same folder.")
     ] = False,
@@ -122,7 +137,8 @@ def export_pack(
     """Write the decisions as a config pack, checksummed.
 
     Every row must pass the release gate: measured and proven in a known environment, not failed since, and no slower
-    than the untuned config, here or where the pack would answer for a near problem that was measured.
+    than the untuned config, here or where the pack would answer for a near problem that was measured. What is in
+    quarantine here or in the pack's own list is never shipped.
 
     Example: attn-tune export h200-llama.atpack --device nvidia-h200
     """
@@ -131,6 +147,7 @@ def export_pack(
     from attn_tune.db.selection import Selection
     from attn_tune.db.wheels import export_wheel
     from attn_tune.kernels.registry import get_op
+    from attn_tune.runtime.quarantine_files import quarantine_in_force, read_list
 
     points = choose.points(grid, lengths, point, [op] if op else None) if grid else None
     selection = Selection(
@@ -143,6 +160,9 @@ def export_pack(
         winners=winners,
         min_gain=min_gain,
     )
+    in_force = quarantine_in_force(os.environ)
+    entries = [entry for file in quarantine or () for entry in read_list(file)]
+    entries += in_force.entries if with_quarantine else ()
     with open_lab(db) as database:
         written = write(
             database,
@@ -154,6 +174,8 @@ def export_pack(
             ungated=no_gate,
             allow_predicted=allow_predicted,
             allow_nondeterministic=allow_nondeterministic,
+            quarantine=entries,
+            in_force=in_force,
             overwrite=overwrite,
         )
     built = export_wheel(path, path.parent, overwrite=overwrite) if wheel else None
@@ -178,6 +200,8 @@ def _say_written(written: "PackSummary") -> None:
         print(
             f"  {count} rows of kernels that are not deterministic: ATTN_TUNE_DETERMINISTIC=0 lets jobs use them"
         )
+    if written.quarantined:
+        print(f"  carries a quarantine list of {written.quarantined}")
     if gate["passed"]:
         guards = gate["guards"]
         print(
@@ -226,6 +250,10 @@ def import_pack(
         sink.emit_json(dataclasses.asdict(taken))
         return
     _show_outcomes(taken.outcomes)
+    if taken.quarantined:
+        print(
+            f"  its quarantine list of {taken.quarantined} holds for jobs that use the pack: import it with --to user"
+        )
     print(
         f"{taken.name} {taken.version}: {taken.added} problems added, {taken.unchanged} unchanged, "
         f"{taken.kept} kept, {taken.replaced} replaced" + (" (dry run)" if dry_run else "")
@@ -264,10 +292,22 @@ def merge_packs(
     if json:
         digest = merged.pack.digest if merged.pack else None
         outcomes = [dataclasses.asdict(one) for one in merged.outcomes]
-        sink.emit_json({"path": path, "digest": digest, "rows": merged.rows, "outcomes": outcomes})
+        sink.emit_json(
+            {
+                "path": path,
+                "digest": digest,
+                "rows": merged.rows,
+                "quarantined": merged.quarantined,
+                "outcomes": outcomes,
+            }
+        )
         return
     _show_outcomes(merged.outcomes)
-    print(f"{path}: {merged.rows} rows of {len(packs)} packs" + (" (dry run)" if dry_run else ""))
+    listed = f", {merged.quarantined} in quarantine" if merged.quarantined else ""
+    print(
+        f"{path}: {merged.rows} rows of {len(packs)} packs{listed}"
+        + (" (dry run)" if dry_run else "")
+    )
 
 
 def _show_outcomes(outcomes: "Sequence[Outcome]") -> None:

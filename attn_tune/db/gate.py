@@ -15,6 +15,7 @@ from attn_tune.db.evidence import Evidence, Record, group_by_problem
 from attn_tune.runtime.answer import SourceKind
 from attn_tune.runtime.ladder import Match, Question, walk
 from attn_tune.runtime.packs import Pack
+from attn_tune.runtime.quarantine import Quarantine
 from attn_tune.runtime.shelf import Shelf
 from attn_tune.schema import Decision, Environment, Grade, Rule, UsageError
 from attn_tune.schema.environment import UNKNOWN
@@ -77,6 +78,28 @@ def check_rows(decisions: Iterable[Decision], evidence: EvidenceOf) -> list[Obje
         for d in decisions
         for reason in _reasons(d, evidence(d))
     ]
+
+
+def check_quarantine(decisions: Iterable[Decision], quarantine: Quarantine) -> list[Objection]:
+    """Those of ``decisions`` that must not run, with the entry that says so."""
+    found = []
+    for d in decisions:
+        op = _op(d.op)
+        defaults = {field.name: field.default for field in op.fields} if op else {}
+        entry = quarantine.entry(
+            d.op,
+            d.kernel.partition("/")[2],
+            d.direction,
+            d.device,
+            d.config,
+            defaults | d.signature.values,
+        )
+        if entry is not None:
+            reason = (
+                f"its config is in quarantine: {entry.reason} ({entry.condition}; {entry.origin})"
+            )
+            found.append(Objection(decision=d, reason=reason))
+    return found
 
 
 def _reasons(d: Decision, evidence: Evidence) -> Iterable[str]:

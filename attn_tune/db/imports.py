@@ -17,7 +17,10 @@ from attn_tune.schema import Environment, canonical_json, config_to_json
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportSummary:
-    """What became of the pack's problems, (device, signature, direction) each; ``outcomes`` says it of every one."""
+    """What became of the pack's problems, (device, signature, direction) each; ``outcomes`` says it of every one.
+
+    ``quarantined`` counts the entries of the pack's quarantine list, which is kept with it.
+    """
 
     name: str
     version: str
@@ -27,6 +30,7 @@ class ImportSummary:
     kept: int
     replaced: int
     outcomes: tuple[Outcome, ...] = ()
+    quarantined: int = 0
     dry_run: bool = False
 
 
@@ -70,6 +74,7 @@ def import_pack(
         version=pack.version,
         digest=pack.digest,
         outcomes=tuple(outcomes.values()),
+        quarantined=len(pack.quarantine.entries),
         dry_run=dry_run,
         **{str(fate): counts[fate] for fate in Fate},
     )
@@ -116,6 +121,8 @@ def _add_pack(connection: sqlite3.Connection, pack: Pack) -> int:
         "tool": pack.tool,
         "decision_digest": pack.decision_digest,
     }
+    if pack.quarantine.entries:
+        manifest["quarantine"] = [json.loads(entry.line) for entry in pack.quarantine.entries]
     values = (pack.digest, pack.name, pack.version, json.dumps(manifest, sort_keys=True), now_us())
     connection.execute(queries.ADD_PACK, values)
     return connection.execute(queries.FIND_PACK, (pack.digest,)).fetchone()[0]

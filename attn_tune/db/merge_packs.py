@@ -16,11 +16,15 @@ from attn_tune.schema import UsageError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MergedPack:
-    """What was written (None in a dry run), and what became of every problem of every pack but the first."""
+    """What was written (None in a dry run), and what became of every problem of every pack but the first.
+
+    ``quarantined`` counts the entries of the new pack's quarantine list.
+    """
 
     pack: Pack | None
     outcomes: tuple[Outcome, ...]
     rows: int
+    quarantined: int = 0
 
 
 def merge_packs(
@@ -36,7 +40,8 @@ def merge_packs(
     """Merges ``packs`` into a new one at ``path``: the first is what is there, the others come in, in order.
 
     The manifest names the packs it was made of, and says that the gate was passed only if all of them say so. It is
-    not signed: a signature vouches for bytes, and these are new.
+    not signed: a signature vouches for bytes, and these are new. It carries the quarantine lists of all; where one
+    speaks of another's row, that row stays and is turned down at lookup, as with the packs side by side.
 
     Raises:
       UsageError: fewer than two packs, contracts that differ, or conflicts that the policy does not resolve.
@@ -63,8 +68,11 @@ def merge_packs(
             outcomes += [outcome] if number else []
             conflicts += [outcome] if fate is None else []
     rows = [row for answer in answers.values() for row in answer.rows]
+    entries = {entry.line: entry for pack in packs for entry in pack.quarantine.entries}
     if dry_run:
-        return MergedPack(pack=None, outcomes=tuple(outcomes), rows=len(rows))
+        return MergedPack(
+            pack=None, outcomes=tuple(outcomes), rows=len(rows), quarantined=len(entries)
+        )
     if conflicts:
         raise conflict_error("the packs answer", conflicts)
     files = files_of_rows(
@@ -75,8 +83,14 @@ def merge_packs(
         environments={k: v for pack in packs for k, v in pack.environments.items()},
         contracts=contracts,
         gate=_gate(packs),
+        quarantine=entries.values(),
     )
-    return MergedPack(pack=write_pack(path, files), outcomes=tuple(outcomes), rows=len(rows))
+    return MergedPack(
+        pack=write_pack(path, files),
+        outcomes=tuple(outcomes),
+        rows=len(rows),
+        quarantined=len(entries),
+    )
 
 
 def _answers(pack: Pack) -> dict[Key, Answer]:

@@ -39,6 +39,27 @@ class Difference:
         return self.after_ns / self.before_ns
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListChange:
+    """One entry of a quarantine list that only one of two packs carries."""
+
+    change: Change
+    speaks_of: str
+    reason: str
+
+
+def diff_quarantine(old: Pack, new: Pack) -> list[ListChange]:
+    """The entries that only one of the two carries."""
+    before, after = ({e.line: e for e in pack.quarantine.entries} for pack in (old, new))
+    sides = ((Change.REMOVED, before, after), (Change.ADDED, after, before))
+    return [
+        ListChange(change=change, speaks_of=entry.condition, reason=entry.reason)
+        for change, mine, other in sides
+        for line, entry in mine.items()
+        if line not in other
+    ]
+
+
 def diff_packs(old: Pack, new: Pack) -> list[Difference]:
     """The rows that differ, by problem and kernel."""
     before, after = ({row.key: row for row in pack.rows} for pack in (old, new))

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from attn_tune.runtime.archive import MANIFEST, SIGNED, SUMS
-from attn_tune.runtime.packs import FORMAT, Pack
+from attn_tune.runtime.archive import MANIFEST, QUARANTINE, SIGNED, SUMS
+from attn_tune.runtime.packs import Pack
+from attn_tune.runtime.quarantine import Entry, list_text
 from attn_tune.runtime.rows import Row, decision_digest
 from attn_tune.schema import Decision, Device, Environment, UsageError, canonical_json
 
-MIN_READER = 1
 PPM = 1_000_000
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}")
@@ -35,10 +35,11 @@ def pack_files(
     name: str,
     version: str,
     gate: Mapping[str, Any] | None = None,
+    quarantine: Iterable[Entry] = (),
 ) -> dict[str, bytes]:
     """The files of a pack by their paths inside; the order of ``decisions`` does not matter.
 
-    ``gate`` is what the manifest says of the release gate.
+    ``gate`` is what the manifest says of the release gate, ``quarantine`` the list that the pack carries.
     """
     decisions = list(decisions)
     return files_of_rows(
@@ -49,6 +50,7 @@ def pack_files(
         environments={d.environment.digest: d.environment for d in decisions},
         contracts={d.kernel: d.contract for d in decisions},
         gate=gate,
+        quarantine=quarantine,
     )
 
 
@@ -61,6 +63,7 @@ def files_of_rows(
     environments: Mapping[str, Environment],
     contracts: Mapping[str, int],
     gate: Mapping[str, Any] | None = None,
+    quarantine: Iterable[Entry] = (),
 ) -> dict[str, bytes]:
     """The files of a pack of ``rows``; the tables may hold more than the rows need."""
     rows = list(rows)
@@ -68,9 +71,12 @@ def files_of_rows(
     for row in rows:
         shards[_shard_path(devices[row.device].family, row)].append(row)
     files = {path: _shard_text(group).encode() for path, group in sorted(shards.items())}
+    entries = {entry.line: entry for entry in quarantine}
+    # A reader of format 1 knows no lists, and must not use a pack without its own.
+    needed = 2 if entries else 1
     manifest = {
-        "format": FORMAT,
-        "min_reader": MIN_READER,
+        "format": needed,
+        "min_reader": needed,
         "name": name,
         "version": version,
         "tool": f"attn-tune {_tool_version()}",
@@ -89,6 +95,12 @@ def files_of_rows(
     }
     if gate is not None:
         manifest["gate"] = dict(gate)
+    if entries:
+        files[QUARANTINE] = list_text(entries.values()).encode()
+        manifest["quarantine"] = {
+            "entries": len(entries),
+            "sha256": _sha256(files[QUARANTINE]),
+        }
     text = json.dumps(manifest, sort_keys=True, indent=1, allow_nan=False) + "\n"
     files[MANIFEST] = text.encode()
     sums = "".join(f"{_sha256(files[path])}  {path}\n" for path in sorted(files))

@@ -13,12 +13,21 @@ from typing import Any
 
 from attn_tune.db.database import Database
 from attn_tune.db.evidence import Evidence, group_by_problem
-from attn_tune.db.gate import Objection, Verdict, check_rows, needs_leave, replay_guards
+from attn_tune.db.gate import (
+    Objection,
+    Verdict,
+    check_quarantine,
+    check_rows,
+    needs_leave,
+    replay_guards,
+)
 from attn_tune.db.pack_files import check_word, pack_files as pack_files
 from attn_tune.db.pack_writer import check_target, write_pack
 from attn_tune.db.selection import Selection, select
 from attn_tune.runtime.packs import pack_from_files
-from attn_tune.schema import Decision, GateError, NoDataError, Rule, UsageError
+from attn_tune.runtime.quarantine import Entry, Quarantine
+from attn_tune.runtime.quarantine_files import quarantine_in_force
+from attn_tune.schema import Decision, GateError, IntegrityError, NoDataError, Rule, UsageError
 
 SHOWN = 20
 EVERYTHING = Selection()
@@ -32,7 +41,8 @@ class PackSummary:
     """What was written.
 
     ``problems`` counts (device, signature, direction); ``gate`` is as the manifest has it; ``left_out`` names kernels
-    with decisions that were not shipped because they are not deterministic.
+    with decisions that were not shipped because they are not deterministic; ``quarantined`` counts the entries of its
+    quarantine list.
     """
 
     path: Path
@@ -46,6 +56,7 @@ class PackSummary:
     size_bytes: int
     gate: Mapping[str, Any]
     left_out: tuple[str, ...] = ()
+    quarantined: int = 0
 
 
 def export_pack(
@@ -59,6 +70,8 @@ def export_pack(
     ungated: str | None = None,
     allow_predicted: bool = False,
     allow_nondeterministic: bool = False,
+    quarantine: Sequence[Entry] = (),
+    in_force: Quarantine | None = None,
     overwrite: bool = False,
 ) -> PackSummary:
     """Decides from the trials as they are now, holds the rows against the release gate, and writes a pack.
@@ -73,10 +86,14 @@ def export_pack(
         the state ``predicted``; the gate has nothing to hold them against, and the manifest counts them.
       allow_nondeterministic: also decisions for kernels that need leave (``KernelSpec.needs_leave``); the manifest
         counts them. Without it the best of the other kernels is the pack's winner.
+      quarantine: the list that the pack carries, for whoever uses it.
+      in_force: no row that it or ``quarantine`` speaks of is shipped, gate or not; None is what is in quarantine for
+        this user's jobs.
 
     Raises:
       NoDataError: nothing fits.
-      GateError: a row lacks proof; the message lists what and why.
+      GateError: a row lacks proof, or is in quarantine; the message lists what and why.
+      IntegrityError: a quarantine list that is in force cannot be read.
       UsageError: a name or version that a pack cannot have, or an empty reason.
       StorageError: ``path`` is taken (``overwrite`` replaces a pack, and only a pack), or cannot be written.
     """
@@ -102,10 +119,14 @@ def export_pack(
         raise NoDataError(
             f"{database.path} has no decision for {selection}; sweep first, or ask for less"
         )
+    forbidden = _forbidden(quarantine, in_force)
+    _refuse_quarantined(chosen, forbidden)
     chosen, gate = _gated(database, everything, chosen, selection, revalidate, ungated)
     if count := sum(map(needs_leave, chosen)):
         gate["nondeterministic"] = count
-    files = pack_files(chosen, name=name, version=version, gate=gate)
+    # The gate may have added rows with untuned configs.
+    _refuse_quarantined(chosen, forbidden)
+    files = pack_files(chosen, name=name, version=version, gate=gate, quarantine=quarantine)
     pack = write_pack(path, files)
     return PackSummary(
         path=path,
@@ -119,7 +140,22 @@ def export_pack(
         size_bytes=sum(map(len, files.values())),
         gate=gate,
         left_out=tuple(sorted({d.kernel for d in left_out if selection.wants(d)})),
+        quarantined=len(pack.quarantine.entries),
     )
+
+
+def _forbidden(shipped: Sequence[Entry], in_force: Quarantine | None) -> Quarantine:
+    if in_force is None:
+        in_force = quarantine_in_force(os.environ)
+    if in_force.broken:
+        raise IntegrityError(f"{in_force.broken}; nothing is exported until it can")
+    return Quarantine((*shipped, *in_force.entries))
+
+
+def _refuse_quarantined(chosen: Sequence[Decision], forbidden: Quarantine) -> None:
+    if objections := check_quarantine(chosen, forbidden):
+        way_out = "select other rows, or take the entry out with 'attn-tune quarantine remove'"
+        raise GateError(_say(objections, len(chosen), way_out))
 
 
 def _gated(
@@ -221,14 +257,16 @@ def _ranked(decisions: list[Decision]) -> list[Decision]:
     ]
 
 
-def _say(objections: Sequence[Objection], rows: int) -> str:
+def _say(
+    objections: Sequence[Objection],
+    rows: int,
+    way_out: str = "sweep or validate these again, select fewer rows, or give a reason to go without the gate",
+) -> str:
     lines = [
         f"{len({id(o.decision) for o in objections})} of {rows} rows may not be shipped; nothing was written:"
     ]
     lines += [f"  {objection}" for objection in objections[:SHOWN]]
     if len(objections) > SHOWN:
         lines.append(f"  and {len(objections) - SHOWN} more")
-    lines.append(
-        "sweep or validate these again, select fewer rows, or give a reason to go without the gate"
-    )
+    lines.append(way_out)
     return "\n".join(lines)

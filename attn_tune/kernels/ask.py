@@ -120,9 +120,10 @@ class Ask:
         """Why a config of ``spec`` is in quarantine; None if it is not."""
         if not self.quarantine.entries:
             return None
+        data = config_to_dict(config)
         values = {field.name: field.default for field in self.op.fields} | self.signature.values
         return self.quarantine.reason(
-            self.op.name, spec.name, self.direction, self.device, config_to_dict(config), values
+            self.op.name, spec.name, self.direction, self.device, data, values
         )
 
 

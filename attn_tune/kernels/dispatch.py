@@ -155,7 +155,6 @@ def explain(
       StorageError, IntegrityError: the job's lockfile cannot be used.
     """
     view = current_view()
-    quarantine = view.snapshot.quarantine
     question = _ask(op, direction, problem, device or current_device(), kernel, view)
     untuned = heuristic(question)
     ignored = [
@@ -163,8 +162,9 @@ def explain(
         for source in view.snapshot.sources
         if source.error is not None
     ]
-    if quarantine.broken:
-        ignored.append(Rejection(subject="all packs", reason=quarantine.broken))
+    ignored += [Rejection(subject="pins", reason=reason) for reason in view.snapshot.pins.broken]
+    if question.quarantine.broken:
+        ignored.append(Rejection(subject="all packs", reason=question.quarantine.broken))
     try:
         resolved = resolve_question(question, view, tell=True)
         steps, choice = resolved.steps, resolved.choice
@@ -219,9 +219,8 @@ def _find(
 def _ask(
     op: str, direction: str, problem: Any, device: Device, kernel: str | None, view: View
 ) -> Ask:
-    process = view.snapshot
     return Ask(
-        get_op(op), direction, problem, device, kernel, process.quarantine, process.determinism
+        get_op(op), direction, problem, device, kernel, view.quarantine, view.snapshot.determinism
     )
 
 

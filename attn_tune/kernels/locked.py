@@ -1,16 +1,19 @@
 """A job's choices on paper: ``freeze`` writes them, and a job with a lockfile takes them from there and only there."""
 
 import os
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from attn_tune.kernels.ask import Ask
+from attn_tune.kernels.ask import AUTO, Ask
 from attn_tune.kernels.registry import get_kernel, get_op
 from attn_tune.kernels.spec import KernelSpec
+from attn_tune.runtime.answer import Answer
 from attn_tune.runtime.environments import current_environment
 from attn_tune.runtime.lockfile import Entry, Lockfile, device_name, write_lockfile
 from attn_tune.runtime.snapshot import current_snapshot
 from attn_tune.schema.config import config_to_json
+from attn_tune.schema.device import Device
 from attn_tune.schema.errors import LockfileError, NoDataError, UsageError
 
 
@@ -35,27 +38,48 @@ def freeze(path: str | os.PathLike[str]) -> Lockfile:
                 f"({first.kernel} {dict(first.config or {})} and {others[0].kernel} "
                 f"{dict(others[0].config or {})}); freeze a job that uses one pack for it"
             )
-        spec = get_kernel(f"{first.op}/{first.kernel}")
-        entries.append(
-            Entry(
-                op=first.op,
-                direction=first.direction,
-                signature=first.signature,
-                asked=asked,
-                device=device_name(device),
-                kernel=first.kernel,
-                config=first.config or {},
-                contract=get_op(first.op).version,
-                source_hash=spec.source_hash,
-                rung=str(first.rung),
-                source=first.source,
-                pack_digest=first.pack_digest,
-            )
-        )
+        entries.append(_entry(first, asked, device))
     if ledger.is_full:
         raise UsageError("cannot freeze: the job asked more questions than are remembered")
     if not entries:
         raise NoDataError("nothing to freeze: no lookup was made yet; freeze after the first step")
+    return _write(path, entries)
+
+
+def freeze_answers(
+    path: str | os.PathLike[str], answers: Iterable[Answer], device: Device, kernel: str | None
+) -> Lockfile:
+    """Writes these ``answers``, given for ``device`` for calls that name ``kernel`` (None: that name none).
+
+    Raises:
+      NoDataError: there are none.
+      StorageError: the file cannot be written.
+    """
+    asked = "" if kernel in (None, AUTO) else kernel.rpartition("/")[2]
+    entries = [_entry(answer, asked, device) for answer in answers]
+    if not entries:
+        raise NoDataError("nothing to freeze: no kernel can do any of the problems on the device")
+    return _write(path, entries)
+
+
+def _entry(answer: Answer, asked: str, device: Device) -> Entry:
+    return Entry(
+        op=answer.op,
+        direction=answer.direction,
+        signature=answer.signature,
+        asked=asked,
+        device=device_name(device),
+        kernel=answer.kernel,
+        config=answer.config or {},
+        contract=get_op(answer.op).version,
+        source_hash=get_kernel(f"{answer.op}/{answer.kernel}").source_hash,
+        rung=str(answer.rung),
+        source=answer.source,
+        pack_digest=answer.pack_digest,
+    )
+
+
+def _write(path: str | os.PathLike[str], entries: list[Entry]) -> Lockfile:
     environment = current_environment()
     return write_lockfile(
         path,

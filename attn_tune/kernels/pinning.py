@@ -30,6 +30,24 @@ def pin(
     Raises:
       UsageError: unknown op, kernel, direction or knob.
     """
+    return in_force(make_pin(op, kernel, config, direction, problem=problem))
+
+
+def make_pin(
+    op: str,
+    kernel: str,
+    config: Any,
+    direction: str,
+    *,
+    problem: Any = None,
+    device: str = "",
+    reason: str = "",
+) -> Pin:
+    """A pin that holds for ``problem``, or for every one. ``device`` is a variant or a family, ``""`` any.
+
+    Raises:
+      UsageError: as ``pin``.
+    """
     contract, spec = get_op(op), resolve(op, kernel)
     if direction not in contract.directions or direction not in spec.searches:
         raise unknown_name(f"direction of {spec.id}", direction, spec.searches)
@@ -46,12 +64,12 @@ def pin(
     elif problem is not None:
         is_text = isinstance(problem, Signature)
         signature = (problem if is_text else contract.to_signature(problem)).text
-    return in_force(
-        Pin(
-            op=op,
-            direction=direction,
-            kernel=spec.name,
-            config_json=config_to_json(config),
-            signature=signature,
-        )
+    return Pin(
+        op=op,
+        direction=direction,
+        kernel=spec.name,
+        config_json=config_to_json(config),
+        signature=signature,
+        device=device,
+        reason=reason,
     )

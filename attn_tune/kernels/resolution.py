@@ -55,7 +55,7 @@ def resolve_question(question: Ask, view: View, *, tell: bool = False) -> Resolv
         row = _row(question, spec.name, entry.config, f"{entry.rung} when it was frozen")
         step = Step(source=lockfile.path, kind=SourceKind.LOCKFILE, rung=Rung.LOCKED, row=row)
         return Resolved(Choice(spec, config, answer), (step,))
-    pinned, pins = _pinned(question, view.overlays.pins)
+    pinned, pins = _pinned(question, view.pins)
     if pinned is not None:
         return Resolved(pinned, pins)
     walked = _walk(question, view, tell=tell)
@@ -120,8 +120,8 @@ def _pinned(question: Ask, pins: tuple[Pin, ...]) -> tuple[Choice | None, tuple[
     """The innermost pin that speaks of this question and may run; and a step for each that was looked at."""
     steps = []
     for pin in pins:
-        text = question.signature.text
-        if not pin.concerns(question.op.name, question.direction, text, question.kernel):
+        text, device = question.signature.text, question.device
+        if not pin.concerns(question.op.name, question.direction, text, question.kernel, device):
             continue
         config, reason = question.config_of(pin.kernel, pin.config)
         steps.append(

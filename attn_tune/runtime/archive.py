@@ -14,6 +14,7 @@ SUFFIX = ".atpack"
 SUMS = "SHA256SUMS"
 SIGNED = "SHA256SUMS.sig"
 MANIFEST = "manifest.json"
+QUARANTINE = "quarantine.json"
 
 # Far above any real pack (20 000 decisions are a few MB), far below what hurts the process that reads it.
 MAX_FILES = 4096
@@ -82,14 +83,20 @@ def _read_folder(root: Path) -> dict[str, bytes]:
 def _read_plain_file(path: str, name: str) -> bytes:
     # No-follow: the entry may have become a link since it was listed. Non-blocking: it may be a pipe.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        info = os.fstat(file.fileno())
+    file = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))
+    try:
+        info = os.fstat(file)
         if not stat.S_ISREG(info.st_mode):
             raise IntegrityError(f"pack holds {name!r}, which is not a plain file")
         if info.st_size > MAX_FILE_BYTES:
             raise IntegrityError(f"pack file {name!r} is larger than {MAX_FILE_BYTES} bytes")
-        # Not up to the limit: a read makes room for all that it may return.
-        return file.read(info.st_size + 1)
+        # Not up to the limit: a read makes room for all that it may return. One read mostly is the whole file.
+        found = os.read(file, info.st_size + 1)
+        while len(found) < info.st_size and (more := os.read(file, info.st_size + 1 - len(found))):
+            found += more
+        return found
+    finally:
+        os.close(file)
 
 
 def _read_zip(path: Path) -> dict[str, bytes]:

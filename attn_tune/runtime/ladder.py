@@ -4,6 +4,7 @@ Sources in order; in each, device exact, variant, family; at each, exact signatu
 order is fixed and depends on nothing but the question and the packs, so that every process answers alike.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,12 +13,17 @@ from typing import Protocol
 from attn_tune.runtime.answer import DeviceLevel, Rejection, Rung, SourceKind
 from attn_tune.runtime.packs import Pack
 from attn_tune.runtime.rows import Row
-from attn_tune.runtime.shapes import distance, same_bucket, shape_of
+from attn_tune.runtime.ruler import Near
+from attn_tune.runtime.shapes import distance, shape_of
 from attn_tune.runtime.shelf import Shelf
 from attn_tune.schema.decision import Rule
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Grade
+from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, Signature, Value
+
+# The grade of a row, its distance, the row, and why it may not be used; None if it may.
+type Judged = tuple[Grade, float, Row, str | None]
 
 
 class Judge(Protocol):
@@ -117,8 +123,8 @@ def walk(
         found = False
         for level, digests in shelf.groups(question.device):
             found = True
-            for rung, candidates in _rungs(question, shelf, digests):
-                for grade, away, row, reason in _judged(candidates, judge, shelf.pack):
+            for rung, candidates in _rungs(question, shelf, digests, judge):
+                for grade, away, row, reason in candidates:
                     steps.append(
                         Step(
                             source=source,
@@ -143,44 +149,62 @@ def walk(
 
 
 def _rungs(
-    question: Question, shelf: Shelf, digests: list[str]
-) -> Iterator[tuple[Rung, list[tuple[float, int, Row]]]]:
-    """Candidates of each rung as (distance, position of the device, row); lazily, for most walks end at the first."""
+    question: Question, shelf: Shelf, digests: list[str], judge: Judge
+) -> Iterator[tuple[Rung, Iterator[Judged]]]:
+    """The judged candidates of each rung, best first; lazily, for most walks end at the first."""
     text = question.signature.text
-    exact = [
-        (0.0, position, row)
+    yield Rung.EXACT, _judged(0.0, _rows(question, shelf, digests, text), judge, shelf.pack)
+    near = shelf.near(question.signature)
+    for rung in (Rung.BUCKET, Rung.NEIGHBOUR):
+        wanted = [one for one in near if one.is_bucket is (rung is Rung.BUCKET)]
+        yield rung, _nearest_first(question, shelf, digests, judge, wanted)
+
+
+def _nearest_first(
+    question: Question, shelf: Shelf, digests: list[str], judge: Judge, near: list[Near]
+) -> Iterator[Judged]:
+    """The rows of ``near``, whose signatures are read only when their turn comes."""
+    asked = shape_of(question.signature, question.fields)
+    for _, group in itertools.groupby(near, key=lambda one: round(one.distance, 9)):
+        found: list[tuple[int, Row]] = []
+        away = 0.0
+        for one in group:
+            rows = _rows(question, shelf, digests, one.text)
+            try:
+                signature = Signature.parse(one.text, question.fields) if rows else None
+            except UsageError:
+                continue  # Of another contract, or of a newer version: it never matches.
+            if signature is None:
+                continue
+            exact = distance(asked, shape_of(signature, question.fields))
+            if exact is not None:
+                away = exact
+                found += rows
+        yield from _judged(away, found, judge, shelf.pack)
+
+
+def _rows(question: Question, shelf: Shelf, digests: list[str], text: str) -> list[tuple[int, Row]]:
+    """The rows of one signature for what is asked, each with the position of its device."""
+    return [
+        (position, row)
         for position, digest in enumerate(digests)
         for row in shelf.at(digest, text)
         if question.kernel in (None, row.kernel)
     ]
-    yield Rung.EXACT, exact
-    asked = shape_of(question.signature, question.fields)
-    bucket, near = [], []
-    for position, digest in enumerate(digests):
-        for placed in shelf.comparable(digest, asked):
-            if question.kernel not in (None, placed.row.kernel) or placed.row.signature == text:
-                continue
-            away = distance(asked, placed.shape)
-            if away is not None:
-                rung = bucket if same_bucket(asked, placed.shape) else near
-                rung.append((away, position, placed.row))
-    yield Rung.BUCKET, bucket
-    yield Rung.NEIGHBOUR, near
 
 
 def _judged(
-    candidates: list[tuple[float, int, Row]], judge: Judge, pack: Pack
-) -> Iterator[tuple[Grade, float, Row, str | None]]:
-    """Candidates of one rung, best first, each judged.
+    away: float, candidates: list[tuple[int, Row]], judge: Judge, pack: Pack
+) -> Iterator[Judged]:
+    """Candidates of one rung at one distance, best first.
 
-    Nearest first; at one distance, measured before predicted, fresh before stale, then the rank across kernels, the
-    likest device, and the text as the last word.
+    Measured before predicted, fresh before stale, then the likest device, the rank across kernels, and the text as the
+    last word.
     """
     graded = []
-    for away, position, row in candidates:
+    for position, row in candidates:
         grade = judge.grade(row, pack)
         order = (
-            round(away, 9),
             row.state == Rule.PREDICTED,
             grade is Grade.STALE,
             position,
@@ -188,9 +212,9 @@ def _judged(
             row.signature,
             row.kernel,
         )
-        graded.append((order, grade, away, row))
+        graded.append((order, grade, row))
     graded.sort(key=lambda item: item[0])
-    for _, grade, away, row in graded:
+    for _, grade, row in graded:
         if grade is Grade.FOREIGN:
             yield grade, away, row, "measured under another contract of the op"
         else:
@@ -202,10 +226,10 @@ def _nearest(question: Question, shelf: Shelf, digests: list[str]) -> str:
     asked = _full(question.signature, question.fields)
     best: tuple[int, float, str] | None = None
     for digest in digests:
-        for placed in shelf.everything(digest):
-            if question.kernel not in (None, placed.row.kernel):
+        for row, signature in shelf.everything(digest):
+            if question.kernel not in (None, row.kernel):
                 continue
-            stored = _full(placed.signature, question.fields)
+            stored = _full(signature, question.fields)
             names = [name for name in asked if asked[name] != stored[name]]
             # Rows that differ in nothing were rejected for another reason, and said so.
             if names:

@@ -6,13 +6,13 @@ whatever has changed since in the kernels, is an error.
 
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from attn_tune.runtime.strict_json import parse_json
+from attn_tune.runtime.whole_files import write_whole
 from attn_tune.schema.device import Device
 from attn_tune.schema.digest import canonical_json, digest_text
 from attn_tune.schema.errors import IntegrityError, StorageError
@@ -99,17 +99,7 @@ def write_lockfile(
     )
     target = Path(path)
     try:
-        descriptor, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(aside, 0o644)
-            os.replace(aside, target)
-        except BaseException:
-            os.unlink(aside)
-            raise
+        write_whole(target, text.encode())
     except OSError as error:
         raise StorageError(f"cannot write the lockfile {target}: {error}") from None
     return read_lockfile(target)

@@ -18,6 +18,7 @@ from attn_tune.runtime import jitkeys, ranks, snapshot
 from attn_tune.runtime.locks import Lock
 from attn_tune.runtime.packs import Pack, read_pack
 from attn_tune.runtime.pins import Pin
+from attn_tune.runtime.quarantine import Quarantine, joined
 from attn_tune.runtime.snapshot import Snapshot, current_snapshot, set_lockfile, swap_snapshot
 from attn_tune.runtime.sources import Source, overlay_source
 
@@ -43,13 +44,32 @@ class Overlays:
 class View:
     """All that decides an answer, immutable, and the answers found so far, by question."""
 
-    __slots__ = ("agreement", "entries", "overlays", "snapshot")
+    __slots__ = ("_quarantine", "agreement", "entries", "overlays", "snapshot")
 
     def __init__(self, process: Snapshot, overlays: Overlays):
         self.snapshot = process
         self.overlays = overlays
         self.agreement = ranks.Agreement()
         self.entries: dict[Hashable, Any] = {}
+        self._quarantine: Quarantine | None = None
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """What must not run, whoever says so: the lists in files, and those of all packs in force.
+
+        A job with a lockfile reads no pack, and so no list of one.
+        """
+        if self._quarantine is None:
+            lists = [self.snapshot.quarantine]
+            if self.snapshot.lockfile is None:
+                lists += [source.pack.quarantine for source in self.sources if source.pack]
+            self._quarantine = joined(lists)
+        return self._quarantine
+
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        """The pins in the order they are asked: those of ``with`` blocks, innermost first, then those in files."""
+        return (*self.overlays.pins, *self.snapshot.pins.pins)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -87,7 +107,7 @@ def use_pack(pack: str | os.PathLike[str] | Pack) -> AbstractContextManager[Pack
 
 
 def reload() -> bool:
-    """Reads packs, quarantine and lockfile anew from where the environment variables point; True if that changed
+    """Reads packs, pins, quarantine and lockfile anew from where the environment variables point; True if that changed
     anything. Jitted functions retrace on their next call if it did.
 
     Raises:

@@ -1,15 +1,19 @@
-"""One config that somebody wants, whatever the packs say."""
+"""One config that somebody wants, whatever the packs say: within a ``with`` block, or in a file for a user's jobs."""
 
 import json
 from dataclasses import dataclass
 from typing import Any
+
+from attn_tune.schema.device import Device
+from attn_tune.schema.digest import canonical_json, digest_text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pin:
     """``kernel`` with ``config_json`` for every question of ``op`` and ``direction``, or for one signature.
 
-    Hashable and equal by what it says: it is part of JAX's jit key.
+    Hashable and equal by what it says: it is part of JAX's jit key. ``device`` is a variant or a family, ``""`` any;
+    ``reason`` and ``origin``, the file it is in, are for people.
     """
 
     op: str
@@ -17,21 +21,43 @@ class Pin:
     kernel: str
     config_json: str
     signature: str = ""
+    device: str = ""
+    reason: str = ""
+    origin: str = ""
 
     @property
     def config(self) -> dict[str, Any]:
         """The config as plain data."""
         return json.loads(self.config_json)
 
-    def concerns(self, op: str, direction: str, signature: str, kernel: str | None) -> bool:
+    @property
+    def condition(self) -> tuple[str, str, str, str]:
+        """What it speaks of: a file holds one pin of each."""
+        return (self.op, self.direction, self.signature, self.device)
+
+    @property
+    def line(self) -> str:
+        """As a file holds it: canonical JSON, without what matches everything."""
+        names = ("op", "direction", "kernel", "signature", "device", "reason")
+        said = {name: getattr(self, name) for name in names if getattr(self, name)}
+        return canonical_json({**said, "config": self.config})
+
+    @property
+    def id(self) -> str:
+        """A short name of what it says."""
+        return digest_text(self.line)[3:11]
+
+    def concerns(
+        self, op: str, direction: str, signature: str, kernel: str | None, device: Device
+    ) -> bool:
         """Whether it has a say in this question; ``kernel`` None is any."""
         return (
             (self.op, self.direction) == (op, direction)
             and self.signature in ("", signature)
+            and self.device in ("", device.variant, device.family)
             and kernel in (None, self.kernel)
         )
 
     def __str__(self) -> str:
-        return f"pin of {self.op}.{self.direction}" + (
-            f" {self.signature}" if self.signature else ""
-        )
+        words = [f"pin of {self.op}.{self.direction}", self.signature, self.device]
+        return " ".join(filter(None, words)) + (f" in {self.origin}" if self.origin else "")

@@ -8,31 +8,28 @@ A list is a JSON file. Every field of an entry but ``reason`` narrows it down, a
     ]}
 
 ``device`` is a variant or a family. ``config`` and ``signature`` match what agrees with them in the knobs and fields
-they name.
+they name. Where lists are found and how they are written: ``quarantine_files``. A pack may carry one as well.
 """
 
-import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attn_tune.runtime.strict_json import parse_json
 from attn_tune.schema.device import Device
 from attn_tune.schema.digest import canonical_json, digest_text
 from attn_tune.schema.errors import IntegrityError
 from attn_tune.schema.signature import Value
 
-QUARANTINE = "ATTN_TUNE_QUARANTINE"
 FORMAT = 1
 
 _TEXTS = ("op", "kernel", "direction", "device", "reason")
 _TABLES = ("config", "signature")
-_MAX_BYTES = 16 * 1024 * 1024
+MAX_TEXT = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Entry:
-    """One thing that must not run; ``""`` and empty tables match everything."""
+    """One thing that must not run; ``""`` and empty tables match everything. ``origin`` says whose list it is in."""
 
     reason: str
     op: str = ""
@@ -41,6 +38,25 @@ class Entry:
     device: str = ""
     config: Mapping[str, Any]
     signature: Mapping[str, Any]
+    origin: str = ""
+
+    @property
+    def line(self) -> str:
+        """As a list holds it: canonical JSON, without what matches everything. Equal lines say the same."""
+        said = {name: getattr(self, name) for name in (*_TEXTS, *_TABLES) if getattr(self, name)}
+        return canonical_json({n: dict(v) if n in _TABLES else v for n, v in said.items()})
+
+    @property
+    def id(self) -> str:
+        """A short name of what it says."""
+        return digest_text(self.line)[3:11]
+
+    @property
+    def condition(self) -> str:
+        """What it speaks of, for people: ``kernel triton, device sm_90, config {"num_warps":8}``."""
+        parts = [f"{n} {v}" for n in _TEXTS[:-1] if (v := getattr(self, n))]
+        parts += [f"{n} {canonical_json(dict(v))}" for n in _TABLES if (v := getattr(self, n))]
+        return ", ".join(parts) or "everything"
 
     def matches(
         self,
@@ -67,7 +83,7 @@ class Quarantine:
     """The lists in force together.
 
     Attributes:
-      entries: in the order of the files.
+      entries: in the order of the lists.
       broken: why a list could not be read, ``""`` if all could.
         Nothing stored may run then, for any of it may be unsafe.
       digest: names all of it; ``""`` for no list.
@@ -76,6 +92,21 @@ class Quarantine:
     entries: tuple[Entry, ...] = ()
     broken: str = ""
     digest: str = ""
+
+    def entry(
+        self,
+        op: str,
+        kernel: str,
+        direction: str,
+        device: Device,
+        config: Mapping[str, Any],
+        values: Mapping[str, Value],
+    ) -> Entry | None:
+        """The first entry that speaks of this. ``values`` are the signature's fields, defaults too."""
+        for entry in self.entries:
+            if entry.matches(op, kernel, direction, device, config, values):
+                return entry
+        return None
 
     def reason(
         self,
@@ -86,34 +117,37 @@ class Quarantine:
         config: Mapping[str, Any],
         values: Mapping[str, Value],
     ) -> str | None:
-        """Why this may not run; None if no list speaks of it. ``values`` are the signature's fields, defaults too."""
-        for entry in self.entries:
-            if entry.matches(op, kernel, direction, device, config, values):
-                return f"in quarantine: {entry.reason}"
-        return None
+        """Why this may not run; None if no list speaks of it. As ``entry``."""
+        found = self.entry(op, kernel, direction, device, config, values)
+        if found is None:
+            return None
+        return f"in quarantine: {found.reason}" + (f" ({found.origin})" if found.origin else "")
 
 
 NONE = Quarantine()
 
 
-def read_quarantine(paths: tuple[str, ...]) -> Quarantine:
-    """Reads the lists at ``paths``. Never raises for a bad one: see ``Quarantine.broken``."""
-    entries: list[Entry] = []
-    said: list[str] = []
-    broken = ""
-    for path in paths:
-        try:
-            data = _read(path)
-            entries += entries_from_json(parse_json(data, path), path)
-            said.append(digest_text(data.decode("utf-8")))
-        except (OSError, UnicodeDecodeError, IntegrityError) as error:
-            broken = broken or f"the quarantine list {path} cannot be read: {error}"
-            said.append("broken")
-    return Quarantine(tuple(entries), broken, digest_text(canonical_json(said)) if said else "")
+def joined(lists: Iterable[Quarantine]) -> Quarantine:
+    """All of ``lists`` in force together."""
+    given = [one for one in lists if one.digest]
+    if len(given) < 2:
+        return given[0] if given else NONE
+    return Quarantine(
+        tuple(entry for one in given for entry in one.entries),
+        next((one.broken for one in given if one.broken), ""),
+        digest_text(canonical_json([one.digest for one in given])),
+    )
 
 
-def entries_from_json(data: Any, where: str) -> list[Entry]:
-    """The entries of one parsed list.
+def list_text(entries: Iterable[Entry]) -> str:
+    """A list of ``entries``, one a line, sorted, each once: equal lists are equal bytes."""
+    lines = sorted({entry.line for entry in entries})
+    body = "[\n" + ",\n".join(lines) + "\n]" if lines else "[]"
+    return f'{{"entries":{body},\n"format":{FORMAT}}}\n'
+
+
+def entries_from_json(data: Any, where: str, origin: str = "") -> list[Entry]:
+    """The entries of one parsed list. ``origin`` is what ``Entry.origin`` says.
 
     Raises:
       IntegrityError: it is not a list of this format; the sentence says what is wrong.
@@ -123,39 +157,30 @@ def entries_from_json(data: Any, where: str) -> list[Entry]:
     items = data.get("entries")
     if not isinstance(items, list):
         raise IntegrityError(f"{where}: 'entries' must be a list")
-    return [_entry(item, f"{where}: entry {number}") for number, item in enumerate(items, 1)]
+    return [
+        _entry(item, f"{where}: entry {number}", origin) for number, item in enumerate(items, 1)
+    ]
 
 
-def quarantine_paths(environ: Mapping[str, str], data_directory: str) -> tuple[str, ...]:
-    """``ATTN_TUNE_QUARANTINE`` (files), then ``quarantine.json`` in the user's data directory if it is there."""
-    named = [path for path in environ.get(QUARANTINE, "").split(os.pathsep) if path]
-    own = os.path.join(data_directory, "quarantine.json") if data_directory else ""
-    return (*named, own) if own and os.path.lexists(own) else tuple(named)
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        data = file.read(_MAX_BYTES + 1)
-    if len(data) > _MAX_BYTES:
-        raise IntegrityError(f"{path} is larger than {_MAX_BYTES} bytes")
-    return data
-
-
-def _entry(item: Any, where: str) -> Entry:
+def _entry(item: Any, where: str, origin: str) -> Entry:
     if not isinstance(item, dict):
         raise IntegrityError(f"{where} is not an object")
     # A condition that this version does not know would be ignored, and the entry would match too much or too little.
     if unknown := sorted(set(item) - {*_TEXTS, *_TABLES}):
         raise IntegrityError(f"{where} has the unknown field {unknown[0]!r}")
     for name in _TEXTS:
-        if not isinstance(item.get(name, ""), str):
-            raise IntegrityError(f"{where}: {name!r} must be a text")
+        text = item.get(name, "")
+        # What a list says is printed, and a pack's list may be anybody's.
+        if not isinstance(text, str) or len(text) > MAX_TEXT or not text.isprintable():
+            raise IntegrityError(
+                f"{where}: {name!r} must be a text of one line, of at most {MAX_TEXT} characters"
+            )
     for name in _TABLES:
         if not isinstance(item.get(name, {}), dict):
             raise IntegrityError(f"{where}: {name!r} must be an object")
     if not item.get("reason"):
         raise IntegrityError(f"{where} gives no 'reason'")
-    return Entry(**{"config": {}, "signature": {}, **item})
+    return Entry(**{"config": {}, "signature": {}, **item}, origin=origin)
 
 
 def _agrees(wanted: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:

@@ -38,7 +38,7 @@ def shape_of(signature: Signature, fields: Iterable[Field]) -> Shape:
 
 def same_bucket(asked: Shape, tuned: Shape) -> bool:
     """Whether the scalable fields agree after rounding up to powers of two."""
-    return all(map(_same_power, asked.scalable, tuned.scalable))
+    return all(map(same_power, asked.scalable, tuned.scalable))
 
 
 def distance(asked: Shape, tuned: Shape) -> float | None:
@@ -49,27 +49,34 @@ def distance(asked: Shape, tuned: Shape) -> float | None:
     if asked.categorical != tuned.categorical:
         return None
     for need, had in zip(asked.resource, tuned.resource, strict=True):
-        if not _fits(need, had):
+        if measure(FieldKind.RESOURCE, need, had) is None:
             return None
     total = 0.0
     for a, b in zip(asked.scalable, tuned.scalable, strict=True):
-        if a == b:
-            continue
-        if not isinstance(a, int) or not isinstance(b, int) or a <= 0 or b <= 0:
+        away = measure(FieldKind.SCALABLE, a, b)
+        if away is None:
             return None
-        if a > MAX_RATIO * b or b > MAX_RATIO * a:
-            return None
-        total += math.log2(max(a, b) / min(a, b))
+        total += away
     return total
 
 
-def _fits(need: Value, had: Value) -> bool:
-    if isinstance(need, int) and isinstance(had, int):
-        return need <= had
-    return need == had
+def measure(kind: FieldKind, asked: Value, tuned: Value) -> float | None:
+    """How far one field is: ``|log2(asked / tuned)|`` of a scalable one, else 0; None past its bound."""
+    if asked == tuned:
+        return 0.0
+    if not isinstance(asked, int) or not isinstance(tuned, int):
+        return None
+    if kind is FieldKind.RESOURCE:
+        return 0.0 if asked < tuned else None
+    if kind is FieldKind.CATEGORICAL or asked <= 0 or tuned <= 0:
+        return None
+    if asked > MAX_RATIO * tuned or tuned > MAX_RATIO * asked:
+        return None
+    return math.log2(max(asked, tuned) / min(asked, tuned))
 
 
-def _same_power(a: Value, b: Value) -> bool:
+def same_power(a: Value, b: Value) -> bool:
+    """Whether two counts agree after rounding up to powers of two; anything else, whether it is equal."""
     if isinstance(a, int) and isinstance(b, int) and a > 0 and b > 0:
         return (a - 1).bit_length() == (b - 1).bit_length()
     return a == b

@@ -1,61 +1,62 @@
-"""The rows of one pack for one op and direction, arranged for lookup."""
+"""The rows of one pack for one op and direction, arranged for lookup. A row is proven before it may answer."""
 
 import functools
+import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from attn_tune.runtime.answer import DeviceLevel
 from attn_tune.runtime.packs import Pack
 from attn_tune.runtime.rows import Row
-from attn_tune.runtime.shapes import Shape, shape_of
+from attn_tune.runtime.ruler import Near, near_texts
 from attn_tune.schema.device import Device
-from attn_tune.schema.errors import UsageError
-from attn_tune.schema.signature import Field, Signature, Value
+from attn_tune.schema.errors import IntegrityError, UsageError
+from attn_tune.schema.signature import Field, Signature
 
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A row with its parsed signature."""
-
-    row: Row
-    signature: Signature
-    shape: Shape
+_log = logging.getLogger("attn_tune")
 
 
 class Shelf:
-    """One op and direction of one pack; each device's rows are in their own group.
-
-    Exact questions are answered by text. Signatures are parsed only when some question needs more than that.
-    """
+    """One op and direction of one pack; each device's rows are in their own group."""
 
     def __init__(self, pack: Pack, op: str, direction: str, fields: tuple[Field, ...]):
         self.pack = pack
         self.fields = fields
-        self._tables = [t for t in pack.rows.tables if (t.op, t.direction) == (op, direction)]
-        held = {device for table in self._tables for device in table.devices}
-        self._devices = {device: pack.devices[device] for device in held}
+        self.broken: list[str] = []
+        self._tables = [t for t in pack.contents.tables if (t.op, t.direction) == (op, direction)]
+        self._devices = {
+            digest: device
+            for digest, device in pack.devices.items()
+            if any(table.holds_device(digest) for table in self._tables)
+        }
+        # The last question's rows: several levels and devices ask for the same ones.
+        self._last: tuple[str, list[Row]] = ("", [])
+        self._last_near: tuple[str, list[Near]] = ("", [])
 
     @functools.cached_property
-    def _parsed(self) -> tuple[dict[tuple[str, tuple[Value, ...]], list[Placed]], list[str]]:
-        """Rows by device and categorical fields; and why the others cannot be read.
+    def _texts(self) -> list[str]:
+        """The signatures that rows claim, each once."""
+        return list(dict.fromkeys(text for table in self._tables for text in table.signatures))
 
-        A row that this version cannot read (another contract, a field of a newer version) never matches.
-        """
-        near: dict[tuple[str, tuple[Value, ...]], list[Placed]] = {}
+    @functools.cached_property
+    def _parsed(self) -> tuple[dict[str, list[tuple[Row, Signature]]], list[str]]:
+        """Sound rows by device, and why the others cannot be read."""
+        found: dict[str, list[tuple[Row, Signature]]] = {}
         unreadable: list[str] = []
-        for row in (t.row(place) for t in self._tables for place in range(len(t))):
+        for text in self._texts:
+            rows = self._rows(text)
             try:
-                signature = Signature.parse(row.signature, self.fields)
+                signature = Signature.parse(text, self.fields)
             except UsageError as error:
-                unreadable.append(str(error))
+                unreadable += [str(error)] * len(rows)
                 continue
-            placed = Placed(row, signature, shape_of(signature, self.fields))
-            near.setdefault((row.device, placed.shape.categorical), []).append(placed)
-        return near, unreadable
+            for row in rows:
+                found.setdefault(row.device, []).append((row, signature))
+        return found, unreadable + self.broken
 
     @property
     def unreadable(self) -> list[str]:
-        """Why some rows cannot be read, one reason a row."""
+        """Why some rows cannot be read, one reason a row: another contract, a field of a newer version, a broken row.
+        They never match."""
         return self._parsed[1]
 
     def groups(self, device: Device) -> Iterator[tuple[DeviceLevel, list[str]]]:
@@ -69,36 +70,75 @@ class Shelf:
             if (level := match_level(device, stored)) is not None:
                 levels[level].append(digest)
         for level, digests in levels.items():
-            # The device that differs in the fewest performance parameters goes first.
-            digests.sort(key=lambda d: (len(_differing_fields(device, self._devices[d])), d))
+            if len(digests) > 1:
+                # The device that differs in the fewest performance parameters goes first.
+                digests.sort(key=lambda d: (len(_differing_fields(device, self._devices[d])), d))
             if digests:
                 yield level, digests
 
     def device_note(self, device: Device, digest: str) -> str:
         """In what a stored device differs: ``"power_watts 700 vs 500"``; ``""`` when in nothing."""
         stored = self._devices[digest]
+        if device == stored:
+            return ""
         mine, theirs = device.identity, stored.identity
         names = _differing_fields(device, stored)
         return ", ".join(f"{name} {mine[name]} vs {theirs[name]}" for name in names)
 
     def at(self, digest: str, signature_text: str) -> list[Row]:
-        """Rows of exactly this signature."""
-        return [
-            table.row(place)
-            for table in self._tables
-            for place in table.find(signature_text)
-            if table.devices[place] == digest
-        ]
+        """Rows of exactly this signature, proven."""
+        return [row for row in self._rows(signature_text) if row.device == digest]
 
-    def comparable(self, digest: str, shape: Shape) -> list[Placed]:
-        """Rows whose categorical fields are equal."""
-        return self._parsed[0].get((digest, shape.categorical), [])
+    def near(self, asked: Signature) -> list[Near]:
+        """The other stored signatures within the bounds of ``asked``, nearest first."""
+        text = asked.text
+        known, found = self._last_near
+        if known != text:
+            near = near_texts(self._texts, asked, self.fields)
+            found = [one for one in near if one.text != text]
+            self._last_near = (text, found)
+        return found
 
-    def everything(self, digest: str) -> Iterator[Placed]:
+    def everything(self, digest: str) -> list[tuple[Row, Signature]]:
         """All rows of one device."""
-        for (owner, _), rows in self._parsed[0].items():
-            if owner == digest:
-                yield from rows
+        return self._parsed[0].get(digest, [])
+
+    def _rows(self, signature: str) -> list[Row]:
+        """The rows of this signature, on all devices. They stand or fall together: where one is broken, or two answer
+        the same, none may be used."""
+        known, rows = self._last
+        if known == signature:
+            return rows
+        rows = []
+        try:
+            for table in self._tables:
+                for place in table.find(signature):
+                    row = table.row(place)
+                    self.pack.contents.check(row)
+                    # A config may hold what looks like the signature of a row.
+                    if row.signature == signature:
+                        rows.append(row)
+            if len({row.key for row in rows}) != len(rows) or len(
+                {(row.device, row.rank) for row in rows}
+            ) != len(rows):
+                raise IntegrityError("there are two for one device and kernel, or of one rank")
+        except IntegrityError as error:
+            rows = []
+            self._refuse(signature, error)
+        self._last = (signature, rows)
+        return rows
+
+    def _refuse(self, signature: str, error: IntegrityError) -> None:
+        reason = f"the rows of {signature!r:.300} are broken: {error!s:.500}"
+        if reason in self.broken:
+            return
+        self.broken.append(reason)
+        if len(self.broken) == 1:
+            _log.warning(
+                "pack %s: %s; they are not used, and 'attn-tune verify' says what else is wrong",
+                self.pack.path or self.pack,
+                reason,
+            )
 
 
 def match_level(device: Device, stored: Device) -> DeviceLevel | None:

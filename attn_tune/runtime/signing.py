@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attn_tune.runtime.directories import config_directory
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
 
 REQUIRE = "ATTN_TUNE_REQUIRE_SIGNED"
@@ -92,7 +93,7 @@ def trusted_keys(environ: Mapping[str, str]) -> dict[str, str]:
       IntegrityError: a file is no key; StorageError: a place that was named cannot be read.
     """
     named = [Path(p) for p in environ.get(TRUSTED, "").split(os.pathsep) if p]
-    places = named or [_default_folder(environ)]
+    places = named or _default_places(environ)
     found: dict[str, str] = {}
     for place in places:
         try:
@@ -170,9 +171,9 @@ def make_key() -> tuple[bytes, str]:
     return pem, key.public_key().public_bytes_raw().hex()
 
 
-def _default_folder(environ: Mapping[str, str]) -> Path:
-    config = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", ""), ".config")
-    return Path(config) / "attn-tune" / "trusted-keys"
+def _default_places(environ: Mapping[str, str]) -> list[Path]:
+    folder = config_directory(environ)
+    return [Path(folder) / "trusted-keys"] if folder else []
 
 
 def _ed25519() -> Any:

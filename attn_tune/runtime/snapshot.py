@@ -1,4 +1,4 @@
-"""What the whole process decides by: packs, quarantine, lockfile, determinism. One immutable thing, swapped whole."""
+"""What the whole process decides by: packs, pins, quarantine and so on. One immutable thing, swapped whole."""
 
 import os
 from collections.abc import Iterator
@@ -9,9 +9,11 @@ from attn_tune.runtime.devices import DEVICE_AS
 from attn_tune.runtime.ledger import Ledger
 from attn_tune.runtime.lockfile import LOCKFILE, Lockfile, read_lockfile
 from attn_tune.runtime.locks import Lock
-from attn_tune.runtime.quarantine import NONE, Quarantine, quarantine_paths, read_quarantine
+from attn_tune.runtime.pin_files import NO_PINS, Pins, pins_in_force
+from attn_tune.runtime.quarantine import NONE, Quarantine
+from attn_tune.runtime.quarantine_files import quarantine_in_force
 from attn_tune.runtime.shelf import Shelf
-from attn_tune.runtime.sources import Source, data_directory, locations
+from attn_tune.runtime.sources import Source, locations
 from attn_tune.schema.digest import digest_json
 from attn_tune.schema.signature import Field
 
@@ -26,22 +28,26 @@ class Snapshot:
         quarantine: Quarantine = NONE,
         lockfile: Lockfile | None = None,
         determinism: Determinism = Determinism.USUAL,
+        pins: Pins = NO_PINS,
     ):
         self.sources = sources
         self.device_as = device_as
         self.quarantine = quarantine
         self.lockfile = lockfile
         self.determinism = determinism
+        self.pins = pins
         self.ledger = Ledger()
 
     @property
     def digest(self) -> str:
-        """Names what decides: packs in order, device override, quarantine, lockfile, determinism. Reads all packs."""
+        """Names what decides: packs in order, device override, quarantine, lockfile, pins, determinism.
+
+        Reads all packs.
+        """
         packs = [source.pack.digest for source in self.sources if source.pack is not None]
         lock = self.lockfile.digest if self.lockfile else ""
-        return digest_json(
-            [self.device_as, self.quarantine.digest, lock, str(self.determinism), *packs]
-        )
+        said = [self.device_as, self.quarantine.digest, lock, self.pins.digest]
+        return digest_json([*said, str(self.determinism), *packs])
 
 
 def shelves(
@@ -109,7 +115,8 @@ def _from_environment() -> Snapshot:
     return Snapshot(
         tuple(sources),
         os.environ.get(DEVICE_AS, ""),
-        read_quarantine(quarantine_paths(os.environ, data_directory(os.environ))),
+        quarantine_in_force(os.environ),
         read_lockfile(lockfile) if lockfile else None,
         determinism_of(os.environ),
+        pins_in_force(os.environ),
     )

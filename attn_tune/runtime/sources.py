@@ -9,8 +9,9 @@ from pathlib import Path
 
 from attn_tune.runtime.answer import SourceKind
 from attn_tune.runtime.archive import is_pack
+from attn_tune.runtime.directories import data_directory
 from attn_tune.runtime.locks import Lock
-from attn_tune.runtime.packs import Pack, read_pack
+from attn_tune.runtime.packs import Pack, open_pack
 from attn_tune.runtime.shelf import Shelf
 from attn_tune.runtime.wheel_packs import wheel_packs
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
@@ -43,7 +44,7 @@ class Source:
                 try:
                     # What lies within the package itself is as good as its code; all else may have to be signed.
                     inside = Path(self.path).is_relative_to(SHIPPED)
-                    self._pack = read_pack(self.path, signed=False if inside else None)
+                    self._pack = open_pack(self.path, signed=False if inside else None)
                 except (IntegrityError, StorageError, UsageError) as error:
                     self._error = str(error)
                     _log.warning("ignored: %s", error)
@@ -95,13 +96,6 @@ def locations(environ: Mapping[str, str]) -> Locations:
         project=(project,) if project else (),
         shipped=(*wheel_packs(), *_packs_in(SHIPPED, named=False)),
     )
-
-
-def data_directory(environ: Mapping[str, str]) -> str:
-    """``attn-tune`` under ``XDG_DATA_HOME``, which is ``~/.local/share`` unless set; ``""`` without a home."""
-    home = environ.get("HOME", "")
-    data_home = environ.get("XDG_DATA_HOME") or (home and os.path.join(home, ".local", "share"))
-    return os.path.join(data_home, "attn-tune") if data_home else ""
 
 
 def _packs_in(path: Path, *, named: bool) -> list[str]:

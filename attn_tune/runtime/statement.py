@@ -1,6 +1,7 @@
 """What one process of a job decides by, as text: processes with equal statements choose alike."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from attn_tune.runtime import environments, misses
@@ -9,6 +10,7 @@ from attn_tune.runtime.packs import Pack
 from attn_tune.runtime.shelf import match_level
 from attn_tune.schema.device import Device
 from attn_tune.schema.digest import canonical_json, digest_json
+from attn_tune.schema.errors import IntegrityError
 
 if TYPE_CHECKING:
     from attn_tune.runtime.overlay import View
@@ -31,20 +33,32 @@ def statement_of(view: "View") -> dict[str, str]:
         said["determinism"] = str(process.determinism)
     if process.device_as:
         said["device as"] = process.device_as
-    if process.lockfile is not None:
-        said["lockfile"] = process.lockfile.digest
-        return said
     if process.quarantine.digest:
         broken = " (unreadable)" if process.quarantine.broken else ""
         said["quarantine"] = process.quarantine.digest + broken
-    for number, pin in enumerate(view.overlays.pins, 1):
-        said[f"pin {number}"] = f"{pin} to {pin.kernel} {pin.config_json}"
+    if process.lockfile is not None:
+        said["lockfile"] = process.lockfile.digest
+        return said
+    for number, pin in enumerate(view.pins, 1):
+        # Where the file is may differ from process to process.
+        subject = replace(pin, origin="")
+        said[f"pin {number}"] = f"{subject} to {pin.kernel} {pin.config_json}"
     for number, source in enumerate(view.sources, 1):
         pack = source.pack
-        said[f"pack {number}"] = f"{source.kind} " + (
-            f"{pack} (decides {pack.decision_digest})" if pack else "unreadable"
-        )
+        said[f"pack {number}"] = f"{source.kind} " + (_decides(pack) if pack else "unreadable")
     return said
+
+
+def _decides(pack: Pack) -> str:
+    """What a pack is to a lookup. Here all of it is proven: a claim would not do."""
+    try:
+        said = f"decides {pack.decision_digest}"
+    except IntegrityError:
+        # Of such a pack sound rows may still answer, so its bytes must be the same everywhere.
+        said = f"broken, bytes {pack.digest}"
+    if pack.quarantine.digest:
+        said += f", quarantine {pack.quarantine.digest}"
+    return f"{pack} ({said})"
 
 
 def device_statement(view: "View", device: Device) -> dict[str, str]:

@@ -34,6 +34,10 @@ class Table:
     def __len__(self) -> int:
         return len(self.signatures)
 
+    def holds_device(self, digest: str) -> bool:
+        """Whether a row is of this device."""
+        return digest in self.devices
+
     def find(self, signature: str) -> Iterator[int]:
         """The places of the rows of exactly this signature."""
         place = -1
@@ -180,6 +184,32 @@ def _is_plain_config(text: str) -> bool:
     return canonical_json(config) == text
 
 
+def plain_row(line: str, *, op: str, direction: str) -> Row | None:
+    """The row of one line without its comma; None if the writer would not spell it so, or if anything is wrong."""
+    match = _ROW.fullmatch(line)
+    if match is None or not (line.isascii() and line.isprintable()):
+        return None
+    data: dict[str, Any] = dict(zip(_CELLS, match.groups(), strict=True))
+    texts = (data["device"], data["env"], data["signature"])
+    if not (
+        _is_plain_config(data["config"])
+        and data["signature"].startswith(f"{op}/v")
+        and all("\\" not in text and len(text) <= MAX_TEXT for text in texts)
+    ):
+        return None
+    return _row(data, op, direction)
+
+
+def _row(data: dict[str, Any], op: str, direction: str) -> Row:
+    """The row of cells that were matched, as texts."""
+    data["config"] = json.loads(data["config"])
+    for name in ("rank", "samples"):
+        data[name] = int(data[name])
+    for name in OPTIONAL:
+        data[name] = None if data[name] == "null" else int(data[name])
+    return Row(op=op, direction=direction, **data)
+
+
 class _Maker:
     """Makes rows of a shard's text; the lines are found when the first row is asked for."""
 
@@ -194,10 +224,4 @@ class _Maker:
     def __call__(self, place: int) -> Row:
         match = _ROW.match(self._lines[place + 1])
         assert match is not None, "the whole text was matched before"
-        data: dict[str, Any] = dict(zip(_CELLS, match.groups(), strict=True))
-        data["config"] = json.loads(data["config"])
-        for name in ("rank", "samples"):
-            data[name] = int(data[name])
-        for name in OPTIONAL:
-            data[name] = None if data[name] == "null" else int(data[name])
-        return Row(op=self._op, direction=self._direction, **data)
+        return _row(dict(zip(_CELLS, match.groups(), strict=True)), self._op, self._direction)

@@ -1,6 +1,6 @@
 """What a device is, for matching: three levels, from the performance parameters down to the family."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from attn_tune.schema.digest import digest_json
@@ -39,9 +39,7 @@ class Device:
     @property
     def identity(self) -> dict[str, Any]:
         """The exact level: everything but the evidence."""
-        data = asdict(self)
-        del data["evidence"]
-        return data
+        return {name: getattr(self, name) for name in _IDENTITY}
 
     @property
     def digest(self) -> str:
@@ -57,3 +55,6 @@ class Device:
 
     def __str__(self) -> str:
         return self.variant + (f"/{self.partition}" if self.partition else "")
+
+
+_IDENTITY = tuple(f.name for f in fields(Device) if f.name != "evidence")

@@ -1,13 +1,15 @@
 """What may not be shipped is refused with the reason; what would answer wrongly near by is kept from it."""
 
 import dataclasses
+import json
 
 import pytest
 
 from attn_tune.db import Database, Selection, export_pack
 from attn_tune.kernels.registry import get_op
 from attn_tune.runtime.packs import read_pack
-from attn_tune.schema import GateError, OutputError, Status, UsageError
+from attn_tune.runtime.quarantine import Entry, Quarantine
+from attn_tune.schema import GateError, IntegrityError, OutputError, Status, UsageError
 from tests.db.facts import DEVICE, ENVIRONMENT, begin, make_signature, make_trial
 
 RELEASED = dataclasses.replace(ENVIRONMENT, compiler="ptxas 13")
@@ -164,3 +166,82 @@ def test_what_fails_when_validated_again_is_refused(tmp_path):
     assert pack.gate["revalidated"] == 1
     assert DEVICE.digest in pack.devices
     assert get_op("flash_attention").version == 1
+
+
+def in_quarantine(**entry):
+    """The lists in force, with one entry."""
+    item = {"config": {}, "signature": {}, "origin": "bad.json", "reason": "hangs", **entry}
+    return Quarantine((Entry(**item),), "", "b2:1")
+
+
+@pytest.mark.parametrize(
+    ("entry", "is_hit"),
+    [
+        ({"kernel": "triton", "config": {"block_q": 128}}, True),
+        ({"device": "sm_90", "direction": "fwd"}, True),
+        # A field at its default is a field too.
+        ({"signature": {"t": 1024, "cap": 0}}, True),
+        ({"config": {"block_q": 64}}, False),
+        ({"signature": {"t": 2048}}, False),
+        ({"op": "attention"}, False),
+    ],
+)
+@pytest.mark.parametrize("ungated", [None, "a laptop for the demo"])
+def test_what_is_in_quarantine_is_never_a_winner(tmp_path, entry, is_hit, ungated):
+    path = lab(tmp_path / "lab.db", [trial(FAST, 1000_000), trial(UNTUNED, 1500_000)])
+    if not is_hit:
+        _, pack = export(path, tmp_path / "pack", in_force=in_quarantine(**entry), ungated=ungated)
+        assert len(pack.rows) == 1
+        return
+    with pytest.raises(GateError, match=r"in quarantine: hangs \(.*; bad\.json\)") as error:
+        export(path, tmp_path / "pack", in_force=in_quarantine(**entry), ungated=ungated)
+    assert SHORT.text in str(error.value)
+    assert "quarantine remove" in str(error.value)
+    assert not (tmp_path / "pack").exists()
+
+
+def test_the_list_of_the_pack_itself_counts(tmp_path):
+    path = lab(tmp_path / "lab.db", [trial(FAST, 1000_000), trial(UNTUNED, 1500_000)])
+    carried = in_quarantine(config={"block_q": 128}).entries
+    with pytest.raises(GateError, match="hangs"):
+        export(path, tmp_path / "pack", quarantine=carried)
+    elsewhere = in_quarantine(device="tpu-v6e").entries
+    _, pack = export(path, tmp_path / "pack", quarantine=elsewhere)
+    assert [e.line for e in pack.quarantine.entries] == [e.line for e in elsewhere]
+
+
+def test_a_row_that_the_guards_would_add_may_not_be_in_quarantine(tmp_path):
+    trials = [
+        trial(FAST, 1000_000),
+        trial(UNTUNED, 1500_000),
+        trial(FAST, 3000_000, LONG),
+        trial(UNTUNED, 1500_000, LONG),
+    ]
+    path = lab(tmp_path / "lab.db", trials)
+    chosen = {"signatures": {SHORT.text}}
+    _, pack = export(path, tmp_path / "pack", **chosen)
+    assert len(pack.rows) == 2
+    with pytest.raises(GateError, match="hangs"):
+        export(path, tmp_path / "other", in_force=in_quarantine(config={"block_q": 64}), **chosen)
+
+
+def test_a_list_that_cannot_be_read_stops_every_export(tmp_path, monkeypatch):
+    path = lab(tmp_path / "lab.db", [trial(FAST, 1000_000), trial(UNTUNED, 1500_000)])
+    (tmp_path / "list.json").write_text("{")
+    monkeypatch.setenv("ATTN_TUNE_QUARANTINE", str(tmp_path / "list.json"))
+    with pytest.raises(IntegrityError, match=r"list\.json"):
+        export(path, tmp_path / "pack")
+
+
+def test_a_pack_without_a_list_says_nothing_of_lists(tmp_path):
+    path = lab(tmp_path / "lab.db", [trial(FAST, 1000_000), trial(UNTUNED, 1500_000)])
+    export(path, tmp_path / "plain")
+    export(path, tmp_path / "listed", quarantine=in_quarantine(device="tpu-v6e").entries)
+    plain, listed = (
+        json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("plain", "listed")
+    )
+    assert (plain["format"], plain["min_reader"], "quarantine" in plain) == (1, 1, False)
+    # Older readers know no lists, and must not use the pack without its own.
+    assert (listed["format"], listed["min_reader"]) == (2, 2)
+    assert plain["decision_digest"] == listed["decision_digest"]
+    assert not (tmp_path / "plain" / "quarantine.json").exists()

@@ -1,6 +1,7 @@
 """A pack is believed only when all of it is right: every way to be wrong is one IntegrityError."""
 
 import copy
+import hashlib
 import json
 import os
 import random
@@ -18,6 +19,7 @@ from tests.runtime.packbuilder import (
     resummed,
     row,
     sig,
+    with_list,
     write_folder,
     write_zip,
 )
@@ -69,8 +71,6 @@ def edit_manifest(files, **changes):
 
 def edit_shard(files, edit):
     """Rewrites the forward shard with every checksum put right."""
-    import hashlib
-
     text = files[SHARD].decode()
     data = edit(text).encode()
     manifest = json.loads(files["manifest.json"])
@@ -80,11 +80,46 @@ def edit_shard(files, edit):
     return resummed({**files, SHARD: data, "manifest.json": json.dumps(manifest).encode()})
 
 
+def edit_list(files, data):
+    """Another list, with every checksum put right."""
+    text = json.dumps(data).encode()
+    manifest = json.loads(files["manifest.json"])
+    manifest["quarantine"]["sha256"] = hashlib.sha256(text).hexdigest()
+    return resummed({**files, LIST: text, "manifest.json": json.dumps(manifest).encode()})
+
+
 def without(files, name):
     return {k: v for k, v in files.items() if k != name}
 
 
+LIST = "quarantine.json"
+ENTRY = {"kernel": "alpha", "config": {"block": 64}, "reason": "wrong"}
+
 BROKEN = {
+    "a list that the manifest does not name": (
+        lambda f: resummed({**f, LIST: b'{"format": 1, "entries": []}'}),
+        "names a quarantine list",
+    ),
+    "a list that is not there": (
+        lambda f: edit_manifest(f, quarantine={"entries": 1, "sha256": "0"}),
+        "names a quarantine list",
+    ),
+    "an empty list": (lambda f: with_list(f, []), "entries"),
+    "another number of entries": (lambda f: with_list(f, [ENTRY], entries=2), "entries"),
+    "a list of another sum": (lambda f: with_list(f, [ENTRY], sha256="00"), "checksum"),
+    "a list with an unknown condition": (
+        lambda f: with_list(f, [{**ENTRY, "weather": "hot"}]),
+        "'weather'",
+    ),
+    "a reason that is no line": (
+        lambda f: with_list(f, [{**ENTRY, "reason": "x\x1b[2J\n"}]),
+        "one line",
+    ),
+    "a list whose entry has no reason": (lambda f: with_list(f, [{"kernel": "alpha"}]), "reason"),
+    "a list of a newer format": (
+        lambda f: edit_list(with_list(f, [ENTRY]), {"format": 2, "entries": [ENTRY]}),
+        "format 1",
+    ),
     "no sums": (lambda f: without(f, "SHA256SUMS"), "SHA256SUMS"),
     "no manifest": (lambda f: resummed(without(f, "manifest.json")), "manifest.json"),
     "a missing file": (lambda f: without(f, SHARD), "lacks"),
@@ -96,7 +131,7 @@ BROKEN = {
         lambda f: {**f, "SHA256SUMS": f["SHA256SUMS"] + f["SHA256SUMS"]},
         "bad line",
     ),
-    "a newer pack": (lambda f: edit_manifest(f, format=3, min_reader=2), "upgrade attn-tune"),
+    "a newer pack": (lambda f: edit_manifest(f, format=4, min_reader=3), "upgrade attn-tune"),
     "format zero": (lambda f: edit_manifest(f, format=0, min_reader=0), "cannot be"),
     "format is true": (lambda f: edit_manifest(f, format=True), "'format'"),
     "a wrong decision digest": (lambda f: edit_manifest(f, decision_digest="b2:00"), "decision"),
@@ -180,8 +215,17 @@ def test_broken_packs_are_refused_with_the_reason(files, case):
     assert len(str(caught.value)) < 2000
 
 
+def test_a_list_in_a_pack_is_read_and_is_part_of_its_digest_alone(files):
+    plain, listed = pack_from_files(files), pack_from_files(with_list(files, [ENTRY]))
+    (entry,) = listed.quarantine.entries
+    assert (entry.kernel, entry.config, entry.reason) == ("alpha", {"block": 64}, "wrong")
+    assert (plain.quarantine.entries, plain.quarantine.digest) == ((), "")
+    assert plain.digest != listed.digest
+    assert plain.decision_digest == listed.decision_digest
+
+
 def test_a_newer_format_that_older_readers_may_read_is_read(files):
-    newer = edit_manifest(files, format=2, min_reader=1, colour="green")
+    newer = edit_manifest(files, format=3, min_reader=1, colour="green")
     assert len(pack_from_files(newer).rows) == 4
 
 

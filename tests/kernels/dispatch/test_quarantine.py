@@ -1,6 +1,7 @@
 """What is in quarantine never runs, whoever says it should."""
 
 import json
+import os
 
 import pytest
 
@@ -61,7 +62,11 @@ def test_pins_heuristics_and_explicit_configs_too(quarantine):
         answer = lookup(OP, sig(7), device=H200)
     # alpha's heuristic config is in quarantine as well: the next kernel's.
     assert (answer.kernel, answer.is_miss) == ("beta", True)
-    assert [r.reason for r in answer.rejected] == ["in quarantine: hangs", "in quarantine: wrong"]
+    path = os.environ["ATTN_TUNE_QUARANTINE"]
+    assert [r.reason for r in answer.rejected] == [
+        f"in quarantine: hangs ({path})",
+        f"in quarantine: wrong ({path})",
+    ]
     with pytest.raises(UnsupportedError, match="hangs"):
         choose(OP, "fwd", problem(sig(7)), device=H200, kernel="alpha", config=Config(block=5))
     with pytest.raises(UnsupportedError, match="quarantine"):

@@ -1,0 +1,114 @@
+"""Small files of settings: read within bounds, written whole or not at all."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from attn_tune.schema.errors import IntegrityError, NoDataError, StorageError
+
+_MAX_BYTES = 16 * 1024 * 1024
+
+
+def write_whole(target: Path, data: bytes) -> None:
+    """Puts ``data`` at ``target``, readable by all, over what is there; durably, and never half of it.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    descriptor, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(aside, 0o644)
+        os.replace(aside, target)
+    except BaseException:
+        os.unlink(aside)
+        raise
+
+
+@contextlib.contextmanager
+def only_writer(target: Path) -> Iterator[None]:
+    """Within a ``with`` block nobody else who asks for it changes ``target``; whoever comes meanwhile waits.
+
+    Raises:
+      OSError: its folder cannot be written to.
+    """
+    import fcntl
+
+    # A file of its own, because the target itself is replaced. It stays: to delete it would let two in.
+    with open(target.with_name(f".{target.name}.lock"), "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def read_limited(path: str | os.PathLike[str], what: str) -> bytes:
+    """The bytes at ``path``; ``what`` is how errors call it.
+
+    Raises:
+      StorageError: it cannot be read.
+      IntegrityError: it is larger than any such file.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise StorageError(f"{what} cannot be read: {error.strerror or error}") from None
+    if len(data) > _MAX_BYTES:
+        raise IntegrityError(f"{what} cannot be read: it is larger than {_MAX_BYTES} bytes")
+    return data
+
+
+def change_whole[T](
+    path: str | os.PathLike[str],
+    what: str,
+    read: Callable[[Path], list[T]],
+    change: Callable[[list[T]], list[T]],
+    text: Callable[[list[T]], str],
+) -> list[T]:
+    """Writes what ``change`` makes of what ``read`` finds at ``path`` (nothing where there is no file); returns it.
+
+    One at a time: who comes while another writes waits, so that nothing is lost.
+
+    Raises:
+      As ``read`` and ``change``; StorageError also if it cannot be written.
+    """
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with only_writer(target):
+            after = change(read(target) if os.path.lexists(target) else [])
+            write_whole(target, text(after).encode())
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(f"{what} cannot be written: {error.strerror or error}") from None
+    return after
+
+
+class Named(Protocol):
+    """What is in such a file, a line each."""
+
+    @property
+    def id(self) -> str:
+        """A short name of what it says."""
+        ...
+
+
+def without[T: Named](items: Sequence[T], ids: Sequence[str], where: str) -> list[T]:
+    """``items`` but for those with these ids.
+
+    Raises:
+      NoDataError: an id is none of theirs.
+    """
+    known = {item.id for item in items}
+    for one in ids:
+        if one not in known:
+            raise NoDataError(
+                f"{where} has no {one!r}; it has {', '.join(sorted(known)) or 'none'}"
+            )
+    return [item for item in items if item.id not in ids]

@@ -1,0 +1,185 @@
+"""``quarantine``, ``pin``, ``freeze`` and ``check-lockfile`` from the outside."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from attn_tune.cli.app import app
+from attn_tune.runtime import snapshot
+from tests.cli.fakes import fill
+
+POINT = "llama3-8b/4x4k"
+ADD = ["quarantine", "add", "flash_attention/xla", "--reason", "wrong  dq", "--config"]
+
+
+def run(*words):
+    # Each command is a process of its own: nothing that an earlier one read is in force.
+    snapshot._current = None
+    result = CliRunner().invoke(app, [str(word) for word in words], prog_name="attn-tune")
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    for name in ("QUARANTINE", "PINS", "PACKS", "LOCKFILE"):
+        monkeypatch.delenv(f"ATTN_TUNE_{name}", raising=False)
+    monkeypatch.setattr(snapshot, "_current", None)
+    monkeypatch.setattr(snapshot, "_lockfile_path", None)
+    return tmp_path
+
+
+def listed(*words):
+    return json.loads(run("quarantine", "list", "--json", *words).stdout)["entries"]
+
+
+def test_what_is_put_in_quarantine_is_found_without_a_variable_and_taken_out(home):
+    assert run(*ADD, "chunk_q=64").exit_code == 0
+    (entry,) = listed()
+    assert entry["config"] == {"chunk_q": 64}
+    assert (entry["kernel"], entry["reason"]) == ("xla", "wrong dq")
+    assert entry["list"] == str(home / "home" / "attn-tune" / "quarantine.json")
+    assert "chunk_q=64" in run("quarantine", "list").stdout
+    # Once, with the newest reason.
+    run(*ADD, "chunk_q=64", "--reason", "hangs")
+    assert [e["reason"] for e in listed()] == ["hangs"]
+    missing = run("quarantine", "remove", "00000000")
+    assert (missing.exit_code, listed()[0]["id"] in missing.stderr) == (3, True)
+    assert run("quarantine", "remove", listed()[0]["id"]).exit_code == 0
+    assert "Nothing" in run("quarantine", "list").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "fragment"),
+    [
+        (["flash_attention/xlb", "--reason", "x"], "xla"),
+        (["flash_attention/xla", "--reason", " "], "reason"),
+        (["flash_attention/xla", "--reason", "x", "-c", "chunk_p=3"], "no knob 'chunk_p'"),
+        (["flash_attention/xla", "--reason", "x", "-c", "chunk_q=wide"], "chunk_q"),
+        (["flash_attention/xla", "--reason", "x", "-c", "chunk_q"], "KNOB=VALUE"),
+        (["flash_attention/xla", "--reason", "x", "-c", "{"], "not JSON"),
+        (["flash_attention", "--reason", "x", "-c", "chunk_q=64"], "name one of flash_attention"),
+        (["flash_attention/xla", "--reason", "x", "-s", "w=3"], "signature field"),
+        (["flash_attention/xla", "--reason", "x", "-s", "h=wide"], "not an integer"),
+        (["flash_attention/xla", "--reason", "x", "--device", "h2000"], "h2000"),
+        (["xla", "--reason", "x"], "flash_attention/xla"),
+    ],
+)
+def test_an_entry_that_could_never_match_is_refused(words, fragment):
+    result = run("quarantine", "add", *words)
+    assert result.exit_code == 2
+    assert fragment in result.stderr
+    assert listed() == []
+
+
+def test_a_list_that_cannot_be_read_is_an_error_and_is_not_overwritten(home):
+    path = home / "home" / "attn-tune" / "quarantine.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    assert run("quarantine", "list").exit_code == 5
+    assert run(*ADD, "chunk_q=64").exit_code == 5
+    assert path.read_text() == "{"
+    assert run("quarantine", "list", "--file", home / "gone.json").exit_code == 4
+
+
+def test_a_pin_answers_and_is_taken_out():
+    words = ["flash_attention/xla", "-c", "chunk_q=64", "-c", "chunk_k=128", "--point", POINT]
+    for device in ("nvidia-h200", "nvidia-h200"):
+        assert run("pin", "add", *words, "--device", device).exit_code == 0
+    (one,) = json.loads(run("pin", "list", "--json").stdout)["pins"]
+    assert one["config"] == {"chunk_k": 128, "chunk_q": 64}
+    assert "CHOSEN (pinned)" in run("explain", POINT, "-d", "fwd", "--device", "nvidia-h200").stdout
+    assert "pinned" not in run("explain", POINT, "-d", "fwd", "--device", "nvidia-l4").stdout
+    assert run("pin", "remove", "x").exit_code == 3
+    assert run("pin", "remove", one["id"]).exit_code == 0
+    assert "Nothing" in run("pin", "list").stdout
+    assert run("pin", "add", "flash_attention/xla", "-c", "chunk_q=64").exit_code == 2
+
+
+FREEZE = ["--grid", "llama3-8b", "--point", POINT, "--device", "nvidia-h200"]
+
+
+def test_freeze_and_check(home):
+    lock = home / "job.lock"
+    frozen = json.loads(run("freeze", lock, *FREEZE, "--json").stdout)
+    assert (frozen["entries"], frozen["left_out"]) == (2, [])
+    again = run("freeze", lock, *FREEZE)
+    assert (again.exit_code, "--overwrite" in again.stderr) == (4, True)
+    before = lock.read_bytes()
+    assert run("freeze", lock, *FREEZE, "--overwrite").exit_code == 0
+    assert lock.read_bytes() == before
+    sound = run("check-lockfile", lock)
+    assert (sound.exit_code, "2 of 2 answers replay exactly" in sound.stdout) == (0, True)
+    # What the lookup would answer by now is said beside it.
+    words = ["-c", "chunk_q=64", "-c", "chunk_k=128", "--point", POINT]
+    run("pin", "add", "flash_attention/xla", *words)
+    data = json.loads(run("check-lockfile", lock, "--json").stdout)
+    assert data["replays"] is True
+    assert ["pinned" in one["now"] for one in data["entries"]].count(True) == 1
+
+
+def test_check_finds_what_would_stop_a_job(home):
+    lock = home / "job.lock"
+    run("freeze", lock, *FREEZE)
+    run("quarantine", "add", "flash_attention", "-d", "bwd", "--reason", "wrong dq")
+    result = run("check-lockfile", lock)
+    assert result.exit_code == 1
+    assert "wrong dq" in result.stdout
+    assert "1 of 2 answers replay exactly" in result.stdout
+    lock.write_text(lock.read_text().replace("nvidia-h200", "nvidia-l4"))
+    assert run("check-lockfile", lock).exit_code == 5
+    assert run("check-lockfile", home / "gone.lock").exit_code == 4
+
+
+def test_check_says_when_the_source_of_a_kernel_changed(home, monkeypatch):
+    from attn_tune.kernels import locked
+
+    lock = home / "job.lock"
+    run("freeze", lock, *FREEZE)
+    monkeypatch.setattr(locked, "_source_hash", lambda spec: "b2:other")
+    data = json.loads(run("check-lockfile", lock, "--json").stdout)
+    assert all("source of" in one["problem"] for one in data["entries"])
+
+
+def test_what_nothing_can_do_is_not_frozen(home):
+    wrong = [*FREEZE[:4], "--device", "nvidia-h200", "--kernel", "pallas_tpu_flash"]
+    result = run("freeze", home / "job.lock", *wrong)
+    assert result.exit_code == 2
+    assert "--skip-unsupported" in result.stderr
+    assert run("freeze", home / "job.lock", *wrong, "--skip-unsupported").exit_code == 3
+    assert not (home / "job.lock").exists()
+
+
+def test_export_refuses_what_is_in_quarantine_and_carries_a_list(home):
+    db = home / "lab.db"
+    fill(db)
+    run("quarantine", "add", "flash_attention/xla", "-d", "bwd", "--reason", "wrong dq")
+    refused = run("export", home / "a.atpack", "--db", db)
+    assert refused.exit_code == 1
+    assert "wrong dq" in refused.stderr
+    assert listed()[0]["list"] in refused.stderr
+    assert run("export", home / "a.atpack", "--db", db, "--no-gate", "demo").exit_code == 1
+    assert not (home / "a.atpack").exists()
+    forward = ["--db", db, "-d", "fwd"]
+    assert run("export", home / "plain.atpack", *forward).exit_code == 0
+    done = run("export", home / "careful.atpack", *forward, "--with-quarantine")
+    assert "carries a quarantine list of 1" in done.stdout
+    for name in ("plain", "careful"):
+        shown = run("inspect", home / f"{name}.atpack").stdout
+        assert ("direction bwd: wrong dq" in shown) is (name == "careful")
+        assert "sound" in run("verify", home / f"{name}.atpack").stdout
+    differs = run("diff", home / "plain.atpack", home / "careful.atpack", "--exit-code")
+    assert (differs.exit_code, "quarantine added" in differs.stdout) == (1, True)
+    merged = run("merge-packs", home / "both", home / "plain.atpack", home / "careful.atpack")
+    assert "1 in quarantine" in merged.stdout
+    taken = run("import", home / "both", "--db", home / "new.db")
+    assert "quarantine list of 1" in taken.stdout
+    # Installed, it speaks for the user's jobs, with no list of the user's own.
+    run("quarantine", "remove", listed()[0]["id"])
+    assert run("import", home / "careful.atpack", "--to", "user").exit_code == 0
+    (entry,) = listed()
+    assert entry["list"].startswith("pack careful")
