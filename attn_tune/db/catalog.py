@@ -4,12 +4,14 @@ Each is written once and found again by what it says; a trial then costs one row
 """
 
 import functools
+import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from attn_tune.db import queries
+from attn_tune.db.findings import worst_ratio
 from attn_tune.db.rounds import ADD_ROUND, GET_ROUND, from_row, to_row
 from attn_tune.db.verifications import (
     ErrorRow,
@@ -21,10 +23,12 @@ from attn_tune.db.verifications import (
 from attn_tune.schema import (
     Device,
     Environment,
+    IntegrityError,
     OutputError,
     Protocol,
     Resources,
     Signature,
+    Status,
     Trial,
     UsageError,
     canonical_json,
@@ -51,6 +55,13 @@ class Catalog:
         self.errors = functools.cache(self._get_errors)
         self.protocol = functools.cache(self._get_protocol)
         self.config = functools.lru_cache(100_000)(self._get_config)
+        self.config_data = functools.lru_cache(100_000)(self._get_config_data)
+        self.outcome = functools.lru_cache(10_000)(self._get_outcome)
+        self.worst_error = functools.lru_cache(10_000)(self._get_worst_error)
+        self.kernel = functools.cache(self._get_kernel)
+        self.software = functools.cache(
+            lambda environment_id: self.environment(environment_id).digest
+        )
         self._round = functools.lru_cache(1000)(self._get_round)
         self._known: dict[Signature | Device, int] = {}
 
@@ -233,8 +244,6 @@ class Catalog:
         return verification_id
 
     def _get_device(self, device_id: int, evidence_id: int | None = None) -> Device:
-        import json
-
         row = dict(self._connection.execute(queries.GET_DEVICE, (device_id,)).fetchone())
         del row["id"], row["digest"]
         if evidence_id is None:
@@ -267,6 +276,24 @@ class Catalog:
 
     def _get_config(self, config_id: int) -> tuple[str, str]:
         return tuple(self._connection.execute(queries.GET_CONFIG, (config_id,)).fetchone())
+
+    def _get_config_data(self, config_id: int) -> tuple[str, Mapping[str, Any]]:
+        """The digest of a config, and the config; it is not to be changed."""
+        digest, body = self._connection.execute(queries.GET_CONFIG_DATA, (config_id,)).fetchone()
+        return digest, json.loads(body)
+
+    def _get_outcome(self, outcome_id: int) -> tuple[Status, bool, str]:
+        row = self._connection.execute(queries.GET_OUTCOME, (outcome_id,)).fetchone()
+        return Status(row["status"]), bool(row["is_heuristic"]), row["round_id"]
+
+    def _get_worst_error(self, verification_id: int | None) -> float | None:
+        return worst_ratio(self._get_errors(verification_id))
+
+    def _get_kernel(self, kernel_id: int) -> str:
+        row = self._connection.execute(queries.GET_KERNEL, (kernel_id,)).fetchone()
+        if row is None:
+            raise IntegrityError(f"there is no kernel {kernel_id}, though trials name it")
+        return f"{row['op']}/{row['name']}"
 
     def _get_protocol(self, protocol_id: int) -> Protocol:
         row = self._connection.execute(queries.GET_PROTOCOL, (protocol_id,)).fetchone()

@@ -74,6 +74,7 @@ WHERE status = ? AND stage = ? AND is_heuristic = ? AND reason_id IS ? AND proto
 ADD_OUTCOME = """
 INSERT INTO outcome (status, stage, is_heuristic, reason_id, protocol_id, round_id) VALUES (?, ?, ?, ?, ?, ?)
 """
+GET_OUTCOME = "SELECT status, is_heuristic, round_id FROM outcome WHERE id = ?"
 GET_PROTOCOL = "SELECT * FROM protocol WHERE id = ?"
 GET_KERNEL = "SELECT op, name FROM kernel WHERE id = ?"
 
@@ -127,10 +128,10 @@ ORDER BY trial_data.id
 LIMIT :page
 """
 )
-TRIALS_BY_ID = (
-    _TRIAL_COLUMNS
-    + "WHERE trial_data.id IN (SELECT value FROM json_each(?)) ORDER BY trial_data.id"
-)
+FINDINGS_BY_ID = """
+SELECT id, config_id, outcome_id, verification_id, started_after_us, median_ns, samples FROM trial_data
+WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
+"""
 
 # A batch comes before its trials: the other way round, SQLite would look for the batch of each.
 _BATCHED = """
@@ -309,6 +310,7 @@ GET_CONFIG = """
 SELECT kernel.op || '/' || kernel.name, config.body FROM config JOIN kernel ON kernel.id = config.kernel_id
 WHERE config.id = ?
 """
+GET_CONFIG_DATA = "SELECT digest, body FROM config WHERE id = ?"
 DECISION_FILTERS = {
     "op": "kernel.op = :op",
     "kernel": "(kernel.name = :kernel OR kernel.op || '/' || kernel.name = :kernel)",

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from attn_tune.db import queries
 from attn_tune.db.batches import Batch
 from attn_tune.db.catalog import Catalog
-from attn_tune.db.decisions import CONTENDERS, Entry, Finding, right_entries
-from attn_tune.db.trials import read_trials_by_id
+from attn_tune.db.decisions import CONTENDERS, Entry, right_entries
+from attn_tune.db.finding_rows import read_findings
+from attn_tune.db.findings import Finding
 from attn_tune.schema.trial import WHOLE
 
 # Fewer trials of a kernel are simply all read.
@@ -49,7 +50,7 @@ def make_shortlist(
         findings = kernel.findings()
         if findings:
             found.findings += findings
-            found.tried[findings[0].trial.kernel] = kernel.count
+            found.tried[findings[0].kernel] = kernel.count
     return found
 
 
@@ -59,6 +60,7 @@ class _Kernel:
     def __init__(self, connection: sqlite3.Connection, catalog: Catalog, batches: Sequence[Batch]):
         self._connection, self._catalog = connection, catalog
         self._batches = batches
+        self._known: dict[int, Finding] = {}
         self._summaries = {batch: self._rows(queries.SUMMARY, batch)[0] for batch in batches}
         self.count = sum(row["count"] for row in self._summaries.values())
 
@@ -139,7 +141,7 @@ class _Kernel:
                 ages[environment] = batch.started_us + row["newest_us"]
                 last[environment] = (batch, row["newest_us"])
             if batch.part == WHOLE and row["newest_ok_us"] is not None:
-                digest = self._catalog.environment(environment).digest
+                digest = self._catalog.software(environment)
                 age = (batch.started_us + row["newest_ok_us"], digest)
                 if age > newest:
                     newest, newest_ok = age, batch
@@ -153,12 +155,14 @@ class _Kernel:
         return ages, newest_ok, marks
 
     def _read(self, ids: Mapping[Batch, list[int]]) -> list[Finding]:
-        return [
-            Finding(batch.run_id, trial)
-            for batch, wanted in ids.items()
-            if wanted
-            for _, trial in read_trials_by_id(self._connection, self._catalog, batch, set(wanted))
-        ]
+        found = []
+        for batch, several in ids.items():
+            wanted = set(several)
+            new = wanted - self._known.keys()
+            if new:
+                self._known.update(read_findings(self._connection, self._catalog, batch, new))
+            found += [self._known[trial_id] for trial_id in sorted(wanted)]
+        return found
 
     def _ids(self, sql: str, batch: Batch, **values: str | int) -> list[int]:
         return [row[0] for row in self._rows(sql, batch, **values)]

@@ -1,6 +1,5 @@
 """Trials to rows and back, exactly."""
 
-import functools
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
@@ -60,25 +59,15 @@ def read_trials(
     """
     whole = {name: value for name, value in filters.items() if name in queries.BATCH_FILTERS}
     rest = {name: value for name, value in filters.items() if name not in whole}
-    kernels = functools.cache(functools.partial(_kernel_name, connection))
     while True:
         end = after
         for batch in find_batches(connection, whole, after=after):
             end = max(end, batch.last_id)
-            yield from _read_batch(connection, catalog, batch, rest, kernels, after)
+            yield from _read_batch(connection, catalog, batch, rest, after)
         # What was recorded while this was read belongs to it, until a look finds nothing new.
         if end == after:
             return
         after = end
-
-
-def read_trials_by_id(
-    connection: sqlite3.Connection, catalog: Catalog, batch: Batch, ids: Iterable[int]
-) -> Iterator[tuple[int, Trial]]:
-    """``(id, trial)`` of some trials of one batch."""
-    kernel = _kernel_name(connection, batch.kernel_id)
-    for row in connection.execute(queries.TRIALS_BY_ID, (json.dumps(list(ids)),)):
-        yield row["id"], _checked(catalog, batch, kernel, row)
 
 
 def read_measured(
@@ -140,7 +129,6 @@ def _read_batch(
     catalog: Catalog,
     batch: Batch,
     filters: Mapping[str, Any],
-    kernels: Any,
     after: int,
 ) -> Iterator[tuple[int, int, Trial]]:
     narrowing = [queries.TRIAL_FILTERS[name] for name in filters]
@@ -150,18 +138,11 @@ def _read_batch(
         values = {**filters, "after": after, "last": batch.last_id, "page": PAGE}
         rows = connection.execute(sql, values).fetchall()
         for row in rows:
-            trial = _checked(catalog, batch, kernels(batch.kernel_id), row)
+            trial = _checked(catalog, batch, catalog.kernel(batch.kernel_id), row)
             yield row["id"], batch.run_id, trial
         if len(rows) < PAGE:
             return
         after = rows[-1]["id"]
-
-
-def _kernel_name(connection: sqlite3.Connection, kernel_id: int) -> str:
-    row = connection.execute(queries.GET_KERNEL, (kernel_id,)).fetchone()
-    if row is None:
-        raise IntegrityError(f"there is no kernel {kernel_id}, though trials name it")
-    return f"{row['op']}/{row['name']}"
 
 
 def _checked(catalog: Catalog, batch: Batch, kernel: str, row: sqlite3.Row) -> Trial:
