@@ -146,30 +146,48 @@ class Catalog:
 
     def verification_id(self, errors: Iterable[OutputError]) -> int | None:
         """The id of what validation found; None when nothing was checked."""
-        rows = error_rows(errors)
-        if not rows:
+        errors = tuple(errors)
+        if not errors:
             return None
-        return self._id(("verification", rows), self._add_verification, rows)
+        # By the errors themselves, too: making rows of them takes longer than finding them again.
+        found = self._ids.get(("errors", errors))
+        if found is None:
+            rows = error_rows(errors)
+            found = self._id(("verification", rows), self._add_verification, rows)
+            self._ids["errors", errors] = found
+        return found
 
-    def resources_id(self, resources: Resources) -> int | None:
-        """The id of what a program needs; its code's digest is apart. None when nothing is known."""
-        key = (resources.shared_bytes, resources.registers, resources.spill_bytes)
-        if key == (None, None, None):
+    def resources_id(self, resources: Resources, facts: str) -> int | None:
+        """The id of what a program needs and ``facts_text``; its code's digest is apart. None when nothing is known."""
+        key = (
+            resources.shared_bytes,
+            resources.registers,
+            resources.spill_bytes,
+            self.text_id(facts),
+        )
+        if key == (None, None, None, None):
             return None
         return self._simple(queries.FIND_RESOURCES, queries.ADD_RESOURCES, key)
 
     def outcome_id(self, trial: Trial) -> int:
         """The id of what became of a trial and how it was timed."""
         measurement = trial.measurement
-        key = (
-            trial.status.value,
-            trial.stage.value,
-            int(trial.is_heuristic),
-            self.text_id(trial.reason),
-            None if measurement is None else self.protocol_id(measurement.protocol),
-            "" if measurement is None else measurement.round_id,
-        )
-        return self._simple(queries.FIND_OUTCOME, queries.ADD_OUTCOME, key)
+        protocol = None if measurement is None else measurement.protocol
+        round_id = "" if measurement is None else measurement.round_id
+        said = (trial.status, trial.stage, trial.is_heuristic, trial.reason, protocol, round_id)
+        if ("outcome", said) not in self._ids:
+            key = (
+                trial.status.value,
+                trial.stage.value,
+                int(trial.is_heuristic),
+                self.text_id(trial.reason),
+                None if protocol is None else self.protocol_id(protocol),
+                round_id,
+            )
+            self._ids["outcome", said] = self._simple(
+                queries.FIND_OUTCOME, queries.ADD_OUTCOME, key
+            )
+        return self._ids["outcome", said]
 
     def note_conditions(self, trial: Trial) -> None:
         """Stores what the device went through during the round of a final, once a round."""

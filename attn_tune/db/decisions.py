@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attn_tune.db.findings import Finding
+from attn_tune.db.samples import whole_median
 from attn_tune.db.statistics import Comparison, compare_paired, compare_unpaired
 from attn_tune.schema import Decision, Device, Environment, Rule, Status, config_digest
 from attn_tune.schema.trial import WHOLE, is_twin, twin_round
@@ -72,7 +73,7 @@ class Entry:
     @functools.cached_property
     def median_ns(self) -> int:
         """Of its newest run."""
-        return _median(self.samples(self.newest_run))
+        return whole_median(self.samples(self.newest_run))
 
 
 def decide(
@@ -149,9 +150,11 @@ def _decide_kernel(
     # Both times from one run, so that their ratio means something.
     shared = _shared_run(winner, heuristic) if heuristic else None
     samples = winner.samples(winner.newest_run if shared is None else shared)
-    median_ns, heuristic_ns = _median(samples), None
+    median_ns, heuristic_ns = whole_median(samples), None
     if heuristic:
-        heuristic_ns = heuristic.median_ns if shared is None else _median(heuristic.samples(shared))
+        heuristic_ns = (
+            heuristic.median_ns if shared is None else whole_median(heuristic.samples(shared))
+        )
     return Decision(
         op=signature.op,
         direction=direction,
@@ -301,9 +304,3 @@ def _shared_run(a: Entry, b: Entry) -> int | None:
 def _digest(device: Device) -> str:
     """The digest, which takes longer to make than to find again."""
     return device.digest
-
-
-def _median(samples: Sequence[int]) -> int:
-    ordered = sorted(samples)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2

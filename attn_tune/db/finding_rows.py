@@ -26,7 +26,7 @@ def read_findings(
     environment = catalog.environment(batch.environment_id)
     software = catalog.software(batch.environment_id)
     rows = connection.execute(queries.FINDINGS_BY_ID, (json.dumps(sorted(ids)),))
-    for trial_id, config_id, outcome_id, verification_id, after_us, median, coded in rows:
+    for trial_id, config_id, outcome_id, verification_id, after_ms, median, coded in rows:
         digest, config = catalog.config_data(config_id)
         status, is_heuristic, round_id = catalog.outcome(outcome_id)
         try:
@@ -46,7 +46,7 @@ def read_findings(
             is_heuristic,
             round_id,
             catalog.worst_error(verification_id),
-            batch.started_us + after_us,
+            batch.started_us + 1000 * after_ms,
             samples,
         )
         yield trial_id, finding

@@ -64,9 +64,11 @@ GET_VERIFICATION_ERRORS = """
 SELECT output, error, allowed FROM verification_error WHERE verification_id = ? ORDER BY position
 """
 FIND_RESOURCES = """
-SELECT id FROM resources WHERE shared_bytes IS ? AND registers IS ? AND spill_bytes IS ?
+SELECT id FROM resources WHERE shared_bytes IS ? AND registers IS ? AND spill_bytes IS ? AND facts_id IS ?
 """
-ADD_RESOURCES = "INSERT INTO resources (shared_bytes, registers, spill_bytes) VALUES (?, ?, ?)"
+ADD_RESOURCES = """
+INSERT INTO resources (shared_bytes, registers, spill_bytes, facts_id) VALUES (?, ?, ?, ?)
+"""
 FIND_OUTCOME = """
 SELECT id FROM outcome
 WHERE status = ? AND stage = ? AND is_heuristic = ? AND reason_id IS ? AND protocol_id IS ? AND round_id = ?
@@ -90,9 +92,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 GROW_BATCH = "UPDATE trial_batch SET last_id = ? WHERE first_id = ?"
 ADD_TRIAL = """
-INSERT INTO trial_data (id, config_id, outcome_id, verification_id, resources_id, code_digest, compile_ms,
-                        started_after_us, median_ns, samples, facts_id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO trial_data (id, config_id, outcome_id, verification_id, resources_id, started_after_ms, median_ns, program,
+                        samples)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 BATCHES = """
@@ -118,7 +120,7 @@ JOIN config ON config.id = trial_data.config_id
 JOIN outcome ON outcome.id = trial_data.outcome_id
 LEFT JOIN text ON text.id = outcome.reason_id
 LEFT JOIN resources ON resources.id = trial_data.resources_id
-LEFT JOIN text AS facts ON facts.id = trial_data.facts_id
+LEFT JOIN text AS facts ON facts.id = resources.facts_id
 """
 TRIALS_PAGE = (
     _TRIAL_COLUMNS
@@ -129,7 +131,7 @@ LIMIT :page
 """
 )
 FINDINGS_BY_ID = """
-SELECT id, config_id, outcome_id, verification_id, started_after_us, median_ns, samples FROM trial_data
+SELECT id, config_id, outcome_id, verification_id, started_after_ms, median_ns, samples FROM trial_data
 WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
 """
 
@@ -220,7 +222,7 @@ COUNT_ROWS = "SELECT count(*) FROM {table}"
 DIGESTED = "SELECT id, digest, {column} AS body FROM {table}"
 PREDICTED_WITHOUT_PREDICTION = """
 SELECT count(*) FROM trial_data JOIN outcome ON outcome.id = trial_data.outcome_id
-LEFT JOIN text ON text.id = trial_data.facts_id
+LEFT JOIN resources ON resources.id = trial_data.resources_id LEFT JOIN text ON text.id = resources.facts_id
 WHERE (outcome.status = 'predicted') <> (coalesce(json_type(text.body, '$.prediction'), '') = 'object')
 """
 OK_WITHOUT_MEASUREMENT = """
@@ -259,13 +261,13 @@ PREPARE_SHORTLISTS = (
 )
 _IN_RANGE = "FROM trial_data WHERE id BETWEEN :first AND :last"
 SUMMARY = f"""
-SELECT count(*) AS count, max(started_after_us) AS newest_us,
-       max(iif(median_ns IS NULL, NULL, started_after_us)) AS newest_ok_us {_IN_RANGE}
+SELECT count(*) AS count, max(started_after_ms) AS newest_ms,
+       max(iif(median_ns IS NULL, NULL, started_after_ms)) AS newest_ok_ms {_IN_RANGE}
 """
 ALL_IDS = f"SELECT id {_IN_RANGE}"
-ID_AT = f"SELECT id {_IN_RANGE} AND started_after_us = :after_us LIMIT 1"
+ID_AT = f"SELECT id {_IN_RANGE} AND started_after_ms = :after_ms LIMIT 1"
 OK_ID_AT = f"""
-SELECT id {_IN_RANGE} AND started_after_us = :after_us AND median_ns IS NOT NULL LIMIT 1
+SELECT id {_IN_RANGE} AND started_after_ms = :after_ms AND median_ns IS NOT NULL LIMIT 1
 """
 # One trial a config is enough to bar it.
 WRONG_IDS = f"""
@@ -342,7 +344,7 @@ COVERAGE = f"""
 SELECT kernel.op, kernel.op || '/' || kernel.name AS kernel, trial_batch.direction, signature.text AS signature,
        device.variant AS device, count(*) AS trials, sum(outcome.status = 'ok') AS ok,
        count(DISTINCT trial_data.config_id) AS configs,
-       max(trial_batch.started_us + trial_data.started_after_us) AS newest_us,
+       max(trial_batch.started_us + 1000 * trial_data.started_after_ms) AS newest_us,
        EXISTS (SELECT 1 FROM decision WHERE decision.signature_id = trial_batch.signature_id
                AND decision.direction = trial_batch.direction AND decision.device_id = trial_batch.device_id) AS decided
 {_TRIAL_TABLES}

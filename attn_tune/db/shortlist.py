@@ -137,21 +137,23 @@ class _Kernel:
         newest_ok: Batch | None = None
         for batch, row in self._summaries.items():
             environment = batch.environment_id
-            if row["count"] and batch.started_us + row["newest_us"] > ages.get(environment, -1):
-                ages[environment] = batch.started_us + row["newest_us"]
-                last[environment] = (batch, row["newest_us"])
-            if batch.part == WHOLE and row["newest_ok_us"] is not None:
+            if row["count"]:
+                age = batch.started_us + 1000 * row["newest_ms"]
+                if age > ages.get(environment, -1):
+                    ages[environment] = age
+                    last[environment] = (batch, row["newest_ms"])
+            if batch.part == WHOLE and row["newest_ok_ms"] is not None:
                 digest = self._catalog.software(environment)
-                age = (batch.started_us + row["newest_ok_us"], digest)
+                age = (batch.started_us + 1000 * row["newest_ok_ms"], digest)
                 if age > newest:
                     newest, newest_ok = age, batch
         marks: dict[Batch, list[int]] = {batch: [] for batch in self._batches}
         if len(ages) > 1:  # With one there is nothing to tell apart.
-            for batch, after_us in last.values():
-                marks[batch] += self._ids(queries.ID_AT, batch, after_us=after_us)
+            for batch, after_ms in last.values():
+                marks[batch] += self._ids(queries.ID_AT, batch, after_ms=after_ms)
             if newest_ok is not None:
-                after_us = newest[0] - newest_ok.started_us
-                marks[newest_ok] += self._ids(queries.OK_ID_AT, newest_ok, after_us=after_us)
+                after_ms = (newest[0] - newest_ok.started_us) // 1000
+                marks[newest_ok] += self._ids(queries.OK_ID_AT, newest_ok, after_ms=after_ms)
         return ages, newest_ok, marks
 
     def _read(self, ids: Mapping[Batch, list[int]]) -> list[Finding]:
