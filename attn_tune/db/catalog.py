@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from attn_tune.db import queries
+from attn_tune.db import catalog_queries
 from attn_tune.db.findings import worst_ratio
 from attn_tune.db.rounds import ADD_ROUND, GET_ROUND, from_row, to_row
 from attn_tune.db.verifications import (
@@ -78,7 +78,10 @@ class Catalog:
         """The id of what is recorded about the device but does not identify it."""
         body = canonical_json([list(pair) for pair in device.evidence])
         return self._simple(
-            queries.FIND_EVIDENCE, queries.ADD_EVIDENCE, (digest_text(body),), (body,)
+            catalog_queries.FIND_EVIDENCE,
+            catalog_queries.ADD_EVIDENCE,
+            (digest_text(body),),
+            (body,),
         )
 
     def environment_id(self, environment: Environment) -> int:
@@ -94,7 +97,7 @@ class Catalog:
         op, _, name = kernel.partition("/")
         if not op or not name:
             raise UsageError(f"a kernel is called op/name, not {kernel!r}")
-        return self._simple(queries.FIND_KERNEL, queries.ADD_KERNEL, (op, name))
+        return self._simple(catalog_queries.FIND_KERNEL, catalog_queries.ADD_KERNEL, (op, name))
 
     def signature_id(self, signature: Signature) -> int:
         """The id of a signature; its fields become rows that SQL can read."""
@@ -106,7 +109,9 @@ class Catalog:
         known = (kernel, direction, part, body)
         if known not in self._ids:
             key = (self.kernel_id(kernel), direction, part, digest_text(body))
-            self._ids[known] = self._simple(queries.FIND_CONFIG, queries.ADD_CONFIG, key, (body,))
+            self._ids[known] = self._simple(
+                catalog_queries.FIND_CONFIG, catalog_queries.ADD_CONFIG, key, (body,)
+            )
         return self._ids[known]
 
     def protocol_id(self, protocol: Protocol) -> int:
@@ -118,21 +123,23 @@ class Catalog:
             protocol.calls_per_sample,
             int(protocol.interleaved),
         )
-        return self._simple(queries.FIND_PROTOCOL, queries.ADD_PROTOCOL, key)
+        return self._simple(catalog_queries.FIND_PROTOCOL, catalog_queries.ADD_PROTOCOL, key)
 
     def text_id(self, text: str) -> int | None:
         """The id of a long text, None for an empty one."""
         if not text:
             return None
-        return self._simple(queries.FIND_TEXT, queries.ADD_TEXT, (digest_text(text),), (text,))
+        return self._simple(
+            catalog_queries.FIND_TEXT, catalog_queries.ADD_TEXT, (digest_text(text),), (text,)
+        )
 
     def find_signature(self, signature: Signature) -> int | None:
         """The id of a signature that is stored, else None."""
-        return self._find(signature, queries.FIND_SIGNATURE)
+        return self._find(signature, catalog_queries.FIND_SIGNATURE)
 
     def find_device(self, device: Device) -> int | None:
         """The id of a device that is stored, else None."""
-        return self._find(device, queries.FIND_DEVICE)
+        return self._find(device, catalog_queries.FIND_DEVICE)
 
     def _find(self, value: Signature | Device, sql: str) -> int | None:
         # Digests take longer than all the rest of a lookup.
@@ -167,7 +174,7 @@ class Catalog:
         )
         if key == (None, None, None, None):
             return None
-        return self._simple(queries.FIND_RESOURCES, queries.ADD_RESOURCES, key)
+        return self._simple(catalog_queries.FIND_RESOURCES, catalog_queries.ADD_RESOURCES, key)
 
     def outcome_id(self, trial: Trial) -> int:
         """The id of what became of a trial and how it was timed."""
@@ -185,7 +192,7 @@ class Catalog:
                 round_id,
             )
             self._ids["outcome", said] = self._simple(
-                queries.FIND_OUTCOME, queries.ADD_OUTCOME, key
+                catalog_queries.FIND_OUTCOME, catalog_queries.ADD_OUTCOME, key
             )
         return self._ids["outcome", said]
 
@@ -223,60 +230,68 @@ class Catalog:
         return row_id
 
     def _add_device(self, device: Device) -> int:
-        row = self._connection.execute(queries.FIND_DEVICE, (device.digest,)).fetchone()
+        row = self._connection.execute(catalog_queries.FIND_DEVICE, (device.digest,)).fetchone()
         if row:
             return row[0]
-        return self._insert(queries.ADD_DEVICE, {"digest": device.digest, **device.identity})
+        return self._insert(
+            catalog_queries.ADD_DEVICE, {"digest": device.digest, **device.identity}
+        )
 
     def _add_environment(self, environment: Environment) -> int:
-        row = self._connection.execute(queries.FIND_ENVIRONMENT, (environment.digest,)).fetchone()
+        row = self._connection.execute(
+            catalog_queries.FIND_ENVIRONMENT, (environment.digest,)
+        ).fetchone()
         if row:
             return row[0]
         values = {"digest": environment.digest, **asdict(environment)}
-        return self._insert(queries.ADD_ENVIRONMENT, values)
+        return self._insert(catalog_queries.ADD_ENVIRONMENT, values)
 
     def _add_signature(self, signature: Signature) -> int:
-        row = self._connection.execute(queries.FIND_SIGNATURE, (signature.digest,)).fetchone()
+        row = self._connection.execute(
+            catalog_queries.FIND_SIGNATURE, (signature.digest,)
+        ).fetchone()
         if row:
             return row[0]
         head = (signature.digest, signature.op, signature.version, signature.text)
-        signature_id = self._insert(queries.ADD_SIGNATURE, head)
+        signature_id = self._insert(catalog_queries.ADD_SIGNATURE, head)
         for position, (name, value) in enumerate(signature.items):
             as_int = value if isinstance(value, int) else None
             as_text = value if isinstance(value, str) else None
             self._connection.execute(
-                queries.ADD_SIGNATURE_FIELD, (signature_id, position, name, as_int, as_text)
+                catalog_queries.ADD_SIGNATURE_FIELD, (signature_id, position, name, as_int, as_text)
             )
         return signature_id
 
     def _add_verification(self, rows: tuple[ErrorRow, ...]) -> int:
         digest = verification_digest(rows)
-        row = self._connection.execute(queries.FIND_VERIFICATION, (digest,)).fetchone()
+        row = self._connection.execute(catalog_queries.FIND_VERIFICATION, (digest,)).fetchone()
         if row:
             return row[0]
-        verification_id = self._insert(queries.ADD_VERIFICATION, (digest, is_right(rows)))
+        verification_id = self._insert(catalog_queries.ADD_VERIFICATION, (digest, is_right(rows)))
         for position, error in enumerate(rows):
             self._connection.execute(
-                queries.ADD_VERIFICATION_ERROR, (verification_id, position, *error)
+                catalog_queries.ADD_VERIFICATION_ERROR, (verification_id, position, *error)
             )
         return verification_id
 
     def _get_device(self, device_id: int, evidence_id: int | None = None) -> Device:
-        row = dict(self._connection.execute(queries.GET_DEVICE, (device_id,)).fetchone())
+        row = dict(self._connection.execute(catalog_queries.GET_DEVICE, (device_id,)).fetchone())
         del row["id"], row["digest"]
         if evidence_id is None:
             return Device(**row)
-        body = self._connection.execute(queries.GET_EVIDENCE, (evidence_id,)).fetchone()[0]
+        body = self._connection.execute(catalog_queries.GET_EVIDENCE, (evidence_id,)).fetchone()[0]
         return Device(**row, evidence=tuple((name, value) for name, value in json.loads(body)))
 
     def _get_environment(self, environment_id: int) -> Environment:
-        row = dict(self._connection.execute(queries.GET_ENVIRONMENT, (environment_id,)).fetchone())
+        row = dict(
+            self._connection.execute(catalog_queries.GET_ENVIRONMENT, (environment_id,)).fetchone()
+        )
         del row["id"], row["digest"]
         return Environment(**row)
 
     def _get_signature(self, signature_id: int) -> Signature:
-        head = self._connection.execute(queries.GET_SIGNATURE, (signature_id,)).fetchone()
-        fields = self._connection.execute(queries.GET_SIGNATURE_FIELDS, (signature_id,))
+        head = self._connection.execute(catalog_queries.GET_SIGNATURE, (signature_id,)).fetchone()
+        fields = self._connection.execute(catalog_queries.GET_SIGNATURE_FIELDS, (signature_id,))
         items = tuple(
             (row["name"], row["text_value"] if row["int_value"] is None else row["int_value"])
             for row in fields
@@ -286,35 +301,37 @@ class Catalog:
     def _get_errors(self, verification_id: int | None) -> tuple[OutputError, ...]:
         if verification_id is None:
             return ()
-        rows = self._connection.execute(queries.GET_VERIFICATION_ERRORS, (verification_id,))
+        rows = self._connection.execute(catalog_queries.GET_VERIFICATION_ERRORS, (verification_id,))
         return tuple(
             OutputError(output=output, error=number(error), allowed=number(allowed))
             for output, error, allowed in rows
         )
 
     def _get_config(self, config_id: int) -> tuple[str, str]:
-        return tuple(self._connection.execute(queries.GET_CONFIG, (config_id,)).fetchone())
+        return tuple(self._connection.execute(catalog_queries.GET_CONFIG, (config_id,)).fetchone())
 
     def _get_config_data(self, config_id: int) -> tuple[str, Mapping[str, Any]]:
         """The digest of a config, and the config; it is not to be changed."""
-        digest, body = self._connection.execute(queries.GET_CONFIG_DATA, (config_id,)).fetchone()
+        digest, body = self._connection.execute(
+            catalog_queries.GET_CONFIG_DATA, (config_id,)
+        ).fetchone()
         return digest, json.loads(body)
 
     def _get_outcome(self, outcome_id: int) -> tuple[Status, bool, str]:
-        row = self._connection.execute(queries.GET_OUTCOME, (outcome_id,)).fetchone()
+        row = self._connection.execute(catalog_queries.GET_OUTCOME, (outcome_id,)).fetchone()
         return Status(row["status"]), bool(row["is_heuristic"]), row["round_id"]
 
     def _get_worst_error(self, verification_id: int | None) -> float | None:
         return worst_ratio(self._get_errors(verification_id))
 
     def _get_kernel(self, kernel_id: int) -> str:
-        row = self._connection.execute(queries.GET_KERNEL, (kernel_id,)).fetchone()
+        row = self._connection.execute(catalog_queries.GET_KERNEL, (kernel_id,)).fetchone()
         if row is None:
             raise IntegrityError(f"there is no kernel {kernel_id}, though trials name it")
         return f"{row['op']}/{row['name']}"
 
     def _get_protocol(self, protocol_id: int) -> Protocol:
-        row = self._connection.execute(queries.GET_PROTOCOL, (protocol_id,)).fetchone()
+        row = self._connection.execute(catalog_queries.GET_PROTOCOL, (protocol_id,)).fetchone()
         return Protocol(
             timer=row["timer"],
             warmup=row["warmup"],

@@ -4,7 +4,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 
-from attn_tune.db import queries
+from attn_tune.db import decision_queries
 from attn_tune.db.batches import Batch
 from attn_tune.db.catalog import Catalog
 from attn_tune.db.findings import Finding
@@ -25,7 +25,7 @@ def read_findings(
     kernel = catalog.kernel(batch.kernel_id)
     environment = catalog.environment(batch.environment_id)
     software = catalog.software(batch.environment_id)
-    rows = connection.execute(queries.FINDINGS_BY_ID, (json.dumps(sorted(ids)),))
+    rows = connection.execute(decision_queries.FINDINGS_BY_ID, (json.dumps(sorted(ids)),))
     for trial_id, config_id, outcome_id, verification_id, after_ms, median, coded in rows:
         digest, config = catalog.config_data(config_id)
         status, is_heuristic, round_id = catalog.outcome(outcome_id)

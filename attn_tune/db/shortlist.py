@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from attn_tune.db import queries
+from attn_tune.db import decision_queries
 from attn_tune.db.batches import Batch
 from attn_tune.db.catalog import Catalog
 from attn_tune.db.decisions import CONTENDERS, Entry, right_entries
@@ -33,7 +33,7 @@ class Shortlist:
 
 def prepare(connection: sqlite3.Connection) -> None:
     """Notes which outcomes say more than a time of a search; once before shortlists are made."""
-    for statement in queries.PREPARE_SHORTLISTS:
+    for statement in decision_queries.PREPARE_SHORTLISTS:
         connection.execute(statement)
 
 
@@ -61,23 +61,27 @@ class _Kernel:
         self._connection, self._catalog = connection, catalog
         self._batches = batches
         self._known: dict[int, Finding] = {}
-        self._summaries = {batch: self._rows(queries.SUMMARY, batch)[0] for batch in batches}
+        self._summaries = {
+            batch: self._rows(decision_queries.SUMMARY, batch)[0] for batch in batches
+        }
         self.count = sum(row["count"] for row in self._summaries.values())
 
     def findings(self) -> list[Finding]:
         """Those of its trials that matter; at least one if there are any."""
         if self.count <= FEW:
-            return self._read({b: self._ids(queries.ALL_IDS, b) for b in self._batches})
+            return self._read({b: self._ids(decision_queries.ALL_IDS, b) for b in self._batches})
         ages, newest, marks = self._ages()
         if newest is None:  # Nothing was right, so nothing will be decided.
-            return self._read({b: self._ids(queries.ALL_IDS, b)[:1] for b in self._batches})
+            return self._read(
+                {b: self._ids(decision_queries.ALL_IDS, b)[:1] for b in self._batches}
+            )
         environment = newest.environment_id
         here = [b for b in self._batches if b.environment_id == environment and b.part == WHOLE]
         wanted = marks
         for batch in self._batches:
             if ages[batch.environment_id] >= ages[environment]:
-                wanted[batch] += self._ids(queries.WRONG_IDS, batch)
-        configs = {c for batch in here for c in self._ids(queries.TELLING_CONFIGS, batch)}
+                wanted[batch] += self._ids(decision_queries.WRONG_IDS, batch)
+        configs = {c for batch in here for c in self._ids(decision_queries.TELLING_CONFIGS, batch)}
         found = self._with_configs(wanted, here, configs)
         if self._needs_fastest(found, environment):
             found = self._with_fastest(wanted, here, configs, environment)
@@ -100,7 +104,7 @@ class _Kernel:
         """Adds configs, the fastest first, until no other can be among the fastest that are right."""
         least: dict[int, int] = {}
         for batch in here:
-            for config, median in self._rows(queries.FASTEST, batch):
+            for config, median in self._rows(decision_queries.FASTEST, batch):
                 least[config] = min(median, least.get(config, median))
         order = sorted(least, key=lambda config: (least[config], config))
         taken = 0
@@ -124,7 +128,7 @@ class _Kernel:
         ids = {batch: list(found) for batch, found in wanted.items()}
         text = json.dumps(sorted(configs))
         for batch in here:
-            ids[batch] += self._ids(queries.IDS_OF_CONFIGS, batch, configs=text)
+            ids[batch] += self._ids(decision_queries.IDS_OF_CONFIGS, batch, configs=text)
         return self._read(ids)
 
     def _ages(self) -> tuple[dict[int, int], Batch | None, dict[Batch, list[int]]]:
@@ -150,10 +154,12 @@ class _Kernel:
         marks: dict[Batch, list[int]] = {batch: [] for batch in self._batches}
         if len(ages) > 1:  # With one there is nothing to tell apart.
             for batch, after_ms in last.values():
-                marks[batch] += self._ids(queries.ID_AT, batch, after_ms=after_ms)
+                marks[batch] += self._ids(decision_queries.ID_AT, batch, after_ms=after_ms)
             if newest_ok is not None:
                 after_ms = (newest[0] - newest_ok.started_us) // 1000
-                marks[newest_ok] += self._ids(queries.OK_ID_AT, newest_ok, after_ms=after_ms)
+                marks[newest_ok] += self._ids(
+                    decision_queries.OK_ID_AT, newest_ok, after_ms=after_ms
+                )
         return ages, newest_ok, marks
 
     def _read(self, ids: Mapping[Batch, list[int]]) -> list[Finding]:
