@@ -8,15 +8,17 @@ JOIN device ON device.id = trial_batch.device_id
 ORDER BY signature.text, trial_batch.direction, device.digest
 """
 # What a decision may depend on, by the ids of one batch. ``telling`` are outcomes of finals and of untuned configs,
-# ``never`` those that bar a config, ``wrong`` what validation bars.
+# ``never`` those that bar a config, ``notable`` both, ``wrong`` what validation bars.
 PREPARE_SHORTLISTS = (
     "CREATE TEMP TABLE IF NOT EXISTS telling (id INTEGER PRIMARY KEY)",
     "CREATE TEMP TABLE IF NOT EXISTS never (id INTEGER PRIMARY KEY)",
+    "CREATE TEMP TABLE IF NOT EXISTS notable (id INTEGER PRIMARY KEY)",
     "CREATE TEMP TABLE IF NOT EXISTS wrong (id INTEGER PRIMARY KEY)",
     """INSERT OR IGNORE INTO temp.telling
     SELECT id FROM main.outcome WHERE status = 'ok' AND (is_heuristic OR round_id <> '')""",
     """INSERT OR IGNORE INTO temp.never
     SELECT id FROM main.outcome WHERE status IN ('incorrect', 'crashed')""",
+    "INSERT OR IGNORE INTO temp.notable SELECT id FROM temp.telling UNION SELECT id FROM temp.never",
     "INSERT OR IGNORE INTO temp.wrong SELECT id FROM main.verification WHERE NOT is_right",
 )
 _IN_RANGE = "FROM trial_data WHERE id BETWEEN :first AND :last"
@@ -29,11 +31,12 @@ ID_AT = f"SELECT id {_IN_RANGE} AND started_after_ms = :after_ms LIMIT 1"
 OK_ID_AT = f"""
 SELECT id {_IN_RANGE} AND started_after_ms = :after_ms AND median_ns IS NOT NULL LIMIT 1
 """
-# One trial a config is enough to bar it.
-WRONG_IDS = f"""
-SELECT min(id) {_IN_RANGE} AND (outcome_id IN temp.never OR verification_id IN temp.wrong) GROUP BY config_id
+# Few of many: what a search timed, and was right, is neither.
+NOTABLE = f"""
+SELECT id, config_id, outcome_id IN temp.telling AS tells,
+       outcome_id IN temp.never OR verification_id IN temp.wrong AS bars
+{_IN_RANGE} AND (outcome_id IN temp.notable OR verification_id IN temp.wrong)
 """
-TELLING_CONFIGS = f"SELECT DISTINCT config_id {_IN_RANGE} AND outcome_id IN temp.telling"
 FASTEST = f"""
 SELECT config_id, min(median_ns) {_IN_RANGE} AND median_ns IS NOT NULL GROUP BY config_id
 """

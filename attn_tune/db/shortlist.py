@@ -78,10 +78,17 @@ class _Kernel:
         environment = newest.environment_id
         here = [b for b in self._batches if b.environment_id == environment and b.part == WHOLE]
         wanted = marks
+        configs: set[int] = set()
         for batch in self._batches:
-            if ages[batch.environment_id] >= ages[environment]:
-                wanted[batch] += self._ids(decision_queries.WRONG_IDS, batch)
-        configs = {c for batch in here for c in self._ids(decision_queries.TELLING_CONFIGS, batch)}
+            if ages[batch.environment_id] < ages[environment]:
+                continue
+            barred: dict[int, int] = {}  # One trial a config is enough.
+            for trial_id, config, tells, bars in self._rows(decision_queries.NOTABLE, batch):
+                if bars:
+                    barred.setdefault(config, trial_id)
+                if tells and batch.environment_id == environment and batch.part == WHOLE:
+                    configs.add(config)
+            wanted[batch] += barred.values()
         found = self._with_configs(wanted, here, configs)
         if self._needs_fastest(found, environment):
             found = self._with_fastest(wanted, here, configs, environment)
