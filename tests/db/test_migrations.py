@@ -137,3 +137,36 @@ def test_a_failed_migration_leaves_the_old_schema(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         Database.open(tmp_path / "old.db")
     assert schema(tmp_path / "old.db") == before
+
+
+def test_what_compiling_told_moves_with_the_trial(tmp_path):
+    old(tmp_path / "old.db", version=5)
+    with Database.open(tmp_path / "old.db") as database:
+        found = {trial.status: trial for trial in database.trials() if trial.started_us >= 1.76e15}
+        others = [t for t in found.values() if t.shortage is None and t.prediction is None]
+        lack, guess = found[Status.OUT_OF_RESOURCES].shortage, found[Status.PREDICTED].prediction
+        assert (lack.resource, lack.needed, lack.limit) == ("shared", 300_000, 232_448)
+        assert (guess.ns, guess.low_ns, guess.high_ns) == (5000, 4000, 7000)
+        assert (guess.model, guess.terms) == ("roofline 1", {"visits_ns": 12.5})
+        assert len(others) == len(found) - 2
+        assert found[Status.PREDICTED].resources.registers is None
+        assert found[Status.COMPILED].resources.registers == 128
+        assert found[Status.COMPILED].compile_ms == pytest.approx(75_000.25, rel=2**-12)
+
+
+def test_starts_are_rounded_down_even_before_their_batch(tmp_path):
+    """A trial may be recorded after one that started later."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "old.db")) as raw:
+        raw.executescript((DATA / "schema_v5.sql").read_text())
+        raw.execute("DROP TRIGGER trial_data_refuses_update")
+        raw.execute("UPDATE trial_data SET started_after_us = -1 WHERE id = 1")
+        raw.execute(
+            """CREATE TRIGGER trial_data_refuses_update BEFORE UPDATE ON trial_data
+            BEGIN SELECT RAISE(ABORT, 'trial_data is append-only'); END"""
+        )
+        raw.commit()
+        (batch_us,) = raw.execute(
+            "SELECT started_us FROM trial_batch WHERE first_id = 1"
+        ).fetchone()
+    with Database.open(tmp_path / "old.db") as database:
+        assert next(database.trials()).started_us == batch_us - 1000
