@@ -80,7 +80,8 @@ class _Kernel:
         wanted = marks
         configs: set[int] = set()
         for batch in self._batches:
-            if ages[batch.environment_id] < ages[environment]:
+            # Of an environment without an age nothing is left: ``gc`` took its trials.
+            if ages.get(batch.environment_id, -1) < ages[environment]:
                 continue
             barred: dict[int, int] = {}  # One trial a config is enough.
             for trial_id, config, tells, bars in self._rows(decision_queries.NOTABLE, batch):
