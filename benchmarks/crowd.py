@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from kill_operations import DEVICE, ENVIRONMENT, SIGNATURE, fill, make_trial
+from kill_facts import DEVICE, ENVIRONMENT, SIGNATURE, fill, make_trial
 
 from attn_tune.db import Database, export_pack, import_pack, merge_database
 

@@ -7,11 +7,17 @@ fold the write-ahead log in, migrate a database of each older schema, create one
 database, collect garbage, export a pack over an older one (a file or a folder), import a pack over another. They are
 killed after a random time between none and what the thing takes. After every kill the database must open and pass its
 integrity check, whatever was acknowledged must be there, and what is all or nothing must be old or new.
+
+Everything that the children import is imported before they are forked, so that they die at their work and not while
+they start. A kill takes nothing from the page cache, so a folder in memory (``--folder /dev/shm``) loses no more and no
+less than one on a disk. Two operations at a time (``--jobs``) go on in processes of their own.
 """
 
 import argparse
+import gc
 import json
 import math
+import multiprocessing
 import os
 import random
 import select
@@ -21,6 +27,7 @@ import struct
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +46,14 @@ class Tally:
     finished: int = 0
     acknowledged: int = 0
     failures: list[str] = field(default_factory=list)
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(
+            self.kills + other.kills,
+            self.finished + other.finished,
+            self.acknowledged + other.acknowledged,
+            self.failures + other.failures,
+        )
 
 
 def spawn(operation: Operation) -> tuple[int, int]:
@@ -133,11 +148,46 @@ def torment(
     return tallies
 
 
+def warm_up() -> None:
+    """Does everything once, here: what is imported on first use is there in every child."""
+    for operation in OPERATIONS.values():
+        with tempfile.TemporaryDirectory(prefix="attn-tune-kill-") as folder:
+            once = operation(Path(folder))
+            once.before()
+            once.act(lambda number: number)
+    gc.collect()
+    gc.freeze()  # children do not copy what a collection would touch
+
+
+def torment_all(
+    kills: int, seed: int, names: list[str], jobs: int, *, until: float = math.inf
+) -> dict[str, Tally]:
+    """``torment`` in ``jobs`` processes at once, the kills shared out, each with a seed of its own."""
+    shares = [kills // jobs + (job < kills % jobs) for job in range(jobs)]
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("fork")) as pool:
+        waiting = [
+            pool.submit(torment, share, seed + job, _rotated(names, job, jobs), until=until)
+            for job, share in enumerate(shares)
+        ]
+        found = [job.result() for job in waiting]
+    return {name: sum((tallies[name] for tallies in found), Tally()) for name in names}
+
+
+def _rotated(names: list[str], job: int, jobs: int) -> list[str]:
+    """Another operation to begin with, so that not all do the slow ones at once."""
+    first = job * len(names) // jobs
+    return names[first:] + names[:first]
+
+
 def main() -> int:
     args = _arguments()
     start = time.monotonic()
     names = args.only or list(OPERATIONS)
-    tallies = torment(args.kills, args.seed, names, until=start + 60 * args.minutes)
+    if args.folder:
+        tempfile.tempdir = str(args.folder)
+    warm_up()
+    until = start + 60 * args.minutes
+    tallies = torment_all(args.kills, args.seed, names, args.jobs, until=until)
     seconds = time.monotonic() - start
     report: dict[str, Any] = {
         "kills": sum(t.kills for t in tallies.values()),
@@ -149,6 +199,8 @@ def main() -> int:
         },
         "seconds": round(seconds),
         "seed": args.seed,
+        "jobs": args.jobs,
+        "folder": str(args.folder or tempfile.gettempdir()),
         "versions": {"python": sys.version.split()[0], "sqlite": sqlite3.sqlite_version},
     }
     print(json.dumps(report, indent=1))
@@ -162,6 +214,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=10_000)
     parser.add_argument("--minutes", type=float, default=math.inf, help="no kill after so long")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2, help="operations at a time")
+    parser.add_argument("--folder", type=Path, help="where the databases are; /dev/shm is fastest")
     parser.add_argument("--only", nargs="+", choices=sorted(OPERATIONS))
     parser.add_argument("--out", type=Path)
     return parser.parse_args()

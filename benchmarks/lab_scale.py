@@ -2,12 +2,9 @@
 
     python benchmarks/lab_scale.py --rows 10000000 --folder /scratch --out lab_scale.json
 
-A lab is made up in the proportions of a recorded H200 sweep: 85 % of the searched configs have 3 samples, the others
-12, finals 24; the code of every config has a digest of its own on every problem, and every compilation a time of its
-own, both random and so incompressible; errors recur (30 kinds a case), 5 % of the trials fail. Each problem is swept
-four times, twice in each of two environments. Two hosts with two devices each write a database of their own, every
-trial through ``Database.record_many``; both are merged into an empty one (the bulk import). There all decisions are
-rebuilt, single ones are looked up, and the file is checked.
+``lab_trials.py`` makes up a lab in the proportions of a recorded H200 sweep. Two hosts with two devices each write a
+database of their own, every trial through ``Database.record_many``; both are merged into an empty one (the bulk
+import). There all decisions are rebuilt, single ones are looked up, and the file is checked.
 
 Processor seconds are given beside elapsed ones: a machine that others use, too, shows in the difference.
 """
@@ -21,53 +18,25 @@ import sqlite3
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from lab_trials import (
+    DEVICES,
+    DIRECTIONS,
+    KERNELS,
+    PER_SIGNATURE,
+    SWEEPS,
+    Case,
+    environment,
+    make_signatures,
+)
 
 from attn_tune.db import Database, merge_database
-from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.schema import (
-    Device,
-    Environment,
-    Measurement,
-    OutputError,
-    Protocol,
-    Resources,
-    Signature,
-    Stage,
-    Status,
-    Trial,
-)
+from attn_tune.schema import Device, Signature
 
-# (kernel, how many configs its space has)
-KERNELS = (("flash_attention/triton", 720), ("flash_attention/xla", 48))
-DIRECTIONS = ("fwd", "bwd")
 HOSTS = 2
-SWEEPS = 4
-FINALISTS = 5
-FAILED = 0.05
-ERROR_KINDS = 30
-SEARCH = Protocol(timer="cupti", warmup=2, flush_l2=True)
-FINAL = Protocol(timer="cupti", warmup=2, flush_l2=True, interleaved=True)
-DEVICES = tuple(
-    Device(
-        platform="cuda",
-        family=family,
-        variant=variant,
-        units=units,
-        shared_bytes=232448,
-        evidence=(("driver", "570.1"),),
-    )
-    for family, variant, units in (
-        ("sm_90", "nvidia-h200", 132),
-        ("sm_90", "nvidia-h100-pcie", 114),
-        ("sm_100", "nvidia-b200", 148),
-        ("sm_80", "nvidia-a100", 108),
-    )
-)
 START_US = 1_700_000_000_000_000
 
 
@@ -80,8 +49,7 @@ def main() -> int:
         for suffix in ("", "-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
     report: dict[str, Any] = {"rows_asked": args.rows}
-    per_signature = len(DEVICES) * sum(n for _, n in KERNELS) * len(DIRECTIONS) * SWEEPS
-    signatures = make_signatures(max(1, round(args.rows / (per_signature * (1 - FAILED)))))
+    signatures = make_signatures(max(1, round(args.rows / PER_SIGNATURE)))
     if not args.reuse:
         report |= fill_hosts(hosts, signatures, args.seed)
     with Database.open(copy, create=True) as database:
@@ -125,25 +93,6 @@ def main() -> int:
     return 1 if problems_found else 0
 
 
-def make_signatures(count: int) -> list[Signature]:
-    """Causal problems of different lengths, heads and batches."""
-    found = []
-    for i in range(count):
-        length = 128 * (1 + i // 8 % 64)
-        problem = Problem(
-            batch=1 + i // 512,
-            q_len=length,
-            kv_len=length,
-            num_q_heads=8 << i % 4,
-            num_kv_heads=8,
-            head_dim=64 << i // 4 % 2,
-            v_head_dim=64 << i // 4 % 2,
-            causal=True,
-        )
-        found.append(problem.signature)
-    return found
-
-
 def fill_hosts(paths: list[Path], signatures: list[Signature], seed: int) -> dict[str, Any]:
     """Fills the databases of the hosts, all at once."""
     share = len(DEVICES) // len(paths)
@@ -178,149 +127,20 @@ def fill(
 ) -> int:
     """Sweeps every device four times; one transaction a case. Returns how many trials there are."""
     trials, clock = 0, START_US
-    spaces = {kernel: make_space(kernel, count) for kernel, count in KERNELS}
     for sweep in range(SWEEPS):
         for device in devices:
-            environments = {
-                kernel: Environment(
-                    jax=f"0.1{1 + sweep // 2}.0",
-                    jaxlib=f"0.1{1 + sweep // 2}.0",
-                    triton="3.9.0",
-                    driver="570.1",
-                    source_hash=f"b2:{kernel}",
-                )
-                for kernel, _ in KERNELS
-            }
+            software = {kernel: environment(kernel, sweep) for kernel, _ in KERNELS}
             run = database.begin_run(
-                device=device, environment=environments[KERNELS[0][0]], argv=["attn-tune", "sweep"]
+                device=device, environment=software[KERNELS[0][0]], argv=["attn-tune", "sweep"]
             )
             for signature in signatures:
                 for direction in DIRECTIONS:
                     for kernel, _ in KERNELS:
-                        case = Case(
-                            kernel, direction, signature, device, environments[kernel], clock
-                        )
-                        rng = generator(f"{seed} {sweep} {case.label}")
-                        trials += database.record_many(run, case.trials(spaces[kernel], rng, sweep))
+                        case = Case(kernel, direction, signature, device, software[kernel], clock)
+                        trials += database.record_many(run, case.trials(seed, sweep))
                         clock += 60_000_000
             database.end_run(run, "finished")
     return trials
-
-
-class Case:
-    """The trials of one kernel and direction on one problem, one device and in one environment."""
-
-    def __init__(
-        self,
-        kernel: str,
-        direction: str,
-        signature: Signature,
-        device: Device,
-        environment: Environment,
-        clock: int,
-    ):
-        self.shared = {
-            "kernel": kernel,
-            "direction": direction,
-            "signature": signature,
-            "device": device,
-            "environment": environment,
-        }
-        self.label = f"{kernel} {direction} {signature.text} {device.digest}"
-        self.clock = clock
-
-    def trials(
-        self, space: list[dict[str, Any]], rng: np.random.Generator, sweep: int
-    ) -> Iterator[Trial]:
-        """The search, then the finals of its fastest."""
-        # The times and the code belong to the problem and the software, the noise to the sweep.
-        fixed = generator(f"{self.label} {sweep // 2}")
-        outputs = ("out",) if self.shared["direction"] == "fwd" else ("dq", "dk", "dv")
-        checks = [
-            tuple(
-                OutputError(output=o, error=error, allowed=0.0103)
-                for o, error in zip(outputs, row, strict=False)
-            )
-            for row in (fixed.random((ERROR_KINDS, 3)) * 0.004).tolist()
-        ]
-        count = len(space)
-        slowdown = 1 + np.abs(fixed.normal(size=count))
-        centers = (int(fixed.integers(20_000, 3_000_000)) * slowdown).astype(np.int64)
-        codes = fixed.bytes(16 * count).hex()
-        failed = (fixed.random(count) < FAILED).tolist()
-        compile_ms = rng.lognormal(6, 1, count).tolist()
-        noise = rng.normal(1, 0.003, (count, 12))
-        samples = np.maximum(1, (noise * centers[:, None]).astype(np.int64)).tolist()
-        is_short = (rng.random(count) < 0.85).tolist()
-        kinds = rng.integers(0, ERROR_KINDS, count).tolist()
-        middle = count // 2
-        measured = []
-        for number, config in enumerate(space):
-            if failed[number] and number != middle:
-                reason = f"shared memory: {1024 * (number % 220)} bytes needed"
-                yield self._trial(config, number, Status.OUT_OF_RESOURCES, reason=reason)
-                continue
-            resources = Resources(
-                shared_bytes=1024 * (number % 220),
-                registers=32 + 8 * (number % 28),
-                spill_bytes=0 if number % 9 else 64,
-                code_digest="b2:" + codes[32 * number : 32 * number + 32],
-            )
-            measured.append((int(centers[number]), number, resources))
-            yield self._trial(
-                config,
-                number,
-                Status.OK,
-                is_heuristic=number == middle,
-                errors=checks[kinds[number]],
-                resources=resources,
-                compile_ms=compile_ms[number],
-                measurement=Measurement(
-                    samples_ns=tuple(samples[number][: 3 if is_short[number] else 12]),
-                    protocol=SEARCH,
-                ),
-            )
-        measured.sort(key=lambda item: item[0])
-        best = measured[:FINALISTS]
-        best += [item for item in measured[FINALISTS:] if item[1] == middle]
-        round_id = rng.bytes(16).hex()
-        for place, (center, number, resources) in enumerate(best):
-            final = np.maximum(1, rng.normal(center, 0.003 * center, 24).astype(np.int64))
-            yield self._trial(
-                space[number],
-                count + place,
-                Status.OK,
-                stage=Stage.FINAL,
-                is_heuristic=number == middle,
-                resources=resources,
-                compile_ms=compile_ms[number],
-                measurement=Measurement(
-                    samples_ns=tuple(final.tolist()), protocol=FINAL, round_id=round_id
-                ),
-            )
-
-    def _trial(self, config: dict[str, Any], number: int, status: Status, **rest: Any) -> Trial:
-        started_us = self.clock + number * 50_123
-        return Trial(**self.shared, config=config, status=status, started_us=started_us, **rest)
-
-
-def generator(name: str) -> np.random.Generator:
-    """Random numbers that depend on ``name`` only."""
-    return np.random.default_rng(list(name.encode()))
-
-
-def make_space(kernel: str, count: int) -> list[dict[str, Any]]:
-    """Configs as a kernel's space has them."""
-    return [
-        {
-            "block_q": 16 << i % 4,
-            "block_k": 16 << i // 4 % 4,
-            "num_warps": 1 << i // 16 % 4,
-            "num_stages": 1 + i // 64 % 5,
-            "variant": i // 320,
-        }
-        for i in range(count)
-    ]
 
 
 def look_up(path: Path, signatures: list[Signature], seed: int) -> dict[str, Any]:
@@ -359,13 +179,12 @@ def bytes_by_column(path: Path) -> dict[str, float]:
             "outcome_id",
             "verification_id",
             "resources_id",
-            "started_after_us",
+            "started_after_ms",
             "median_ns",
         )
     }
     columns |= {
-        "code_digest": "sum(length(code_digest))",
-        "compile_ms": "8 * count(compile_ms)",
+        "program": "sum(CASE WHEN program IS NULL THEN 0 WHEN abs(program) <= 32767 THEN 2 ELSE 8 END)",
         "samples": "sum(length(samples))",
     }
     with sqlite3.connect(path) as raw:
@@ -388,7 +207,7 @@ def timed(work: Any) -> tuple[float, Any]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="the lab database with millions of measurements")
-    parser.add_argument("--rows", type=int, default=10_000_000, help="measurements, about")
+    parser.add_argument("--rows", type=int, default=10_000_000, help="trials, about")
     parser.add_argument("--folder", type=Path, required=True, help="where two databases may be")
     parser.add_argument("--reuse", action="store_true", help="the hosts' databases are there")
     parser.add_argument("--seed", type=int, default=0)

@@ -72,14 +72,14 @@ class BatchWriter:
         return self._last_id
 
     def add(self, trial: Trial) -> tuple[int, int]:
-        """The id of the next trial, and how long after its batch it started, in microseconds."""
+        """The id of the next trial, and how long after its batch it started, in whole milliseconds, rounded down."""
         if self._trial is None or not _share_objects(trial, self._trial):
             key = self._find_key(trial)
             if key != self._key:
                 self._start(key, trial.started_us)
             self._trial = trial
         self._last_id += 1
-        return self._last_id, trial.started_us - self._started_us
+        return self._last_id, (trial.started_us - self._started_us) // 1000
 
     def _start(self, key: BatchKey, started_us: int) -> None:
         self.flush()

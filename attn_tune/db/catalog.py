@@ -4,12 +4,14 @@ Each is written once and found again by what it says; a trial then costs one row
 """
 
 import functools
+import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from attn_tune.db import queries
+from attn_tune.db import catalog_queries
+from attn_tune.db.findings import worst_ratio
 from attn_tune.db.rounds import ADD_ROUND, GET_ROUND, from_row, to_row
 from attn_tune.db.verifications import (
     ErrorRow,
@@ -21,10 +23,12 @@ from attn_tune.db.verifications import (
 from attn_tune.schema import (
     Device,
     Environment,
+    IntegrityError,
     OutputError,
     Protocol,
     Resources,
     Signature,
+    Status,
     Trial,
     UsageError,
     canonical_json,
@@ -51,6 +55,13 @@ class Catalog:
         self.errors = functools.cache(self._get_errors)
         self.protocol = functools.cache(self._get_protocol)
         self.config = functools.lru_cache(100_000)(self._get_config)
+        self.config_data = functools.lru_cache(100_000)(self._get_config_data)
+        self.outcome = functools.lru_cache(10_000)(self._get_outcome)
+        self.worst_error = functools.lru_cache(10_000)(self._get_worst_error)
+        self.kernel = functools.cache(self._get_kernel)
+        self.software = functools.cache(
+            lambda environment_id: self.environment(environment_id).digest
+        )
         self._round = functools.lru_cache(1000)(self._get_round)
         self._known: dict[Signature | Device, int] = {}
 
@@ -67,7 +78,10 @@ class Catalog:
         """The id of what is recorded about the device but does not identify it."""
         body = canonical_json([list(pair) for pair in device.evidence])
         return self._simple(
-            queries.FIND_EVIDENCE, queries.ADD_EVIDENCE, (digest_text(body),), (body,)
+            catalog_queries.FIND_EVIDENCE,
+            catalog_queries.ADD_EVIDENCE,
+            (digest_text(body),),
+            (body,),
         )
 
     def environment_id(self, environment: Environment) -> int:
@@ -83,7 +97,7 @@ class Catalog:
         op, _, name = kernel.partition("/")
         if not op or not name:
             raise UsageError(f"a kernel is called op/name, not {kernel!r}")
-        return self._simple(queries.FIND_KERNEL, queries.ADD_KERNEL, (op, name))
+        return self._simple(catalog_queries.FIND_KERNEL, catalog_queries.ADD_KERNEL, (op, name))
 
     def signature_id(self, signature: Signature) -> int:
         """The id of a signature; its fields become rows that SQL can read."""
@@ -95,7 +109,9 @@ class Catalog:
         known = (kernel, direction, part, body)
         if known not in self._ids:
             key = (self.kernel_id(kernel), direction, part, digest_text(body))
-            self._ids[known] = self._simple(queries.FIND_CONFIG, queries.ADD_CONFIG, key, (body,))
+            self._ids[known] = self._simple(
+                catalog_queries.FIND_CONFIG, catalog_queries.ADD_CONFIG, key, (body,)
+            )
         return self._ids[known]
 
     def protocol_id(self, protocol: Protocol) -> int:
@@ -107,21 +123,23 @@ class Catalog:
             protocol.calls_per_sample,
             int(protocol.interleaved),
         )
-        return self._simple(queries.FIND_PROTOCOL, queries.ADD_PROTOCOL, key)
+        return self._simple(catalog_queries.FIND_PROTOCOL, catalog_queries.ADD_PROTOCOL, key)
 
     def text_id(self, text: str) -> int | None:
         """The id of a long text, None for an empty one."""
         if not text:
             return None
-        return self._simple(queries.FIND_TEXT, queries.ADD_TEXT, (digest_text(text),), (text,))
+        return self._simple(
+            catalog_queries.FIND_TEXT, catalog_queries.ADD_TEXT, (digest_text(text),), (text,)
+        )
 
     def find_signature(self, signature: Signature) -> int | None:
         """The id of a signature that is stored, else None."""
-        return self._find(signature, queries.FIND_SIGNATURE)
+        return self._find(signature, catalog_queries.FIND_SIGNATURE)
 
     def find_device(self, device: Device) -> int | None:
         """The id of a device that is stored, else None."""
-        return self._find(device, queries.FIND_DEVICE)
+        return self._find(device, catalog_queries.FIND_DEVICE)
 
     def _find(self, value: Signature | Device, sql: str) -> int | None:
         # Digests take longer than all the rest of a lookup.
@@ -135,30 +153,48 @@ class Catalog:
 
     def verification_id(self, errors: Iterable[OutputError]) -> int | None:
         """The id of what validation found; None when nothing was checked."""
-        rows = error_rows(errors)
-        if not rows:
+        errors = tuple(errors)
+        if not errors:
             return None
-        return self._id(("verification", rows), self._add_verification, rows)
+        # By the errors themselves, too: making rows of them takes longer than finding them again.
+        found = self._ids.get(("errors", errors))
+        if found is None:
+            rows = error_rows(errors)
+            found = self._id(("verification", rows), self._add_verification, rows)
+            self._ids["errors", errors] = found
+        return found
 
-    def resources_id(self, resources: Resources) -> int | None:
-        """The id of what a program needs; its code's digest is apart. None when nothing is known."""
-        key = (resources.shared_bytes, resources.registers, resources.spill_bytes)
-        if key == (None, None, None):
+    def resources_id(self, resources: Resources, facts: str) -> int | None:
+        """The id of what a program needs and ``facts_text``; its code's digest is apart. None when nothing is known."""
+        key = (
+            resources.shared_bytes,
+            resources.registers,
+            resources.spill_bytes,
+            self.text_id(facts),
+        )
+        if key == (None, None, None, None):
             return None
-        return self._simple(queries.FIND_RESOURCES, queries.ADD_RESOURCES, key)
+        return self._simple(catalog_queries.FIND_RESOURCES, catalog_queries.ADD_RESOURCES, key)
 
     def outcome_id(self, trial: Trial) -> int:
         """The id of what became of a trial and how it was timed."""
         measurement = trial.measurement
-        key = (
-            trial.status.value,
-            trial.stage.value,
-            int(trial.is_heuristic),
-            self.text_id(trial.reason),
-            None if measurement is None else self.protocol_id(measurement.protocol),
-            "" if measurement is None else measurement.round_id,
-        )
-        return self._simple(queries.FIND_OUTCOME, queries.ADD_OUTCOME, key)
+        protocol = None if measurement is None else measurement.protocol
+        round_id = "" if measurement is None else measurement.round_id
+        said = (trial.status, trial.stage, trial.is_heuristic, trial.reason, protocol, round_id)
+        if ("outcome", said) not in self._ids:
+            key = (
+                trial.status.value,
+                trial.stage.value,
+                int(trial.is_heuristic),
+                self.text_id(trial.reason),
+                None if protocol is None else self.protocol_id(protocol),
+                round_id,
+            )
+            self._ids["outcome", said] = self._simple(
+                catalog_queries.FIND_OUTCOME, catalog_queries.ADD_OUTCOME, key
+            )
+        return self._ids["outcome", said]
 
     def note_conditions(self, trial: Trial) -> None:
         """Stores what the device went through during the round of a final, once a round."""
@@ -194,62 +230,68 @@ class Catalog:
         return row_id
 
     def _add_device(self, device: Device) -> int:
-        row = self._connection.execute(queries.FIND_DEVICE, (device.digest,)).fetchone()
+        row = self._connection.execute(catalog_queries.FIND_DEVICE, (device.digest,)).fetchone()
         if row:
             return row[0]
-        return self._insert(queries.ADD_DEVICE, {"digest": device.digest, **device.identity})
+        return self._insert(
+            catalog_queries.ADD_DEVICE, {"digest": device.digest, **device.identity}
+        )
 
     def _add_environment(self, environment: Environment) -> int:
-        row = self._connection.execute(queries.FIND_ENVIRONMENT, (environment.digest,)).fetchone()
+        row = self._connection.execute(
+            catalog_queries.FIND_ENVIRONMENT, (environment.digest,)
+        ).fetchone()
         if row:
             return row[0]
         values = {"digest": environment.digest, **asdict(environment)}
-        return self._insert(queries.ADD_ENVIRONMENT, values)
+        return self._insert(catalog_queries.ADD_ENVIRONMENT, values)
 
     def _add_signature(self, signature: Signature) -> int:
-        row = self._connection.execute(queries.FIND_SIGNATURE, (signature.digest,)).fetchone()
+        row = self._connection.execute(
+            catalog_queries.FIND_SIGNATURE, (signature.digest,)
+        ).fetchone()
         if row:
             return row[0]
         head = (signature.digest, signature.op, signature.version, signature.text)
-        signature_id = self._insert(queries.ADD_SIGNATURE, head)
+        signature_id = self._insert(catalog_queries.ADD_SIGNATURE, head)
         for position, (name, value) in enumerate(signature.items):
             as_int = value if isinstance(value, int) else None
             as_text = value if isinstance(value, str) else None
             self._connection.execute(
-                queries.ADD_SIGNATURE_FIELD, (signature_id, position, name, as_int, as_text)
+                catalog_queries.ADD_SIGNATURE_FIELD, (signature_id, position, name, as_int, as_text)
             )
         return signature_id
 
     def _add_verification(self, rows: tuple[ErrorRow, ...]) -> int:
         digest = verification_digest(rows)
-        row = self._connection.execute(queries.FIND_VERIFICATION, (digest,)).fetchone()
+        row = self._connection.execute(catalog_queries.FIND_VERIFICATION, (digest,)).fetchone()
         if row:
             return row[0]
-        verification_id = self._insert(queries.ADD_VERIFICATION, (digest, is_right(rows)))
+        verification_id = self._insert(catalog_queries.ADD_VERIFICATION, (digest, is_right(rows)))
         for position, error in enumerate(rows):
             self._connection.execute(
-                queries.ADD_VERIFICATION_ERROR, (verification_id, position, *error)
+                catalog_queries.ADD_VERIFICATION_ERROR, (verification_id, position, *error)
             )
         return verification_id
 
     def _get_device(self, device_id: int, evidence_id: int | None = None) -> Device:
-        import json
-
-        row = dict(self._connection.execute(queries.GET_DEVICE, (device_id,)).fetchone())
+        row = dict(self._connection.execute(catalog_queries.GET_DEVICE, (device_id,)).fetchone())
         del row["id"], row["digest"]
         if evidence_id is None:
             return Device(**row)
-        body = self._connection.execute(queries.GET_EVIDENCE, (evidence_id,)).fetchone()[0]
+        body = self._connection.execute(catalog_queries.GET_EVIDENCE, (evidence_id,)).fetchone()[0]
         return Device(**row, evidence=tuple((name, value) for name, value in json.loads(body)))
 
     def _get_environment(self, environment_id: int) -> Environment:
-        row = dict(self._connection.execute(queries.GET_ENVIRONMENT, (environment_id,)).fetchone())
+        row = dict(
+            self._connection.execute(catalog_queries.GET_ENVIRONMENT, (environment_id,)).fetchone()
+        )
         del row["id"], row["digest"]
         return Environment(**row)
 
     def _get_signature(self, signature_id: int) -> Signature:
-        head = self._connection.execute(queries.GET_SIGNATURE, (signature_id,)).fetchone()
-        fields = self._connection.execute(queries.GET_SIGNATURE_FIELDS, (signature_id,))
+        head = self._connection.execute(catalog_queries.GET_SIGNATURE, (signature_id,)).fetchone()
+        fields = self._connection.execute(catalog_queries.GET_SIGNATURE_FIELDS, (signature_id,))
         items = tuple(
             (row["name"], row["text_value"] if row["int_value"] is None else row["int_value"])
             for row in fields
@@ -259,17 +301,37 @@ class Catalog:
     def _get_errors(self, verification_id: int | None) -> tuple[OutputError, ...]:
         if verification_id is None:
             return ()
-        rows = self._connection.execute(queries.GET_VERIFICATION_ERRORS, (verification_id,))
+        rows = self._connection.execute(catalog_queries.GET_VERIFICATION_ERRORS, (verification_id,))
         return tuple(
             OutputError(output=output, error=number(error), allowed=number(allowed))
             for output, error, allowed in rows
         )
 
     def _get_config(self, config_id: int) -> tuple[str, str]:
-        return tuple(self._connection.execute(queries.GET_CONFIG, (config_id,)).fetchone())
+        return tuple(self._connection.execute(catalog_queries.GET_CONFIG, (config_id,)).fetchone())
+
+    def _get_config_data(self, config_id: int) -> tuple[str, Mapping[str, Any]]:
+        """The digest of a config, and the config; it is not to be changed."""
+        digest, body = self._connection.execute(
+            catalog_queries.GET_CONFIG_DATA, (config_id,)
+        ).fetchone()
+        return digest, json.loads(body)
+
+    def _get_outcome(self, outcome_id: int) -> tuple[Status, bool, str]:
+        row = self._connection.execute(catalog_queries.GET_OUTCOME, (outcome_id,)).fetchone()
+        return Status(row["status"]), bool(row["is_heuristic"]), row["round_id"]
+
+    def _get_worst_error(self, verification_id: int | None) -> float | None:
+        return worst_ratio(self._get_errors(verification_id))
+
+    def _get_kernel(self, kernel_id: int) -> str:
+        row = self._connection.execute(catalog_queries.GET_KERNEL, (kernel_id,)).fetchone()
+        if row is None:
+            raise IntegrityError(f"there is no kernel {kernel_id}, though trials name it")
+        return f"{row['op']}/{row['name']}"
 
     def _get_protocol(self, protocol_id: int) -> Protocol:
-        row = self._connection.execute(queries.GET_PROTOCOL, (protocol_id,)).fetchone()
+        row = self._connection.execute(catalog_queries.GET_PROTOCOL, (protocol_id,)).fetchone()
         return Protocol(
             timer=row["timer"],
             warmup=row["warmup"],

@@ -22,10 +22,10 @@ from attn_tune.db import (
     runs,
     trials,
 )
-from attn_tune.db.catalog import Catalog
-from attn_tune.db.connection import attached, connect, immediate, storage_errors
+from attn_tune.db.connection import connect, storage_errors
 from attn_tune.db.filters import trial_filters
-from attn_tune.db.writer import WriterBusyError, WriterLock, now_us
+from attn_tune.db.store import Store
+from attn_tune.db.writer import WriterBusyError, now_us
 from attn_tune.schema import (
     Decision,
     Device,
@@ -41,20 +41,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Database:
+class Database(Store):
     """One SQLite file. Open it with ``Database.open``; use it as a context manager, in one process and one thread.
 
     Every method may raise ``StorageError`` (locked, full, unwritable) and ``IntegrityError`` (damaged).
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path, *, read_only: bool):
-        self.path = path
-        self.read_only = read_only
-        self._connection = connection
-        self._catalog = Catalog(connection)
-        self._lock = WriterLock(connection, path)
+        super().__init__(connection, path, read_only=read_only)
         self._open_runs: set[int] = set()
-        self._pid = os.getpid()
 
     @classmethod
     def open(
@@ -72,7 +67,7 @@ class Database:
 
     def close(self) -> None:
         """Closes the file. Runs that were not ended are marked as interrupted."""
-        if self._pid != os.getpid():  # a forked child must leave the parent's connection alone
+        if self._is_inherited:
             return
         try:
             for run_id in sorted(self._open_runs):
@@ -342,64 +337,13 @@ class Database:
             with storage_errors(self.path):
                 raise
 
-    # --- Plumbing ---
-
-    def _decide(self, problem: decision_table.Problem) -> tuple[Decision, ...]:
-        return decision_table.decide_problem(self._connection, self._catalog, problem)
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One write transaction: everything in it, or nothing. For the modules of this package.
-
-        Raises:
-          StorageError: opened read-only, or inherited by a forked process.
-        """
-        if self.read_only:
-            raise StorageError(f"{self.path} was opened read-only")
-        if self._pid != os.getpid():
-            raise StorageError(f"{self.path} was opened by process {self._pid}; open it again here")
-        try:
-            with storage_errors(self.path), immediate(self._connection):
-                yield self._connection
-        except BaseException:
-            self._catalog.forget()
-            raise
-
     @property
     def has_open_runs(self) -> bool:
         """True between ``begin_run`` and ``end_run``."""
         return bool(self._open_runs)
 
-    @contextlib.contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Holds the writer lock inside a transaction, so that no sweep goes on. For the modules of this package.
-
-        Raises:
-          StorageError: another process writes; the message names it.
-        """
-        self._lock.acquire()
-        yield
-        self._lock.release()
-
-    @contextlib.contextmanager
-    def without_foreign_keys(self) -> Iterator[None]:
-        """Around a transaction that checks references itself. For the modules of this package."""
-        self._connection.execute("PRAGMA foreign_keys = OFF")
-        try:
-            yield
-        finally:
-            self._connection.execute("PRAGMA foreign_keys = ON")
-
-    def vacuum(self) -> None:
-        """Writes the file anew without its free pages; needs room for a copy meanwhile."""
-        self._catalog.forget()
-        with storage_errors(self.path):
-            self._connection.execute("VACUUM")
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-
-    def attached(self, uri: str, name: str) -> contextlib.AbstractContextManager[None]:
-        """Another database beside this one, called ``name`` in SQL. For the modules of this package."""
-        return attached(self.path, self._connection, uri, name)
+    def _decide(self, problem: decision_table.Problem) -> tuple[Decision, ...]:
+        return decision_table.decide_problem(self._connection, self._catalog, problem)
 
     @contextlib.contextmanager
     def _recording(self, run_id: int) -> Iterator[None]:

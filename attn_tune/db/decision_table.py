@@ -1,12 +1,13 @@
 """The derived table of decisions: rebuilt from trials, read back as ``Decision``."""
 
+import functools
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attn_tune.db import queries
+from attn_tune.db import decision_queries
 from attn_tune.db.batches import Batch
 from attn_tune.db.catalog import Catalog
 from attn_tune.db.decisions import decide
@@ -31,7 +32,7 @@ def open_problems(
     """What has trials, all of it or for some signatures' texts; each can be decided from now on."""
     prepare(connection)
     wanted = None if signatures is None else set(signatures)
-    rows = connection.execute(queries.PROBLEMS)
+    rows = connection.execute(decision_queries.PROBLEMS)
     return [Problem(*row) for row in rows if wanted is None or row["text"] in wanted]
 
 
@@ -40,7 +41,7 @@ def decide_problem(
 ) -> tuple[Decision, ...]:
     """Decides one problem by the trials that may matter; ``prepare`` of ``shortlist`` comes first."""
     key = (problem.signature_id, problem.device_id, problem.direction)
-    rows = connection.execute(queries.PROBLEM_BATCHES, key).fetchall()
+    rows = connection.execute(decision_queries.PROBLEM_BATCHES, key).fetchall()
     found = make_shortlist(connection, catalog, [Batch(**dict(row)) for row in rows])
     return decide(found.findings, tried=found.tried)
 
@@ -53,7 +54,7 @@ def replace_decisions(
 ) -> None:
     """Writes the decisions of one problem over the old ones; the caller holds the transaction."""
     key = (problem.signature_id, problem.direction, problem.device_id)
-    connection.execute(queries.DROP_DECISIONS, key)
+    connection.execute(decision_queries.DROP_DECISIONS, key)
     for decision in decisions:
         values = {
             "signature_id": problem.signature_id,
@@ -74,15 +75,15 @@ def replace_decisions(
             "samples": decision.samples,
             "trials": decision.trials,
         }
-        connection.execute(queries.ADD_DECISION, values)
+        connection.execute(decision_queries.ADD_DECISION, values)
 
 
 def read_decisions(
     connection: sqlite3.Connection, catalog: Catalog, filters: Mapping[str, Any]
 ) -> list[Decision]:
     """The decisions that fit, by signature, direction, device and rank."""
-    narrowing = " AND ".join(queries.DECISION_FILTERS[name] for name in filters) or "TRUE"
-    rows = connection.execute(queries.DECISIONS.format(filters=narrowing), dict(filters))
+    narrowing = " AND ".join(decision_queries.DECISION_FILTERS[name] for name in filters) or "TRUE"
+    rows = connection.execute(decision_queries.DECISIONS.format(filters=narrowing), dict(filters))
     return [_to_decision(catalog, row, row["kernel"], row["config_body"]) for row in rows]
 
 
@@ -92,11 +93,10 @@ def read_decision(
     key: tuple[int | None, str, int | None, int],
 ) -> Decision | None:
     """The decision of one (signature id, direction, device id, rank)."""
-    row = connection.execute(queries.ONE_DECISION, key).fetchone()
+    row = connection.execute(decision_queries.ONE_DECISION, key).fetchone()
     if row is None:
         return None
-    kernel, body = catalog.config(row["config_id"])
-    return _to_decision(catalog, row, kernel, body)
+    return _to_decision(catalog, row, *catalog.config(row[4]))
 
 
 def _to_decision(catalog: Catalog, row: sqlite3.Row, kernel: str, body: str) -> Decision:
@@ -127,16 +127,36 @@ def _to_decision(catalog: Catalog, row: sqlite3.Row, kernel: str, body: str) -> 
         device=catalog.device(device_id),
         environment=catalog.environment(environment_id),
         kernel=kernel,
-        config=json.loads(body),
-        rule=Rule(rule),
+        config=_read_config(body),
+        rule=_RULES.get(rule) or Rule(rule),
         median_ns=median_ns,
         heuristic_ns=heuristic_ns,
         gain=gain,
         regret_bound=regret_bound,
         worst_error=worst_error,
-        ties=() if ties == "[]" else tuple(json.loads(ties)),
+        ties=_read_ties(ties),
         samples=samples,
         trials=trials,
         contract=signature.version,
         rank=rank,
     )
+
+
+_RULES = {str(rule): rule for rule in Rule}
+
+
+@functools.lru_cache(10_000)
+def _read_ties(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
+
+
+def _read_config(body: str) -> dict[str, Any]:
+    """A config of the caller's own."""
+    config, is_flat = _parse_config(body)
+    return dict(config) if is_flat else json.loads(body)
+
+
+@functools.lru_cache(10_000)
+def _parse_config(body: str) -> tuple[dict[str, Any], bool]:
+    config = json.loads(body)
+    return config, not any(isinstance(value, dict | list) for value in config.values())

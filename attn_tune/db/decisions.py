@@ -5,78 +5,75 @@ Within a kernel the untuned config is the incumbent and stays unless another bea
 and that which a config shows against itself where it took part in finals twice.
 """
 
+import dataclasses
 import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from attn_tune.db.findings import Finding
+from attn_tune.db.samples import whole_median
 from attn_tune.db.statistics import Comparison, compare_paired, compare_unpaired
-from attn_tune.schema import (
-    Decision,
-    Environment,
-    Measurement,
-    Rule,
-    Status,
-    Trial,
-    config_digest,
-)
+from attn_tune.schema import Decision, Device, Environment, Rule, Status, config_digest
 from attn_tune.schema.trial import WHOLE, is_twin, twin_round
 
 # How many of the fastest are compared one by one; the rest are too slow to matter.
 CONTENDERS = 16
-_NEVER = (Status.INCORRECT, Status.CRASHED)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """A trial and the run it belongs to. Samples of different runs are not compared when that can be avoided."""
+class Measured:
+    """The samples of one trial. ``(started, run)`` keeps the newest run apart, whatever the runs are numbered."""
 
+    started_us: int
     run: int
-    trial: Trial
+    round_id: str
+    samples: tuple[int, ...]
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Entry:
-    """One right config with its measurements in one environment."""
+    """One right config with its measurements in one environment. What is derived from them is worked out once."""
 
     digest: str
     config: Mapping[str, Any]
     is_heuristic: bool = False
     worst_error: float | None = None
-    # (started, run) keeps the newest run apart, whatever the runs are numbered.
-    measured: list[tuple[int, int, Measurement]] = field(default_factory=list)
+    measured: list[Measured] = field(default_factory=list)
 
-    @property
+    @functools.cached_property
     def rounds(self) -> dict[tuple[int, str], tuple[int, ...]]:
+        """Its finals, by run and round."""
         return {
-            (run, m.round_id): m.samples_ns
-            for _, run, m in self.measured
+            (m.run, m.round_id): m.samples
+            for m in self.measured
             if m.round_id and not is_twin(m.round_id)
         }
 
-    @property
+    @functools.cached_property
     def twins(self) -> dict[tuple[int, str], tuple[int, ...]]:
         """Its second measurement in a round, by the same keys as ``rounds``."""
-        second = {(run, m.round_id): m.samples_ns for _, run, m in self.measured}
+        second = {(m.run, m.round_id): m.samples for m in self.measured}
         found = {key: (key[0], twin_round(key[1])) for key in self.rounds}
         return {key: second[twin] for key, twin in found.items() if twin in second}
 
-    @property
+    @functools.cached_property
     def newest_run(self) -> int:
         """The newest run with finals; without finals, the newest."""
-        finals = [item for item in self.measured if item[2].round_id]
-        return max(finals or self.measured, key=lambda item: item[:2])[1]
+        finals = [m for m in self.measured if m.round_id]
+        return max(finals or self.measured, key=lambda m: (m.started_us, m.run)).run
 
     def samples(self, run: int) -> tuple[int, ...]:
         """Of one run; of its finals, when it has some."""
-        found = [m for _, r, m in self.measured if r == run and not is_twin(m.round_id)]
+        found = [m for m in self.measured if m.run == run and not is_twin(m.round_id)]
         finals = [m for m in found if m.round_id]
-        return tuple(s for m in finals or found for s in m.samples_ns)
+        return tuple(s for m in finals or found for s in m.samples)
 
-    @property
+    @functools.cached_property
     def median_ns(self) -> int:
-        return _median(self.samples(self.newest_run))
+        """Of its newest run."""
+        return whole_median(self.samples(self.newest_run))
 
 
 def decide(
@@ -89,7 +86,7 @@ def decide(
     """
     by_kernel = defaultdict(list)
     for finding in findings:
-        by_kernel[finding.trial.kernel].append(finding)
+        by_kernel[finding.kernel].append(finding)
     count = tried or {kernel: len(found) for kernel, found in by_kernel.items()}
     entries = {kernel: _entries_of(found) for kernel, found in by_kernel.items()}
     noise = max((_noise(e) for several in entries.values() for e in several), default=0.0)
@@ -98,8 +95,6 @@ def decide(
         for kernel in sorted(by_kernel)
     ]
     found = sorted((d for d in chosen if d), key=lambda d: (d.median_ns, d.kernel))
-    import dataclasses
-
     return tuple(dataclasses.replace(d, rank=rank) for rank, d in enumerate(found))
 
 
@@ -107,7 +102,7 @@ def noise_of(findings: Iterable[Finding]) -> tuple[Comparison, ...]:
     """The A/A comparisons of one (op, direction, signature, device): configs against themselves, a round each."""
     by_kernel = defaultdict(list)
     for finding in findings:
-        by_kernel[finding.trial.kernel].append(finding)
+        by_kernel[finding.kernel].append(finding)
     return tuple(
         _against_itself(entry, key)
         for kernel in sorted(by_kernel)
@@ -142,11 +137,12 @@ def _decide_kernel(
     contenders = _contenders(entries)
     incumbent = next((e for e in contenders if e.is_heuristic), None)
     heuristic = incumbent or next((e for e in entries if e.is_heuristic), None)
-    trial = findings[0].trial
-    seed = f"{trial.signature.text} {trial.direction} {trial.device.digest}"
-    winner, has_won = _pick(contenders, incumbent, seed, noise)
+    kernel = findings[0].kernel
+    signature, direction, device = findings[0].problem
+    comparisons = _Comparisons(f"{signature.text} {direction} {_digest(device)}")
+    winner, has_won = _pick(contenders, incumbent, comparisons, noise)
     rivals = [e for e in contenders if e is not winner]
-    against = {e.digest: _compare(winner, e, seed) for e in rivals}
+    against = {e.digest: comparisons.of(winner, e) for e in rivals}
     ties = tuple(sorted(d for d, c in against.items() if not c.a_wins(noise=noise)))
     if incumbent is None:
         has_won = not ties
@@ -154,16 +150,18 @@ def _decide_kernel(
     # Both times from one run, so that their ratio means something.
     shared = _shared_run(winner, heuristic) if heuristic else None
     samples = winner.samples(winner.newest_run if shared is None else shared)
-    median_ns, heuristic_ns = _median(samples), None
+    median_ns, heuristic_ns = whole_median(samples), None
     if heuristic:
-        heuristic_ns = heuristic.median_ns if shared is None else _median(heuristic.samples(shared))
+        heuristic_ns = (
+            heuristic.median_ns if shared is None else whole_median(heuristic.samples(shared))
+        )
     return Decision(
-        op=trial.signature.op,
-        direction=trial.direction,
-        signature=trial.signature,
-        device=trial.device,
+        op=signature.op,
+        direction=direction,
+        signature=signature,
+        device=device,
         environment=environment,
-        kernel=trial.kernel,
+        kernel=kernel,
         config=dict(winner.config),
         rule=rule,
         median_ns=median_ns,
@@ -174,65 +172,54 @@ def _decide_kernel(
         ties=ties,
         samples=len(samples),
         trials=tried,
-        contract=trial.signature.version,
+        contract=signature.version,
     )
 
 
 def newest_environment(findings: Sequence[Finding]) -> Environment | None:
     """The newest environment in which a whole direction was ok."""
-    found = [f.trial for f in findings if f.trial.status is Status.OK and f.trial.part == WHOLE]
-    newest = max(found, key=lambda t: (t.started_us, _name(t.environment)), default=None)
+    found = [f for f in findings if f.status is Status.OK and f.part == WHOLE]
+    newest = max(found, key=lambda f: (f.started_us, f.software), default=None)
     return newest.environment if newest else None
 
 
 def right_entries(findings: Sequence[Finding], environment: Environment) -> list[Entry]:
-    barred = _barred(findings, environment)
+    """The configs that were right in ``environment`` and wrong neither there nor in a newer one."""
+    software = environment.digest
+    barred = _barred(findings, software)
     entries: dict[str, Entry] = {}
-    named = [(f.trial.started_us, f.trial.config_digest, f) for f in findings]
-    for _, digest, finding in sorted(named, key=lambda item: item[:2]):
-        trial = finding.trial
-        if trial.status is not Status.OK or trial.part != WHOLE or trial.environment != environment:
+    for f in sorted(findings, key=lambda f: (f.started_us, f.digest)):
+        if f.status is not Status.OK or f.part != WHOLE or f.software != software:
             continue
-        if barred and _is_barred(trial.config, barred):
+        if barred and _is_barred(f, barred):
             continue
-        entry = entries.setdefault(digest, Entry(digest=digest, config=trial.config))
-        entry.is_heuristic |= trial.is_heuristic
-        if trial.worst_error is not None:
-            entry.worst_error = max(entry.worst_error or 0.0, trial.worst_error.ratio)
-        assert trial.measurement is not None
-        entry.measured.append((trial.started_us, finding.run, trial.measurement))
+        entry = entries.get(f.digest)
+        if entry is None:
+            entry = entries[f.digest] = Entry(digest=f.digest, config=f.config)
+        entry.is_heuristic |= f.is_heuristic
+        if f.worst is not None:
+            entry.worst_error = max(entry.worst_error or 0.0, f.worst)
+        entry.measured.append(Measured(f.started_us, f.run, f.round_id, f.samples))
     # What was never checked is not right; finals may rely on the check of the search.
     return [e for e in entries.values() if e.worst_error is not None and e.worst_error <= 1]
 
 
-def _barred(findings: Sequence[Finding], environment: Environment) -> set[tuple[str, str]]:
+def _barred(findings: Sequence[Finding], software: str) -> set[tuple[str, str]]:
     """``(part, config digest)`` that were wrong or crashed in this or a newer environment."""
+    wrong = [f for f in findings if f.is_wrong]
+    if not wrong:
+        return set()
     age: dict[str, int] = defaultdict(int)
     for f in findings:
-        name = _name(f.trial.environment)
-        age[name] = max(age[name], f.trial.started_us)
-    limit = age[_name(environment)]
-    return {
-        (f.trial.part, f.trial.config_digest)
-        for f in findings
-        if (f.trial.status in _NEVER or _is_wrong(f.trial))
-        and age[_name(f.trial.environment)] >= limit
-    }
+        age[f.software] = max(age[f.software], f.started_us)
+    limit = age[software]
+    return {(f.part, f.digest) for f in wrong if age[f.software] >= limit}
 
 
-@functools.lru_cache(256)
-def _name(environment: Environment) -> str:
-    """The digest, which takes longer to make than to find again."""
-    return environment.digest
-
-
-def _is_wrong(trial: Trial) -> bool:
-    return trial.worst_error is not None and trial.worst_error.ratio > 1
-
-
-def _is_barred(config: Mapping[str, Any], barred: set[tuple[str, str]]) -> bool:
-    if (WHOLE, config_digest(config)) in barred:
+def _is_barred(finding: Finding, barred: set[tuple[str, str]]) -> bool:
+    if (WHOLE, finding.digest) in barred:
         return True
+    config = finding.config
     parts = {part for part, _ in barred if part != WHOLE}
     return any(
         isinstance(config.get(part), Mapping) and (part, config_digest(config[part])) in barred
@@ -259,21 +246,34 @@ def _regret_bound(against: Iterable[Comparison]) -> float:
 
 
 def _pick(
-    contenders: Sequence[Entry], incumbent: Entry | None, seed: str, noise: float
+    contenders: Sequence[Entry], incumbent: Entry | None, comparisons: "_Comparisons", noise: float
 ) -> tuple[Entry, bool]:
     """The config to use, and whether it beat the incumbent."""
     if incumbent is None:
         return contenders[0], False
     challengers = [e for e in contenders if e is not incumbent]
-    compared = [(_compare(e, incumbent, seed), e) for e in challengers]
+    compared = [(comparisons.of(e, incumbent), e) for e in challengers]
     for comparison, entry in sorted(compared, key=lambda item: (item[0].ratio, item[1].digest)):
         if comparison.a_wins(among=len(challengers), noise=noise):
             return entry, True
     return incumbent, False
 
 
+class _Comparisons:
+    """The comparisons of one problem, each made once: who won against the incumbent is asked again."""
+
+    def __init__(self, seed: str):
+        self._seed = seed
+        self._known: dict[tuple[str, str], Comparison] = {}
+
+    def of(self, a: Entry, b: Entry) -> Comparison:
+        key = (a.digest, b.digest)
+        if key not in self._known:
+            self._known[key] = _compare(a, b, f"{self._seed} {a.digest} {b.digest}")
+        return self._known[key]
+
+
 def _compare(a: Entry, b: Entry, seed: str) -> Comparison:
-    seed = f"{seed} {a.digest} {b.digest}"
     left, right = a.rounds, b.rounds
     pairs = [
         pair
@@ -291,16 +291,16 @@ def _shared_run(a: Entry, b: Entry) -> int | None:
     """The newest run that measured both, one with finals of both when there is one."""
 
     def runs(entry: Entry, *, finals: bool) -> set[int]:
-        return {run for _, run, m in entry.measured if m.round_id or not finals}
+        return {m.run for m in entry.measured if m.round_id or not finals}
 
     for finals in (True, False):
         both = runs(a, finals=finals) & runs(b, finals=finals)
         if both:
-            return max((started, run) for started, run, _ in a.measured if run in both)[1]
+            return max((m.started_us, m.run) for m in a.measured if m.run in both)[1]
     return None
 
 
-def _median(samples: Sequence[int]) -> int:
-    ordered = sorted(samples)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
+@functools.lru_cache(256)
+def _digest(device: Device) -> str:
+    """The digest, which takes longer to make than to find again."""
+    return device.digest

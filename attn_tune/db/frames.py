@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attn_tune.db import queries
+from attn_tune.db import decision_queries, queries
 from attn_tune.db.catalog import Catalog
 from attn_tune.db.decision_table import read_decisions
 from attn_tune.db.trials import read_trials
@@ -186,7 +186,7 @@ _PROBLEM_FILTERS = ("op", "kernel", "direction", "signature", "device")
 # imported row.
 FRAMES: dict[str, tuple[_Reader, tuple[str, ...]]] = {
     "trials": (_trials, (*queries.BATCH_FILTERS, *queries.TRIAL_FILTERS)),
-    "decisions": (_decisions, tuple(queries.DECISION_FILTERS)),
+    "decisions": (_decisions, tuple(decision_queries.DECISION_FILTERS)),
     "runs": (_runs, ()),
     "coverage": (_coverage, _PROBLEM_FILTERS),
     "failures": (_failures, (*_PROBLEM_FILTERS, "run", "status")),

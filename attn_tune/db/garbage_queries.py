@@ -20,8 +20,9 @@ DELETE FROM run WHERE status <> 'running' AND id < (SELECT max(id) FROM run) AND
 FIND_SUPERSEDED = (
     """CREATE TEMP TABLE batch_age AS
     SELECT b.first_id, b.last_id, b.signature_id, b.device_id, b.direction, b.kernel_id, b.environment_id,
-           e.digest AS environment, b.started_us + max(d.started_after_us) AS age,
-           CASE b.part WHEN '' THEN b.started_us + max(iif(d.samples IS NULL, NULL, d.started_after_us)) END AS ok_age
+           e.digest AS environment, b.started_us + 1000 * max(d.started_after_ms) AS age,
+           CASE b.part WHEN ''
+                THEN b.started_us + 1000 * max(iif(d.samples IS NULL, NULL, d.started_after_ms)) END AS ok_age
     FROM trial_batch b CROSS JOIN trial_data d ON d.id BETWEEN b.first_id AND b.last_id
     JOIN environment e ON e.id = b.environment_id
     GROUP BY b.first_id""",

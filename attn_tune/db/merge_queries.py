@@ -71,7 +71,11 @@ CATALOG: tuple[CatalogTable | PartTable, ...] = (
         key=("timer", "warmup", "flush_l2", "calls_per_sample", "interleaved"),
     ),
     CatalogTable(name="text", key=("digest",)),
-    CatalogTable(name="resources", key=("shared_bytes", "registers", "spill_bytes")),
+    CatalogTable(
+        name="resources",
+        key=("shared_bytes", "registers", "spill_bytes", "facts_id"),
+        references={"facts_id": "text"},
+    ),
     CatalogTable(name="round", key=("round_id",)),
     CatalogTable(name="verification", key=("digest",)),
     PartTable(name="verification_error", parent="verification"),
@@ -133,13 +137,12 @@ FROM {SOURCE}.trial_batch b CROSS JOIN temp.map_run ON map_run.theirs = b.run_id
 """
 OLDEST_NEW = f"SELECT min(max(b.first_id, map_run.cut + 1)) {_NEW}"
 COPY_TRIALS = f"""
-INSERT INTO main.trial_data (id, config_id, outcome_id, verification_id, resources_id, code_digest, compile_ms,
-                             started_after_us, median_ns, samples, facts_id)
+INSERT INTO main.trial_data (id, config_id, outcome_id, verification_id, resources_id, started_after_ms, median_ns,
+                             program, samples)
 SELECT d.id + :shift, map_config.ours, map_outcome.ours,
        (SELECT ours FROM temp.map_verification WHERE theirs = d.verification_id),
        (SELECT ours FROM temp.map_resources WHERE theirs = d.resources_id),
-       d.code_digest, d.compile_ms, d.started_after_us, d.median_ns, d.samples,
-       (SELECT ours FROM temp.map_text WHERE theirs = d.facts_id)
+       d.started_after_ms, d.median_ns, d.program, d.samples
 {_NEW}
 CROSS JOIN {SOURCE}.trial_data d ON d.id BETWEEN max(b.first_id, map_run.cut + 1) AND b.last_id
 CROSS JOIN temp.map_config ON map_config.theirs = d.config_id

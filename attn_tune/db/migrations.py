@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sqlite_utils.migrations import Migrations
 
 APPLICATION_ID = 0x41545455  # "ATTU"
-SCHEMA_VERSION = 5  # the number of migrations; kept in PRAGMA user_version
+SCHEMA_VERSION = 6  # the number of migrations; kept in PRAGMA user_version
 
 FACT_TABLES = (
     "device",
@@ -256,6 +256,12 @@ def migrations() -> "Migrations":
     def m005_add_compile_facts(db: "sqlite_utils.Database") -> None:
         # What compiling for a device that is not here told, as JSON: a shortage's numbers, or a prediction.
         db.execute("ALTER TABLE trial_data ADD COLUMN facts_id INTEGER REFERENCES text (id)")
+
+    @lab()
+    def m006_narrow_trials(db: "sqlite_utils.Database") -> None:
+        from attn_tune.db.narrow import narrow
+
+        narrow(db.conn)
 
     return lab
 

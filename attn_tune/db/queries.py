@@ -1,81 +1,10 @@
-"""Every SQL statement of the lab database, by name. The schema itself is in ``migrations``."""
+"""SQL of trials, runs, the whole file, frames and imported packs, by name.
 
-# --- Catalog: rows that are written once and found by what they say ---
-
-FIND_DEVICE = "SELECT id FROM device WHERE digest = ?"
-ADD_DEVICE = """
-INSERT INTO device (digest, platform, family, variant, units, shared_bytes, l2_bytes, clock_mhz, bandwidth_gbs,
-                    partition, power_watts)
-VALUES (:digest, :platform, :family, :variant, :units, :shared_bytes, :l2_bytes, :clock_mhz, :bandwidth_gbs,
-        :partition, :power_watts)
+``catalog_queries``, ``decision_queries``, ``merge_queries`` and ``garbage_queries`` have the rest; the schema itself is
+in ``migrations``.
 """
-GET_DEVICE = "SELECT * FROM device WHERE id = ?"
-
-FIND_EVIDENCE = "SELECT id FROM device_evidence WHERE digest = ?"
-ADD_EVIDENCE = "INSERT INTO device_evidence (digest, body) VALUES (?, ?)"
-GET_EVIDENCE = "SELECT body FROM device_evidence WHERE id = ?"
-
-FIND_ENVIRONMENT = "SELECT id FROM environment WHERE digest = ?"
-ADD_ENVIRONMENT = """
-INSERT INTO environment (digest, jax, jaxlib, triton, compiler, driver, attn_tune, source_hash)
-VALUES (:digest, :jax, :jaxlib, :triton, :compiler, :driver, :attn_tune, :source_hash)
-"""
-GET_ENVIRONMENT = "SELECT * FROM environment WHERE id = ?"
-
-FIND_KERNEL = "SELECT id FROM kernel WHERE op = ? AND name = ?"
-ADD_KERNEL = "INSERT INTO kernel (op, name) VALUES (?, ?)"
-
-FIND_SIGNATURE = "SELECT id FROM signature WHERE digest = ?"
-ADD_SIGNATURE = "INSERT INTO signature (digest, op, version, text) VALUES (?, ?, ?, ?)"
-ADD_SIGNATURE_FIELD = """
-INSERT INTO signature_field (signature_id, position, name, int_value, text_value) VALUES (?, ?, ?, ?, ?)
-"""
-GET_SIGNATURE = "SELECT op, version FROM signature WHERE id = ?"
-GET_SIGNATURE_FIELDS = """
-SELECT name, int_value, text_value FROM signature_field WHERE signature_id = ? ORDER BY position
-"""
-
-FIND_CONFIG = """
-SELECT id FROM config WHERE kernel_id = ? AND direction = ? AND part = ? AND digest = ?
-"""
-ADD_CONFIG = """
-INSERT INTO config (kernel_id, direction, part, digest, body) VALUES (?, ?, ?, ?, ?)
-"""
-
-FIND_PROTOCOL = """
-SELECT id FROM protocol
-WHERE timer = ? AND warmup = ? AND flush_l2 = ? AND calls_per_sample = ? AND interleaved = ?
-"""
-ADD_PROTOCOL = """
-INSERT INTO protocol (timer, warmup, flush_l2, calls_per_sample, interleaved) VALUES (?, ?, ?, ?, ?)
-"""
-
-FIND_TEXT = "SELECT id FROM text WHERE digest = ?"
-ADD_TEXT = "INSERT INTO text (digest, body) VALUES (?, ?)"
 
 # --- Trials ---
-
-FIND_VERIFICATION = "SELECT id FROM verification WHERE digest = ?"
-ADD_VERIFICATION = "INSERT INTO verification (digest, is_right) VALUES (?, ?)"
-ADD_VERIFICATION_ERROR = """
-INSERT INTO verification_error (verification_id, position, output, error, allowed) VALUES (?, ?, ?, ?, ?)
-"""
-GET_VERIFICATION_ERRORS = """
-SELECT output, error, allowed FROM verification_error WHERE verification_id = ? ORDER BY position
-"""
-FIND_RESOURCES = """
-SELECT id FROM resources WHERE shared_bytes IS ? AND registers IS ? AND spill_bytes IS ?
-"""
-ADD_RESOURCES = "INSERT INTO resources (shared_bytes, registers, spill_bytes) VALUES (?, ?, ?)"
-FIND_OUTCOME = """
-SELECT id FROM outcome
-WHERE status = ? AND stage = ? AND is_heuristic = ? AND reason_id IS ? AND protocol_id IS ? AND round_id = ?
-"""
-ADD_OUTCOME = """
-INSERT INTO outcome (status, stage, is_heuristic, reason_id, protocol_id, round_id) VALUES (?, ?, ?, ?, ?, ?)
-"""
-GET_PROTOCOL = "SELECT * FROM protocol WHERE id = ?"
-GET_KERNEL = "SELECT op, name FROM kernel WHERE id = ?"
 
 LAST_BATCH = """
 SELECT first_id, last_id, run_id, signature_id, kernel_id, direction, part, device_id, evidence_id, environment_id,
@@ -89,9 +18,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 GROW_BATCH = "UPDATE trial_batch SET last_id = ? WHERE first_id = ?"
 ADD_TRIAL = """
-INSERT INTO trial_data (id, config_id, outcome_id, verification_id, resources_id, code_digest, compile_ms,
-                        started_after_us, median_ns, samples, facts_id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO trial_data (id, config_id, outcome_id, verification_id, resources_id, started_after_ms, median_ns, program,
+                        samples)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 BATCHES = """
@@ -117,7 +46,7 @@ JOIN config ON config.id = trial_data.config_id
 JOIN outcome ON outcome.id = trial_data.outcome_id
 LEFT JOIN text ON text.id = outcome.reason_id
 LEFT JOIN resources ON resources.id = trial_data.resources_id
-LEFT JOIN text AS facts ON facts.id = trial_data.facts_id
+LEFT JOIN text AS facts ON facts.id = resources.facts_id
 """
 TRIALS_PAGE = (
     _TRIAL_COLUMNS
@@ -127,11 +56,6 @@ ORDER BY trial_data.id
 LIMIT :page
 """
 )
-TRIALS_BY_ID = (
-    _TRIAL_COLUMNS
-    + "WHERE trial_data.id IN (SELECT value FROM json_each(?)) ORDER BY trial_data.id"
-)
-
 # A batch comes before its trials: the other way round, SQLite would look for the batch of each.
 _BATCHED = """
 FROM trial_batch
@@ -219,7 +143,7 @@ COUNT_ROWS = "SELECT count(*) FROM {table}"
 DIGESTED = "SELECT id, digest, {column} AS body FROM {table}"
 PREDICTED_WITHOUT_PREDICTION = """
 SELECT count(*) FROM trial_data JOIN outcome ON outcome.id = trial_data.outcome_id
-LEFT JOIN text ON text.id = trial_data.facts_id
+LEFT JOIN resources ON resources.id = trial_data.resources_id LEFT JOIN text ON text.id = resources.facts_id
 WHERE (outcome.status = 'predicted') <> (coalesce(json_type(text.body, '$.prediction'), '') = 'object')
 """
 OK_WITHOUT_MEASUREMENT = """
@@ -234,89 +158,6 @@ COUNT_BATCHED = """
 SELECT count(*) FROM trial_batch CROSS JOIN trial_data
 ON trial_data.id BETWEEN trial_batch.first_id AND trial_batch.last_id
 """
-
-# --- Decisions ---
-
-PROBLEMS = """
-SELECT DISTINCT trial_batch.signature_id, signature.text, trial_batch.direction, trial_batch.device_id, device.digest
-FROM trial_batch
-JOIN signature ON signature.id = trial_batch.signature_id
-JOIN device ON device.id = trial_batch.device_id
-ORDER BY signature.text, trial_batch.direction, device.digest
-"""
-# What a decision may depend on, by the ids of one batch. ``telling`` are outcomes of finals and of untuned configs,
-# ``never`` those that bar a config, ``wrong`` what validation bars.
-PREPARE_SHORTLISTS = (
-    "CREATE TEMP TABLE IF NOT EXISTS telling (id INTEGER PRIMARY KEY)",
-    "CREATE TEMP TABLE IF NOT EXISTS never (id INTEGER PRIMARY KEY)",
-    "CREATE TEMP TABLE IF NOT EXISTS wrong (id INTEGER PRIMARY KEY)",
-    """INSERT OR IGNORE INTO temp.telling
-    SELECT id FROM main.outcome WHERE status = 'ok' AND (is_heuristic OR round_id <> '')""",
-    """INSERT OR IGNORE INTO temp.never
-    SELECT id FROM main.outcome WHERE status IN ('incorrect', 'crashed')""",
-    "INSERT OR IGNORE INTO temp.wrong SELECT id FROM main.verification WHERE NOT is_right",
-)
-_IN_RANGE = "FROM trial_data WHERE id BETWEEN :first AND :last"
-SUMMARY = f"""
-SELECT count(*) AS count, max(started_after_us) AS newest_us,
-       max(iif(median_ns IS NULL, NULL, started_after_us)) AS newest_ok_us {_IN_RANGE}
-"""
-ALL_IDS = f"SELECT id {_IN_RANGE}"
-ID_AT = f"SELECT id {_IN_RANGE} AND started_after_us = :after_us LIMIT 1"
-OK_ID_AT = f"""
-SELECT id {_IN_RANGE} AND started_after_us = :after_us AND median_ns IS NOT NULL LIMIT 1
-"""
-# One trial a config is enough to bar it.
-WRONG_IDS = f"""
-SELECT min(id) {_IN_RANGE} AND (outcome_id IN temp.never OR verification_id IN temp.wrong) GROUP BY config_id
-"""
-TELLING_CONFIGS = f"SELECT DISTINCT config_id {_IN_RANGE} AND outcome_id IN temp.telling"
-FASTEST = f"""
-SELECT config_id, min(median_ns) {_IN_RANGE} AND median_ns IS NOT NULL GROUP BY config_id
-"""
-IDS_OF_CONFIGS = f"""
-SELECT id {_IN_RANGE} AND median_ns IS NOT NULL AND config_id IN (SELECT value FROM json_each(:configs))
-"""
-PROBLEM_BATCHES = """
-SELECT * FROM trial_batch WHERE signature_id = ? AND device_id = ? AND direction = ? ORDER BY first_id
-"""
-DROP_DECISIONS = "DELETE FROM decision WHERE signature_id = ? AND direction = ? AND device_id = ?"
-ADD_DECISION = """
-INSERT INTO decision (signature_id, direction, device_id, rank, config_id, environment_id, rule, median_ns,
-                      heuristic_ns, gain, regret_bound, worst_error, ties, samples, trials)
-VALUES (:signature_id, :direction, :device_id, :rank, :config_id, :environment_id, :rule, :median_ns,
-        :heuristic_ns, :gain, :regret_bound, :worst_error, :ties, :samples, :trials)
-"""
-_DECISION_COLUMNS = """
-decision.signature_id, decision.direction, decision.device_id, decision.rank, decision.config_id,
-decision.environment_id, decision.rule, decision.median_ns, decision.heuristic_ns, decision.gain,
-decision.regret_bound, decision.worst_error, decision.ties, decision.samples, decision.trials
-"""
-DECISIONS = f"""
-SELECT {_DECISION_COLUMNS}, kernel.op || '/' || kernel.name AS kernel, config.body AS config_body
-FROM decision
-JOIN config ON config.id = decision.config_id
-JOIN kernel ON kernel.id = config.kernel_id
-JOIN signature ON signature.id = decision.signature_id
-JOIN device ON device.id = decision.device_id
-WHERE {{filters}}
-ORDER BY signature.text, decision.direction, device.digest, decision.rank
-"""
-ONE_DECISION = f"""
-SELECT {_DECISION_COLUMNS} FROM decision WHERE signature_id = ? AND direction = ? AND device_id = ? AND rank = ?
-"""
-GET_CONFIG = """
-SELECT kernel.op || '/' || kernel.name, config.body FROM config JOIN kernel ON kernel.id = config.kernel_id
-WHERE config.id = ?
-"""
-DECISION_FILTERS = {
-    "op": "kernel.op = :op",
-    "kernel": "(kernel.name = :kernel OR kernel.op || '/' || kernel.name = :kernel)",
-    "direction": "decision.direction = :direction",
-    "signature": "signature.text = :signature",
-    "device": "(device.digest = :device OR device.variant = :device)",
-    "rank": "decision.rank = :rank",
-}
 
 # --- Frames ---
 
@@ -340,7 +181,7 @@ COVERAGE = f"""
 SELECT kernel.op, kernel.op || '/' || kernel.name AS kernel, trial_batch.direction, signature.text AS signature,
        device.variant AS device, count(*) AS trials, sum(outcome.status = 'ok') AS ok,
        count(DISTINCT trial_data.config_id) AS configs,
-       max(trial_batch.started_us + trial_data.started_after_us) AS newest_us,
+       max(trial_batch.started_us + 1000 * trial_data.started_after_ms) AS newest_us,
        EXISTS (SELECT 1 FROM decision WHERE decision.signature_id = trial_batch.signature_id
                AND decision.direction = trial_batch.direction AND decision.device_id = trial_batch.device_id) AS decided
 {_TRIAL_TABLES}

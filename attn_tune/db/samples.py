@@ -6,6 +6,13 @@ _MORE = 0x80
 _LARGEST = 2**63 - 1
 
 
+def whole_median(samples: Sequence[int]) -> int:
+    """The median, rounded down."""
+    ordered = sorted(samples)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
+
+
 def encode_samples(samples: Sequence[int], median: int) -> bytes:
     """The bytes of ``samples`` (nanoseconds, in the order taken), given their median rounded down.
 

@@ -9,11 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from attn_tune.db import queries
+from attn_tune.db import decision_queries
 from attn_tune.db.batches import Batch
 from attn_tune.db.catalog import Catalog
-from attn_tune.db.decisions import CONTENDERS, Entry, Finding, right_entries
-from attn_tune.db.trials import read_trials_by_id
+from attn_tune.db.decisions import CONTENDERS, Entry, right_entries
+from attn_tune.db.finding_rows import read_findings
+from attn_tune.db.findings import Finding
 from attn_tune.schema.trial import WHOLE
 
 # Fewer trials of a kernel are simply all read.
@@ -32,7 +33,7 @@ class Shortlist:
 
 def prepare(connection: sqlite3.Connection) -> None:
     """Notes which outcomes say more than a time of a search; once before shortlists are made."""
-    for statement in queries.PREPARE_SHORTLISTS:
+    for statement in decision_queries.PREPARE_SHORTLISTS:
         connection.execute(statement)
 
 
@@ -49,7 +50,7 @@ def make_shortlist(
         findings = kernel.findings()
         if findings:
             found.findings += findings
-            found.tried[findings[0].trial.kernel] = kernel.count
+            found.tried[findings[0].kernel] = kernel.count
     return found
 
 
@@ -59,23 +60,36 @@ class _Kernel:
     def __init__(self, connection: sqlite3.Connection, catalog: Catalog, batches: Sequence[Batch]):
         self._connection, self._catalog = connection, catalog
         self._batches = batches
-        self._summaries = {batch: self._rows(queries.SUMMARY, batch)[0] for batch in batches}
+        self._known: dict[int, Finding] = {}
+        self._summaries = {
+            batch: self._rows(decision_queries.SUMMARY, batch)[0] for batch in batches
+        }
         self.count = sum(row["count"] for row in self._summaries.values())
 
     def findings(self) -> list[Finding]:
         """Those of its trials that matter; at least one if there are any."""
         if self.count <= FEW:
-            return self._read({b: self._ids(queries.ALL_IDS, b) for b in self._batches})
+            return self._read({b: self._ids(decision_queries.ALL_IDS, b) for b in self._batches})
         ages, newest, marks = self._ages()
         if newest is None:  # Nothing was right, so nothing will be decided.
-            return self._read({b: self._ids(queries.ALL_IDS, b)[:1] for b in self._batches})
+            return self._read(
+                {b: self._ids(decision_queries.ALL_IDS, b)[:1] for b in self._batches}
+            )
         environment = newest.environment_id
         here = [b for b in self._batches if b.environment_id == environment and b.part == WHOLE]
         wanted = marks
+        configs: set[int] = set()
         for batch in self._batches:
-            if ages[batch.environment_id] >= ages[environment]:
-                wanted[batch] += self._ids(queries.WRONG_IDS, batch)
-        configs = {c for batch in here for c in self._ids(queries.TELLING_CONFIGS, batch)}
+            # Of an environment without an age nothing is left: ``gc`` took its trials.
+            if ages.get(batch.environment_id, -1) < ages[environment]:
+                continue
+            barred: dict[int, int] = {}  # One trial a config is enough.
+            for trial_id, config, tells, bars in self._rows(decision_queries.NOTABLE, batch):
+                if bars:
+                    barred.setdefault(config, trial_id)
+                if tells and batch.environment_id == environment and batch.part == WHOLE:
+                    configs.add(config)
+            wanted[batch] += barred.values()
         found = self._with_configs(wanted, here, configs)
         if self._needs_fastest(found, environment):
             found = self._with_fastest(wanted, here, configs, environment)
@@ -98,7 +112,7 @@ class _Kernel:
         """Adds configs, the fastest first, until no other can be among the fastest that are right."""
         least: dict[int, int] = {}
         for batch in here:
-            for config, median in self._rows(queries.FASTEST, batch):
+            for config, median in self._rows(decision_queries.FASTEST, batch):
                 least[config] = min(median, least.get(config, median))
         order = sorted(least, key=lambda config: (least[config], config))
         taken = 0
@@ -122,7 +136,7 @@ class _Kernel:
         ids = {batch: list(found) for batch, found in wanted.items()}
         text = json.dumps(sorted(configs))
         for batch in here:
-            ids[batch] += self._ids(queries.IDS_OF_CONFIGS, batch, configs=text)
+            ids[batch] += self._ids(decision_queries.IDS_OF_CONFIGS, batch, configs=text)
         return self._read(ids)
 
     def _ages(self) -> tuple[dict[int, int], Batch | None, dict[Batch, list[int]]]:
@@ -135,30 +149,36 @@ class _Kernel:
         newest_ok: Batch | None = None
         for batch, row in self._summaries.items():
             environment = batch.environment_id
-            if row["count"] and batch.started_us + row["newest_us"] > ages.get(environment, -1):
-                ages[environment] = batch.started_us + row["newest_us"]
-                last[environment] = (batch, row["newest_us"])
-            if batch.part == WHOLE and row["newest_ok_us"] is not None:
-                digest = self._catalog.environment(environment).digest
-                age = (batch.started_us + row["newest_ok_us"], digest)
+            if row["count"]:
+                age = batch.started_us + 1000 * row["newest_ms"]
+                if age > ages.get(environment, -1):
+                    ages[environment] = age
+                    last[environment] = (batch, row["newest_ms"])
+            if batch.part == WHOLE and row["newest_ok_ms"] is not None:
+                digest = self._catalog.software(environment)
+                age = (batch.started_us + 1000 * row["newest_ok_ms"], digest)
                 if age > newest:
                     newest, newest_ok = age, batch
         marks: dict[Batch, list[int]] = {batch: [] for batch in self._batches}
         if len(ages) > 1:  # With one there is nothing to tell apart.
-            for batch, after_us in last.values():
-                marks[batch] += self._ids(queries.ID_AT, batch, after_us=after_us)
+            for batch, after_ms in last.values():
+                marks[batch] += self._ids(decision_queries.ID_AT, batch, after_ms=after_ms)
             if newest_ok is not None:
-                after_us = newest[0] - newest_ok.started_us
-                marks[newest_ok] += self._ids(queries.OK_ID_AT, newest_ok, after_us=after_us)
+                after_ms = (newest[0] - newest_ok.started_us) // 1000
+                marks[newest_ok] += self._ids(
+                    decision_queries.OK_ID_AT, newest_ok, after_ms=after_ms
+                )
         return ages, newest_ok, marks
 
     def _read(self, ids: Mapping[Batch, list[int]]) -> list[Finding]:
-        return [
-            Finding(batch.run_id, trial)
-            for batch, wanted in ids.items()
-            if wanted
-            for _, trial in read_trials_by_id(self._connection, self._catalog, batch, set(wanted))
-        ]
+        found = []
+        for batch, several in ids.items():
+            wanted = set(several)
+            new = wanted - self._known.keys()
+            if new:
+                self._known.update(read_findings(self._connection, self._catalog, batch, new))
+            found += [self._known[trial_id] for trial_id in sorted(wanted)]
+        return found
 
     def _ids(self, sql: str, batch: Batch, **values: str | int) -> list[int]:
         return [row[0] for row in self._rows(sql, batch, **values)]

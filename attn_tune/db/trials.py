@@ -1,6 +1,9 @@
-"""Trials to rows and back, exactly."""
+"""Trials to rows and back.
 
-import functools
+Exactly, but for the code's digest and the compile time, of which ``programs`` says what stays, and the microseconds of
+starts.
+"""
+
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,9 +12,9 @@ from typing import Any
 from attn_tune.db import queries
 from attn_tune.db.batches import Batch, BatchWriter, find_batches
 from attn_tune.db.catalog import Catalog
-from attn_tune.db.compact import pack_digest, unpack_digest
 from attn_tune.db.compile_facts import facts_text, read_facts
-from attn_tune.db.samples import decode_samples, encode_samples
+from attn_tune.db.programs import pack_program, unpack_program
+from attn_tune.db.samples import decode_samples, encode_samples, whole_median
 from attn_tune.schema import (
     Device,
     Environment,
@@ -60,25 +63,15 @@ def read_trials(
     """
     whole = {name: value for name, value in filters.items() if name in queries.BATCH_FILTERS}
     rest = {name: value for name, value in filters.items() if name not in whole}
-    kernels = functools.cache(functools.partial(_kernel_name, connection))
     while True:
         end = after
         for batch in find_batches(connection, whole, after=after):
             end = max(end, batch.last_id)
-            yield from _read_batch(connection, catalog, batch, rest, kernels, after)
+            yield from _read_batch(connection, catalog, batch, rest, after)
         # What was recorded while this was read belongs to it, until a look finds nothing new.
         if end == after:
             return
         after = end
-
-
-def read_trials_by_id(
-    connection: sqlite3.Connection, catalog: Catalog, batch: Batch, ids: Iterable[int]
-) -> Iterator[tuple[int, Trial]]:
-    """``(id, trial)`` of some trials of one batch."""
-    kernel = _kernel_name(connection, batch.kernel_id)
-    for row in connection.execute(queries.TRIALS_BY_ID, (json.dumps(list(ids)),)):
-        yield row["id"], _checked(catalog, batch, kernel, row)
 
 
 def read_measured(
@@ -114,24 +107,23 @@ def _to_row(catalog: Catalog, batches: BatchWriter, trial: Trial) -> tuple:
     outcome_id = catalog.outcome_id(trial)
     catalog.note_conditions(trial)
     verification_id = catalog.verification_id(trial.errors)
-    resources_id = catalog.resources_id(trial.resources)
+    resources_id = catalog.resources_id(trial.resources, facts_text(trial))
     median = samples = None
     if trial.measurement is not None:
-        median = int(trial.measurement.median_ns)
-        samples = encode_samples(trial.measurement.samples_ns, median)
-    trial_id, after_us = batches.add(trial)
+        taken = trial.measurement.samples_ns
+        median = whole_median(taken)
+        samples = encode_samples(taken, median)
+    trial_id, after_ms = batches.add(trial)
     return (
         trial_id,
         config_id,
         outcome_id,
         verification_id,
         resources_id,
-        pack_digest(trial.resources.code_digest),
-        trial.compile_ms,
-        after_us,
+        after_ms,
         median,
+        pack_program(trial.resources.code_digest, trial.compile_ms),
         samples,
-        catalog.text_id(facts_text(trial)),
     )
 
 
@@ -140,7 +132,6 @@ def _read_batch(
     catalog: Catalog,
     batch: Batch,
     filters: Mapping[str, Any],
-    kernels: Any,
     after: int,
 ) -> Iterator[tuple[int, int, Trial]]:
     narrowing = [queries.TRIAL_FILTERS[name] for name in filters]
@@ -150,18 +141,11 @@ def _read_batch(
         values = {**filters, "after": after, "last": batch.last_id, "page": PAGE}
         rows = connection.execute(sql, values).fetchall()
         for row in rows:
-            trial = _checked(catalog, batch, kernels(batch.kernel_id), row)
+            trial = _checked(catalog, batch, catalog.kernel(batch.kernel_id), row)
             yield row["id"], batch.run_id, trial
         if len(rows) < PAGE:
             return
         after = rows[-1]["id"]
-
-
-def _kernel_name(connection: sqlite3.Connection, kernel_id: int) -> str:
-    row = connection.execute(queries.GET_KERNEL, (kernel_id,)).fetchone()
-    if row is None:
-        raise IntegrityError(f"there is no kernel {kernel_id}, though trials name it")
-    return f"{row['op']}/{row['name']}"
 
 
 def _checked(catalog: Catalog, batch: Batch, kernel: str, row: sqlite3.Row) -> Trial:
@@ -173,6 +157,7 @@ def _checked(catalog: Catalog, batch: Batch, kernel: str, row: sqlite3.Row) -> T
 
 def _to_trial(catalog: Catalog, batch: Batch, kernel: str, row: sqlite3.Row) -> Trial:
     measurement = None
+    code_digest, compile_ms = unpack_program(row["program"])
     if row["samples"] is not None:
         measurement = Measurement(
             samples_ns=decode_samples(row["samples"], row["median_ns"]),
@@ -196,11 +181,11 @@ def _to_trial(catalog: Catalog, batch: Batch, kernel: str, row: sqlite3.Row) -> 
             shared_bytes=row["shared_bytes"],
             registers=row["registers"],
             spill_bytes=row["spill_bytes"],
-            code_digest=unpack_digest(row["code_digest"]),
+            code_digest=code_digest,
         ),
         conditions=catalog.conditions(measurement.round_id) if measurement else None,
         **read_facts(row["facts"]),
-        compile_ms=row["compile_ms"],
+        compile_ms=compile_ms,
         is_heuristic=bool(row["is_heuristic"]),
-        started_us=batch.started_us + row["started_after_us"],
+        started_us=batch.started_us + 1000 * row["started_after_ms"],
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from attn_tune.schema import OutputError, canonical_json
 
+DIGEST_BYTES = 8
 # (output, error, allowed); None is NaN.
 type ErrorRow = tuple[str, float | None, float | None]
 
@@ -18,7 +19,7 @@ def error_rows(errors: Iterable[OutputError]) -> tuple[ErrorRow, ...]:
 def verification_digest(rows: Iterable[ErrorRow]) -> bytes:
     """Names the errors, bit for bit."""
     exact = [[output, *(x if x is None else x.hex() for x in numbers)] for output, *numbers in rows]
-    return hashlib.blake2b(canonical_json(exact).encode(), digest_size=16).digest()
+    return hashlib.blake2b(canonical_json(exact).encode(), digest_size=16).digest()[:DIGEST_BYTES]
 
 
 def is_right(rows: Iterable[ErrorRow]) -> bool:

@@ -1,7 +1,9 @@
 """The kill and crowd batteries, at a size that fits; the recorded runs are larger."""
 
 import kill_database
+import kill_facts
 import kill_operations
+import kill_recording
 import pytest
 from crowd import Crowd, problems, run
 
@@ -17,11 +19,18 @@ def test_kills_lose_and_corrupt_nothing():
     assert sum(tally.acknowledged for tally in tallies.values()) > 0
 
 
+def test_processes_share_the_kills():
+    tallies = kill_database.torment_all(5, 0, ["record", "checkpoint"], 2)
+    assert set(tallies) == {"record", "checkpoint"}
+    assert sum(tally.kills for tally in tallies.values()) >= 5
+    assert [f for tally in tallies.values() for f in tally.failures] == []
+
+
 def test_every_old_schema_is_killed_on_its_way():
     assert (*kill_operations.OLD_SCHEMAS, SCHEMA_VERSION) == (*range(1, SCHEMA_VERSION + 1),)
 
 
-class Forgetful(kill_operations.Record):
+class Forgetful(kill_recording.Record):
     """Acknowledges what it never stores."""
 
     def act(self, say):
@@ -29,15 +38,28 @@ class Forgetful(kill_operations.Record):
             say(self.next)
 
 
-class Torn(kill_operations.RecordMany):
+class Torn(kill_recording.RecordMany):
     """Takes several transactions for what should be one."""
 
     def act(self, say):
         with Database.open(self.path, create=True) as database:
-            kill_operations.fill(database, range(self.next, self.next + 7))
+            kill_facts.fill(database, range(self.next, self.next + 7))
 
 
-@pytest.mark.parametrize(("operation", "message"), [(Forgetful, "is lost"), (Torn, "7 of 200")])
+class Twisted(kill_recording.Record):
+    """Stores what nobody asked it to, and says nothing."""
+
+    def act(self, say):
+        with Database.open(self.path, create=True) as database:
+            run = database.begin_run(
+                device=kill_facts.DEVICE, environment=kill_facts.ENVIRONMENT, argv=["kill"]
+            )
+            database.record(run, kill_facts.make_trial(self.next, median=77))
+
+
+@pytest.mark.parametrize(
+    ("operation", "message"), [(Forgetful, "is lost"), (Torn, "7 of 60"), (Twisted, "changed")]
+)
 def test_the_battery_notices(monkeypatch, operation, message):
     monkeypatch.setitem(kill_operations.OPERATIONS, "bad", operation)
     with pytest.raises(RuntimeError, match=message):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from attn_tune.db import Database, merge_database
+from attn_tune.db.programs import pack_program
 from attn_tune.schema import (
     Environment,
     Measurement,
@@ -130,8 +131,19 @@ def trials(draw):
 
 
 def plain(trial):
-    """A trial as text: NaN equals itself, evidence counts, the order of knobs does not."""
-    return repr(dataclasses.replace(trial, config=canonical_json(trial.config)))
+    """A trial as text: NaN equals itself, evidence counts, the order of knobs does not.
+
+    Programs are as stored, and when it started is told apart: milliseconds are all that is kept of it.
+    """
+    program = pack_program(trial.resources.code_digest, trial.compile_ms)
+    stored = dataclasses.replace(
+        trial,
+        config=canonical_json(trial.config),
+        resources=dataclasses.replace(trial.resources, code_digest=""),
+        compile_ms=None,
+        started_us=0,
+    )
+    return f"{stored!r} {program}"
 
 
 @pytest.fixture
@@ -149,7 +161,9 @@ def test_trials_come_back_exactly(tmp_path_factory, wanted):
         for trial in wanted:
             database.record(run, trial)
     with Database.open(path, read_only=True) as database:
-        assert [plain(t) for t in database.trials()] == [plain(t) for t in wanted]
+        found = list(database.trials())
+    assert [plain(t) for t in found] == [plain(t) for t in wanted]
+    assert all(0 <= b.started_us - a.started_us < 1000 for a, b in zip(found, wanted, strict=True))
 
 
 def test_nan_errors_stay_nan(database):
@@ -253,7 +267,8 @@ def test_a_measurement_needs_an_ok_trial(database, outcome, measured, message):
         pytest.raises(sqlite3.IntegrityError, match=message),
     ):
         raw.execute(
-            f"INSERT INTO trial_data VALUES (9, 1, {outcome}, NULL, NULL, '', NULL, 0, {measured}, NULL)"
+            "INSERT INTO trial_data (id, config_id, outcome_id, started_after_ms, median_ns, samples) "
+            f"VALUES (9, 1, {outcome}, 0, {measured})"
         )
 
 

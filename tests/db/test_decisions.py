@@ -24,11 +24,14 @@ def around(median, count=24, seed=0, spread=0.01):
     return tuple(int(median * np.exp(x)) for x in noise)
 
 
-def final(config, median, *, run=1, started=10, round_id="r1", seed=0, **changes):
+def final_trial(config, median, *, started=10, round_id="r1", seed=0, **changes):
     changes.setdefault("is_heuristic", config == HEURISTIC)
     samples = changes.pop("samples", around(median, seed=seed))
-    trial = make_trial(config, samples, round_id=round_id, started_us=started, **changes)
-    return Finding(run, trial)
+    return make_trial(config, samples, round_id=round_id, started_us=started, **changes)
+
+
+def final(config, median, *, run=1, **changes):
+    return Finding.of(run, final_trial(config, median, **changes))
 
 
 def winner(findings):
@@ -232,13 +235,13 @@ def test_decisions_survive_the_database(tmp_path):
         wanted = []
         for signature in (make_signature(), long):
             found = [
-                final(HEURISTIC, 200_000, signature=signature, run=run),
-                final(OTHER, 150_000, seed=1, signature=signature, run=run),
-                final({}, 300_000, kernel="flash_attention/xla", signature=signature, run=run),
+                final_trial(HEURISTIC, 200_000, signature=signature),
+                final_trial(OTHER, 150_000, seed=1, signature=signature),
+                final_trial({}, 300_000, kernel="flash_attention/xla", signature=signature),
             ]
-            for finding in found:
-                database.record(run, finding.trial)
-            wanted += decide(found)
+            for trial in found:
+                database.record(run, trial)
+            wanted += decide(Finding.of(run, trial) for trial in found)
         assert database.rebuild_decisions() == 2
         assert database.decisions() == sorted(wanted, key=lambda d: (d.signature.text, d.rank))
         assert [d.rank for d in database.decisions(signature=long)] == [0, 1]

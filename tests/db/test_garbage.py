@@ -4,7 +4,14 @@ import sqlite3
 
 import pytest
 
-from attn_tune.db import Database, collect_garbage, export_pack, import_pack, merge_database
+from attn_tune.db import (
+    Database,
+    collect_garbage,
+    export_pack,
+    import_pack,
+    merge_database,
+    shortlist,
+)
 from attn_tune.schema import IntegrityError, Status, StorageError, UsageError
 from tests.db.facts import ENVIRONMENT, NEWER, begin, make_signature, make_trial
 
@@ -71,6 +78,15 @@ def test_no_decision_and_no_newer_fact_goes(path):
         ]
         assert database.decisions() == stored
         assert database.integrity_check() == ()
+
+
+def test_a_large_search_is_decided_without_the_trials_that_went(path, monkeypatch):
+    monkeypatch.setattr(shortlist, "FEW", 0)
+    with Database.open(path) as database:
+        collect_garbage(database, superseded=True)
+        decided = list(database.decide())
+        monkeypatch.undo()
+        assert decided == list(database.decide())
 
 
 def test_without_being_asked_no_trial_goes(path):

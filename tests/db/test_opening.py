@@ -1,11 +1,10 @@
-"""Files that are refused stay as they were, and old ones are brought up to date."""
+"""Files that are refused stay as they were; others open wherever they lie."""
 
 import contextlib
 import os
 import random
 import shutil
 import sqlite3
-import struct
 import sys
 import tempfile
 from pathlib import Path
@@ -14,11 +13,8 @@ import pytest
 
 from attn_tune.db import Database, connection as connections, filesystem, merge_database
 from attn_tune.db.migrations import SCHEMA_VERSION
-from attn_tune.db.samples import decode_samples
-from attn_tune.schema import AttnTuneError, IntegrityError, NoDataError, Status, StorageError
+from attn_tune.schema import AttnTuneError, IntegrityError, NoDataError, StorageError
 from tests.db.facts import begin, make_trial
-
-DATA = Path(__file__).parent / "data"
 
 
 def snapshot(folder):
@@ -143,110 +139,6 @@ def test_a_changed_config_is_noticed(path):
     with Database.open(path, read_only=True) as database:
         (problem,) = database.integrity_check()
     assert problem == "row 3 of config was changed: it does not have its digest"
-
-
-def old(path, version=1):
-    """A database as that schema left it, with a few facts in it."""
-    with contextlib.closing(sqlite3.connect(path)) as raw:
-        raw.executescript((DATA / f"schema_v{version}.sql").read_text())
-
-
-OLD_TRIALS = """
-SELECT id, run_id, signature_id, config_id, device_id, evidence_id, environment_id, status, stage, reason_id,
-       is_heuristic, shared_bytes, registers, spill_bytes, code_digest, compile_ms, started_us FROM trial ORDER BY id
-"""
-OLD_ERRORS = "SELECT * FROM output_error ORDER BY trial_id, position"
-OLD_SAMPLES = (
-    "SELECT trial_id, protocol_id, round_id, median_ns, samples FROM measurement ORDER BY 1"
-)
-
-
-def old_facts(path, decode):
-    with contextlib.closing(sqlite3.connect(path)) as raw:
-        samples = [(*row[:4], decode(*row[3:])) for row in raw.execute(OLD_SAMPLES)]
-        return raw.execute(OLD_TRIALS).fetchall(), raw.execute(OLD_ERRORS).fetchall(), samples
-
-
-def decode_plain(_, blob):
-    """Samples as schemas before 4 held them: 8 bytes each."""
-    return struct.unpack(f"<{len(blob) // 8}q", blob)
-
-
-@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
-def test_every_released_schema_is_migrated_bit_for_bit(tmp_path, version):
-    """Read with SQL on both sides, so that no reader of ours can be wrong twice."""
-    path = tmp_path / "old.db"
-    old(path, version)
-    decode = decode_plain if version < 4 else lambda median, blob: decode_samples(blob, median)
-    before = old_facts(path, decode)
-    assert len(before[0]) >= 3
-    assert len(before[2]) >= 2
-    with Database.open(path) as database:
-        trials = [repr(t) for t in database.trials()]
-        stored = database.decisions()
-        database.rebuild_decisions()
-        assert database.integrity_check() == ()
-        if stored:
-            assert database.decisions() == stored
-        if version >= 3:
-            assert len(database.frame("imported")) == 2
-    assert old_facts(path, lambda median, blob: decode_samples(blob, median)) == before
-    with Database.open(path, read_only=True) as database:
-        assert [repr(t) for t in database.trials()] == trials
-    with Database.open(tmp_path / "new.db", create=True):
-        pass
-    assert schema(path) == schema(tmp_path / "new.db")
-
-
-def test_the_first_schema_is_migrated_and_keeps_its_facts(tmp_path):
-    old(tmp_path / "old.db")
-    with Database.open(tmp_path / "old.db") as database:
-        found = list(database.trials())
-        assert [t.status for t in found] == [Status.OK, Status.OK, Status.INCORRECT]
-        assert found[0].measurement.samples_ns == (20_000, 20_100, 19_900)
-        assert found[0].is_heuristic
-        assert found[2].errors[0].ratio == pytest.approx(4)
-        assert dict(found[0].device.evidence) == {"uuid": "GPU-1", "driver": "570.1"}
-        assert database.rebuild_decisions() == 1
-        assert database.integrity_check() == ()
-        run = begin(database)
-        database.record(run, make_trial())
-    with Database.open(tmp_path / "new.db", create=True):
-        pass
-    assert schema(tmp_path / "old.db") == schema(tmp_path / "new.db")
-
-
-def schema(path):
-    with contextlib.closing(sqlite3.connect(path)) as raw:
-        rows = raw.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL")
-        return {name: " ".join(sql.split()) for name, sql in rows} | {
-            "version": raw.execute("PRAGMA user_version").fetchone()
-        }
-
-
-def test_an_old_schema_is_not_migrated_by_a_reader(tmp_path):
-    old(tmp_path / "old.db")
-    before = (tmp_path / "old.db").read_bytes()
-    with pytest.raises(StorageError, match="older schema 1"):
-        Database.open(tmp_path / "old.db", read_only=True)
-    assert (tmp_path / "old.db").read_bytes() == before
-
-
-def test_a_failed_migration_leaves_the_old_schema(tmp_path, monkeypatch):
-    old(tmp_path / "old.db")
-    before = schema(tmp_path / "old.db")
-    monkeypatch.setattr(
-        connections.migrations(), "_migrations", [*connections.migrations()._migrations]
-    )
-
-    @connections.migrations()(name="m999_fails")
-    def fail(db):
-        db.execute("CREATE TABLE half (id INTEGER)")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Database.open(tmp_path / "old.db")
-    assert schema(tmp_path / "old.db") == before
 
 
 def test_readers_work_in_a_folder_they_cannot_write(path):

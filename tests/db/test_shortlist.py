@@ -42,7 +42,7 @@ def random_trial(rng, clock, *, with_finals):
 
 def decide_all(database):
     findings = read_trials(database._connection, database._catalog, {})
-    return decide(Finding(run, trial) for _, run, trial in findings)
+    return decide(Finding.of(run, trial) for _, run, trial in findings)
 
 
 @pytest.mark.parametrize("with_finals", [True, False])
@@ -69,8 +69,8 @@ def test_most_trials_of_a_large_search_are_not_read(tmp_path, monkeypatch):
     read = []
     monkeypatch.setattr(
         shortlist,
-        "read_trials_by_id",
-        lambda *args, original=shortlist.read_trials_by_id: [
+        "read_findings",
+        lambda *args, original=shortlist.read_findings: [
             read.append(1) or item for item in original(*args)
         ],
     )

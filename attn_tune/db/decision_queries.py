@@ -1,0 +1,85 @@
+"""SQL of decisions: the trials that one rests on, and the table of those that were made."""
+
+PROBLEMS = """
+SELECT DISTINCT trial_batch.signature_id, signature.text, trial_batch.direction, trial_batch.device_id, device.digest
+FROM trial_batch
+JOIN signature ON signature.id = trial_batch.signature_id
+JOIN device ON device.id = trial_batch.device_id
+ORDER BY signature.text, trial_batch.direction, device.digest
+"""
+# What a decision may depend on, by the ids of one batch. ``telling`` are outcomes of finals and of untuned configs,
+# ``never`` those that bar a config, ``notable`` both, ``wrong`` what validation bars.
+PREPARE_SHORTLISTS = (
+    "CREATE TEMP TABLE IF NOT EXISTS telling (id INTEGER PRIMARY KEY)",
+    "CREATE TEMP TABLE IF NOT EXISTS never (id INTEGER PRIMARY KEY)",
+    "CREATE TEMP TABLE IF NOT EXISTS notable (id INTEGER PRIMARY KEY)",
+    "CREATE TEMP TABLE IF NOT EXISTS wrong (id INTEGER PRIMARY KEY)",
+    """INSERT OR IGNORE INTO temp.telling
+    SELECT id FROM main.outcome WHERE status = 'ok' AND (is_heuristic OR round_id <> '')""",
+    """INSERT OR IGNORE INTO temp.never
+    SELECT id FROM main.outcome WHERE status IN ('incorrect', 'crashed')""",
+    "INSERT OR IGNORE INTO temp.notable SELECT id FROM temp.telling UNION SELECT id FROM temp.never",
+    "INSERT OR IGNORE INTO temp.wrong SELECT id FROM main.verification WHERE NOT is_right",
+)
+_IN_RANGE = "FROM trial_data WHERE id BETWEEN :first AND :last"
+SUMMARY = f"""
+SELECT count(*) AS count, max(started_after_ms) AS newest_ms,
+       max(iif(median_ns IS NULL, NULL, started_after_ms)) AS newest_ok_ms {_IN_RANGE}
+"""
+ALL_IDS = f"SELECT id {_IN_RANGE}"
+ID_AT = f"SELECT id {_IN_RANGE} AND started_after_ms = :after_ms LIMIT 1"
+OK_ID_AT = f"""
+SELECT id {_IN_RANGE} AND started_after_ms = :after_ms AND median_ns IS NOT NULL LIMIT 1
+"""
+# Few of many: what a search timed, and was right, is neither.
+NOTABLE = f"""
+SELECT id, config_id, outcome_id IN temp.telling AS tells,
+       outcome_id IN temp.never OR verification_id IN temp.wrong AS bars
+{_IN_RANGE} AND (outcome_id IN temp.notable OR verification_id IN temp.wrong)
+"""
+FASTEST = f"""
+SELECT config_id, min(median_ns) {_IN_RANGE} AND median_ns IS NOT NULL GROUP BY config_id
+"""
+IDS_OF_CONFIGS = f"""
+SELECT id {_IN_RANGE} AND median_ns IS NOT NULL AND config_id IN (SELECT value FROM json_each(:configs))
+"""
+PROBLEM_BATCHES = """
+SELECT * FROM trial_batch WHERE signature_id = ? AND device_id = ? AND direction = ? ORDER BY first_id
+"""
+DROP_DECISIONS = "DELETE FROM decision WHERE signature_id = ? AND direction = ? AND device_id = ?"
+ADD_DECISION = """
+INSERT INTO decision (signature_id, direction, device_id, rank, config_id, environment_id, rule, median_ns,
+                      heuristic_ns, gain, regret_bound, worst_error, ties, samples, trials)
+VALUES (:signature_id, :direction, :device_id, :rank, :config_id, :environment_id, :rule, :median_ns,
+        :heuristic_ns, :gain, :regret_bound, :worst_error, :ties, :samples, :trials)
+"""
+_DECISION_COLUMNS = """
+decision.signature_id, decision.direction, decision.device_id, decision.rank, decision.config_id,
+decision.environment_id, decision.rule, decision.median_ns, decision.heuristic_ns, decision.gain,
+decision.regret_bound, decision.worst_error, decision.ties, decision.samples, decision.trials
+"""
+DECISIONS = f"""
+SELECT {_DECISION_COLUMNS}, kernel.op || '/' || kernel.name AS kernel, config.body AS config_body
+FROM decision
+JOIN config ON config.id = decision.config_id
+JOIN kernel ON kernel.id = config.kernel_id
+JOIN signature ON signature.id = decision.signature_id
+JOIN device ON device.id = decision.device_id
+WHERE {{filters}}
+ORDER BY signature.text, decision.direction, device.digest, decision.rank
+"""
+ONE_DECISION = f"""
+SELECT {_DECISION_COLUMNS} FROM decision WHERE signature_id = ? AND direction = ? AND device_id = ? AND rank = ?
+"""
+DECISION_FILTERS = {
+    "op": "kernel.op = :op",
+    "kernel": "(kernel.name = :kernel OR kernel.op || '/' || kernel.name = :kernel)",
+    "direction": "decision.direction = :direction",
+    "signature": "signature.text = :signature",
+    "device": "(device.digest = :device OR device.variant = :device)",
+    "rank": "decision.rank = :rank",
+}
+FINDINGS_BY_ID = """
+SELECT id, config_id, outcome_id, verification_id, started_after_ms, median_ns, samples FROM trial_data
+WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
+"""

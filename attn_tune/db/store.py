@@ -1,0 +1,78 @@
+"""An open file of the lab database: its connection, its transactions, what else may be done to it as a whole."""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from attn_tune.db.catalog import Catalog
+from attn_tune.db.connection import attached, immediate, storage_errors
+from attn_tune.db.writer import WriterLock
+from attn_tune.schema import StorageError
+
+
+class Store:
+    """What ``Database`` and the modules beside it write through. In one process and one thread."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, *, read_only: bool):
+        self.path = path
+        self.read_only = read_only
+        self._connection = connection
+        self._catalog = Catalog(connection)
+        self._lock = WriterLock(connection, path)
+        self._pid = os.getpid()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One write transaction: everything in it, or nothing.
+
+        Raises:
+          StorageError: opened read-only, or inherited by a forked process.
+        """
+        if self.read_only:
+            raise StorageError(f"{self.path} was opened read-only")
+        if self._is_inherited:
+            raise StorageError(f"{self.path} was opened by process {self._pid}; open it again here")
+        try:
+            with storage_errors(self.path), immediate(self._connection):
+                yield self._connection
+        except BaseException:
+            self._catalog.forget()
+            raise
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Holds the writer lock inside a transaction, so that no sweep goes on.
+
+        Raises:
+          StorageError: another process writes; the message names it.
+        """
+        self._lock.acquire()
+        yield
+        self._lock.release()
+
+    @contextlib.contextmanager
+    def without_foreign_keys(self) -> Iterator[None]:
+        """Around a transaction that checks references itself."""
+        self._connection.execute("PRAGMA foreign_keys = OFF")
+        try:
+            yield
+        finally:
+            self._connection.execute("PRAGMA foreign_keys = ON")
+
+    def vacuum(self) -> None:
+        """Writes the file anew without its free pages; needs room for a copy meanwhile."""
+        self._catalog.forget()
+        with storage_errors(self.path):
+            self._connection.execute("VACUUM")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def attached(self, uri: str, name: str) -> contextlib.AbstractContextManager[None]:
+        """Another database beside this one, called ``name`` in SQL."""
+        return attached(self.path, self._connection, uri, name)
+
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether this is a forked child, which must leave its parent's connection alone."""
+        return self._pid != os.getpid()

@@ -1,0 +1,137 @@
+"""What is killed while facts come in: trials one by one and many at once, checkpoints, new and old databases."""
+
+import contextlib
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from kill_facts import DEVICE, ENVIRONMENT, Operation, Say, make_trial
+
+from attn_tune.db import Database
+
+FIXTURES = Path(__file__).parent.parent / "tests/db/data"
+
+
+class Record(Operation):
+    """Trials one by one."""
+
+    def prepare(self) -> None:
+        self.said: set[int] = set()
+        self.next = 0
+
+    def before(self) -> None:
+        self.next += 10_000
+
+    def act(self, say: Say) -> None:
+        with Database.open(self.path, create=True) as database:
+            run = database.begin_run(device=DEVICE, environment=ENVIRONMENT, argv=["kill"])
+            for i in range(self.next, self.next + 12):
+                database.record(run, make_trial(i))
+                say(i)
+            database.end_run(run, "finished")
+
+    def check(self, said: list[int]) -> list[str]:
+        self.said.update(said)
+        self.acknowledged += len(said)
+        if not self.path.exists():
+            return ["the database is gone"] if self.said else []
+        with Database.open(self.path) as database:
+            stored = {trial.config["i"]: trial for trial in database.trials()}
+            problems = list(database.integrity_check())
+        lost = self.said - stored.keys()
+        problems += [f"acknowledged trial {number} is lost" for number in sorted(lost)]
+        # All that is there must be as it was recorded, whether anybody was told or not.
+        problems += [f"trial {n} changed" for n, trial in stored.items() if trial != make_trial(n)]
+        return problems + self.check_stored(stored.keys())
+
+    def check_stored(self, numbers: Iterable[int]) -> list[str]:
+        """What is wrong with which trials there are."""
+        return []
+
+
+class RecordMany(Record):
+    """Many trials in one transaction: all or none."""
+
+    many = 60
+
+    def act(self, say: Say) -> None:
+        with Database.open(self.path, create=True) as database:
+            run = database.begin_run(device=DEVICE, environment=ENVIRONMENT, argv=["kill"])
+            numbers = range(self.next, self.next + self.many)
+            database.record_many(run, [make_trial(i) for i in numbers])
+            for i in numbers:
+                say(i)
+            database.end_run(run, "finished")
+
+    def check_stored(self, numbers: Iterable[int]) -> list[str]:
+        groups = Counter(number // 10_000 for number in numbers)
+        return [f"{n} of {self.many} trials of {g}" for g, n in groups.items() if n != self.many]
+
+
+class Checkpoint(Record):
+    """Trials, and the write-ahead log folded in after each of some."""
+
+    def act(self, say: Say) -> None:
+        with Database.open(self.path, create=True) as database:
+            run = database.begin_run(device=DEVICE, environment=ENVIRONMENT, argv=["kill"])
+            with contextlib.closing(sqlite3.connect(self.path, timeout=30)) as other:
+                for i in range(self.next, self.next + 8):
+                    database.record(run, make_trial(i))
+                    say(i)
+                    mode = ("PASSIVE", "FULL", "RESTART", "TRUNCATE")[i % 4]
+                    other.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+
+
+class Migrate(Operation):
+    """An old database is opened for writing."""
+
+    version = 1
+
+    def prepare(self) -> None:
+        self.fixture = self.folder / "old.db"
+        with contextlib.closing(sqlite3.connect(self.fixture)) as raw:
+            raw.executescript((FIXTURES / f"schema_v{self.version}.sql").read_text())
+        self.before()
+        with Database.open(self.path) as database:
+            self.facts = [repr(trial) for trial in database.trials()]
+
+    def before(self) -> None:
+        for suffix in ("-wal", "-shm", "-journal"):
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        shutil.copy(self.fixture, self.path)
+
+    def act(self, say: Say) -> None:
+        with Database.open(self.path):
+            say(1)
+
+    def check(self, said: list[int]) -> list[str]:
+        self.acknowledged += len(said)
+        with contextlib.closing(sqlite3.connect(self.path)) as raw:
+            found = raw.execute("PRAGMA user_version").fetchone()[0]
+        with Database.open(self.path) as database:
+            problems = list(database.integrity_check())
+            if [repr(trial) for trial in database.trials()] != self.facts:
+                problems.append("facts changed")
+            if found not in (self.version, database.describe().schema_version):
+                problems.append(f"half a migration: version {found}")
+            if said and found == self.version:
+                problems.append("an acknowledged migration is lost")
+        return problems
+
+
+class Create(Record):
+    """A database where there is none."""
+
+    def before(self) -> None:
+        super().before()
+        self.said.clear()
+        for path in self.folder.glob("*lab.db*"):
+            path.unlink()
+
+    def act(self, say: Say) -> None:
+        with Database.open(self.path, create=True) as database:
+            run = database.begin_run(device=DEVICE, environment=ENVIRONMENT, argv=["kill"])
+            database.record(run, make_trial(self.next))
+            say(self.next)
