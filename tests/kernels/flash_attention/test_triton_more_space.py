@@ -1,7 +1,6 @@
 """What the fused backward and the split forward declare: candidates, untuned choices, limits, and where they serve."""
 
 import dataclasses
-import itertools
 
 import pytest
 
@@ -167,22 +166,3 @@ def test_neither_has_what_it_does_not_do():
     tpu = Device(platform="tpu", family="v6e", variant="tpu-v6e")
     for spec, direction in ((FUSED, "bwd"), (SPLIT, "fwd")):
         assert "NVIDIA" in str(spec.unsupported(PROBLEMS["plain"], direction, tpu))
-
-
-def test_the_modules_behind_the_shared_seam_are_hashed():
-    import ast
-    from pathlib import Path
-
-    import attn_tune.kernels.flash_attention._triton as seam
-
-    tree = ast.parse((Path(seam.__path__[0]) / "device.py").read_text())
-    behind = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-    shared = {
-        m for m in itertools.chain(FUSED.modules, SPLIT.modules) if ".flash_attention.triton." in m
-    }
-    assert behind <= shared
-    # What only one of them uses of it, only that one has to hash.
-    assert {m for m in behind if not m.endswith(("backward", "backward_dbias"))} <= set(
-        SPLIT.modules
-    )
-    assert {m for m in behind if not m.endswith("forward")} <= set(FUSED.modules)

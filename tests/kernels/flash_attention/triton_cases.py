@@ -224,7 +224,9 @@ def _run_fused(p, tile, operands, back):
     from attn_tune.kernels.flash_attention.triton_fused.backward import backward
     from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
 
-    yield jax.jit(backward, static_argnums=(0, 1))(p, BackwardConfig(**tile), back)
+    for transposed in (False, True):
+        config = BackwardConfig(**tile, transposed_dq=transposed)
+        yield jax.jit(backward, static_argnums=(0, 1))(p, config, back)
 
 
 def _run_split(p, tile, operands, back):

@@ -1,8 +1,5 @@
-"""Device code that several Triton kernels share, and the launch of the bias gradient."""
+"""Device code that all these kernels share, and the constants it is compiled with."""
 
-from attn_tune.kernels.flash_attention.triton.backward import kernel_arrays
-from attn_tune.kernels.flash_attention.triton.backward_dbias import backward_dbias
-from attn_tune.kernels.flash_attention.triton.forward import walk_keys
 from attn_tune.kernels.flash_attention.triton.logits import (
     Extras,
     Rows,
@@ -14,7 +11,7 @@ from attn_tune.kernels.flash_attention.triton.logits import (
     point_extras,
     squash,
 )
-from attn_tune.kernels.flash_attention.triton.static import dbias_config
+from attn_tune.kernels.flash_attention.triton.static import Static, dbias_config, static_of
 from attn_tune.kernels.flash_attention.triton.tile import (
     LN2,
     LOG2E,
@@ -36,12 +33,11 @@ __all__ = [
     "LOG2E",
     "Extras",
     "Rows",
-    "backward_dbias",
+    "Static",
     "dbias_config",
     "finish_logits",
     "head_rows",
     "kept",
-    "kernel_arrays",
     "key_head",
     "load_columns",
     "load_delta",
@@ -56,6 +52,6 @@ __all__ = [
     "row_range",
     "span_of",
     "squash",
+    "static_of",
     "store_keys",
-    "walk_keys",
 ]

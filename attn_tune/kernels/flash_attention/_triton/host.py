@@ -18,12 +18,11 @@ from attn_tune.kernels.flash_attention.triton.space import (
     walked_sizes,
     with_caps,
 )
-from attn_tune.kernels.flash_attention.triton.static import Static, padded, static_of
+from attn_tune.kernels.flash_attention.triton.static import padded
 
 __all__ = [
     "DkvConfig",
     "ForwardConfig",
-    "Static",
     "accumulators",
     "block_cap",
     "grid",
@@ -35,7 +34,6 @@ __all__ = [
     "shared_bytes",
     "shared_bytes_at_most",
     "shared_limit",
-    "static_of",
     "unsupported",
     "walked_sizes",
     "with_caps",

@@ -29,10 +29,11 @@ SPEC = KernelSpec(
     unsupported=unsupported,
     modules=(
         *(f"{__name__}.{module}" for module in ("backward", "config")),
-        # What _triton.device and _triton.host hand on.
+        # What is imported from the other Triton kernel, and by which way.
+        "attn_tune.kernels.flash_attention._triton.device",
         *(
             f"{_SHARED}.{module}"
-            for module in ("backward", "backward_dbias", "config", "logits", "static", "tile")
+            for module in ("backward_dbias", "config", "logits", "static", "tile")
         ),
         *(
             f"{_COMMON}.{module}"

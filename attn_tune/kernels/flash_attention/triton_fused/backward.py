@@ -18,12 +18,10 @@ import triton.language as tl
 from attn_tune.kernels._common.triton_launch import CompileOptions
 from attn_tune.kernels._common.triton_zeroed import triton_call_zeroed
 from attn_tune.kernels.flash_attention._triton.device import (
-    backward_dbias,
     dbias_config,
     finish_logits,
     head_rows,
     kept,
-    kernel_arrays,
     key_head,
     load_columns,
     load_delta,
@@ -37,11 +35,12 @@ from attn_tune.kernels.flash_attention._triton.device import (
     row_range,
     span_of,
     squash,
+    static_of,
     store_keys,
 )
-from attn_tune.kernels.flash_attention._triton.host import static_of
 from attn_tune.kernels.flash_attention.operands import BackwardInputs
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.triton.backward_dbias import backward_dbias
 from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
 
 
@@ -49,8 +48,24 @@ def backward(
     problem: Problem, config: BackwardConfig, inputs: BackwardInputs
 ) -> dict[str, jax.Array]:
     """``dq``, ``dk``, ``dv``, and ``dbias`` if the problem has a bias; each like its primal."""
-    arrays = kernel_arrays(inputs)
-    q, k, v = inputs.operands[:3]
+    o = inputs.operands
+    q, k, v = o.q, o.k, o.v
+    # The sinks are not among them: they are in the lse.
+    arrays = (
+        q,
+        k,
+        v,
+        inputs.dout,
+        inputs.residuals.lse,
+        inputs.delta,
+        o.bias,
+        o.mask,
+        o.q_segments,
+        o.kv_segments,
+        o.q_positions,
+        o.kv_positions,
+        o.dropout,
+    )
     static = static_of(problem, config)
     sums, dk, dv = triton_call_zeroed(
         fused_kernel,

@@ -28,7 +28,8 @@ SPEC = KernelSpec(
     unsupported=unsupported,
     modules=(
         *(f"{__name__}.{module}" for module in ("combine", "config", "forward", "packed")),
-        # What _triton.device and _triton.host hand on.
+        # What is imported from the other Triton kernel, and by which way.
+        "attn_tune.kernels.flash_attention._triton.device",
         *(f"{_SHARED}.{module}" for module in ("config", "forward", "logits", "static", "tile")),
         *(
             f"{_COMMON}.{module}"

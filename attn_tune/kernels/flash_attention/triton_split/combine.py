@@ -11,8 +11,7 @@ import triton
 import triton.language as tl
 
 from attn_tune.kernels._common.triton_call import triton_call
-from attn_tune.kernels.flash_attention._triton.device import LN2
-from attn_tune.kernels.flash_attention._triton.host import Static
+from attn_tune.kernels.flash_attention._triton.device import LN2, Static
 
 
 def combine(

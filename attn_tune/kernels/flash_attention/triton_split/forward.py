@@ -15,10 +15,10 @@ import triton
 import triton.language as tl
 
 from attn_tune.kernels._common.triton_call import triton_call
-from attn_tune.kernels.flash_attention._triton.device import LN2, LOG2E, key_head, walk_keys
-from attn_tune.kernels.flash_attention._triton.host import static_of
+from attn_tune.kernels.flash_attention._triton.device import LN2, LOG2E, key_head, static_of
 from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.triton.forward import walk_keys
 from attn_tune.kernels.flash_attention.triton_split.combine import combine
 from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_split.packed import (
