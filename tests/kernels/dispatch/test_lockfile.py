@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from attn_tune.kernels import locked
 from attn_tune.kernels.dispatch import choose, explain, lookup
 from attn_tune.kernels.locked import freeze
 from attn_tune.kernels.pinning import pin
+from attn_tune.kernels.spec import KernelSpec
 from attn_tune.runtime import snapshot
 from attn_tune.runtime.answer import Rung, SourceKind
 from attn_tune.runtime.lockfile import read_lockfile
@@ -77,7 +77,7 @@ def test_a_board_with_another_power_limit_replays_too(frozen):
 
 def test_a_kernel_that_changed_is_an_error(frozen, monkeypatch):
     use_lockfile(frozen.path)
-    monkeypatch.setattr(locked, "_source_hash", lambda spec: "b2:other")
+    monkeypatch.setattr(KernelSpec, "source_hash", "b2:other")
     with pytest.raises(LockfileError, match="source of toy/alpha has changed"):
         lookup(OP, sig(1024), device=H200)
     assert "no longer holds here" in str(explain(OP, sig(1024), device=H200))
