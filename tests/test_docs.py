@@ -204,18 +204,18 @@ _LOOK_UP = """
 import json, sys
 import jax, numpy as np
 import attn_tune
-attn_tune.use_pack("dense.atpack")
 q, k, v = (
     jax.random.normal(jax.random.key(i), (1, 8, heads, 16)) for i, heads in enumerate((2, 1, 1))
 )
 attend = lambda platform: jax.value_and_grad(
     lambda q: attn_tune.flash_attention(q, k, v, causal=True, platform=platform).sum()
 )(q)
-same = all(map(lambda a, b: np.allclose(a, b, atol=1e-5), attend("dense"), attend("xla")))
-for direction in ("fwd", "bwd"):
-    answer = attn_tune.lookup("flash_attention", sys.argv[1], direction, kernel="dense")
-    fields = {name: getattr(answer, name) for name in ("kernel", "source")}
-    print(json.dumps(fields | {"config": dict(answer.config), "is_right": bool(same)}))
+with attn_tune.use_pack("dense.atpack"):
+    same = all(map(lambda a, b: np.allclose(a, b, atol=1e-5), attend("dense"), attend("xla")))
+    for direction in ("fwd", "bwd"):
+        answer = attn_tune.lookup("flash_attention", sys.argv[1], direction, kernel="dense")
+        fields = {name: getattr(answer, name) for name in ("kernel", "source")}
+        print(json.dumps(fields | {"config": dict(answer.config), "is_right": bool(same)}))
 """
 
 
