@@ -7,12 +7,10 @@ from typing import Any
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import Prediction
 from attn_tune.tuner.predict.hardware import Core, core_of
-from attn_tune.tuner.predict.schedule import KernelSchedule, Stretch
+from attn_tune.tuner.predict.schedule import PIPELINE_STEPS, KernelSchedule, Stretch
 from attn_tune.tuner.predict.walk import Walk, walk_of
 
 MODEL = "bundles 1"
-# Steps that only fill and drain the pipeline: the compiler counts them in the loop.
-_PIPELINE_STEPS = 2
 _LAUNCH_NS = 2_000
 # What a block costs that no bundle shows: starting its copies and waiting for their latency. The published winners on
 # v6e change from blocks of 1024 to 2048 between 4k and 8k tokens for any value from 240 to 450.
@@ -122,7 +120,7 @@ def _cores(schedule: KernelSchedule, walk: Walk, core: Core) -> int:
     steps = schedule.grid_steps
     if core.per_device < 2 or steps is None:
         return 1
-    return 2 if 2 * (steps - _PIPELINE_STEPS) <= walk.steps else 1
+    return 2 if 2 * (steps - PIPELINE_STEPS) <= walk.steps else 1
 
 
 def _units(schedule: KernelSchedule, unit: str) -> int:

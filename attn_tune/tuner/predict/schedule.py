@@ -6,8 +6,11 @@ conditions under which they are executed.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+# Steps that only fill and drain the pipeline: the compiler counts them in the loop.
+PIPELINE_STEPS = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +69,21 @@ class KernelSchedule:
     def grid_steps(self) -> int | None:
         """Trip count of the outermost loop; None where the compiler did not know it."""
         return next((stretch.loops[0] for stretch in self.stretches if stretch.loops), None)
+
+    def with_steps(self, here: int | None, there: int | None) -> "KernelSchedule":
+        """This schedule, whose grid has ``here`` steps, with the trips of a grid of ``there``.
+
+        The outermost loop goes over all steps of a core, and over those that fill and drain the pipeline.
+        """
+        if here == there or here is None or there is None or self.grid_steps is None:
+            return self
+        trips = round((self.grid_steps - PIPELINE_STEPS) * there / here) + PIPELINE_STEPS
+        return replace(
+            self,
+            stretches=tuple(
+                replace(s, loops=(trips, *s.loops[1:])) if s.loops else s for s in self.stretches
+            ),
+        )
 
 
 def schedule_to_dict(schedule: KernelSchedule) -> dict[str, Any]:
