@@ -3,7 +3,8 @@
 Usage, with tokamax and libtpu installed: python benchmarks/tpu_schedules.py tpu-v6e OUT.jsonl [HEAD_DIM...]
 
 One line a config: what was compiled, and its schedule. Lines that are there are not made again. A schedule does not
-depend on the length, so that one, 4096 tokens, stands for all whose blocks are whole. The configs are those of
+depend on how many blocks there are, but on whether there is more than one: ``length`` is 4096 tokens, which stands for
+all that have several, or that of the only block. The configs are those of
 tokamax's own search at 1024 tokens and more, with one or two of its eight layouts.
 """
 
@@ -25,7 +26,7 @@ from attn_tune.tuner.targets.tpu import (
     target_device,
 )
 
-LENGTH = 4096
+LENGTH, TOKENS, WIDTH = 4096, 16384, 2048
 BLOCKS, COMPUTE = (1024, 2048), (512, 1024, 256)
 # As tokamax numbers them: 1 has the head dim innermost, 2 the length; of queries, keys, values.
 PLAIN = (1, 1, 1)
@@ -49,14 +50,18 @@ def main(target: str, out: Path, head_dims: list[int]) -> None:
 
 def configs(target: str, head_dims: list[int]) -> Iterator[dict]:
     """Small blocks first. Plain layouts only with the smallest: layouts cost the same share of all blocks."""
+    least = min(BLOCKS)
     sizes = sorted(itertools.product(BLOCKS, BLOCKS), key=lambda pair: pair[0] * pair[1])
-    masks = itertools.product(head_dims, (True, False))
-    for (block_q, block_kv), (head_dim, causal) in itertools.product(sizes, masks):
+    masks = tuple(itertools.product(head_dims, (True, False)))
+    classes = [(LENGTH, q, kv) for q, kv in sizes]
+    classes.insert(1, (least, least, least))
+    for (length, block_q, block_kv), (head_dim, causal) in itertools.product(classes, masks):
         layouts = [TURNED.get(target, {}).get(head_dim, USUAL)]
-        if block_q == block_kv == min(BLOCKS):
+        if block_q == block_kv == least and PLAIN not in layouts:
             layouts.append(PLAIN)
         for layout, scheduler, compute in itertools.product(layouts, (True, False), COMPUTE):
             yield {
+                "length": length,
                 "head_dim": head_dim,
                 "causal": causal,
                 "block_q": block_q,
@@ -77,7 +82,8 @@ def compile_one(config: dict, topology: str, folder: str) -> dict:
         splash_attention_mask as masks,
     )
 
-    mask = (masks.CausalMask if config["causal"] else masks.FullMask)((LENGTH, LENGTH))
+    length, head_dim = config["length"], config["head_dim"]
+    mask = (masks.CausalMask if config["causal"] else masks.FullMask)((length, length))
     q_layout, k_layout, v_layout = map(splash.QKVLayout, config["layouts"])
     chosen = splash.SplashConfig(
         block_q=config["block_q"],
@@ -90,7 +96,7 @@ def compile_one(config: dict, topology: str, folder: str) -> dict:
     )
     kernel = splash._make_splash_attention(mask, config=chosen, is_mqa=False, q_seq_shards=1)
     device = target_device(topology)
-    shape = (4, LENGTH, config["head_dim"])
+    shape = (TOKENS // length * WIDTH // head_dim, length, head_dim)
     array = jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=SingleDeviceSharding(device))
     with seeming(device):
         (launch,) = launches_of(jax.jit(kernel).trace(array, array, array).jaxpr.jaxpr) or ()

@@ -47,13 +47,17 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelSchedule:
-    """One launch. ``name`` is the compiler's, without its number; ``vmem_bytes`` is all that it holds there."""
+    """One launch. ``name`` is the compiler's, without its number; ``vmem_bytes`` is all that it holds there.
+
+    ``steps`` are those of the whole grid, on however many cores; None where they are not known.
+    """
 
     name: str
     stretches: tuple[Stretch, ...]
     windows: tuple[Window, ...] = ()
     vmem_bytes: int = 0
     spill_bytes: int = 0
+    steps: int | None = None
 
     @property
     def bundles(self) -> int:
@@ -70,16 +74,17 @@ class KernelSchedule:
         """Trip count of the outermost loop; None where the compiler did not know it."""
         return next((stretch.loops[0] for stretch in self.stretches if stretch.loops), None)
 
-    def with_steps(self, here: int | None, there: int | None) -> "KernelSchedule":
-        """This schedule, whose grid has ``here`` steps, with the trips of a grid of ``there``.
+    def with_steps(self, steps: int | None) -> "KernelSchedule":
+        """This schedule with the trips of a grid of ``steps``.
 
         The outermost loop goes over all steps of a core, and over those that fill and drain the pipeline.
         """
-        if here == there or here is None or there is None or self.grid_steps is None:
+        if self.steps is None or steps is None or self.grid_steps is None:
             return self
-        trips = round((self.grid_steps - PIPELINE_STEPS) * there / here) + PIPELINE_STEPS
+        trips = round((self.grid_steps - PIPELINE_STEPS) * steps / self.steps) + PIPELINE_STEPS
         return replace(
             self,
+            steps=steps,
             stretches=tuple(
                 replace(s, loops=(trips, *s.loops[1:])) if s.loops else s for s in self.stretches
             ),

@@ -41,6 +41,11 @@ class Launch:
         """Of its operands."""
         return [operand.aval for operand in self.equation.invars]
 
+    @property
+    def results(self) -> list[Any]:
+        """Shapes and types of what it returns."""
+        return [result.aval for result in self.equation.outvars]
+
     def __call__(self, *operands: Any) -> Any:
         """Binds the launch alone, under a trace."""
         return self.equation.primitive.bind(*operands, **self.equation.params)

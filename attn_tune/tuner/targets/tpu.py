@@ -129,12 +129,17 @@ def compile_launch(
     if known is not None:
         if "error" in known:
             raise NoScopedMemoryError(known["error"])
-        return schedule_from_dict(known["schedule"]).with_steps(known["steps"], launch.steps)
+        return schedule_from_dict(known["schedule"]).with_steps(launch.steps)
     device = target_device(topology)
     operands = [_on(aval, device) for aval in launch.avals]
+    function = jax.jit(
+        launch.__call__,
+        in_shardings=[_row_major(aval, device) for aval in launch.avals],
+        out_shardings=[_row_major(aval, device) for aval in launch.results],
+    )
     clear_dump(folder)
     try:
-        jax.jit(launch.__call__).trace(*operands).lower(lowering_platforms=("tpu",)).compile()
+        function.trace(*operands).lower(lowering_platforms=("tpu",)).compile()
     except jax.errors.JaxRuntimeError as error:
         # HBM is another matter: it depends on the batch.
         if shelf and _SCOPED in str(error):
@@ -142,9 +147,10 @@ def compile_launch(
         raise
     found = list(dumped_schedules(folder))
     clear_dump(folder)
-    schedule = replace(max(found, key=lambda s: (s.multiplies, s.bundles)), name=launch.name)
+    own = max(found, key=lambda s: (s.multiplies, s.bundles))
+    schedule = replace(own, name=launch.name, steps=launch.steps)
     if shelf:
-        shelf.put(key, {"schedule": schedule_to_dict(schedule), "steps": launch.steps})
+        shelf.put(key, {"schedule": schedule_to_dict(schedule)})
     return schedule
 
 
@@ -181,6 +187,14 @@ def _on(leaf: Any, device: Any) -> Any:
     from jax.sharding import SingleDeviceSharding
 
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=SingleDeviceSharding(device))
+
+
+def _row_major(aval: Any, device: Any) -> Any:
+    """As Mosaic takes it: of another layout XLA makes a copy, which may lie in VMEM, where nothing is copied from."""
+    from jax.experimental.layout import Format, Layout
+    from jax.sharding import SingleDeviceSharding
+
+    return Format(Layout(tuple(range(aval.ndim))), SingleDeviceSharding(device))
 
 
 def dumped_schedules(folder: str) -> Iterator[KernelSchedule]:

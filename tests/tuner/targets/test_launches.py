@@ -94,11 +94,13 @@ def test_a_launch_in_a_loop_cannot_stand_alone_and_one_in_a_call_can():
 
 def test_trips_are_those_of_the_grid_and_half_of_them_where_two_cores_share_it():
     inner = Stretch(bundles=7, loops=(66, 4))
-    schedule = KernelSchedule(name="k", stretches=(Stretch(bundles=3), inner))
-    assert schedule.with_steps(64, 256).grid_steps == 258
-    assert schedule.with_steps(128, 256).grid_steps == 130
-    assert schedule.with_steps(64, 256).stretches[1].loops == (258, 4)
-    assert schedule.with_steps(None, 256) == schedule
+    one = KernelSchedule(name="k", stretches=(Stretch(bundles=3), inner), steps=64)
+    two = KernelSchedule(name="k", stretches=(Stretch(bundles=3), inner), steps=128)
+    assert (one.with_steps(256).grid_steps, one.with_steps(256).steps) == (258, 256)
+    assert two.with_steps(256).grid_steps == 130
+    assert one.with_steps(256).stretches[1].loops == (258, 4)
+    assert one.with_steps(256).with_steps(64) == one
+    assert one.with_steps(None) == one
 
 
 def test_a_shelf_gives_back_what_was_put_and_nothing_for_a_torn_file(tmp_path):
