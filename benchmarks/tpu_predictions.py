@@ -166,7 +166,9 @@ def rank(row: Published, known: Known, target: str) -> dict[Choice, float]:
         if q <= p.q_len and kv <= p.kv_len:
             if (q, kv) == (p.q_len, p.kv_len):
                 schedule = alone.get(choice, schedule)
-            prediction = predict([schedule], p, {"block_q": q, "block_kv": kv}, device)
+            steps = p.batch * p.num_q_heads * (p.q_len // q) * (p.kv_len // kv)
+            config = {"block_q": q, "block_kv": kv}
+            prediction = predict([schedule.with_steps(steps)], p, config, device)
             assert prediction is not None
             predicted[choice] = prediction.ns / 1e6
     return dict(sorted(predicted.items(), key=lambda item: item[1]))

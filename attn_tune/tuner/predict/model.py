@@ -121,10 +121,15 @@ def _inner_trips(stretch: Stretch) -> int:
 
 
 def _cores(schedule: KernelSchedule, walk: Walk, core: Core) -> int:
-    """Cores that share the grid: two where the chip has them and the compiler's loop half of the steps."""
+    """Cores that share the grid: two where the chip has them and the compiler's loop half of the steps.
+
+    Where the trips are computed when it runs, the launch says whether the grid may be shared.
+    """
     trips = schedule.grid_steps
-    if core.per_device < 2 or trips is None:
+    if core.per_device < 2:
         return 1
+    if trips is None:
+        return 2 if schedule.is_parallel else 1
     return 2 if 2 * (trips - PIPELINE_STEPS) <= _steps(schedule, walk) else 1
 
 

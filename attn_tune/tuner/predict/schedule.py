@@ -49,7 +49,8 @@ class Window:
 class KernelSchedule:
     """One launch. ``name`` is the compiler's, without its number; ``vmem_bytes`` is all that it holds there.
 
-    ``steps`` are those of the whole grid, on however many cores; None where they are not known.
+    ``steps`` are those of the whole grid, on however many cores; None where they are not known. ``is_parallel`` says
+    that the grid may be shared by cores.
     """
 
     name: str
@@ -58,6 +59,7 @@ class KernelSchedule:
     vmem_bytes: int = 0
     spill_bytes: int = 0
     steps: int | None = None
+    is_parallel: bool = False
 
     @property
     def bundles(self) -> int:

@@ -37,6 +37,13 @@ class Launch:
         return math.prod(sizes) if len(sizes) == len(self.grid) else None
 
     @property
+    def is_parallel(self) -> bool:
+        """Whether cores may share an axis of the grid."""
+        semantics = getattr(self.equation.params["compiler_params"], "dimension_semantics", None)
+        axes = zip(semantics or (), self.grid, strict=False)
+        return any(str(kind).lower().endswith("parallel") and size != 1 for kind, size in axes)
+
+    @property
     def avals(self) -> list[Any]:
         """Of its operands."""
         return [operand.aval for operand in self.equation.invars]

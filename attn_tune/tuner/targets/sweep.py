@@ -168,6 +168,9 @@ class _KernelCompile:
             if not answers:
                 raise _Leave
             ((_, compiled),) = answers
+            if compiled.status is Status.TIMED_OUT:
+                # A host that is busy says nothing of the program; what its launches say still holds.
+                return
             again = _after_whole(trial, compiled, started)
             if again.prediction is None:
                 del self.predicted[digest]

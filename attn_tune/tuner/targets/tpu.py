@@ -148,7 +148,7 @@ def compile_launch(
     found = list(dumped_schedules(folder))
     clear_dump(folder)
     own = max(found, key=lambda s: (s.multiplies, s.bundles))
-    schedule = replace(own, name=launch.name, steps=launch.steps)
+    schedule = replace(own, name=launch.name, steps=launch.steps, is_parallel=launch.is_parallel)
     if shelf:
         shelf.put(key, {"schedule": schedule_to_dict(schedule)})
     return schedule

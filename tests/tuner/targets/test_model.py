@@ -121,6 +121,23 @@ def test_two_cores_that_share_a_grid_take_half_the_time():
     assert two.terms["visits_ns"] == pytest.approx(one.terms["visits_ns"] / 2, abs=1)
 
 
+def test_a_computed_grid_is_shared_by_two_cores_where_the_launch_allows_it():
+    problem, v5p = make_problem(), device_from_kind("tpu-v5p")
+    plain = make_schedule()
+    stretches = [
+        dataclasses.replace(s, loops=(None, *s.loops[1:])) if s.loops else s
+        for s in plain.stretches
+    ]
+    alone = dataclasses.replace(plain, stretches=tuple(stretches))
+    shared = dataclasses.replace(alone, is_parallel=True)
+    one, two = (predict([s], problem, FORWARD, v5p) for s in (alone, shared))
+    assert one
+    assert two
+    assert two.terms["visits_ns"] == pytest.approx(one.terms["visits_ns"] / 2, abs=1)
+    # One core has nobody to share with.
+    assert predict([alone], problem, FORWARD, V6E) == predict([shared], problem, FORWARD, V6E)
+
+
 def test_launches_add_up_and_casts_are_left_out():
     problem = make_problem()
     config = {"dq": FORWARD, "dkv": FORWARD}

@@ -186,6 +186,16 @@ def test_the_best_config_is_compiled_whole_and_one_that_fails_there_loses_its_pr
     assert again.wholes == []
 
 
+def test_a_whole_program_that_takes_too_long_says_nothing_of_its_prediction(monkeypatch):
+    plan, compiler = make_case_plan("fwd"), OwnCompiler()
+    predicting(monkeypatch, compiler)
+    compiler.whole_fates = [Compiled(status=Status.TIMED_OUT, reason="late")]
+    trials, _ = run(plan, compiler)
+    assert len(compiler.wholes) == 1
+    assert not [t for t in trials if t.status is Status.TIMED_OUT]
+    assert not any("whole_program" in t.prediction.terms for t in trials if t.prediction)
+
+
 def test_a_sweep_that_is_stopped_ends_with_what_it_has():
     stop = threading.Event()
     plan, compiler = make_case_plan("fwd"), OwnCompiler()
