@@ -93,7 +93,7 @@ def _audit(request: Request, target: "Target", count: int) -> "list[Checked]":
     with CompilePool(target, processes=usable_cores(), limits=limits) as pool:
         for checked in audit_target(plan, pool, count, seed=f"{request.seed} {target}"):
             found.append(checked)
-            said = "wrong" if checked.is_wrong else "right"
+            said = "wrong" if checked.is_wrong else "right" if checked.is_known else "unknown"
             sink.note(f"{target} {len(found)}: {checked.claim}, {said}: {checked.compiled.status}")
     return found
 
@@ -110,6 +110,7 @@ def _row(target: "Target", checked: "Checked") -> dict[str, object]:
         "target": target.name,
         "claim": str(checked.claim),
         "wrong": checked.is_wrong,
+        "known": checked.is_known,
         "kernel": ref.kernel,
         "direction": f"{ref.direction} {ref.part}".strip(),
         "signature": ref.signature.text,
@@ -129,7 +130,8 @@ def _counts(frame):
     for target in (*frame["target"].unique(), "all"):
         own = frame if target == "all" else frame.loc[frame["target"] == target]
         for claim, group in own.groupby("claim", sort=False):
-            wrong = int(group["wrong"].sum())
-            row = {"target": target, "claim": claim, "checked": len(group), "wrong": wrong}
-            rows.append({**row, "rate": f"{wrong / len(group):.1%}"})
+            wrong, known = int(group["wrong"].sum()), int(group["known"].sum())
+            row = {"target": target, "claim": claim, "checked": known, "wrong": wrong}
+            rate = f"{wrong / known:.1%}" if known else ""
+            rows.append({**row, "rate": rate, "took too long": len(group) - known})
     return pd.DataFrame(rows)

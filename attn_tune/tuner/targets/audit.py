@@ -49,10 +49,15 @@ class Checked:
         return self.fits and resources.registers is not None and bool(resources.spill_bytes)
 
     @property
+    def is_known(self) -> bool:
+        """Whether the compiler came to an end: XLA takes minutes for some whole programs."""
+        return self.compiled.status is not Status.TIMED_OUT
+
+    @property
     def is_wrong(self) -> bool:
         """Whether the claim does not hold."""
         if self.claim is Claim.FEASIBLE:
-            return not self.fits
+            return self.is_known and not self.fits
         return self.fits and not (self.claim is Claim.REFUSED and self.spills)
 
 

@@ -44,7 +44,7 @@ class CompilePool:
         self._changed = threading.Condition()
         self._jobs: deque[tuple[int, ConfigRef]] = deque()
         self._skip: Skip = lambda ref: None
-        self._whole = False
+        self._whole, self._limit_s = False, self.limits.compile
         self._answers: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._closed = threading.Event()
@@ -63,12 +63,13 @@ class CompilePool:
         skip: Skip = lambda ref: None,
         leave: Callable[[], bool] = lambda: False,
         whole: bool = False,
+        limit_s: float | None = None,
     ) -> Iterator[Answer]:
         """``(index, what became of it)`` of each config, as they end; they begin in the order given.
 
         ``skip`` is asked, from several threads, just before a config begins: an answer saves the compile. Once
         ``leave()`` is true nothing begins any more, and the iterator ends with those at hand. ``whole`` compiles the
-        program around the launches of a TPU too.
+        program around the launches of a TPU too. ``limit_s`` is what one config may take, instead of the pool's limit.
 
         Raises:
           CompilerError: no worker starts, or one cannot serve any request.
@@ -77,6 +78,7 @@ class CompilePool:
         self._start()
         with self._changed:
             self._skip, self._whole = skip, whole
+            self._limit_s = self.limits.compile if limit_s is None else limit_s
             self._jobs.extend(enumerate(refs))
             self._changed.notify_all()
         open_count = len(refs)
@@ -117,7 +119,7 @@ class CompilePool:
         try:
             while (job := self._next()) is not None:
                 index, ref = job
-                answer = self._skip(ref) or compiler.compile(ref, whole=self._whole)
+                answer = self._skip(ref) or compiler.compile(ref, self._limit_s, whole=self._whole)
                 self._answers.put((index, answer))
         except InterruptedError:
             return  # Closed meanwhile.
@@ -143,7 +145,7 @@ class _Compiler:
         self._folder = dump_folder() if target.topology else ""
         self._worker: WorkerProcess | None = None
 
-    def compile(self, ref: ConfigRef, *, whole: bool = False) -> Compiled:
+    def compile(self, ref: ConfigRef, limit_s: float, *, whole: bool = False) -> Compiled:
         """What becomes of ``ref``. What a worker that was not fresh dies of is tried again on a fresh one.
 
         Raises:
@@ -157,11 +159,10 @@ class _Compiler:
             try:
                 worker.send(CompileFor(ref=ref, target=self._target.name, whole=whole))
                 worker.served += 1
-                answer = worker.receive(self._limits.compile, self._interrupt)
+                answer = worker.receive(limit_s, self._interrupt)
             except WorkerLate as late:
                 self.kill()
-                limit = self._limits.compile
-                text = f"compile: no end within {limit:g} s; the process was killed{late}"
+                text = f"compile: no end within {limit_s:g} s; the process was killed{late}"
                 return Compiled(status=Status.TIMED_OUT, reason=text)
             except WorkerDied as death:
                 self.kill()

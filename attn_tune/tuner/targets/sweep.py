@@ -30,6 +30,7 @@ from attn_tune.tuner.targets.protocol import Compiled
 
 # In a prediction's terms: the program around the launches was compiled too.
 _WHOLE_PROGRAM = "whole_program"
+_WHOLE_LIMIT_S = 120.0
 # Parts that are predicted this close to the best one may be as good; their composition is compiled too.
 _RUNNERS_UP = 1
 
@@ -85,6 +86,9 @@ class _TargetSweep:
     meter: Meter = field(init=False)
     # What is predicted on the cases before, by kernel, direction and part: where the next search may begin.
     seen: dict[tuple[str, str, str], list[PastCase]] = field(default_factory=dict)
+
+    # Kernels and directions whose whole programs take too long to compile.
+    slow: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self):
         self.meter = Meter(todo=self.plan.counts.todo)
@@ -158,18 +162,25 @@ class _KernelCompile:
         yield from self._confirm()
 
     def _confirm(self) -> Iterator[Trial]:
-        """Compiles the whole program of the config that is predicted best, and of the next where that one fails."""
+        """Compiles the whole program of the config that is predicted best, and of the next where that one fails.
+
+        Not for a kernel whose whole program took too long on a case before.
+        """
+        if (self.plan.kernel.id, self.case.direction) in self.sweep.slow:
+            return
         for digest, trial in sorted(self.predicted.items(), key=lambda item: _place(item[1])):
             assert trial.prediction is not None
             if _WHOLE_PROGRAM in trial.prediction.terms:
                 return
             ref, started = self._ref(WHOLE, trial.config), time.time_ns() // 1000
-            answers = list(self.sweep.pool.compile([ref], leave=self.sweep.leave, whole=True))
+            pool, leave = self.sweep.pool, self.sweep.leave
+            answers = list(pool.compile([ref], leave=leave, whole=True, limit_s=_WHOLE_LIMIT_S))
             if not answers:
                 raise _Leave
             ((_, compiled),) = answers
             if compiled.status is Status.TIMED_OUT:
-                # A host that is busy says nothing of the program; what its launches say still holds.
+                # XLA takes minutes for some, which says nothing against them; what their launches say still holds.
+                self.sweep.slow.add((self.plan.kernel.id, self.case.direction))
                 return
             again = _after_whole(trial, compiled, started)
             if again.prediction is None:

@@ -72,6 +72,13 @@ def test_a_whole_program_that_fails_makes_the_claim_wrong(plan):
         assert one.is_wrong == (own.get("num_stages", 1) >= 2)
 
 
+def test_a_whole_program_that_took_too_long_is_neither_right_nor_wrong(plan):
+    late = Compiled(status=Status.TIMED_OUT, reason="late")
+    (one,) = audit_target(plan, OwnCompiler(whole=lambda own: late), 1, claims=[Claim.FEASIBLE])
+    assert not one.is_known
+    assert not one.is_wrong
+
+
 def test_a_refused_config_that_fits_is_a_wrong_refusal_unless_it_spills(plan):
     spilling = Compiled(status=Status.COMPILED, resources=Resources(registers=255, spill_bytes=400))
     for answer, wrong in ((FITS, True), (spilling, False), (lacking({"num_stages": 2}), False)):

@@ -28,7 +28,7 @@ class OwnCompiler:
         # What whole programs come to, the first ones first; then they compile.
         self.whole_fates = []
 
-    def compile(self, refs, *, skip=lambda ref: None, leave, whole=False):
+    def compile(self, refs, *, skip=lambda ref: None, leave, whole=False, limit_s=None):
         for index, ref in enumerate(refs):
             if leave():
                 return
@@ -54,14 +54,20 @@ def _needs(config):
     return 600 * config["num_stages"] * (config["block_q"] + config["block_k"])
 
 
-def make_case_plan(direction, effort=None, tried=()):
-    """A plan of the Triton kernel on one problem, ``tried`` of which an earlier run knows."""
+def make_case_plan(direction, effort=None, tried=(), lengths=(512,)):
+    """A plan of the Triton kernel on a problem of each length, ``tried`` of which an earlier run knows."""
     known = {(t.part, t.config_digest): t.status for t in tried}
-    sizes = {"batch": 1, "q_len": 512, "kv_len": 512, "num_q_heads": 2, "num_kv_heads": 2}
-    signature = Problem(**sizes, head_dim=64, v_head_dim=64).signature
-    point = GridPoint(name="p", op="flash_attention", signature=signature)
+    sizes = {"batch": 1, "num_q_heads": 2, "num_kv_heads": 2, "head_dim": 64, "v_head_dim": 64}
+    points = [
+        GridPoint(
+            name=f"p{n}",
+            op="flash_attention",
+            signature=Problem(**sizes, q_len=n, kv_len=n).signature,
+        )
+        for n in lengths
+    ]
     return make_plan(
-        [point],
+        points,
         kernels=[get_kernel("flash_attention/triton")],
         device=TARGET.device,
         environment=Environment(jax="1", jaxlib="1"),
@@ -187,10 +193,11 @@ def test_the_best_config_is_compiled_whole_and_one_that_fails_there_loses_its_pr
 
 
 def test_a_whole_program_that_takes_too_long_says_nothing_of_its_prediction(monkeypatch):
-    plan, compiler = make_case_plan("fwd"), OwnCompiler()
+    plan, compiler = make_case_plan("fwd", lengths=(512, 1024)), OwnCompiler()
     predicting(monkeypatch, compiler)
     compiler.whole_fates = [Compiled(status=Status.TIMED_OUT, reason="late")]
     trials, _ = run(plan, compiler)
+    # Nor is time lost on the next case.
     assert len(compiler.wholes) == 1
     assert not [t for t in trials if t.status is Status.TIMED_OUT]
     assert not any("whole_program" in t.prediction.terms for t in trials if t.prediction)
