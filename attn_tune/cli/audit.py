@@ -29,7 +29,7 @@ def audit(
     target: options.TargetNames = None,
     json: options.Json = False,
 ) -> None:
-    """Put what is said of configs before compiling to the compiler.
+    """Compile a sample of what is refused before compiling.
 
     A constraint that is too strict hides winners. What is refused, and would have fitted without spilling registers,
     was refused wrongly. Triton kernels only, for a GPU that need not be here; nothing is stored.
