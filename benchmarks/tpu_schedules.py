@@ -3,28 +3,35 @@
 Usage, with tokamax and libtpu installed: python benchmarks/tpu_schedules.py tpu-v6e OUT.jsonl [HEAD_DIM...]
 
 One line a config: what was compiled, and its schedule. Lines that are there are not made again. A schedule does not
-depend on the length, so that one, 4096 tokens, stands for all whose blocks are whole.
+depend on how many blocks there are, but on whether there is more than one: ``length`` is 4096 tokens, which stands for
+all that have several, or that of the only block. The configs are those of
+tokamax's own search at 1024 tokens and more, with one or two of its eight layouts.
 """
 
 import itertools
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from attn_tune.tuner.predict.schedule import schedule_to_dict
 from attn_tune.tuner.targets import find_target
+from attn_tune.tuner.targets.launches import launches_of
 from attn_tune.tuner.targets.tpu import (
-    clear_dump,
+    compile_launch,
     compiler_environment,
     dump_folder,
-    dumped_schedules,
     seeming,
     target_device,
 )
 
 LENGTH, TOKENS, WIDTH = 4096, 16384, 2048
 BLOCKS, COMPUTE = (1024, 2048), (512, 1024, 256)
+# As tokamax numbers them: 1 has the head dim innermost, 2 the length; of queries, keys, values.
+PLAIN = (1, 1, 1)
+TURNED = {"tpu-v6e": {64: (2, 2, 2)}, "tpu-v5p": {64: (1, 2, 2), 128: (1, 2, 1), 256: (1, 2, 1)}}
+USUAL = (2, 1, 1)
 
 
 def main(target: str, out: Path, head_dims: list[int]) -> None:
@@ -33,26 +40,40 @@ def main(target: str, out: Path, head_dims: list[int]) -> None:
     os.environ.update(compiler_environment(folder))
     lines = out.read_text().splitlines() if out.exists() else []
     done = {json.dumps(json.loads(line)["config"]) for line in lines}
-    for head_dim, causal in itertools.product(head_dims, (True, False)):
-        for compute, block_q, block_kv in itertools.product(COMPUTE, BLOCKS, BLOCKS):
-            config = {
+    for config in configs(target, head_dims):
+        if json.dumps(config) in done:
+            continue
+        row = {"config": config} | compile_one(config, find_target(target).topology, folder)
+        with out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def configs(target: str, head_dims: list[int]) -> Iterator[dict]:
+    """Small blocks first. Plain layouts only with the smallest: layouts cost the same share of all blocks."""
+    least = min(BLOCKS)
+    sizes = sorted(itertools.product(BLOCKS, BLOCKS), key=lambda pair: pair[0] * pair[1])
+    masks = tuple(itertools.product(head_dims, (True, False)))
+    classes = [(LENGTH, q, kv) for q, kv in sizes]
+    classes.insert(1, (least, least, least))
+    for (length, block_q, block_kv), (head_dim, causal) in itertools.product(classes, masks):
+        layouts = [TURNED.get(target, {}).get(head_dim, USUAL)]
+        if block_q == block_kv == least and PLAIN not in layouts:
+            layouts.append(PLAIN)
+        for layout, scheduler, compute in itertools.product(layouts, (True, False), COMPUTE):
+            yield {
+                "length": length,
                 "head_dim": head_dim,
                 "causal": causal,
                 "block_q": block_q,
                 "block_kv": block_kv,
                 "block_kv_compute": compute,
+                "layouts": list(layout),
+                "scheduler": scheduler,
             }
-            if json.dumps(config) in done:
-                continue
-            clear_dump(folder)
-            compile_one(config, find_target(target).topology)
-            schedules = [schedule_to_dict(s) for s in dumped_schedules(folder) if s.multiplies]
-            with out.open("a") as file:
-                file.write(json.dumps({"config": config, "schedules": schedules}) + "\n")
 
 
-def compile_one(config: dict, topology: str) -> None:
-    """One forward of 16384 tokens and heads of 2048 elements in all, as in the published table."""
+def compile_one(config: dict, topology: str, folder: str) -> dict:
+    """The schedule of the forward's launch, or the compiler's error."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import SingleDeviceSharding
@@ -61,24 +82,29 @@ def compile_one(config: dict, topology: str) -> None:
         splash_attention_mask as masks,
     )
 
-    # The winners of heads narrower than the lanes have the length innermost.
-    layout = splash.QKVLayout.SEQ_MINOR if config["head_dim"] < 128 else splash.QKVLayout(1)
-    mask = (masks.CausalMask if config["causal"] else masks.FullMask)((LENGTH, LENGTH))
+    length, head_dim = config["length"], config["head_dim"]
+    mask = (masks.CausalMask if config["causal"] else masks.FullMask)((length, length))
+    q_layout, k_layout, v_layout = map(splash.QKVLayout, config["layouts"])
     chosen = splash.SplashConfig(
         block_q=config["block_q"],
         block_kv=config["block_kv"],
         block_kv_compute=config["block_kv_compute"],
-        q_layout=layout,
-        k_layout=layout,
-        v_layout=layout,
+        q_layout=q_layout,
+        k_layout=k_layout,
+        v_layout=v_layout,
+        use_experimental_scheduler=config["scheduler"],
     )
     kernel = splash._make_splash_attention(mask, config=chosen, is_mqa=False, q_seq_shards=1)
     device = target_device(topology)
-    shape = (TOKENS // LENGTH, WIDTH // config["head_dim"], LENGTH, config["head_dim"])
+    shape = (TOKENS // length * WIDTH // head_dim, length, head_dim)
     array = jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=SingleDeviceSharding(device))
     with seeming(device):
-        traced = jax.jit(jax.vmap(kernel)).trace(array, array, array)
-        traced.lower(lowering_platforms=("tpu",)).compile()
+        (launch,) = launches_of(jax.jit(kernel).trace(array, array, array).jaxpr.jaxpr) or ()
+        try:
+            schedule = compile_launch(launch, topology, folder)
+        except jax.errors.JaxRuntimeError as error:
+            return {"error": str(error)[:200]}
+    return {"schedules": [schedule_to_dict(schedule)]}
 
 
 if __name__ == "__main__":

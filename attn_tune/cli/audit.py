@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attn_tune.cli import choose, options, sink
+from attn_tune.cli import audit_targets, choose, options, sink
 
 if TYPE_CHECKING:
     from attn_tune.tuner.audit import Audited
@@ -26,6 +26,7 @@ def audit(
         str, typer.Option("--seed", metavar="TEXT", help="Another seed, another sample.")
     ] = "",
     device: options.DeviceName = None,
+    target: options.TargetNames = None,
     json: options.Json = False,
 ) -> None:
     """Compile a sample of what is refused before compiling.
@@ -33,8 +34,23 @@ def audit(
     A constraint that is too strict hides winners. What is refused, and would have fitted without spilling registers,
     was refused wrongly. Triton kernels only, for a GPU that need not be here; nothing is stored.
 
+    With --target as many of what is called feasible, and of what a smaller config's failure rules out, are compiled
+    too, as whole programs: N of each in all, shared among the targets.
+
     Example: attn-tune audit --grid llama3-8b --device nvidia-h200 --sample 100
+
+    Example: attn-tune audit --grid llama3-8b --target tpu-v6e --target sm_120 --sample 20
     """
+    if target:
+        request = audit_targets.Request(
+            points=choose.points(grid, lengths, point, op),
+            kernels=choose.kernels(kernel, op),
+            directions=choose.directions(direction),
+            count=sample,
+            seed=seed,
+        )
+        audit_targets.run(request, target, json=json)
+        return
     import pandas as pd
 
     from attn_tune.runtime.environments import current_environment

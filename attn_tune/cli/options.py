@@ -144,6 +144,15 @@ TargetName = Annotated[
         "sm_89, sm_90, sm_100, sm_120 or the name of a GPU. Times are predicted for TPUs.",
     ),
 ]
+TargetNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        metavar="TARGET",
+        help="Compile whole programs for a device that need not be here, as in sweep; may be given several times. "
+        "'all' is every TPU and every architecture of GPUs.",
+    ),
+]
 StrategyChoice = Annotated[
     Strategy | None,
     typer.Option(

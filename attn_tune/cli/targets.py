@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 from attn_tune.cli import choose, sink
 from attn_tune.cli.lab import SweepRequest, open_lab
-from attn_tune.schema import Environment, Status, Trial, UsageError
+from attn_tune.schema import Environment, Trial, UsageError
 
 if TYPE_CHECKING:
     from attn_tune.db import Database
     from attn_tune.tuner import Event, Plan
     from attn_tune.tuner.targets import Target
     from attn_tune.tuner.targets.sweep import Past
+
+# The largest backward blocks take half a minute of a core, and the cores may be shared.
+COMPILE_LIMIT_S = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +81,7 @@ def run_target(
     from attn_tune.runtime.environments import current_environment
     from attn_tune.tuner import ProgressKind
     from attn_tune.tuner.ahead import usable_cores
+    from attn_tune.tuner.protocol import Limits
     from attn_tune.tuner.strategies import Effort
     from attn_tune.tuner.targets import CompilePool, sweep_target
 
@@ -89,7 +93,8 @@ def run_target(
         run_id = database.begin_run(device=target.device, environment=environment, argv=sys.argv)
         ending, trials, reason = "failed", 0, "finished"
         try:
-            with CompilePool(target, processes=usable_cores()) as pool:
+            limits = Limits(compile=COMPILE_LIMIT_S)
+            with CompilePool(target, processes=usable_cores(), limits=limits) as pool:
                 for event in sweep_target(
                     plan,
                     pool,
@@ -153,21 +158,16 @@ def show_target(
 
 
 def _past(database: "Database | None") -> "Past":
-    """Predicted times of earlier runs in an equal environment."""
+    """What became last of each config in earlier runs in an equal environment, where a time is predicted of it."""
 
-    def past(kernel, case) -> dict[tuple[str, str], int]:
+    def past(kernel, case) -> dict[tuple[str, str], Trial]:
         if database is None:
             return {}
         found = database.trials(
-            kernel=kernel.kernel.id,
-            direction=case.direction,
-            signature=case.signature,
-            status=Status.PREDICTED,
+            kernel=kernel.kernel.id, direction=case.direction, signature=case.signature
         )
-        return {
-            (t.part, t.config_digest): t.prediction.ns
-            for t in found
-            if t.prediction is not None and t.environment == kernel.environment
-        }
+        own = (t for t in found if t.environment == kernel.environment)
+        last = {(t.part, t.config_digest): t for t in own}
+        return {key: t for key, t in last.items() if t.prediction is not None}
 
     return past

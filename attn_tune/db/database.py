@@ -1,6 +1,7 @@
 """The lab database: where every trial lands, and what is asked of it."""
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -294,7 +295,8 @@ class Database(Store):
 
     def decide_predicted(self) -> Iterator[Decision]:
         """What is predicted of problems on devices where nothing was measured; ``median_ns`` is None in all of them."""
-        found = predictions.decide_predicted(self.trials(status=Status.PREDICTED))
+        fates = (self.trials(status=status) for status in predictions.FATES)
+        found = predictions.decide_predicted(itertools.chain.from_iterable(fates))
         yield from predictions.unmeasured(found, self.decide())
 
     def decisions(

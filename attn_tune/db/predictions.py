@@ -7,6 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from attn_tune.schema import Decision, Rule, Trial
 from attn_tune.schema.trial import WHOLE, Prediction, Status
 
+# What becomes of a config that is only compiled, where times are predicted.
+FATES = (
+    Status.PREDICTED,
+    Status.OUT_OF_RESOURCES,
+    Status.COMPILE_ERROR,
+    Status.TIMED_OUT,
+    Status.CRASHED,
+)
+
 
 def decide_predicted(trials: Iterable[Trial]) -> Iterator[Decision]:
     """The config that is predicted to be fastest, of each kernel, for every (op, direction, signature, device).
@@ -14,12 +23,31 @@ def decide_predicted(trials: Iterable[Trial]) -> Iterator[Decision]:
     Rank 0 of a problem comes first. No time is given, for none was measured: ``gain`` is predicted too.
     """
     problems: dict[tuple, list[Trial]] = defaultdict(list)
-    for trial in trials:
-        if trial.status is Status.PREDICTED and trial.part == WHOLE:
+    for trial in _newest(trials):
+        if trial.status is Status.PREDICTED:
             key = (trial.signature.text, trial.direction, trial.device.digest)
             problems[key].append(trial)
     for key in sorted(problems):
         yield from _decide_problem(problems[key])
+
+
+def _newest(trials: Iterable[Trial]) -> Iterable[Trial]:
+    """Of each whole config the last that became of it: one that was predicted may have failed as a whole program."""
+    found: dict[tuple, Trial] = {}
+    for trial in trials:
+        if trial.part != WHOLE or trial.status not in FATES:
+            continue
+        key = (
+            trial.kernel,
+            trial.signature.text,
+            trial.direction,
+            trial.device.digest,
+            trial.environment.digest,
+            trial.config_digest,
+        )
+        if key not in found or found[key].started_us <= trial.started_us:
+            found[key] = trial
+    return found.values()
 
 
 def _decide_problem(trials: Sequence[Trial]) -> tuple[Decision, ...]:

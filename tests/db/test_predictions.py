@@ -1,5 +1,7 @@
 """What is only predicted: kept apart from measurements, in packs only when asked for, and never above one."""
 
+import dataclasses
+
 import pytest
 
 from attn_tune.db import Database, export_pack
@@ -63,6 +65,21 @@ def test_a_pack_holds_predictions_only_when_they_are_allowed(tmp_path):
     assert dict(row.config) == {"block_q": 1024}
     assert (row.median_ns, row.samples) == (None, 0)
     assert row.gain_ppm == 3_000_000
+
+
+def test_a_prediction_whose_whole_program_failed_is_not_exported(tmp_path):
+    failed = dataclasses.replace(
+        predicted(1024, 1_000_000),
+        status=Status.OUT_OF_RESOURCES,
+        reason="as a whole program: no room",
+        prediction=None,
+        started_us=predicted(1024, 1_000).started_us + 1,
+    )
+    trials = (predicted(1024, 1_000_000), predicted(128, 4_000_000), failed)
+    with open_with(tmp_path / "lab.db", *trials) as database:
+        export_pack(database, tmp_path / "pack", name="pack", version="1", allow_predicted=True)
+    (row,) = packs.read_pack(tmp_path / "pack").rows
+    assert dict(row.config) == {"block_q": 128}
 
 
 def test_any_measurement_wins(tmp_path):

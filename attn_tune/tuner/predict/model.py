@@ -7,16 +7,15 @@ from typing import Any
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import Prediction
 from attn_tune.tuner.predict.hardware import Core, core_of
-from attn_tune.tuner.predict.schedule import KernelSchedule, Stretch
+from attn_tune.tuner.predict.schedule import PIPELINE_STEPS, KernelSchedule, Stretch
 from attn_tune.tuner.predict.walk import Walk, walk_of
 
-MODEL = "bundles 1"
-# Steps that only fill and drain the pipeline: the compiler counts them in the loop.
-_PIPELINE_STEPS = 2
+MODEL = "bundles 2"
 _LAUNCH_NS = 2_000
-# What a block costs that no bundle shows: starting its copies and waiting for their latency. The published winners on
-# v6e change from blocks of 1024 to 2048 between 4k and 8k tokens for any value from 240 to 450.
-_VISIT_NS = 300
+# What a block costs that no bundle shows: starting its copies and waiting for their latency. Of the published shapes on
+# v6e only those with head dim 128 chose it: any value up to 150 ranks them best. The others are held out, and hardly
+# care: 22 or 23 of 24 winners are in the first tenth for any value up to 300.
+_VISIT_NS = 150
 # How far off predictions were of published times, four out of five (benchmarks/results/tpu).
 _SPREAD = 1.8
 
@@ -75,7 +74,7 @@ def _launch_ns(schedule: KernelSchedule, walk: Walk, core: Core) -> dict[str, fl
     rest_wait = max(0.0, walk.rest_bytes / core.bytes_per_cycle - cycles["rests"] - slack)
     spent = {
         "once": cycles["once"] * cores,
-        "steps": cycles["steps"] * walk.steps,
+        "steps": cycles["steps"] * _steps(schedule, walk),
         "visits": cycles["visits"] * walk.visits,
         "rests": cycles["rests"] * walk.rests,
         "copies": visit_wait * walk.visits + rest_wait * walk.rests,
@@ -86,6 +85,13 @@ def _launch_ns(schedule: KernelSchedule, walk: Walk, core: Core) -> dict[str, fl
         "latency": _VISIT_NS * walk.visits / cores,
         "launch": _LAUNCH_NS,
     }
+
+
+def _steps(schedule: KernelSchedule, walk: Walk) -> int:
+    """Steps of the grid. One whose length is computed when it runs goes over the blocks that are visited only."""
+    if schedule.steps is not None:
+        return schedule.steps
+    return walk.visits if schedule.grid_steps is None else walk.steps
 
 
 def _visit_cycles(schedule: KernelSchedule, bodies: Sequence[int], cut: float) -> float:
@@ -117,12 +123,14 @@ def _inner_trips(stretch: Stretch) -> int:
 def _cores(schedule: KernelSchedule, walk: Walk, core: Core) -> int:
     """Cores that share the grid: two where the chip has them and the compiler's loop half of the steps.
 
-    A grid that was shrunk to what a window leaves looks the same.
+    Where the trips are computed when it runs, the launch says whether the grid may be shared.
     """
-    steps = schedule.grid_steps
-    if core.per_device < 2 or steps is None:
+    trips = schedule.grid_steps
+    if core.per_device < 2:
         return 1
-    return 2 if 2 * (steps - _PIPELINE_STEPS) <= walk.steps else 1
+    if trips is None:
+        return 2 if schedule.is_parallel else 1
+    return 2 if 2 * (trips - PIPELINE_STEPS) <= _steps(schedule, walk) else 1
 
 
 def _units(schedule: KernelSchedule, unit: str) -> int:

@@ -6,8 +6,11 @@ conditions under which they are executed.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+# Steps that only fill and drain the pipeline: the compiler counts them in the loop.
+PIPELINE_STEPS = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,13 +47,19 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelSchedule:
-    """One launch. ``name`` is the compiler's, without its number; ``vmem_bytes`` is all that it holds there."""
+    """One launch. ``name`` is the compiler's, without its number; ``vmem_bytes`` is all that it holds there.
+
+    ``steps`` are those of the whole grid, on however many cores; None where they are not known. ``is_parallel`` says
+    that the grid may be shared by cores.
+    """
 
     name: str
     stretches: tuple[Stretch, ...]
     windows: tuple[Window, ...] = ()
     vmem_bytes: int = 0
     spill_bytes: int = 0
+    steps: int | None = None
+    is_parallel: bool = False
 
     @property
     def bundles(self) -> int:
@@ -66,6 +75,22 @@ class KernelSchedule:
     def grid_steps(self) -> int | None:
         """Trip count of the outermost loop; None where the compiler did not know it."""
         return next((stretch.loops[0] for stretch in self.stretches if stretch.loops), None)
+
+    def with_steps(self, steps: int | None) -> "KernelSchedule":
+        """This schedule with the trips of a grid of ``steps``.
+
+        The outermost loop goes over all steps of a core, and over those that fill and drain the pipeline.
+        """
+        if self.steps is None or steps is None or self.grid_steps is None:
+            return self
+        trips = round((self.grid_steps - PIPELINE_STEPS) * steps / self.steps) + PIPELINE_STEPS
+        return replace(
+            self,
+            steps=steps,
+            stretches=tuple(
+                replace(s, loops=(trips, *s.loops[1:])) if s.loops else s for s in self.stretches
+            ),
+        )
 
 
 def schedule_to_dict(schedule: KernelSchedule) -> dict[str, Any]:

@@ -44,9 +44,11 @@ class CompilePool:
         self._changed = threading.Condition()
         self._jobs: deque[tuple[int, ConfigRef]] = deque()
         self._skip: Skip = lambda ref: None
+        self._whole, self._limit_s = False, self.limits.compile
         self._answers: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._closed = threading.Event()
+        self._shelf = dump_folder() if target.topology else ""
 
     def __enter__(self) -> Self:
         return self
@@ -60,11 +62,14 @@ class CompilePool:
         *,
         skip: Skip = lambda ref: None,
         leave: Callable[[], bool] = lambda: False,
+        whole: bool = False,
+        limit_s: float | None = None,
     ) -> Iterator[Answer]:
         """``(index, what became of it)`` of each config, as they end; they begin in the order given.
 
         ``skip`` is asked, from several threads, just before a config begins: an answer saves the compile. Once
-        ``leave()`` is true nothing begins any more, and the iterator ends with those at hand.
+        ``leave()`` is true nothing begins any more, and the iterator ends with those at hand. ``whole`` compiles the
+        program around the launches of a TPU too. ``limit_s`` is what one config may take, instead of the pool's limit.
 
         Raises:
           CompilerError: no worker starts, or one cannot serve any request.
@@ -72,7 +77,8 @@ class CompilePool:
         """
         self._start()
         with self._changed:
-            self._skip = skip
+            self._skip, self._whole = skip, whole
+            self._limit_s = self.limits.compile if limit_s is None else limit_s
             self._jobs.extend(enumerate(refs))
             self._changed.notify_all()
         open_count = len(refs)
@@ -98,6 +104,8 @@ class CompilePool:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
+        if self._shelf:
+            shutil.rmtree(self._shelf, ignore_errors=True)
 
     def _start(self) -> None:
         while len(self._threads) < self._processes:
@@ -107,11 +115,12 @@ class CompilePool:
             thread.start()
 
     def _serve(self) -> None:
-        compiler = _Compiler(self.target, self.limits, self._closed.is_set)
+        compiler = _Compiler(self.target, self.limits, self._closed.is_set, self._shelf)
         try:
             while (job := self._next()) is not None:
                 index, ref = job
-                self._answers.put((index, self._skip(ref) or compiler.compile(ref)))
+                answer = self._skip(ref) or compiler.compile(ref, self._limit_s, whole=self._whole)
+                self._answers.put((index, answer))
         except InterruptedError:
             return  # Closed meanwhile.
         except BaseException as error:  # The caller's thread raises it.
@@ -128,14 +137,15 @@ class CompilePool:
 class _Compiler:
     """One worker process, replaced when it is lost, and the folder that it dumps into."""
 
-    def __init__(self, target: Target, limits: Limits, interrupt: Callable[[], bool]):
+    def __init__(self, target: Target, limits: Limits, interrupt: Callable[[], bool], shelf: str):
         self._target = target
         self._limits = limits
         self._interrupt = interrupt
+        self._shelf = shelf
         self._folder = dump_folder() if target.topology else ""
         self._worker: WorkerProcess | None = None
 
-    def compile(self, ref: ConfigRef) -> Compiled:
+    def compile(self, ref: ConfigRef, limit_s: float, *, whole: bool = False) -> Compiled:
         """What becomes of ``ref``. What a worker that was not fresh dies of is tried again on a fresh one.
 
         Raises:
@@ -147,13 +157,12 @@ class _Compiler:
             worker = self._ready()
             fresh = worker.served == 0
             try:
-                worker.send(CompileFor(ref=ref, target=self._target.name))
+                worker.send(CompileFor(ref=ref, target=self._target.name, whole=whole))
                 worker.served += 1
-                answer = worker.receive(self._limits.compile, self._interrupt)
+                answer = worker.receive(limit_s, self._interrupt)
             except WorkerLate as late:
                 self.kill()
-                limit = self._limits.compile
-                text = f"compile: no end within {limit:g} s; the process was killed{late}"
+                text = f"compile: no end within {limit_s:g} s; the process was killed{late}"
                 return Compiled(status=Status.TIMED_OUT, reason=text)
             except WorkerDied as death:
                 self.kill()
@@ -170,7 +179,9 @@ class _Compiler:
     def _ready(self) -> WorkerProcess:
         if self._worker is not None:
             return self._worker
-        added = compiler_environment(self._folder) if self._folder else {"JAX_PLATFORMS": "cpu"}
+        added = {"JAX_PLATFORMS": "cpu"}
+        if self._folder:
+            added = compiler_environment(self._folder, self._shelf)
         worker = self._worker = WorkerProcess(added, module=_MODULE)
         try:
             message = worker.receive(self._limits.start, self._interrupt)

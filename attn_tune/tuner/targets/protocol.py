@@ -9,10 +9,11 @@ from attn_tune.tuner.protocol import ConfigRef
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompileFor:
-    """Compile one config for the target called ``target``."""
+    """Compile one config for the target called ``target``. ``whole`` asks for the program around its launches too."""
 
     ref: ConfigRef
     target: str
+    whole: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attn_tune.schema.blocks import has_default_blocks
@@ -28,11 +28,14 @@ from attn_tune.tuner.targets.frontier import Frontier
 from attn_tune.tuner.targets.pool import CompilePool
 from attn_tune.tuner.targets.protocol import Compiled
 
+# In a prediction's terms: the program around the launches was compiled too.
+_WHOLE_PROGRAM = "whole_program"
+_WHOLE_LIMIT_S = 120.0
 # Parts that are predicted this close to the best one may be as good; their composition is compiled too.
 _RUNNERS_UP = 1
 
 type Config = Mapping[str, Any]
-type Past = Callable[[KernelPlan, Case], "Mapping[tuple[str, str], int]"]
+type Past = Callable[[KernelPlan, Case], "Mapping[tuple[str, str], Trial]"]
 
 
 def sweep_target(
@@ -47,10 +50,12 @@ def sweep_target(
     """Compiles the candidates of ``plan`` in ``pool``, yielding each trial as it ends, and progress in between.
 
     Strategies see predicted times in the place of measured ones. A direction of several launches also has its predicted
-    best parts compiled together. The last event is ``SWEEP_FINISHED``, as in ``attn_tune.tuner.sweep``.
+    best parts compiled together. What is compiled are the launches alone; of each kernel the config that is predicted
+    best is then compiled with the program around it, and is replaced by the next one where that fails. The last event
+    is ``SWEEP_FINISHED``, as in ``attn_tune.tuner.sweep``.
 
     Args:
-      past: predicted nanoseconds of an earlier run by (part, config digest).
+      past: trials of an earlier run that have a prediction, by (part, config digest).
 
     Raises:
       CompilerError: nothing can be compiled.
@@ -81,6 +86,9 @@ class _TargetSweep:
     meter: Meter = field(init=False)
     # What is predicted on the cases before, by kernel, direction and part: where the next search may begin.
     seen: dict[tuple[str, str, str], list[PastCase]] = field(default_factory=dict)
+
+    # Kernels and directions whose whole programs take too long to compile.
+    slow: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self):
         self.meter = Meter(todo=self.plan.counts.todo)
@@ -129,6 +137,8 @@ class _KernelCompile:
     sweep: _TargetSweep
     times: dict[str, dict[str, float]] = field(default_factory=dict)
     configs: dict[str, Config] = field(default_factory=dict)
+    # Of whole configs, the last trial that has a prediction.
+    predicted: dict[str, Trial] = field(default_factory=dict)
 
     def trials(self) -> Iterator[Trial]:
         """Every trial, as it ends.
@@ -137,8 +147,11 @@ class _KernelCompile:
           _Leave: it is time to leave.
         """
         self.problem = self.case.op.from_signature(self.case.signature)
-        for (part, digest), ns in self.sweep.past(self.plan, self.case).items():
-            self.times.setdefault(part, {})[digest] = ns
+        for (part, digest), trial in self.sweep.past(self.plan, self.case).items():
+            assert trial.prediction is not None
+            self.times.setdefault(part, {})[digest] = trial.prediction.ns
+            if part == WHOLE:
+                self.predicted[digest] = trial
         tried = set(self.times.get(WHOLE, ())) | self.plan.failed
         if self._has_parts:
             yield from self._compile(WHOLE, [self.plan.heuristic], tried)
@@ -146,6 +159,35 @@ class _KernelCompile:
             yield from self._search(part)
         if self._has_parts:
             yield from self._compile(WHOLE, [*self._default(), *self._composed()], tried)
+        yield from self._confirm()
+
+    def _confirm(self) -> Iterator[Trial]:
+        """Compiles the whole program of the config that is predicted best, and of the next where that one fails.
+
+        Not for a kernel whose whole program took too long on a case before.
+        """
+        if (self.plan.kernel.id, self.case.direction) in self.sweep.slow:
+            return
+        for digest, trial in sorted(self.predicted.items(), key=lambda item: _place(item[1])):
+            assert trial.prediction is not None
+            if _WHOLE_PROGRAM in trial.prediction.terms:
+                return
+            ref, started = self._ref(WHOLE, trial.config), time.time_ns() // 1000
+            pool, leave = self.sweep.pool, self.sweep.leave
+            answers = list(pool.compile([ref], leave=leave, whole=True, limit_s=_WHOLE_LIMIT_S))
+            if not answers:
+                raise _Leave
+            ((_, compiled),) = answers
+            if compiled.status is Status.TIMED_OUT:
+                # XLA takes minutes for some, which says nothing against them; what their launches say still holds.
+                self.sweep.slow.add((self.plan.kernel.id, self.case.direction))
+                return
+            again = _after_whole(trial, compiled, started)
+            if again.prediction is None:
+                del self.predicted[digest]
+            yield again
+            if again.prediction is not None:
+                return
 
     def _search(self, part: PartPlan) -> Iterator[Trial]:
         seen = self.times.setdefault(part.part, {})
@@ -249,7 +291,7 @@ class _KernelCompile:
         ns = prediction.ns if prediction else math.inf
         self.times.setdefault(part, {})[config_digest(config)] = ns
         base = self.plan.heuristic if part == WHOLE else self.plan.heuristic[part]
-        return Trial(
+        trial = Trial(
             kernel=self.plan.kernel.id,
             direction=self.case.direction,
             signature=self.case.signature,
@@ -266,6 +308,30 @@ class _KernelCompile:
             is_heuristic=config_digest(config) == config_digest(base),
             started_us=started_us,
         )
+        if prediction and part == WHOLE:
+            self.predicted[trial.config_digest] = trial
+        return trial
+
+
+def _place(trial: Trial) -> tuple[float, str]:
+    ns = trial.prediction.ns if trial.prediction else math.inf
+    return ns, trial.config_digest
+
+
+def _after_whole(trial: Trial, compiled: Compiled, started_us: int) -> Trial:
+    """``trial`` after its whole program was compiled: with the same prediction, or with none if that failed."""
+    again = replace(trial, compile_ms=compiled.compile_ms, started_us=started_us)
+    if compiled.status is Status.COMPILED and trial.prediction is not None:
+        terms = {**trial.prediction.terms, _WHOLE_PROGRAM: 1}
+        return replace(again, prediction=replace(trial.prediction, terms=terms))
+    return replace(
+        again,
+        status=compiled.status,
+        reason=f"as a whole program: {compiled.reason}",
+        resources=compiled.resources,
+        shortage=compiled.shortage,
+        prediction=None,
+    )
 
 
 def _default_blocks(part: PartPlan) -> list[Config]:

@@ -10,14 +10,25 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from attn_tune.kernels.registry import get_op
+from attn_tune.schema.digest import digest_text
 from attn_tune.schema.trial import Resources, Status
+from attn_tune.tuner.compile import part_function, resources_of
+from attn_tune.tuner.lowering import abstract_inputs
 from attn_tune.tuner.predict.bundles import read_schedule
-from attn_tune.tuner.predict.schedule import KernelSchedule
+from attn_tune.tuner.predict.schedule import (
+    KernelSchedule,
+    schedule_from_dict,
+    schedule_to_dict,
+)
 from attn_tune.tuner.protocol import ConfigRef
+from attn_tune.tuner.targets.launches import Launch, launches_of
 from attn_tune.tuner.targets.protocol import Compiled
+from attn_tune.tuner.targets.shelf import VARIABLE as SHELF_VARIABLE, Shelf
 
 DUMP_VARIABLE = "ATTN_TUNE_TPU_DUMP"
 _FINAL, _ALLOCATIONS = "final_bundles", "pre-finalize-registers-and-allocations"
@@ -25,6 +36,8 @@ _FILE = re.compile(r"^\d+-(.+)-\d+-(final_bundles|pre-finalize-registers-and-all
 _NUMBER = re.compile(r"\.\d+$")
 # What belongs to the whole program, not to a kernel.
 _NOT_KERNELS = ("TLP", "<late")
+# What libtpu says when a launch is too large for VMEM, whatever its grid.
+_SCOPED = "exceeded scoped vmem limit"
 
 
 def dump_folder() -> str:
@@ -34,8 +47,8 @@ def dump_folder() -> str:
     return tempfile.mkdtemp(prefix="attn-tune-tpu-", dir=place)
 
 
-def compiler_environment(folder: str) -> dict[str, str]:
-    """The variables of a process that compiles for TPUs and dumps into ``folder``."""
+def compiler_environment(folder: str, shelf: str = "") -> dict[str, str]:
+    """The variables of a process that compiles for TPUs and dumps into ``folder``; it shares the folder ``shelf``."""
     flags = (
         f"--xla_jf_dump_to={folder}",
         "--xla_jf_dump_llo_text=true",
@@ -48,35 +61,35 @@ def compiler_environment(folder: str) -> dict[str, str]:
         "TPU_ACCELERATOR_TYPE": "",
         "LIBTPU_INIT_ARGS": " ".join(flags),
         DUMP_VARIABLE: folder,
+        SHELF_VARIABLE: shelf,
     }
 
 
-def compile_for_tpu(ref: ConfigRef, topology: str, folder: str) -> Compiled:
+def compile_for_tpu(
+    ref: ConfigRef, topology: str, folder: str, *, shelf: Shelf | None = None, whole: bool = False
+) -> Compiled:
     """Compiles ``ref`` for the first device of ``topology`` and reads what was dumped.
+
+    Each launch is compiled alone, once for all of the same steps (``Launch.key``); its operands lie in HBM. ``whole``
+    compiles everything around them too, as does a program whose launches cannot stand alone.
 
     Raises:
       Exception: whatever the kernel, Mosaic or libtpu raises.
     """
     import jax
 
-    from attn_tune.kernels.registry import get_op
-    from attn_tune.tuner.compile import part_function, resources_of
-    from attn_tune.tuner.lowering import abstract_inputs
-
-    clear_dump(folder)
-    inputs = abstract_inputs(get_op(ref.signature.op).inputs, ref.runs_on, ref.direction)
-    device = target_device(topology)
-    placed = jax.tree.map(functools.partial(_on, device=device), inputs)
     start = time.perf_counter()
+    device = target_device(topology)
     with seeming(device):
-        lowered = jax.jit(part_function(ref)).trace(placed).lower(lowering_platforms=("tpu",))
-    digest = resources_of([], lowered.as_text()).code_digest
-    lowered.compile()
-    spent_ms = (time.perf_counter() - start) * 1e3
-    schedules = tuple(dumped_schedules(folder))
+        traced = jax.jit(part_function(ref)).trace(_placed_inputs(ref, device))
+        launches = None if whole else launches_of(traced.jaxpr.jaxpr)
+        if launches is None:
+            digest, schedules = _whole(traced, folder)
+        else:
+            digest = digest_text(" ".join(f"{one.key} {one.grid}" for one in launches))
+            schedules = tuple(compile_launch(one, topology, folder, shelf) for one in launches)
     # XLA's own casts and copies around them take what VMEM there is.
     kernels = [s for s in schedules if s.multiplies]
-    clear_dump(folder)
     return Compiled(
         status=Status.COMPILED,
         resources=Resources(
@@ -84,9 +97,72 @@ def compile_for_tpu(ref: ConfigRef, topology: str, folder: str) -> Compiled:
             spill_bytes=max((s.spill_bytes for s in kernels), default=None),
             code_digest=digest,
         ),
-        compile_ms=spent_ms,
+        compile_ms=(time.perf_counter() - start) * 1e3,
         schedules=schedules,
     )
+
+
+def _whole(traced: Any, folder: str) -> tuple[str, tuple[KernelSchedule, ...]]:
+    """The digest of the program, and all its schedules."""
+    lowered = traced.lower(lowering_platforms=("tpu",))
+    digest = resources_of([], lowered.as_text()).code_digest
+    clear_dump(folder)
+    lowered.compile()
+    schedules = tuple(dumped_schedules(folder))
+    clear_dump(folder)
+    return digest, schedules
+
+
+def compile_launch(
+    launch: Launch, topology: str, folder: str, shelf: Shelf | None = None
+) -> KernelSchedule:
+    """The schedule of one launch alone, with the trips of its own grid.
+
+    Raises:
+      Exception: whatever Mosaic or libtpu raises.
+      NoScopedMemoryError: a launch with the same steps ran out of VMEM.
+    """
+    import jax
+
+    key = f"{topology.replace(':', '-')}-{launch.key}"
+    known = shelf.take(key) if shelf else None
+    if known is not None:
+        if "error" in known:
+            raise NoScopedMemoryError(known["error"])
+        return schedule_from_dict(known["schedule"]).with_steps(launch.steps)
+    device = target_device(topology)
+    operands = [_on(aval, device) for aval in launch.avals]
+    function = jax.jit(
+        launch.__call__,
+        in_shardings=[_row_major(aval, device) for aval in launch.avals],
+        out_shardings=[_row_major(aval, device) for aval in launch.results],
+    )
+    clear_dump(folder)
+    try:
+        function.trace(*operands).lower(lowering_platforms=("tpu",)).compile()
+    except jax.errors.JaxRuntimeError as error:
+        # HBM is another matter: it depends on the batch.
+        if shelf and _SCOPED in str(error):
+            shelf.put(key, {"error": str(error)})
+        raise
+    found = list(dumped_schedules(folder))
+    clear_dump(folder)
+    own = max(found, key=lambda s: (s.multiplies, s.bundles))
+    schedule = replace(own, name=launch.name, steps=launch.steps, is_parallel=launch.is_parallel)
+    if shelf:
+        shelf.put(key, {"schedule": schedule_to_dict(schedule)})
+    return schedule
+
+
+class NoScopedMemoryError(RuntimeError):
+    """What libtpu said of a launch with the same steps."""
+
+
+def _placed_inputs(ref: ConfigRef, device: Any) -> Any:
+    import jax
+
+    inputs = abstract_inputs(get_op(ref.signature.op).inputs, ref.runs_on, ref.direction)
+    return jax.tree.map(functools.partial(_on, device=device), inputs)
 
 
 @functools.cache
@@ -111,6 +187,14 @@ def _on(leaf: Any, device: Any) -> Any:
     from jax.sharding import SingleDeviceSharding
 
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=SingleDeviceSharding(device))
+
+
+def _row_major(aval: Any, device: Any) -> Any:
+    """As Mosaic takes it: of another layout XLA makes a copy, which may lie in VMEM, where nothing is copied from."""
+    from jax.experimental.layout import Format, Layout
+    from jax.sharding import SingleDeviceSharding
+
+    return Format(Layout(tuple(range(aval.ndim))), SingleDeviceSharding(device))
 
 
 def dumped_schedules(folder: str) -> Iterator[KernelSchedule]:

@@ -10,6 +10,7 @@ from attn_tune.tuner.faults import full_disk, outcome_of, short
 from attn_tune.tuner.protocol import Phase, Ready, Refusal
 from attn_tune.tuner.targets.gpu import compile_for_gpu
 from attn_tune.tuner.targets.protocol import Compiled, CompileFor
+from attn_tune.tuner.targets.shelf import VARIABLE as SHELF_VARIABLE, Shelf
 from attn_tune.tuner.targets.shortage import shortage_of
 from attn_tune.tuner.targets.target import find_target
 from attn_tune.tuner.targets.tpu import DUMP_VARIABLE, compile_for_tpu
@@ -22,7 +23,14 @@ def compile_for(request: CompileFor) -> Compiled:
     target = find_target(request.target)
     try:
         if target.topology:
-            return compile_for_tpu(request.ref, target.topology, os.environ[DUMP_VARIABLE])
+            shared = os.environ.get(SHELF_VARIABLE)
+            return compile_for_tpu(
+                request.ref,
+                target.topology,
+                os.environ[DUMP_VARIABLE],
+                shelf=Shelf(shared) if shared else None,
+                whole=request.whole,
+            )
         return compile_for_gpu(request.ref, target.device.compute_capability or 0)
     except Exception as error:
         outcome = outcome_of(error, Phase.COMPILE)

@@ -1,5 +1,7 @@
 """The walk over blocks against counting, and the cost model against sums done by hand."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -84,8 +86,23 @@ def test_cycles_are_counted_by_how_often_they_are_executed():
     cycles = 10 + 100 * steps + 4000 * visits + 50 * rests
     # At 4000 bundles a visit the copies of 256 KB are hidden.
     assert found.terms["copies_ns"] == 0
-    assert found.ns == pytest.approx(cycles * 1e3 / core.clock_mhz + 300 * visits + 2000, abs=1)
+    assert found.ns == pytest.approx(cycles * 1e3 / core.clock_mhz + 150 * visits + 2000, abs=1)
     assert found.low_ns < found.ns < found.high_ns
+
+
+def test_steps_are_those_of_the_grid_where_it_is_known_and_the_visits_where_it_is_computed():
+    problem, visits = make_problem(), 2 * 4 * 20
+    plain = make_schedule(steps=2 * 4 * 32 + 2)
+    shrunk = dataclasses.replace(plain, steps=2 * 4 * 12)
+    stretches = [
+        dataclasses.replace(s, loops=(None, *s.loops[1:])) if s.loops else s
+        for s in plain.stretches
+    ]
+    computed = dataclasses.replace(plain, stretches=tuple(stretches))
+    found = [predict([one], problem, FORWARD, V6E) for one in (plain, shrunk, computed)]
+    per_step = 100 * 1e3 / core_of(V6E).clock_mhz
+    steps = [round(one.terms["steps_ns"] / per_step) for one in found if one]
+    assert steps == pytest.approx([2 * 4 * 32, 2 * 4 * 12, visits], abs=1)
 
 
 def test_copies_that_take_longer_than_the_bundles_are_waited_for():
@@ -102,6 +119,23 @@ def test_two_cores_that_share_a_grid_take_half_the_time():
     assert one
     assert two
     assert two.terms["visits_ns"] == pytest.approx(one.terms["visits_ns"] / 2, abs=1)
+
+
+def test_a_computed_grid_is_shared_by_two_cores_where_the_launch_allows_it():
+    problem, v5p = make_problem(), device_from_kind("tpu-v5p")
+    plain = make_schedule()
+    stretches = [
+        dataclasses.replace(s, loops=(None, *s.loops[1:])) if s.loops else s
+        for s in plain.stretches
+    ]
+    alone = dataclasses.replace(plain, stretches=tuple(stretches))
+    shared = dataclasses.replace(alone, is_parallel=True)
+    one, two = (predict([s], problem, FORWARD, v5p) for s in (alone, shared))
+    assert one
+    assert two
+    assert two.terms["visits_ns"] == pytest.approx(one.terms["visits_ns"] / 2, abs=1)
+    # One core has nobody to share with.
+    assert predict([alone], problem, FORWARD, V6E) == predict([shared], problem, FORWARD, V6E)
 
 
 def test_launches_add_up_and_casts_are_left_out():

@@ -24,12 +24,21 @@ class OwnCompiler:
 
     def __init__(self):
         self.compiled = []
+        self.wholes = []
+        # What whole programs come to, the first ones first; then they compile.
+        self.whole_fates = []
 
-    def compile(self, refs, *, skip, leave):
+    def compile(self, refs, *, skip=lambda ref: None, leave, whole=False, limit_s=None):
         for index, ref in enumerate(refs):
             if leave():
                 return
-            yield index, skip(ref) or self._compile(ref)
+            yield index, self._compile_whole(ref) if whole else skip(ref) or self._compile(ref)
+
+    def _compile_whole(self, ref):
+        self.wholes.append(ref.config)
+        if self.whole_fates:
+            return self.whole_fates.pop(0)
+        return Compiled(status=Status.COMPILED, compile_ms=2.0)
 
     def _compile(self, ref):
         self.compiled.append((ref.part, ref.config))
@@ -45,18 +54,26 @@ def _needs(config):
     return 600 * config["num_stages"] * (config["block_q"] + config["block_k"])
 
 
-def make_case_plan(direction, effort=None):
-    """A plan of the Triton kernel on one problem."""
-    sizes = {"batch": 1, "q_len": 512, "kv_len": 512, "num_q_heads": 2, "num_kv_heads": 2}
-    signature = Problem(**sizes, head_dim=64, v_head_dim=64).signature
-    point = GridPoint(name="p", op="flash_attention", signature=signature)
+def make_case_plan(direction, effort=None, tried=(), lengths=(512,)):
+    """A plan of the Triton kernel on a problem of each length, ``tried`` of which an earlier run knows."""
+    known = {(t.part, t.config_digest): t.status for t in tried}
+    sizes = {"batch": 1, "num_q_heads": 2, "num_kv_heads": 2, "head_dim": 64, "v_head_dim": 64}
+    points = [
+        GridPoint(
+            name=f"p{n}",
+            op="flash_attention",
+            signature=Problem(**sizes, q_len=n, kv_len=n).signature,
+        )
+        for n in lengths
+    ]
     return make_plan(
-        [point],
+        points,
         kernels=[get_kernel("flash_attention/triton")],
         device=TARGET.device,
         environment=Environment(jax="1", jaxlib="1"),
         directions=[direction],
         effort=effort,
+        measured=lambda kernel, direction, signature, environment: known,
     )
 
 
@@ -119,6 +136,71 @@ def test_the_best_predicted_parts_are_compiled_together(monkeypatch):
     assert all(
         t.status in (Status.PREDICTED, Status.OUT_OF_RESOURCES, Status.UNSUPPORTED) for t in trials
     )
+
+
+def predicting(monkeypatch, compiler):
+    """Lets everything that fits have a schedule, and a time that says nothing but which config it is."""
+    from attn_tune.schema import Prediction
+
+    def predicted(schedules, problem, config, device):
+        ns = 1000 + 100 * config["block_q"] + config["block_k"] + config["num_warps"]
+        return Prediction(ns=ns, low_ns=1, high_ns=10**9, model="m")
+
+    monkeypatch.setattr("attn_tune.tuner.targets.sweep.predict", predicted)
+    compile_ = compiler._compile
+
+    def with_schedule(ref):
+        found = compile_(ref)
+        schedules = (make_schedule(),) if found.status is Status.COMPILED else ()
+        return Compiled(**{**_fields(found), "schedules": schedules})
+
+    compiler._compile = with_schedule
+
+
+def test_the_best_config_is_compiled_whole_and_one_that_fails_there_loses_its_prediction(
+    monkeypatch,
+):
+    plan, compiler = make_case_plan("fwd"), OwnCompiler()
+    predicting(monkeypatch, compiler)
+    lack = Shortage(resource="hbm", needed=9, limit=8)
+    compiler.whole_fates = [
+        Compiled(status=Status.OUT_OF_RESOURCES, reason="no room", shortage=lack)
+    ]
+    trials, _ = run(plan, compiler)
+    *searched, failed, kept = [t for t in trials if t.status is not Status.UNSUPPORTED]
+    order = sorted(
+        (t for t in searched if t.prediction), key=lambda t: (t.prediction.ns, t.config_digest)
+    )
+    assert [dict(c) for c in compiler.wholes] == [dict(t.config) for t in order[:2]]
+    assert (failed.config, failed.status, failed.shortage) == (
+        order[0].config,
+        Status.OUT_OF_RESOURCES,
+        lack,
+    )
+    assert failed.prediction is None
+    assert "as a whole program: no room" in failed.reason
+    assert kept.status is Status.PREDICTED
+    assert kept.prediction.ns == order[1].prediction.ns
+    assert "whole_program" in kept.prediction.terms
+
+    # Another run that knows all this compiles nothing whole again.
+    last = {(t.part, t.config_digest): t for t in trials if t.prediction}
+    del last[failed.part, failed.config_digest]
+    plan, again = make_case_plan("fwd", tried=trials), OwnCompiler()
+    predicting(monkeypatch, again)
+    run(plan, again, past=lambda kernel, case: last)
+    assert again.wholes == []
+
+
+def test_a_whole_program_that_takes_too_long_says_nothing_of_its_prediction(monkeypatch):
+    plan, compiler = make_case_plan("fwd", lengths=(512, 1024)), OwnCompiler()
+    predicting(monkeypatch, compiler)
+    compiler.whole_fates = [Compiled(status=Status.TIMED_OUT, reason="late")]
+    trials, _ = run(plan, compiler)
+    # Nor is time lost on the next case.
+    assert len(compiler.wholes) == 1
+    assert not [t for t in trials if t.status is Status.TIMED_OUT]
+    assert not any("whole_program" in t.prediction.terms for t in trials if t.prediction)
 
 
 def test_a_sweep_that_is_stopped_ends_with_what_it_has():

@@ -26,7 +26,7 @@ _PREFERRED, _PREFERRED_COMPUTE = (1024, 512, 256, 128), 512
 
 def candidates[T: Launch](kind: type[T], problem: Problem, device: Device) -> tuple[T, ...]:
     """Launches of one kind, nearest to the untuned one first; each asks for the least VMEM limit that it fits."""
-    blocks = itertools.product(_blocks(problem.q_len), _blocks(problem.kv_len), _layouts())
+    blocks = itertools.product(_blocks(problem.q_len), _blocks(problem.kv_len), _layouts(problem))
     found = (
         with_limit(problem, device, kind(block_q=q, block_kv=kv, **layouts, **computed))
         for q, kv, layouts in blocks
@@ -71,10 +71,17 @@ def _compute_blocks(kind: type[Launch], block_kv: int) -> Iterator[dict[str, Any
             yield {"block_kv_compute": size}
 
 
-def _layouts() -> Iterable[dict[str, str]]:
-    """All operands head-dim-minor, and each one turned alone."""
-    plain: dict[str, str] = dict.fromkeys(("q_layout", "k_layout", "v_layout"), HEAD_DIM_MINOR)
-    return (plain, *(plain | {name: SEQ_MINOR} for name in plain))
+def _layouts(problem: Problem) -> Iterable[dict[str, str]]:
+    """All operands head-dim-minor, and each one turned alone; where heads are narrower than the lanes, more at a time.
+
+    A narrow head leaves lanes empty unless its length is innermost.
+    """
+    names = ("q_layout", "k_layout", "v_layout")
+    turned: tuple[tuple[str, ...], ...] = tuple((name,) for name in names)
+    if problem.head_dim < LANES:
+        turned = (names, ("k_layout", "v_layout"), ("k_layout",))
+    plain: dict[str, str] = dict.fromkeys(names, HEAD_DIM_MINOR)
+    return (plain, *(plain | dict.fromkeys(some, SEQ_MINOR) for some in turned))
 
 
 def _distance(start: Launch, launch: Launch) -> tuple[float, list[str]]:

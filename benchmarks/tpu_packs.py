@@ -1,0 +1,59 @@
+"""Makes the packs of TPU generations that are shipped: a sweep that only compiles, and an export of what it predicts.
+
+Usage: python benchmarks/tpu_packs.py FOLDER [TARGET...], with libtpu installed; FOLDER keeps the lab databases, so that
+a run that was cut short goes on. Without targets it makes all of them. Packs are written to ``attn_tune/packs``.
+
+What was shipped is the forward of splash attention, which is what predictions were held against published measurements
+for; ``--direction bwd`` adds its backward, ``--max-trials`` more candidates.
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from attn_tune.tuner.targets import find_target
+
+TARGETS = ("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-7x")
+KERNELS = ("pallas_tpu_splash", "pallas_tpu_splash_fused")
+PROBLEMS = ("--grid", "llama3-8b")
+PACKS = Path(__file__).parent.parent / "attn_tune" / "packs"
+
+
+def attn_tune(*arguments: str) -> None:
+    """Runs the command line of this checkout.
+
+    Raises:
+      CalledProcessError: it failed.
+    """
+    subprocess.run([sys.executable, "-m", "attn_tune", *arguments], check=True)
+
+
+def make(target: str, folder: Path, directions: list[str], max_trials: int) -> None:
+    """Sweeps ``target`` and writes its pack, named after the device."""
+    database = str(folder / f"{target}.db")
+    kernels = [argument for name in KERNELS for argument in ("--kernel", name)]
+    wanted = [argument for name in directions for argument in ("--direction", name)]
+    effort = ("--max-trials", str(max_trials))
+    attn_tune("sweep", "--target", target, *PROBLEMS, *kernels, *wanted, *effort, "--db", database)
+    name = find_target(target).device.variant
+    chosen = ("--device", name, "--allow-predicted", "--winners", "--overwrite")
+    attn_tune("export", str(PACKS / name), "--db", database, "--name", name, *chosen)
+    attn_tune("coverage", str(PACKS / name))
+
+
+def main() -> None:
+    """All targets that were asked for, one after the other."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("targets", nargs="*", default=list(TARGETS))
+    parser.add_argument("--direction", action="append", choices=("fwd", "bwd"))
+    parser.add_argument("--max-trials", type=int, default=4)
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    for target in asked.targets:
+        make(target, asked.folder, asked.direction or ["fwd"], asked.max_trials)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""The launches of a traced program: which of them an output needs, and which are the same but for their grid."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.registry import get_op
+from attn_tune.tuner.compile import part_function
+from attn_tune.tuner.lowering import abstract_inputs
+from attn_tune.tuner.predict.schedule import KernelSchedule, Stretch
+from attn_tune.tuner.protocol import ConfigRef
+from attn_tune.tuner.targets.launches import launches_of
+from attn_tune.tuner.targets.shelf import Shelf
+
+FORWARD = {"block_q": 128, "block_kv": 256, "block_kv_compute": 128}
+BACKWARD = {"dq": {"block_q": 128, "block_kv": 256}, "dkv": {**FORWARD, "block_q": 256}}
+
+
+def launches(length, config, *, direction="fwd", part="", kernel="pallas_tpu_splash", **problem):
+    """Of the config on a causal problem of ``length`` tokens."""
+    sizes = {"batch": 2, "q_len": length, "kv_len": length, "num_q_heads": 4, "num_kv_heads": 2}
+    asked = Problem(
+        **{**sizes, "head_dim": 128, "v_head_dim": 128, "causal": True, "dtype": "bfloat16", **problem}
+    )  # fmt: skip
+    ref = ConfigRef(
+        kernel=f"flash_attention/{kernel}",
+        signature=asked.signature,
+        direction=direction,
+        config=config,
+        part=part,
+    )
+    inputs = abstract_inputs(get_op("flash_attention").inputs, ref.runs_on, direction)
+    return launches_of(jax.jit(part_function(ref)).trace(inputs).jaxpr.jaxpr)
+
+
+def test_a_part_needs_its_own_launch_only():
+    (dq,) = launches(1024, BACKWARD, direction="bwd", part="dq")
+    (dkv,) = launches(1024, BACKWARD, direction="bwd", part="dkv")
+    both = launches(1024, BACKWARD, direction="bwd")
+    assert "dq" in dq.name
+    assert "dkv" in dkv.name
+    assert [one.key for one in both] == [dq.key, dkv.key]
+
+
+def test_longer_and_more_sequences_take_the_same_steps_more_often():
+    (one,), (other,) = launches(1024, FORWARD), launches(4096, FORWARD, batch=1)
+    assert one.key == other.key
+    assert (one.steps, other.steps) == (8 * 8 * 4, 4 * 32 * 16)
+    # Heads may be shared by cores.
+    assert one.is_parallel
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({**FORWARD, "block_kv_compute": 256}, {}),
+        ({**FORWARD, "block_q": 256}, {}),
+        ({**FORWARD, "k_layout": "seq_minor"}, {}),
+        ({**FORWARD, "vmem_limit_kib": 32768}, {}),
+        (FORWARD, {"causal": False}),
+        (FORWARD, {"window": (512, 0)}),
+        (FORWARD, {"soft_cap": 30.0}),
+        (FORWARD, {"head_dim": 64, "v_head_dim": 64}),
+        (FORWARD, {"dtype": "float32"}),
+        # One block of keys never changes: the compiler keeps it.
+        (FORWARD, {"kv_len": 256, "q_len": 256}),
+    ],
+)
+def test_whatever_changes_a_step_changes_the_key(config, problem):
+    (plain,), (changed,) = launches(1024, FORWARD), launches(1024, config, **problem)
+    assert plain.key != changed.key
+
+
+def add_one(x):
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...] + 1.0
+
+    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), name="add_one")(
+        x
+    )
+
+
+def test_a_launch_in_a_loop_cannot_stand_alone_and_one_in_a_call_can():
+    x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+
+    def looped(x):
+        return jax.lax.fori_loop(0, 3, lambda i, y: add_one(y), x)
+
+    assert launches_of(jax.make_jaxpr(looped)(x).jaxpr) is None
+    assert launches_of(jax.make_jaxpr(lambda x: x + 1)(x).jaxpr) is None
+    (called,) = launches_of(jax.make_jaxpr(jax.jit(lambda x: add_one(x) * 2))(x).jaxpr)
+    assert called.name == "add_one"
+
+
+def test_trips_are_those_of_the_grid_and_half_of_them_where_two_cores_share_it():
+    inner = Stretch(bundles=7, loops=(66, 4))
+    one = KernelSchedule(name="k", stretches=(Stretch(bundles=3), inner), steps=64)
+    two = KernelSchedule(name="k", stretches=(Stretch(bundles=3), inner), steps=128)
+    assert (one.with_steps(256).grid_steps, one.with_steps(256).steps) == (258, 256)
+    assert two.with_steps(256).grid_steps == 130
+    assert one.with_steps(256).stretches[1].loops == (258, 4)
+    assert one.with_steps(256).with_steps(64) == one
+    assert one.with_steps(None) == one
+
+
+def test_a_shelf_gives_back_what_was_put_and_nothing_for_a_torn_file(tmp_path):
+    shelf = Shelf(tmp_path)
+    assert shelf.take("a") is None
+    shelf.put("a", {"steps": 3})
+    assert Shelf(tmp_path).take("a") == {"steps": 3}
+    (tmp_path / "a.json").write_text('{"steps"')
+    assert shelf.take("a") is None
+    Shelf(tmp_path / "gone").put("a", {"steps": 3})
