@@ -112,6 +112,9 @@ def test_the_forward_of_an_older_triton_has_a_tile_of_its_own(triton, capped, mo
             if p in (PROBLEMS["float32"], PROBLEMS["bias-and-mask"], PROBLEMS["narrow"]):
                 assert choice.max_registers is None
         assert (untuned(PROBLEMS["plain"], device(), "").max_registers == 128) is capped
+        # Few queries make too few of the larger tiles.
+        few = problem(T=128, S=8192, B=1)
+        assert untuned(few, device(), "").max_registers is None
         # What was measured on one architecture says nothing of the others.
         assert untuned(PROBLEMS["plain"], device(100), "").max_registers is None
     finally:
