@@ -69,7 +69,10 @@ def main(parent: int, fds: list[int]) -> None:
 
 
 def _import_compilers() -> None:
-    """What every helper needs; nothing here may start a thread or touch a backend, for neither survives a fork."""
+    """What every helper needs; nothing here may start a thread or touch a backend, for neither survives a fork.
+
+    Kernels of libraries are imported by the helper that is asked for one: they may not be installed.
+    """
     import triton.compiler  # noqa: F401
 
     import attn_tune.tuner.compile  # noqa: F401
@@ -77,7 +80,7 @@ def _import_compilers() -> None:
     from attn_tune.kernels.spec import load
 
     for spec in kernels().values():
-        if spec.backend == "triton":
+        if spec.backend == "triton" and set(spec.requires) <= {"triton"}:
             load(get_op(spec.op).inputs)
             for search in spec.searches.values():
                 load(search.call)

@@ -136,11 +136,11 @@ def test_check_finds_what_would_stop_a_job(home):
 
 
 def test_check_says_when_the_source_of_a_kernel_changed(home, monkeypatch):
-    from attn_tune.kernels import locked
+    from attn_tune.kernels.spec import KernelSpec
 
     lock = home / "job.lock"
     run("freeze", lock, *FREEZE)
-    monkeypatch.setattr(locked, "_source_hash", lambda spec: "b2:other")
+    monkeypatch.setattr(KernelSpec, "source_hash", property(lambda spec: "b2:other"))
     data = json.loads(run("check-lockfile", lock, "--json").stdout)
     assert all("source of" in one["problem"] for one in data["entries"])
 
