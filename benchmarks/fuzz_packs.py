@@ -14,6 +14,7 @@ put right; paths that climb, links, duplicate keys, NaN, deep nesting, huge numb
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import json
 import logging
@@ -21,7 +22,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,12 +140,22 @@ def check_readers_agree(files: Files) -> None:
         assert list(table.lines) == [line_of(item, path) for item in items], "the digests differ"
 
 
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Errors only: each broken row would be a warning of its own."""
+    logger = logging.getLogger("attn_tune")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def fuzz(
     count: int, seed: int, *, say: Callable[[str], None] = lambda line: None
 ) -> collections.Counter[tuple[str, str]]:
     """Reads ``count`` mutants; raises at the first that breaks a promise, with what is needed to see it again."""
-    # Each broken row is a warning of its own.
-    logging.getLogger("attn_tune").setLevel(logging.ERROR)
     rng = random.Random(seed)
     good = pack_from_files(GOOD)
     kinds = [name for name, (weight, _) in KINDS.items() for _ in range(weight)]
@@ -152,7 +163,8 @@ def fuzz(
     slowest = 0.0
     start = time.perf_counter()
     memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+    base = memory if memory.is_dir() else None
+    with quiet(), tempfile.TemporaryDirectory(dir=base) as folder:
         scratch = Path(folder) / "mutant.atpack"
         for number in range(count):
             kind = rng.choice(kinds)

@@ -235,7 +235,9 @@ def test_no_device_left_is_an_error_and_what_was_yielded_stands(fleet, plan_of, 
     events = []
     with pytest.raises(ExecutorError, match="fell off the bus"):
         events.extend(iter_into(events, sweep(plan_of(20), fleet(*members))))
-    assert len(trials_of(events)) == sum(len(member.runs) for member in members)
+    # A case that one left may have had its finals on another before that was lost as well.
+    searched = [trial for trial in trials_of(events) if trial.stage is Stage.SEARCH]
+    assert len(searched) == sum(len(member.runs) for member in members)
 
 
 def iter_into(events: list, source) -> list:
