@@ -2,6 +2,7 @@
 
 import fnmatch
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attn_tune.schema import Device, NoDataError, UsageError, unknown_name
@@ -160,3 +161,18 @@ def signature(text: str) -> "GridPoint":
             return point
     known = ", ".join(point.name for point in candidates[:6])
     raise NoDataError(f"no grid point {text!r}; there are {known}, ...")
+
+
+def own_file(file: Path | None, default: str, what: str) -> Path:
+    """``file``, or the user's own at ``default``, which is empty without a home directory.
+
+    Raises:
+      UsageError: there is neither.
+    """
+    if file is not None:
+        return file
+    if not default:
+        raise UsageError(
+            f"there is no home directory (HOME, XDG_CONFIG_HOME); name the {what}: --file PATH"
+        )
+    return Path(default)

@@ -160,12 +160,5 @@ def _row(one: "Pin") -> dict[str, Any]:
 
 def _path(file: Path | None) -> Path:
     from attn_tune.runtime.pin_files import user_pins
-    from attn_tune.schema import UsageError
 
-    if file is not None:
-        return file
-    if not (own := user_pins(os.environ)):
-        raise UsageError(
-            "there is no home directory (HOME, XDG_CONFIG_HOME); name the file: --file PATH"
-        )
-    return Path(own)
+    return choose.own_file(file, user_pins(os.environ), "file")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attn_tune.cli import options, sink
+from attn_tune.cli import choose, options, sink
 from attn_tune.cli.exit_codes import INTEGRITY
 
 if TYPE_CHECKING:
@@ -170,12 +170,5 @@ def _table(rows: Iterable[dict[str, Any]]) -> None:
 
 def _path(file: Path | None) -> Path:
     from attn_tune.runtime.quarantine_files import user_list
-    from attn_tune.schema import UsageError
 
-    if file is not None:
-        return file
-    if not (own := user_list(os.environ)):
-        raise UsageError(
-            "there is no home directory (HOME, XDG_CONFIG_HOME); name the list: --file PATH"
-        )
-    return Path(own)
+    return choose.own_file(file, user_list(os.environ), "list")
