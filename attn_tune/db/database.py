@@ -329,12 +329,12 @@ class Database(Store):
     ) -> Decision | None:
         """One decision as of the last ``rebuild_decisions``, the winner unless told otherwise; None without one."""
         try:
-            key = (
-                self._catalog.find_signature(signature),
-                direction,
-                self._catalog.find_device(device),
-            )
-            return decision_table.read_decision(self._connection, self._catalog, (*key, rank))
+            signature_id = self._catalog.find_signature(signature)
+            device_id = self._catalog.find_device(device)
+            if signature_id is None or device_id is None:
+                return None
+            key = (signature_id, direction, device_id, rank)
+            return decision_table.read_decision(self._connection, self._catalog, key)
         except sqlite3.Error:
             with storage_errors(self.path):
                 raise

@@ -53,13 +53,14 @@ INSERT INTO decision (signature_id, direction, device_id, rank, config_id, envir
 VALUES (:signature_id, :direction, :device_id, :rank, :config_id, :environment_id, :rule, :median_ns,
         :heuristic_ns, :gain, :regret_bound, :worst_error, :ties, :samples, :trials)
 """
+# What a row says beyond its key. Every column more is a fortieth of a lookup.
 _DECISION_COLUMNS = """
-decision.signature_id, decision.direction, decision.device_id, decision.rank, decision.config_id,
-decision.environment_id, decision.rule, decision.median_ns, decision.heuristic_ns, decision.gain,
+decision.config_id, decision.environment_id, decision.rule, decision.median_ns, decision.heuristic_ns, decision.gain,
 decision.regret_bound, decision.worst_error, decision.ties, decision.samples, decision.trials
 """
 DECISIONS = f"""
-SELECT {_DECISION_COLUMNS}, kernel.op || '/' || kernel.name AS kernel, config.body AS config_body
+SELECT decision.signature_id, decision.direction, decision.device_id, decision.rank, kernel.op || '/' || kernel.name AS kernel, config.body AS config_body,
+       {_DECISION_COLUMNS}
 FROM decision
 JOIN config ON config.id = decision.config_id
 JOIN kernel ON kernel.id = config.kernel_id
