@@ -163,11 +163,10 @@ def recording_context() -> Any:
 def _compile(launch: Launch, dtypes: tuple[str, ...], capability: int) -> CompiledKernel:
     import triton
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
     pointers = dict(zip(launch.pointer_names, dtypes, strict=True))
     names = launch.kernel.arg_names
-    source = ASTSource(
+    source = _source_type(launch.kernel)(
         launch.kernel,
         signature={n: _pointer(n, pointers[n]) if n in pointers else "constexpr" for n in names},
         constexprs={(names.index(name),): value for name, value in launch.constants.items()},
@@ -188,6 +187,17 @@ def _compile(launch: Launch, dtypes: tuple[str, ...], capability: int) -> Compil
         # Triton's errors share no base class: its own, MLIR's RuntimeError, AssertionErrors of the front end.
         raise typed_error(launch.name, capability, error) from error
     return describe(built, capability)
+
+
+def _source_type(kernel: Any) -> Any:
+    """What Triton compiles a kernel as: its own language, or Gluon."""
+    if kernel.is_gluon():
+        from triton.experimental.gluon import GluonASTSource
+
+        return GluonASTSource
+    from triton.compiler import ASTSource
+
+    return ASTSource
 
 
 @contextlib.contextmanager

@@ -1,0 +1,204 @@
+"""The forward for Hopper: FlashAttention-3 (arXiv 2407.08608) in Gluon.
+
+One program a multiprocessor goes through tiles of 128 rows. One of its warps copies by descriptor, two groups of four
+warps own 64 rows each and do everything else; they wait for tiles, never for each other, so that one's softmax runs
+beside the other's products.
+"""
+
+# Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+
+from attn_tune.kernels._common.triton_call import triton_call
+from attn_tune.kernels.flash_attention.operands import Operands
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.triton.static import static_of
+from attn_tune.kernels.flash_attention.triton_hopper.config import CONSUMERS, ROWS, ForwardConfig
+from attn_tune.kernels.flash_attention.triton_hopper.partitions import (
+    Barriers,
+    Room,
+    attend,
+    copy_tiles,
+)
+from attn_tune.kernels.flash_attention.triton_hopper.plan import plan_of
+from attn_tune.kernels.flash_attention.triton_hopper.schedule import schedule
+
+WARPS = 4
+# Of 168 registers a thread that a block of 12 warps starts with, the warps that copy give most to those that multiply.
+MULTIPLYING_REGISTERS, COPYING_REGISTERS = 240, 24
+_WARPS = gl.constexpr(WARPS)
+_ROWS = gl.constexpr(ROWS)
+_CONSUMERS = gl.constexpr(CONSUMERS)
+_MULTIPLYING = gl.constexpr(MULTIPLYING_REGISTERS)
+_COPYING = gl.constexpr(COPYING_REGISTERS)
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """Where the elements of a tile are: logits as they leave the first product, weights as they enter the second."""
+
+    logits: Any
+    weights: Any
+    out: Any
+
+
+def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, jax.Array]:
+    """``out`` [B, T, N, H] in q's dtype and ``lse`` [B, N, T] in float32."""
+    tiles = schedule(problem, config)
+    plan = plan_of(problem, config, tiles.shape[1])
+    out, lse = triton_call(
+        forward_kernel,
+        operands.q,
+        operands.k,
+        operands.v,
+        jnp.asarray(tiles),
+        operands.q_segments,
+        operands.kv_segments,
+        operands.sinks,
+        operands.dropout,
+        out_types=[
+            jax.ShapeDtypeStruct(operands.q.shape, operands.q.dtype),
+            jax.ShapeDtypeStruct((problem.batch, problem.num_q_heads, problem.q_len), jnp.float32),
+        ],
+        grid=(len(tiles), 1, 1),
+        constexprs={
+            "plan": plan,
+            "static": static_of(problem, config),
+            "layouts": _layouts(problem, config),
+        },
+        num_warps=WARPS,
+        name="flash_attention_fwd_hopper",
+    )
+    return {"out": out, "lse": lse}
+
+
+def _layouts(problem: Problem, config: ForwardConfig) -> Layouts:
+    def product(width: int) -> gl.NVMMADistributedLayout:
+        return gl.NVMMADistributedLayout(
+            version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, width, 16]
+        )
+
+    out = product(problem.head_dim)
+    weights = gl.DotOperandLayout(operand_index=0, parent=out, k_width=2)
+    return Layouts(logits=product(config.block_k), weights=weights, out=out)
+
+
+@gluon.jit
+def forward_kernel(
+    q,
+    k,
+    v,
+    schedule,
+    q_segments,
+    kv_segments,
+    sinks,
+    dropout,
+    out,
+    lse,
+    plan: gl.constexpr,
+    static: gl.constexpr,
+    layouts: gl.constexpr,
+):
+    """One program a multiprocessor."""
+    STAGES: gl.constexpr = plan.stages
+    dtype: gl.constexpr = q.dtype.element_ty
+    q_shape: gl.constexpr = [1, _ROWS, static.head_dim]
+    k_shape: gl.constexpr = [1, static.block_k, static.head_dim]
+    q_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(q_shape, dtype)
+    k_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(k_shape, dtype)
+    q_desc = _describe(q, static.q_len, static.num_q_heads, q_shape, q_layout, plan, static)
+    k_desc = _describe(k, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
+    v_desc = _describe(v, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
+    out_desc = _describe(out, static.q_len, static.num_q_heads, q_shape, q_layout, plan, static)
+    q_room = gl.allocate_shared_memory(dtype, [_CONSUMERS, 1, _ROWS, static.head_dim], q_layout)
+    out_room = q_room
+    if plan.own_room:
+        out_room = gl.allocate_shared_memory(
+            dtype, [_CONSUMERS, 1, _ROWS, static.head_dim], q_layout
+        )
+    room = Room(
+        q_room,
+        gl.allocate_shared_memory(dtype, [STAGES, 1, static.block_k, static.head_dim], k_layout),
+        gl.allocate_shared_memory(dtype, [STAGES, 1, static.block_k, static.head_dim], k_layout),
+        out_room,
+    )
+    bars = Barriers(
+        mbarrier.allocate_mbarrier(batch=_CONSUMERS),
+        mbarrier.allocate_mbarrier(batch=_CONSUMERS),
+        mbarrier.allocate_mbarrier(batch=STAGES),
+        mbarrier.allocate_mbarrier(batch=STAGES),
+        mbarrier.allocate_mbarrier(batch=STAGES),
+        mbarrier.allocate_mbarrier(batch=STAGES),
+        mbarrier.allocate_mbarrier(batch=_CONSUMERS),
+    )
+    for i in gl.static_range(_CONSUMERS):
+        mbarrier.init(bars.q_full.index(i), count=1)
+        mbarrier.init(bars.q_empty.index(i), count=1)
+        mbarrier.init(bars.turn.index(i), count=1)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(bars.k_full.index(i), count=1)
+        mbarrier.init(bars.k_empty.index(i), count=_CONSUMERS)
+        mbarrier.init(bars.v_full.index(i), count=1)
+        mbarrier.init(bars.v_empty.index(i), count=_CONSUMERS)
+    pointers = (schedule, q_segments, kv_segments, sinks, dropout, lse)
+    gl.warp_specialize(
+        [
+            (_attend_0, (out_desc, pointers, room, bars, plan, static, layouts)),
+            (_attend_1, (out_desc, pointers, room, bars, plan, static, layouts)),
+            (copy_tiles, ((q_desc, k_desc, v_desc), schedule, room, bars, plan, static)),
+        ],
+        [_WARPS, 1],
+        [_MULTIPLYING, _COPYING],
+    )
+
+
+@gluon.jit
+def _describe(
+    array,
+    length,
+    heads: gl.constexpr,
+    shape: gl.constexpr,
+    layout: gl.constexpr,
+    plan: gl.constexpr,
+    static: gl.constexpr,
+):
+    """A descriptor of a ``[B, length, heads * H]`` array: what is beyond a sequence's end is read as zero."""
+    width: gl.constexpr = heads * static.head_dim
+    return tma.make_tensor_descriptor(
+        array, [plan.batch, length, width], [length * width, width, 1], shape, layout
+    )
+
+
+@gluon.jit
+def _attend_0(
+    out_desc,
+    pointers,
+    room,
+    bars,
+    plan: gl.constexpr,
+    static: gl.constexpr,
+    layouts: gl.constexpr,
+):
+    attend(0, out_desc, pointers, room, bars, plan, static, layouts)
+
+
+@gluon.jit
+def _attend_1(
+    out_desc,
+    pointers,
+    room,
+    bars,
+    plan: gl.constexpr,
+    static: gl.constexpr,
+    layouts: gl.constexpr,
+):
+    attend(1, out_desc, pointers, room, bars, plan, static, layouts)

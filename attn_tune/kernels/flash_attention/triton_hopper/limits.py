@@ -1,0 +1,102 @@
+"""What the forward for Hopper cannot do, and tiles that cannot fit."""
+
+import functools
+import importlib.metadata
+
+from attn_tune.kernels._common.triton_compile import MAX_SHARED_BYTES
+from attn_tune.kernels.flash_attention._triton import host
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q, ForwardConfig
+from attn_tune.schema.device import Device
+
+HEAD_DIMS = (64, 128, 256)
+_HOPPER = 90
+# Gluon, the part of Triton that this is written in, calls its copies otherwise in earlier versions.
+_OLDEST_TRITON = (3, 9)
+# Multiprocessors of a device that does not say: those of an H100 or H200 SXM.
+_UNITS = 132
+# Registers a thread for the output, one tile of logits and its weights in 16 bits. Of 240; the rest is for addresses,
+# statistics and what ptxas keeps apart. 224 spill (H64 with 256 keys: 144 bytes).
+_MOST_REGISTERS = 208
+_BARRIER_BYTES = 512
+# Tiles of rows whose schedule is written into the program: 1 MB.
+_MOST_TILES = 2**18
+
+
+def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
+    """Why this kernel cannot do the problem on this device, or None."""
+    del direction  # a forward only
+    if device.compute_capability != _HOPPER:
+        return f"it is written for the warpgroup instructions of Hopper (sm_90); {device} is {device.family}"
+    if problem.dtype == "float32":
+        return "warpgroups multiply 16-bit numbers; dtype is float32"
+    if problem.head_dim != problem.v_head_dim:
+        return f"head_dim={problem.head_dim} and v_head_dim={problem.v_head_dim} differ"
+    if problem.head_dim not in HEAD_DIMS:
+        known = ", ".join(map(str, HEAD_DIMS))
+        return f"head_dim={problem.head_dim} is none of {known}: a copy by descriptor takes whole powers of two"
+    tiles = problem.batch * problem.num_q_heads * -(-problem.q_len // BLOCK_Q)
+    asked = {
+        "it has no dense mask": problem.mask_dims is not None,
+        "it has no bias: its loads find no registers": problem.bias_dims is not None,
+        "it has no explicit positions": problem.has_positions,
+        f"scale={problem.scale!r} is not positive": problem.scale <= 0,
+        f"{tiles} tiles of {BLOCK_Q} rows are more than the {_MOST_TILES} that it schedules": tiles
+        > _MOST_TILES,
+    }
+    return next((reason for reason, wanted in asked.items() if wanted), None) or _wrong_triton()
+
+
+def infeasible(problem: Problem, device: Device, config: ForwardConfig) -> str | None:
+    """Why a config cannot run on the device, or None. Never refuses what compiles and fits."""
+    needed, limit = shared_bytes(problem, config), host.shared_limit(device)
+    if needed > limit:
+        return f"its tiles need {needed} bytes of shared memory; {device.family} has {limit}"
+    held = registers(problem, config)
+    if held > _MOST_REGISTERS:
+        return f"its accumulators, logits and weights need {held} registers a thread; there are 240"
+    heads = problem.batch * problem.num_q_heads
+    if heads % config.heads_per_section:
+        return f"heads_per_section={config.heads_per_section} does not divide the {heads} heads of the batch"
+    if config.num_programs > units(device):
+        return f"its {config.num_programs} programs want a multiprocessor each; {device} has {units(device)}"
+    return None
+
+
+def shared_bytes(problem: Problem, config: ForwardConfig) -> int:
+    """Shared memory of one block: queries, in each stage keys and values, and the output where it has its own room."""
+    width = 2 * problem.head_dim
+    return _shared_bytes(problem, config) + has_own_room(problem, config) * BLOCK_Q * width
+
+
+def has_own_room(problem: Problem, config: ForwardConfig) -> bool:
+    """Whether shared memory has room for the output beside the next queries. All devices of sm_90 have equally much."""
+    width = 2 * problem.head_dim
+    return _shared_bytes(problem, config) + BLOCK_Q * width <= MAX_SHARED_BYTES[_HOPPER]
+
+
+def _shared_bytes(problem: Problem, config: ForwardConfig) -> int:
+    width = 2 * problem.head_dim
+    return BLOCK_Q * width + 2 * config.num_stages * config.block_k * width + _BARRIER_BYTES
+
+
+def registers(problem: Problem, config: ForwardConfig) -> int:
+    """Registers a thread for what the two products read and write; a thread has half a row of 64."""
+    return problem.head_dim // 2 + config.block_k // 2 + config.block_k // 4
+
+
+def units(device: Device) -> int:
+    """Multiprocessors."""
+    return device.units or _UNITS
+
+
+@functools.cache
+def _wrong_triton() -> str | None:
+    try:
+        version = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return "triton is not installed; pip install 'attn-tune[cuda]'"
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _OLDEST_TRITON:
+        oldest = ".".join(map(str, _OLDEST_TRITON))
+        return f"it needs Triton {oldest} or later; {version} is installed: pip install --upgrade triton"
+    return None

@@ -1,0 +1,129 @@
+"""Device code: from a tile of q.k to weights, in the registers of the warps that multiplied."""
+
+# Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false
+
+from typing import NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from attn_tune.kernels.flash_attention.triton_hopper.config import ROWS
+
+LOG2E = gl.constexpr(1.4426950408889634)
+_ROWS = gl.constexpr(ROWS)
+
+
+class Rows(NamedTuple):
+    """The query rows of one group of warps: positions [64], segments [64] and the row's part of the dropout hash [64].
+
+    What is absent holds the positions, and is not looked at.
+    """
+
+    position: gl.tensor
+    segment: gl.tensor
+    random: gl.tensor
+
+
+@gluon.jit
+def mix(x):
+    """A 32-bit integer hash with low bias ("lowbias32" of Chris Wellons' hash-prospector)."""
+    x ^= x >> 16
+    x *= 0x7FEB352D
+    x ^= x >> 15
+    x *= 0x846CA68B
+    x ^= x >> 16
+    return x
+
+
+@gluon.jit
+def load_rows(first, batch, head, q_segments, dropout, layout: gl.constexpr, static: gl.constexpr):
+    """The rows from ``first`` on, of a tile of logits in ``layout``."""
+    index = first + gl.arange(0, _ROWS, gl.SliceLayout(1, layout))
+    position = index + static.offset
+    segment = position
+    random = position
+    if static.has_segments:
+        ids = q_segments + batch.to(gl.int64) * static.q_len + index
+        segment = gl.load(ids, mask=index < static.q_len, other=-1)
+    if static.keep_threshold is not None:
+        seed = mix(gl.load(dropout) + 0x9E3779B9)
+        absolute_batch = gl.load(dropout + 1) + batch.to(gl.uint32)
+        seed = mix(seed ^ (absolute_batch * 0x85EBCA6B))
+        absolute_head = gl.load(dropout + 2) + head.to(gl.uint32)
+        seed = mix(seed ^ (absolute_head * 0xC2B2AE35))
+        random = mix(seed ^ index.to(gl.uint32))
+    return Rows(position, segment, random)
+
+
+@gluon.jit
+def squash(product, static: gl.constexpr):
+    """q.k scaled, rounded to the logits' dtype, through the soft cap, and in base 2 but for ``late_scale``."""
+    x = product
+    if static.logits_dtype == "float32":
+        if static.dot_scale != 1.0:
+            x = product * static.dot_scale
+    else:
+        if static.logits_dtype == "bfloat16":
+            x = (product * static.scale).to(gl.bfloat16).to(gl.float32)
+        else:
+            x = (product * static.scale).to(gl.float16).to(gl.float32)
+        x = x * static.unit
+    if static.soft_cap is not None:
+        # Exact limits at both ends; near zero, where the difference loses digits, the odd series up to x**9.
+        tanh = 1.0 - 2.0 / (1.0 + gl.exp2(x * (2.0 * LOG2E)))
+        square = x * x
+        series = -17.0 / 315 + square * (62.0 / 2835)
+        series = 1.0 + square * (-1.0 / 3 + square * (2.0 / 15 + square * series))
+        x = gl.where(gl.abs(x) < 0.3, x * series, tanh) * (static.soft_cap * LOG2E)
+    return x
+
+
+@gluon.jit
+def weigh(
+    product,
+    state,
+    rows,
+    start,
+    batch,
+    kv_segments,
+    EDGE: gl.constexpr,
+    layout: gl.constexpr,
+    static: gl.constexpr,
+):
+    """One step of the online softmax (arXiv 2205.14135) in base 2.
+
+    ``EDGE``: the tile may cross the causal or window edge or the end of the keys.
+
+    Returns:
+      The weights [64, block_k], the maximum and the denominator [64] with them, and what the sums before are multiplied
+      with [64].
+    """
+    maximum, total = state
+    x = squash(product, static)
+    columns = start + gl.arange(0, static.block_k, gl.SliceLayout(0, layout))
+    if static.has_segments:
+        ids = kv_segments + batch.to(gl.int64) * static.kv_len + columns
+        segments = gl.load(ids, mask=columns < static.kv_len, other=-2)
+        x = gl.where(rows.segment[:, None] == segments[None, :], x, float("-inf"))
+    if EDGE:
+        if static.right is not None:
+            limit = rows.position + static.right
+            x = gl.where(columns[None, :] <= limit[:, None], x, float("-inf"))
+        if static.left is not None:
+            limit = rows.position - static.left
+            x = gl.where(columns[None, :] >= limit[:, None], x, float("-inf"))
+        if static.ragged_k:
+            x = gl.where((columns < static.kv_len)[None, :], x, float("-inf"))
+    new_maximum = gl.maximum(maximum, gl.max(x, 1) * static.late_scale)
+    shift = new_maximum
+    if EDGE or static.has_segments:
+        # A row that has seen nothing yet.
+        shift = gl.where(new_maximum == float("-inf"), 0.0, new_maximum)
+    weights = gl.exp2(x * static.late_scale - shift[:, None])
+    correction = gl.exp2(maximum - shift)
+    total = total * correction + gl.sum(weights, 1)
+    if static.keep_threshold is not None:
+        bits = mix(rows.random[:, None] ^ (columns.to(gl.uint32) * 0x27D4EB2F)[None, :])
+        weights = gl.where(bits >= static.keep_threshold, weights, 0.0)
+    return weights, (new_maximum, total), correction

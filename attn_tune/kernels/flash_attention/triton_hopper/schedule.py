@@ -1,0 +1,57 @@
+"""Which program computes which tiles: known when a call is traced, because what a tile costs is."""
+
+import functools
+import heapq
+
+import numpy as np
+
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig
+
+# What starting and ending a tile costs, in keys: its first logits have no product to run beside, its last none either.
+_START_AND_END = 192
+
+
+def num_tiles(problem: Problem, config: ForwardConfig) -> int:
+    """Tiles of query rows of all heads and sequences."""
+    return _blocks(problem, config) * problem.batch * problem.num_q_heads
+
+
+@functools.lru_cache(64)
+def schedule(problem: Problem, config: ForwardConfig) -> np.ndarray:
+    """The tiles of each program, as ``[programs, 1 + most]`` int32: how many, then which, in their order.
+
+    Tiles are dealt out section after section, the longest of each first, each to the program that is done first (list
+    scheduling, Graham 1969). Numbers are ``(batch * N + head) * blocks + block``.
+    """
+    costs = [_visible_keys(problem, config, block) for block in range(_blocks(problem, config))]
+    longest_first = sorted(range(len(costs)), key=lambda block: -costs[block])
+    heads = problem.batch * problem.num_q_heads
+    programs = min(num_tiles(problem, config), config.num_programs)
+    free = [(0, program) for program in range(programs)]
+    tiles: list[list[int]] = [[] for _ in free]
+    for section in range(0, heads, config.heads_per_section):
+        for block in longest_first:
+            for head in range(section, section + config.heads_per_section):
+                done, program = free[0]
+                heapq.heapreplace(free, (done + costs[block] + _START_AND_END, program))
+                tiles[program].append(head * len(costs) + block)
+    table = np.zeros((programs, 1 + max(map(len, tiles))), np.int32)
+    for row, own in zip(table, tiles, strict=True):
+        row[0] = len(own)
+        row[1 : 1 + len(own)] = own
+    return table
+
+
+def _blocks(problem: Problem, config: ForwardConfig) -> int:
+    return -(-problem.q_len // config.block_q)
+
+
+def _visible_keys(problem: Problem, config: ForwardConfig, block: int) -> int:
+    """Keys that a tile walks, in whole tiles of keys, as far as causal and window go."""
+    left, right = problem.bounds
+    first = block * config.block_q + problem.offset
+    last = min((block + 1) * config.block_q, problem.q_len) - 1 + problem.offset
+    end = problem.kv_len if right is None else min(max(last + right + 1, 1), problem.kv_len)
+    begin = 0 if left is None else min(max(first - left, 0), end - 1)
+    return (-(-end // config.block_k) - begin // config.block_k) * config.block_k
