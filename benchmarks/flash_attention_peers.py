@@ -2,13 +2,13 @@
 
     python benchmarks/flash_attention_peers.py --grid peers --out peers.json --markdown peers.md
 
-Every implementation gets the same arrays, is checked against the float32 reference (output and gradients), and takes its
-turn in rounds with a cold cache, so that clock drift hits all alike. Printed per implementation: median device time,
-TFLOP/s (visible pairs only, backward counted as 2.5 forwards) and the worst error as a multiple of what is allowed;
-above one it is wrong, and no peer. ``fwd+bwd`` is one forward and all gradients.
+Every implementation gets the same arrays, is checked against the float32 reference (output and gradients), and takes
+its turn in rounds with a cold cache, so that clock drift hits all alike. Printed per implementation: median device
+time, TFLOP/s (visible pairs only, backward counted as 2.5 forwards) and the worst error as a multiple of what is
+allowed; above one it is wrong, and no peer. ``fwd+bwd`` is one forward and all gradients.
 
-The file is written after each point, and ``--resume`` goes on where it ends. A point that was begun twice and ended with
-the process is left out; an implementation that lost the device is not run again. ``--shard 0/2`` does every other
+The file is written after each point, and ``--resume`` goes on where it ends. A point that was begun twice and ended
+with the process is left out; an implementation that lost the device is not run again. ``--shard 0/2`` does every other
 point, and ``table.py a.json b.json`` joins what two processes made. Exit status 4: the device was lost, run again with
 ``--resume``.
 """
@@ -96,9 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report["failed"][name] = f"{type(error).__name__}: {str(error)[:300]}"
         report["seconds"][name] = round(time.monotonic() - start, 1)
         _save(args, report)
-        _say(
-            f"  {number} of {len(points)} points, {report['seconds'][name]} s, {time.monotonic() - started:.0f} s in all"
-        )
+        took, whole = report["seconds"][name], time.monotonic() - started
+        _say(f"  {number} of {len(points)} points, {took} s, {whole:.0f} s in all")
     text = markdown([report["rows"]])
     print(f"\n{text}")
     if args.markdown:

@@ -1,7 +1,7 @@
 """The implementations of flash attention that a JAX user can call: ours here, the others in ``peers_libraries.py``.
 
-Each is ``build(problem, arrays) -> attend`` or a sentence that says why it cannot; ``attend(arrays)`` returns the output,
-``arrays`` being those of ``peers_inputs.Case``. What is not installed is a line that says so.
+Each is ``build(problem, arrays) -> attend`` or a sentence that says why it cannot; ``attend(arrays)`` returns the
+output, ``arrays`` being those of ``peers_inputs.Case``. What is not installed is a line that says so.
 """
 
 import os

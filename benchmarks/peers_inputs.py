@@ -136,14 +136,14 @@ def _segments(p: Problem, seed: int) -> tuple[dict[str, Any], int]:
         }
         return arrays, length * int(kept.sum())
     count = max(3, length // _TOKENS_PER_DOCUMENT)
-    ids, pairs, offsets = np.zeros((p.batch, length), np.int32), 0, np.zeros(0, np.int32)
-    for row in range(p.batch):
+    ids, pairs, offsets = [], 0, np.zeros(0, np.int32)
+    for _ in range(p.batch):
         cuts = np.sort(draw.choice(np.arange(1, length), count - 1, replace=False))
         offsets = np.array([0, *cuts, length], np.int32)
         sizes = np.diff(offsets).astype(np.int64)
-        ids[row] = np.repeat(np.arange(count), sizes)
+        ids.append(np.repeat(np.arange(count, dtype=np.int32), sizes))
         pairs += int((sizes * (sizes + 1) // 2 if p.causal else sizes * sizes).sum())
-    arrays = {"q_segments": ids, "kv_segments": ids}
+    arrays: dict[str, Any] = dict.fromkeys(("q_segments", "kv_segments"), np.stack(ids))
     if p.batch == 1:
         arrays["offsets"] = offsets
     return arrays, pairs

@@ -1,5 +1,6 @@
 """One row of the comparison: every implementation compiled while nothing is timed, checked, and raced."""
 
+import functools
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -217,8 +218,7 @@ def _check(entry: Entry, case: Case, exact: Mapping[str, Any], plain: Mapping[st
 
 
 def _race(entries: Sequence[Entry], case: Case, rounds: int) -> None:
-    from attn_tune.runtime.devices import current_device
-    from attn_tune.tuner.measure import make_flush, race
+    from attn_tune.tuner.measure import race
     from attn_tune.tuner.protocol import MeasurePolicy
     from attn_tune.tuner.timers import choose_timer
 
@@ -231,7 +231,7 @@ def _race(entries: Sequence[Entry], case: Case, rounds: int) -> None:
             [lambda e=entry: e.compiled(*e.arguments) for entry in entries],
             timer=choose_timer(),
             policy=policy,
-            flush=make_flush(current_device()),
+            flush=_flush(),
             round_id=race_id,
         ).measurements
     except Exception as error:
@@ -246,6 +246,15 @@ def _race(entries: Sequence[Entry], case: Case, rounds: int) -> None:
         entry.row["samples_ns"] = list(measurement.samples_ns)
         entry.row["timer"] = measurement.protocol.timer
         entry.row["race"] = race_id
+
+
+@functools.cache
+def _flush() -> Any:
+    """One for the whole run: its program is compiled when it is made."""
+    from attn_tune.runtime.devices import current_device
+    from attn_tune.tuner.measure import make_flush
+
+    return make_flush(current_device())
 
 
 def _ask_device(entry: Entry, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""What the rows of ``flash_attention_peers.py`` say: auto beside the best other, Triton beside cuDNN, what features cost."""
+"""What the rows of ``flash_attention_peers.py`` say: auto and the best other, Triton and cuDNN, what features cost."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,7 +42,7 @@ def is_right(row: Row) -> bool:
     return "median_us" in row and row.get("error_ratio") is not None and row["error_ratio"] <= 1
 
 
-def races(files: Iterable[Sequence[Row]]) -> dict[tuple[str, str], Race]:
+def races(files: Iterable[Sequence[Row]]) -> Mapping[tuple[str, str], Race]:
     """By point and direction; of a point that several files have, the first file's."""
     found: dict[tuple[str, str], dict[str, Row]] = {}
     for rows in files:
@@ -84,7 +84,7 @@ def markdown(files: Iterable[Sequence[Row]]) -> str:
     parts = [
         "### auto and the fastest right implementation of others",
         _versus_table(found),
-        _summary(list(found.values()), unmeasured),
+        _summary(list(found.values()), _faster_and_wrong(found, by_key), unmeasured),
         "### our Triton kernel and cuDNN: cuDNN's time over ours",
         _triton_table(by_key),
         "### what a feature costs: auto's time a visible pair over that of the plain row",
@@ -104,14 +104,35 @@ def _versus_table(found: Mapping[tuple[str, str], Versus]) -> str:
             continue
         verdict = "slower" if v.is_slower else "faster" if v.high < 1 else "tie"
         lines.append(
-            [*mine, v.best["implementation"], f"{v.best['median_us']:.1f}", f"{v.ratio:.3f}"]
-            + [f"{v.low:.3f}-{v.high:.3f}", verdict + wrong]
+            [
+                *mine,
+                v.best["implementation"],
+                f"{v.best['median_us']:.1f}",
+                f"{v.ratio:.3f}",
+                f"{v.low:.3f}-{v.high:.3f}",
+                verdict + wrong,
+            ]
         )
     head = ["point", "direction", "auto us", "TFLOP/s", "kernel", "best other", "us"]
     return _table([*head, "auto / best", "95 %", "auto is"], lines)
 
 
-def _summary(found: Sequence[Versus], unmeasured: Sequence[str]) -> str:
+def _faster_and_wrong(
+    found: Mapping[tuple[str, str], Versus], by_key: Mapping[tuple[str, str], Race]
+) -> list[str]:
+    """What was left out for its results though it was faster: who reads the table must know."""
+    return [
+        f"{point} {direction}: {row['implementation']} (error {row['error_ratio']:.1f})"
+        for (point, direction), v in found.items()
+        for row in by_key[point, direction].values()
+        if not row["implementation"].startswith(OURS) and "median_us" in row
+        if row.get("error_ratio", 0) > 1 and row["median_us"] < v.auto["median_us"]
+    ]
+
+
+def _summary(
+    found: Sequence[Versus], faster_and_wrong: Sequence[str], unmeasured: Sequence[str]
+) -> str:
     against = [v for v in found if v.best is not None]
     lines = []
     for direction in dict.fromkeys(v.auto["direction"] for v in against):
@@ -127,6 +148,9 @@ def _summary(found: Sequence[Versus], unmeasured: Sequence[str]) -> str:
     lines.append(f"slower by less than a decision asks for: {', '.join(hair) or 'none'}")
     alone = [_name(v) for v in found if v.best is None]
     lines.append(f"no other implementation is right: {', '.join(alone) or 'none'}")
+    lines.append(
+        f"others that are wrong and faster than auto: {', '.join(faster_and_wrong) or 'none'}"
+    )
     wrong = [_name(v) for v in found if v.auto.get("error_ratio", 0) > 1]
     lines.append(f"auto is wrong: {', '.join(wrong) or 'none'}")
     if unmeasured:
