@@ -1,165 +1,207 @@
 """Flash attention beside its peers: one run, one device, interleaved, device time.
 
-    python benchmarks/flash_attention_peers.py --grid llama3-8b --lengths 4x4k --out results/flash_attention_h200.json
+    python benchmarks/flash_attention_peers.py --grid peers --out peers.json --markdown peers.md
 
-Every implementation gets the same arrays, is checked against the float32 reference, and takes its turn in rounds with a
-cold cache, so that clock drift hits all alike. Printed per implementation: median device time, TFLOP/s (visible pairs
-only, backward counted as 2.5 forwards), time relative to cuDNN, and the output's error as a multiple of what plain
-attention in the working dtype makes. ``fwd+bwd`` is one forward and all gradients.
+Every implementation gets the same arrays, is checked against the float32 reference (output and gradients), and takes
+its turn in rounds with a cold cache, so that clock drift hits all alike. Printed per implementation: median device
+time, TFLOP/s (visible pairs only, backward counted as 2.5 forwards) and the worst error as a multiple of what is
+allowed; above one it is wrong, and no peer. ``fwd+bwd`` is one forward and all gradients.
+
+The file is written after each point, and ``--resume`` goes on where it ends. A point that was begun twice and ended
+with the process is left out; an implementation that lost the device is not run again. ``--shard 0/2`` does every other
+point, and ``table.py a.json b.json`` joins what two processes made. Exit status 4: the device was lost, run again with
+``--resume``.
 """
 
 import argparse
+import importlib.metadata
 import json
-import math
-import statistics
+import os
 import sys
-import uuid
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from peers import Peer, peers
+from peers import peers
+from peers_inputs import make_case
+from peers_race import DeviceLostError, Settings, race_case
+from peers_report import KIND, markdown
 
-from attn_tune.kernels.flash_attention.problem import Problem, flops
-from attn_tune.kernels.tolerance import compare
-from attn_tune.tuner.grid import load_grid
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.tuner.grid import GridPoint, load_grid
 
-BASE = "jax.nn cuDNN"
+DEVICE_LOST = 4
+_PACKAGES = (
+    "jax",
+    "jaxlib",
+    "triton",
+    "tokamax",
+    "ejkernel",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+)
+# A point that took the process with it so often is not begun again.
+_MOST_BEGUN = 2
 
 
-def main() -> int:
-    args = _arguments()
-    from attn_tune.runtime.devices import current_device
-    from attn_tune.runtime.environments import current_environment
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status."""
+    args = _arguments(arguments)
+    points = _points(args)
+    if not points:
+        print("no grid point matches", file=sys.stderr)
+        return 2
+    if args.resume and args.out is None:
+        print("--resume needs --out", file=sys.stderr)
+        return 2
+    report = _begin(args)
+    settings = Settings(
+        directions=args.direction,
+        rounds=args.rounds,
+        threads=args.threads,
+        gradients_up_to=args.gradients_up_to,
+    )
+    implementations = peers(args.ejkernel, xla=args.with_xla, untuned=args.with_untuned)
+    started = time.monotonic()
+    for number, (name, point) in enumerate(points, 1):
+        begun = report["begun"].get(name, 0)
+        if name in report["seconds"] or begun >= _MOST_BEGUN:
+            print(f"{name}: {'done' if name in report['seconds'] else 'left out, begun twice'}")
+            continue
+        report["begun"][name] = begun + 1
+        _save(args, report)
+        start = time.monotonic()
+        lost = {
+            (x["implementation"], x["direction"]): x["reason"]
+            for x in report["lost"]
+            if x["point"] == name
+        }
+        try:
+            case = make_case(Problem.from_signature(point.signature))
+            report["rows"] += race_case(name, case, implementations, settings, lost, _say)
+        except DeviceLostError as error:
+            # The one that did it is known, so the point may be begun again.
+            report["begun"][name] -= 1
+            report["lost"].append(
+                {"point": name, "implementation": error.implementation}
+                | {"direction": error.direction, "reason": error.reason}
+            )
+            _save(args, report)
+            print(f"{name}: the device was lost by {error}; run again with --resume", flush=True)
+            # Threads may still wait for the device.
+            os._exit(DEVICE_LOST)
+        except Exception as error:  # one point's inputs or answers do not stop the others
+            _say(f"\n{name}  failed: {type(error).__name__}: {str(error)[:300]}")
+            report["failed"][name] = f"{type(error).__name__}: {str(error)[:300]}"
+        report["seconds"][name] = round(time.monotonic() - start, 1)
+        _save(args, report)
+        took, whole = report["seconds"][name], time.monotonic() - started
+        _say(f"  {number} of {len(points)} points, {took} s, {whole:.0f} s in all")
+    text = markdown([report["rows"]])
+    print(f"\n{text}")
+    if args.markdown:
+        args.markdown.write_text(text + "\n")
+    return 0
 
-    points = [
+
+def shard(points: Sequence[Any], number: int, count: int) -> list[Any]:
+    """Part ``number`` of ``count``. Back and forth, so that what alternates (causal, full) is shared evenly."""
+    places = (i % (2 * count) for i in range(len(points)))
+    return [
         point
+        for place, point in zip(places, points, strict=True)
+        if min(place, 2 * count - 1 - place) == number
+    ]
+
+
+def _points(args: argparse.Namespace) -> list[tuple[str, GridPoint]]:
+    found = [
+        # The preset's own name says nothing here.
+        (point.name.removeprefix("peers."), point)
         for name in args.grid
         for point in load_grid(name, lengths=args.lengths).points
         if point.op == "flash_attention"
         if not args.point or any(word in point.name for word in args.point)
     ]
-    if not points:
-        print("no grid point matches", file=sys.stderr)
-        return 2
-    rows = []
-    for point in points[: args.max_points]:
-        problem = Problem.from_signature(point.signature)
-        for direction in args.direction:
-            rows += _measure_point(point.name, problem, direction, peers(args.ejkernel))
-            _show(rows, point.name, direction)
+    return shard(found[: args.max_points], *args.shard)
+
+
+def _begin(args: argparse.Namespace) -> dict[str, Any]:
+    """The report so far, or a new one."""
+    from attn_tune.runtime.devices import current_device
+    from attn_tune.runtime.environments import current_environment
+
     device, environment = current_device(), current_environment()
     report = {
+        "kind": KIND,
         "device": device.identity,
         "driver": environment.driver,
-        "versions": {"jax": environment.jax, "triton": environment.triton},
+        "versions": {name: v for name in _PACKAGES if (v := _version(name))},
         "compiler": environment.compiler,
-        "rows": rows,
     }
+    parts = {"rows": [], "begun": {}, "seconds": {}, "lost": [], "failed": {}}
+    if args.resume and args.out.exists():
+        before = json.loads(args.out.read_text())
+        parts = {name: before.get(name, empty) for name, empty in parts.items()}
+    return report | parts
+
+
+def _save(args: argparse.Namespace, report: dict[str, Any]) -> None:
     if args.out:
-        args.out.write_text(json.dumps(report, indent=1, sort_keys=True) + "\n")
-    return 0
+        whole = args.out.with_name(f"{args.out.name}.new")
+        whole.write_text(json.dumps(report, indent=1, sort_keys=True) + "\n")
+        os.replace(whole, args.out)
 
 
-def _measure_point(
-    name: str, problem: Problem, direction: str, implementations: list[Peer]
-) -> list[dict[str, Any]]:
-    import jax
-
-    from attn_tune.kernels.flash_attention.op import OP
-    from attn_tune.kernels.spec import load
-    from attn_tune.runtime.devices import current_device
-    from attn_tune.tuner.measure import make_flush, race
-    from attn_tune.tuner.protocol import MeasurePolicy
-    from attn_tune.tuner.timers import choose_timer
-
-    operands = load(OP.inputs)(problem, "fwd", 0)
-    arrays = (operands.q, operands.k, operands.v)
-    arrays += (operands.sinks,) if operands.sinks is not None else ()
-    expected = load(OP.reference)(problem, "fwd", operands)
-    baseline = load(OP.baseline)(problem, "fwd", operands)
-    rows, runs = [], []
-    for peer in implementations:
-        row = {"point": name, "signature": problem.signature.text, "direction": direction}
-        row["implementation"] = peer.name
-        rows.append(row)
-        try:
-            attend = peer.build(problem)
-            if isinstance(attend, str):
-                row["unsupported"] = attend
-                continue
-            if peer.prepare:
-                peer.prepare(attend, arrays)
-            out = jax.jit(attend)(*arrays)
-            errors = compare({"out": out}, {"out": expected["out"]}, {"out": baseline["out"]})
-            row["error_ratio"] = round(max(e.ratio for e in errors), 3)
-            compiled = jax.jit(_call(attend, direction)).lower(*arrays).compile()
-            jax.block_until_ready(compiled(*arrays))
-        except Exception as error:  # whatever a peer raises is that peer's result
-            row["failed"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            continue
-        runs.append((row, lambda run=compiled: run(*arrays)))
-    measured = race(
-        [run for _, run in runs],
-        timer=choose_timer(),
-        policy=MeasurePolicy(rounds=20, rounds_max_s=20.0),
-        flush=make_flush(current_device()),
-        round_id=uuid.uuid4().hex,
-    )
-    work = flops(problem, "fwd") * (1 if direction == "fwd" else 3.5)
-    for (row, _), measurement in zip(runs, measured, strict=True):
-        row["median_us"] = round(measurement.median_ns / 1e3, 2)
-        row["tflops"] = round(work / measurement.median_ns / 1e3, 1)
-        row["samples_ns"] = list(measurement.samples_ns)
-        row["timer"] = measurement.protocol.timer
-    return rows
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
-def _call(attend: Any, direction: str) -> Any:
-    if direction == "fwd":
-        return attend
-    import jax
-
-    def both(*arrays: Any) -> Any:
-        out, pull = jax.vjp(attend, *arrays)
-        # A cotangent that is neither constant nor free to compute from the output's shape alone.
-        return out, pull(out)
-
-    return both
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
-def _show(rows: list[dict[str, Any]], point: str, direction: str) -> None:
-    mine = [row for row in rows if row["point"] == point and row["direction"] == direction]
-    base = next(
-        (r["median_us"] for r in mine if r["implementation"] == BASE and "median_us" in r), math.nan
-    )
-    print(f"\n{point}  {direction}")
-    for row in mine:
-        note = row.get("unsupported") or row.get("failed")
-        if note:
-            print(f"  {row['implementation']:28s} {note[:110]}")
-            continue
-        print(
-            f"  {row['implementation']:28s} {row['median_us']:10.1f} us {row['tflops']:7.1f} TFLOP/s"
-            f"  {base / row['median_us']:5.2f}x cuDNN  error {row['error_ratio']:.2f}"
-            f"  spread {_spread(row['samples_ns']):.1%}"
-        )
-    sys.stdout.flush()
+def _part(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    if not (number.isdigit() and count.isdigit() and int(number) < int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} must be NUMBER/COUNT, as in 0/2")
+    return int(number), int(count)
 
 
-def _spread(samples: list[int]) -> float:
-    return (max(samples) - min(samples)) / statistics.median(samples)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--grid", action="append", required=True)
     parser.add_argument("--point", action="append", help="keep points whose name holds this word")
     parser.add_argument("--lengths", action="append", default=[], help="as attn-tune sweep")
-    parser.add_argument("--direction", nargs="+", default=["fwd", "fwd+bwd"])
+    parser.add_argument(
+        "--direction", nargs="+", choices=["fwd", "fwd+bwd"], default=["fwd", "fwd+bwd"]
+    )
     parser.add_argument("--max-points", type=int, default=100)
+    parser.add_argument("--shard", type=_part, default=(0, 1), help="as in 0/2")
+    parser.add_argument("--rounds", type=int, default=Settings.rounds)
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=max(1, min(8, (os.cpu_count() or 2) // 2)),
+        help="compilations at a time; default: %(default)s",
+    )
+    parser.add_argument(
+        "--gradients-up-to",
+        type=int,
+        default=Settings.gradients_up_to,
+        help="check gradients of this query length or less; default: %(default)s",
+    )
+    parser.add_argument("--with-xla", action="store_true", help="time our XLA kernel too")
+    parser.add_argument("--with-untuned", action="store_true", help="time our untuned Triton too")
     parser.add_argument("--ejkernel", choices=["none", "default", "tuned"], default="default")
+    parser.add_argument("--resume", action="store_true", help="go on with what --out has")
     parser.add_argument("--out", type=Path)
-    return parser.parse_args()
+    parser.add_argument("--markdown", type=Path, help="write the tables here")
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,21 @@
-"""The other implementations a JAX user can call, behind one shape of function.
+"""The implementations of flash attention that a JAX user can call: ours here, the others in ``peers_libraries.py``.
 
-Each peer is ``build(problem) -> (query, key, value, sinks) -> out`` or a sentence that says why it cannot. Peers that
-are not installed are left out, and the report says so.
+Each is ``build(problem, arrays) -> attend`` or a sentence that says why it cannot; ``attend(arrays)`` returns the
+output, ``arrays`` being those of ``peers_inputs.Case``. What is not installed is a line that says so.
 """
 
-import functools
-import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.kernels.flash_attention.problem import Problem
 
-type Attend = Callable[..., Any]
+type Arrays = Mapping[str, Any]
+type Attend = Callable[[Arrays], Any]
+
+AUTO, TRITON, CUDNN = "attn-tune auto", "attn-tune triton", "jax.nn cuDNN"
+OURS = "attn-tune "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,49 +23,71 @@ class Peer:
     """One implementation: ``build`` returns a function of arrays, or the reason why there is none."""
 
     name: str
-    build: Callable[[Problem], Attend | str]
-    # Run once on concrete arrays before anything is timed: where a peer tunes itself.
-    prepare: Callable[[Attend, tuple], None] | None = None
+    build: Callable[[Problem, Arrays], Attend | str]
+    # Run once on concrete arrays before anything is compiled: where a peer tunes itself.
+    prepare: Callable[[Attend, Arrays], None] | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is this project's."""
+        return self.name.startswith(OURS)
 
 
-def peers(ejkernel: str) -> list[Peer]:
+def peers(ejkernel: str, *, xla: bool = False, untuned: bool = False) -> list[Peer]:
     """Ours (whatever the active packs choose, our kernels by name, untuned), then everybody else's.
 
     ``ejkernel``: ``"default"`` for its heuristic configs, ``"tuned"`` for those it finds itself in an eager call. One
     of the two per process: it keeps whichever it used first. ``"none"`` leaves it out.
     """
+    import peers_libraries as others
+
     found = [
-        Peer(name="attn-tune auto", build=_ours),
-        Peer(name="attn-tune triton", build=lambda p: _ours(p, platform="triton")),
-        Peer(name="attn-tune triton untuned", build=_heuristic),
-        Peer(name="attn-tune xla", build=lambda p: _ours(p, platform="xla")),
-        Peer(name="jax.nn cuDNN", build=_cudnn),
+        Peer(name=AUTO, build=lambda p, x: _ours(p)),
+        Peer(name=TRITON, build=lambda p, x: _ours(p, platform="triton")),
     ]
-    if importlib.util.find_spec("tokamax"):
-        found += [
-            Peer(name=f"tokamax {name}", build=functools.partial(_tokamax, name))
-            for name in ("mosaic", "triton")
-        ]
-    if ejkernel != "none" and importlib.util.find_spec("ejkernel"):
+    if untuned:
+        found.append(Peer(name="attn-tune triton untuned", build=lambda p, x: _heuristic(p)))
+    if xla:
+        found.append(Peer(name="attn-tune xla", build=lambda p, x: _ours(p, platform="xla")))
+    found += [
+        Peer(name=CUDNN, build=others.cudnn),
+        Peer(name="jax Mosaic GPU", build=others.jax_mosaic),
+        Peer(name="jax Pallas Triton", build=others.jax_triton),
+    ]
+    found += [
+        Peer(name=f"tokamax {name}", build=lambda p, x, name=name: others.tokamax(name, p, x))
+        for name in ("mosaic", "triton")
+    ]
+    if ejkernel != "none":
         os.environ["EJKERNEL_AUTOTUNE_POLICY"] = "autotune" if ejkernel == "tuned" else "heuristics"
-        prepare = _tune_ejkernel if ejkernel == "tuned" else None
-        found.append(Peer(name=f"ejkernel triton {ejkernel}", build=_ejkernel, prepare=prepare))
+        prepare = _tune if ejkernel == "tuned" else None
+        name = f"ejkernel triton {ejkernel}"
+        found.append(Peer(name=name, build=others.ejkernel, prepare=prepare))
     return found
 
 
 def _ours(problem: Problem, **options: Any) -> Attend | str:
     import attn_tune
 
-    def attend(query, key, value, sinks=None):
+    p = problem
+
+    def attend(x: Arrays) -> Any:
         return attn_tune.flash_attention(
-            query,
-            key,
-            value,
-            softmax_aux=sinks,
-            causal=problem.causal,
-            sliding_window=None if problem.window == (None, None) else problem.window,
-            logits_soft_cap=problem.soft_cap,
-            softmax_scale=problem.scale,
+            x["q"],
+            x["k"],
+            x["v"],
+            x.get("bias"),
+            # Sequences end to end have segment ids of their own.
+            x.get("offsets"),
+            softmax_aux=x.get("sinks"),
+            q_segment_ids=None if "offsets" in x else x.get("q_segments"),
+            kv_segment_ids=None if "offsets" in x else x.get("kv_segments"),
+            dropout_prob=p.dropout_rate,
+            dropout_seed=x.get("dropout_seed"),
+            causal=p.causal,
+            sliding_window=None if p.window == (None, None) else p.window,
+            logits_soft_cap=p.soft_cap,
+            softmax_scale=p.scale,
             **options,
         )
 
@@ -82,96 +106,8 @@ def _heuristic(problem: Problem) -> Attend | str:
     return _ours(problem, platform="triton", cfg=cfg)
 
 
-def _cudnn(problem: Problem) -> Attend | str:
-    import jax
-
-    if problem.soft_cap is not None:
-        return "jax.nn.dot_product_attention has no soft cap"
-    if problem.has_sinks:
-        return "jax.nn.dot_product_attention has no sinks"
-    if problem.dtype == "float32":
-        return "cuDNN attention has no float32"
-    window = None
-    if problem.window != (None, None):
-        left, right = problem.bounds
-        window = (left or 0, right or 0)
-
-    def attend(query, key, value, sinks=None):
-        del sinks
-        return jax.nn.dot_product_attention(
-            query,
-            key,
-            value,
-            scale=problem.scale,
-            is_causal=problem.causal,
-            local_window_size=window,
-            implementation="cudnn",
-        )
-
-    return attend
-
-
-def _tokamax(implementation: str, problem: Problem) -> Attend | str:
-    """Its public call, with the configs that it ships or its heuristics."""
-    if problem.has_sinks:
-        return "tokamax.dot_product_attention has no sinks"
-    if problem.q_len != problem.kv_len and problem.bounds != (None, None):
-        return "tokamax.dot_product_attention aligns masks at the top left"
-    if implementation == "mosaic" and problem.dtype == "float32":
-        return "tokamax's Mosaic GPU attention rounds float32 to 16 bits"
-    left, right = problem.window
-    if (left is None) != (right is None) and not problem.causal:
-        return "tokamax.dot_product_attention has no one-sided window"
-    window = None if left is None else (left, right or 0)
-    import tokamax
-
-    def attend(query, key, value, sinks=None):
-        del sinks
-        return tokamax.dot_product_attention(
-            query,
-            key,
-            value,
-            scale=problem.scale,
-            is_causal=problem.causal,
-            local_window_size=window,
-            logits_soft_cap=problem.soft_cap,
-            implementation=implementation,
-        )
-
-    return attend
-
-
-def _ejkernel(problem: Problem) -> Attend | str:
-    if problem.dtype == "float32":
-        return "ejkernel's Triton kernel takes float16 and bfloat16"
-    from ejkernel.modules import flash_attention
-
-    window = None
-    if problem.window != (None, None):
-        left, right = problem.bounds
-        window = (left if left is not None else problem.kv_len, right or 0)
-
-    def attend(query, key, value, sinks=None):
-        return flash_attention(
-            query,
-            key,
-            value,
-            None,
-            None,
-            None,
-            sinks,
-            causal=problem.causal,
-            sliding_window=window,
-            logits_soft_cap=problem.soft_cap,
-            softmax_scale=problem.scale,
-            platform="triton",
-        )
-
-    return attend
-
-
-def _tune_ejkernel(attend: Attend, arrays: tuple) -> None:
+def _tune(attend: Attend, arrays: Arrays) -> None:
     """Its own tuning: an eager call times its candidates, forward and backward together, and keeps the winner."""
     import jax
 
-    jax.block_until_ready(attend(*arrays))
+    jax.block_until_ready(attend(arrays))

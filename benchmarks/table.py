@@ -4,7 +4,8 @@
 
 Those of ``tuning_speed.py`` as it prints them itself, the files' rows one after the other. Of
 ``flash_attention_peers.py``: rows are points and directions, columns implementations: TFLOP/s, and time
-relative to cuDNN in the same run; a result whose output is wrong by the project's rule says so.
+relative to cuDNN in the same run; a result that is wrong by the project's rule says so. Files that have what the
+implementation named auto did are followed by the tables that the benchmark prints itself, of all files together.
 """
 
 import json
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import peers_report
 from tuning_rows import KIND, markdown
 
 BASE = "jax.nn cuDNN"
@@ -20,14 +22,18 @@ BASE = "jax.nn cuDNN"
 def main(paths: list[str]) -> int:
     """Prints the table of the files at ``paths``, which must be of one kind."""
     reports = [json.loads(Path(path).read_text()) for path in paths]
-    kinds = {report.get("kind") for report in reports}
+    # Older files of peers do not say what they are.
+    kinds = {report.get("kind", peers_report.KIND) for report in reports}
     if len(kinds) != 1:
         print("usage: table.py RESULTS.json ..., all of one benchmark", file=sys.stderr)
         return 2
     if kinds == {KIND}:
         print(markdown(row for report in reports for row in report["rows"]))
     else:
-        _peers([report["rows"] for report in reports])
+        files = [report["rows"] for report in reports]
+        _peers(files)
+        if any(row["implementation"] == peers_report.AUTO for rows in files for row in rows):
+            print(f"\n{peers_report.markdown(files)}")
     return 0
 
 
@@ -58,6 +64,8 @@ def _cell(row: dict[str, Any], base_us: float | None) -> str:
     text = f"{row['tflops']:.0f}"
     if base_us:
         text += f" ({base_us / row['median_us']:.2f}x)"
+    if row.get("error_ratio") is None:
+        return f"{text} not compared"
     return text + (" wrong" if row["error_ratio"] > 1 else "")
 
 
