@@ -59,8 +59,8 @@ decision.config_id, decision.environment_id, decision.rule, decision.median_ns, 
 decision.regret_bound, decision.worst_error, decision.ties, decision.samples, decision.trials
 """
 DECISIONS = f"""
-SELECT decision.signature_id, decision.direction, decision.device_id, decision.rank, kernel.op || '/' || kernel.name AS kernel, config.body AS config_body,
-       {_DECISION_COLUMNS}
+SELECT decision.signature_id, decision.direction, decision.device_id, decision.rank,
+       kernel.op || '/' || kernel.name AS kernel, config.body AS config_body, {_DECISION_COLUMNS}
 FROM decision
 JOIN config ON config.id = decision.config_id
 JOIN kernel ON kernel.id = config.kernel_id

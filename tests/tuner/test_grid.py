@@ -29,7 +29,9 @@ FIGURES = {
 # What is visible to the left in a local layer: the published window counts the token itself.
 WINDOWS = {"mistral": 4096, "gemma2": 4096, "gemma3": 1024, "gpt-oss": 128}
 MODELS = [
-    name for name in grid_names() if name not in ("cpu-smoke", "gpu-smoke", "peers", "short-query", ALL)
+    name
+    for name in grid_names()
+    if name not in ("cpu-smoke", "gpu-smoke", "peers", "short-query", ALL)
 ]
 
 

@@ -32,7 +32,6 @@ SPEC = KernelSpec(
             for module in (
                 "config",
                 "forward",
-                "limits",
                 "logits",
                 "partitions",
                 "plan",

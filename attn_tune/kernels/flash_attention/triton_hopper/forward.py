@@ -7,7 +7,7 @@ beside the other's products.
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false
-# pyright: reportCallIssue=false
+# pyright: reportCallIssue=false, reportAssignmentType=false, reportGeneralTypeIssues=false
 
 from dataclasses import dataclass
 from typing import Any

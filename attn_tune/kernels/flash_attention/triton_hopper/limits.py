@@ -3,10 +3,10 @@
 import functools
 import importlib.metadata
 
-from attn_tune.kernels._common.triton_compile import MAX_SHARED_BYTES
 from attn_tune.kernels.flash_attention._triton import host
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q, ForwardConfig
+from attn_tune.kernels.flash_attention.triton_hopper.plan import shared_bytes
 from attn_tune.schema.device import Device
 
 HEAD_DIMS = (64, 128, 256)
@@ -18,7 +18,6 @@ _UNITS = 132
 # Registers a thread for the output, one tile of logits and its weights in 16 bits. Of 240; the rest is for addresses,
 # statistics and what ptxas keeps apart. 224 spill (H64 with 256 keys: 144 bytes).
 _MOST_REGISTERS = 208
-_BARRIER_BYTES = 512
 # Tiles of rows whose schedule is written into the program: 1 MB.
 _MOST_TILES = 2**18
 
@@ -61,23 +60,6 @@ def infeasible(problem: Problem, device: Device, config: ForwardConfig) -> str |
     if config.num_programs > units(device):
         return f"its {config.num_programs} programs want a multiprocessor each; {device} has {units(device)}"
     return None
-
-
-def shared_bytes(problem: Problem, config: ForwardConfig) -> int:
-    """Shared memory of one block: queries, in each stage keys and values, and the output where it has its own room."""
-    width = 2 * problem.head_dim
-    return _shared_bytes(problem, config) + has_own_room(problem, config) * BLOCK_Q * width
-
-
-def has_own_room(problem: Problem, config: ForwardConfig) -> bool:
-    """Whether shared memory has room for the output beside the next queries. All devices of sm_90 have equally much."""
-    width = 2 * problem.head_dim
-    return _shared_bytes(problem, config) + BLOCK_Q * width <= MAX_SHARED_BYTES[_HOPPER]
-
-
-def _shared_bytes(problem: Problem, config: ForwardConfig) -> int:
-    width = 2 * problem.head_dim
-    return BLOCK_Q * width + 2 * config.num_stages * config.block_k * width + _BARRIER_BYTES
 
 
 def registers(problem: Problem, config: ForwardConfig) -> int:

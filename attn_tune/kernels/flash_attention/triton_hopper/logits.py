@@ -52,7 +52,7 @@ def load_rows(first, batch, head, q_segments, dropout, layout: gl.constexpr, sta
         seed = mix(seed ^ (absolute_batch * 0x85EBCA6B))
         absolute_head = gl.load(dropout + 2) + head.to(gl.uint32)
         seed = mix(seed ^ (absolute_head * 0xC2B2AE35))
-        random = mix(seed ^ index.to(gl.uint32))
+        random = mix(seed + index.to(gl.uint32))
     return Rows(position, segment, random)
 
 

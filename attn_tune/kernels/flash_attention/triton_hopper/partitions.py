@@ -2,7 +2,7 @@
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false
-# pyright: reportCallIssue=false, reportIndexIssue=false
+# pyright: reportCallIssue=false, reportAssignmentType=false, reportGeneralTypeIssues=false
 
 from typing import NamedTuple
 

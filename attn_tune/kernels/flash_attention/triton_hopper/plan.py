@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig
-from attn_tune.kernels.flash_attention.triton_hopper.limits import has_own_room
+from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q, ForwardConfig
+
+# What one block may use on every device of sm_90, and what is set aside of it for barriers and segment ids.
+_SHARED_BYTES, _SET_ASIDE = 232448, 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,3 +40,23 @@ def plan_of(problem: Problem, config: ForwardConfig, schedule_width: int) -> Pla
         own_room=has_own_room(problem, config),
         has_sinks=problem.has_sinks,
     )
+
+
+def shared_bytes(problem: Problem, config: ForwardConfig) -> int:
+    """Shared memory of one block: queries, in each stage keys and values, and the output where it has its own room."""
+    return _needed(problem, config) + has_own_room(problem, config) * _rows_bytes(problem)
+
+
+def has_own_room(problem: Problem, config: ForwardConfig) -> bool:
+    """Whether there is room for the output beside the next queries."""
+    return _needed(problem, config) + _rows_bytes(problem) <= _SHARED_BYTES
+
+
+def _needed(problem: Problem, config: ForwardConfig) -> int:
+    keys_and_values = 4 * config.block_k * problem.head_dim
+    return _rows_bytes(problem) + config.num_stages * keys_and_values + _SET_ASIDE
+
+
+def _rows_bytes(problem: Problem) -> int:
+    """One tile of query rows in 16 bits."""
+    return 2 * BLOCK_Q * problem.head_dim

@@ -40,6 +40,7 @@ def schedule(problem: Problem, config: ForwardConfig) -> np.ndarray:
     for row, own in zip(table, tiles, strict=True):
         row[0] = len(own)
         row[1 : 1 + len(own)] = own
+    table.setflags(write=False)
     return table
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator
 
 from attn_tune.kernels.flash_attention.problem import Problem
@@ -9,57 +10,66 @@ from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q, Forw
 from attn_tune.kernels.flash_attention.triton_hopper.limits import infeasible, units
 from attn_tune.schema.device import Device
 
-_SECTIONS = (4, 8, 16, 32, 64, 128)
-# Untuned: keys of a tile, stages by head dim.
-_UNTUNED = {64: (128, 4), 128: (128, 2), 256: (64, 2)}
-_UNTUNED_SECTION = 16
+# Keys and values of the heads that are worked on together: half of the L2 cache of an H100, which holds 50 MB in two
+# parts. Fewer than four heads or more than 16 never won on an H200.
+_SECTION_BYTES = 16 * 2**20
+_FEWEST_HEADS, _MOST_HEADS = 4, 16
+# By head dim: keys of a tile, stages, turns (H200, Triton 3.9; benchmarks/results/h200/hopper.md).
+_UNTUNED = {64: (128, 4, False), 128: (128, 2, True), 256: (64, 2, False)}
+_STAGES = (2, 3, 4)
 
 
 def heuristic(problem: Problem, device: Device) -> ForwardConfig:
     """The untuned config: the largest tile of keys whose logits and weights fit the registers."""
-    block_k, stages = _UNTUNED.get(problem.head_dim, (64, 2))
+    block_k, stages, ping_pong = _UNTUNED.get(problem.head_dim, (64, 2, False))
+    tiles = problem.batch * problem.num_q_heads * -(-problem.q_len // BLOCK_Q)
     return ForwardConfig(
         block_k=block_k,
         num_stages=stages,
-        heads_per_section=_nearest_section(problem),
-        num_programs=_programs(problem, device),
+        heads_per_section=_section(problem),
+        num_programs=min(tiles, units(device)),
+        ping_pong=ping_pong,
     )
 
 
 def candidates(problem: Problem, device: Device) -> tuple[ForwardConfig, ...]:
-    """Tiles, stages and sections."""
+    """Tiles of keys, stages, sections of half to twice the heads, with and without turns."""
     start = heuristic(problem, device)
-    feasible = (c for c in _all(problem, start) if infeasible(problem, device, c) is None)
-    others = sorted(set(feasible) - {start}, key=lambda c: (_distance(start, c), str(c)))
+    feasible = {c for c in _all(problem, start) if infeasible(problem, device, c) is None}
+    others = sorted(feasible - {start}, key=lambda c: (_distance(start, c), str(c)))
     return (start, *others)
 
 
-def sections(problem: Problem) -> tuple[int, ...]:
-    """How many batch-heads may be worked on together: whole groups, a divisor of their number; all of them last."""
-    heads = problem.batch * problem.num_q_heads
-    fit = (n for n in _SECTIONS if n < heads and heads % n == 0 and n % problem.group_size == 0)
-    return (*fit, heads)
-
-
 def _all(problem: Problem, start: ForwardConfig) -> Iterator[ForwardConfig]:
-    for block_k, stages, section in itertools.product((32, 64, 128), (2, 3, 4), sections(problem)):
+    near = (start.heads_per_section / 2, start.heads_per_section, start.heads_per_section * 2)
+    sections = [n for n in _divisors(problem) if n in near]
+    blocks_k = (32, 64) if problem.head_dim > 128 else (64, 128)
+    for block_k, stages, section, ping_pong in itertools.product(
+        blocks_k, _STAGES, sections, (False, True)
+    ):
         yield dataclasses.replace(
-            start, block_k=block_k, num_stages=stages, heads_per_section=section
+            start,
+            block_k=block_k,
+            num_stages=stages,
+            heads_per_section=section,
+            ping_pong=ping_pong,
         )
 
 
-def _nearest_section(problem: Problem) -> int:
-    return min(sections(problem), key=lambda n: abs(n - _UNTUNED_SECTION))
+def _section(problem: Problem) -> int:
+    """Whole groups, a divisor of all heads of the batch."""
+    bytes_per_head = 4 * problem.kv_len * problem.head_dim / problem.group_size
+    wanted = min(max(_SECTION_BYTES / bytes_per_head, _FEWEST_HEADS), _MOST_HEADS)
+    return min(_divisors(problem), key=lambda n: (abs(math.log2(n / wanted)), n))
 
 
-def _programs(problem: Problem, device: Device) -> int:
-    tiles = problem.batch * problem.num_q_heads * -(-problem.q_len // BLOCK_Q)
-    return min(tiles, units(device))
+def _divisors(problem: Problem) -> list[int]:
+    heads, step = problem.batch * problem.num_q_heads, problem.group_size
+    return [n for n in range(step, heads + 1, step) if heads % n == 0]
 
 
 def _distance(start: ForwardConfig, other: ForwardConfig) -> float:
-    """Doublings of the knobs."""
-    import math
-
+    """Doublings of the knobs; taking turns is one."""
     names = ("block_k", "num_stages", "heads_per_section")
-    return sum(abs(math.log2(getattr(other, n) / getattr(start, n))) for n in names)
+    steps = sum(abs(math.log2(getattr(other, n) / getattr(start, n))) for n in names)
+    return steps + (start.ping_pong != other.ping_pong)
