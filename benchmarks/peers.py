@@ -43,7 +43,7 @@ def peers(ejkernel: str, *, xla: bool = False, untuned: bool = False) -> list[Pe
 
     found = [
         Peer(name=AUTO, build=lambda p, x: _ours(p)),
-        Peer(name=TRITON, build=lambda p, x: _ours(p, platform="triton")),
+        Peer(name=TRITON, build=lambda p, x: _ours_in_triton(p)),
     ]
     if untuned:
         found.append(Peer(name="attn-tune triton untuned", build=lambda p, x: _heuristic(p)))
@@ -92,6 +92,17 @@ def _ours(problem: Problem, **options: Any) -> Attend | str:
         )
 
     return attend
+
+
+def _ours_in_triton(problem: Problem) -> Attend | str:
+    """Our own kernels only: the forward for Hopper where it can, the ones for every GPU otherwise."""
+    from attn_tune.kernels.registry import get_kernel
+    from attn_tune.runtime.devices import current_device
+
+    hopper = get_kernel("flash_attention/triton_hopper")
+    cannot = hopper.unsupported(problem, "fwd", current_device())
+    forward = "triton" if cannot else "triton_hopper"
+    return _ours(problem, platform={"fwd": forward, "bwd": "triton"})
 
 
 def _heuristic(problem: Problem) -> Attend | str:

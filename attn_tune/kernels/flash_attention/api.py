@@ -1,7 +1,7 @@
 """The public ``flash_attention``."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -44,7 +44,7 @@ def flash_attention(
     normalize_output: bool = True,
     precision: Any = jax.lax.Precision.DEFAULT,
     logits_dtype: Any = jnp.float32,
-    platform: str | None = None,
+    platform: str | Mapping[str, str | None] | None = None,
     cfg: Any = None,
     mesh: Mesh | None = None,
     in_specs: Specs | None = None,
@@ -78,7 +78,8 @@ def flash_attention(
         largest logit (``out * exp(lse - row_max)``); no gradient flows through that largest logit.
       precision: of the products: a ``jax.lax.Precision``, its name, or None.
       logits_dtype: the logits are rounded to it; float32, bfloat16 or float16.
-      platform: the kernel for both directions: its name or its backend; None or ``"auto"`` chooses.
+      platform: the kernel for both directions: its name or its backend; None or ``"auto"`` chooses. Or one for each:
+        ``{"fwd": "triton_hopper", "bwd": "triton"}``.
       cfg: configs to use as they are: ``{"fwd": config, "bwd": config}`` (either alone is fine), or one config
         dataclass, which goes to the direction it belongs to.
       mesh, in_specs, out_specs: run under ``shard_map`` over batch and heads. ``in_specs`` starts with those of query,

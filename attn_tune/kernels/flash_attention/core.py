@@ -24,9 +24,9 @@ LSE_NAME = "flash_attention_lse"
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the caller insists on: a kernel for both directions, a config for each; None is free."""
+    """What the caller insists on: by direction, a kernel and a config; what is absent is free."""
 
-    kernel: str | None = None
+    kernels: Mapping[str, str] = field(default_factory=dict)
     configs: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -109,7 +109,11 @@ def _run(problem: Problem, request: Request, direction: str, inputs: Any) -> dic
     operands = inputs if direction == "fwd" else inputs.operands
     problem = with_shapes(problem, operands)
     choice = dispatch.choose(
-        NAME, direction, problem, kernel=request.kernel, config=request.configs.get(direction)
+        NAME,
+        direction,
+        problem,
+        kernel=request.kernels.get(direction),
+        config=request.configs.get(direction),
     )
     call: Callable = load(choice.spec.searches[direction].call)
     launch = marked(call, problem, choice.config, choice.answer.signature, direction)

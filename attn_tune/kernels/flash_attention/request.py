@@ -11,22 +11,36 @@ from attn_tune.schema.errors import UsageError, unknown_name
 from attn_tune.schema.trial import DIRECTIONS
 
 
-def request_of(platform: str | None, cfg: Any) -> Request:
+def request_of(platform: str | Mapping[str, str | None] | None, cfg: Any) -> Request:
     """The request of a call.
 
     Raises:
-      UsageError: an unknown kernel (near names are given), or a config of no kernel.
+      UsageError: an unknown kernel (near names are given) or direction, or a config of no kernel.
     """
-    return Request(kernel=_kernel(platform), configs=_configs(cfg))
+    return Request(kernels=_kernels(platform), configs=_configs(cfg))
 
 
-def _kernel(platform: str | None) -> str | None:
+def _kernels(platform: Any) -> dict[str, str]:
+    if not isinstance(platform, Mapping):
+        platform = dict.fromkeys(DIRECTIONS, platform)
+    if unknown := [key for key in platform if key not in DIRECTIONS]:
+        raise UsageError(
+            f"platform has the key {unknown[0]!r}; its keys are {' and '.join(DIRECTIONS)}"
+        )
+    chosen = {direction: _kernel(name) for direction, name in platform.items()}
+    return {direction: name for direction, name in chosen.items() if name is not None}
+
+
+def _kernel(platform: Any) -> str | None:
     if platform is None or platform == "auto":
         return None
     specs = registry.kernels_of(NAME)
     names = [spec.name for spec in specs]
     if not isinstance(platform, str):
-        raise UsageError(f"platform must be the name of a kernel, 'auto' or None, got {platform!r}")
+        raise UsageError(
+            "platform must be the name of a kernel, 'auto', None, or a mapping from directions to these, "
+            f"got {platform!r}"
+        )
     if platform in names:
         return platform
     # "pallas" is what users of several backends say for whichever of them this project has.

@@ -109,8 +109,9 @@ def test_one_batch_entry_of_ids_serves_all(seen):
 
 
 def test_requests_reach_the_choice(seen):
-    assert seen(platform="auto")[2].kernel is None
-    assert seen(platform="xla")[2].kernel == "xla"
+    assert seen(platform="auto")[2].kernels == {}
+    assert seen(platform="xla")[2].kernels == {"fwd": "xla", "bwd": "xla"}
+    assert seen(platform={"fwd": "triton", "bwd": None})[2].kernels == {"fwd": "triton"}
     config = CudnnConfig()
     assert seen(cfg=config)[2].configs == {"fwd": config}
     assert seen(cfg={"bwd": {"chunk_q": 64}}, platform="xla")[2].configs == {"bwd": {"chunk_q": 64}}
@@ -130,6 +131,8 @@ ONE = {"query": QUERY[:1], "key": KEY[:1], "value": VALUE[:1]}
         ({"query": QUERY[:, :, :3]}, "multiple of key/value heads"),
         ({"query": QUERY[:, :0]}, "empty"),
         ({"bias": jnp.zeros((B, N, T))}, "bias must be"),
+        ({"platform": {"forward": "xla"}}, "keys are fwd and bwd"),
+        ({"platform": {"fwd": 3}}, "must be the name of a kernel"),
         ({"bias": jnp.zeros((B, 3, T, S))}, "bias has 3 heads"),
         ({"bias": jnp.zeros((B, N, T, 5))}, "bias has shape"),
         ({"attention_mask": MASK[:, :3]}, "attention_mask has 3 heads"),
