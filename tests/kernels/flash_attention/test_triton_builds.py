@@ -8,21 +8,24 @@ import sys
 import pytest
 
 from attn_tune.kernels._common.triton_compile import MAX_SHARED_BYTES
-from tests.kernels.flash_attention.triton_builds import BUILDS, CAPABILITIES
+from tests.kernels.flash_attention.triton_builds import BUILDS
 
 # What the module makes once is made on one worker.
 pytestmark = pytest.mark.xdist_group("kernels.flash_attention.test_triton_builds")
 
 PROCESSES = 2
 MOST_SPILLED_BYTES = 200
-UNTUNED = [build for build in BUILDS if build.rank == 0 and build.part != "dbias"]
+EACH = [
+    pytest.param(build, c, id=f"{build.name}-{c}") for build in BUILDS for c in build.capabilities
+]
+UNTUNED = [each for each in EACH if each.values[0].rank == 0 and each.values[0].part != "dbias"]
 
 
 @pytest.fixture(scope="module")
 def results():
     """Each launch's line of ``triton_builds``, by its name and architecture."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    names = [f"{build.name}:{capability}" for build in BUILDS for capability in CAPABILITIES]
+    names = [f"{build.name}:{c}" for build in BUILDS for c in build.capabilities]
     command = [sys.executable, "-m", "tests.kernels.flash_attention.triton_builds"]
     workers = [
         subprocess.Popen(
@@ -45,8 +48,7 @@ def results():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", CAPABILITIES)
-@pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.name)
+@pytest.mark.parametrize(("build", "capability"), EACH)
 def test_compiles_and_fits(build, capability, results):
     line = results[build.name, capability]
     assert "raised" not in line, line["raised"]
@@ -54,8 +56,7 @@ def test_compiles_and_fits(build, capability, results):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", CAPABILITIES)
-@pytest.mark.parametrize("build", UNTUNED, ids=lambda build: build.name)
+@pytest.mark.parametrize(("build", "capability"), UNTUNED)
 def test_untuned_choices_hardly_spill(build, capability, results):
     line = results[build.name, capability]
     assert line["spill_bytes"] <= MOST_SPILLED_BYTES, line
@@ -90,3 +91,13 @@ def test_hopper_multiplies_by_warpgroups_and_copies_16_bytes_at_a_time(name, res
     line = results[name, 90]
     assert line["wgmma"] > 0
     assert line["cp_async_16"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hopper-h128", "hopper-h256", "hopper-candidate"])
+def test_the_forward_for_hopper_has_its_softmax_beside_its_products(name, results):
+    """64 logits a thread at 128 keys a tile, 32 at 64: all of them before the second product is waited for."""
+    line = results[name, 90]
+    assert line["copies_by_descriptor"] > 0
+    assert line["exponentials_beside_products"] >= 32
+    assert line["spill_bytes"] <= 32

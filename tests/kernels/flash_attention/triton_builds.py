@@ -27,6 +27,7 @@ class Build:
     part: str
     rank: int
     kernel: str = "triton"
+    capabilities: tuple[int, ...] = CAPABILITIES
 
     @property
     def search(self):
@@ -53,6 +54,8 @@ EVERYTHING = _problem(
     soft_cap=30.0,
     dropout_rate=0.1,
 )
+# What the forward for Hopper has of it.
+HOPPER_EVERYTHING = dataclasses.replace(EVERYTHING, mask_dims=None, bias_dims=None)
 SHORT = _problem(N=32, K=8, T=16, S=8192, causal=True)
 BUILDS = (
     Build("fwd", PLAIN, "fwd", "", 0),
@@ -92,6 +95,15 @@ BUILDS = (
             ("float32", dataclasses.replace(SHORT, dtype="float32"), 0),
             ("everything", dataclasses.replace(EVERYTHING, q_len=16, kv_len=8192), 0),
             ("candidate", SHORT, 19),
+        )
+    ),
+    *(
+        Build(f"hopper-{name}", problem, "fwd", "", rank, "triton_hopper", (90,))
+        for name, problem, rank in (
+            ("h128", PLAIN, 0),
+            ("h256", _problem(H=256), 0),
+            ("everything", HOPPER_EVERYTHING, 0),
+            ("candidate", _problem(H=64), 9),
         )
     ),
 )
@@ -139,15 +151,46 @@ def compile_build(build: Build, capability: int) -> dict:
     kernel = compiled[0]
     return {
         "shared_bytes": kernel.shared_bytes,
-        "least_shared_bytes": 0 if part is None else shared_bytes(p, device, part),
+        "least_shared_bytes": _least_shared_bytes(build, device, part),
         "spill_bytes": max(launch.spill_bytes for launch in compiled),
         "registers": kernel.registers,
         "wgmma": kernel.ptx.count("wgmma.mma_async"),
+        "copies_by_descriptor": kernel.ptx.count("cp.async.bulk.tensor"),
+        "exponentials_beside_products": _beside(kernel) if build.kernel == "triton_hopper" else 0,
         "cp_async_16": kernel.ptx.count("cp.async.cg.shared.global"),
         "config": str(whole),
         "launches": [launch.name for launch in compiled],
         "added_4_at_a_time": kernel.ptx.count("red.global.gpu.relaxed.add.v4.f32"),
     }
+
+
+def _least_shared_bytes(build: Build, device: Device, part) -> int:
+    if part is None:
+        return 0
+    if build.kernel == "triton_hopper":
+        from attn_tune.kernels.flash_attention.triton_hopper import plan
+
+        return plan.shared_bytes(build.problem, part) - 512
+    return shared_bytes(build.problem, device, part)
+
+
+def _beside(kernel) -> int:
+    """The most exponentials in a row of machine code between waiting for the first product and for the second."""
+    import re
+    import subprocess
+    import tempfile
+
+    from triton import knobs
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.cubin)
+        file.flush()
+        command = [knobs.nvidia.nvdisasm.path, "-c", file.name]
+        code = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    spans = re.findall(
+        r"WARPGROUP\.DEPBAR\.LE gsb0, 0x1 ;(.*?)WARPGROUP\.DEPBAR\.LE gsb0, 0x0 ;", code, re.DOTALL
+    )
+    return max((span.count("MUFU.EX2") for span in spans), default=0)
 
 
 def _abstract(p: Problem):

@@ -14,7 +14,7 @@ from attn_tune.schema.device import Device
 # parts. Fewer than four heads or more than 16 never won on an H200.
 _SECTION_BYTES = 16 * 2**20
 _FEWEST_HEADS, _MOST_HEADS = 4, 16
-# By head dim: keys of a tile, stages, turns (H200, Triton 3.9; benchmarks/results/h200/hopper.md).
+# By head dim: keys of a tile, stages, turns (H200, Triton 3.9; benchmarks/results/h200/hopper.txt).
 _UNTUNED = {64: (128, 4, False), 128: (128, 2, True), 256: (64, 2, False)}
 _STAGES = (2, 3, 4)
 

@@ -1,0 +1,143 @@
+"""Keeps the rows of a pack whose kernels' source changed and whose compiled programs did not.
+
+    python benchmarks/restamp_pack.py attn_tune/packs/nvidia-h200 --before OLD_CHECKOUT --out nvidia-h200.atpack
+
+A row is proof of what was measured: of the machine code. Its environment names the kernel's source by a digest, and a
+changed digest makes the row stale even where the compiler still makes the same code. For each such row every launch is
+compiled from the old checkout and from this one, by the Triton that is installed, which must be the one the row was
+measured with. Where kernels, grids and code are equal, the row gets the digest of today; all others are left out and
+named. Rows that are not stale are copied. Nothing runs, and no GPU is needed.
+"""
+
+import argparse
+import dataclasses
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attn_tune.db.pack_files import files_of_rows
+from attn_tune.db.pack_writer import check_target, write_pack
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.runtime.packs import Pack, read_pack
+from attn_tune.runtime.rows import Row
+from attn_tune.schema import Environment
+
+HERE = Path(__file__).resolve().parent.parent
+# Run with either checkout on its path: one JSON line a row, the programs of its launches.
+PROGRAMS = """
+import json, sys
+import jax
+from attn_tune.kernels._common.triton_compile import record_compiles
+from attn_tune.kernels._common.triton_target import compile_target
+from attn_tune.kernels.registry import get_kernel, get_op
+from attn_tune.kernels.spec import load
+from attn_tune.schema.config import config_from_dict
+
+for line in sys.stdin:
+    row = json.loads(line)
+    op, spec = get_op(row["op"]), get_kernel(row["op"] + "/" + row["kernel"])
+    search = spec.searches[row["direction"]]
+    config = config_from_dict(search.config, row["config"])
+    problem = op.from_signature(op.parse_signature(row["signature"]))
+    inputs = jax.eval_shape(lambda: load(op.inputs)(problem, row["direction"], 0))
+    with compile_target(row["capability"]), record_compiles() as done:
+        call = lambda x: load(search.call)(problem, config, x)
+        jax.jit(call).trace(inputs).lower(lowering_platforms=("cuda",))
+    print(json.dumps(done.launches), flush=True)
+"""
+
+
+def main() -> int:
+    args = _arguments()
+    pack = read_pack(args.pack)
+    check_target(args.out, overwrite=args.overwrite)
+    current = {row.key for row in pack.rows if not _is_stale(row, pack)}
+    stale = [row for row in pack.rows if row.key not in current]
+    before, now = (_programs(stale, pack, checkout) for checkout in (args.before, HERE))
+    equal = [row for row, a, b in zip(stale, before, now, strict=True) if a is not None and a == b]
+    for row in stale:
+        verdict = "the same programs" if row in equal else "LEFT OUT: other programs"
+        print(f"{row.kernel:14s} {row.direction} {row.signature}: {verdict}")
+    restamped, environments = _restamp(equal, pack)
+    rows = [row for row in pack.rows if row.key in current] + restamped
+    used = {row.env for row in rows}
+    files = files_of_rows(
+        rows,
+        name=pack.name,
+        version=args.version or pack.version,
+        devices=pack.devices,
+        environments={k: v for k, v in (pack.environments | environments).items() if k in used},
+        contracts=pack.contracts,
+        gate=dict(pack.gate),
+        quarantine=pack.quarantine.entries,
+    )
+    write_pack(args.out, files)
+    print(f"{len(current)} rows kept, {len(equal)} restamped, {len(stale) - len(equal)} left out")
+    return 0
+
+
+def _is_stale(row: Row, pack: Pack) -> bool:
+    return (
+        pack.environments[row.env].source_hash != get_kernel(f"{row.op}/{row.kernel}").source_hash
+    )
+
+
+def _programs(rows: Sequence[Row], pack: Pack, checkout: Path) -> list[list[str] | None]:
+    """What each row's launches compile to; None where this Triton is not the row's, or it is no Triton kernel."""
+    installed = importlib.metadata.version("triton")
+    asked = [
+        row
+        for row in rows
+        if get_kernel(f"{row.op}/{row.kernel}").backend == "triton"
+        and pack.environments[row.env].triton == installed
+    ]
+    lines = [json.dumps(_question(row, pack)) for row in asked]
+    environment = os.environ | {"PYTHONPATH": str(checkout.resolve()), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAMS],
+        cwd=checkout,
+        env=environment,
+        input="\n".join(lines),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found = dict(
+        zip((row.key for row in asked), map(json.loads, done.stdout.splitlines()), strict=True)
+    )
+    return [found.get(row.key) for row in rows]
+
+
+def _question(row: Row, pack: Pack) -> Mapping[str, Any]:
+    capability = pack.devices[row.device].compute_capability
+    named = {name: getattr(row, name) for name in ("op", "kernel", "direction", "signature")}
+    return named | {"config": dict(row.config), "capability": capability}
+
+
+def _restamp(rows: Sequence[Row], pack: Pack) -> tuple[list[Row], dict[str, Environment]]:
+    made, environments = [], {}
+    for row in rows:
+        source = get_kernel(f"{row.op}/{row.kernel}").source_hash
+        environment = dataclasses.replace(pack.environments[row.env], source_hash=source)
+        environments[environment.digest] = environment
+        made.append(dataclasses.replace(row, env=environment.digest))
+    return made, environments
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("pack", type=Path)
+    parser.add_argument("--before", type=Path, required=True, help="a checkout of the rows' source")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--version", help="default: the pack's own")
+    parser.add_argument("--overwrite", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

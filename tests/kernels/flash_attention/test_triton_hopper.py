@@ -1,0 +1,155 @@
+"""The forward for Hopper, as far as it goes without one: what it refuses, what it tries, who computes what."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.triton_hopper import SPEC, limits
+from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q
+from attn_tune.kernels.flash_attention.triton_hopper.plan import has_own_room, shared_bytes
+from attn_tune.kernels.flash_attention.triton_hopper.schedule import schedule
+from attn_tune.schema.device import Device
+from attn_tune.schema.errors import UsageError
+
+H200 = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)
+SEARCH = SPEC.searches["fwd"]
+
+
+def problem(B=4, T=4096, S=None, N=16, K=16, H=128, V=None, **flags):
+    return Problem(
+        batch=B, q_len=T, kv_len=S or T, num_q_heads=N, num_kv_heads=K, head_dim=H, v_head_dim=V or H,
+        scale=flags.pop("scale", H**-0.5), **flags,
+    )  # fmt: skip
+
+
+def config(p, **knobs):
+    return dataclasses.replace(SEARCH.heuristic(p, H200), **knobs)
+
+
+@pytest.mark.parametrize(
+    ("p", "device", "words"),
+    [
+        (problem(), Device(platform="cuda", family="sm_80", variant="nvidia-a100"), "sm_80"),
+        (problem(), Device(platform="cuda", family="sm_100", variant="nvidia-b200"), "sm_100"),
+        (problem(), Device(platform="cpu", family="x86_64", variant="cpu-x86_64"), "x86_64"),
+        (problem(dtype="float32"), H200, "float32"),
+        (problem(H=96), H200, "64, 128, 256"),
+        (problem(H=128, V=64), H200, "differ"),
+        (problem(mask_dims="b1ts"), H200, "mask"),
+        (problem(bias_dims="1nts"), H200, "bias"),
+        (problem(has_positions=True), H200, "positions"),
+        (problem(scale=-1.0), H200, "positive"),
+        (problem(B=64, N=128, T=8192), H200, "schedules"),
+    ],
+)
+def test_what_it_cannot_do_has_a_reason(p, device, words):
+    assert words in SPEC.unsupported(p, "fwd", device)
+
+
+@pytest.mark.parametrize(
+    ("version", "words"), [("3.6.0", "3.9 or later; 3.6.0"), ("3.9.0", None), ("3.10.1", None)]
+)
+def test_an_older_triton_is_refused_by_its_version(monkeypatch, version, words):
+    monkeypatch.setattr(limits.importlib.metadata, "version", lambda name: version)
+    limits._wrong_triton.cache_clear()
+    reason = SPEC.unsupported(problem(), "fwd", H200)
+    limits._wrong_triton.cache_clear()
+    assert reason is None if words is None else words in reason
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"block_k": 48},
+        {"num_stages": 1},
+        {"heads_per_section": 0},
+        {"num_programs": 0},
+        {"num_stages": 2.5},
+    ],
+)
+def test_a_knob_outside_its_range_is_named(knobs):
+    with pytest.raises(UsageError, match=next(iter(knobs))):
+        config(problem(), **knobs)
+
+
+SHAPES = [
+    problem(),
+    problem(causal=True, N=32, K=8),
+    problem(H=64, N=32, K=32),
+    problem(H=256, N=8, K=1, causal=True),
+    problem(B=1, T=16384),
+    problem(B=16, T=1024, causal=True, window=(127, None)),
+    problem(B=1, T=1, S=1, N=1, K=1, H=64),
+    problem(B=3, T=17, S=4097, N=5, K=1, causal=True),
+    problem(B=2, T=700, S=300, N=6, K=3, causal=True),
+]
+
+
+@pytest.mark.parametrize("p", SHAPES, ids=lambda p: p.signature.text[19:])
+def test_the_untuned_config_comes_first_and_all_candidates_fit(p):
+    candidates = SEARCH.candidates[""](p, H200)
+    assert candidates[0] == SEARCH.heuristic(p, H200)
+    assert len(candidates) == len(set(candidates)) >= 8
+    for c in candidates:
+        assert SEARCH.infeasible(p, H200, c) is None
+        assert shared_bytes(p, c) <= 232448
+
+
+def test_what_does_not_fit_is_refused_with_figures():
+    p = problem()
+    assert "232448" in SEARCH.infeasible(p, H200, config(p, num_stages=4))
+    narrow = problem(H=64)
+    assert "registers" in SEARCH.infeasible(narrow, H200, config(narrow, block_k=256, num_stages=2))
+    assert "does not divide the 64" in SEARCH.infeasible(p, H200, config(p, heads_per_section=7))
+    fewer = dataclasses.replace(H200, variant="nvidia-h100-pcie", units=114)
+    assert "114" in SEARCH.infeasible(p, fewer, config(p))
+
+
+def test_the_output_has_a_room_of_its_own_where_there_is_one():
+    assert has_own_room(problem(), config(problem()))
+    wide = problem(H=256)
+    assert not has_own_room(wide, config(wide))
+
+
+@pytest.mark.parametrize("p", SHAPES, ids=lambda p: p.signature.text[19:])
+@pytest.mark.parametrize("programs", [132, 7])
+def test_every_tile_is_computed_once(p, programs):
+    c = config(p, num_programs=programs)
+    table = schedule(p, c)
+    blocks = -(-p.q_len // BLOCK_Q)
+    tiles = list(itertools.chain.from_iterable(row[1 : 1 + row[0]] for row in table))
+    assert sorted(tiles) == list(range(p.batch * p.num_q_heads * blocks))
+    assert len(table) == min(programs, len(tiles))
+    assert table.dtype == np.int32
+    assert not table.flags.writeable
+
+
+@pytest.mark.parametrize("heads", [4, 8, 64])
+def test_a_causal_mask_leaves_no_program_idle(heads):
+    """By the keys that each tile walks, the busiest program has at most 2 % more than the mean."""
+    p = problem(causal=True)
+    table = schedule(p, config(p, heads_per_section=heads))
+    blocks = p.q_len // BLOCK_Q
+    work = [sum(tile % blocks + 1 for tile in row[1 : 1 + row[0]]) for row in table]
+    assert max(work) <= 1.02 * np.mean(work)
+
+
+def test_sections_follow_one_another_and_begin_with_their_longest_tiles():
+    p = problem(causal=True)
+    table = schedule(p, config(p, heads_per_section=16, num_programs=1))
+    blocks = p.q_len // BLOCK_Q
+    heads, block = np.divmod(table[0, 1:], blocks)
+    sections = heads // 16
+    assert (np.diff(sections) >= 0).all()
+    for section in range(4):
+        assert (np.diff(block[sections == section]) <= 0).all()
+
+
+def test_tiles_of_a_narrow_window_cost_alike():
+    """But for the first ones, all walk the same keys: two programs get the same number of them."""
+    p = problem(B=1, N=1, K=1, causal=True, window=(127, None))
+    table = schedule(p, config(p, heads_per_section=1, num_programs=2, block_k=64))
+    assert [row[0] for row in table] == [16, 16]
