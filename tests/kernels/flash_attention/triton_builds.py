@@ -15,6 +15,19 @@ from attn_tune.kernels.spec import load
 from attn_tune.schema.device import Device
 
 CAPABILITIES = (80, 90, 100)
+HOPPER = (90,)
+# A compile takes seconds: each launch and what sets it apart everywhere, its variants on one architecture.
+EVERYWHERE = (
+    "fwd",
+    "dq",
+    "dkv",
+    "fwd-h256",
+    "fwd-float32",
+    "fwd-everything",
+    "fused-h128",
+    "fused-everything",
+    "split-h128",
+)
 
 
 @dataclass(frozen=True)
@@ -27,7 +40,10 @@ class Build:
     part: str
     rank: int
     kernel: str = "triton"
-    capabilities: tuple[int, ...] = CAPABILITIES
+
+    @property
+    def capabilities(self) -> tuple[int, ...]:
+        return CAPABILITIES if self.name in EVERYWHERE else HOPPER
 
     @property
     def search(self):
@@ -98,7 +114,7 @@ BUILDS = (
         )
     ),
     *(
-        Build(f"hopper-{name}", problem, "fwd", "", rank, "triton_hopper", (90,))
+        Build(f"hopper-{name}", problem, "fwd", "", rank, "triton_hopper")
         for name, problem, rank in (
             ("h128", PLAIN, 0),
             ("h256", _problem(H=256), 0),
