@@ -24,7 +24,10 @@ _MOST_KEPT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """One ``pallas_call``. ``grid`` is its steps along each axis; None along one whose length is computed."""
+    """One ``pallas_call``, by its name or its kernel's function's.
+
+    ``grid`` is its steps along each axis; None along one whose length is computed.
+    """
 
     name: str
     grid: tuple[int | None, ...]
@@ -103,7 +106,9 @@ class _Inseparable(Exception):
 def _launch(equation: Any) -> Launch:
     sizes = equation.params["grid_mapping"].grid
     grid = tuple(size if isinstance(size, int) else None for size in sizes)
-    return Launch(name=str(equation.params.get("name") or ""), grid=grid, equation=equation)
+    # Some of JAX's own have no name, and what a launch is called says how it walks.
+    function = getattr(equation.params["jaxpr"].debug_info, "func_name", "")
+    return Launch(name=str(equation.params.get("name") or function), grid=grid, equation=equation)
 
 
 def _needed(jaxpr: Any, wanted: Sequence[bool]) -> list[Any]:

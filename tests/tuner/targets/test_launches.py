@@ -44,6 +44,21 @@ def test_a_part_needs_its_own_launch_only():
     assert [one.key for one in both] == [dq.key, dkv.key]
 
 
+def test_a_launch_without_a_name_is_called_after_its_function():
+    backward = {
+        "dq": {"block_q": 128, "block_k_major": 256, "block_k": 128},
+        "dkv": {"block_q_major": 256, "block_q": 128, "block_k_major": 256, "block_k": 128},
+    }
+    names = [
+        one.name
+        for one in launches(
+            1024, backward, direction="bwd", kernel="pallas_tpu_flash", num_kv_heads=4
+        )
+    ]
+    # Its walk is told from it.
+    assert [("dq" in name, "dkv" in name) for name in names] == [(True, False), (False, True)]
+
+
 def test_longer_and_more_sequences_take_the_same_steps_more_often():
     (one,), (other,) = launches(1024, FORWARD), launches(4096, FORWARD, batch=1)
     assert one.key == other.key
