@@ -48,8 +48,11 @@ def dump_folder() -> str:
     return tempfile.mkdtemp(prefix="attn-tune-tpu-", dir=place)
 
 
-def compiler_environment(folder: str, shelf: str = "") -> dict[str, str]:
-    """The variables of a process that compiles for TPUs and dumps into ``folder``; it shares the folder ``shelf``."""
+def compiler_environment(folder: str, shelf: str = "", *, dumps: bool = True) -> dict[str, str]:
+    """The variables of a process that compiles for TPUs and dumps into ``folder``; it shares the folder ``shelf``.
+
+    Without ``dumps`` nothing is written down, and no schedule can be read.
+    """
     flags = (
         f"--xla_jf_dump_to={folder}",
         "--xla_jf_dump_llo_text=true",
@@ -60,7 +63,7 @@ def compiler_environment(folder: str, shelf: str = "") -> dict[str, str]:
         "TPU_SKIP_MDS_QUERY": "1",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         "TPU_ACCELERATOR_TYPE": "",
-        "LIBTPU_INIT_ARGS": " ".join(flags),
+        "LIBTPU_INIT_ARGS": " ".join(flags) if dumps else "",
         DUMP_VARIABLE: folder,
         SHELF_VARIABLE: shelf,
     }
