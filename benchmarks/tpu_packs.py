@@ -3,8 +3,8 @@
 Usage: python benchmarks/tpu_packs.py FOLDER [TARGET...], with libtpu installed; FOLDER keeps the lab databases, so that
 a run that was cut short goes on. Without targets it makes all of them. Packs are written to ``attn_tune/packs``.
 
-What was shipped is the forward of splash attention, which is what predictions were held against published measurements
-for; ``--direction bwd`` adds its backward, ``--max-trials`` more candidates.
+Packs are of splash attention, whose forward is what predictions were held against published measurements for, whatever
+else the databases hold. ``--direction fwd`` leaves the backward out; ``--max-trials`` tries more candidates.
 """
 
 import argparse
@@ -37,8 +37,8 @@ def make(target: str, folder: Path, directions: list[str], max_trials: int) -> N
     effort = ("--max-trials", str(max_trials))
     attn_tune("sweep", "--target", target, *PROBLEMS, *kernels, *wanted, *effort, "--db", database)
     name = find_target(target).device.variant
-    chosen = ("--device", name, "--allow-predicted", "--winners", "--overwrite")
-    attn_tune("export", str(PACKS / name), "--db", database, "--name", name, *chosen)
+    chosen = ("--device", name, *kernels, "--allow-predicted", "--winners", "--overwrite")
+    attn_tune("export", str(PACKS / name), "--db", database, "--name", name, *PROBLEMS, *chosen)
     attn_tune("coverage", str(PACKS / name))
 
 
@@ -47,12 +47,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("targets", nargs="*", default=list(TARGETS))
-    parser.add_argument("--direction", action="append", choices=("fwd", "bwd"))
+    parser.add_argument(
+        "--direction", action="append", choices=("fwd", "bwd"), help="default: both"
+    )
     parser.add_argument("--max-trials", type=int, default=4)
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     for target in asked.targets:
-        make(target, asked.folder, asked.direction or ["fwd"], asked.max_trials)
+        make(target, asked.folder, asked.direction or ["fwd", "bwd"], asked.max_trials)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """``attn-tune audit``."""
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attn_tune.cli import audit_targets, choose, options, sink
+from attn_tune.schema import NoDataError, UsageError
 
 if TYPE_CHECKING:
     from attn_tune.tuner.audit import Audited
@@ -27,6 +29,14 @@ def audit(
     ] = "",
     device: options.DeviceName = None,
     target: options.TargetNames = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            "--journal",
+            metavar="FILE",
+            help="With --target: keep what the compilers say in this file, and do not ask them again what it holds.",
+        ),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Compile a sample of what is refused before compiling.
@@ -35,12 +45,15 @@ def audit(
     was refused wrongly. Triton kernels only, for a GPU that need not be here; nothing is stored.
 
     With --target as many of what is called feasible, and of what a smaller config's failure rules out, are compiled
-    too, as whole programs: N of each in all, shared among the targets.
+    too, as whole programs: N of each in all, shared among the targets. As many processes compile as there are cores.
+    With --journal an audit that was cut short, or a smaller one, is gone on with.
 
     Example: attn-tune audit --grid llama3-8b --device nvidia-h200 --sample 100
 
     Example: attn-tune audit --grid llama3-8b --target tpu-v6e --target sm_120 --sample 20
     """
+    if journal is not None and not target:
+        raise UsageError("--journal is for audits of targets; add --target, or leave it out")
     if target:
         request = audit_targets.Request(
             points=choose.points(grid, lengths, point, op),
@@ -48,13 +61,13 @@ def audit(
             directions=choose.directions(direction),
             count=sample,
             seed=seed,
+            journal=journal,
         )
         audit_targets.run(request, target, json=json)
         return
     import pandas as pd
 
     from attn_tune.runtime.environments import current_environment
-    from attn_tune.schema import NoDataError
     from attn_tune.tuner import make_plan
     from attn_tune.tuner.audit import Verdict, audit as run_audit
 

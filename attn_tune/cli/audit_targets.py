@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attn_tune.cli import sink
@@ -12,17 +13,19 @@ if TYPE_CHECKING:
     from attn_tune.tuner.grid import GridPoint
     from attn_tune.tuner.targets import Target
     from attn_tune.tuner.targets.audit import Checked
+    from attn_tune.tuner.targets.journal import Journal
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is audited: ``count`` configs of each claim, shared among the targets."""
+    """What is audited: ``count`` configs of each claim, shared among the targets; ``journal`` keeps the answers."""
 
     points: "Sequence[GridPoint]"
     kernels: "Sequence[KernelSpec]"
     directions: Sequence[str]
     count: int
     seed: str
+    journal: Path | None = None
 
 
 def run(request: Request, names: Sequence[str], *, json: bool) -> None:
@@ -37,13 +40,15 @@ def run(request: Request, names: Sequence[str], *, json: bool) -> None:
 
     from attn_tune.schema import NoDataError
     from attn_tune.tuner.targets import NAMES, find_target
+    from attn_tune.tuner.targets.journal import Journal
 
+    journal = Journal(request.journal) if request.journal else None
     known = NAMES if "all" in names else names
     targets = [find_target(name) for name in dict.fromkeys(known)]
     found = [
         (target, checked)
         for i, target in enumerate(targets)
-        for checked in _audit(request, target, _share(request.count, len(targets), i))
+        for checked in _audit(request, target, _share(request.count, len(targets), i), journal)
     ]
     if not found:
         raise NoDataError("nothing to audit: none of the chosen kernels can be compiled for it")
@@ -67,9 +72,12 @@ def run(request: Request, names: Sequence[str], *, json: bool) -> None:
     if not wrong.empty:
         sink.emit_frame(wrong, title="Wrong claims")
     sink.emit_frame(counts, title="Claims about configs, and what their compilers say")
+    print(_said(counts))
 
 
-def _audit(request: Request, target: "Target", count: int) -> "list[Checked]":
+def _audit(
+    request: Request, target: "Target", count: int, journal: "Journal | None"
+) -> "list[Checked]":
     from attn_tune.cli.targets import COMPILE_LIMIT_S
     from attn_tune.runtime.environments import current_environment
     from attn_tune.tuner import make_plan
@@ -88,10 +96,18 @@ def _audit(request: Request, target: "Target", count: int) -> "list[Checked]":
         environment=target.environment(current_environment()),
         directions=request.directions,
     )
+    environments = {
+        kernel.kernel.id: kernel.environment.digest
+        for case in plan.cases
+        for kernel in case.kernels
+    }
     found = []
     limits = Limits(compile=COMPILE_LIMIT_S)
     with CompilePool(target, processes=usable_cores(), limits=limits) as pool:
-        for checked in audit_target(plan, pool, count, seed=f"{request.seed} {target}"):
+        asked = pool
+        if journal is not None:
+            asked = journal.before(pool, lambda ref: [target.name, environments[ref.kernel]])
+        for checked in audit_target(plan, asked, count, seed=f"{request.seed} {target}"):
             found.append(checked)
             said = "wrong" if checked.is_wrong else "right" if checked.is_known else "unknown"
             sink.note(f"{target} {len(found)}: {checked.claim}, {said}: {checked.compiled.status}")
@@ -120,6 +136,16 @@ def _row(target: "Target", checked: "Checked") -> dict[str, object]:
         "spill_bytes": compiled.resources.spill_bytes,
         "compiler": compiled.reason.partition("\n")[0][:300],
     }
+
+
+def _said(counts) -> str:
+    """The two rates that an audit is for, over all targets."""
+    own = counts.loc[counts["target"] == "all"].set_index("claim")[["checked", "wrong"]]
+    fits = own.loc[own.index == "feasible"].sum()
+    pruned = own.loc[own.index != "feasible"].sum()
+    said = f"{fits['wrong']} of {fits['checked']} configs that are called feasible fail to compile"
+    rate = f" ({pruned['wrong'] / pruned['checked']:.1%})" if pruned["checked"] else ""
+    return f"{said}; false-prune rate: {pruned['wrong']} of {pruned['checked']}{rate}"
 
 
 def _counts(frame):

@@ -1,21 +1,29 @@
-"""The blocks of a config, by the naming that all kernels share."""
+"""The blocks and layouts of a config, by the naming that all kernels share."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 # What JAX's own TPU kernels use unless they are told otherwise.
 JAX_DEFAULT_BLOCK = 128
+JAX_DEFAULT_LAYOUT = "head_dim_minor"
 
 
 def has_default_blocks(config: Mapping[str, Any]) -> bool:
     """Whether every block is JAX's default, every layout too, and there is one."""
-    blocks = list(_blocks(config))
-    return bool(blocks) and all(block == JAX_DEFAULT_BLOCK for block in blocks)
+    knobs = list(_knobs(config))
+    blocks = [value for name, value in knobs if name.startswith("block_") and name != "block_b"]
+    layouts = [value for name, value in knobs if name.endswith("_layout")]
+    return (
+        bool(blocks)
+        and all(block == JAX_DEFAULT_BLOCK for block in blocks)
+        and all(layout == JAX_DEFAULT_LAYOUT for layout in layouts)
+    )
 
 
-def _blocks(config: Mapping[str, Any]) -> Iterator[Any]:
+def _knobs(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Those of each part, too."""
     for name, value in config.items():
         if isinstance(value, Mapping):
-            yield from _blocks(value)
-        elif name.startswith("block_") and name != "block_b":
-            yield value
+            yield from _knobs(value)
+        else:
+            yield name, value

@@ -8,6 +8,7 @@ import enum
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from attn_tune.kernels.spec import KernelSpec
 from attn_tune.schema.digest import digest_text
@@ -16,8 +17,17 @@ from attn_tune.tuner.case import Case
 from attn_tune.tuner.plan import KernelPlan, PartPlan, Plan
 from attn_tune.tuner.protocol import ConfigRef
 from attn_tune.tuner.targets.frontier import Config, Frontier
-from attn_tune.tuner.targets.pool import CompilePool
 from attn_tune.tuner.targets.protocol import Compiled
+
+
+class Compiler(Protocol):
+    """What claims are put to: a ``CompilePool``, or one with a journal before it."""
+
+    def compile(
+        self, refs: Sequence[ConfigRef], *, whole: bool = False
+    ) -> Iterator[tuple[int, Compiled]]:
+        """``(index, what became of it)`` of each, as they end."""
+        ...
 
 
 class Claim(enum.StrEnum):
@@ -86,7 +96,7 @@ class _Space:
 
 def audit_target(
     plan: Plan,
-    pool: CompilePool,
+    pool: Compiler,
     count: int,
     *,
     seed: str = "",
@@ -95,12 +105,12 @@ def audit_target(
     """Compiles whole programs: for each of ``claims`` at most ``count`` configs of which it is made.
 
     What runs out of a resource rules others out: what is dominated is known after the other two. Samples are by chance
-    that ``seed`` fixes.
+    that ``seed`` fixes; what is feasible or refused in a small sample is in a larger one too.
 
     Raises:
       CompilerError: nothing can be compiled.
     """
-    chance = random.Random(digest_text(seed))
+    chances = {claim: random.Random(digest_text(f"{seed} {claim}")) for claim in Claim}
     spaces = _spaces(plan)
     frontiers = [Frontier(space.spec.searches[space.direction].grows) for space in spaces]
     feasible = [(i, config, "") for i, space in enumerate(spaces) for config in space.part.space]
@@ -113,9 +123,11 @@ def audit_target(
 
     samples: dict[Claim, list[_Candidate]] = {}
     if Claim.FEASIBLE in claims:
-        samples[Claim.FEASIBLE] = _fitting(pool, spaces, feasible, count, chance, learn)
+        samples[Claim.FEASIBLE] = _fitting(
+            pool, spaces, feasible, count, chances[Claim.FEASIBLE], learn
+        )
     if Claim.REFUSED in claims:
-        samples[Claim.REFUSED] = _sampled(refused, count, chance)
+        samples[Claim.REFUSED] = _sampled(refused, count, chances[Claim.REFUSED])
     for claim, sample in samples.items():
         for i, checked in _check(pool, claim, spaces, sample):
             learn(i, checked.ref, checked.compiled)
@@ -128,7 +140,8 @@ def audit_target(
         for config in (*space.part.space, *(t.config for t in space.refused))
         if space.ref(config).key not in seen and (told := frontier.ruled_out(config))
     ]
-    for _, checked in _check(pool, Claim.DOMINATED, spaces, _sampled(dominated, count, chance)):
+    sample = _sampled(dominated, count, chances[Claim.DOMINATED])
+    for _, checked in _check(pool, Claim.DOMINATED, spaces, sample):
         yield checked
 
 
@@ -154,11 +167,11 @@ type _Candidate = tuple[int, Config, str]
 
 
 def _sampled(found: Sequence[_Candidate], count: int, chance: random.Random) -> list[_Candidate]:
-    return chance.sample(found, min(count, len(found)))
+    return chance.sample(found, len(found))[:count]
 
 
 def _fitting(
-    pool: CompilePool,
+    pool: Compiler,
     spaces: Sequence[_Space],
     found: Sequence[_Candidate],
     count: int,
@@ -180,7 +193,7 @@ def _fitting(
 
 
 def _check(
-    pool: CompilePool, claim: Claim, spaces: Sequence[_Space], sample: Sequence[_Candidate]
+    pool: Compiler, claim: Claim, spaces: Sequence[_Space], sample: Sequence[_Candidate]
 ) -> Iterator[tuple[int, Checked]]:
     refs = [spaces[i].ref(config) for i, config, _ in sample]
     for index, compiled in pool.compile(refs, whole=True):

@@ -23,6 +23,12 @@ class Frontier:
         self._lock = threading.Lock()
         self._failed: list[tuple[Config, Shortage]] = []
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything has fitted so far."""
+        with self._lock:
+            return not self._failed
+
     def size(self, config: Config) -> float:
         """In this order a config comes after those that may rule it out."""
         return math.prod(config[name] for name in self._grows if name in config)

@@ -24,7 +24,10 @@ _MOST_KEPT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """One ``pallas_call``. ``grid`` is its steps along each axis; None along one whose length is computed."""
+    """One ``pallas_call``, by its name or its kernel's function's.
+
+    ``grid`` is its steps along each axis; None along one whose length is computed.
+    """
 
     name: str
     grid: tuple[int | None, ...]
@@ -65,12 +68,20 @@ class Launch:
         changes. So are integers of the body larger than one, where that has no loop of unknown length: the last step's
         index, the edge of a mask.
         """
+        return self._digest(_MOST_KEPT)
+
+    @property
+    def likeness(self) -> str:
+        """As ``key``, without any integer of the body: the same for launches that differ in lengths alone."""
+        return self._digest(-1)
+
+    def _digest(self, most_kept: int) -> str:
         params = self.equation.params
         mapping = params["grid_mapping"]
         body = str(params["jaxpr"])
         blocks = [
             f"{block.block_shape} {block.array_aval.dtype} {block.array_aval.ndim} {block.pipeline_mode} "
-            f"{_shareable(str(block.index_map_jaxpr))}"
+            f"{_shareable(str(block.index_map_jaxpr), most_kept)}"
             for block in mapping.block_mappings
         ]
         parts = (
@@ -79,7 +90,7 @@ class Launch:
             str(params["compiler_params"]),
             str(params.get("input_output_aliases")),
             *blocks,
-            _shareable(body),
+            _shareable(body, most_kept),
         )
         return digest_text("\n".join(parts))
 
@@ -103,7 +114,9 @@ class _Inseparable(Exception):
 def _launch(equation: Any) -> Launch:
     sizes = equation.params["grid_mapping"].grid
     grid = tuple(size if isinstance(size, int) else None for size in sizes)
-    return Launch(name=str(equation.params.get("name") or ""), grid=grid, equation=equation)
+    # Some of JAX's own have no name, and what a launch is called says how it walks.
+    function = getattr(equation.params["jaxpr"].debug_info, "func_name", "")
+    return Launch(name=str(equation.params.get("name") or function), grid=grid, equation=equation)
 
 
 def _needed(jaxpr: Any, wanted: Sequence[bool]) -> list[Any]:
@@ -143,8 +156,8 @@ def _inner(params: Any) -> Iterator[Any]:
                 yield program
 
 
-def _shareable(text: str) -> str:
+def _shareable(text: str, most_kept: int) -> str:
     if _LOOP.search(text):
         return text
     text = _TABLE.sub(r"Ref<smem>{\1[]", text)
-    return _INTEGER.sub(lambda m: m[0] if int(m[1]) <= _MOST_KEPT else "#", text)
+    return _INTEGER.sub(lambda m: m[0] if int(m[1]) <= most_kept else "#", text)

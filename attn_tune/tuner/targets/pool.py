@@ -135,7 +135,11 @@ class CompilePool:
 
 
 class _Compiler:
-    """One worker process, replaced when it is lost, and the folder that it dumps into."""
+    """A worker process, replaced when it is lost, and the folder that it dumps into.
+
+    Whole programs for TPUs have a process of their own that dumps nothing: nobody reads their schedules, and writing
+    down every copy and transpose takes ten times as long as compiling them.
+    """
 
     def __init__(self, target: Target, limits: Limits, interrupt: Callable[[], bool], shelf: str):
         self._target = target
@@ -143,7 +147,8 @@ class _Compiler:
         self._interrupt = interrupt
         self._shelf = shelf
         self._folder = dump_folder() if target.topology else ""
-        self._worker: WorkerProcess | None = None
+        # By whether they dump.
+        self._workers: dict[bool, WorkerProcess] = {}
 
     def compile(self, ref: ConfigRef, limit_s: float, *, whole: bool = False) -> Compiled:
         """What becomes of ``ref``. What a worker that was not fresh dies of is tried again on a fresh one.
@@ -153,19 +158,20 @@ class _Compiler:
           CompilerError, DiskFullError: no config is to blame.
         """
         reason, status = "", Status.CRASHED
+        dumps = bool(self._folder) and not whole
         for _ in range(_MOST_ATTEMPTS):
-            worker = self._ready()
+            worker = self._ready(dumps)
             fresh = worker.served == 0
             try:
                 worker.send(CompileFor(ref=ref, target=self._target.name, whole=whole))
                 worker.served += 1
                 answer = worker.receive(limit_s, self._interrupt)
             except WorkerLate as late:
-                self.kill()
+                self.kill(dumps)
                 text = f"compile: no end within {limit_s:g} s; the process was killed{late}"
                 return Compiled(status=Status.TIMED_OUT, reason=text)
             except WorkerDied as death:
-                self.kill()
+                self.kill(dumps)
                 reason, status = f"compile: {death}", death.status
                 if fresh and not death.by_outsider:
                     break
@@ -176,30 +182,31 @@ class _Compiler:
             return answer
         return Compiled(status=status, reason=reason)
 
-    def _ready(self) -> WorkerProcess:
-        if self._worker is not None:
-            return self._worker
+    def _ready(self, dumps: bool) -> WorkerProcess:
+        if dumps in self._workers:
+            return self._workers[dumps]
         added = {"JAX_PLATFORMS": "cpu"}
         if self._folder:
-            added = compiler_environment(self._folder, self._shelf)
-        worker = self._worker = WorkerProcess(added, module=_MODULE)
+            added = compiler_environment(self._folder, self._shelf, dumps=dumps)
+        worker = self._workers[dumps] = WorkerProcess(added, module=_MODULE)
         try:
             message = worker.receive(self._limits.start, self._interrupt)
         except (WorkerDied, WorkerLate) as error:
-            self.kill()
+            self.kill(dumps)
             raise CompilerError(f"no process that compiles starts: {error}") from None
         if not isinstance(message, Ready):
             raise CompilerError(f"a process that compiles said {message!r} instead of being ready")
         return worker
 
-    def kill(self) -> None:
-        """Ends the process, now."""
-        worker, self._worker = self._worker, None
+    def kill(self, dumps: bool) -> None:
+        """Ends the process that dumps, or the other one, now."""
+        worker = self._workers.pop(dumps, None)
         if worker is not None:
             worker.kill()
 
     def close(self) -> None:
-        """Ends the process and removes its folder."""
-        self.kill()
+        """Ends the processes and removes their folder."""
+        for dumps in tuple(self._workers):
+            self.kill(dumps)
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)

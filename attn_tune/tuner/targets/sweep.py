@@ -137,6 +137,8 @@ class _KernelCompile:
     sweep: _TargetSweep
     times: dict[str, dict[str, float]] = field(default_factory=dict)
     configs: dict[str, Config] = field(default_factory=dict)
+    # What did not fit, by part, over all batches of its search.
+    frontiers: dict[str, Frontier] = field(default_factory=dict)
     # Of whole configs, the last trial that has a prediction.
     predicted: dict[str, Trial] = field(default_factory=dict)
 
@@ -242,12 +244,14 @@ class _KernelCompile:
         return [best, *({**best, part: config} for part, config in runners)]
 
     def _compile(self, part: str, configs: Any, tried: set[str]) -> Iterator[Trial]:
-        """The configs that were not tried, small ones first, so that what does not fit is known early."""
+        """The configs that were not tried, small ones first, so that what does not fit is known early.
+
+        Large ones first where as many as these have all fitted: the last to end holds up the next batch.
+        """
         todo = {config_digest(c): c for c in configs if config_digest(c) not in tried}
-        # A whole of several launches has no sizes of its own.
-        search = self.plan.kernel.searches[self.case.direction]
-        frontier = Frontier(search.grows if part or not self._has_parts else ())
-        order = sorted(todo.values(), key=frontier.size)
+        frontier = self._frontier(part)
+        all_fit = frontier.is_empty and len(self.times.get(part, ())) >= len(todo)
+        order = sorted(todo.values(), key=frontier.size, reverse=all_fit)
         refs = [self._ref(part, config) for config in order]
         started: dict[Any, int] = {}
 
@@ -267,6 +271,12 @@ class _KernelCompile:
             yield self._trial(part, config, compiled, started[refs[index].key])
         if answered < len(refs):
             raise _Leave
+
+    def _frontier(self, part: str) -> Frontier:
+        # A whole of several launches has no sizes of its own.
+        search = self.plan.kernel.searches[self.case.direction]
+        grows = search.grows if part or not self._has_parts else ()
+        return self.frontiers.setdefault(part, Frontier(grows))
 
     @property
     def _has_parts(self) -> bool:

@@ -29,6 +29,7 @@ from attn_tune.tuner.protocol import ConfigRef
 from attn_tune.tuner.targets.launches import Launch, launches_of
 from attn_tune.tuner.targets.protocol import Compiled
 from attn_tune.tuner.targets.shelf import VARIABLE as SHELF_VARIABLE, Shelf
+from attn_tune.tuner.targets.standin import stand_ins
 
 DUMP_VARIABLE = "ATTN_TUNE_TPU_DUMP"
 _FINAL, _ALLOCATIONS = "final_bundles", "pre-finalize-registers-and-allocations"
@@ -47,8 +48,11 @@ def dump_folder() -> str:
     return tempfile.mkdtemp(prefix="attn-tune-tpu-", dir=place)
 
 
-def compiler_environment(folder: str, shelf: str = "") -> dict[str, str]:
-    """The variables of a process that compiles for TPUs and dumps into ``folder``; it shares the folder ``shelf``."""
+def compiler_environment(folder: str, shelf: str = "", *, dumps: bool = True) -> dict[str, str]:
+    """The variables of a process that compiles for TPUs and dumps into ``folder``; it shares the folder ``shelf``.
+
+    Without ``dumps`` nothing is written down, and no schedule can be read.
+    """
     flags = (
         f"--xla_jf_dump_to={folder}",
         "--xla_jf_dump_llo_text=true",
@@ -59,7 +63,7 @@ def compiler_environment(folder: str, shelf: str = "") -> dict[str, str]:
         "TPU_SKIP_MDS_QUERY": "1",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         "TPU_ACCELERATOR_TYPE": "",
-        "LIBTPU_INIT_ARGS": " ".join(flags),
+        "LIBTPU_INIT_ARGS": " ".join(flags) if dumps else "",
         DUMP_VARIABLE: folder,
         SHELF_VARIABLE: shelf,
     }
@@ -70,24 +74,28 @@ def compile_for_tpu(
 ) -> Compiled:
     """Compiles ``ref`` for the first device of ``topology`` and reads what was dumped.
 
-    Each launch is compiled alone, once for all of the same steps (``Launch.key``); its operands lie in HBM. ``whole``
-    compiles everything around them too, as does a program whose launches cannot stand alone.
+    Each launch is compiled alone, once for all of the same steps (``Launch.key``, and a stand-in where it has two along
+    an axis); its operands lie in HBM. ``whole`` compiles everything around them too, as does a program whose launches
+    cannot stand alone.
 
     Raises:
       Exception: whatever the kernel, Mosaic or libtpu raises.
     """
-    import jax
 
     start = time.perf_counter()
     device = target_device(topology)
     with seeming(device):
-        traced = jax.jit(part_function(ref)).trace(_placed_inputs(ref, device))
+        traced = _traced(ref, device)
         launches = None if whole else launches_of(traced.jaxpr.jaxpr)
         if launches is None:
             digest, schedules = _whole(traced, folder)
         else:
             digest = digest_text(" ".join(f"{one.key} {one.grid}" for one in launches))
-            schedules = tuple(compile_launch(one, topology, folder, shelf) for one in launches)
+            others = stand_ins(
+                launches, ref, lambda other: launches_of(_traced(other, device).jaxpr.jaxpr)
+            )
+            pairs = zip(launches, others, strict=True)
+            schedules = tuple(_compile_like(*pair, topology, folder, shelf) for pair in pairs)
     # XLA's own casts and copies around them take what VMEM there is.
     kernels = [s for s in schedules if s.multiplies]
     return Compiled(
@@ -100,6 +108,27 @@ def compile_for_tpu(
         compile_ms=(time.perf_counter() - start) * 1e3,
         schedules=schedules,
     )
+
+
+def _traced(ref: ConfigRef, device: Any) -> Any:
+    import jax
+
+    return jax.jit(part_function(ref)).trace(_placed_inputs(ref, device))
+
+
+def _compile_like(
+    launch: Launch, other: Launch, topology: str, folder: str, shelf: Shelf | None
+) -> KernelSchedule:
+    """The schedule of ``launch`` from its stand-in's, where that can be had."""
+    import jax
+
+    try:
+        return compile_launch(other, topology, folder, shelf).with_steps(launch.steps)
+    except jax.errors.JaxRuntimeError as error:
+        # What is longer may need more of HBM or scalar memory, but needs the same VMEM.
+        if other is launch or _SCOPED in str(error):
+            raise
+    return compile_launch(launch, topology, folder, shelf)
 
 
 def _whole(traced: Any, folder: str) -> tuple[str, tuple[KernelSchedule, ...]]:

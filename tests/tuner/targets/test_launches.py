@@ -13,26 +13,38 @@ from attn_tune.tuner.predict.schedule import KernelSchedule, Stretch
 from attn_tune.tuner.protocol import ConfigRef
 from attn_tune.tuner.targets.launches import launches_of
 from attn_tune.tuner.targets.shelf import Shelf
+from attn_tune.tuner.targets.standin import stand_ins
 
 FORWARD = {"block_q": 128, "block_kv": 256, "block_kv_compute": 128}
 BACKWARD = {"dq": {"block_q": 128, "block_kv": 256}, "dkv": {**FORWARD, "block_q": 256}}
 
 
-def launches(length, config, *, direction="fwd", part="", kernel="pallas_tpu_splash", **problem):
-    """Of the config on a causal problem of ``length`` tokens."""
+def problem_of(length, **problem):
+    """A causal problem of ``length`` tokens."""
     sizes = {"batch": 2, "q_len": length, "kv_len": length, "num_q_heads": 4, "num_kv_heads": 2}
-    asked = Problem(
+    return Problem(
         **{**sizes, "head_dim": 128, "v_head_dim": 128, "causal": True, "dtype": "bfloat16", **problem}
     )  # fmt: skip
-    ref = ConfigRef(
+
+
+def launches_for(ref):
+    inputs = abstract_inputs(get_op("flash_attention").inputs, ref.runs_on, ref.direction)
+    return launches_of(jax.jit(part_function(ref)).trace(inputs).jaxpr.jaxpr)
+
+
+def launches(length, config, *, direction="fwd", part="", kernel="pallas_tpu_splash", **problem):
+    """Of the config on a causal problem of ``length`` tokens."""
+    return launches_for(make_ref(length, config, direction, part, kernel, **problem))
+
+
+def make_ref(length, config, direction="fwd", part="", kernel="pallas_tpu_splash", **problem):
+    return ConfigRef(
         kernel=f"flash_attention/{kernel}",
-        signature=asked.signature,
+        signature=problem_of(length, **problem).signature,
         direction=direction,
         config=config,
         part=part,
     )
-    inputs = abstract_inputs(get_op("flash_attention").inputs, ref.runs_on, direction)
-    return launches_of(jax.jit(part_function(ref)).trace(inputs).jaxpr.jaxpr)
 
 
 def test_a_part_needs_its_own_launch_only():
@@ -42,6 +54,21 @@ def test_a_part_needs_its_own_launch_only():
     assert "dq" in dq.name
     assert "dkv" in dkv.name
     assert [one.key for one in both] == [dq.key, dkv.key]
+
+
+def test_a_launch_without_a_name_is_called_after_its_function():
+    backward = {
+        "dq": {"block_q": 128, "block_k_major": 256, "block_k": 128},
+        "dkv": {"block_q_major": 256, "block_q": 128, "block_k_major": 256, "block_k": 128},
+    }
+    names = [
+        one.name
+        for one in launches(
+            1024, backward, direction="bwd", kernel="pallas_tpu_flash", num_kv_heads=4
+        )
+    ]
+    # Its walk is told from it.
+    assert [("dq" in name, "dkv" in name) for name in names] == [(True, False), (False, True)]
 
 
 def test_longer_and_more_sequences_take_the_same_steps_more_often():
@@ -71,6 +98,34 @@ def test_longer_and_more_sequences_take_the_same_steps_more_often():
 def test_whatever_changes_a_step_changes_the_key(config, problem):
     (plain,), (changed,) = launches(1024, FORWARD), launches(1024, config, **problem)
     assert plain.key != changed.key
+
+
+FLASH = {"block_b": 1, "block_q": 512, "block_k_major": 512, "block_k": 256}
+
+
+@pytest.mark.parametrize(
+    ("ref", "grids"),
+    [
+        (make_ref(512, FORWARD), [(8, 8, 4)]),  # Two blocks of keys.
+        (make_ref(1024, FORWARD), [(8, 8, 4)]),  # As it is.
+        (make_ref(512, BACKWARD, "bwd"), [(8, 8, 4), (4, 8, 4)]),
+        (make_ref(1024, FLASH, kernel="pallas_tpu_flash"), [(4, 4, 4, 4)]),
+        # With twice the length there would be two blocks of what one holds.
+        (make_ref(512, FLASH, kernel="pallas_tpu_flash"), [(4, 4, 1, 1)]),
+        (make_ref(256, FORWARD), [(8, 2, 1)]),
+    ],
+)
+def test_two_blocks_along_an_axis_are_compiled_as_four(ref, grids):
+    own = launches_for(ref)
+    others = stand_ins(own, ref, launches_for)
+    assert [one.grid for one in others] == grids
+    for one, other in zip(own, others, strict=True):
+        assert one.likeness == other.likeness
+        # What stands in for itself has the only key that it can have.
+        assert (one is other) == (one.grid == other.grid)
+    (longest,) = launches(8192, {**FORWARD})
+    if ref.config == FORWARD and 1 not in grids[0]:
+        assert others[0].key == longest.key
 
 
 def add_one(x):

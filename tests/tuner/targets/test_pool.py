@@ -69,3 +69,16 @@ def test_a_late_process_is_killed_and_what_is_skipped_is_never_begun():
     assert answers[0].status is Status.TIMED_OUT
     assert "killed" in answers[0].reason
     assert answers[1] is told
+
+
+def test_launches_of_a_tpu_leave_schedules_and_whole_programs_are_only_compiled():
+    pytest.importorskip("libtpu")
+    blocks = {"block_q": 128, "block_kv": 128, "block_kv_compute": 128}
+    ref = dataclasses.replace(make_ref(blocks), kernel="flash_attention/pallas_tpu_splash")
+    with CompilePool(find_target("tpu-v6e"), processes=1) as pool:
+        ((_, alone),) = pool.compile([ref])
+        ((_, whole),) = pool.compile([ref], whole=True)
+    assert (alone.status, whole.status) == (Status.COMPILED, Status.COMPILED), whole.reason
+    assert any(schedule.multiplies for schedule in alone.schedules)
+    # Writing theirs down takes far longer than compiling them.
+    assert whole.schedules == ()

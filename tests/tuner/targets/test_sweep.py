@@ -7,6 +7,7 @@ import pytest
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.schema import Environment, Shortage, Status
+from attn_tune.schema.blocks import has_default_blocks
 from attn_tune.schema.trial import WHOLE, Trial
 from attn_tune.tuner.case import GridPoint
 from attn_tune.tuner.plan import make_plan
@@ -104,6 +105,36 @@ def test_every_candidate_has_a_fate_and_what_cannot_fit_is_not_compiled(directio
         [t for t in trials if t.status != "unsupported"]
     )
     assert all(t.measurement is None for t in trials)
+
+
+class Halves:
+    """A strategy that asks for every other config of the space, then for the rest."""
+
+    def __call__(self, space):
+        yield space.candidates[::2]
+        yield space.candidates[1::2]
+
+
+@pytest.mark.parametrize("limit", [LIMIT, 10**9])
+def test_large_ones_come_first_once_all_have_fitted(monkeypatch, limit):
+    monkeypatch.setitem(globals(), "LIMIT", limit)
+    plan, compiler = make_case_plan("fwd"), OwnCompiler()
+    run(plan, compiler, strategy=Halves())
+    (part,) = plan.cases[0].kernels[0].parts
+    first = {_digest(c) for c in part.space[::2]}
+    # JAX's default blocks are compiled before any other.
+    others = [c for _, c in compiler.compiled if not has_default_blocks(c)]
+    sizes = [(_digest(c) in first, _size(c)) for c in others]
+    before, after = (
+        [size for is_first, size in sizes if is_first is half] for half in (True, False)
+    )
+    assert before == sorted(before)
+    # Where some do not fit, small ones tell of them first.
+    assert after == sorted(after, reverse=limit == 10**9)
+
+
+def _size(config):
+    return config["num_stages"] * config["block_q"] * config["block_k"]
 
 
 def test_the_best_predicted_parts_are_compiled_together(monkeypatch):
