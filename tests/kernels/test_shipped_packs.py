@@ -6,11 +6,17 @@ import pytest
 
 import attn_tune
 from attn_tune.kernels.coverage import Reach, cover
+from attn_tune.kernels.dispatch import lookup
+from attn_tune.runtime.answer import Rung, SourceKind
 from attn_tune.runtime.packs import read_pack
+from attn_tune.schema.trial import DIRECTIONS
+from attn_tune.tuner.grid import load_grid
 from attn_tune.tuner.targets import find_target
+from attn_tune.tuner.targets.target import TOPOLOGIES
 
 FOLDER = Path(attn_tune.__file__).parent / "packs"
 PACKS = sorted(path.parent for path in FOLDER.glob("*/manifest.json"))
+TPU_PACKS = [path for path in PACKS if path.name.startswith("tpu")]
 MOST_BYTES = 64 << 10
 
 
@@ -24,9 +30,7 @@ def test_every_row_answers_on_the_device_that_the_pack_is_named_after(path):
     assert sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) < MOST_BYTES
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in PACKS if p.name.startswith("tpu")], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", TPU_PACKS, ids=lambda path: path.name)
 def test_what_is_shipped_for_tpus_is_predicted_and_has_no_time(path):
     assert find_target(path.name).topology
     pack = read_pack(path, signed=False)
@@ -34,3 +38,13 @@ def test_what_is_shipped_for_tpus_is_predicted_and_has_no_time(path):
     for row in pack.rows:
         assert row.state == "predicted"
         assert (row.median_ns, row.samples) == (None, 0)
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_tpu_finds_a_prediction_for_every_length_of_the_preset_grid(name, direction):
+    device = find_target(name).device
+    for point in load_grid("llama3-8b").points:
+        answer = lookup(point.op, point.signature.text, direction, device=device)
+        assert (answer.rung, answer.source_kind) == (Rung.EXACT, SourceKind.SHIPPED), point.name
+        assert answer.state == "predicted"
