@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attn_tune.cli import choose, options, sink
+from attn_tune.cli.exit_codes import INTEGRITY
 
 if TYPE_CHECKING:
     from attn_tune.runtime.pins import Pin
@@ -125,6 +126,8 @@ def show(
 ) -> None:
     """List the pins that this user's jobs go by.
 
+    A file of pins that cannot be read is ignored by jobs; here it is named, and the exit status is 5.
+
     Example: attn-tune pin list
     """
     from attn_tune.runtime.pin_files import pins_in_force, read_pins
@@ -142,6 +145,10 @@ def show(
         sink.emit_frame(pd.DataFrame([_row(p) for p in pins]))
     else:
         print("Nothing is pinned.")
+    for error in broken:
+        sink.note(f"error: {error}; the file is ignored")
+    if broken:
+        raise typer.Exit(INTEGRITY)
 
 
 def _row(one: "Pin") -> dict[str, Any]:

@@ -100,6 +100,16 @@ def test_a_pin_answers_and_is_taken_out():
     assert run("pin", "add", "flash_attention/xla", "-c", "chunk_q=64").exit_code == 2
 
 
+def test_a_broken_file_of_pins_is_named(home):
+    path = home / "home" / "attn-tune" / "pins.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    listed = run("pin", "list")
+    assert listed.exit_code == 5
+    assert str(path) in listed.stderr
+    assert path.read_text() == "{"
+
+
 FREEZE = ["--grid", "llama3-8b", "--point", POINT, "--device", "nvidia-h200"]
 
 
