@@ -15,9 +15,6 @@ from attn_tune.cli.commands import COMMANDS
 from attn_tune.schema import Status
 from tests.cli.fakes import DEVICE, POINT, SIGNATURE, FakeExecutor, fill
 
-# What the module makes once is made on one worker.
-pytestmark = pytest.mark.xdist_group("cli.test_commands")
-
 
 def run(*words):
     result = CliRunner().invoke(app, [str(w) for w in words], prog_name="attn-tune")

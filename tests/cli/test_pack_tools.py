@@ -9,9 +9,6 @@ from attn_tune.cli.app import app
 from tests.cli.fakes import fill
 from tests.runtime.packbuilder import pack_files, row, sig, write_folder
 
-# What the module makes once is made on one worker.
-pytestmark = pytest.mark.xdist_group("cli.test_pack_tools")
-
 
 def run(*words):
     return CliRunner().invoke(app, [str(word) for word in words], prog_name="attn-tune")

@@ -27,9 +27,6 @@ from tests.db.facts import (
     make_trial,
 )
 
-# What the module makes once is made on one worker.
-pytestmark = pytest.mark.xdist_group("db.test_packs")
-
 LONG = make_signature(q_len=4096, kv_len=4096)
 RELEASED = dataclasses.replace(ENVIRONMENT, compiler="ptxas 13")
 OUTPUTS = {"fwd": ("out",), "bwd": ("dq", "dk", "dv")}

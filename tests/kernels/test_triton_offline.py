@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-# What the module makes once is made on one worker.
-pytestmark = pytest.mark.xdist_group("kernels.test_triton_offline")
-
 HERE = Path(__file__).parent
 CASES = [str(HERE / name) for name in ("triton_compile_cases.py", "triton_lowering_cases.py")]
 BUILDS = ["matmul_kernel", "softmax_kernel"]

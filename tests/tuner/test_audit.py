@@ -11,9 +11,6 @@ from attn_tune.tuner.grid import load_grid
 from attn_tune.tuner.plan import make_plan
 from attn_tune.tuner.protocol import Lowered, Outcome
 
-# What the module makes once is made on one worker.
-pytestmark = pytest.mark.xdist_group("tuner.test_audit")
-
 H200 = Device(
     platform="cuda", family="sm_90", variant="nvidia-h200", units=132, shared_bytes=232448
 )

@@ -16,9 +16,6 @@ from attn_tune.tuner.process import WorkerProcess
 from attn_tune.tuner.protocol import Limits
 from tests.planted.planted_battery import FAULTS, request, run_battery
 
-# What the module makes once is made on one worker.
-pytestmark = pytest.mark.xdist_group("tuner.test_fault_battery")
-
 LANES = 2
 # Hangs cost their deadline, twice; a loaded machine compiles the tiny case well within it.
 LIMITS = Limits(compile=6.0, validate=6.0)

@@ -19,9 +19,6 @@ from attn_tune.tuner.progress import Progress, ProgressKind
 from attn_tune.tuner.protocol import ConfigRef, Finals, Limits, MeasurePolicy, Run
 from attn_tune.tuner.sweep import sweep
 
-# What the module makes once is made on one worker.
-pytestmark = pytest.mark.xdist_group("tuner.test_isolation")
-
 POLICY = MeasurePolicy(samples=4, max_s=0.2, rounds=4, rounds_max_s=2.0)
 # Hangs cost their deadline; a loaded machine compiles the tiny case well within it.
 LIMITS = Limits(compile=8.0, validate=8.0)

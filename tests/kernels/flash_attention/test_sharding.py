@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-# What the module makes once is made on one worker.
-pytestmark = pytest.mark.xdist_group("kernels.flash_attention.test_sharding")
-
 PROGRAM = Path(__file__).with_name("sharded_program.py")
 ROOT = Path(__file__).parents[3]
 

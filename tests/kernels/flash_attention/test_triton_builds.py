@@ -10,9 +10,6 @@ import pytest
 from attn_tune.kernels._common.triton_compile import MAX_SHARED_BYTES
 from tests.kernels.flash_attention.triton_builds import BUILDS
 
-# What the module makes once is made on one worker.
-pytestmark = pytest.mark.xdist_group("kernels.flash_attention.test_triton_builds")
-
 PROCESSES = 2
 MOST_SPILLED_BYTES = 200
 EACH = [

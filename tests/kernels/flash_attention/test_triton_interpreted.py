@@ -9,9 +9,6 @@ import pytest
 
 from tests.kernels.flash_attention.triton_cases import CASES, RUNS, expected_outputs
 
-# What the module makes once is made on one worker.
-pytestmark = pytest.mark.xdist_group("kernels.flash_attention.test_triton_interpreted")
-
 PROCESSES = 2
 
 

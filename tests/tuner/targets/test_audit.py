@@ -12,9 +12,6 @@ from attn_tune.tuner.targets import find_target
 from attn_tune.tuner.targets.audit import Claim, audit_target
 from attn_tune.tuner.targets.protocol import Compiled
 
-# What the module makes once is made on one worker.
-pytestmark = pytest.mark.xdist_group("tuner.targets.test_audit")
-
 GROWS = ("block_q", "block_k", "num_stages")
 FITS = Compiled(status=Status.COMPILED, resources=Resources(registers=64, spill_bytes=0))
 
