@@ -74,12 +74,12 @@ CHANGES = {
 }
 
 
-def test_every_field_but_scale_and_lse_gradient_is_in_the_key():
-    outside = {"scale", "has_lse_gradient"}
+def test_every_field_but_scale_and_what_is_done_with_the_lse_is_in_the_key():
+    outside = {"scale", "has_lse_gradient", "needs_lse"}
     assert {f.name for f in dataclasses.fields(Problem)} == set(CHANGES) | outside
     keys = {dataclasses.replace(BASE, **{k: v}).signature.digest for k, v in CHANGES.items()}
     assert len(keys | {BASE.signature.digest}) == len(CHANGES) + 1
-    other = dataclasses.replace(BASE, scale=0.5, has_lse_gradient=True)
+    other = dataclasses.replace(BASE, scale=0.5, has_lse_gradient=True, needs_lse=False)
     assert other.signature == BASE.signature
 
 

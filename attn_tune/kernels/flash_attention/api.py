@@ -119,7 +119,8 @@ def flash_attention(
         softmax_aux=softmax_aux,
         dropout_seed=dropout_seed,
     )
-    problem = dataclasses.replace(problem, has_lse_gradient=return_lse or not normalize_output)
+    needs_lse = return_lse or not normalize_output
+    problem = dataclasses.replace(problem, has_lse_gradient=needs_lse, needs_lse=needs_lse)
     request = request_of(platform, cfg)
     if mesh is None and in_specs is None and out_specs is None:
         out, lse = attend(problem, operands, request)

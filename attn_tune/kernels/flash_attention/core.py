@@ -32,8 +32,10 @@ class Request:
 
 def attend(
     problem: Problem, operands: Operands, request: Request = Request()
-) -> tuple[Float[Array, "B T N V"], Float[Array, "B N T"]]:
+) -> tuple[Float[Array, "B T N V"], Float[Array, "B N T"] | None]:
     """Attention of normalised operands: ``(out, lse)``, differentiable in q, k, v, bias and sinks.
+
+    Without ``problem.needs_lse`` the lse is None, and is only computed where a derivative is taken.
 
     ``problem`` gives the flags; its shapes are taken from ``operands``, so that a shard or a folded batch is looked
     up as what it is. The residuals carry the names ``OUT_NAME`` and ``LSE_NAME`` for ``jax.checkpoint`` policies.
@@ -42,19 +44,21 @@ def attend(
       UnsupportedError: no kernel, or not the requested one, can do the problem on this device.
     """
 
+    with_lse = dataclasses.replace(problem, needs_lse=True)
+
     @jax.custom_vjp
     def call(operands: Operands):
         return _forward(problem, request, operands)
 
     def forward(operands: Operands):
-        out, lse = _forward(problem, request, operands)
+        out, lse = _forward(with_lse, request, operands)
         out, lse = checkpoint_name(out, OUT_NAME), checkpoint_name(lse, LSE_NAME)
-        return (out, lse), (operands, Residuals(out, lse))
+        return (out, lse if problem.needs_lse else None), (operands, Residuals(out, lse))
 
     def backward(saved, cotangents):
         operands, residuals = saved
         dout, dlse = cotangents
-        return (_backward(problem, request, operands, residuals, dout, dlse),)
+        return (_backward(with_lse, request, operands, residuals, dout, dlse),)
 
     call.defvjp(forward, backward)
     return call(operands)
@@ -63,7 +67,7 @@ def attend(
 def _forward(problem: Problem, request: Request, operands: Operands):
     run = fold_vmap(lambda args: _run(problem, request, "fwd", args))
     result = run(operands)
-    return result["out"], result["lse"]
+    return result["out"], result["lse"] if problem.needs_lse else None
 
 
 def _backward(
@@ -85,16 +89,21 @@ def _backward(
 
 
 def row_delta(
-    residuals: Residuals, dout: Float[Array, "B T N V"], dlse: Float[Array, "B N T"]
+    residuals: Residuals, dout: Float[Array, "B T N V"], dlse: Float[Array, "B N T"] | None
 ) -> Float[Array, "B N T"]:
-    """``rowsum(dout * out) - dlse`` in float32; zero for fully masked rows, whatever ``dlse`` holds there."""
+    """``rowsum(dout * out) - dlse`` in float32; zero for fully masked rows, whatever ``dlse`` holds there.
+
+    ``dlse`` is None where the lse was not returned.
+    """
     product = jnp.einsum(
         "btnv,btnv->bnt",
         dout.astype(jnp.float32),
         residuals.out.astype(jnp.float32),
         precision=jax.lax.Precision.HIGHEST,
     )
-    return jnp.where(jnp.isneginf(residuals.lse), 0.0, product - dlse.astype(jnp.float32))
+    if dlse is not None:
+        product = product - dlse.astype(jnp.float32)
+    return jnp.where(jnp.isneginf(residuals.lse), 0.0, product)
 
 
 def sink_gradient(

@@ -46,6 +46,8 @@ class Problem(AttentionProblem):
       precision: of the matrix products, as in ``jax.lax.Precision``.
       has_lse_gradient: the returned lse takes part in the derivative; else ``delta`` is the row sum of ``dout * out``.
         Like ``scale``, not in the signature.
+      needs_lse: someone reads the forward's lse; where nobody does a kernel may leave it out. Not in the signature
+        either: what is measured and chosen is the forward that training calls.
 
     Raises:
       UsageError: an impossible shape or flag; the message names it.
@@ -56,6 +58,7 @@ class Problem(AttentionProblem):
     logits_dtype: str = "float32"
     precision: str = "default"
     has_lse_gradient: bool = False
+    needs_lse: bool = True
 
     def __post_init__(self):
         AttentionProblem.__post_init__(self)

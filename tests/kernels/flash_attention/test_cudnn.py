@@ -118,13 +118,15 @@ def test_sinks_rescale_the_output_and_join_the_lse(monkeypatch):
     q, k, v = (jax.random.normal(jax.random.key(i), (1, 8, N, H), jnp.float32) for i in range(3))
     sinks = jax.random.normal(jax.random.key(4), (N,))
 
-    def plain(q, k, v, bias, settings):
+    def plain(q, k, v, bias, settings, *, with_lse):
+        assert with_lse
         logits = settings.scale * jnp.einsum("btnh,bsnh->bnts", q, k)
         out = jnp.einsum("bnts,bsnv->btnv", jax.nn.softmax(logits), v)
         return out, jax.nn.logsumexp(logits, axis=-1)
 
     monkeypatch.setattr("attn_tune.kernels.flash_attention.cudnn.kernel.forward_call", plain)
-    p = problem(batch=1, q_len=8, kv_len=8, num_kv_heads=N, has_sinks=True)
+    # Without the lse nothing could be rescaled, whether anybody else needs it or not.
+    p = problem(batch=1, q_len=8, kv_len=8, num_kv_heads=N, has_sinks=True, needs_lse=False)
     got = forward(p, ForwardConfig(), Operands(q, k, v, sinks=sinks))
     logits = p.scale * jnp.einsum("btnh,bsnh->bnts", q, k)
     joined = jnp.concatenate(

@@ -27,16 +27,19 @@ class Case:
     tilings: tuple
     sink: float | None
     tolerance: float
+    ids: int = 4  # segments of a row, long runs if few
+    mixed: bool = False  # runs of 16 in any order, so that what a tile sees has gaps
 
 
 def _case(
-    name, T=40, S=None, N=2, K=None, H=32, V=None, B=1, tilings=ONE, sink=None, tolerance=None, **flags
+    name, T=40, S=None, N=2, K=None, H=32, V=None, B=1, tilings=ONE, sink=None, tolerance=None,
+    ids=4, mixed=False, **flags
 ):  # fmt: skip
     flags = {"dtype": "float32", "precision": "highest", "scale": H**-0.5} | flags
     problem = Problem(
         batch=B, q_len=T, kv_len=S or T, num_q_heads=N, num_kv_heads=K or N, head_dim=H, v_head_dim=V or H, **flags
     )  # fmt: skip
-    return Case(name, problem, tilings, sink, tolerance or TOLERANCE[problem.dtype])
+    return Case(name, problem, tilings, sink, tolerance or TOLERANCE[problem.dtype], ids, mixed)
 
 
 ALL = {
@@ -76,6 +79,11 @@ CASES = (
     _case("bias-causal-gqa-bfloat16", bias_dims="1nts", causal=True, K=1, dtype="bfloat16"),
     _case("segments", T=50, N=1, B=2, has_segments=True, causal=True),
     _case("segments-cross", T=30, S=45, N=1, has_segments=True),
+    _case("segments-long", T=120, N=1, B=2, has_segments=True, causal=True, ids=2, tilings=BOTH),
+    _case("segments-long-window", T=120, N=1, has_segments=True, window=(25, 9), ids=2, tilings=BOTH),
+    _case("segments-mixed", T=96, N=1, B=2, has_segments=True, ids=3, mixed=True, tilings=BOTH),
+    _case("segments-padding", T=70, S=90, N=2, K=1, has_segments=True, ids=1, tilings=BOTH),
+    _case("segments-long-sinks", T=70, N=2, has_segments=True, has_sinks=True, ids=2),
     _case("positions-causal", T=50, N=1, B=2, has_positions=True, has_segments=True, causal=True),
     _case("positions-window", T=50, S=40, N=1, has_positions=True, window=(6, 3)),
     _case("sinks", T=35, S=44, has_sinks=True, sink=0.7, tilings=BOTH),
@@ -144,8 +152,11 @@ def make_inputs(case: Case) -> Inputs:
         if "t" in p.mask_dims:
             arrays["mask"][:, :, 3:20] = False
     if p.has_segments:
-        arrays["q_segments"] = np.sort(rng.integers(0, 4, (p.batch, p.q_len), np.int32), 1)
-        arrays["kv_segments"] = np.sort(rng.integers(0, 4, (p.batch, p.kv_len), np.int32), 1)
+        for side, length in (("q", p.q_len), ("kv", p.kv_len)):
+            ids = rng.integers(0, case.ids, (p.batch, length), np.int32)
+            if case.mixed:
+                ids = ids[:, ::16].repeat(16, 1)[:, :length]
+            arrays[f"{side}_segments"] = ids if case.mixed else np.sort(ids, 1)
         arrays["q_segments"][:, -5:] = -1
         arrays["kv_segments"][:, -3:] = -2
     if p.has_positions:

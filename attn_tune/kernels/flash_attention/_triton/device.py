@@ -11,6 +11,7 @@ from attn_tune.kernels.flash_attention.triton.logits import (
     point_extras,
     squash,
 )
+from attn_tune.kernels.flash_attention.triton.ranges import key_ranges, narrowed, row_ranges
 from attn_tune.kernels.flash_attention.triton.static import Static, dbias_config, static_of
 from attn_tune.kernels.flash_attention.triton.tile import (
     LN2,
@@ -39,6 +40,7 @@ __all__ = [
     "head_rows",
     "kept",
     "key_head",
+    "key_ranges",
     "load_columns",
     "load_delta",
     "load_keys",
@@ -46,10 +48,12 @@ __all__ = [
     "load_queries",
     "load_rows",
     "mix",
+    "narrowed",
     "owned_tile",
     "point_extras",
     "query_head",
     "row_range",
+    "row_ranges",
     "span_of",
     "squash",
     "static_of",

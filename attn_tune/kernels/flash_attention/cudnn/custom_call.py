@@ -42,24 +42,21 @@ class Settings:
 
 
 def forward_call(
-    q: Array, k: Array, v: Array, bias: Array | None, settings: Settings
-) -> tuple[Float[Array, "B T N V"], Float[Array, "B N T"]]:
-    """``(out, lse)``."""
+    q: Array, k: Array, v: Array, bias: Array | None, settings: Settings, *, with_lse: bool = True
+) -> tuple[Float[Array, "B T N V"], Float[Array, "B N T"] | None]:
+    """``(out, lse)``; without its second result cuDNN leaves out the statistics."""
     batch, q_len, heads, _ = q.shape
     out_shape = (batch, heads, q_len, v.shape[3])
     config = _config(q, k, settings, _FORWARD_DIMS)
-    out, lse, _ = jax.ffi.ffi_call(
+    lse_type = jax.ShapeDtypeStruct((batch, heads, q_len), jnp.float32)
+    out, *rest = jax.ffi.ffi_call(
         _FORWARD[bias is not None],
-        (
-            jax.ShapeDtypeStruct(out_shape, q.dtype),
-            jax.ShapeDtypeStruct((batch, heads, q_len), jnp.float32),
-            _WORKSPACE,
-        ),
-        output_layouts=(_BTNH_ORDER, (0, 1, 2), (0,)),
+        (jax.ShapeDtypeStruct(out_shape, q.dtype), *([lse_type] * with_lse), _WORKSPACE),
+        output_layouts=(_BTNH_ORDER, *([(0, 1, 2)] * with_lse), (0,)),
         custom_call_api_version=2,
         legacy_backend_config=config,
     )(q, k, v, *(() if bias is None else (bias,)))
-    return out.transpose(0, 2, 1, 3), lse
+    return out.transpose(0, 2, 1, 3), rest[0] if with_lse else None
 
 
 def backward_call(

@@ -18,9 +18,12 @@ _LIFT = 2.0**-12
 
 
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, Array]:
-    """``out`` and ``lse``. A sink only rescales: it joins the denominator and adds nothing to the sum."""
+    """``out``, and ``lse`` if needed. A sink only rescales: it joins the denominator and adds nothing to the sum."""
     q, k, v = operands.q, operands.k, operands.v
-    out, lse = forward_call(q, k, v, _bias(operands), _settings(problem))
+    with_lse = problem.needs_lse or operands.sinks is not None
+    out, lse = forward_call(q, k, v, _bias(operands), _settings(problem), with_lse=with_lse)
+    if lse is None:
+        return {"out": out}
     if operands.sinks is not None:
         sinks = operands.sinks.astype(jnp.float32)[None, :, None]
         share = jax.nn.sigmoid(lse - sinks).transpose(0, 2, 1)[..., None]

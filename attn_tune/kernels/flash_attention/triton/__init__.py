@@ -54,6 +54,7 @@ SPEC = KernelSpec(
                 "config",
                 "forward",
                 "logits",
+                "ranges",
                 "static",
                 "tile",
             )

@@ -22,6 +22,7 @@ from attn_tune.kernels.flash_attention.triton.logits import (
     point_extras,
     squash,
 )
+from attn_tune.kernels.flash_attention.triton.ranges import narrowed, row_ranges
 from attn_tune.kernels.flash_attention.triton.static import static_of
 from attn_tune.kernels.flash_attention.triton.tile import (
     head_rows,
@@ -40,11 +41,12 @@ from attn_tune.kernels.flash_attention.triton.tile import (
 
 def backward_dkv(problem: Problem, config: DkvConfig, arrays: tuple) -> tuple[jax.Array, jax.Array]:
     """``dk`` [B, S, K, H] and ``dv`` [B, S, K, V]; ``arrays`` as from ``backward.kernel_arrays``."""
-    static = static_of(problem, config)
-    k, v = arrays[1:3]
+    static = static_of(problem, config, ranges=True)
+    k, v, q_segments, kv_segments = *arrays[1:3], *arrays[8:10]
     dk, dv = triton_call(
         dkv_kernel,
         *arrays,
+        row_ranges(q_segments, kv_segments, static),
         out_types=[jax.ShapeDtypeStruct(k.shape, k.dtype), jax.ShapeDtypeStruct(v.shape, v.dtype)],
         grid=(static.kv_blocks * problem.batch * problem.num_kv_heads, 1, 1),
         constexprs={"static": static},
@@ -71,6 +73,7 @@ def dkv_kernel(
     q_positions,
     kv_positions,
     dropout,
+    ranges,
     dk,
     dv,
     static: tl.constexpr,
@@ -88,7 +91,9 @@ def dkv_kernel(
     v_tile = load_keys(v, first, static.v_head_dim, block_v, static.ragged_k, static)
     dk_acc = tl.zeros([block_k, block_h], tl.float32)
     dv_acc = tl.zeros([block_k, block_v], tl.float32)
-    bounds = row_range(first, static)
+    bounds = narrowed(
+        row_range(first, static), ranges, batch, block, static.kv_blocks, static.block_q, static
+    )
 
     head = kv_head * static.group_size
     optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout)
@@ -96,10 +101,10 @@ def dkv_kernel(
     owned = (k_tile, v_tile, columns)
     arrays = (q, dout, lse, delta)
     state = (dk_acc, dv_acc)
-    if static.skips_right:
+    if static.skips_right or static.has_ranges:
         state = walk_rows(state, owned, arrays, optional, batch, head, bounds, "before", static)
     state = walk_rows(state, owned, arrays, optional, batch, head, bounds, "full", static)
-    if static.skips_left:
+    if static.skips_left or static.has_ranges:
         state = walk_rows(state, owned, arrays, optional, batch, head, bounds, "after", static)
     dk_acc, dv_acc = state
 

@@ -18,6 +18,7 @@ from attn_tune.kernels.flash_attention.triton.logits import (
     point_extras,
     squash,
 )
+from attn_tune.kernels.flash_attention.triton.ranges import key_ranges, narrowed
 from attn_tune.kernels.flash_attention.triton.static import static_of
 from attn_tune.kernels.flash_attention.triton.tile import (
     head_rows,
@@ -36,11 +37,12 @@ from attn_tune.kernels.flash_attention.triton.tile import (
 
 def backward_dq(problem: Problem, config: DqConfig, arrays: tuple) -> jax.Array:
     """``dq`` [B, T, N, H]; ``arrays`` as from ``backward.kernel_arrays``."""
-    static = static_of(problem, config)
-    q = arrays[0]
+    static = static_of(problem, config, ranges=True)
+    q, q_segments, kv_segments = arrays[0], *arrays[8:10]
     (dq,) = triton_call(
         dq_kernel,
         *arrays,
+        key_ranges(q_segments, kv_segments, static),
         out_types=[jax.ShapeDtypeStruct(q.shape, q.dtype)],
         grid=(static.q_blocks * problem.batch * problem.num_q_heads, 1, 1),
         constexprs={"static": static},
@@ -67,6 +69,7 @@ def dq_kernel(
     q_positions,
     kv_positions,
     dropout,
+    ranges,
     dq,
     static: tl.constexpr,
 ):
@@ -93,11 +96,13 @@ def dq_kernel(
 
     acc = tl.zeros([block_q, block_h], tl.float32)
     owned = (q_tile, dout_tile, (row_lse, row_delta), rows)
-    bounds = key_range(first, static)
-    if static.skips_left:
+    bounds = narrowed(
+        key_range(first, static), ranges, batch, block, static.q_blocks, static.block_k, static
+    )
+    if static.skips_left or static.has_ranges:
         acc = walk_keys(acc, owned, k, v, extras, bounds, "before", static)
     acc = walk_keys(acc, owned, k, v, extras, bounds, "full", static)
-    if static.skips_right or static.ragged_k:
+    if static.skips_right or static.ragged_k or static.has_ranges:
         acc = walk_keys(acc, owned, k, v, extras, bounds, "after", static)
 
     dq = query_head(dq, batch, head, static.head_dim, static)

@@ -21,6 +21,7 @@ from attn_tune.kernels.flash_attention.triton.logits import (
     point_extras,
     squash,
 )
+from attn_tune.kernels.flash_attention.triton.ranges import key_ranges, narrowed
 from attn_tune.kernels.flash_attention.triton.static import static_of
 from attn_tune.kernels.flash_attention.triton.tile import (
     LN2,
@@ -39,11 +40,12 @@ from attn_tune.kernels.flash_attention.triton.tile import (
 
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, jax.Array]:
     """``out`` [B, T, N, V] in q's dtype and ``lse`` [B, N, T] in float32."""
-    static = static_of(problem, config)
+    static = static_of(problem, config, ranges=True)
     batch, rows, heads = problem.batch, problem.q_len, problem.num_q_heads
     out, lse = triton_call(
         forward_kernel,
         *operands,
+        key_ranges(operands.q_segments, operands.kv_segments, static),
         out_types=[
             jax.ShapeDtypeStruct((batch, rows, heads, problem.v_head_dim), operands.q.dtype),
             jax.ShapeDtypeStruct((batch, heads, rows), jnp.float32),
@@ -71,6 +73,7 @@ def forward_kernel(
     kv_positions,
     sinks,
     dropout,
+    ranges,
     out,
     lse,
     static: tl.constexpr,
@@ -100,12 +103,14 @@ def forward_kernel(
         maximum = tl.zeros_like(maximum) + sink
         total += tl.where(sink == float("-inf"), 0.0, 1.0)
 
-    bounds = key_range(first, static)
+    bounds = narrowed(
+        key_range(first, static), ranges, batch, block, static.q_blocks, static.block_k, static
+    )
     state = (acc, total, maximum)
-    if static.skips_left:
+    if static.skips_left or static.has_ranges:
         state = walk_keys(state, q_tile, k, v, extras, rows, bounds, "before", static)
     state = walk_keys(state, q_tile, k, v, extras, rows, bounds, "full", static)
-    if static.skips_right or static.ragged_k:
+    if static.skips_right or static.ragged_k or static.has_ranges:
         state = walk_keys(state, q_tile, k, v, extras, rows, bounds, "after", static)
     acc, total, maximum = state
 
@@ -127,7 +132,7 @@ def walk_keys(state, q_tile, k, v, extras, rows, bounds, PART: tl.constexpr, sta
     # Without a mask or an infinite bias every row of a full tile sees a finite logit.
     guarded: tl.constexpr = (
         edge
-        or static.has_segments
+        or (static.has_segments and not static.has_ranges)
         or static.has_positions
         or static.mask_strides is not None
         or static.bias_strides is not None

@@ -169,8 +169,8 @@ def pair_offsets(
 def finish_logits(x, extras, rows, columns, EDGE: tl.constexpr, static: tl.constexpr):
     """Base-2 logits over ``late_scale``, minus infinity where a row may not look.
 
-    ``EDGE``: the tile may cross the causal or window edge or the end of the keys. Elsewhere only what can hide any
-    pair (dense mask, segments, explicit positions) is looked at.
+    ``EDGE``: the tile may cross the causal or window edge, the end of the keys or, with ranges, that of a segment.
+    Elsewhere only what can hide any pair (dense mask, explicit positions, segments without ranges) is looked at.
     """
     if static.soft_cap is not None:
         x = x * (static.soft_cap * LOG2E)
@@ -185,7 +185,7 @@ def finish_logits(x, extras, rows, columns, EDGE: tl.constexpr, static: tl.const
             rows, columns, static.mask_strides[2], static.mask_strides[3], static
         )
         x = tl.where(tl.load(mask, mask=inside, other=0) != 0, x, float("-inf"))
-    if static.has_segments:
+    if static.has_segments and (EDGE or not static.has_ranges):
         x = tl.where(rows.segment == columns.segment, x, float("-inf"))
     if EDGE or static.has_positions:
         if static.right is not None:

@@ -42,6 +42,8 @@ class Static:
       block_h, block_v: head dims padded to a power of two of at least 16.
       left, right: window bounds with causal folded in (``Problem.bounds``).
       skips_left, skips_right: keys beyond that bound can be skipped by their number.
+      has_ranges: the launch is told which tiles share a segment (``ranges.py``); the others are skipped, and segments
+        are not compared where all are the same.
       wide_pairs: offsets into one head's [T, S] bias or mask do not fit 32 bits.
       heads_per_section: batch-heads worked on together, a divisor of their number.
       unit: turns a natural logit into what the kernel computes with: a base-2 logit or, with a soft cap, a share of it.
@@ -73,6 +75,7 @@ class Static:
     skips_left: bool
     skips_right: bool
     has_segments: bool
+    has_ranges: bool
     has_positions: bool
     heads_per_section: int
     scale: float
@@ -89,8 +92,13 @@ class Static:
     wide_pairs: bool
 
 
-def static_of(problem: Problem, tile: ForwardConfig | DqConfig | DkvConfig | DbiasConfig) -> Static:
-    """The constants of a launch of ``problem`` with this tile."""
+def static_of(
+    problem: Problem,
+    tile: ForwardConfig | DqConfig | DkvConfig | DbiasConfig,
+    *,
+    ranges: bool = False,
+) -> Static:
+    """The constants of a launch of ``problem`` with this tile; ``ranges``: it takes those of the segments."""
     left, right = problem.bounds
     per_kv_head = isinstance(tile, DkvConfig)
     plain = (
@@ -123,6 +131,7 @@ def static_of(problem: Problem, tile: ForwardConfig | DqConfig | DkvConfig | Dbi
         skips_left=left is not None and not problem.has_positions,
         skips_right=right is not None and not problem.has_positions,
         has_segments=problem.has_segments,
+        has_ranges=ranges and problem.has_segments,
         has_positions=problem.has_positions,
         heads_per_section=_heads_per_section(problem, per_kv_head),
         scale=problem.scale,

@@ -33,7 +33,7 @@ SPEC = KernelSpec(
         "attn_tune.kernels.flash_attention._triton.device",
         *(
             f"{_SHARED}.{module}"
-            for module in ("backward_dbias", "config", "logits", "static", "tile")
+            for module in ("backward_dbias", "config", "logits", "ranges", "static", "tile")
         ),
         *(
             f"{_COMMON}.{module}"

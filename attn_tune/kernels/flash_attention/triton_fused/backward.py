@@ -29,10 +29,12 @@ from attn_tune.kernels.flash_attention._triton.device import (
     load_lse,
     load_queries,
     load_rows,
+    narrowed,
     owned_tile,
     point_extras,
     query_head,
     row_range,
+    row_ranges,
     span_of,
     squash,
     static_of,
@@ -66,10 +68,11 @@ def backward(
         o.kv_positions,
         o.dropout,
     )
-    static = static_of(problem, config)
+    static = static_of(problem, config, ranges=True)
     sums, dk, dv = triton_call_zeroed(
         fused_kernel,
         *arrays,
+        row_ranges(o.q_segments, o.kv_segments, static),
         out_types=[
             jax.ShapeDtypeStruct(q.shape, jnp.float32),
             jax.ShapeDtypeStruct(k.shape, k.dtype),
@@ -105,6 +108,7 @@ def fused_kernel(
     q_positions,
     kv_positions,
     dropout,
+    ranges,
     dq,
     dk,
     dv,
@@ -122,7 +126,9 @@ def fused_kernel(
     v = key_head(v, batch, kv_head, static.v_head_dim, static)
     k_tile = load_keys(k, first, static.head_dim, block_h, static.ragged_k, static)
     v_tile = load_keys(v, first, static.v_head_dim, block_v, static.ragged_k, static)
-    bounds = row_range(first, static)
+    bounds = narrowed(
+        row_range(first, static), ranges, batch, block, static.kv_blocks, static.block_q, static
+    )
 
     head = kv_head * static.group_size
     optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout)
@@ -130,14 +136,14 @@ def fused_kernel(
     owned = (k_tile, v_tile, columns)
     arrays = (q, dout, lse, delta, dq)
     state = (tl.zeros([block_k, block_h], tl.float32), tl.zeros([block_k, block_v], tl.float32))
-    if static.skips_right:
+    if static.skips_right or static.has_ranges:
         state = walk_rows(
             state, owned, arrays, optional, batch, head, bounds, "before", transposed_dq, static
         )
     state = walk_rows(
         state, owned, arrays, optional, batch, head, bounds, "full", transposed_dq, static
     )
-    if static.skips_left:
+    if static.skips_left or static.has_ranges:
         state = walk_rows(
             state, owned, arrays, optional, batch, head, bounds, "after", transposed_dq, static
         )

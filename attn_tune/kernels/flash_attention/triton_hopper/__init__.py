@@ -39,6 +39,7 @@ SPEC = KernelSpec(
                 "tiles",
             )
         ),
+        f"{_SHARED}.ranges",
         f"{_SHARED}.static",
         *(
             f"{_COMMON}.{module}"

@@ -19,6 +19,7 @@ class ForwardConfig:
         the L2 cache.
       num_programs: programs that share all tiles of rows; one a multiprocessor.
       ping_pong: the two groups of warps start their products in turns: one's softmax meets the other's products.
+      fast_tanh: a soft cap goes through the hardware's tanh, off by up to 2**-11 of the capped logit.
 
     Raises:
       UsageError: a knob is outside its range.
@@ -29,6 +30,7 @@ class ForwardConfig:
     heads_per_section: int
     num_programs: int
     ping_pong: bool = False
+    fast_tanh: bool = False
 
     def __post_init__(self):
         if self.block_k not in (32, 64, 128, 256):

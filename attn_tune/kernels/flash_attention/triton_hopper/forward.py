@@ -21,6 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from attn_tune.kernels._common.triton_call import triton_call
 from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.triton.ranges import key_ranges
 from attn_tune.kernels.flash_attention.triton.static import static_of
 from attn_tune.kernels.flash_attention.triton_hopper.config import CONSUMERS, ROWS, ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.partitions import (
@@ -54,13 +55,15 @@ class Layouts:
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, jax.Array]:
     """``out`` [B, T, N, H] in q's dtype and ``lse`` [B, N, T] in float32."""
     tiles = schedule(problem, config)
-    plan = plan_of(problem, config, tiles.shape[1])
+    static = static_of(problem, config, ranges=True)
+    plan = plan_of(problem, config, static, tiles.shape[1])
     out, lse = triton_call(
         forward_kernel,
         operands.q,
         operands.k,
         operands.v,
         jnp.asarray(tiles),
+        key_ranges(operands.q_segments, operands.kv_segments, static),
         operands.q_segments,
         operands.kv_segments,
         operands.sinks,
@@ -72,7 +75,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
         grid=(len(tiles), 1, 1),
         constexprs={
             "plan": plan,
-            "static": static_of(problem, config),
+            "static": static,
             "layouts": _layouts(problem, config),
         },
         num_warps=WARPS,
@@ -98,6 +101,7 @@ def forward_kernel(
     k,
     v,
     schedule,
+    ranges,
     q_segments,
     kv_segments,
     sinks,
@@ -149,12 +153,12 @@ def forward_kernel(
         mbarrier.init(bars.k_empty.index(i), count=_CONSUMERS)
         mbarrier.init(bars.v_full.index(i), count=1)
         mbarrier.init(bars.v_empty.index(i), count=_CONSUMERS)
-    pointers = (schedule, q_segments, kv_segments, sinks, dropout, lse)
+    pointers = (schedule, ranges, q_segments, kv_segments, sinks, dropout, lse)
     gl.warp_specialize(
         [
             (_attend_0, (out_desc, pointers, room, bars, plan, static, layouts)),
             (_attend_1, (out_desc, pointers, room, bars, plan, static, layouts)),
-            (copy_tiles, ((q_desc, k_desc, v_desc), schedule, room, bars, plan, static)),
+            (copy_tiles, ((q_desc, k_desc, v_desc), schedule, ranges, room, bars, plan, static)),
         ],
         [_WARPS, 1],
         [_MULTIPLYING, _COPYING],

@@ -12,6 +12,8 @@ from attn_tune.kernels.flash_attention.triton_hopper.config import ROWS
 
 LOG2E = gl.constexpr(1.4426950408889634)
 _ROWS = gl.constexpr(ROWS)
+# Above it the error of tanh near zero, 2e-7, would show in a 16-bit output.
+_LARGE_CAP = gl.constexpr(1000.0)
 
 
 class Rows(NamedTuple):
@@ -57,8 +59,16 @@ def load_rows(first, batch, head, q_segments, dropout, layout: gl.constexpr, sta
 
 
 @gluon.jit
-def squash(product, static: gl.constexpr):
-    """q.k scaled, rounded to the logits' dtype, through the soft cap, and in base 2 but for ``late_scale``."""
+def _approximately(INSTRUCTION: gl.constexpr, x):
+    """One instruction of the special function unit: PTX ISA, section "Floating Point Instructions"."""
+    return gl.inline_asm_elementwise(
+        INSTRUCTION + " $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
+    )
+
+
+@gluon.jit
+def squash(product, plan: gl.constexpr, static: gl.constexpr):
+    """q.k scaled, rounded to the logits' dtype, through the soft cap, and in base 2 but for ``plan.late_scale``."""
     x = product
     if static.logits_dtype == "float32":
         if static.dot_scale != 1.0:
@@ -70,12 +80,20 @@ def squash(product, static: gl.constexpr):
             x = (product * static.scale).to(gl.float16).to(gl.float32)
         x = x * static.unit
     if static.soft_cap is not None:
-        # Exact limits at both ends; near zero, where the difference loses digits, the odd series up to x**9.
-        tanh = 1.0 - 2.0 / (1.0 + gl.exp2(x * (2.0 * LOG2E)))
-        square = x * x
-        series = -17.0 / 315 + square * (62.0 / 2835)
-        series = 1.0 + square * (-1.0 / 3 + square * (2.0 / 15 + square * series))
-        x = gl.where(gl.abs(x) < 0.3, x * series, tanh) * (static.soft_cap * LOG2E)
+        if plan.fast_tanh:
+            x = _approximately("tanh.approx.f32", x)
+        else:
+            # Exact limits at both ends. Near zero it is off by 2e-7, which only a large cap can show.
+            tanh = 1.0 - 2.0 * _approximately(
+                "rcp.approx.ftz.f32", 1.0 + gl.exp2(x * (2.0 * LOG2E))
+            )
+            if static.soft_cap > _LARGE_CAP:
+                # There the odd series up to x**9.
+                square = x * x
+                series = -17.0 / 315 + square * (62.0 / 2835)
+                series = 1.0 + square * (-1.0 / 3 + square * (2.0 / 15 + square * series))
+                tanh = gl.where(gl.abs(x) < 0.3, x * series, tanh)
+            x = tanh
     return x
 
 
@@ -89,24 +107,25 @@ def weigh(
     kv_segments,
     EDGE: gl.constexpr,
     layout: gl.constexpr,
+    plan: gl.constexpr,
     static: gl.constexpr,
 ):
     """One step of the online softmax (arXiv 2205.14135) in base 2.
 
-    ``EDGE``: the tile may cross the causal or window edge or the end of the keys.
+    ``EDGE``: the tile may cross the causal or window edge, that of a segment or the end of the keys.
 
     Returns:
       The weights [64, block_k], the maximum and the denominator [64] with them, and what the sums before are multiplied
       with [64].
     """
     maximum, total = state
-    x = squash(product, static)
+    x = squash(product, plan, static)
     columns = start + gl.arange(0, static.block_k, gl.SliceLayout(0, layout))
-    if static.has_segments:
-        ids = kv_segments + batch.to(gl.int64) * static.kv_len + columns
-        segments = gl.load(ids, mask=columns < static.kv_len, other=-2)
-        x = gl.where(rows.segment[:, None] == segments[None, :], x, float("-inf"))
     if EDGE:
+        if static.has_segments:
+            ids = kv_segments + batch.to(gl.int64) * static.kv_len + columns
+            segments = gl.load(ids, mask=columns < static.kv_len, other=-2)
+            x = gl.where(rows.segment[:, None] == segments[None, :], x, float("-inf"))
         if static.right is not None:
             limit = rows.position + static.right
             x = gl.where(columns[None, :] <= limit[:, None], x, float("-inf"))
@@ -115,12 +134,12 @@ def weigh(
             x = gl.where(columns[None, :] >= limit[:, None], x, float("-inf"))
         if static.ragged_k:
             x = gl.where((columns < static.kv_len)[None, :], x, float("-inf"))
-    new_maximum = gl.maximum(maximum, gl.max(x, 1) * static.late_scale)
+    new_maximum = gl.maximum(maximum, gl.max(x, 1) * plan.late_scale)
     shift = new_maximum
-    if EDGE or static.has_segments:
+    if EDGE:
         # A row that has seen nothing yet.
         shift = gl.where(new_maximum == float("-inf"), 0.0, new_maximum)
-    weights = gl.exp2(x * static.late_scale - shift[:, None])
+    weights = gl.exp2(x * plan.late_scale - shift[:, None])
     correction = gl.exp2(maximum - shift)
     total = total * correction + gl.sum(weights, 1)
     if static.keep_threshold is not None:

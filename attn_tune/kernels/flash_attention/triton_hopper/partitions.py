@@ -53,14 +53,14 @@ class Barriers(NamedTuple):
 
 
 @gluon.jit
-def copy_tiles(descriptors, schedule, room, bars, plan: gl.constexpr, static: gl.constexpr):
+def copy_tiles(descriptors, schedule, ranges, room, bars, plan: gl.constexpr, static: gl.constexpr):
     """Brings queries, keys and values, as far ahead as there is room; keys from the last to the first."""
     q_desc, k_desc, v_desc = descriptors
     count = 0
     turns, tiles = own_tiles(schedule, plan)
     for turn in range(turns):
         block, batch, head = place_of(gl.load(tiles + turn), static)
-        begin, _, _, end = key_blocks(block, static)
+        begin, _, _, end = key_blocks(block, batch, ranges, static)
         column = head * static.head_dim
         for i in gl.static_range(_CONSUMERS):
             mbarrier.wait(bars.q_empty.index(i), (turn & 1) ^ 1)
@@ -101,7 +101,7 @@ def attend(
     The logits of one tile of keys are computed while the weights of the one before are multiplied with their values,
     and the softmax of the first runs beside the second product.
     """
-    schedule, q_segments, kv_segments, sinks, dropout, lse = pointers
+    schedule, ranges, q_segments, kv_segments, sinks, dropout, lse = pointers
     count = 0
     q_tile = room.q.index(CONSUMER).reshape([_ROWS, static.head_dim])
     out_slot = room.out.index(CONSUMER)
@@ -112,7 +112,7 @@ def attend(
         block, batch, head = place_of(tile, static)
         # Asked for a tile ahead, so that nobody waits for it.
         tile = gl.load(tiles + turn + 1, mask=turn + 1 < turns, other=0)
-        begin, full_begin, full_end, end = key_blocks(block, static)
+        begin, full_begin, full_end, end = key_blocks(block, batch, ranges, static)
         first = block * static.block_q + CONSUMER * _ROWS
         rows = load_rows(first, batch, head, q_segments, dropout, layouts.logits, static)
         maximum = gl.full([_ROWS], float("-inf"), gl.float32, row_layout)
@@ -135,67 +135,32 @@ def attend(
         mbarrier.arrive(bars.k_empty.index(slot))
         start = (end - 1) * static.block_k
         weights, state, _ = weigh(
-            product, (maximum, total), rows, start, batch, kv_segments, True, layouts.logits, static
+            product,
+            (maximum, total),
+            rows,
+            start,
+            batch,
+            kv_segments,
+            True,
+            layouts.logits,
+            plan,
+            static,
         )
         weights = gl.convert_layout(weights.to(room.k.dtype), layouts.weights)
         mbarrier.wait(bars.v_full.index(slot), phase)
         count += 1
 
-        # From the last tile of keys to the first: what the causal edge crosses, what all rows see, the window's edge.
+        # From the last tile of keys to the first: what an edge crosses, what all rows see, what another edge crosses.
         todo = end - 1
         stop = gl.minimum(gl.maximum(full_end, full_begin), todo)
+        fixed = (q_tile, rows, batch, kv_segments, room, bars)
         carried = (acc, weights, state, count)
-        for j in range(todo - stop):
-            carried = _step(
-                CONSUMER,
-                carried,
-                todo - 1 - j,
-                q_tile,
-                rows,
-                batch,
-                kv_segments,
-                room,
-                bars,
-                True,
-                plan,
-                static,
-                layouts,
-            )
+        carried = _walk(CONSUMER, carried, todo, stop, fixed, True, plan, static, layouts)
         todo = stop
         stop = gl.minimum(full_begin, todo)
-        for j in range(todo - stop):
-            carried = _step(
-                CONSUMER,
-                carried,
-                todo - 1 - j,
-                q_tile,
-                rows,
-                batch,
-                kv_segments,
-                room,
-                bars,
-                False,
-                plan,
-                static,
-                layouts,
-            )
-        if static.skips_left:
-            for j in range(stop - begin):
-                carried = _step(
-                    CONSUMER,
-                    carried,
-                    stop - 1 - j,
-                    q_tile,
-                    rows,
-                    batch,
-                    kv_segments,
-                    room,
-                    bars,
-                    True,
-                    plan,
-                    static,
-                    layouts,
-                )
+        carried = _walk(CONSUMER, carried, todo, stop, fixed, False, plan, static, layouts)
+        if static.skips_left or static.has_ranges:
+            carried = _walk(CONSUMER, carried, stop, begin, fixed, True, plan, static, layouts)
         acc, weights, state, count = carried
         maximum, total = state
         if plan.own_room:
@@ -256,22 +221,36 @@ def _multiply_values(weights, v_slot, acc, static: gl.constexpr):
 
 
 @gluon.jit
+def _walk(
+    CONSUMER: gl.constexpr,
+    carried,
+    todo,
+    stop,
+    fixed,
+    EDGE: gl.constexpr,
+    plan: gl.constexpr,
+    static: gl.constexpr,
+    layouts: gl.constexpr,
+):
+    """The steps of the tiles of keys from ``todo - 1`` down to ``stop``."""
+    for j in range(todo - stop):
+        carried = _step(CONSUMER, carried, todo - 1 - j, fixed, EDGE, plan, static, layouts)
+    return carried
+
+
+@gluon.jit
 def _step(
     CONSUMER: gl.constexpr,
     carried,
     block,
-    q_tile,
-    rows,
-    batch,
-    kv_segments,
-    room,
-    bars,
+    fixed,
     EDGE: gl.constexpr,
     plan: gl.constexpr,
     static: gl.constexpr,
     layouts: gl.constexpr,
 ):
     """The logits of tile ``block`` of the keys, and the product that the step before left to do."""
+    q_tile, rows, batch, kv_segments, room, bars = fixed
     acc, weights, state, count = carried
     slot = count % plan.stages
     phase = (count // plan.stages) & 1
@@ -285,7 +264,7 @@ def _step(
     mbarrier.arrive(bars.k_empty.index(slot))
     start = block * static.block_k
     new_weights, state, correction = weigh(
-        product, state, rows, start, batch, kv_segments, EDGE, layouts.logits, static
+        product, state, rows, start, batch, kv_segments, EDGE, layouts.logits, plan, static
     )
     # These values are wanted by the next step. They are waited for here because no instruction is moved over a loop:
     # without one ptxas has the exponentials come after the product that they can run beside.

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.triton.static import LOG2E, Static
 from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q, ForwardConfig
 
 # What one block may use on every device of sm_90, and what is set aside of it for barriers and segment ids.
@@ -20,6 +21,8 @@ class Plan:
       ping_pong: the two groups of warps start their products in turns.
       own_room: the output has shared memory of its own, so that the next queries come while it leaves.
       has_sinks: sinks are given.
+      fast_tanh: the soft cap goes through the hardware's tanh.
+      late_scale: as in ``Static``, with a soft cap what turns its share of the cap into a base-2 logit.
     """
 
     batch: int
@@ -28,9 +31,11 @@ class Plan:
     ping_pong: bool
     own_room: bool
     has_sinks: bool
+    fast_tanh: bool
+    late_scale: float
 
 
-def plan_of(problem: Problem, config: ForwardConfig, schedule_width: int) -> Plan:
+def plan_of(problem: Problem, config: ForwardConfig, static: Static, schedule_width: int) -> Plan:
     """The plan of one launch."""
     return Plan(
         batch=problem.batch,
@@ -39,6 +44,8 @@ def plan_of(problem: Problem, config: ForwardConfig, schedule_width: int) -> Pla
         ping_pong=config.ping_pong,
         own_room=has_own_room(problem, config),
         has_sinks=problem.has_sinks,
+        fast_tanh=config.fast_tanh,
+        late_scale=static.late_scale if problem.soft_cap is None else problem.soft_cap * LOG2E,
     )
 
 

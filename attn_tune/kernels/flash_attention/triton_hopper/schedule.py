@@ -24,7 +24,7 @@ def schedule(problem: Problem, config: ForwardConfig) -> np.ndarray:
     Tiles are dealt out section after section, the longest of each first, each to the program that is done first (list
     scheduling, Graham 1969). Numbers are ``(batch * N + head) * blocks + block``.
     """
-    costs = [_visible_keys(problem, config, block) for block in range(_blocks(problem, config))]
+    costs = _costs(problem, config)
     longest_first = sorted(range(len(costs)), key=lambda block: -costs[block])
     heads = problem.batch * problem.num_q_heads
     programs = min(num_tiles(problem, config), config.num_programs)
@@ -46,6 +46,17 @@ def schedule(problem: Problem, config: ForwardConfig) -> np.ndarray:
 
 def _blocks(problem: Problem, config: ForwardConfig) -> int:
     return -(-problem.q_len // config.block_q)
+
+
+def _costs(problem: Problem, config: ForwardConfig) -> list[float]:
+    """What each tile of a head costs, in keys."""
+    blocks = range(_blocks(problem, config))
+    costs = [float(_visible_keys(problem, config, block)) for block in blocks]
+    if problem.has_segments:
+        # What is left of them is not known yet: all of it if there is one segment, equally little if there are many.
+        mean = sum(costs) / len(costs)
+        costs = [(cost + mean) / 2 for cost in costs]
+    return costs
 
 
 def _visible_keys(problem: Problem, config: ForwardConfig, block: int) -> int:

@@ -33,7 +33,7 @@ def heuristic(problem: Problem, device: Device) -> ForwardConfig:
 
 
 def candidates(problem: Problem, device: Device) -> tuple[ForwardConfig, ...]:
-    """Tiles of keys, stages, sections of half to twice the heads, with and without turns."""
+    """Tiles of keys, stages, sections of half to twice the heads, with and without turns and the fast tanh."""
     start = heuristic(problem, device)
     feasible = {c for c in _all(problem, start) if infeasible(problem, device, c) is None}
     others = sorted(feasible - {start}, key=lambda c: (_distance(start, c), str(c)))
@@ -44,8 +44,9 @@ def _all(problem: Problem, start: ForwardConfig) -> Iterator[ForwardConfig]:
     near = (start.heads_per_section / 2, start.heads_per_section, start.heads_per_section * 2)
     sections = [n for n in _divisors(problem) if n in near]
     blocks_k = (32, 64) if problem.head_dim > 128 else (64, 128)
-    for block_k, stages, section, ping_pong in itertools.product(
-        blocks_k, _STAGES, sections, (False, True)
+    tanhs = (False,) if problem.soft_cap is None else (False, True)
+    for block_k, stages, section, ping_pong, fast_tanh in itertools.product(
+        blocks_k, _STAGES, sections, (False, True), tanhs
     ):
         yield dataclasses.replace(
             start,
@@ -53,6 +54,7 @@ def _all(problem: Problem, start: ForwardConfig) -> Iterator[ForwardConfig]:
             num_stages=stages,
             heads_per_section=section,
             ping_pong=ping_pong,
+            fast_tanh=fast_tanh,
         )
 
 
@@ -69,7 +71,8 @@ def _divisors(problem: Problem) -> list[int]:
 
 
 def _distance(start: ForwardConfig, other: ForwardConfig) -> float:
-    """Doublings of the knobs; taking turns is one."""
+    """Doublings of the knobs; taking turns is one, the fast tanh, which helps wherever it is admitted, half of one."""
     names = ("block_k", "num_stages", "heads_per_section")
     steps = sum(abs(math.log2(getattr(other, n) / getattr(start, n))) for n in names)
+    steps += 0.5 * (start.fast_tanh != other.fast_tanh)
     return steps + (start.ping_pong != other.ping_pong)

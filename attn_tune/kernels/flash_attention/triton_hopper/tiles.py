@@ -22,11 +22,11 @@ def place_of(tile, static: gl.constexpr):
 
 
 @gluon.jit
-def key_blocks(block, static: gl.constexpr):
+def key_blocks(block, batch, ranges, static: gl.constexpr):
     """``(begin, full_begin, full_end, end)`` in tiles of keys; at least one, which is masked where none is visible.
 
-    Tiles in ``[full_begin, full_end)`` are visible to all rows as far as causal, window and the end of the keys go;
-    ``begin <= full_begin`` and ``full_end <= end``.
+    All rows see all of the tiles in ``[full_begin, full_end)``; ``begin <= full_begin`` and ``full_end <= end``.
+    ``ranges`` are those of the segments (``triton/ranges.py``).
     """
     block_k: gl.constexpr = static.block_k
     first = block * static.block_q + static.offset
@@ -42,4 +42,10 @@ def key_blocks(block, static: gl.constexpr):
     if static.skips_left:
         begin = gl.minimum(gl.maximum(first - static.left, 0) // block_k, end - 1)
         full_begin = (gl.maximum(last - static.left, 0) + block_k - 1) // block_k
+    if static.has_ranges:
+        row = ranges + (batch * static.q_blocks + block) * 4
+        end = gl.maximum(gl.minimum(end, gl.load(row + 3)), 1)
+        begin = gl.minimum(gl.maximum(begin, gl.load(row)), end - 1)
+        full_begin = gl.maximum(full_begin, gl.load(row + 1))
+        full_end = gl.minimum(full_end, gl.load(row + 2))
     return begin, gl.maximum(full_begin, begin), gl.minimum(full_end, end), end

@@ -30,7 +30,10 @@ SPEC = KernelSpec(
         *(f"{__name__}.{module}" for module in ("combine", "config", "forward", "packed")),
         # What is imported from the other Triton kernel, and by which way.
         "attn_tune.kernels.flash_attention._triton.device",
-        *(f"{_SHARED}.{module}" for module in ("config", "forward", "logits", "static", "tile")),
+        *(
+            f"{_SHARED}.{module}"
+            for module in ("config", "forward", "logits", "ranges", "static", "tile")
+        ),
         *(
             f"{_COMMON}.{module}"
             for module in (
