@@ -47,8 +47,8 @@ class Case:
 def make_case(problem: Problem, seed: int = 0) -> Case:
     """Random arrays. Every query sees a key, since implementations differ in what they return for one that does not.
 
-    Segments are sequences end to end (given by their offsets) in a batch of one, padding of the keys where the
-    problem is not causal, and packed documents otherwise; no query is padding.
+    Segments are padding of the keys where the problem says their lengths, sequences end to end (given by their offsets)
+    in a batch of one, and packed documents otherwise; no query is padding.
     """
     import jax
     import jax.numpy as jnp
@@ -56,7 +56,7 @@ def make_case(problem: Problem, seed: int = 0) -> Case:
     from attn_tune.kernels.flash_attention.inputs import make_inputs
 
     p = problem
-    plain = replace(p, has_segments=False)
+    plain = replace(p, has_segments=False, has_lengths=False)
     operands, dout = jax.jit(lambda: _random(plain, make_inputs, seed))()
     arrays: dict[str, Any] = {"q": operands.q, "k": operands.k, "v": operands.v}
     arrays |= {n: x for n in ("bias", "sinks") if (x := getattr(operands, n)) is not None}
@@ -68,7 +68,9 @@ def make_case(problem: Problem, seed: int = 0) -> Case:
         structure, pairs = _segments(p, seed)
         arrays |= {name: jnp.asarray(x) for name, x in structure.items()}
         operands = operands._replace(
-            q_segments=arrays["q_segments"], kv_segments=arrays["kv_segments"]
+            q_segments=arrays["q_segments"],
+            kv_segments=arrays["kv_segments"],
+            kv_lengths=arrays["kv_lengths"] if p.has_lengths else None,
         )
     dense = _dense(p, arrays)
     if dense is not None:
@@ -124,7 +126,7 @@ def _segments(p: Problem, seed: int) -> tuple[dict[str, Any], int]:
             f"segments are made for equal lengths, not {p.q_len} queries and {p.kv_len} keys"
         )
     length, draw = p.kv_len, np.random.default_rng(seed)
-    if not p.causal and p.batch > 1:
+    if p.has_lengths:
         # From a half to all of the keys, all of them in the first row.
         kept = draw.integers(length // 2, length + 1, p.batch, dtype=np.int32)
         kept[0] = length

@@ -16,7 +16,7 @@ type Row = Mapping[str, Any]
 # Rows of one race, by implementation.
 type Race = Mapping[str, Row]
 
-_FEATURES = ("left", "right", "mask", "cap", "sinks", "bias", "seg", "pos", "drop")
+_FEATURES = ("left", "right", "mask", "cap", "sinks", "bias", "seg", "len", "pos", "drop")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,8 @@ class MaskInfo:
       q_segment_ids, kv_segment_ids: only equal ids attend. Padding is any pair of ids that never meet; the
         constructors write ``Q_PADDING`` and ``KV_PADDING``.
       q_positions, kv_positions: where the tokens stand, for ``causal`` and ``sliding_window``.
+      kv_lengths: how many keys of each batch entry count, for all of its queries. ``from_lengths`` writes it beside the
+        segment ids that say the same, for kernels that take lengths; alone it masks nothing.
       causal: a row sees its own position and those before it.
       sliding_window: ``(left, right)``: position ``p`` sees ``[p - left, p + right]``; None is unbounded. An integer
         ``w`` is ``(w, w)``.
@@ -52,6 +54,7 @@ class MaskInfo:
     kv_segment_ids: Int[Array, "B S"] | None = None
     q_positions: Int[Array, "B T"] | None = None
     kv_positions: Int[Array, "B S"] | None = None
+    kv_lengths: Int[Array, " B"] | None = None
     causal: bool = dataclasses.field(default=False, metadata={"static": True})
     sliding_window: int | Window | None = dataclasses.field(default=None, metadata={"static": True})
 
@@ -109,10 +112,12 @@ class MaskInfo:
     ) -> "MaskInfo":
         """Sequences padded at the end to ``q_len`` and ``kv_len``. Alignment stays that of the padded arrays."""
         kv_valid = jnp.arange(kv_len)[None] < jnp.asarray(kv_lengths)[:, None]
-        q_valid = None
         if q_lengths is not None:
             q_valid = jnp.arange(q_len)[None] < jnp.asarray(q_lengths)[:, None]
-        return cls.from_padding(kv_valid, q_valid, q_len=q_len, **flags)
+            return cls.from_padding(kv_valid, q_valid, q_len=q_len, **flags)
+        known = jnp.clip(jnp.asarray(kv_lengths), 0, kv_len).astype(jnp.int32)
+        mask = cls.from_padding(kv_valid, q_len=q_len, **flags)
+        return dataclasses.replace(mask, kv_lengths=known)
 
     @classmethod
     def from_cum_seqlens(
@@ -212,6 +217,7 @@ class MaskInfo:
             kv_segment_ids=_first(self.kv_segment_ids, other.kv_segment_ids),
             q_positions=_first(self.q_positions, other.q_positions),
             kv_positions=_first(self.kv_positions, other.kv_positions),
+            kv_lengths=_first(self.kv_lengths, other.kv_lengths),
             causal=self.causal or other.causal,
             sliding_window=intersect_windows(self.window, other.window),
         )
@@ -231,6 +237,7 @@ class MaskInfo:
             kv_segment_ids=None if self.kv_segment_ids is None else rows,  # type: ignore[arg-type]
             q_positions=None if self.q_positions is None else rows,  # type: ignore[arg-type]
             kv_positions=None if self.kv_positions is None else rows,  # type: ignore[arg-type]
+            kv_lengths=None if self.kv_lengths is None else PartitionSpec(batch),  # type: ignore[arg-type]
             causal=self.causal,
             sliding_window=self.sliding_window,
         )

@@ -71,16 +71,16 @@ def heuristic(question: Ask, rejected: tuple[Rejection, ...] = ()) -> Choice | N
 
     A heuristic must be feasible; one that is not, or is in quarantine, passes to the next kernel all the same.
     """
-    platform = question.device.platform
+    problem, device = question.problem, question.device
     able = [
         spec
         for spec in question.specs.values()
         if question.refusal_of(spec) is None and question.reluctance_of(spec, untuned=True) is None
     ]
-    for spec in sorted(able, key=lambda s: (-s.priority.get(platform, 0), s.name)):
+    for spec in sorted(able, key=lambda s: (-s.priority_for(problem, device), s.name)):
         search = spec.searches[question.direction]
-        config = search.heuristic(question.problem, question.device)
-        reason = search.infeasible(question.problem, question.device, config)
+        config = search.heuristic(problem, device)
+        reason = search.infeasible(problem, device, config)
         reason = reason or question.quarantined(spec, config)
         if reason is None:
             answer = plain_answer(question, spec, config, Rung.HEURISTIC, rejected=rejected)

@@ -126,6 +126,9 @@ class Search:
         return dataclasses.replace(base, **{part: config})
 
 
+type Priority = int | Callable[[Problem, Device], int]
+
+
 @dataclass(frozen=True, kw_only=True)
 class KernelSpec:
     """One implementation of an op.
@@ -138,7 +141,8 @@ class KernelSpec:
       unsupported: ``(problem, direction, device) -> reason or None``: a sentence that says why this kernel cannot do
         this problem on this device at all.
       modules: names of the modules whose source decides the generated code; hashed into the environment.
-      priority: per platform, the order in which untuned kernels are preferred, highest first; 0 where absent.
+      priority: per platform, the order in which untuned kernels are preferred, highest first; 0 where absent. A number,
+        or ``(problem, device) -> number`` where it depends on the problem.
       requires: importable modules without which the kernel cannot run, e.g. ``("triton",)``.
       extra: the extra of attn-tune that installs them, for the sentence that says that one is missing.
       libraries: installed distributions whose version decides the generated code too, e.g. ``("tokamax",)``; hashed
@@ -152,7 +156,7 @@ class KernelSpec:
     searches: Mapping[str, Search]
     unsupported: Callable[[Problem, str, Device], str | None]
     modules: tuple[str, ...]
-    priority: Mapping[str, int] = field(default_factory=dict)
+    priority: Mapping[str, Priority] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
     extra: str = ""
     libraries: tuple[str, ...] = ()
@@ -163,6 +167,11 @@ class KernelSpec:
     def id(self) -> str:
         """``"op/name"``."""
         return f"{self.op}/{self.name}"
+
+    def priority_for(self, problem: Problem, device: Device) -> int:
+        """This kernel's place among those that can do an untuned problem."""
+        priority = self.priority.get(device.platform, 0)
+        return priority(problem, device) if callable(priority) else priority
 
     @property
     def source_hash(self) -> str:

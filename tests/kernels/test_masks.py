@@ -84,6 +84,19 @@ def test_and_keeps_structure_where_it_can():
     np.testing.assert_array_equal(clash.q_segment_ids, Q_IDS)
 
 
+def test_lengths_are_kept_as_long_as_they_say_all_that_the_segments_say():
+    padded = MaskInfo.from_lengths([3, S + 5], q_len=T, kv_len=S)
+    np.testing.assert_array_equal(padded.kv_lengths, [3, S])
+    for both in (padded & MaskInfo(causal=True), MaskInfo.from_dense(DENSE) & padded):
+        np.testing.assert_array_equal(both.kv_lengths, [3, S])
+    segments = MaskInfo.from_segments(Q_IDS, KV_IDS)
+    assert (segments & padded).kv_lengths is None
+    # Of the other way round the segments turn dense, and the lengths still say all that is left of them.
+    np.testing.assert_array_equal((padded & segments).kv_lengths, [3, S])
+    assert MaskInfo.from_lengths([3, 7], [2, 5], q_len=T, kv_len=S).kv_lengths is None
+    assert padded.specs(batch="data").kv_lengths == P("data")
+
+
 def test_positions_are_adopted_by_a_causal_edge():
     packed = MaskInfo.from_cum_seqlens(
         jnp.array([0, 2, 5]), jnp.array([0, 3, 7]), q_len=T, kv_len=S

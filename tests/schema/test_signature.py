@@ -14,8 +14,12 @@ BASE = Problem(
 
 dims = st.sampled_from(["b1ts", "1n1s", "bnts", "111s", None])
 problems = st.builds(
-    lambda kv_heads, group, **kw: Problem(
-        num_q_heads=kv_heads * group, num_kv_heads=kv_heads, **kw
+    lambda kv_heads, group, segments, **kw: Problem(
+        num_q_heads=kv_heads * group,
+        num_kv_heads=kv_heads,
+        has_segments=segments > 0,
+        has_lengths=segments > 1,
+        **kw,
     ),
     kv_heads=st.integers(1, 8),
     group=st.integers(1, 8),
@@ -29,7 +33,7 @@ problems = st.builds(
     window=st.tuples(st.none() | st.integers(0, 4096), st.none() | st.integers(0, 4096)),
     mask_dims=dims,
     bias_dims=dims,
-    has_segments=st.booleans(),
+    segments=st.integers(0, 2),
     has_positions=st.booleans(),
     has_sinks=st.booleans(),
     logits_dtype=st.sampled_from(["float32", "bfloat16"]),
@@ -76,11 +80,18 @@ CHANGES = {
 
 def test_every_field_but_scale_and_what_is_done_with_the_lse_is_in_the_key():
     outside = {"scale", "has_lse_gradient", "needs_lse"}
-    assert {f.name for f in dataclasses.fields(Problem)} == set(CHANGES) | outside
+    assert {f.name for f in dataclasses.fields(Problem)} == set(CHANGES) | outside | {"has_lengths"}
     keys = {dataclasses.replace(BASE, **{k: v}).signature.digest for k, v in CHANGES.items()}
     assert len(keys | {BASE.signature.digest}) == len(CHANGES) + 1
+    padded = dataclasses.replace(BASE, has_segments=True, has_lengths=True)
+    assert padded.signature.digest not in keys | {BASE.signature.digest}
     other = dataclasses.replace(BASE, scale=0.5, has_lse_gradient=True, needs_lse=False)
     assert other.signature == BASE.signature
+
+
+def test_lengths_come_with_the_segments_that_say_the_same():
+    with pytest.raises(UsageError, match=r"len=1.*seg=1"):
+        dataclasses.replace(BASE, has_lengths=True)
 
 
 def test_a_new_field_at_its_default_keeps_old_digests():

@@ -71,6 +71,8 @@ def feature_problems() -> dict[str, Problem]:
         "dropout": _tiny(dropout_rate=BITING_DROPOUT),
         "segments": _tiny(has_segments=True),
         "segments_longer_keys": _tiny(has_segments=True, causal=True, q_len=41, kv_len=90),
+        "lengths": _tiny(has_segments=True, has_lengths=True),
+        "lengths_causal": _tiny(has_segments=True, has_lengths=True, causal=True),
         "positions_causal": _tiny(has_positions=True, has_segments=True, causal=True),
         "positions_window": _tiny(has_positions=True, window=(6, 4)),
         "mask_full": _tiny(mask_dims="bnts"),

@@ -22,16 +22,17 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     """Inputs of one call, the same for the same seed; may be called under ``jit``.
 
     Queries, keys, values, bias and cotangents are standard normal. Segments and positions are those of documents
-    packed end to end, with padding at the end of the row; queries are aligned with keys at the bottom right. Sinks are
-    large enough to take a sizeable share of the softmax. For ``bwd`` the residuals come from the reference, rounded as
-    a kernel would store them, and ``delta`` is computed from the rounded output, with a cotangent of the lse if the
-    problem has one.
+    packed end to end, with padding at the end of the row, or, with lengths, that padding alone; queries are aligned
+    with keys at the bottom right. Sinks are large enough to take a sizeable share of the softmax. For ``bwd`` the
+    residuals come from the reference, rounded as a kernel would store them, and ``delta`` is computed from the rounded
+    output, with a cotangent of the lse if the problem has one.
     """
     q_key, k_key, v_key, bias_key, mask_key, doc_key, sink_key, seed_key, dout_key = (
         jax.random.split(jax.random.key(seed), 9)
     )
     p, dtype = problem, jnp.dtype(problem.dtype)
     documents = _documents(doc_key, p) if p.has_segments or p.has_positions else None
+    lengths = _lengths(doc_key, p) if p.has_lengths else None
     operands = Operands(
         q=_normal(q_key, (p.batch, p.q_len, p.num_q_heads, p.head_dim), dtype),
         k=_normal(k_key, (p.batch, p.kv_len, p.num_kv_heads, p.head_dim), dtype),
@@ -44,6 +45,13 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     if documents is not None and p.has_segments:
         q_ids, kv_ids = (x[:, -n:] for x, n in zip(documents[:2], (p.q_len, p.kv_len), strict=True))
         operands = operands._replace(q_segments=q_ids, kv_segments=kv_ids)
+    if lengths is not None:
+        counted = jnp.arange(p.kv_len) < lengths[:, None]
+        operands = operands._replace(
+            q_segments=jnp.zeros((p.batch, p.q_len), jnp.int32),
+            kv_segments=jnp.where(counted, 0, KV_PADDING),
+            kv_lengths=lengths,
+        )
     if documents is not None and p.has_positions:
         positions = documents[2]
         operands = operands._replace(
@@ -100,6 +108,12 @@ def _sinks(key: Array, p: Problem) -> Array:
 def _dropout_words(key: Array) -> Array:
     seed = jax.random.bits(key, (), jnp.uint32)
     return jnp.stack([seed, jnp.uint32(0), jnp.uint32(0)])
+
+
+def _lengths(key: Array, p: Problem) -> Int[Array, " B"]:
+    """From half of the keys to all. Of a small problem, which is there for its edges, the last entry has none."""
+    lengths = jax.random.randint(key, (p.batch,), (p.kv_len + 1) // 2, p.kv_len + 1, jnp.int32)
+    return lengths.at[-1].set(0) if p.kv_len < TOKENS_PER_DOCUMENT else lengths
 
 
 def _documents(

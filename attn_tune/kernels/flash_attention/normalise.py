@@ -38,6 +38,7 @@ def normalise(
     q_positions, kv_positions = _pair_of_rows(
         "positions", mask.q_positions, mask.kv_positions, shape
     )
+    kv_lengths = _lengths(mask, shape) if q_segments is not None else None
     needs_positions = mask.causal or mask.window != (None, None)
     if not needs_positions:
         q_positions = kv_positions = None
@@ -56,6 +57,7 @@ def normalise(
         kv_positions=kv_positions,
         sinks=None if softmax_aux is None else sinks_of(softmax_aux, shape["N"], shape["K"]),
         dropout=dropout_words(dropout_seed) if options.dropout_rate > 0 else None,
+        kv_lengths=kv_lengths,
     )
     problem = Problem(
         batch=shape["B"],
@@ -71,6 +73,7 @@ def normalise(
         mask_dims=dims_of(operands.mask),
         bias_dims=dims_of(operands.bias),
         has_segments=q_segments is not None,
+        has_lengths=kv_lengths is not None,
         has_positions=q_positions is not None,
         has_sinks=operands.sinks is not None,
         soft_cap=options.soft_cap,
@@ -80,6 +83,14 @@ def normalise(
         precision=options.precision,
     )
     return problem, operands
+
+
+def _lengths(mask: MaskInfo, shape: dict[str, int]) -> Array | None:
+    if mask.kv_lengths is None:
+        return None
+    if mask.kv_lengths.shape not in ((1,), (shape["B"],)):
+        raise UsageError(f"kv_lengths must have shape {(shape['B'],)}, got {mask.kv_lengths.shape}")
+    return jnp.broadcast_to(mask.kv_lengths, (shape["B"],))
 
 
 def _pair_of_rows(

@@ -10,7 +10,8 @@ class Operands(NamedTuple):
 
     ``bias`` and ``mask`` are 4-D with size 1 where they broadcast (``Problem.bias_dims``). ``sinks`` is float32, one
     logit a query head. ``dropout`` is three words: seed, first batch index, first query head of this shard, so that a
-    sharded call drops the same weights as a whole one.
+    sharded call drops the same weights as a whole one. ``kv_lengths`` says what the segments say, for kernels that take
+    padding as lengths: keys ``[0, kv_lengths[b])`` count, for every query.
     """
 
     q: Float[Array, "B T N H"]
@@ -24,6 +25,7 @@ class Operands(NamedTuple):
     kv_positions: Int[Array, "B S"] | None = None
     sinks: Float[Array, " N"] | None = None
     dropout: UInt32[Array, " 3"] | None = None
+    kv_lengths: Int[Array, " B"] | None = None
 
 
 class Residuals(NamedTuple):

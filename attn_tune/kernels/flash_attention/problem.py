@@ -12,6 +12,7 @@ from attn_tune.kernels.problem import (
     shared_arguments,
     shared_values,
 )
+from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind, Signature
 
 NAME = "flash_attention"
@@ -27,6 +28,13 @@ FIELDS = (
     *MASK_FIELDS,
     Field(name="seg", kind=_C, is_int=True, default=0, doc="1: segment ids"),
     Field(
+        name="len",
+        kind=_C,
+        is_int=True,
+        default=0,
+        doc="1: they are padding behind the keys, of known lengths",
+    ),
+    Field(
         name="pos", kind=_C, is_int=True, default=0, doc="1: explicit positions (packed sequences)"
     ),
     *SOFTMAX_FIELDS,
@@ -41,6 +49,7 @@ class Problem(AttentionProblem):
 
     Attributes:
       has_segments: segment ids for both sides are given; only equal ids attend.
+      has_lengths: all that the segment ids say is how many keys of each batch entry count, and that is given too.
       has_positions: explicit positions replace row and column numbers in causal and window masks.
       logits_dtype: the logits are rounded to it before the softmax.
       precision: of the matrix products, as in ``jax.lax.Precision``.
@@ -54,6 +63,7 @@ class Problem(AttentionProblem):
     """
 
     has_segments: bool = False
+    has_lengths: bool = False
     has_positions: bool = False
     logits_dtype: str = "float32"
     precision: str = "default"
@@ -64,6 +74,8 @@ class Problem(AttentionProblem):
         AttentionProblem.__post_init__(self)
         check_choice("logits_dtype", self.logits_dtype, LOGITS_DTYPES)
         check_choice("precision", self.precision, PRECISIONS)
+        if self.has_lengths and not self.has_segments:
+            raise UsageError("lengths (len=1) come with the segment ids (seg=1) that say the same")
         if self.causal and self.window[1] is not None:
             object.__setattr__(self, "window", (self.window[0], None))
         for name in ("mask_dims", "bias_dims"):
@@ -108,6 +120,7 @@ class Problem(AttentionProblem):
         """The problem's key."""
         own = {
             "seg": int(self.has_segments),
+            "len": int(self.has_lengths),
             "pos": int(self.has_positions),
             "logits": self.logits_dtype,
             "prec": self.precision,
@@ -121,6 +134,7 @@ class Problem(AttentionProblem):
         return cls(
             **shared_arguments(values),
             has_segments=bool(values["seg"]),
+            has_lengths=bool(values["len"]),
             has_positions=bool(values["pos"]),
             logits_dtype=values["logits"],
             precision=values["prec"],

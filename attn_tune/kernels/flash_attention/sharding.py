@@ -83,6 +83,7 @@ def operand_specs(
         kv_positions=given(operands.kv_positions, rows),  # type: ignore[arg-type]
         sinks=given(operands.sinks, PartitionSpec(head_axis)),  # type: ignore[arg-type]
         dropout=given(operands.dropout, PartitionSpec(None)),  # type: ignore[arg-type]
+        kv_lengths=given(operands.kv_lengths, PartitionSpec(batch_axis)),  # type: ignore[arg-type]
     )
 
 

@@ -84,19 +84,33 @@ def as_on_a_hopper(monkeypatch):
         ),
         ({"q_len": 32}, {}, None),
         ({"bias_dims": "1nts"}, {}, (1, N, T, S)),
+        ({"has_segments": True, "has_lengths": True}, {}, None),
+        ({"has_segments": True, "has_lengths": True, "causal": True}, {"is_causal": True}, None),
     ],
 )
 def test_the_calls_are_those_that_jax_makes(as_on_a_hopper, dtype, changes, theirs, bias):
     p = problem(dtype=dtype, **changes)
     arrays = structs(p, bias)
+    lengths = jnp.array([3, S], jnp.int32) if p.has_lengths else None
 
     def reference(q, k, v, *bias):
         return jax.nn.dot_product_attention(
-            q, k, v, *bias, scale=p.scale, implementation="cudnn", **theirs
+            q,
+            k,
+            v,
+            *bias,
+            scale=p.scale,
+            key_value_seq_lengths=lengths,
+            implementation="cudnn",
+            **theirs,
         )
 
+    def without_gradient(q, k, v, *bias):
+        operands = Operands(q, k, v, *bias, kv_lengths=lengths)
+        return forward(dataclasses.replace(p, needs_lse=False), ForwardConfig(), operands)["out"]
+
     def through_the_contract(q, k, v, *bias):
-        operands = Operands(q, k, v, *bias)
+        operands = Operands(q, k, v, *bias, kv_lengths=lengths)
         result = forward(p, ForwardConfig(), operands)
         residuals = Residuals(result["out"], result["lse"])
         inputs = BackwardInputs(operands, residuals, result["out"], jnp.zeros_like(result["lse"]))
@@ -112,13 +126,16 @@ def test_the_calls_are_those_that_jax_makes(as_on_a_hopper, dtype, changes, thei
     )
     assert len(want) == 2
     assert ours == want
+    ours, want = (calls(cuda_text(call, *arrays)) for call in (without_gradient, reference))
+    assert len(want) == 1
+    assert ours == want
 
 
 def test_sinks_rescale_the_output_and_join_the_lse(monkeypatch):
     q, k, v = (jax.random.normal(jax.random.key(i), (1, 8, N, H), jnp.float32) for i in range(3))
     sinks = jax.random.normal(jax.random.key(4), (N,))
 
-    def plain(q, k, v, bias, settings, *, with_lse):
+    def plain(q, k, v, bias, kv_lengths, settings, *, with_lse):
         assert with_lse
         logits = settings.scale * jnp.einsum("btnh,bsnh->bnts", q, k)
         out = jnp.einsum("bnts,bsnv->btnv", jax.nn.softmax(logits), v)

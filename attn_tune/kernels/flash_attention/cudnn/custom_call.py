@@ -34,15 +34,37 @@ _BACKWARD_DIMS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What both calls are told. ``window`` counts the positions that a causal row sees; 0 is unbounded."""
+    """What both calls are told. ``window`` counts the positions that a causal row sees; 0 is unbounded.
+
+    ``padded``: both take the keys' lengths, [B] int32; every query counts.
+    """
 
     scale: float
     causal: bool = False
+    padded: bool = False
     window: int = 0
+
+    @property
+    def mask_type(self) -> str:
+        """XLA's name."""
+        names = {
+            (False, False): "NO_MASK",
+            (False, True): "CAUSAL",
+            (True, False): "PADDING",
+            (True, True): "PADDING_CAUSAL",
+        }
+        return names[self.padded, self.causal]
 
 
 def forward_call(
-    q: Array, k: Array, v: Array, bias: Array | None, settings: Settings, *, with_lse: bool = True
+    q: Array,
+    k: Array,
+    v: Array,
+    bias: Array | None,
+    kv_lengths: Array | None,
+    settings: Settings,
+    *,
+    with_lse: bool = True,
 ) -> tuple[Float[Array, "B T N V"], Float[Array, "B N T"] | None]:
     """``(out, lse)``; without its second result cuDNN leaves out the statistics."""
     batch, q_len, heads, _ = q.shape
@@ -55,7 +77,7 @@ def forward_call(
         output_layouts=(_BTNH_ORDER, *([(0, 1, 2)] * with_lse), (0,)),
         custom_call_api_version=2,
         legacy_backend_config=config,
-    )(q, k, v, *(() if bias is None else (bias,)))
+    )(q, k, v, *_given(bias), *_lengths(q, kv_lengths))
     return out.transpose(0, 2, 1, 3), rest[0] if with_lse else None
 
 
@@ -64,6 +86,7 @@ def backward_call(
     k: Array,
     v: Array,
     bias: Array | None,
+    kv_lengths: Array | None,
     out: Array,
     lse: Array,
     dout: Array,
@@ -86,12 +109,23 @@ def backward_call(
         output_layouts=(*layouts, (0,)),
         custom_call_api_version=2,
         legacy_backend_config=config,
-    )(q, k, v, lse, dout, *(() if bias is None else (bias,)), out)
+    )(q, k, v, lse, dout, *_given(bias), out, *_lengths(q, kv_lengths))
     grads = {"dq": dq, "dk": dk, "dv": dv}
     grads = {name: grad.transpose(0, 2, 1, 3) for name, grad in grads.items()}
     if bias is not None:
         grads["dbias"] = rest[0]
     return grads
+
+
+def _given(array: Array | None) -> tuple[Array, ...]:
+    return () if array is None else (array,)
+
+
+def _lengths(q: Array, kv_lengths: Array | None) -> tuple[Array, ...]:
+    """Those of the queries and of the keys."""
+    if kv_lengths is None:
+        return ()
+    return jnp.full(kv_lengths.shape, q.shape[1], jnp.int32), kv_lengths
 
 
 # XLA finds out how much scratch memory the chosen engine needs and resizes this result.
@@ -112,7 +146,7 @@ def _config(q: Array, k: Array, settings: Settings, products: dict[str, Any]) ->
         "fmha_scale": settings.scale,
         "intermediate_tensor_shape": _shape_proto(_ELEMENTS[q.dtype.name], logits),
         "is_flash_attention": True,
-        "mask_type": "CAUSAL" if settings.causal else "NO_MASK",
+        "mask_type": settings.mask_type,
         "dropout_rate": 0.0,
         "seed": 42,
         "sliding_window_length": settings.window,

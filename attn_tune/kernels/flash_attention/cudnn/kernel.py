@@ -21,7 +21,9 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
     """``out``, and ``lse`` if needed. A sink only rescales: it joins the denominator and adds nothing to the sum."""
     q, k, v = operands.q, operands.k, operands.v
     with_lse = problem.needs_lse or operands.sinks is not None
-    out, lse = forward_call(q, k, v, _bias(operands), _settings(problem), with_lse=with_lse)
+    out, lse = forward_call(
+        q, k, v, _bias(operands), operands.kv_lengths, _settings(problem), with_lse=with_lse
+    )
     if lse is None:
         return {"out": out}
     if operands.sinks is not None:
@@ -43,6 +45,7 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
         operands.k,
         operands.v,
         _bias(operands),
+        operands.kv_lengths,
         out,
         inputs.residuals.lse,
         dout,
@@ -78,10 +81,12 @@ def with_delta(
 
 
 def _settings(problem: Problem) -> Settings:
+    padded = problem.has_lengths
     if problem.visible_pairs == problem.q_len * problem.kv_len:
-        return Settings(scale=problem.scale)
+        return Settings(scale=problem.scale, padded=padded)
     left, _ = problem.bounds
-    return Settings(scale=problem.scale, causal=True, window=0 if left is None else left + 1)
+    window = 0 if left is None else left + 1
+    return Settings(scale=problem.scale, causal=True, padded=padded, window=window)
 
 
 def _bias(operands: Operands) -> Array | None:

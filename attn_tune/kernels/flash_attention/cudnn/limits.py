@@ -54,8 +54,12 @@ def _of_features(problem: Problem) -> str | None:
         return "its dropout draws other random numbers than the op defines"
     if problem.logits_dtype != "float32":
         return f"its logits are float32, not {problem.logits_dtype}"
-    if problem.has_segments or problem.has_positions:
-        return "it has no segment ids or positions"
+    if problem.has_positions:
+        return "it has no explicit positions"
+    if problem.has_segments and not problem.has_lengths:
+        return "it has no segment ids; padding behind the keys it takes as lengths (MaskInfo.from_lengths)"
+    if problem.has_lengths and (problem.bias_dims is not None or problem.window != (None, None)):
+        return "its lengths come with a causal mask at most: with a bias or a window they were not proven"
     if problem.mask_dims is not None:
         return "a dense mask may hide whole rows, for which cuDNN leaves the output undefined"
     left, right = problem.bounds

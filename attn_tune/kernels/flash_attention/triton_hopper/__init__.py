@@ -2,7 +2,7 @@
 
 from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.triton_hopper.space import candidates, heuristic
+from attn_tune.kernels.flash_attention.triton_hopper.space import candidates, heuristic, priority
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
@@ -52,8 +52,7 @@ SPEC = KernelSpec(
             )
         ),
     ),
-    # Between cuDNN, which is as fast and measured by more people, and the Triton kernel for every GPU.
-    priority={"cuda": 53},
+    priority={"cuda": priority},
     requires=("triton",),
     summary="a forward for Hopper in Gluon: copies by descriptor, warp specialised, products beside the softmax",
 )

@@ -32,6 +32,17 @@ def heuristic(problem: Problem, device: Device) -> ForwardConfig:
     )
 
 
+def priority(problem: Problem, device: Device) -> int:
+    """Above cuDNN's 60 where it is faster on an H200, else between that and the Triton kernel for every GPU.
+
+    From ``benchmarks/results/h200/peers.md``: up to 15 % faster with head dim 128 and, causal, 256. cuDNN knows no
+    sinks, and its adapter goes over the output once more for them.
+    """
+    del device
+    faster = problem.head_dim == 128 or (problem.head_dim == 256 and problem.causal)
+    return 63 if faster or problem.has_sinks else 53
+
+
 def candidates(problem: Problem, device: Device) -> tuple[ForwardConfig, ...]:
     """Tiles of keys, stages, sections of half to twice the heads, with and without turns and the fast tanh."""
     start = heuristic(problem, device)
