@@ -3,10 +3,11 @@
     python benchmarks/restamp_pack.py attn_tune/packs/nvidia-h200 --before OLD_CHECKOUT --out nvidia-h200.atpack
 
 A row is proof of what was measured: of the machine code. Its environment names the kernel's source by a digest, and a
-changed digest makes the row stale even where the compiler still makes the same code. For each such row every launch is
-compiled from the old checkout and from this one, by the Triton that is installed, which must be the one the row was
-measured with. Where kernels, grids and code are equal, the row gets the digest of today; all others are left out and
-named. Rows that are not stale are copied. Nothing runs, and no GPU is needed.
+changed digest makes the row stale even where the compiler still makes the same code. For each such row the call is
+lowered from the old checkout, which must be the source it was measured with, and from this one, both by what is
+installed. Of a Triton kernel every launch is compiled, by the Triton the row was measured with, and kernels, grids and
+code must be equal; of any other the lowered StableHLO, which holds all that its library is told. Equal rows get the
+digest of today; all others are left out and named. Rows that are not stale are copied. Nothing runs, no GPU is needed.
 """
 
 import argparse
@@ -17,6 +18,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,7 @@ from attn_tune.runtime.rows import Row
 from attn_tune.schema import Environment
 
 HERE = Path(__file__).resolve().parent.parent
-# Run with either checkout on its path: one JSON line a row, the programs of its launches.
+# Run with either checkout on its path: one JSON line a row, the programs of its launches or what it is lowered to.
 PROGRAMS = """
 import json, sys
 import jax
@@ -47,8 +50,9 @@ for line in sys.stdin:
     inputs = jax.eval_shape(lambda: load(op.inputs)(problem, row["direction"], 0))
     with compile_target(row["capability"]), record_compiles() as done:
         call = lambda x: load(search.call)(problem, config, x)
-        jax.jit(call).trace(inputs).lower(lowering_platforms=("cuda",))
-    print(json.dumps(done.launches), flush=True)
+        lowered = jax.jit(call).trace(inputs).lower(lowering_platforms=("cuda",))
+    made = done.launches if spec.backend == "triton" else [lowered.as_text()]
+    print(json.dumps({"source": spec.source_hash, "made": made}), flush=True)
 """
 
 
@@ -58,8 +62,16 @@ def main() -> int:
     check_target(args.out, overwrite=args.overwrite)
     current = {row.key for row in pack.rows if not _is_stale(row, pack)}
     stale = [row for row in pack.rows if row.key not in current]
-    before, now = (_programs(stale, pack, checkout) for checkout in (args.before, HERE))
-    equal = [row for row, a, b in zip(stale, before, now, strict=True) if a is not None and a == b]
+    with ThreadPoolExecutor(2) as both:
+        before, now = both.map(partial(_programs, stale, pack), (args.before, HERE))
+    equal = [
+        row
+        for row, a, b in zip(stale, before, now, strict=True)
+        if a
+        and b
+        and a["source"] == pack.environments[row.env].source_hash
+        and a["made"] == b["made"]
+    ]
     for row in stale:
         verdict = "the same programs" if row in equal else "LEFT OUT: other programs"
         print(f"{row.kernel:14s} {row.direction} {row.signature}: {verdict}")
@@ -87,14 +99,14 @@ def _is_stale(row: Row, pack: Pack) -> bool:
     )
 
 
-def _programs(rows: Sequence[Row], pack: Pack, checkout: Path) -> list[list[str] | None]:
-    """What each row's launches compile to; None where this Triton is not the row's, or it is no Triton kernel."""
+def _programs(rows: Sequence[Row], pack: Pack, checkout: Path) -> list[dict[str, Any] | None]:
+    """Each row's digest of the source there and what its call compiles to; None for Triton kernels of another Triton."""
     installed = importlib.metadata.version("triton")
     asked = [
         row
         for row in rows
-        if get_kernel(f"{row.op}/{row.kernel}").backend == "triton"
-        and pack.environments[row.env].triton == installed
+        if get_kernel(f"{row.op}/{row.kernel}").backend != "triton"
+        or pack.environments[row.env].triton == installed
     ]
     lines = [json.dumps(_question(row, pack)) for row in asked]
     environment = os.environ | {"PYTHONPATH": str(checkout.resolve()), "JAX_PLATFORMS": "cpu"}

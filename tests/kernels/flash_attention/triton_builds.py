@@ -235,6 +235,7 @@ def _abstract(p: Problem):
         kv_segments=array(*keys, of=jnp.int32) if p.has_segments else None,
         sinks=array(p.num_q_heads, of=jnp.float32) if p.has_sinks else None,
         dropout=array(3, of=jnp.uint32) if p.dropout_rate else None,
+        kv_lengths=array(p.batch, of=jnp.int32) if p.has_lengths else None,
     )
 
 

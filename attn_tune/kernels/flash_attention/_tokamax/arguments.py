@@ -59,9 +59,17 @@ def forward_outputs(
     largest, total = residuals
     empty = (largest < _HIDDEN_BELOW) | (total == 0)
     lse = jnp.where(empty, -jnp.inf, largest + jnp.log(jnp.where(empty, 1.0, total)))
-    if problem.mask_dims is not None or visible_bounds(problem) != (None, None):
+    if _may_see_nothing(problem):
+        # One more pass over the output, where nothing after it takes it in.
         out = jnp.where(empty.swapaxes(1, 2)[..., None], 0, out)
     return with_sinks(out.astype(problem.dtype), lse, operands.sinks)
+
+
+def _may_see_nothing(problem: Problem) -> bool:
+    """Whether some row may see no key: a causal one has its own position, unless that lies before the first key."""
+    _, right = visible_bounds(problem)
+    before = right is not None and problem.offset + right < 0
+    return before or problem.mask_dims is not None
 
 
 def backward_arguments(

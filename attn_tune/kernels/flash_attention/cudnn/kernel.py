@@ -26,6 +26,9 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
     )
     if lse is None:
         return {"out": out}
+    if operands.kv_lengths is not None:
+        # Of an entry without keys cuDNN makes a zero output, as the op does, but a finite lse.
+        lse = jnp.where(operands.kv_lengths[:, None, None] == 0, -jnp.inf, lse)
     if operands.sinks is not None:
         sinks = operands.sinks.astype(jnp.float32)[None, :, None]
         share = jax.nn.sigmoid(lse - sinks).transpose(0, 2, 1)[..., None]

@@ -9,6 +9,7 @@ beside the other's products.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false
 # pyright: reportCallIssue=false, reportAssignmentType=false, reportGeneralTypeIssues=false
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +56,12 @@ class Layouts:
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, jax.Array]:
     """``out`` [B, T, N, H] in q's dtype and ``lse`` [B, N, T] in float32."""
     tiles = schedule(problem, config)
-    static = static_of(problem, config, ranges=True)
+    masked = problem
+    if problem.has_lengths:
+        # They say all that the segments say, and need no comparing.
+        masked = dataclasses.replace(problem, has_segments=False, has_lengths=False)
+        operands = operands._replace(q_segments=None, kv_segments=None)
+    static = static_of(masked, config, ranges=True)
     plan = plan_of(problem, config, static, tiles.shape[1])
     out, lse = triton_call(
         forward_kernel,
@@ -64,6 +70,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
         operands.v,
         jnp.asarray(tiles),
         key_ranges(operands.q_segments, operands.kv_segments, static),
+        operands.kv_lengths,
         operands.q_segments,
         operands.kv_segments,
         operands.sinks,
@@ -102,6 +109,7 @@ def forward_kernel(
     v,
     schedule,
     ranges,
+    lengths,
     q_segments,
     kv_segments,
     sinks,
@@ -153,12 +161,15 @@ def forward_kernel(
         mbarrier.init(bars.k_empty.index(i), count=_CONSUMERS)
         mbarrier.init(bars.v_full.index(i), count=1)
         mbarrier.init(bars.v_empty.index(i), count=_CONSUMERS)
-    pointers = (schedule, ranges, q_segments, kv_segments, sinks, dropout, lse)
+    pointers = (schedule, ranges, lengths, q_segments, kv_segments, sinks, dropout, lse)
     gl.warp_specialize(
         [
             (_attend_0, (out_desc, pointers, room, bars, plan, static, layouts)),
             (_attend_1, (out_desc, pointers, room, bars, plan, static, layouts)),
-            (copy_tiles, ((q_desc, k_desc, v_desc), schedule, ranges, room, bars, plan, static)),
+            (
+                copy_tiles,
+                ((q_desc, k_desc, v_desc), schedule, ranges, lengths, room, bars, plan, static),
+            ),
         ],
         [_WARPS, 1],
         [_MULTIPLYING, _COPYING],

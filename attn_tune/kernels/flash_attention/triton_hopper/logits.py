@@ -104,6 +104,7 @@ def weigh(
     rows,
     start,
     batch,
+    length,
     kv_segments,
     EDGE: gl.constexpr,
     layout: gl.constexpr,
@@ -112,7 +113,8 @@ def weigh(
 ):
     """One step of the online softmax (arXiv 2205.14135) in base 2.
 
-    ``EDGE``: the tile may cross the causal or window edge, that of a segment or the end of the keys.
+    ``length``: of the keys, where lengths are given. ``EDGE``: the tile may cross the causal or window edge, that of a
+    segment or the end of the keys.
 
     Returns:
       The weights [64, block_k], the maximum and the denominator [64] with them, and what the sums before are multiplied
@@ -132,7 +134,9 @@ def weigh(
         if static.left is not None:
             limit = rows.position - static.left
             x = gl.where(columns[None, :] >= limit[:, None], x, float("-inf"))
-        if static.ragged_k:
+        if plan.has_lengths:
+            x = gl.where((columns < length)[None, :], x, float("-inf"))
+        elif static.ragged_k:
             x = gl.where((columns < static.kv_len)[None, :], x, float("-inf"))
     new_maximum = gl.maximum(maximum, gl.max(x, 1) * plan.late_scale)
     shift = new_maximum

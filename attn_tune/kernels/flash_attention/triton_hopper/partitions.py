@@ -18,7 +18,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from attn_tune.kernels.flash_attention.triton_hopper.config import CONSUMERS, ROWS
 from attn_tune.kernels.flash_attention.triton_hopper.logits import LOG2E, load_rows, weigh
-from attn_tune.kernels.flash_attention.triton_hopper.tiles import key_blocks, own_tiles, place_of
+from attn_tune.kernels.flash_attention.triton_hopper.tiles import (
+    key_blocks,
+    length_of,
+    own_tiles,
+    place_of,
+)
 
 LN2 = gl.constexpr(0.6931471805599453)
 _ROWS = gl.constexpr(ROWS)
@@ -53,14 +58,25 @@ class Barriers(NamedTuple):
 
 
 @gluon.jit
-def copy_tiles(descriptors, schedule, ranges, room, bars, plan: gl.constexpr, static: gl.constexpr):
+def copy_tiles(
+    descriptors,
+    schedule,
+    ranges,
+    lengths,
+    room,
+    bars,
+    plan: gl.constexpr,
+    static: gl.constexpr,
+):
     """Brings queries, keys and values, as far ahead as there is room; keys from the last to the first."""
     q_desc, k_desc, v_desc = descriptors
     count = 0
     turns, tiles = own_tiles(schedule, plan)
     for turn in range(turns):
-        block, batch, head = place_of(gl.load(tiles + turn), static)
-        begin, _, _, end = key_blocks(block, batch, ranges, static)
+        tile = gl.load(tiles + turn)
+        block, batch, head = place_of(tile, static)
+        length = length_of(tile, lengths, plan, static)
+        begin, _, _, end = key_blocks(block, batch, ranges, length, plan, static)
         column = head * static.head_dim
         for i in gl.static_range(_CONSUMERS):
             mbarrier.wait(bars.q_empty.index(i), (turn & 1) ^ 1)
@@ -101,18 +117,20 @@ def attend(
     The logits of one tile of keys are computed while the weights of the one before are multiplied with their values,
     and the softmax of the first runs beside the second product.
     """
-    schedule, ranges, q_segments, kv_segments, sinks, dropout, lse = pointers
+    schedule, ranges, lengths, q_segments, kv_segments, sinks, dropout, lse = pointers
     count = 0
     q_tile = room.q.index(CONSUMER).reshape([_ROWS, static.head_dim])
     out_slot = room.out.index(CONSUMER)
     row_layout: gl.constexpr = gl.SliceLayout(1, layouts.logits)
     turns, tiles = own_tiles(schedule, plan)
     tile = gl.load(tiles)
+    next_length = length_of(tile, lengths, plan, static)
     for turn in range(turns):
         block, batch, head = place_of(tile, static)
+        length = next_length
         # Asked for a tile ahead, so that nobody waits for it.
         tile = gl.load(tiles + turn + 1, mask=turn + 1 < turns, other=0)
-        begin, full_begin, full_end, end = key_blocks(block, batch, ranges, static)
+        begin, full_begin, full_end, end = key_blocks(block, batch, ranges, length, plan, static)
         first = block * static.block_q + CONSUMER * _ROWS
         rows = load_rows(first, batch, head, q_segments, dropout, layouts.logits, static)
         maximum = gl.full([_ROWS], float("-inf"), gl.float32, row_layout)
@@ -140,6 +158,7 @@ def attend(
             rows,
             start,
             batch,
+            length,
             kv_segments,
             True,
             layouts.logits,
@@ -153,7 +172,7 @@ def attend(
         # From the last tile of keys to the first: what an edge crosses, what all rows see, what another edge crosses.
         todo = end - 1
         stop = gl.minimum(gl.maximum(full_end, full_begin), todo)
-        fixed = (q_tile, rows, batch, kv_segments, room, bars)
+        fixed = (q_tile, rows, batch, length, kv_segments, room, bars)
         carried = (acc, weights, state, count)
         carried = _walk(CONSUMER, carried, todo, stop, fixed, True, plan, static, layouts)
         todo = stop
@@ -163,6 +182,7 @@ def attend(
             carried = _walk(CONSUMER, carried, stop, begin, fixed, True, plan, static, layouts)
         acc, weights, state, count = carried
         maximum, total = state
+        next_length = length_of(tile, lengths, plan, static)
         if plan.own_room:
             # The last logits are done: the next queries may come.
             mbarrier.arrive(bars.q_empty.index(CONSUMER))
@@ -250,7 +270,7 @@ def _step(
     layouts: gl.constexpr,
 ):
     """The logits of tile ``block`` of the keys, and the product that the step before left to do."""
-    q_tile, rows, batch, kv_segments, room, bars = fixed
+    q_tile, rows, batch, length, kv_segments, room, bars = fixed
     acc, weights, state, count = carried
     slot = count % plan.stages
     phase = (count // plan.stages) & 1
@@ -264,7 +284,7 @@ def _step(
     mbarrier.arrive(bars.k_empty.index(slot))
     start = block * static.block_k
     new_weights, state, correction = weigh(
-        product, state, rows, start, batch, kv_segments, EDGE, layouts.logits, plan, static
+        product, state, rows, start, batch, length, kv_segments, EDGE, layouts.logits, plan, static
     )
     # These values are wanted by the next step. They are waited for here because no instruction is moved over a loop:
     # without one ptxas has the exponentials come after the product that they can run beside.

@@ -21,6 +21,7 @@ class Plan:
       ping_pong: the two groups of warps start their products in turns.
       own_room: the output has shared memory of its own, so that the next queries come while it leaves.
       has_sinks: sinks are given.
+      has_lengths: keys count up to their lengths, which are given.
       fast_tanh: the soft cap goes through the hardware's tanh.
       late_scale: as in ``Static``, with a soft cap what turns its share of the cap into a base-2 logit.
     """
@@ -31,6 +32,7 @@ class Plan:
     ping_pong: bool
     own_room: bool
     has_sinks: bool
+    has_lengths: bool
     fast_tanh: bool
     late_scale: float
 
@@ -44,6 +46,7 @@ def plan_of(problem: Problem, config: ForwardConfig, static: Static, schedule_wi
         ping_pong=config.ping_pong,
         own_room=has_own_room(problem, config),
         has_sinks=problem.has_sinks,
+        has_lengths=problem.has_lengths,
         fast_tanh=config.fast_tanh,
         late_scale=static.late_scale if problem.soft_cap is None else problem.soft_cap * LOG2E,
     )

@@ -22,11 +22,21 @@ def place_of(tile, static: gl.constexpr):
 
 
 @gluon.jit
-def key_blocks(block, batch, ranges, static: gl.constexpr):
+def length_of(tile, lengths, plan: gl.constexpr, static: gl.constexpr):
+    """How many keys count for the rows of a tile; asked for a tile ahead, so that nobody waits for it."""
+    if plan.has_lengths:
+        length = gl.load(lengths + tile // static.q_blocks // static.num_q_heads)
+    else:
+        length = tile * 0 + static.kv_len
+    return length
+
+
+@gluon.jit
+def key_blocks(block, batch, ranges, length, plan: gl.constexpr, static: gl.constexpr):
     """``(begin, full_begin, full_end, end)`` in tiles of keys; at least one, which is masked where none is visible.
 
     All rows see all of the tiles in ``[full_begin, full_end)``; ``begin <= full_begin`` and ``full_end <= end``.
-    ``ranges`` are those of the segments (``triton/ranges.py``).
+    ``ranges`` are those of the segments (``triton/ranges.py``), ``length`` is how many keys of the batch entry count.
     """
     block_k: gl.constexpr = static.block_k
     first = block * static.block_q + static.offset
@@ -48,4 +58,8 @@ def key_blocks(block, batch, ranges, static: gl.constexpr):
         begin = gl.minimum(gl.maximum(begin, gl.load(row)), end - 1)
         full_begin = gl.maximum(full_begin, gl.load(row + 1))
         full_end = gl.minimum(full_end, gl.load(row + 2))
+    if plan.has_lengths:
+        end = gl.maximum(gl.minimum(end, (length + block_k - 1) // block_k), 1)
+        begin = gl.minimum(begin, end - 1)
+        full_end = gl.minimum(full_end, length // block_k)
     return begin, gl.maximum(full_begin, begin), gl.minimum(full_end, end), end
