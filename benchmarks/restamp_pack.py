@@ -19,7 +19,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +40,7 @@ from attn_tune.kernels.registry import get_kernel, get_op
 from attn_tune.kernels.spec import load
 from attn_tune.schema.config import config_from_dict
 
-for line in sys.stdin:
-    row = json.loads(line)
+def programs(row):
     op, spec = get_op(row["op"]), get_kernel(row["op"] + "/" + row["kernel"])
     search = spec.searches[row["direction"]]
     config = config_from_dict(search.config, row["config"])
@@ -52,7 +50,14 @@ for line in sys.stdin:
         call = lambda x: load(search.call)(problem, config, x)
         lowered = jax.jit(call).trace(inputs).lower(lowering_platforms=("cuda",))
     made = done.launches if spec.backend == "triton" else [lowered.as_text()]
-    print(json.dumps({"source": spec.source_hash, "made": made}), flush=True)
+    return {"source": spec.source_hash, "made": made}
+
+for line in sys.stdin:
+    try:
+        answer = programs(json.loads(line))
+    except Exception as error:  # a row that this checkout cannot lower is one that is left out
+        answer = {"failed": f"{type(error).__name__}: {error}"[:200]}
+    print(json.dumps(answer), flush=True)
 """
 
 
@@ -62,15 +67,11 @@ def main() -> int:
     check_target(args.out, overwrite=args.overwrite)
     current = {row.key for row in pack.rows if not _is_stale(row, pack)}
     stale = [row for row in pack.rows if row.key not in current]
-    with ThreadPoolExecutor(2) as both:
-        before, now = both.map(partial(_programs, stale, pack), (args.before, HERE))
+    before, now = _programs(stale, pack, (args.before, HERE), args.jobs)
     equal = [
         row
         for row, a, b in zip(stale, before, now, strict=True)
-        if a
-        and b
-        and a["source"] == pack.environments[row.env].source_hash
-        and a["made"] == b["made"]
+        if a.get("source") == pack.environments[row.env].source_hash and a["made"] == b.get("made")
     ]
     for row in stale:
         verdict = "the same programs" if row in equal else "LEFT OUT: other programs"
@@ -99,8 +100,10 @@ def _is_stale(row: Row, pack: Pack) -> bool:
     )
 
 
-def _programs(rows: Sequence[Row], pack: Pack, checkout: Path) -> list[dict[str, Any] | None]:
-    """Each row's digest of the source there and what its call compiles to; None for Triton kernels of another Triton."""
+def _programs(
+    rows: Sequence[Row], pack: Pack, checkouts: Sequence[Path], jobs: int
+) -> list[list[dict[str, Any]]]:
+    """By checkout, each row's digest of the source there and what its call compiles to; neither where it cannot be."""
     installed = importlib.metadata.version("triton")
     asked = [
         row
@@ -109,20 +112,30 @@ def _programs(rows: Sequence[Row], pack: Pack, checkout: Path) -> list[dict[str,
         or pack.environments[row.env].triton == installed
     ]
     lines = [json.dumps(_question(row, pack)) for row in asked]
-    environment = os.environ | {"PYTHONPATH": str(checkout.resolve()), "JAX_PLATFORMS": "cpu"}
+    work = [(checkout, lines[i::jobs]) for checkout in checkouts for i in range(jobs)]
+    with ThreadPoolExecutor(len(work)) as pool:
+        answers = list(pool.map(lambda item: _answers(*item), work))
+    found = []
+    for n, _ in enumerate(checkouts):
+        by_row = {}
+        for i, part in enumerate(answers[n * jobs : (n + 1) * jobs]):
+            by_row |= dict(zip((row.key for row in asked[i::jobs]), part, strict=True))
+        found.append([by_row.get(row.key, {}) for row in rows])
+    return found
+
+
+def _answers(checkout: Path, lines: Sequence[str]) -> list[dict[str, Any]]:
+    path = os.pathsep.join(filter(None, (str(checkout.resolve()), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         [sys.executable, "-c", PROGRAMS],
         cwd=checkout,
-        env=environment,
+        env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
         input="\n".join(lines),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    found = dict(
-        zip((row.key for row in asked), map(json.loads, done.stdout.splitlines()), strict=True)
-    )
-    return [found.get(row.key) for row in rows]
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def _question(row: Row, pack: Pack) -> Mapping[str, Any]:
@@ -147,6 +160,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--before", type=Path, required=True, help="a checkout of the rows' source")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--version", help="default: the pack's own")
+    parser.add_argument("--jobs", type=int, default=1, help="processes for each checkout")
     parser.add_argument("--overwrite", action="store_true")
     return parser.parse_args()
 

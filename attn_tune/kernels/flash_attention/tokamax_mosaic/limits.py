@@ -8,7 +8,10 @@ from attn_tune.kernels.flash_attention._tokamax.features import refusal
 from attn_tune.kernels.flash_attention._tokamax.version import wrong_version
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_mosaic.config import (
+    WARPGROUP_ROWS,
     BackwardConfig,
+    DkvConfig,
+    DqConfig,
     ForwardConfig,
     Launch,
 )
@@ -30,13 +33,18 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     for name, dim in (("head_dim", problem.head_dim), ("v_head_dim", problem.v_head_dim)):
         if dim > _MAX_HEAD_DIM:
             return f"{name}={dim} is above {_MAX_HEAD_DIM}, the widest product of a warpgroup"
+    if direction == "bwd" and _is_cut(problem, WARPGROUP_ROWS, WARPGROUP_ROWS):
+        return f"its bias gradient wants lengths that are multiples of {WARPGROUP_ROWS}"
     return refusal(problem) or wrong_version()
 
 
 def infeasible(problem: Problem, device: Device, config: Launch | BackwardConfig) -> str | None:
     """Why a whole config or one part of it cannot run, or None."""
     for part, launch in _launches(config):
-        reason = _forward_reason(problem, launch) if isinstance(launch, ForwardConfig) else None
+        if isinstance(launch, ForwardConfig):
+            reason = _forward_reason(problem, launch)
+        else:
+            reason = _backward_reason(problem, launch)
         if reason := reason or shared_reason(device, shared(problem, launch)):
             return f"{part}{reason}"
     return None
@@ -56,6 +64,17 @@ def _forward_reason(p: Problem, config: ForwardConfig) -> str | None:
     if config.fold_q_sequence_heads and (p.mask_dims is not None or p.bias_dims is not None):
         return "folded heads would need a mask or bias of their own"
     return None
+
+
+def _backward_reason(p: Problem, config: DqConfig | DkvConfig) -> str | None:
+    if _is_cut(p, config.block_q, config.block_kv):
+        return f"its bias gradient wants lengths that {config.block_q} rows and {config.block_kv} keys divide"
+    return None
+
+
+def _is_cut(p: Problem, rows: int, keys: int) -> bool:
+    """Whether a block of the bias gradient, which leaves in whole ones, would reach over its end."""
+    return p.bias_dims is not None and (p.q_len % rows != 0 or p.kv_len % keys != 0)
 
 
 def _launches(config: Launch | BackwardConfig) -> Iterator[tuple[str, Launch]]:
