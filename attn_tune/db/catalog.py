@@ -28,7 +28,6 @@ from attn_tune.schema import (
     Protocol,
     Resources,
     Signature,
-    Status,
     Trial,
     UsageError,
     canonical_json,
@@ -56,7 +55,6 @@ class Catalog:
         self.protocol = functools.cache(self._get_protocol)
         self.config = functools.lru_cache(100_000)(self._get_config)
         self.config_data = functools.lru_cache(100_000)(self._get_config_data)
-        self.outcome = functools.lru_cache(10_000)(self._get_outcome)
         self.worst_error = functools.lru_cache(10_000)(self._get_worst_error)
         self.kernel = functools.cache(self._get_kernel)
         self.software = functools.cache(
@@ -316,10 +314,6 @@ class Catalog:
             catalog_queries.GET_CONFIG_DATA, (config_id,)
         ).fetchone()
         return digest, json.loads(body)
-
-    def _get_outcome(self, outcome_id: int) -> tuple[Status, bool, str]:
-        row = self._connection.execute(catalog_queries.GET_OUTCOME, (outcome_id,)).fetchone()
-        return Status(row["status"]), bool(row["is_heuristic"]), row["round_id"]
 
     def _get_worst_error(self, verification_id: int | None) -> float | None:
         return worst_ratio(self._get_errors(verification_id))

@@ -72,7 +72,6 @@ WHERE status = ? AND stage = ? AND is_heuristic = ? AND reason_id IS ? AND proto
 ADD_OUTCOME = """
 INSERT INTO outcome (status, stage, is_heuristic, reason_id, protocol_id, round_id) VALUES (?, ?, ?, ?, ?, ?)
 """
-GET_OUTCOME = "SELECT status, is_heuristic, round_id FROM outcome WHERE id = ?"
 GET_PROTOCOL = "SELECT * FROM protocol WHERE id = ?"
 GET_KERNEL = "SELECT op, name FROM kernel WHERE id = ?"
 GET_CONFIG = """

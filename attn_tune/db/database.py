@@ -51,6 +51,7 @@ class Database(Store):
     def __init__(self, connection: sqlite3.Connection, path: Path, *, read_only: bool):
         super().__init__(connection, path, read_only=read_only)
         self._open_runs: set[int] = set()
+        self._lookup = decision_table.lookup_cursor(connection)
 
     @classmethod
     def open(
@@ -334,7 +335,7 @@ class Database(Store):
             if signature_id is None or device_id is None:
                 return None
             key = (signature_id, direction, device_id, rank)
-            return decision_table.read_decision(self._connection, self._catalog, key)
+            return decision_table.read_decision(self._lookup, self._catalog, key)
         except sqlite3.Error:
             with storage_errors(self.path):
                 raise

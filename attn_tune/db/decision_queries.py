@@ -8,34 +8,35 @@ JOIN device ON device.id = trial_batch.device_id
 ORDER BY signature.text, trial_batch.direction, device.digest
 """
 # What a decision may depend on, by the ids of one batch. ``telling`` are outcomes of finals and of untuned configs,
-# ``never`` those that bar a config, ``notable`` both, ``wrong`` what validation bars.
+# ``never`` those that bar a config, ``ordinary`` all others: so few that a look among them is quicker than among the
+# notable. ``wrong`` is what validation bars.
 PREPARE_SHORTLISTS = (
     "CREATE TEMP TABLE IF NOT EXISTS telling (id INTEGER PRIMARY KEY)",
     "CREATE TEMP TABLE IF NOT EXISTS never (id INTEGER PRIMARY KEY)",
-    "CREATE TEMP TABLE IF NOT EXISTS notable (id INTEGER PRIMARY KEY)",
+    "CREATE TEMP TABLE IF NOT EXISTS ordinary (id INTEGER PRIMARY KEY)",
     "CREATE TEMP TABLE IF NOT EXISTS wrong (id INTEGER PRIMARY KEY)",
     """INSERT OR IGNORE INTO temp.telling
     SELECT id FROM main.outcome WHERE status = 'ok' AND (is_heuristic OR round_id <> '')""",
     """INSERT OR IGNORE INTO temp.never
     SELECT id FROM main.outcome WHERE status IN ('incorrect', 'crashed')""",
-    "INSERT OR IGNORE INTO temp.notable SELECT id FROM temp.telling UNION SELECT id FROM temp.never",
+    """INSERT OR IGNORE INTO temp.ordinary
+    SELECT id FROM main.outcome WHERE id NOT IN temp.telling AND id NOT IN temp.never""",
     "INSERT OR IGNORE INTO temp.wrong SELECT id FROM main.verification WHERE NOT is_right",
 )
 _IN_RANGE = "FROM trial_data WHERE id BETWEEN :first AND :last"
-SUMMARY = f"""
-SELECT count(*) AS count, max(started_after_ms) AS newest_ms,
-       max(iif(median_ns IS NULL, NULL, started_after_ms)) AS newest_ok_ms {_IN_RANGE}
-"""
+SUMMARY = f"SELECT count(*) AS count, max(started_after_ms) AS newest_ms {_IN_RANGE}"
+NEWEST_OK = f"SELECT max(started_after_ms) {_IN_RANGE} AND median_ns IS NOT NULL"
 ALL_IDS = f"SELECT id {_IN_RANGE}"
-ID_AT = f"SELECT id {_IN_RANGE} AND started_after_ms = :after_ms LIMIT 1"
+# From behind: the newest trial is mostly the last.
+ID_AT = f"SELECT id {_IN_RANGE} AND started_after_ms = :after_ms ORDER BY id DESC LIMIT 1"
 OK_ID_AT = f"""
-SELECT id {_IN_RANGE} AND started_after_ms = :after_ms AND median_ns IS NOT NULL LIMIT 1
+SELECT id {_IN_RANGE} AND started_after_ms = :after_ms AND median_ns IS NOT NULL ORDER BY id DESC LIMIT 1
 """
 # Few of many: what a search timed, and was right, is neither.
 NOTABLE = f"""
 SELECT id, config_id, outcome_id IN temp.telling AS tells,
        outcome_id IN temp.never OR verification_id IN temp.wrong AS bars
-{_IN_RANGE} AND (outcome_id IN temp.notable OR verification_id IN temp.wrong)
+{_IN_RANGE} AND (outcome_id NOT IN temp.ordinary OR verification_id IN temp.wrong)
 """
 FASTEST = f"""
 SELECT config_id, min(median_ns) {_IN_RANGE} AND median_ns IS NOT NULL GROUP BY config_id
@@ -81,6 +82,7 @@ DECISION_FILTERS = {
     "rank": "decision.rank = :rank",
 }
 FINDINGS_BY_ID = """
-SELECT id, config_id, outcome_id, verification_id, started_after_ms, median_ns, samples FROM trial_data
-WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
+SELECT trial_data.id, config_id, status, is_heuristic, round_id, verification_id, started_after_ms, median_ns, samples
+FROM trial_data JOIN outcome ON outcome.id = outcome_id
+WHERE trial_data.id IN (SELECT value FROM json_each(?)) ORDER BY trial_data.id
 """

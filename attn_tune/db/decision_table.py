@@ -87,12 +87,18 @@ def read_decisions(
     return [_to_decision(catalog, *_split(tuple(row))) for row in rows]
 
 
-def read_decision(
-    connection: sqlite3.Connection, catalog: Catalog, key: tuple[int, str, int, int]
-) -> Decision | None:
-    """The decision of one (signature id, direction, device id, rank)."""
+def lookup_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
+    """A cursor for ``read_decision``, to be made once; plain tuples come faster than rows with names."""
     cursor = connection.cursor()
-    cursor.row_factory = None  # plain tuples are found and unpacked faster than rows with names
+    cursor.row_factory = None
+    return cursor
+
+
+def read_decision(
+    cursor: sqlite3.Cursor, catalog: Catalog, key: tuple[int, str, int, int]
+) -> Decision | None:
+    """The decision of one (signature id, direction, device id, rank), by a ``lookup_cursor``."""
+    # The key is unique, so fetching its row ends the statement, and with it the read transaction.
     values = cursor.execute(decision_queries.ONE_DECISION, key).fetchone()
     if values is None:
         return None
@@ -127,7 +133,7 @@ def _to_decision(
         trials,
     ) = values
     signature = catalog.signature(signature_id)
-    return Decision(
+    return Decision.from_fields(
         op=signature.op,
         direction=direction,
         signature=signature,

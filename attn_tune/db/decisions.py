@@ -22,25 +22,18 @@ from attn_tune.schema.trial import WHOLE, is_twin, twin_round
 CONTENDERS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The samples of one trial. ``(started, run)`` keeps the newest run apart, whatever the runs are numbered."""
-
-    started_us: int
-    run: int
-    round_id: str
-    samples: tuple[int, ...]
-
-
 @dataclass(kw_only=True)
 class Entry:
-    """One right config with its measurements in one environment. What is derived from them is worked out once."""
+    """One right config with its measurements in one environment. What is derived from them is worked out once.
+
+    ``(started, run)`` keeps the newest run apart, whatever the runs are numbered.
+    """
 
     digest: str
     config: Mapping[str, Any]
     is_heuristic: bool = False
     worst_error: float | None = None
-    measured: list[Measured] = field(default_factory=list)
+    measured: list[Finding] = field(default_factory=list)
 
     @functools.cached_property
     def rounds(self) -> dict[tuple[int, str], tuple[int, ...]]:
@@ -185,7 +178,7 @@ def newest_environment(findings: Sequence[Finding]) -> Environment | None:
 
 def right_entries(findings: Sequence[Finding], environment: Environment) -> list[Entry]:
     """The configs that were right in ``environment`` and wrong neither there nor in a newer one."""
-    software = environment.digest
+    software = _digest(environment)
     barred = _barred(findings, software)
     entries: dict[str, Entry] = {}
     for f in sorted(findings, key=lambda f: (f.started_us, f.digest)):
@@ -199,7 +192,7 @@ def right_entries(findings: Sequence[Finding], environment: Environment) -> list
         entry.is_heuristic |= f.is_heuristic
         if f.worst is not None:
             entry.worst_error = max(entry.worst_error or 0.0, f.worst)
-        entry.measured.append(Measured(f.started_us, f.run, f.round_id, f.samples))
+        entry.measured.append(f)
     # What was never checked is not right; finals may rely on the check of the search.
     return [e for e in entries.values() if e.worst_error is not None and e.worst_error <= 1]
 
@@ -301,6 +294,6 @@ def _shared_run(a: Entry, b: Entry) -> int | None:
 
 
 @functools.lru_cache(256)
-def _digest(device: Device) -> str:
+def _digest(named: Device | Environment) -> str:
     """The digest, which takes longer to make than to find again."""
-    return device.digest
+    return named.digest

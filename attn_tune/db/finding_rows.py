@@ -9,7 +9,9 @@ from attn_tune.db.batches import Batch
 from attn_tune.db.catalog import Catalog
 from attn_tune.db.findings import Finding
 from attn_tune.db.samples import decode_samples
-from attn_tune.schema import IntegrityError
+from attn_tune.schema import IntegrityError, Status
+
+_STATUSES = {str(status): status for status in Status}
 
 
 def read_findings(
@@ -26,9 +28,9 @@ def read_findings(
     environment = catalog.environment(batch.environment_id)
     software = catalog.software(batch.environment_id)
     rows = connection.execute(decision_queries.FINDINGS_BY_ID, (json.dumps(sorted(ids)),))
-    for trial_id, config_id, outcome_id, verification_id, after_ms, median, coded in rows:
+    for row in rows:
+        trial_id, config_id, status, is_heuristic, round_id, verified, after_ms, median, coded = row
         digest, config = catalog.config_data(config_id)
-        status, is_heuristic, round_id = catalog.outcome(outcome_id)
         try:
             samples = () if coded is None else decode_samples(coded, median)
         except (ValueError, TypeError, OverflowError) as error:
@@ -42,10 +44,10 @@ def read_findings(
             software,
             config,
             digest,
-            status,
-            is_heuristic,
+            _STATUSES.get(status) or Status(status),
+            bool(is_heuristic),
             round_id,
-            catalog.worst_error(verification_id),
+            catalog.worst_error(verified),
             batch.started_us + 1000 * after_ms,
             samples,
         )

@@ -143,8 +143,9 @@ COUNT_ROWS = "SELECT count(*) FROM {table}"
 DIGESTED = "SELECT id, digest, {column} AS body FROM {table}"
 PREDICTED_WITHOUT_PREDICTION = """
 SELECT count(*) FROM trial_data JOIN outcome ON outcome.id = trial_data.outcome_id
-LEFT JOIN resources ON resources.id = trial_data.resources_id LEFT JOIN text ON text.id = resources.facts_id
-WHERE (outcome.status = 'predicted') <> (coalesce(json_type(text.body, '$.prediction'), '') = 'object')
+WHERE (outcome.status = 'predicted') <> coalesce(trial_data.resources_id IN (
+    SELECT resources.id FROM resources JOIN text ON text.id = resources.facts_id
+    WHERE json_type(text.body, '$.prediction') = 'object'), FALSE)
 """
 OK_WITHOUT_MEASUREMENT = """
 SELECT count(*) FROM trial_data JOIN outcome ON outcome.id = trial_data.outcome_id

@@ -40,12 +40,13 @@ def decode_samples(data: bytes, median: int) -> tuple[int, ...]:
     """
     found, value, shift = [], 0, 0
     for byte in data:
-        value |= (byte & 0x7F) << shift
         if byte & _MORE:
+            value |= (byte & 0x7F) << shift
             shift += 7
             continue
-        found.append(median + (value >> 1 if not value & 1 else -(value + 1 >> 1)))
-        value, shift = 0, 0
+        value |= byte << shift
+        found.append(median + (value >> 1 ^ -(value & 1)))
+        value = shift = 0
     if shift:
         raise ValueError(f"{len(data)} bytes of samples end inside a sample")
     return tuple(found)

@@ -8,6 +8,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from attn_tune.db import decision_queries
 from attn_tune.db.batches import Batch
@@ -145,18 +146,30 @@ class _Kernel:
         """
         ages: dict[int, int] = {}
         last: dict[int, tuple[Batch, int]] = {}
+        by_age = sorted(
+            (
+                (batch.started_us + 1000 * row["newest_ms"], batch)
+                for batch, row in self._summaries.items()
+                if row["count"]
+            ),
+            key=itemgetter(0),
+            reverse=True,
+        )
+        for age, batch in by_age:
+            if batch.environment_id not in ages:
+                ages[batch.environment_id] = age
+                last[batch.environment_id] = (batch, self._summaries[batch]["newest_ms"])
         newest: tuple[int, str] = (-1, "")
         newest_ok: Batch | None = None
-        for batch, row in self._summaries.items():
-            environment = batch.environment_id
-            if row["count"]:
-                age = batch.started_us + 1000 * row["newest_ms"]
-                if age > ages.get(environment, -1):
-                    ages[environment] = age
-                    last[environment] = (batch, row["newest_ms"])
-            if batch.part == WHOLE and row["newest_ok_ms"] is not None:
-                digest = self._catalog.software(environment)
-                age = (batch.started_us + 1000 * row["newest_ok_ms"], digest)
+        for limit, batch in by_age:
+            if limit < newest[0]:
+                break  # Its trials are all older, and so are those of the batches behind it.
+            if batch.part != WHOLE:
+                continue
+            after_ms = self._rows(decision_queries.NEWEST_OK, batch)[0][0]
+            if after_ms is not None:
+                digest = self._catalog.software(batch.environment_id)
+                age = (batch.started_us + 1000 * after_ms, digest)
                 if age > newest:
                     newest, newest_ok = age, batch
         marks: dict[Batch, list[int]] = {batch: [] for batch in self._batches}

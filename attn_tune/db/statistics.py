@@ -24,7 +24,7 @@ _CERTAIN = 70.0
 _WORDS = 12_000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """Time of ``a`` over time of ``b``: the estimate, and its bootstrap distribution as sorted log-ratios.
 
@@ -45,7 +45,7 @@ class Comparison:
     bootstrap: Callable[[], Any] = field(compare=False, repr=False)
     values_above: Callable[[float], int] | None = field(default=None, compare=False, repr=False)
 
-    @property
+    @functools.cached_property
     def draws(self) -> Any:
         """The sorted log-ratios, an array."""
         return self.bootstrap()
@@ -102,19 +102,21 @@ def compare_paired(pairs: Sequence[tuple[int, int]], *, seed: str) -> Comparison
     """Compares interleaved samples ``(a, b)`` by the median of their log-ratios."""
     import numpy as np
 
-    logs = np.log(np.asarray(pairs, dtype=np.float64))
-    ratios = logs[:, 0] - logs[:, 1]
-    b = _median(sorted(pair[1] for pair in pairs))
-    ratio = float(np.exp(_median(np.sort(ratios))))
+    first, second = zip(*pairs, strict=True)
+    # Flat tuples become arrays twice as fast as pairs do.
+    ratios = np.log(np.array(first, np.float64)) - np.log(np.array(second, np.float64))
+    ordered = np.sort(ratios)
+    b = _median(sorted(second))
+    ratio = float(np.exp(_median(ordered)))
     return Comparison(
         ratio=ratio,
         count=len(pairs),
         paired=True,
         difference_ns=b * ratio - b,
-        extremes=float(np.exp(ratios.max())),
-        chance=_sign_test(int((ratios < 0).sum()), len(pairs)),
-        bootstrap=functools.cache(lambda: np.sort(_medians(ratios, seed))),
-        values_above=lambda limit: int((ratios > limit).sum()),
+        extremes=float(np.exp(ordered[-1])),
+        chance=_sign_test(int(ordered.searchsorted(0.0)), len(pairs)),
+        bootstrap=lambda: np.sort(_medians(ratios, seed)),
+        values_above=lambda limit: len(pairs) - int(ordered.searchsorted(limit, side="right")),
     )
 
 
@@ -136,7 +138,7 @@ def compare_unpaired(a: Sequence[int], b: Sequence[int], *, seed: str) -> Compar
         difference_ns=medians[0] - medians[1],
         extremes=max(a) / min(b),
         chance=1 / math.comb(len(a) + len(b), len(a)),
-        bootstrap=functools.cache(bootstrap),
+        bootstrap=bootstrap,
     )
 
 
@@ -180,8 +182,9 @@ def _medians(values, seed: str):
     number = int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=16).digest(), "little")
     count = len(values)
     order = np.argsort(values, kind="stable")
-    rank = np.empty(count, dtype=np.int32)
-    rank[order] = np.arange(count, dtype=np.int32)
+    short = np.int16 if count <= 0x7FFF else np.int32
+    rank = np.empty(count, dtype=short)
+    rank[order] = np.arange(count, dtype=short)
     ordered = values[order]
     low, high = (count - 1) // 2, count // 2
     # Raw words: their stream is the same in every version of numpy.
@@ -192,7 +195,7 @@ def _medians(values, seed: str):
     for first in range(0, RESAMPLES, some):
         words = draw(min(some, RESAMPLES - first) * count)
         words -= words // np.uint64(count) * np.uint64(count)  # the remainder, several times faster
-        # Ranks instead of values: numpy sorts short integers four at a time.
+        # Ranks instead of values: numpy sorts short integers many at a time.
         ranks = rank.take(words.view(np.int64)).reshape(-1, count)
         ranks.sort(axis=1)
         medians[first : first + len(ranks)] = ordered[ranks[:, low]] + ordered[ranks[:, high]]

@@ -71,6 +71,19 @@ def test_merging_into_a_running_sweep_leaves_it_running(tmp_path, target):
     assert target.status().running
 
 
+def test_references_are_checked_again_after_a_merge(tmp_path, target):
+    fill(tmp_path / "other.db", [make_trial({"i": 0})])
+    merge_database(target, tmp_path / "other.db")
+    with pytest.raises(NoDataError):
+        merge_database(target, tmp_path / "absent.db")
+    assert target.integrity_check() == ()
+    with (
+        pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"),
+        target.transaction() as connection,
+    ):
+        connection.execute("INSERT INTO config VALUES (NULL, 999, 'fwd', '', 'd', '{}')")
+
+
 DAMAGE = {
     "outcome": (
         [("outcome_refuses_update", "UPDATE outcome SET status = 'crashed', protocol_id = NULL")],

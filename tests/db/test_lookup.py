@@ -1,0 +1,36 @@
+"""One decision looked up."""
+
+import dataclasses
+import sqlite3
+
+import pytest
+
+from attn_tune.db import Database
+from attn_tune.schema import Decision
+from tests.db.facts import DEVICE, SIGNATURE, begin, make_trial
+
+
+@pytest.fixture
+def database(tmp_path):
+    with Database.open(tmp_path / "lab.db", create=True) as database:
+        yield database
+
+
+def test_a_decision_looked_up_is_whole_and_frozen(database):
+    database.record(begin(database), make_trial())
+    database.rebuild_decisions()
+    found = database.decision(SIGNATURE, "fwd", DEVICE)
+    assert (found,) == tuple(database.decide())
+    assert vars(found).keys() == {field.name for field in dataclasses.fields(Decision)}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.rank = 1
+
+
+def test_a_lookup_leaves_no_read_transaction_behind(database):
+    database.record(begin(database), make_trial())
+    database.rebuild_decisions()
+    with Database.open(database.path, read_only=True) as reader:
+        assert reader.decision(SIGNATURE, "fwd", DEVICE) is not None
+        with sqlite3.connect(database.path) as raw:
+            busy, *_ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    assert not busy
