@@ -80,8 +80,7 @@ def _ours(problem: Problem, **options: Any) -> Attend | str:
             # Sequences end to end have segment ids of their own.
             x.get("offsets"),
             softmax_aux=x.get("sinks"),
-            q_segment_ids=None if "offsets" in x else x.get("q_segments"),
-            kv_segment_ids=None if "offsets" in x else x.get("kv_segments"),
+            mask_info=_mask(p, x),
             dropout_prob=p.dropout_rate,
             dropout_seed=x.get("dropout_seed"),
             causal=p.causal,
@@ -92,6 +91,17 @@ def _ours(problem: Problem, **options: Any) -> Attend | str:
         )
 
     return attend
+
+
+def _mask(p: Problem, x: Arrays) -> Any:
+    """Padding by its lengths, as the others are told it, documents by their segment ids."""
+    from attn_tune.kernels.masks import MaskInfo
+
+    if "kv_lengths" in x:
+        return MaskInfo.from_lengths(x["kv_lengths"], q_len=p.q_len, kv_len=p.kv_len)
+    if "q_segments" in x and "offsets" not in x:
+        return MaskInfo.from_segments(x["q_segments"], x["kv_segments"])
+    return None
 
 
 def _ours_in_triton(problem: Problem) -> Attend | str:
