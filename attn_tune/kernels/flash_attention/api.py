@@ -131,6 +131,8 @@ def flash_attention(
         out, lse = sharded(
             problem, operands, request, mesh=mesh, in_specs=in_specs, out_specs=out_specs
         )(operands)
+    if lse is None:
+        return out
     if not normalize_output:
         out = unnormalise(out, lse, row_maximum(problem, operands))
     return (out, lse) if return_lse else out

@@ -22,7 +22,7 @@ def sharded(
     mesh: Mesh,
     in_specs: Sequence[PartitionSpec | None],
     out_specs: PartitionSpec | None = None,
-) -> Callable[[Operands], tuple[Array, Array]]:
+) -> Callable[[Operands], tuple[Array, Array | None]]:
     """A function of ``operands`` that gives ``(out, lse)``, with each operand under its spec.
 
     ``in_specs`` starts with the specs of query, key and value; those of everything else follow from them. The

@@ -4,6 +4,7 @@ from attn_tune.kernels.flash_attention.triton.config import BackwardConfig, Forw
 from attn_tune.kernels.flash_attention.triton.heuristic import (
     backward_heuristic,
     forward_heuristic,
+    priority,
 )
 from attn_tune.kernels.flash_attention.triton.limits import infeasible, unsupported
 from attn_tune.kernels.flash_attention.triton.space import (
@@ -65,7 +66,7 @@ SPEC = KernelSpec(
         f"{_COMMON}.triton_image",
         f"{_COMMON}.triton_launch",
     ),
-    priority={"cuda": 50},
+    priority={"cuda": priority},
     requires=("triton",),
     summary="FlashAttention-2 in Triton: fp16, bf16, fp32; every feature; sm_80 and later",
 )

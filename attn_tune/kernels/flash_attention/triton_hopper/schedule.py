@@ -1,5 +1,8 @@
 """Which program computes which tiles: known when a call is traced, because what a tile costs is."""
 
+# The heap starts with whole numbers and takes others.
+# pyright: reportArgumentType=false
+
 import functools
 import heapq
 
