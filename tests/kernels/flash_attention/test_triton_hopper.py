@@ -11,6 +11,7 @@ from attn_tune.kernels.flash_attention.triton_hopper import SPEC, limits
 from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q
 from attn_tune.kernels.flash_attention.triton_hopper.plan import has_own_room, shared_bytes
 from attn_tune.kernels.flash_attention.triton_hopper.schedule import schedule
+from attn_tune.kernels.registry import get_kernel
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UsageError
 
@@ -153,3 +154,45 @@ def test_tiles_of_a_narrow_window_cost_alike():
     p = problem(B=1, N=1, K=1, causal=True, window=(127, None))
     table = schedule(p, config(p, heads_per_section=1, num_programs=2, block_k=64))
     assert [row[0] for row in table] == [16, 16]
+
+
+@pytest.mark.parametrize(
+    ("p", "first"),
+    [
+        (problem(causal=True), "triton_hopper"),
+        (problem(), "triton_hopper"),
+        (problem(H=256, causal=True), "triton_hopper"),
+        (problem(H=256), "cudnn"),
+        (problem(H=64, causal=True), "cudnn"),
+        (problem(H=64, causal=True, has_sinks=True), "triton_hopper"),
+        (problem(H=64, causal=True, has_sinks=True, window=(127, None)), "triton"),
+        (problem(causal=True, window=(1023, None)), "triton_hopper"),
+    ],
+)
+def test_untuned_the_kernel_comes_first_that_was_fastest(p, first):
+    specs = [get_kernel(f"flash_attention/{name}") for name in ("cudnn", "triton", "triton_hopper")]
+    assert max(specs, key=lambda spec: spec.priority_for(p, H200)).name == first
+
+
+def test_on_other_gpus_cudnn_comes_before_triton_whatever_the_window():
+    a100 = Device(platform="cuda", family="sm_80", variant="nvidia-a100")
+    narrow = problem(causal=True, window=(127, None))
+    cudnn, triton = (get_kernel(f"flash_attention/{name}") for name in ("cudnn", "triton"))
+    assert cudnn.priority_for(narrow, a100) > triton.priority_for(narrow, a100)
+
+
+def test_the_fast_tanh_is_tried_early_and_only_where_there_is_a_cap():
+    plain, capped = problem(causal=True), problem(causal=True, soft_cap=50.0)
+    assert not any(c.fast_tanh for c in SEARCH.candidates[""](plain, H200))
+    first, second, *_ = SEARCH.candidates[""](capped, H200)
+    assert (first.fast_tanh, second) == (False, dataclasses.replace(first, fast_tanh=True))
+
+
+def test_tiles_cost_between_all_and_alike_where_segments_decide_it():
+    causal = problem(causal=True)
+    sizes = [
+        schedule(p, config(p))[:, 0]
+        for p in (causal, dataclasses.replace(causal, has_segments=True))
+    ]
+    # All alike would be dealt out evenly, to a tile; what causal rows cost alone is not.
+    assert np.ptp(sizes[0]) > np.ptp(sizes[1]) > 1

@@ -119,6 +119,8 @@ BUILDS = (
             ("h128", PLAIN, 0),
             ("h256", _problem(H=256), 0),
             ("everything", HOPPER_EVERYTHING, 0),
+            # Lengths instead of segments, and the fast tanh.
+            ("padded-cap", _problem(has_segments=True, has_lengths=True, soft_cap=30.0), 1),
             ("candidate", _problem(H=64), 9),
         )
     ),
