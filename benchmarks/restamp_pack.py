@@ -25,9 +25,11 @@ from typing import Any
 from attn_tune.db.pack_files import files_of_rows
 from attn_tune.db.pack_writer import check_target, write_pack
 from attn_tune.kernels.registry import get_kernel
+from attn_tune.runtime.answer import Knobs
 from attn_tune.runtime.packs import Pack, read_pack
 from attn_tune.runtime.rows import Row
 from attn_tune.schema import Environment
+from attn_tune.schema.config import config_from_dict, config_to_dict
 
 HERE = Path(__file__).resolve().parent.parent
 # Run with either checkout on its path: one JSON line a row, the programs of its launches or what it is lowered to.
@@ -77,7 +79,7 @@ def main() -> int:
         verdict = "the same programs" if row in equal else "LEFT OUT: other programs"
         print(f"{row.kernel:14s} {row.direction} {row.signature}: {verdict}")
     restamped, environments = _restamp(equal, pack)
-    rows = [row for row in pack.rows if row.key in current] + restamped
+    rows = [_with_todays_knobs(row) for row in pack.rows if row.key in current] + restamped
     used = {row.env for row in rows}
     files = files_of_rows(
         rows,
@@ -150,8 +152,15 @@ def _restamp(rows: Sequence[Row], pack: Pack) -> tuple[list[Row], dict[str, Envi
         source = get_kernel(f"{row.op}/{row.kernel}").source_hash
         environment = dataclasses.replace(pack.environments[row.env], source_hash=source)
         environments[environment.digest] = environment
-        made.append(dataclasses.replace(row, env=environment.digest))
+        made.append(dataclasses.replace(_with_todays_knobs(row), env=environment.digest))
     return made, environments
+
+
+def _with_todays_knobs(row: Row) -> Row:
+    """Knobs that a kernel has got since are in the config, at the value that changes nothing."""
+    known = get_kernel(f"{row.op}/{row.kernel}").searches[row.direction].config
+    config = config_to_dict(config_from_dict(known, dict(row.config)))
+    return dataclasses.replace(row, config=Knobs(config))
 
 
 def _arguments() -> argparse.Namespace:

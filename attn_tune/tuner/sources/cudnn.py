@@ -48,10 +48,10 @@ def read_cudnn(value: Value) -> tuple[Problem, str]:
     window = int(config.get("sliding_window_length") or 0)
     place = _BIAS_AT[direction]
     bias = value.inputs[place] if match["bias"] and len(value.inputs) > place else None
-    mask_dims = "b11s" if mask.startswith("PADDING") else None
+    padded, mask_dims = mask.startswith("PADDING"), None
     if causal and q_len != kv_len:
         # cuDNN's edge starts at the top left, ours ends at the bottom right: for us that is a dense mask.
-        causal, mask_dims = False, "b1ts" if mask_dims else "11ts"
+        causal, padded, mask_dims = False, False, "b1ts" if padded else "11ts"
     problem = Problem(
         batch=query.shape[0],
         q_len=q_len,
@@ -64,6 +64,8 @@ def read_cudnn(value: Value) -> tuple[Problem, str]:
         causal=causal,
         window=(window - 1 if window else None, None),
         mask_dims=mask_dims,
+        has_segments=padded,
+        has_lengths=padded,
         bias_dims=dims_of(bias),  # type: ignore[arg-type]
         dropout_rate=0.5 if match["drop"] and config.get("dropout_rate") else 0.0,
     )

@@ -21,6 +21,7 @@ CASES = {
     "plain": (None, Settings(scale=1.0), BASE),
     "window": (None, Settings(scale=1.0, causal=True, window=8), f"{BASE} causal=1 left=7"),
     "bias": (BIAS, Settings(scale=1.0), f"{BASE} bias=1nts"),
+    "padded": (None, Settings(scale=1.0, causal=True, padded=True), f"{BASE} causal=1 seg=1 len=1"),
 }
 
 
@@ -30,8 +31,9 @@ def test_both_directions_are_read(name):
 
     def step(q, k, v, dout, *bias):
         one = bias[0] if bias else None
-        out, lse = forward_call(q, k, v, one, None, settings)
-        return backward_call(q, k, v, one, None, out, lse, dout, settings)
+        lengths = jnp.array([9, 64], jnp.int32) if settings.padded else None
+        out, lse = forward_call(q, k, v, one, lengths, settings)
+        return backward_call(q, k, v, one, lengths, out, lse, dout, settings)
 
     arguments = (Q, KV, KV, Q, *(() if bias is None else (bias,)))
     program = jax.jit(step).trace(*arguments).lower(lowering_platforms=("cuda",))
