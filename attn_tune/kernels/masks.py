@@ -111,13 +111,13 @@ class MaskInfo:
         **flags: Any,
     ) -> "MaskInfo":
         """Sequences padded at the end to ``q_len`` and ``kv_len``. Alignment stays that of the padded arrays."""
-        kv_valid = jnp.arange(kv_len)[None] < jnp.asarray(kv_lengths)[:, None]
+        counted = jnp.clip(jnp.asarray(kv_lengths), 0, kv_len).astype(jnp.int32)
+        kv_valid = jnp.arange(kv_len)[None] < counted[:, None]
         if q_lengths is not None:
             q_valid = jnp.arange(q_len)[None] < jnp.asarray(q_lengths)[:, None]
             return cls.from_padding(kv_valid, q_valid, q_len=q_len, **flags)
-        known = jnp.clip(jnp.asarray(kv_lengths), 0, kv_len).astype(jnp.int32)
         mask = cls.from_padding(kv_valid, q_len=q_len, **flags)
-        return dataclasses.replace(mask, kv_lengths=known)
+        return dataclasses.replace(mask, kv_lengths=counted)
 
     @classmethod
     def from_cum_seqlens(
