@@ -1,6 +1,6 @@
 """The blocks and layouts of a config, by the naming that all kernels share."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 # What JAX's own TPU kernels use unless they are told otherwise.
@@ -18,6 +18,11 @@ def has_default_blocks(config: Mapping[str, Any]) -> bool:
         and all(block == JAX_DEFAULT_BLOCK for block in blocks)
         and all(layout == JAX_DEFAULT_LAYOUT for layout in layouts)
     )
+
+
+def has_block_of(config: Mapping[str, Any], lengths: Collection[int]) -> bool:
+    """Whether a block of a config is as long as one of ``lengths``: then there is only one."""
+    return any(value in lengths for name, value in _knobs(config) if "block" in name)
 
 
 def _knobs(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

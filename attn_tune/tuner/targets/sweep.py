@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from attn_tune.schema.blocks import has_default_blocks
+from attn_tune.schema.blocks import has_block_of, has_default_blocks
 from attn_tune.schema.config import config_digest, config_to_json
+from attn_tune.schema.signature import Signature
 from attn_tune.schema.trial import WHOLE, Prediction, Status, Trial
 from attn_tune.tuner.case import Case
 from attn_tune.tuner.meter import Meter
@@ -33,6 +34,9 @@ _WHOLE_PROGRAM = "whole_program"
 _WHOLE_LIMIT_S = 120.0
 # Parts that are predicted this close to the best one may be as good; their composition is compiled too.
 _RUNNERS_UP = 1
+# What part of a later case's search may be of configs whose schedules an earlier one made: they cost a hundredth of a
+# compile.
+_KNOWN_SHARE = 4 / 5
 
 type Config = Mapping[str, Any]
 type Past = Callable[[KernelPlan, Case], "Mapping[tuple[str, str], Trial]"]
@@ -199,11 +203,15 @@ class _KernelCompile:
             default = _default_blocks(part)
             yield from self._compile(part.part, default, set(tried))
             tried |= {config_digest(c): self._ns(part.part, c) for c in default}
+        known = self._known(part, tried)
+        if known:
+            yield from self._compile(part.part, known, set(tried))
+            tried |= {config_digest(c): self._ns(part.part, c) for c in known}
         search = self.sweep.strategy(
             Space(
                 candidates=part.space,
                 tried=tried,
-                limit=part.todo,
+                limit=part.todo - len(known),
                 signature=self.case.signature,
                 fields=self.case.op.fields,
                 prior=Prior(cases=tuple(self.sweep.seen.get(self._key(part.part), ()))),
@@ -218,6 +226,20 @@ class _KernelCompile:
         times = {d: ns for d, ns in seen.items() if d in self.configs}
         past = PastCase(signature=self.case.signature, times=times)
         self.sweep.seen.setdefault(self._key(part.part), []).append(past)
+
+    def _known(self, part: PartPlan, tried: Mapping[str, float]) -> list[Config]:
+        """The candidates that did best on earlier cases, as many as may be; none that was one block there."""
+        candidates = {config_digest(c): c for c in part.space if config_digest(c) not in tried}
+        ratios: dict[str, float] = {}
+        for case in self.sweep.seen.get(self._key(part.part), ()):
+            lengths = _lengths(case.signature)
+            for digest in candidates.keys() & case.ratios.keys():
+                if not has_block_of(candidates[digest], lengths):
+                    ratios[digest] = min(case.ratios[digest], ratios.get(digest, math.inf))
+        finite = [digest for digest, ratio in ratios.items() if math.isfinite(ratio)]
+        best = sorted(finite, key=lambda d: (ratios[d], d))[: int(part.todo * _KNOWN_SHARE)]
+        # Not the best first: a strategy that sees nothing get better would end.
+        return [candidates[digest] for digest in candidates if digest in best]
 
     def _key(self, part: str) -> tuple[str, str, str]:
         return self.plan.kernel.id, self.case.direction, part
@@ -342,6 +364,12 @@ def _after_whole(trial: Trial, compiled: Compiled, started_us: int) -> Trial:
         shortage=compiled.shortage,
         prediction=None,
     )
+
+
+def _lengths(signature: Signature) -> set[int]:
+    """Of queries and keys."""
+    sizes = (signature.values.get(name) for name in ("t", "s"))
+    return {size for size in sizes if isinstance(size, int)}
 
 
 def _default_blocks(part: PartPlan) -> list[Config]:

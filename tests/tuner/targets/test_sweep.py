@@ -234,6 +234,34 @@ def test_a_whole_program_that_takes_too_long_says_nothing_of_its_prediction(monk
     assert not any("whole_program" in t.prediction.terms for t in trials if t.prediction)
 
 
+@pytest.mark.parametrize("one_block", [False, True])
+def test_a_later_case_begins_with_what_did_best_on_an_earlier_one(monkeypatch, one_block):
+    limits = []
+
+    def every_third(space):
+        limits.append(space.limit)
+        yield space.batch(space.open[::3][: space.limit])
+
+    monkeypatch.setitem(globals(), "LIMIT", 10**9)
+
+    # A block as long as the first problem is one block there and several on the second: another launch.
+    lengths = (128, 1024) if one_block else (512, 1024)
+    plan, compiler = make_case_plan("fwd", Effort(max_trials=20), lengths=lengths), OwnCompiler()
+    predicting(monkeypatch, compiler)
+    trials, _ = run(plan, compiler, strategy=every_third)
+    first, second = (
+        {t.config_digest: t for t in trials if t.signature.values["t"] == n and t.prediction}
+        for n in lengths
+    )
+    several = {d for d, t in first.items() if 128 not in (t.config["block_q"], t.config["block_k"])}
+    assert 0 < len(several) < len(first)
+    best = sorted(several if one_block else first, key=lambda d: first[d].prediction.ns)
+    known = best[:16]
+    begun = [digest for digest, t in second.items() if not has_default_blocks(t.config)]
+    assert set(begun[: len(known)]) == set(known)
+    assert limits == [20, 20 - len(known)]
+
+
 def test_a_sweep_that_is_stopped_ends_with_what_it_has():
     stop = threading.Event()
     plan, compiler = make_case_plan("fwd"), OwnCompiler()
