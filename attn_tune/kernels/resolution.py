@@ -71,14 +71,14 @@ def heuristic(question: Ask, rejected: tuple[Rejection, ...] = ()) -> Choice | N
 
     A heuristic must be feasible; one that is not, or is in quarantine, passes to the next kernel all the same.
     """
-    problem, device = question.problem, question.device
+    problem, direction, device = question.problem, question.direction, question.device
     able = [
         spec
         for spec in question.specs.values()
         if question.refusal_of(spec) is None and question.reluctance_of(spec, untuned=True) is None
     ]
-    for spec in sorted(able, key=lambda s: (-s.priority_for(problem, device), s.name)):
-        search = spec.searches[question.direction]
+    for spec in sorted(able, key=lambda s: (-s.priority_for(problem, direction, device), s.name)):
+        search = spec.searches[direction]
         config = search.heuristic(problem, device)
         reason = search.infeasible(problem, device, config)
         reason = reason or question.quarantined(spec, config)

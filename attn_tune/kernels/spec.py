@@ -126,7 +126,7 @@ class Search:
         return dataclasses.replace(base, **{part: config})
 
 
-type Priority = int | Callable[[Problem, Device], int]
+type Priority = int | Callable[[Problem, str, Device], int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class KernelSpec:
         this problem on this device at all.
       modules: names of the modules whose source decides the generated code; hashed into the environment.
       priority: per platform, the order in which untuned kernels are preferred, highest first; 0 where absent. A number,
-        or ``(problem, device) -> number`` where it depends on the problem.
+        or ``(problem, direction, device) -> number`` where it depends on these.
       requires: importable modules without which the kernel cannot run, e.g. ``("triton",)``.
       extra: the extra of attn-tune that installs them, for the sentence that says that one is missing.
       libraries: installed distributions whose version decides the generated code too, e.g. ``("tokamax",)``; hashed
@@ -168,10 +168,10 @@ class KernelSpec:
         """``"op/name"``."""
         return f"{self.op}/{self.name}"
 
-    def priority_for(self, problem: Problem, device: Device) -> int:
+    def priority_for(self, problem: Problem, direction: str, device: Device) -> int:
         """This kernel's place among those that can do an untuned problem."""
         priority = self.priority.get(device.platform, 0)
-        return priority(problem, device) if callable(priority) else priority
+        return priority(problem, direction, device) if callable(priority) else priority
 
     @property
     def source_hash(self) -> str:

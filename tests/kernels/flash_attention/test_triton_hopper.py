@@ -171,14 +171,28 @@ def test_tiles_of_a_narrow_window_cost_alike():
 )
 def test_untuned_the_kernel_comes_first_that_was_fastest(p, first):
     specs = [get_kernel(f"flash_attention/{name}") for name in ("cudnn", "triton", "triton_hopper")]
-    assert max(specs, key=lambda spec: spec.priority_for(p, H200)).name == first
+    assert max(specs, key=lambda spec: spec.priority_for(p, "fwd", H200)).name == first
 
 
 def test_on_other_gpus_cudnn_comes_before_triton_whatever_the_window():
     a100 = Device(platform="cuda", family="sm_80", variant="nvidia-a100")
     narrow = problem(causal=True, window=(127, None))
     cudnn, triton = (get_kernel(f"flash_attention/{name}") for name in ("cudnn", "triton"))
-    assert cudnn.priority_for(narrow, a100) > triton.priority_for(narrow, a100)
+    assert cudnn.priority_for(narrow, "fwd", a100) > triton.priority_for(narrow, "fwd", a100)
+
+
+@pytest.mark.parametrize(
+    ("p", "first"),
+    [
+        (problem(B=16, T=1024, S=1024, H=64, causal=True), "triton"),
+        (problem(B=16, T=1024, S=1024, H=64), "cudnn"),
+        (problem(B=16, T=1024, S=1024, causal=True), "cudnn"),
+        (problem(H=64, causal=True), "cudnn"),
+    ],
+)
+def test_untuned_backwards_of_few_causal_keys_and_small_heads_are_the_triton_kernels(p, first):
+    specs = [get_kernel(f"flash_attention/{name}") for name in ("cudnn", "triton")]
+    assert max(specs, key=lambda spec: spec.priority_for(p, "bwd", H200)).name == first
 
 
 def test_the_fast_tanh_is_tried_early_and_only_where_there_is_a_cap():

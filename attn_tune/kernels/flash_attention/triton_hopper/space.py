@@ -32,13 +32,13 @@ def heuristic(problem: Problem, device: Device) -> ForwardConfig:
     )
 
 
-def priority(problem: Problem, device: Device) -> int:
+def priority(problem: Problem, direction: str, device: Device) -> int:
     """Above cuDNN's 60 where it is faster on an H200, else between that and the Triton kernel for every GPU.
 
     From ``benchmarks/results/h200/peers.md``: up to 15 % faster with head dim 128 and, causal, 256. cuDNN knows no
     sinks, and its adapter goes over the output once more for them.
     """
-    del device
+    del direction, device  # a forward, for one architecture
     faster = problem.head_dim == 128 or (problem.head_dim == 256 and problem.causal)
     return 63 if faster or problem.has_sinks else 53
 
