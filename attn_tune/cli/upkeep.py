@@ -1,6 +1,7 @@
 """``attn-tune merge`` and ``attn-tune gc``: the lab database of several hosts, and of several years."""
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +31,7 @@ def merge(
             done.append({"path": str(path), "runs": taken.runs, "trials": taken.trials})
             if not json:
                 print(f"{path}: {taken.runs} runs and {taken.trials} trials are new")
-        decided = database.rebuild_decisions()
+        decided = database.rebuild_decisions(processes=os.cpu_count() or 1)
     if json:
         sink.emit_json({"merged": done, "decided": decided})
     else:

@@ -52,6 +52,7 @@ class Database(Store):
         super().__init__(connection, path, read_only=read_only)
         self._open_runs: set[int] = set()
         self._lookup = decision_table.lookup_cursor(connection)
+        self._decided: decision_table.Decided = {}
 
     @classmethod
     def open(
@@ -271,15 +272,18 @@ class Database(Store):
 
     # --- Decisions ---
 
-    def rebuild_decisions(self, *, signatures: Iterable[Signature | str] | None = None) -> int:
+    def rebuild_decisions(
+        self, *, signatures: Iterable[Signature | str] | None = None, processes: int = 1
+    ) -> int:
         """Decides anew from the trials, for all signatures or some. Returns how many problems have a decision.
 
-        The old decisions stay until the new ones replace them in one transaction.
+        The old decisions stay until the new ones replace them in one transaction. Many problems are decided by so many
+        ``processes`` side by side; with more than one the caller's ``__main__`` must be importable.
         """
         texts = None if signatures is None else {str(s) for s in signatures}
         with storage_errors(self.path):
             problems = decision_table.open_problems(self._connection, texts)
-            decided = [(problem, self._decide(problem)) for problem in problems]
+            decided = self._decide_all(problems, processes)
         with self.transaction():
             for problem, decisions in decided:
                 decision_table.replace_decisions(
@@ -335,7 +339,7 @@ class Database(Store):
             if signature_id is None or device_id is None:
                 return None
             key = (signature_id, direction, device_id, rank)
-            return decision_table.read_decision(self._lookup, self._catalog, key)
+            return decision_table.read_decision(self._lookup, self._catalog, self._decided, key)
         except sqlite3.Error:
             with storage_errors(self.path):
                 raise
@@ -344,6 +348,18 @@ class Database(Store):
     def has_open_runs(self) -> bool:
         """True between ``begin_run`` and ``end_run``."""
         return bool(self._open_runs)
+
+    def _decide_all(
+        self, problems: Sequence[decision_table.Problem], processes: int
+    ) -> list[tuple[decision_table.Problem, tuple[Decision, ...]]]:
+        # Other processes see only what is committed.
+        if processes > 1 and not self._connection.in_transaction:
+            from attn_tune.db.side_by_side import decide_side_by_side
+
+            found = decide_side_by_side(self.path, problems, processes)
+            if found is not None:
+                return found
+        return [(problem, self._decide(problem)) for problem in problems]
 
     def _decide(self, problem: decision_table.Problem) -> tuple[Decision, ...]:
         return decision_table.decide_problem(self._connection, self._catalog, problem)

@@ -14,6 +14,12 @@ from attn_tune.db.decisions import decide
 from attn_tune.db.shortlist import make_shortlist, prepare
 from attn_tune.schema import Decision, Rule
 
+# Signature id, direction, device id and rank.
+type Key = tuple[int, str, int, int]
+# What rows were read as, without the config's copy of one's own, and the config's JSON.
+type Decided = dict[tuple[Key, tuple[Any, ...]], tuple[Mapping[str, Any], str]]
+_MOST_DECIDED = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -95,24 +101,35 @@ def lookup_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
 
 
 def read_decision(
-    cursor: sqlite3.Cursor, catalog: Catalog, key: tuple[int, str, int, int]
+    cursor: sqlite3.Cursor, catalog: Catalog, decided: Decided, key: Key
 ) -> Decision | None:
-    """The decision of one (signature id, direction, device id, rank), by a ``lookup_cursor``."""
+    """The decision of one (signature id, direction, device id, rank), by a ``lookup_cursor``.
+
+    ``decided`` keeps what rows came to: making a decision of one takes as long as reading it.
+    """
     # The key is unique, so fetching its row ends the statement, and with it the read transaction.
     values = cursor.execute(decision_queries.ONE_DECISION, key).fetchone()
     if values is None:
         return None
-    return _to_decision(catalog, key, *catalog.config(values[0]), values)
+    known = decided.get((key, values))
+    if known is None:
+        if len(decided) >= _MOST_DECIDED:
+            decided.clear()
+        kernel, body = catalog.config(values[0])
+        decision = _to_decision(catalog, key, kernel, body, values)
+        known = decided[key, values] = vars(decision), body
+    fields, body = known
+    return Decision.from_fields(**{**fields, "config": _read_config(body)})
 
 
-def _split(row: tuple[Any, ...]) -> tuple[tuple[int, str, int, int], str, str, tuple[Any, ...]]:
+def _split(row: tuple[Any, ...]) -> tuple[Key, str, str, tuple[Any, ...]]:
     """A row of all decisions: key, kernel, config and the rest."""
     return row[:4], row[4], row[5], row[6:]
 
 
 def _to_decision(
     catalog: Catalog,
-    key: tuple[int, str, int, int],
+    key: Key,
     kernel: str,
     body: str,
     values: tuple[Any, ...],
@@ -166,7 +183,14 @@ def _read_ties(text: str) -> tuple[str, ...]:
 def _read_config(body: str) -> dict[str, Any]:
     """A config of the caller's own."""
     config, is_flat = _parse_config(body)
-    return dict(config) if is_flat else json.loads(body)
+    return dict(config) if is_flat else _copied(config)
+
+
+def _copied(value: Any) -> Any:
+    """Of plain data: faster than reading its JSON again."""
+    if isinstance(value, dict):
+        return {name: _copied(item) for name, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list) else value
 
 
 @functools.lru_cache(10_000)
