@@ -96,7 +96,13 @@ def directions(values: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(d for d in DIRECTIONS if not values or d in {str(v) for v in values})
 
 
-def effort(effort: str | None, strategy: str | None, max_trials: int | None) -> "Effort":
+def effort(
+    effort: str | None,
+    strategy: str | None,
+    max_trials: int | None,
+    *,
+    only_compiles: bool = False,
+) -> "Effort":
     """The effort that the options name; says so when the default has to do without scikit-learn.
 
     Raises:
@@ -110,7 +116,7 @@ def effort(effort: str | None, strategy: str | None, max_trials: int | None) -> 
         sink.note(
             "strategy portfolio: surrogate needs scikit-learn (pip install 'attn-tune[search]')"
         )
-    return make_effort(effort, strategy, max_trials)
+    return make_effort(effort, strategy, max_trials, only_compiles=only_compiles)
 
 
 def device(name: str | None) -> Device:

@@ -75,7 +75,7 @@ def sweep(
         kernels=choose.kernels(kernel, op),
         directions=choose.directions(direction),
         database=db,
-        effort=choose.effort(effort, strategy, max_trials),
+        effort=choose.effort(effort, strategy, max_trials, only_compiles=target is not None),
         allow_nondeterministic=allow_nondeterministic or bool(kernel),
         budget_s=options.seconds(budget) if budget else None,
         resume=resume,

@@ -195,6 +195,8 @@ def test_without_scikit_learn_only_asking_for_it_is_an_error(monkeypatch):
     )
     assert make_effort().strategy is StrategyName.PORTFOLIO
     assert make_effort().share == 0.15
+    assert make_effort(only_compiles=True).share == 0.10
+    assert make_effort("full", only_compiles=True).share == 1.0
     assert make_effort("full").strategy is StrategyName.EXHAUSTIVE
     for words in ({"effort": "normal"}, {"strategy": "surrogate"}):
         with pytest.raises(UsageError, match=r"pip install 'attn-tune\[search\]'"):
