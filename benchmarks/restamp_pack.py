@@ -6,8 +6,9 @@ A row is proof of what was measured: of the machine code. Its environment names 
 changed digest makes the row stale even where the compiler still makes the same code. For each such row the call is
 lowered from the old checkout, which must be the source it was measured with, and from this one, both by what is
 installed. Of a Triton kernel every launch is compiled, by the Triton the row was measured with, and kernels, grids and
-code must be equal; of any other the lowered StableHLO, which holds all that its library is told. Equal rows get the
-digest of today; all others are left out and named. Rows that are not stale are copied. Nothing runs, no GPU is needed.
+code must be equal; of any other, those for TPUs too, the lowered StableHLO, which holds all that its library is told.
+Equal rows get the digest of today; all others are left out and named. Rows that are not stale are copied. Nothing
+runs, no GPU or TPU is needed.
 """
 
 import argparse
@@ -42,14 +43,24 @@ from attn_tune.kernels.registry import get_kernel, get_op
 from attn_tune.kernels.spec import load
 from attn_tune.schema.config import config_from_dict
 
+# Where a line stood is no part of the program.
+jax.config.update("jax_traceback_in_locations_limit", 0)
+
 def programs(row):
     op, spec = get_op(row["op"]), get_kernel(row["op"] + "/" + row["kernel"])
     search = spec.searches[row["direction"]]
     config = config_from_dict(search.config, row["config"])
     problem = op.from_signature(op.parse_signature(row["signature"]))
     inputs = jax.eval_shape(lambda: load(op.inputs)(problem, row["direction"], 0))
+    call = lambda x: load(search.call)(problem, config, x)
+    if row["target"]:
+        from attn_tune.tuner.targets.target import find_target
+        from attn_tune.tuner.targets.tpu import seeming, target_device
+
+        with seeming(target_device(find_target(row["target"]).topology)):
+            lowered = jax.jit(call).trace(inputs).lower(lowering_platforms=("tpu",))
+        return {"source": spec.source_hash, "made": [lowered.as_text()]}
     with compile_target(row["capability"]), record_compiles() as done:
-        call = lambda x: load(search.call)(problem, config, x)
         lowered = jax.jit(call).trace(inputs).lower(lowering_platforms=("cuda",))
     made = done.launches if spec.backend == "triton" else [lowered.as_text()]
     return {"source": spec.source_hash, "made": made}
@@ -61,6 +72,8 @@ for line in sys.stdin:
         answer = {"failed": f"{type(error).__name__}: {error}"[:200]}
     print(json.dumps(answer), flush=True)
 """
+# Its compiler is only asked what a TPU is called.
+_WITHOUT_A_TPU = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 
 
 def main() -> int:
@@ -131,7 +144,7 @@ def _answers(checkout: Path, lines: Sequence[str]) -> list[dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAMS],
         cwd=checkout,
-        env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
+        env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"} | _WITHOUT_A_TPU,
         input="\n".join(lines),
         stdout=subprocess.PIPE,
         text=True,
@@ -141,9 +154,13 @@ def _answers(checkout: Path, lines: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _question(row: Row, pack: Pack) -> Mapping[str, Any]:
-    capability = pack.devices[row.device].compute_capability
+    device = pack.devices[row.device]
     named = {name: getattr(row, name) for name in ("op", "kernel", "direction", "signature")}
-    return named | {"config": dict(row.config), "capability": capability}
+    return (
+        named
+        | {"config": dict(row.config), "capability": device.compute_capability}
+        | {"target": device.variant if device.platform == "tpu" else ""}
+    )
 
 
 def _restamp(rows: Sequence[Row], pack: Pack) -> tuple[list[Row], dict[str, Environment]]:

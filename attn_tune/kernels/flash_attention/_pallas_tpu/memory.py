@@ -6,8 +6,8 @@ KIB, MIB = 1024, 1024 * 1024
 LANES, SUBLANES = 128, 8
 SMEM_BYTES = MIB
 
-# What libtpu allows a launch that asks for nothing, from its own errors; v7x, which gave none, may allow more.
-DEFAULT_KIB = {"v4": 16 * KIB, "v5e": 16 * KIB, "v5p": 16 * KIB, "v6e": 32 * KIB, "v7x": 16 * KIB}
+# What libtpu 0.0.52 allows a launch that asks for nothing: compiled with scratch of more and more, until it refused.
+DEFAULT_KIB = {"v4": 16 * KIB, "v5e": 16 * KIB, "v5p": 16 * KIB, "v6e": 32 * KIB, "v7x": 32 * KIB}
 # Limits worth asking for; each generation takes those below its physical VMEM.
 LIMITS_KIB = (32 * KIB, 64 * KIB, 96 * KIB)
 
