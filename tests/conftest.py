@@ -1,4 +1,4 @@
-"""Before anything of jax is imported: tests run on the CPU unless told otherwise.
+"""Before anything of jax is imported: tests run on the CPU unless told otherwise, and compile without optimising.
 
 Where libtpu is installed, to compile for TPUs that are not there, jax would look for a TPU first.
 """
@@ -8,6 +8,14 @@ import os
 import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cuda,cpu" if os.path.exists("/dev/nvidiactl") else "cpu")
+# Programs of tests are compiled once and run once: LLVM's passes take longer than they save. Children inherit this.
+os.environ["XLA_FLAGS"] = " ".join(
+    (
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
+        os.environ.get("XLA_FLAGS", ""),
+    )
+)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -26,7 +26,7 @@ def environment(tmp_path):
         "JAX_PLATFORMS": "cpu",
         "XDG_DATA_HOME": str(tmp_path),
         "ATTN_TUNE_LEASES": str(tmp_path / "leases"),
-        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_cpu_multi_thread_eigen=false",
     }
 
 

@@ -25,7 +25,7 @@ def test_interpreted_cases():
             **os.environ,
             "TRITON_INTERPRET": "1",
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": XLA_FLAGS,
+            "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {XLA_FLAGS}",
             "PYTHONPATH": pythonpath,
         },
         capture_output=True,

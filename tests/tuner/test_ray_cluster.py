@@ -38,7 +38,7 @@ def cluster(monkeypatch):
     """One processor on each node; they inherit this process's environment."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(PLANTED)]))
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+    monkeypatch.setenv("XLA_FLAGS", f"{os.environ['XLA_FLAGS']} --xla_cpu_multi_thread_eigen=false")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     import ray
     from ray.cluster_utils import Cluster

@@ -17,7 +17,7 @@ def results():
     flags = "--xla_force_host_platform_device_count=8 --xla_cpu_multi_thread_eigen=false"
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": flags,
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {flags}",
         "PYTHONPATH": str(ROOT),
     }
     done = subprocess.run(

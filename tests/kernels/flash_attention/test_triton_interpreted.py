@@ -18,7 +18,7 @@ def results():
     environment = os.environ | {
         "TRITON_INTERPRET": "1",
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_cpu_multi_thread_eigen=false",
     }
     names = [case.name for case in CASES]
     script = [sys.executable, "-m", "tests.kernels.flash_attention.triton_cases"]

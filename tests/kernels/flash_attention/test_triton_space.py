@@ -92,7 +92,6 @@ def test_on_hopper_dkv_takes_the_wide_tile_only_where_heads_share_keys(kv_heads,
     assert (dkv.block_q, dkv.block_k, dkv.num_warps, dkv.num_stages) == tile
 
 
-
 @pytest.mark.parametrize("part", ["", "dq"])
 def test_a_narrow_window_gets_tiles_that_are_not_mostly_masked(part):
     wide, narrow = (
