@@ -118,13 +118,25 @@ def test_time_ends_sampling_after_the_fewest():
     assert len(measure(Timed(10), timer=Clock(), policy=policy).samples_ns) == 3
 
 
-def test_rounds_rotate_and_pair():
+def test_rounds_pair():
     clock = Clock()
     a, b, c = Timed(1), Timed(2), Timed(3)
     results = race([a, b, c], timer=clock, policy=POLICY, round_id="r").measurements
     assert [r.samples_ns for r in results] == [(1,) * 6, (2,) * 6, (3,) * 6]
     assert {r.round_id for r in results} == {"r"}
-    assert clock.order[:9] == [1, 2, 3, 2, 3, 1, 3, 1, 2]
+    assert clock.order[:9] == [1, 3, 2, 2, 1, 3, 3, 2, 1]
+
+
+@pytest.mark.parametrize("count", range(1, 10))
+def test_every_run_follows_every_other_and_has_every_place_equally_often(count):
+    rounds = count if count % 2 == 0 else 2 * count
+    orders = [order_of_round(number, count) for number in range(rounds)]
+    assert all(sorted(order) == list(range(count)) for order in orders)
+    after = Counter(pair for order in orders for pair in itertools.pairwise(order))
+    assert len(after) == count * (count - 1)
+    assert set(after.values()) <= {rounds // count}
+    places = Counter(place for order in orders for place in enumerate(order))
+    assert set(places.values()) == {rounds // count}
 
 
 def test_short_host_calls_are_repeated():
