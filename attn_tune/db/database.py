@@ -25,6 +25,7 @@ from attn_tune.db import (
 )
 from attn_tune.db.connection import connect, storage_errors
 from attn_tune.db.filters import trial_filters
+from attn_tune.db.lookup import Lookup
 from attn_tune.db.store import Store
 from attn_tune.db.writer import WriterBusyError, now_us
 from attn_tune.schema import (
@@ -51,8 +52,7 @@ class Database(Store):
     def __init__(self, connection: sqlite3.Connection, path: Path, *, read_only: bool):
         super().__init__(connection, path, read_only=read_only)
         self._open_runs: set[int] = set()
-        self._lookup = decision_table.lookup_cursor(connection)
-        self._decided: decision_table.Decided = {}
+        self._lookup = Lookup(connection, self._catalog)
 
     @classmethod
     def open(
@@ -339,7 +339,7 @@ class Database(Store):
             if signature_id is None or device_id is None:
                 return None
             key = (signature_id, direction, device_id, rank)
-            return decision_table.read_decision(self._lookup, self._catalog, self._decided, key)
+            return self._lookup.find(key)
         except sqlite3.Error:
             with storage_errors(self.path):
                 raise

@@ -70,6 +70,7 @@ JOIN device ON device.id = decision.device_id
 WHERE {{filters}}
 ORDER BY signature.text, decision.direction, device.digest, decision.rank
 """
+DATA_VERSION = "PRAGMA data_version"
 ONE_DECISION = f"""
 SELECT {_DECISION_COLUMNS} FROM decision WHERE signature_id = ? AND direction = ? AND device_id = ? AND rank = ?
 """

@@ -16,9 +16,6 @@ from attn_tune.schema import Decision, Rule
 
 # Signature id, direction, device id and rank.
 type Key = tuple[int, str, int, int]
-# What rows were read as, without the config's copy of one's own, and the config's JSON.
-type Decided = dict[tuple[Key, tuple[Any, ...]], tuple[Mapping[str, Any], str]]
-_MOST_DECIDED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,36 +87,7 @@ def read_decisions(
     """The decisions that fit, by signature, direction, device and rank."""
     narrowing = " AND ".join(decision_queries.DECISION_FILTERS[name] for name in filters) or "TRUE"
     rows = connection.execute(decision_queries.DECISIONS.format(filters=narrowing), dict(filters))
-    return [_to_decision(catalog, *_split(tuple(row))) for row in rows]
-
-
-def lookup_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
-    """A cursor for ``read_decision``, to be made once; plain tuples come faster than rows with names."""
-    cursor = connection.cursor()
-    cursor.row_factory = None
-    return cursor
-
-
-def read_decision(
-    cursor: sqlite3.Cursor, catalog: Catalog, decided: Decided, key: Key
-) -> Decision | None:
-    """The decision of one (signature id, direction, device id, rank), by a ``lookup_cursor``.
-
-    ``decided`` keeps what rows came to: making a decision of one takes as long as reading it.
-    """
-    # The key is unique, so fetching its row ends the statement, and with it the read transaction.
-    values = cursor.execute(decision_queries.ONE_DECISION, key).fetchone()
-    if values is None:
-        return None
-    known = decided.get((key, values))
-    if known is None:
-        if len(decided) >= _MOST_DECIDED:
-            decided.clear()
-        kernel, body = catalog.config(values[0])
-        decision = _to_decision(catalog, key, kernel, body, values)
-        known = decided[key, values] = vars(decision), body
-    fields, body = known
-    return Decision.from_fields(**{**fields, "config": _read_config(body)})
+    return [to_decision(catalog, *_split(tuple(row))) for row in rows]
 
 
 def _split(row: tuple[Any, ...]) -> tuple[Key, str, str, tuple[Any, ...]]:
@@ -127,13 +95,14 @@ def _split(row: tuple[Any, ...]) -> tuple[Key, str, str, tuple[Any, ...]]:
     return row[:4], row[4], row[5], row[6:]
 
 
-def _to_decision(
+def to_decision(
     catalog: Catalog,
     key: Key,
     kernel: str,
     body: str,
     values: tuple[Any, ...],
 ) -> Decision:
+    """The decision of a row: its key, and what ``decision_queries`` reads beyond that."""
     # By place: finding columns of a row by name, and JSON for what is mostly empty, are most of a lookup.
     signature_id, direction, device_id, rank = key
     (
@@ -151,24 +120,26 @@ def _to_decision(
     ) = values
     signature = catalog.signature(signature_id)
     return Decision.from_fields(
-        op=signature.op,
-        direction=direction,
-        signature=signature,
-        device=catalog.device(device_id),
-        environment=catalog.environment(environment_id),
-        kernel=kernel,
-        config=_read_config(body),
-        rule=_RULES.get(rule) or Rule(rule),
-        median_ns=median_ns,
-        heuristic_ns=heuristic_ns,
-        gain=gain,
-        regret_bound=regret_bound,
-        worst_error=worst_error,
-        ties=_read_ties(ties),
-        samples=samples,
-        trials=trials,
-        contract=signature.version,
-        rank=rank,
+        {
+            "op": signature.op,
+            "direction": direction,
+            "signature": signature,
+            "device": catalog.device(device_id),
+            "environment": catalog.environment(environment_id),
+            "kernel": kernel,
+            "config": read_config(body),
+            "rule": _RULES.get(rule) or Rule(rule),
+            "median_ns": median_ns,
+            "heuristic_ns": heuristic_ns,
+            "gain": gain,
+            "regret_bound": regret_bound,
+            "worst_error": worst_error,
+            "ties": _read_ties(ties),
+            "samples": samples,
+            "trials": trials,
+            "contract": signature.version,
+            "rank": rank,
+        }
     )
 
 
@@ -180,7 +151,7 @@ def _read_ties(text: str) -> tuple[str, ...]:
     return tuple(json.loads(text))
 
 
-def _read_config(body: str) -> dict[str, Any]:
+def read_config(body: str) -> dict[str, Any]:
     """A config of the caller's own."""
     config, is_flat = _parse_config(body)
     return dict(config) if is_flat else _copied(config)

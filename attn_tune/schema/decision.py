@@ -56,8 +56,8 @@ class Decision:
     rank: int = 0
 
     @classmethod
-    def from_fields(cls, **fields: Any) -> Self:
-        """A decision of these fields, unchecked, in a third of the time: a frozen class sets them one by one."""
+    def from_fields(cls, fields: dict[str, Any]) -> Self:
+        """A decision that takes ``fields`` over, unchecked: a frozen class takes four times as long to set them."""
         decision = object.__new__(cls)
         object.__setattr__(decision, "__dict__", fields)
         return decision

@@ -61,3 +61,13 @@ def test_a_reader_sees_what_was_decided_since(database):
         database.record(run, make_trial(config={"block_q": 32}, samples=(10, 10, 10)))
         database.rebuild_decisions()
         assert reader.decision(SIGNATURE, "fwd", DEVICE).config == {"block_q": 32}
+
+
+def test_what_was_not_there_is_found_once_it_is(database):
+    database.record(begin(database), make_trial())
+    with Database.open(database.path, read_only=True) as reader:
+        for one in (database, reader):
+            assert one.decision(SIGNATURE, "fwd", DEVICE) is None
+        database.rebuild_decisions()
+        for one in (database, reader):
+            assert one.decision(SIGNATURE, "fwd", DEVICE).config == make_trial().config
