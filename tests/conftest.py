@@ -18,6 +18,12 @@ os.environ["XLA_FLAGS"] = " ".join(
 )
 
 
+def pytest_collection_modifyitems(items):
+    """Files with slow tests come first: whatever is begun last, the other workers wait for it."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_directories(tmp_path_factory):
     """Nothing of the real user is read or written: no database, pack, quarantine list, key or spool."""

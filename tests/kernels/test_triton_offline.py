@@ -12,6 +12,8 @@ HERE = Path(__file__).parent
 CASES = [str(HERE / name) for name in ("triton_compile_cases.py", "triton_lowering_cases.py")]
 BUILDS = ["matmul_kernel", "softmax_kernel"]
 
+pytestmark = pytest.mark.slow
+
 
 def run_cases(cache: Path, *selection: str) -> subprocess.CompletedProcess:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TRITON_")}

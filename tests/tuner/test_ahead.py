@@ -43,6 +43,8 @@ PROBLEM = Problem(
 )
 LOWERED = Lowered(program=b"", resources=Resources(), lower_ms=1.0)
 
+pytestmark = pytest.mark.slow
+
 
 def ref_of(direction: str, part: str = "", kernel: str = "flash_attention/triton", **changes):
     search = get_kernel(kernel).searches[direction]

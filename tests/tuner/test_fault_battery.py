@@ -23,6 +23,8 @@ ROWS = [fault for fault in FAULTS if "cpu" in fault.platforms]
 # More than a worker needs, less than an eater takes in a second.
 ENVIRONMENT = {"ATTN_TUNE_WORKER_GIB": "1.5", "JAX_PLATFORMS": "cpu"}
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Battery:

@@ -37,6 +37,8 @@ EXPECTED = {
     "hang_in_compile": (Status.TIMED_OUT, "compile: no end within"),
 }
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def trials(planted, point, device, environment) -> list[Trial]:

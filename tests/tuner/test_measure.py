@@ -1,12 +1,14 @@
 """Measuring: how many samples, when to give up, how finals take turns."""
 
+import itertools
 import math
+from collections import Counter
 
 import pytest
 
 from attn_tune.schema.conditions import Reading
 from attn_tune.tuner.gpu_state import nothing
-from attn_tune.tuner.measure import measure, race
+from attn_tune.tuner.measure import measure, order_of_round, race
 from attn_tune.tuner.protocol import MeasurePolicy
 
 

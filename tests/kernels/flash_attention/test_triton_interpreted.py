@@ -9,8 +9,6 @@ import pytest
 
 from tests.kernels.flash_attention.triton_cases import CASES, RUNS, expected_outputs
 
-PROCESSES = 2
-
 
 @pytest.fixture(scope="module")
 def results():
@@ -20,24 +18,18 @@ def results():
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_cpu_multi_thread_eigen=false",
     }
-    names = [case.name for case in CASES]
-    script = [sys.executable, "-m", "tests.kernels.flash_attention.triton_cases"]
     lines = {}
     for kernel in RUNS:
-        workers = [
-            subprocess.Popen(
-                [*script, kernel, *names[i::PROCESSES]],
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for i in range(PROCESSES)
-        ]
-        for worker in workers:
-            out, err = worker.communicate(timeout=900)
-            assert worker.returncode == 0, err[-2000:]
-            lines |= {(kernel, line["case"]): line for line in map(json.loads, out.splitlines())}
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.kernels.flash_attention.triton_cases", kernel],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        found = map(json.loads, done.stdout.splitlines())
+        lines |= {(kernel, line["case"]): line for line in found}
     return lines
 
 

@@ -193,7 +193,9 @@ def errors(case: Case, kernel: str) -> dict[str, float]:
         jnp.asarray(delta, jnp.float32),
     )
     worst: dict[str, float] = {}
-    for turn, (block_q, block_k) in enumerate(case.tilings, start=CASES.index(case)):
+    # The others walk the tiles of the first kernel.
+    tilings = case.tilings if kernel == "triton" else case.tilings[:1]
+    for turn, (block_q, block_k) in enumerate(tilings, start=CASES.index(case)):
         tile = {"block_q": block_q, "block_k": block_k, "num_warps": 4, "num_stages": 2}
         got = RUNS[kernel](p, tile, operands, back, turn)
         assert got.keys() == expected_outputs(case, kernel), got.keys()
