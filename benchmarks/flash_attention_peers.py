@@ -165,7 +165,7 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _part(text: str) -> tuple[int, int]:
+def parse_shard(text: str) -> tuple[int, int]:
     number, _, count = text.partition("/")
     if not (number.isdigit() and count.isdigit() and int(number) < int(count)):
         raise argparse.ArgumentTypeError(f"{text!r} must be NUMBER/COUNT, as in 0/2")
@@ -181,7 +181,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--direction", nargs="+", choices=["fwd", "fwd+bwd"], default=["fwd", "fwd+bwd"]
     )
     parser.add_argument("--max-points", type=int, default=100)
-    parser.add_argument("--shard", type=_part, default=(0, 1), help="as in 0/2")
+    parser.add_argument("--shard", type=parse_shard, default=(0, 1), help="as in 0/2")
     parser.add_argument("--rounds", type=int, default=Settings.rounds)
     parser.add_argument(
         "--threads",

@@ -18,9 +18,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flash_attention_peers import shard
+from flash_attention_peers import parse_shard, shard
 
-SHIPPED = Path(__file__).resolve().parent.parent / "attn_tune" / "packs"
+from attn_tune.runtime.sources import SHIPPED
+from attn_tune.tuner.replay import quantile
 
 
 class Side(NamedTuple):
@@ -34,7 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pack", nargs="?", default="nvidia-h200", help="name of a shipped pack")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--shard", default="0/1")
+    parser.add_argument("--shard", type=parse_shard, default=(0, 1), help="as in 0/2")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=8, help="compilations at a time")
     parser.add_argument("--join", type=Path, nargs="+", help="files made before; nothing is run")
@@ -46,10 +47,9 @@ def main() -> int:
 
     pack = read_pack(SHIPPED / args.pack)
     known = sorted({(str(row.signature), row.direction) for row in pack.rows})
-    number, count = map(int, args.shard.split("/"))
     found: list[dict[str, Any]] = []
     with ThreadPoolExecutor(args.threads) as pool:
-        jobs = [(key, sides(*key)) for key in shard(known, number, count)]
+        jobs = [(key, sides(*key)) for key in shard(known, *args.shard)]
         compiled = [
             [] if tuned == untuned else [pool.submit(build, *key, s) for s in (tuned, untuned)]
             for key, (tuned, untuned) in jobs
@@ -90,7 +90,7 @@ def sides(signature: str, direction: str) -> tuple[Side, Side]:
     if choice is None:
         raise LookupError(f"no kernel can do {direction} of {signature} here")
     untuned = Side(choice.spec.name, config_to_dict(choice.config))
-    return Side(answer.kernel, json.loads(json.dumps(dict(answer.config), default=dict))), untuned
+    return Side(answer.kernel, answer.config), untuned
 
 
 def build(signature: str, direction: str, side: Side) -> Any:
@@ -151,8 +151,8 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> None:
     print(
         f"\n{len(losses)} problems and directions; {sum(r['was_run'] for r in ordered)} raced, the others are the same"
     )
-    if len(losses) > 1:
-        p95 = statistics.quantiles(losses, n=20, method="inclusive")[-1]
+    if losses:
+        p95 = quantile(losses, 0.95)
         print(
             f"loss: median {statistics.median(losses):.3f}, p95 {p95:.3f}, worst {losses[-1]:.3f}"
         )

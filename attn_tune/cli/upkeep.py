@@ -1,7 +1,6 @@
 """``attn-tune merge`` and ``attn-tune gc``: the lab database of several hosts, and of several years."""
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +22,7 @@ def merge(
     Example: attn-tune merge host-a.db host-b.db --db lab.db
     """
     from attn_tune.db import merge_database
+    from attn_tune.tuner.ahead import usable_cores
 
     done = []
     with open_lab(db, create=True) as database:
@@ -31,7 +31,7 @@ def merge(
             done.append({"path": str(path), "runs": taken.runs, "trials": taken.trials})
             if not json:
                 print(f"{path}: {taken.runs} runs and {taken.trials} trials are new")
-        decided = database.rebuild_decisions(processes=os.cpu_count() or 1)
+        decided = database.rebuild_decisions(processes=usable_cores())
     if json:
         sink.emit_json({"merged": done, "decided": decided})
     else:

@@ -10,9 +10,8 @@ JAX_DEFAULT_LAYOUT = "head_dim_minor"
 
 def has_default_blocks(config: Mapping[str, Any]) -> bool:
     """Whether every block is JAX's default, every layout too, and there is one."""
-    knobs = list(_knobs(config))
-    blocks = [value for name, value in knobs if name.startswith("block_") and name != "block_b"]
-    layouts = [value for name, value in knobs if name.endswith("_layout")]
+    blocks = _blocks(config)
+    layouts = [value for name, value in _knobs(config) if name.endswith("_layout")]
     return (
         bool(blocks)
         and all(block == JAX_DEFAULT_BLOCK for block in blocks)
@@ -22,7 +21,13 @@ def has_default_blocks(config: Mapping[str, Any]) -> bool:
 
 def has_block_of(config: Mapping[str, Any], lengths: Collection[int]) -> bool:
     """Whether a block of a config is as long as one of ``lengths``: then there is only one."""
-    return any(value in lengths for name, value in _knobs(config) if "block" in name)
+    return any(block in lengths for block in _blocks(config))
+
+
+def _blocks(config: Mapping[str, Any]) -> list[Any]:
+    """The sizes of those along lengths: not of a batch's."""
+    knobs = _knobs(config)
+    return [value for name, value in knobs if name.startswith("block_") and name != "block_b"]
 
 
 def _knobs(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

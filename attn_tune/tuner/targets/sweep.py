@@ -199,14 +199,11 @@ class _KernelCompile:
         seen = self.times.setdefault(part.part, {})
         tried = {digest: seen.get(digest, math.inf) for digest in part.tried}
         self.configs.update({config_digest(config): config for config in part.space})
+        known: list[Config] = []
         if part.todo:
-            default = _default_blocks(part)
-            yield from self._compile(part.part, default, set(tried))
-            tried |= {config_digest(c): self._ns(part.part, c) for c in default}
-        known = self._known(part, tried)
-        if known:
-            yield from self._compile(part.part, known, set(tried))
-            tried |= {config_digest(c): self._ns(part.part, c) for c in known}
+            yield from self._begin_with(part, _default_blocks(part), tried)
+            known = self._known(part, tried)
+            yield from self._begin_with(part, known, tried)
         search = self.sweep.strategy(
             Space(
                 candidates=part.space,
@@ -226,6 +223,13 @@ class _KernelCompile:
         times = {d: ns for d, ns in seen.items() if d in self.configs}
         past = PastCase(signature=self.case.signature, times=times)
         self.sweep.seen.setdefault(self._key(part.part), []).append(past)
+
+    def _begin_with(
+        self, part: PartPlan, configs: list[Config], tried: dict[str, float]
+    ) -> Iterator[Trial]:
+        """Compiles ``configs`` before any strategy is asked; ``tried`` then holds them too."""
+        yield from self._compile(part.part, configs, set(tried))
+        tried |= {config_digest(config): self._ns(part.part, config) for config in configs}
 
     def _known(self, part: PartPlan, tried: Mapping[str, float]) -> list[Config]:
         """The candidates that did best on earlier cases, as many as may be; none that was one block there."""

@@ -133,10 +133,10 @@ def _known(problem: Problem, device: Device, column: int) -> tuple[int, ...]:
     table = _TABLES.get(capability, _SMALL)
     plain_forward = column == 0 and not _has_features(problem) and _fills(problem, device)
     is_packed = problem.has_segments and not problem.has_lengths
-    if table is _SM90 and column == 2 and width == 128 and problem.group_size == 1:
-        # Where no heads share keys, the narrow tile won on every problem of the grid of peers.
-        table = _SM90_NARROW
-    elif table is _SM90 and (is_packed or _keys_a_row_sees(problem) <= _NARROW):
+    # The narrow tile of dk/dv won on every problem of the grid of peers where no heads share keys.
+    shares_nothing = column == 2 and width == 128 and problem.group_size == 1
+    is_narrow = is_packed or shares_nothing or _keys_a_row_sees(problem) <= _NARROW
+    if table is _SM90 and is_narrow:
         table = _SM90_NARROW
     elif table is _SM90 and plain_forward and _is_compiled_as_before():
         return _SM90_FORWARD_BEFORE.get(width) or _row(table, width)[0]
