@@ -78,5 +78,14 @@ def keep_mask(seed, rate, batch, heads, q_len, kv_len):
     h = mix(np.uint64((seed + 0x9E3779B9) & 0xFFFFFFFF))
     h = mix(h ^ ((b * np.uint64(0x85EBCA6B)) & m32))
     h = mix(h ^ ((n * np.uint64(0xC2B2AE35)) & m32))
-    bits = mix(mix(h + i) ^ ((j * np.uint64(0x27D4EB2F)) & m32))
+    bit = np.uint64(8)
+    x = mix(h + (i & ~bit)) ^ (((j & ~bit) * np.uint64(0x27D4EB2F)) & m32)
+    x = ((x ^ (x >> np.uint64(16))) * np.uint64(0x7FEB352D)) & m32
+    x = x ^ (x >> np.uint64(15))
+    factors = np.where(
+        (i & bit) == 0,
+        np.where((j & bit) == 0, np.uint64(0x846CA68B), np.uint64(0x4ED27881)),
+        np.where((j & bit) == 0, np.uint64(0xEF097A51), np.uint64(0x4F690B93)),
+    )
+    bits = (x * factors) & m32
     return bits >= np.uint64(round(rate * 2**32))

@@ -275,8 +275,17 @@ def _kept(words: Array, rate: float, b: Array, n: Array, row: Array, col: Array)
     batch = (to_u32(b) + words[1]) * jnp.uint32(2246822507)
     head = (to_u32(n) + words[2]) * jnp.uint32(3266489909)
     h = scramble(scramble(scramble(words[0] + jnp.uint32(2654435769)) ^ batch) ^ head)
-    h = scramble(h + to_u32(row))[:, None] ^ (to_u32(col) * jnp.uint32(668265263))[None, :]
-    return scramble(h) >= jnp.uint32(min(int(rate * 4294967296.0 + 0.5), 0xFFFFFFFF))
+    # Four weights have one hash, and each its own last factor: by bit 3 of the row and of the column.
+    odd_row, odd_col = (lax.shift_right_logical(to_u32(x), jnp.uint32(3)) & 1 for x in (row, col))
+    h = scramble(h + to_u32(row) - 8 * odd_row)[:, None]
+    h = h ^ ((to_u32(col) - 8 * odd_col) * jnp.uint32(668265263))[None, :]
+    for shift, factor in ((16, 2146121005), (15, 1)):
+        h = (h ^ lax.shift_right_logical(h, jnp.uint32(shift))) * jnp.uint32(factor)
+    # [even or odd column, even or odd row]
+    factors = jnp.array([[2221713035, 4010375761], [1322416257, 1332284307]], jnp.uint32)
+    even, odd = factors[:, odd_row, None]
+    h = h * jnp.where(odd_col == 1, odd, even)
+    return h >= jnp.uint32(min(int(rate * 4294967296.0 + 0.5), 0xFFFFFFFF))
 
 
 def _corner(dims: str, b: Array, n: Array, start: Array) -> tuple[Array | int, ...]:

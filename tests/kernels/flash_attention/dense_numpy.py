@@ -93,8 +93,13 @@ def kept(p: Problem, o: Operands) -> np.ndarray:
     h = _scramble(np.uint64((seed + 0x9E3779B9) % 2**32))
     h = _scramble(h ^ _low((b + first_batch).astype(np.uint64) * np.uint64(0x85EBCA6B)))
     h = _scramble(h ^ _low((n + first_head).astype(np.uint64) * np.uint64(0xC2B2AE35)))
-    h = _scramble(_low(h + i.astype(np.uint64)))
-    bits = _scramble(h ^ _low(j.astype(np.uint64) * np.uint64(0x27D4EB2F)))
+    # Squares of 2 by 2 weights, 8 rows and 8 columns apart, have one hash and differ in its last multiplication.
+    right, below = j // 8 % 2, i // 8 % 2
+    h = _scramble(_low(h + (i - 8 * below).astype(np.uint64)))
+    h = h ^ _low((j - 8 * right).astype(np.uint64) * np.uint64(0x27D4EB2F))
+    h = _low((h ^ (h >> np.uint64(16))) * np.uint64(0x7FEB352D))
+    factors = np.array([0x846CA68B, 0x4ED27881, 0xEF097A51, 0x4F690B93], np.uint64)
+    bits = _low((h ^ (h >> np.uint64(15))) * factors[2 * below + right])
     return bits >= np.uint64(round(p.dropout_rate * 2**32))
 
 

@@ -2,6 +2,9 @@
 
 import numpy as np
 
+# The last multiplication of the dropout bits, by bit 3 of the row and of the column.
+LAST_FACTORS = ((0x846CA68B, 0x4ED27881), (0xEF097A51, 0x4F690B93))
+
 
 def attention(problem, arrays):
     """``out``, ``lse`` and what the derivative needs, in float64. ``arrays`` maps operand names to numpy arrays."""
@@ -94,9 +97,11 @@ def dropout_factor(p, words):
         for n in range(p.num_q_heads):
             h2 = _mix(h1 ^ ((n + head0) * 0xC2B2AE35))
             for i in range(p.q_len):
-                h3 = _mix(h2 + i)
+                h3 = _mix(h2 + i - i // 8 % 2 * 8)
                 for j in range(p.kv_len):
-                    bits = _mix(h3 ^ ((j * 0x27D4EB2F) & 0xFFFFFFFF))
+                    x = h3 ^ (((j - j // 8 % 2 * 8) * 0x27D4EB2F) & 0xFFFFFFFF)
+                    x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
+                    bits = (x ^ (x >> 15)) * LAST_FACTORS[i // 8 % 2][j // 8 % 2] & 0xFFFFFFFF
                     factor[b, n, i, j] = bits >= round(p.dropout_rate * 2**32)
     return factor / (1 - p.dropout_rate)
 

@@ -9,6 +9,8 @@ from attn_tune.kernels.flash_attention.triton.logits import (
     load_rows,
     mix,
     point_extras,
+    row_factor,
+    row_random,
     squash,
 )
 from attn_tune.kernels.flash_attention.triton.ranges import key_ranges, narrowed, row_ranges
@@ -52,6 +54,8 @@ __all__ = [
     "owned_tile",
     "point_extras",
     "query_head",
+    "row_factor",
+    "row_random",
     "row_range",
     "row_ranges",
     "span_of",

@@ -15,6 +15,11 @@ import triton.language as tl
 
 from attn_tune.kernels.flash_attention.triton.tile import LOG2E
 
+# See ``dropout.py``: what tells the four weights that share a hash apart.
+_FACTOR = tl.constexpr(0x846CA68B)
+_ROW_FACTOR = tl.constexpr(0x770D1A13)
+_COLUMN_FACTOR = tl.constexpr(0x74C90AA3)
+
 
 class Extras(NamedTuple):
     """Pointers at the optional arrays of one batch and head, and the dropout state.
@@ -32,20 +37,23 @@ class Extras(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A tile's query rows; ``random`` is the row's part of the dropout hash. Absent as in ``Extras``."""
+    """A tile's query rows; ``random`` and ``factor`` are their part of the dropout bits. Absent as in ``Extras``."""
 
     index: tl.tensor
     position: tl.tensor
     segment: tl.tensor
     random: tl.tensor
+    factor: tl.tensor
 
 
 class Columns(NamedTuple):
-    """A tile's keys."""
+    """A tile's keys; as ``Rows``."""
 
     index: tl.tensor
     position: tl.tensor
     segment: tl.tensor
+    random: tl.tensor
+    factor: tl.tensor
 
 
 @triton.jit
@@ -57,6 +65,26 @@ def mix(x):
     x *= 0x846CA68B
     x ^= x >> 16
     return x
+
+
+@triton.jit
+def row_random(seed, pair):
+    """What the hash of a weight takes from its row, whose bit 3 is cleared in ``pair``.
+
+    ``mix`` without its last step: ``x ^= x >> 16`` is linear and its own inverse, and is the next hash's first step.
+    """
+    x = seed + pair.to(tl.uint32)
+    x ^= x >> 16
+    x *= 0x7FEB352D
+    x ^= x >> 15
+    x *= 0x846CA68B
+    return x
+
+
+@triton.jit
+def row_factor(index):
+    """The row's part of the last multiplier, which tells apart the four weights that share a hash."""
+    return tl.where((index & 8) != 0, _ROW_FACTOR, 1).to(tl.uint32)
 
 
 @triton.jit
@@ -99,30 +127,45 @@ def point_extras(optional, batch, head, static: tl.constexpr):
 @triton.jit
 def load_rows(extras, start, AXIS: tl.constexpr, static: tl.constexpr):
     """The rows from ``start`` on, with a new axis of size 1 at ``AXIS``."""
-    index = tl.expand_dims(start + tl.arange(0, static.block_q), AXIS)
+    tl.static_assert(static.block_q % 16 == 0)
+    lane = tl.expand_dims(tl.arange(0, static.block_q), AXIS)
+    index = start + lane
     position = index + static.offset
     segment = index
     random = index
+    factor = index
     if static.has_positions:
         position = tl.load(extras.q_positions + index, mask=index < static.q_len, other=0)
     if static.has_segments:
         segment = tl.load(extras.q_segments + index, mask=index < static.q_len, other=-1)
     if static.keep_threshold is not None:
-        random = mix(extras.seed + index.to(tl.uint32))
-    return Rows(index, position, segment, random)
+        # A tile starts at a multiple of 16. Bit 3 of the lane is known at compile time, that of ``index`` is not: only
+        # so is the hash computed once for the four weights. Not ``lane & ~8``: LLVM finds that equal for two lanes only
+        # where nothing else reads them.
+        random = row_random(extras.seed, start + (lane - (lane & 8)))
+        factor = row_factor(lane)
+    return Rows(index, position, segment, random, factor)
 
 
 @triton.jit
 def load_columns(extras, start, AXIS: tl.constexpr, static: tl.constexpr):
     """The keys from ``start`` on, with a new axis of size 1 at ``AXIS``."""
-    index = tl.expand_dims(start + tl.arange(0, static.block_k), AXIS)
+    tl.static_assert(static.block_k % 16 == 0)
+    lane = tl.expand_dims(tl.arange(0, static.block_k), AXIS)
+    index = start + lane
     position = index
     segment = index
+    random = index
+    factor = index
     if static.has_positions:
         position = tl.load(extras.kv_positions + index, mask=index < static.kv_len, other=0)
     if static.has_segments:
         segment = tl.load(extras.kv_segments + index, mask=index < static.kv_len, other=-2)
-    return Columns(index, position, segment)
+    if static.keep_threshold is not None:
+        random = (start + (lane - (lane & 8))).to(tl.uint32) * 0x27D4EB2F
+        random ^= random >> 16
+        factor = tl.where((lane & 8) != 0, _COLUMN_FACTOR, 1).to(tl.uint32) * _FACTOR
+    return Columns(index, position, segment, random, factor)
 
 
 @triton.jit
@@ -199,9 +242,11 @@ def finish_logits(x, extras, rows, columns, EDGE: tl.constexpr, static: tl.const
 
 @triton.jit
 def kept(rows, columns, static: tl.constexpr):
-    """Which weights dropout keeps: a function of seed, batch, head, row and column only."""
-    bits = mix(rows.random ^ (columns.index.to(tl.uint32) * 0x27D4EB2F))
-    return bits >= static.keep_threshold
+    """Which weights dropout keeps: a function of seed, batch, head, row and column only; see ``dropout.py``."""
+    x = rows.random ^ columns.random
+    x *= 0x7FEB352D
+    x ^= x >> 15
+    return x * (rows.factor * columns.factor) >= static.keep_threshold
 
 
 @triton.jit

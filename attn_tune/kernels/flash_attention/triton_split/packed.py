@@ -11,7 +11,13 @@ mask, dropout) is a column of pointers or words here, one a row, where the other
 import triton
 import triton.language as tl
 
-from attn_tune.kernels.flash_attention._triton.device import Extras, Rows, mix
+from attn_tune.kernels.flash_attention._triton.device import (
+    Extras,
+    Rows,
+    mix,
+    row_factor,
+    row_random,
+)
 
 
 @triton.jit
@@ -82,13 +88,16 @@ def load_packed_rows(extras, first, static: tl.constexpr):
     position = index + static.offset
     segment = index
     random = index
+    factor = index
     if static.has_positions:
         position = tl.load(extras.q_positions + index, mask=index < static.q_len, other=0)
     if static.has_segments:
         segment = tl.load(extras.q_segments + index, mask=index < static.q_len, other=-1)
     if static.keep_threshold is not None:
-        random = mix(extras.seed + index.to(tl.uint32))
-    return Rows(index, position, segment, random)
+        # Rows of a tile are not those of the array here: only columns share their hash.
+        random = row_random(extras.seed, index & ~8)
+        factor = row_factor(index)
+    return Rows(index, position, segment, random, factor)
 
 
 @triton.jit
