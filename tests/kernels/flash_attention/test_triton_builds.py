@@ -91,6 +91,17 @@ def test_hopper_multiplies_by_warpgroups_and_copies_16_bytes_at_a_time(name, res
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["fwd-everything", "dbias-everything", "fused-everything", "hopper-everything"]
+)
+def test_four_weights_share_a_dropout_hash_on_hopper(name, results):
+    """A quarter, and what rows and seeds take; the keys are rows of the tile in ``fused`` and columns elsewhere."""
+    line = results[name, 90]
+    assert line["dropped_weights"] > 0
+    assert line["dropout_hashes"] <= 0.75 * line["dropped_weights"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hopper-h128", "hopper-h256", "hopper-candidate"])
 def test_the_forward_for_hopper_has_its_softmax_beside_its_products(name, results):
     """64 logits a thread at 128 keys a tile, 32 at 64: all of them before the second product is waited for."""

@@ -175,6 +175,9 @@ def compile_build(build: Build, capability: int) -> dict:
         "wgmma": kernel.ptx.count("wgmma.mma_async"),
         "copies_by_descriptor": kernel.ptx.count("cp.async.bulk.tensor"),
         "exponentials_beside_products": _beside(kernel) if build.kernel == "triton_hopper" else 0,
+        # Of each four weights of dropout one has this last factor; the other is the first of every hash.
+        "dropped_weights": 4 * kernel.ptx.count(f", {0x4F690B93};"),
+        "dropout_hashes": kernel.ptx.count(f", {0x7FEB352D};"),
         "cp_async_16": kernel.ptx.count("cp.async.cg.shared.global"),
         "config": str(whole),
         "launches": [launch.name for launch in compiled],
