@@ -76,4 +76,14 @@ def typed_error(name: str, capability: int, error: Exception) -> CompileError | 
         limit, needed = map(int, registers.groups())
         return OutOfResources(name, capability, needed, limit, "registers")
     reason = textwrap.shorten(text, 1000) or type(error).__name__
+    cause = _innermost(error)
+    if cause is not error:
+        # Triton says where in the outermost function, and what is wrong only in the innermost one.
+        reason = f"{textwrap.shorten(str(cause), 500)} ({reason})"
     return CompileError(f"kernel {name!r} does not compile for sm_{capability}: {reason}")
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
