@@ -27,6 +27,10 @@ class Operands(NamedTuple):
     dropout: UInt32[Array, " 3"] | None = None
     kv_lengths: Int[Array, " B"] | None = None
 
+    def as_pointers(self) -> tuple[Array | None, ...]:
+        """The arrays in the order of the Triton kernels' parameters; those take lengths as segments."""
+        return self[: self._fields.index("kv_lengths")]
+
 
 class Residuals(NamedTuple):
     """What the forward leaves for any kernel's backward.

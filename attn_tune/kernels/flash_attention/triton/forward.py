@@ -44,7 +44,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
     batch, rows, heads = problem.batch, problem.q_len, problem.num_q_heads
     out, lse = triton_call(
         forward_kernel,
-        *operands[:11],
+        *operands.as_pointers(),
         key_ranges(operands.q_segments, operands.kv_segments, static),
         out_types=[
             jax.ShapeDtypeStruct((batch, rows, heads, problem.v_head_dim), operands.q.dtype),

@@ -128,8 +128,7 @@ def point_extras(optional, batch, head, static: tl.constexpr):
 def load_rows(extras, start, AXIS: tl.constexpr, static: tl.constexpr):
     """The rows from ``start`` on, with a new axis of size 1 at ``AXIS``."""
     tl.static_assert(static.block_q % 16 == 0)
-    lane = tl.expand_dims(tl.arange(0, static.block_q), AXIS)
-    index = start + lane
+    index = tl.expand_dims(start + tl.arange(0, static.block_q), AXIS)
     position = index + static.offset
     segment = index
     random = index
@@ -142,6 +141,7 @@ def load_rows(extras, start, AXIS: tl.constexpr, static: tl.constexpr):
         # A tile starts at a multiple of 16. Bit 3 of the lane is known at compile time, that of ``index`` is not: only
         # so is the hash computed once for the four weights. Not ``lane & ~8``: LLVM finds that equal for two lanes only
         # where nothing else reads them.
+        lane = tl.expand_dims(tl.arange(0, static.block_q), AXIS)
         random = row_random(extras.seed, start + (lane - (lane & 8)))
         factor = row_factor(lane)
     return Rows(index, position, segment, random, factor)
@@ -151,8 +151,7 @@ def load_rows(extras, start, AXIS: tl.constexpr, static: tl.constexpr):
 def load_columns(extras, start, AXIS: tl.constexpr, static: tl.constexpr):
     """The keys from ``start`` on, with a new axis of size 1 at ``AXIS``."""
     tl.static_assert(static.block_k % 16 == 0)
-    lane = tl.expand_dims(tl.arange(0, static.block_k), AXIS)
-    index = start + lane
+    index = tl.expand_dims(start + tl.arange(0, static.block_k), AXIS)
     position = index
     segment = index
     random = index
@@ -162,6 +161,7 @@ def load_columns(extras, start, AXIS: tl.constexpr, static: tl.constexpr):
     if static.has_segments:
         segment = tl.load(extras.kv_segments + index, mask=index < static.kv_len, other=-2)
     if static.keep_threshold is not None:
+        lane = tl.expand_dims(tl.arange(0, static.block_k), AXIS)
         random = (start + (lane - (lane & 8))).to(tl.uint32) * 0x27D4EB2F
         random ^= random >> 16
         factor = tl.where((lane & 8) != 0, _COLUMN_FACTOR, 1).to(tl.uint32) * _FACTOR

@@ -36,6 +36,7 @@ SPEC = KernelSpec(
                 "partitions",
                 "plan",
                 "schedule",
+                "steps",
                 "tiles",
             )
         ),
@@ -49,6 +50,7 @@ SPEC = KernelSpec(
                 "triton_compiled",
                 "triton_image",
                 "triton_launch",
+                "triton_zeroed",
             )
         ),
     ),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attn_tune.schema.errors import UsageError
 
 # Two groups of four warps multiply, each 64 rows: the most whose accumulators fit the registers of one multiprocessor.
-CONSUMERS, ROWS = 2, 64
+CONSUMERS, WARPS, ROWS = 2, 4, 64
 BLOCK_Q = CONSUMERS * ROWS
 
 

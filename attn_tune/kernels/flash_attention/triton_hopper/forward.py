@@ -19,35 +19,46 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from attn_tune.kernels._common.triton_call import triton_call
+from attn_tune.kernels._common.triton_launch import CompileOptions
+from attn_tune.kernels._common.triton_zeroed import triton_call_zeroed
 from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.ranges import key_ranges
 from attn_tune.kernels.flash_attention.triton.static import static_of
-from attn_tune.kernels.flash_attention.triton_hopper.config import CONSUMERS, ROWS, ForwardConfig
+from attn_tune.kernels.flash_attention.triton_hopper.config import (
+    CONSUMERS,
+    ROWS,
+    WARPS,
+    ForwardConfig,
+)
 from attn_tune.kernels.flash_attention.triton_hopper.partitions import (
     Barriers,
     Room,
     attend,
     copy_tiles,
 )
-from attn_tune.kernels.flash_attention.triton_hopper.plan import plan_of
+from attn_tune.kernels.flash_attention.triton_hopper.plan import is_dynamic, num_programs, plan_of
 from attn_tune.kernels.flash_attention.triton_hopper.schedule import schedule
+from attn_tune.kernels.flash_attention.triton_hopper.tiles import FACTS, TILE_SLOTS
 
-WARPS = 4
 # Of 168 registers a thread that a block of 12 warps starts with, the warps that copy give most to those that multiply.
 MULTIPLYING_REGISTERS, COPYING_REGISTERS = 240, 24
 _WARPS = gl.constexpr(WARPS)
 _ROWS = gl.constexpr(ROWS)
 _CONSUMERS = gl.constexpr(CONSUMERS)
+_TILE_SLOTS, _FACTS = gl.constexpr(TILE_SLOTS), gl.constexpr(FACTS)
 _MULTIPLYING = gl.constexpr(MULTIPLYING_REGISTERS)
 _COPYING = gl.constexpr(COPYING_REGISTERS)
 
 
 @dataclass(frozen=True)
 class Layouts:
-    """Where the elements of a tile are: logits as they leave the first product, weights as they enter the second."""
+    """Where the elements of a tile are.
 
+    Queries and logits as they go into and come out of the first product, weights and output of the second.
+    """
+
+    queries: Any
     logits: Any
     weights: Any
     out: Any
@@ -55,20 +66,23 @@ class Layouts:
 
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, jax.Array]:
     """``out`` [B, T, N, H] in q's dtype and ``lse`` [B, N, T] in float32."""
-    tiles = schedule(problem, config)
     masked = problem
     if problem.has_lengths:
         # They say all that the segments say, and need no comparing.
         masked = dataclasses.replace(problem, has_segments=False, has_lengths=False)
         operands = operands._replace(q_segments=None, kv_segments=None)
     static = static_of(masked, config, ranges=True)
-    plan = plan_of(problem, config, static, tiles.shape[1])
-    out, lse = triton_call(
+    tiles, width = None, 0
+    if not is_dynamic(problem):
+        table = schedule(problem, config)
+        tiles, width = jnp.asarray(table), table.shape[1]
+    plan = plan_of(problem, config, static, width)
+    out, lse, _ = triton_call_zeroed(
         forward_kernel,
         operands.q,
         operands.k,
         operands.v,
-        jnp.asarray(tiles),
+        tiles,
         key_ranges(operands.q_segments, operands.kv_segments, static),
         operands.kv_lengths,
         operands.q_segments,
@@ -78,14 +92,17 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
         out_types=[
             jax.ShapeDtypeStruct(operands.q.shape, operands.q.dtype),
             jax.ShapeDtypeStruct((problem.batch, problem.num_q_heads, problem.q_len), jnp.float32),
+            jax.ShapeDtypeStruct((1,), jnp.int32),
         ],
-        grid=(len(tiles), 1, 1),
+        # The counter of the queue of tiles.
+        zeroed=(False, False, plan.dynamic),
+        grid=(num_programs(problem, config), 1, 1),
         constexprs={
             "plan": plan,
             "static": static,
             "layouts": _layouts(problem, config),
         },
-        num_warps=WARPS,
+        options=CompileOptions(num_warps=WARPS),
         name="flash_attention_fwd_hopper",
     )
     return {"out": out, "lse": lse}
@@ -98,8 +115,13 @@ def _layouts(problem: Problem, config: ForwardConfig) -> Layouts:
         )
 
     out = product(problem.head_dim)
-    weights = gl.DotOperandLayout(operand_index=0, parent=out, k_width=2)
-    return Layouts(logits=product(config.block_k), weights=weights, out=out)
+    logits = product(config.block_k)
+    return Layouts(
+        queries=gl.DotOperandLayout(operand_index=0, parent=logits, k_width=2),
+        logits=logits,
+        weights=gl.DotOperandLayout(operand_index=0, parent=out, k_width=2),
+        out=out,
+    )
 
 
 @gluon.jit
@@ -116,6 +138,7 @@ def forward_kernel(
     dropout,
     out,
     lse,
+    counter,
     plan: gl.constexpr,
     static: gl.constexpr,
     layouts: gl.constexpr,
@@ -131,44 +154,62 @@ def forward_kernel(
     k_desc = _describe(k, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
     v_desc = _describe(v, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
     out_desc = _describe(out, static.q_len, static.num_q_heads, q_shape, q_layout, plan, static)
-    q_room = gl.allocate_shared_memory(dtype, [_CONSUMERS, 1, _ROWS, static.head_dim], q_layout)
+    Q_SLOTS: gl.constexpr = _CONSUMERS * plan.q_slots
+    q_room = gl.allocate_shared_memory(dtype, [Q_SLOTS, 1, _ROWS, static.head_dim], q_layout)
     out_room = q_room
     if plan.own_room:
         out_room = gl.allocate_shared_memory(
             dtype, [_CONSUMERS, 1, _ROWS, static.head_dim], q_layout
         )
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[0])
+    ids: gl.constexpr = static.block_k if static.has_segments else 1
     room = Room(
         q_room,
         gl.allocate_shared_memory(dtype, [STAGES, 1, static.block_k, static.head_dim], k_layout),
         gl.allocate_shared_memory(dtype, [STAGES, 1, static.block_k, static.head_dim], k_layout),
         out_room,
+        gl.allocate_shared_memory(gl.int32, [_TILE_SLOTS * _FACTS, 1], plain),
+        gl.allocate_shared_memory(gl.int32, [_CONSUMERS, ids], plain),
     )
     bars = Barriers(
-        mbarrier.allocate_mbarrier(batch=_CONSUMERS),
-        mbarrier.allocate_mbarrier(batch=_CONSUMERS),
+        mbarrier.allocate_mbarrier(batch=Q_SLOTS),
+        mbarrier.allocate_mbarrier(batch=Q_SLOTS),
         mbarrier.allocate_mbarrier(batch=STAGES),
         mbarrier.allocate_mbarrier(batch=STAGES),
         mbarrier.allocate_mbarrier(batch=STAGES),
         mbarrier.allocate_mbarrier(batch=STAGES),
         mbarrier.allocate_mbarrier(batch=_CONSUMERS),
+        mbarrier.allocate_mbarrier(batch=_TILE_SLOTS),
+        mbarrier.allocate_mbarrier(batch=_TILE_SLOTS),
     )
-    for i in gl.static_range(_CONSUMERS):
+    for i in gl.static_range(_TILE_SLOTS):
+        mbarrier.init(bars.tile_full.index(i), count=1)
+        mbarrier.init(bars.tile_empty.index(i), count=_CONSUMERS)
+    for i in gl.static_range(Q_SLOTS):
         mbarrier.init(bars.q_full.index(i), count=1)
         mbarrier.init(bars.q_empty.index(i), count=1)
+    for i in gl.static_range(_CONSUMERS):
         mbarrier.init(bars.turn.index(i), count=1)
     for i in gl.static_range(STAGES):
         mbarrier.init(bars.k_full.index(i), count=1)
         mbarrier.init(bars.k_empty.index(i), count=_CONSUMERS)
         mbarrier.init(bars.v_full.index(i), count=1)
         mbarrier.init(bars.v_empty.index(i), count=_CONSUMERS)
-    pointers = (schedule, ranges, lengths, q_segments, kv_segments, sinks, dropout, lse)
+    pointers = (q_segments, kv_segments, sinks, dropout, lse)
     gl.warp_specialize(
         [
             (_attend_0, (out_desc, pointers, room, bars, plan, static, layouts)),
             (_attend_1, (out_desc, pointers, room, bars, plan, static, layouts)),
             (
                 copy_tiles,
-                ((q_desc, k_desc, v_desc), schedule, ranges, lengths, room, bars, plan, static),
+                (
+                    (q_desc, k_desc, v_desc),
+                    (schedule, counter, ranges, lengths),
+                    room,
+                    bars,
+                    plan,
+                    static,
+                ),
             ),
         ],
         [_WARPS, 1],

@@ -6,7 +6,7 @@ import importlib.metadata
 from attn_tune.kernels.flash_attention._triton import host
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q, ForwardConfig
-from attn_tune.kernels.flash_attention.triton_hopper.plan import shared_bytes
+from attn_tune.kernels.flash_attention.triton_hopper.plan import num_tiles, shared_bytes
 from attn_tune.schema.device import Device
 
 HEAD_DIMS = (64, 128, 256)
@@ -34,7 +34,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     if problem.head_dim not in HEAD_DIMS:
         known = ", ".join(map(str, HEAD_DIMS))
         return f"head_dim={problem.head_dim} is none of {known}: a copy by descriptor takes whole powers of two"
-    tiles = problem.batch * problem.num_q_heads * -(-problem.q_len // BLOCK_Q)
+    tiles = num_tiles(problem)
     asked = {
         "it has no dense mask": problem.mask_dims is not None,
         "it has no bias: its loads find no registers": problem.bias_dims is not None,

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from attn_tune.kernels.flash_attention.triton_hopper.config import ROWS
+from attn_tune.kernels.flash_attention.triton_hopper.config import ROWS, WARPS
+from attn_tune.kernels.flash_attention.triton_hopper.tiles import place_of
 
 LOG2E = gl.constexpr(1.4426950408889634)
 _ROWS = gl.constexpr(ROWS)
@@ -21,14 +22,15 @@ _LARGE_CAP = gl.constexpr(1000.0)
 
 
 class Rows(NamedTuple):
-    """The query rows of one group of warps: positions [64], segments [64] and the row's part of the dropout hash [64].
+    """The query rows of one group of warps: positions, segments, the row's part of the dropout hash [64]; their sink.
 
-    What is absent holds the positions, and is not looked at.
+    What is absent holds the positions, or 0, and is not looked at.
     """
 
     position: gl.tensor
     segment: gl.tensor
     random: gl.tensor
+    sink: gl.tensor
 
 
 @gluon.jit
@@ -43,20 +45,34 @@ def mix(x):
 
 
 @gluon.jit
-def load_rows(first, batch, head, q_segments, dropout, layout: gl.constexpr, static: gl.constexpr):
-    """The rows from ``first`` on, of a tile of logits in ``layout``."""
+def load_seeds(dropout, static: gl.constexpr):
+    """The seed's hash and the first batch entry and head of this shard; asked for once."""
+    seeds = (dropout, dropout, dropout)
+    if static.keep_threshold is not None:
+        seed = mix(gl.load(dropout) + 0x9E3779B9)
+        seeds = (seed, gl.load(dropout + 1), gl.load(dropout + 2))
+    return seeds
+
+
+@gluon.jit
+def load_rows(
+    first, batch, head, pointers, layout: gl.constexpr, plan: gl.constexpr, static: gl.constexpr
+):
+    """The rows from ``first`` on, of a tile of logits in ``layout``; ``pointers``: segments, sinks, seeds."""
+    q_segments, sinks, seeds = pointers
     index = first + gl.arange(0, _ROWS, gl.SliceLayout(1, layout))
     position = index + static.offset
     segment = position
     random = position
+    sink = head * 0.0
     if static.has_segments:
         ids = q_segments + batch.to(gl.int64) * static.q_len + index
         segment = gl.load(ids, mask=index < static.q_len, other=-1)
     if static.keep_threshold is not None:
-        seed = mix(gl.load(dropout) + 0x9E3779B9)
-        absolute_batch = gl.load(dropout + 1) + batch.to(gl.uint32)
+        seed, first_batch, first_head = seeds
+        absolute_batch = first_batch + batch.to(gl.uint32)
         seed = mix(seed ^ (absolute_batch * 0x85EBCA6B))
-        absolute_head = gl.load(dropout + 2) + head.to(gl.uint32)
+        absolute_head = first_head + head.to(gl.uint32)
         seed = mix(seed ^ (absolute_head * 0xC2B2AE35))
         # As ``mix`` without its last step: that is its own inverse, and is the first of the next hash.
         lane = gl.arange(0, _ROWS, gl.SliceLayout(1, layout))
@@ -65,7 +81,9 @@ def load_rows(first, batch, head, q_segments, dropout, layout: gl.constexpr, sta
         random *= 0x7FEB352D
         random ^= random >> 15
         random *= 0x846CA68B
-    return Rows(position, segment, random)
+    if plan.has_sinks:
+        sink = gl.load(sinks + head) * LOG2E
+    return Rows(position, segment, random, sink)
 
 
 @gluon.jit
@@ -108,7 +126,64 @@ def squash(product, plan: gl.constexpr, static: gl.constexpr):
 
 
 @gluon.jit
-def _dropped(weights, rows, start, layout: gl.constexpr, static: gl.constexpr):
+def crosses(block, facts, EDGES: gl.constexpr):
+    """Whether tile ``block`` of the keys may cross an edge, of which "all" do, "none" do or "some"."""
+    edge = EDGES == "all"
+    if EDGES == "some":
+        edge = (block < facts.full_begin) | (block >= facts.full_end)
+    return edge
+
+
+@gluon.jit
+def ask_segments(block, facts, edge, kv_segments, static: gl.constexpr):
+    """The segments [block_k] of tile ``block`` of the keys, one a thread; zeros if they are not looked at.
+
+    They are asked for before the products and go to shared memory beside them. In the layout of the logits a thread has
+    32 columns: they would take registers that there are none of, or be waited for.
+    """
+    segments = gl.zeros([static.block_k], gl.int32, _one_each())
+    if static.has_segments and edge:
+        _, batch, _ = place_of(facts.tile, static)
+        columns = block * static.block_k + gl.arange(0, static.block_k, _one_each())
+        ids = kv_segments + batch.to(gl.int64) * static.kv_len + columns
+        segments = gl.load(ids, mask=columns < static.kv_len, other=-2)
+    return segments
+
+
+@gluon.constexpr_function
+def _one_each():
+    return gl.BlockedLayout([1], [32], [WARPS], [0])
+
+
+@gluon.jit
+def _hide(x, rows, columns, facts, ids, plan: gl.constexpr, static: gl.constexpr):
+    """Of a tile that crosses the causal or window edge, that of a segment or the end of the keys, what is not seen."""
+    if static.has_segments:
+        segments = ids.load(columns.type.layout)
+        x = gl.where(rows.segment[:, None] == segments[None, :], x, float("-inf"))
+    if static.right is not None:
+        limit = rows.position + static.right
+        x = gl.where(columns[None, :] <= limit[:, None], x, float("-inf"))
+    if static.left is not None:
+        limit = rows.position - static.left
+        x = gl.where(columns[None, :] >= limit[:, None], x, float("-inf"))
+    if plan.has_lengths:
+        x = gl.where((columns < facts.length)[None, :], x, float("-inf"))
+    elif static.ragged_k:
+        x = gl.where((columns < static.kv_len)[None, :], x, float("-inf"))
+    return x
+
+
+@gluon.jit
+def sum_in_threads(weights):
+    """The sums [64, 4] of what each of the four threads of a row has of it; only the end of a tile adds them up."""
+    columns: gl.constexpr = weights.shape[1]
+    parts = weights.reshape([weights.shape[0], columns // 8, 4, 2])
+    return gl.sum(gl.sum(parts, 3), 1)
+
+
+@gluon.jit
+def _dropped(weights, rows, block, layout: gl.constexpr, static: gl.constexpr):
     """The weights with a zero for those that dropout drops: ``dropout.py``.
 
     Tiles start at multiples of 16. Bit 3 of a lane is known at compile time, and that of an index is not: only so is
@@ -116,7 +191,7 @@ def _dropped(weights, rows, start, layout: gl.constexpr, static: gl.constexpr):
     """
     # Not ``lane & ~8``: LLVM finds that equal for two lanes only where nothing else reads them.
     lane = gl.arange(0, static.block_k, gl.SliceLayout(0, layout))
-    x = (start + (lane - (lane & 8))).to(gl.uint32) * 0x27D4EB2F
+    x = (block * static.block_k + (lane - (lane & 8))).to(gl.uint32) * 0x27D4EB2F
     x ^= x >> 16
     x = rows.random[:, None] ^ x[None, :]
     x *= 0x7FEB352D
@@ -142,50 +217,38 @@ def weigh(
     product,
     state,
     rows,
-    start,
-    batch,
-    length,
-    kv_segments,
-    EDGE: gl.constexpr,
+    block,
+    facts,
+    ids,
+    edge,
+    EDGES: gl.constexpr,
     layout: gl.constexpr,
     plan: gl.constexpr,
     static: gl.constexpr,
 ):
-    """One step of the online softmax (arXiv 2205.14135) in base 2.
+    """One step of the online softmax (arXiv 2205.14135) in base 2, over tile ``block`` of the keys.
 
-    ``length``: of the keys, where lengths are given. ``EDGE``: the tile may cross the causal or window edge, that of a
-    segment or the end of the keys.
+    ``edge`` as from ``crosses``; ``ids``: where the segments of the keys are in shared memory.
 
     Returns:
-      The weights [64, block_k], the maximum and the denominator [64] with them, and what the sums before are multiplied
-      with [64].
+      The weights [64, block_k], the maximum [64] and the denominator [64, 4] with them, and what the sums before are
+      multiplied with [64].
     """
     maximum, total = state
     x = squash(product, plan, static)
-    columns = start + gl.arange(0, static.block_k, gl.SliceLayout(0, layout))
-    if EDGE:
-        if static.has_segments:
-            ids = kv_segments + batch.to(gl.int64) * static.kv_len + columns
-            segments = gl.load(ids, mask=columns < static.kv_len, other=-2)
-            x = gl.where(rows.segment[:, None] == segments[None, :], x, float("-inf"))
-        if static.right is not None:
-            limit = rows.position + static.right
-            x = gl.where(columns[None, :] <= limit[:, None], x, float("-inf"))
-        if static.left is not None:
-            limit = rows.position - static.left
-            x = gl.where(columns[None, :] >= limit[:, None], x, float("-inf"))
-        if plan.has_lengths:
-            x = gl.where((columns < length)[None, :], x, float("-inf"))
-        elif static.ragged_k:
-            x = gl.where((columns < static.kv_len)[None, :], x, float("-inf"))
+    columns = block * static.block_k + gl.arange(0, static.block_k, gl.SliceLayout(0, layout))
+    if EDGES != "none" and edge:
+        x = _hide(x, rows, columns, facts, ids, plan, static)
     new_maximum = gl.maximum(maximum, gl.max(x, 1) * plan.late_scale)
     shift = new_maximum
-    if EDGE:
+    if EDGES != "none":
         # A row that has seen nothing yet.
         shift = gl.where(new_maximum == float("-inf"), 0.0, new_maximum)
     weights = gl.exp2(x * plan.late_scale - shift[:, None])
     correction = gl.exp2(maximum - shift)
-    total = total * correction + gl.sum(weights, 1)
+    parts = sum_in_threads(weights)
+    factor = gl.convert_layout(correction, gl.SliceLayout(1, parts.type.layout))
+    total = total * factor[:, None] + parts
     if static.keep_threshold is not None:
-        weights = _dropped(weights, rows, start, layout, static)
+        weights = _dropped(weights, rows, block, layout, static)
     return weights, (new_maximum, total), correction

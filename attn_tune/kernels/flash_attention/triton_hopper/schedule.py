@@ -9,20 +9,16 @@ import heapq
 import numpy as np
 
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig
+from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q, ForwardConfig
+from attn_tune.kernels.flash_attention.triton_hopper.plan import num_programs
 
-# What starting and ending a tile costs, in keys: its first logits have no product to run beside, its last none either.
-_START_AND_END = 192
-
-
-def num_tiles(problem: Problem, config: ForwardConfig) -> int:
-    """Tiles of query rows of all heads and sequences."""
-    return _blocks(problem, config) * problem.batch * problem.num_q_heads
+# What ending a tile costs, in keys: it is divided and stored with no product of its own to run beside.
+_END = 64
 
 
 @functools.lru_cache(64)
 def schedule(problem: Problem, config: ForwardConfig) -> np.ndarray:
-    """The tiles of each program, as ``[programs, 1 + most]`` int32: how many, then which, in their order.
+    """The tiles of each program in their order, as ``[programs, most + 2]`` int32, filled up with -1.
 
     Tiles are dealt out section after section, the longest of each first, each to the program that is done first (list
     scheduling, Graham 1969). Numbers are ``(batch * N + head) * blocks + block``.
@@ -30,36 +26,31 @@ def schedule(problem: Problem, config: ForwardConfig) -> np.ndarray:
     costs = _costs(problem, config)
     longest_first = sorted(range(len(costs)), key=lambda block: -costs[block])
     heads = problem.batch * problem.num_q_heads
-    programs = min(num_tiles(problem, config), config.num_programs)
+    programs = num_programs(problem, config)
     free = [(0, program) for program in range(programs)]
     tiles: list[list[int]] = [[] for _ in free]
     for section in range(0, heads, config.heads_per_section):
         for block in longest_first:
             for head in range(section, section + config.heads_per_section):
                 done, program = free[0]
-                heapq.heapreplace(free, (done + costs[block] + _START_AND_END, program))
+                heapq.heapreplace(free, (done + costs[block] + _END, program))
                 tiles[program].append(head * len(costs) + block)
-    table = np.zeros((programs, 1 + max(map(len, tiles))), np.int32)
+    # A program asks for a tile two ahead of the one that it is at.
+    table = np.full((programs, max(map(len, tiles)) + 2), -1, np.int32)
     for row, own in zip(table, tiles, strict=True):
-        row[0] = len(own)
-        row[1 : 1 + len(own)] = own
+        row[: len(own)] = own
     table.setflags(write=False)
     return table
 
 
-def _blocks(problem: Problem, config: ForwardConfig) -> int:
-    return -(-problem.q_len // config.block_q)
+def _blocks(problem: Problem) -> int:
+    return -(-problem.q_len // BLOCK_Q)
 
 
 def _costs(problem: Problem, config: ForwardConfig) -> list[float]:
     """What each tile of a head costs, in keys."""
-    blocks = range(_blocks(problem, config))
-    costs = [float(_visible_keys(problem, config, block)) for block in blocks]
-    if problem.has_segments:
-        # What is left of them is not known yet: all of it if there is one segment, equally little if there are many.
-        mean = sum(costs) / len(costs)
-        costs = [(cost + mean) / 2 for cost in costs]
-    return costs
+    blocks = range(_blocks(problem))
+    return [float(_visible_keys(problem, config, block)) for block in blocks]
 
 
 def _visible_keys(problem: Problem, config: ForwardConfig, block: int) -> int:

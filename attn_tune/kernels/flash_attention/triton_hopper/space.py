@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q, ForwardConfig
+from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.limits import infeasible, units
+from attn_tune.kernels.flash_attention.triton_hopper.plan import num_tiles
 from attn_tune.schema.device import Device
 
 # Keys and values of the heads that are worked on together: half of the L2 cache of an H100, which holds 50 MB in two
@@ -22,12 +23,11 @@ _STAGES = (2, 3, 4)
 def heuristic(problem: Problem, device: Device) -> ForwardConfig:
     """The untuned config: the largest tile of keys whose logits and weights fit the registers."""
     block_k, stages, ping_pong = _UNTUNED.get(problem.head_dim, (64, 2, False))
-    tiles = problem.batch * problem.num_q_heads * -(-problem.q_len // BLOCK_Q)
     return ForwardConfig(
         block_k=block_k,
         num_stages=stages,
         heads_per_section=_section(problem),
-        num_programs=min(tiles, units(device)),
+        num_programs=min(num_tiles(problem), units(device)),
         ping_pong=ping_pong,
     )
 
@@ -35,12 +35,10 @@ def heuristic(problem: Problem, device: Device) -> ForwardConfig:
 def priority(problem: Problem, direction: str, device: Device) -> int:
     """Above cuDNN's 60 where it is faster on an H200, else between that and the Triton kernel for every GPU.
 
-    From ``benchmarks/results/h200/peers.md``: up to 15 % faster with head dim 128 and, causal, 256. cuDNN knows no
-    sinks, and its adapter goes over the output once more for them.
+    From ``benchmarks/results/h200/peers.md``: up to 15 % faster, and without a causal mask at head dim 256 no faster.
     """
     del direction, device  # a forward, for one architecture
-    faster = problem.head_dim == 128 or (problem.head_dim == 256 and problem.causal)
-    return 63 if faster or problem.has_sinks else 53
+    return 53 if problem.head_dim == 256 and not problem.causal and not problem.has_sinks else 63
 
 
 def candidates(problem: Problem, device: Device) -> tuple[ForwardConfig, ...]:
@@ -74,8 +72,8 @@ def _section(problem: Problem) -> int:
     bytes_per_head = 4 * problem.kv_len * problem.head_dim / problem.group_size
     wanted = min(max(_SECTION_BYTES / bytes_per_head, _FEWEST_HEADS), _MOST_HEADS)
     if problem.has_segments and not problem.has_lengths:
-        # Of packed documents little is read at a time: 1.2 times as fast with twice the heads.
-        wanted *= 2
+        # Of packed documents little is read at a time: 1.1 times as fast with eight times the heads.
+        wanted *= 8
     return min(_divisors(problem), key=lambda n: (abs(math.log2(n / wanted)), n))
 
 

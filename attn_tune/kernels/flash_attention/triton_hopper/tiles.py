@@ -1,44 +1,102 @@
-"""Device code: which tiles a program owns, and which keys a tile sees."""
+"""Device code: which tiles a program owns, which keys a tile sees, and how the groups of warps are told."""
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportGeneralTypeIssues=false
+
+from typing import NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+from attn_tune.kernels.flash_attention.triton.ranges import WIDTH
+from attn_tune.kernels.flash_attention.triton_hopper.config import WARPS
+
+# Tiles that a program has taken and not begun, and what is told of each.
+TILE_SLOTS, FACTS = 2, 6
+_TILE_SLOTS, _FACTS = gl.constexpr(TILE_SLOTS), gl.constexpr(FACTS)
+_WARPS = gl.constexpr(WARPS)
 
 
 @gluon.jit
-def own_tiles(schedule, plan: gl.constexpr):
-    """``(how many, where their numbers are)`` of this program, from the table that ``schedule.py`` makes."""
-    row = schedule + gl.program_id(0) * plan.schedule_width
-    return gl.load(row), row + 1
+def scheduled_tile(schedule, turn, plan: gl.constexpr):
+    """The number of a program's tile from the table that ``schedule.py`` makes, or -1."""
+    return gl.load(schedule + gl.program_id(0) * plan.schedule_width + turn)
+
+
+@gluon.jit
+def tile_at(place, plan: gl.constexpr, static: gl.constexpr):
+    """The number of the tile at a place of the queue, or -1: sections of heads, of each the last rows first."""
+    heads: gl.constexpr = plan.heads_per_section
+    rest = place % (heads * static.q_blocks)
+    head = place // (heads * static.q_blocks) * heads + rest % heads
+    block = static.q_blocks - 1 - rest // heads
+    return gl.where(place < plan.num_tiles, head * static.q_blocks + block, -1)
 
 
 @gluon.jit
 def place_of(tile, static: gl.constexpr):
-    """The ``(block, batch, head)`` of a tile."""
+    """The ``(block, batch, head)`` of a tile; of none, those of the first."""
+    tile = gl.maximum(tile, 0)
     head = tile // static.q_blocks
     return tile % static.q_blocks, head // static.num_q_heads, head % static.num_q_heads
 
 
-@gluon.jit
-def length_of(tile, lengths, plan: gl.constexpr, static: gl.constexpr):
-    """How many keys count for the rows of a tile; asked for a tile ahead, so that nobody waits for it."""
-    if plan.has_lengths:
-        length = gl.load(lengths + tile // static.q_blocks // static.num_q_heads)
-    else:
-        length = tile * 0 + static.kv_len
-    return length
+class Facts(NamedTuple):
+    """What the groups of warps are told of a tile: its number or -1, its tiles of keys, and how many keys count.
 
-
-@gluon.jit
-def key_blocks(block, batch, ranges, length, plan: gl.constexpr, static: gl.constexpr):
-    """``(begin, full_begin, full_end, end)`` in tiles of keys; at least one, which is masked where none is visible.
-
-    All rows see all of the tiles in ``[full_begin, full_end)``; ``begin <= full_begin`` and ``full_end <= end``.
-    ``ranges`` are those of the segments (``triton/ranges.py``), ``length`` is how many keys of the batch entry count.
+    There is at least one tile of keys, which is masked where none is visible. All rows see all of the tiles in
+    ``[full_begin, full_end)``; ``begin <= full_begin`` and ``full_end <= end``.
     """
+
+    tile: gl.tensor
+    begin: gl.tensor
+    full_begin: gl.tensor
+    full_end: gl.tensor
+    end: gl.tensor
+    length: gl.tensor
+
+
+class Stored(NamedTuple):
+    """What is loaded of a tile, as it is: its segments' row of ``triton/ranges.py`` and how many keys count."""
+
+    tile: gl.tensor
+    begin: gl.tensor
+    full_begin: gl.tensor
+    full_end: gl.tensor
+    end: gl.tensor
+    full: gl.tensor
+    length: gl.tensor
+
+
+@gluon.jit
+def look_up(tile, ranges, lengths, plan: gl.constexpr, static: gl.constexpr):
+    """What is stored of a tile; what is absent is 0 and not looked at."""
+    block, batch, _ = place_of(tile, static)
+    length = tile * 0 + static.kv_len
+    begin = tile * 0
+    full_begin = begin
+    full_end = begin
+    end = begin
+    full = begin
+    if plan.has_lengths:
+        length = gl.load(lengths + batch)
+    if static.has_ranges:
+        row = ranges + (batch * static.q_blocks + block) * WIDTH
+        begin = gl.load(row)
+        full_begin = gl.load(row + 1)
+        full_end = gl.load(row + 2)
+        end = gl.load(row + 3)
+        full = gl.load(row + 4)
+    return Stored(tile, begin, full_begin, full_end, end, full, length)
+
+
+@gluon.jit
+def facts_of(stored, plan: gl.constexpr, static: gl.constexpr):
+    """What ``look_up`` found, narrowed to what causal, window and lengths leave."""
     block_k: gl.constexpr = static.block_k
+    block, _, _ = place_of(stored.tile, static)
     first = block * static.block_q + static.offset
     last = gl.minimum((block + 1) * static.block_q, static.q_len) - 1 + static.offset
     begin = block * 0
@@ -53,13 +111,56 @@ def key_blocks(block, batch, ranges, length, plan: gl.constexpr, static: gl.cons
         begin = gl.minimum(gl.maximum(first - static.left, 0) // block_k, end - 1)
         full_begin = (gl.maximum(last - static.left, 0) + block_k - 1) // block_k
     if static.has_ranges:
-        row = ranges + (batch * static.q_blocks + block) * 4
-        end = gl.maximum(gl.minimum(end, gl.load(row + 3)), 1)
-        begin = gl.minimum(gl.maximum(begin, gl.load(row)), end - 1)
-        full_begin = gl.maximum(full_begin, gl.load(row + 1))
-        full_end = gl.minimum(full_end, gl.load(row + 2))
+        is_run = (stored.full > 0) & (stored.full_end - stored.full_begin == stored.full)
+        full_begin = gl.maximum(full_begin, gl.where(is_run, stored.full_begin, end))
+        full_end = gl.minimum(full_end, stored.full_end)
+        end = gl.maximum(gl.minimum(end, stored.end), 1)
+        begin = gl.minimum(gl.maximum(begin, stored.begin), end - 1)
     if plan.has_lengths:
-        end = gl.maximum(gl.minimum(end, (length + block_k - 1) // block_k), 1)
+        end = gl.maximum(gl.minimum(end, (stored.length + block_k - 1) // block_k), 1)
         begin = gl.minimum(begin, end - 1)
-        full_end = gl.minimum(full_end, length // block_k)
-    return begin, gl.maximum(full_begin, begin), gl.minimum(full_end, end), end
+        full_end = gl.minimum(full_end, stored.length // block_k)
+    return Facts(
+        stored.tile,
+        begin,
+        gl.maximum(full_begin, begin),
+        gl.minimum(full_end, end),
+        end,
+        stored.length,
+    )
+
+
+@gluon.constexpr_function
+def _one(warps):
+    """The layout of one number."""
+    return gl.BlockedLayout([1], [32], [warps], [0])
+
+
+@gluon.jit
+def tell(facts, turn, room, bars):
+    """From the warps that copy to the others: the facts of the tile of ``turn``."""
+    slot = turn % _TILE_SLOTS
+    mbarrier.wait(bars.tile_empty.index(slot), (turn // _TILE_SLOTS & 1) ^ 1)
+    for i in gl.static_range(len(facts)):
+        room.facts.index(slot * _FACTS + i).store(gl.full([1], facts[i], gl.int32, _one(1)))
+    mbarrier.arrive(bars.tile_full.index(slot))
+
+
+@gluon.jit
+def hear(turn, room, bars):
+    """The facts of the tile of ``turn``."""
+    slot = turn % _TILE_SLOTS
+    mbarrier.wait(bars.tile_full.index(slot), turn // _TILE_SLOTS & 1)
+    tile = _number(room.facts.index(slot * _FACTS))
+    begin = _number(room.facts.index(slot * _FACTS + 1))
+    full_begin = _number(room.facts.index(slot * _FACTS + 2))
+    full_end = _number(room.facts.index(slot * _FACTS + 3))
+    end = _number(room.facts.index(slot * _FACTS + 4))
+    length = _number(room.facts.index(slot * _FACTS + 5))
+    mbarrier.arrive(bars.tile_empty.index(slot))
+    return Facts(tile, begin, full_begin, full_end, end, length)
+
+
+@gluon.jit
+def _number(place):
+    return gl.max(place.load(_one(_WARPS)), 0)

@@ -48,7 +48,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
     ]
     out, lse = triton_call(
         split_kernel,
-        *operands[:11],
+        *operands.as_pointers(),
         out_types=whole if config.num_splits == 1 else parts,
         grid=(batch * kv_heads * config.num_splits * tiles, 1, 1),
         constexprs={"tiles": tiles, "num_splits": config.num_splits, "static": static},
