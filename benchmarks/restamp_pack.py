@@ -80,8 +80,11 @@ def main() -> int:
     args = _arguments()
     pack = read_pack(args.pack)
     check_target(args.out, overwrite=args.overwrite)
-    current = {row.key for row in pack.rows if not _is_stale(row, pack)}
+    kept = args.keep or ()
+    current = {row.key for row in pack.rows if row.kernel in kept or not _is_stale(row, pack)}
     stale = [row for row in pack.rows if row.key not in current]
+    hopeless = [row for row in stale if args.kernel and row.kernel not in args.kernel]
+    stale = [row for row in stale if row not in hopeless]
     before, now = _programs(stale, pack, (args.before, HERE), args.jobs)
     equal = [
         row
@@ -91,6 +94,8 @@ def main() -> int:
     for row in stale:
         verdict = "the same programs" if row in equal else "LEFT OUT: other programs"
         print(f"{row.kernel:14s} {row.direction} {row.signature}: {verdict}")
+    for row in hopeless:
+        print(f"{row.kernel:14s} {row.direction} {row.signature}: LEFT OUT: not asked for")
     restamped, environments = _restamp(equal, pack)
     rows = [_with_todays_knobs(row) for row in pack.rows if row.key in current] + restamped
     used = {row.env for row in rows}
@@ -105,7 +110,9 @@ def main() -> int:
         quarantine=pack.quarantine.entries,
     )
     write_pack(args.out, files)
-    print(f"{len(current)} rows kept, {len(equal)} restamped, {len(stale) - len(equal)} left out")
+    print(
+        f"{len(current)} rows kept, {len(equal)} restamped, {len(stale) - len(equal) + len(hopeless)} left out"
+    )
     return 0
 
 
@@ -186,6 +193,16 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--before", type=Path, required=True, help="a checkout of the rows' source")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--version", help="default: the pack's own")
+    parser.add_argument(
+        "--kernel",
+        action="append",
+        help="only stale rows of this kernel; those of others are left out",
+    )
+    parser.add_argument(
+        "--keep",
+        action="append",
+        help="copy the rows of this kernel: its digest holds its library's, which is not installed here",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes for each checkout")
     parser.add_argument("--overwrite", action="store_true")
     return parser.parse_args()
