@@ -82,9 +82,11 @@ def main() -> int:
     check_target(args.out, overwrite=args.overwrite)
     kept = args.keep or ()
     current = {row.key for row in pack.rows if row.kernel in kept or not _is_stale(row, pack)}
-    stale = [row for row in pack.rows if row.key not in current]
-    hopeless = [row for row in stale if args.kernel and row.kernel not in args.kernel]
-    stale = [row for row in stale if row not in hopeless]
+    stale, not_asked = [], []
+    for row in pack.rows:
+        if row.key not in current:
+            asked = not args.kernel or row.kernel in args.kernel
+            (stale if asked else not_asked).append(row)
     before, now = _programs(stale, pack, (args.before, HERE), args.jobs)
     equal = [
         row
@@ -94,7 +96,7 @@ def main() -> int:
     for row in stale:
         verdict = "the same programs" if row in equal else "LEFT OUT: other programs"
         print(f"{row.kernel:14s} {row.direction} {row.signature}: {verdict}")
-    for row in hopeless:
+    for row in not_asked:
         print(f"{row.kernel:14s} {row.direction} {row.signature}: LEFT OUT: not asked for")
     restamped, environments = _restamp(equal, pack)
     rows = [_with_todays_knobs(row) for row in pack.rows if row.key in current] + restamped
@@ -111,7 +113,7 @@ def main() -> int:
     )
     write_pack(args.out, files)
     print(
-        f"{len(current)} rows kept, {len(equal)} restamped, {len(stale) - len(equal) + len(hopeless)} left out"
+        f"{len(current)} rows kept, {len(equal)} restamped, {len(stale) - len(equal) + len(not_asked)} left out"
     )
     return 0
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.limits import infeasible, units
-from attn_tune.kernels.flash_attention.triton_hopper.plan import num_tiles
+from attn_tune.kernels.flash_attention.triton_hopper.plan import is_dynamic, num_tiles
 from attn_tune.schema.device import Device
 
 # Keys and values of the heads that are worked on together: half of the L2 cache of an H100, which holds 50 MB in two
@@ -35,7 +35,8 @@ def heuristic(problem: Problem, device: Device) -> ForwardConfig:
 def priority(problem: Problem, direction: str, device: Device) -> int:
     """Above cuDNN's 60 where it is faster on an H200, else between that and the Triton kernel for every GPU.
 
-    From ``benchmarks/results/h200/peers.md``: up to 15 % faster, and without a causal mask at head dim 256 no faster.
+    From ``benchmarks/results/h200/hopper_over_cudnn.md``: up to 18 % faster; at head dim 256 without a causal mask it
+    depends on the length, from as fast to 7 % faster.
     """
     del direction, device  # a forward, for one architecture
     return 53 if problem.head_dim == 256 and not problem.causal and not problem.has_sinks else 63
@@ -71,7 +72,7 @@ def _section(problem: Problem) -> int:
     """Whole groups, a divisor of all heads of the batch."""
     bytes_per_head = 4 * problem.kv_len * problem.head_dim / problem.group_size
     wanted = min(max(_SECTION_BYTES / bytes_per_head, _FEWEST_HEADS), _MOST_HEADS)
-    if problem.has_segments and not problem.has_lengths:
+    if is_dynamic(problem):
         # Of packed documents little is read at a time: 1.1 times as fast with eight times the heads.
         wanted *= 8
     return min(_divisors(problem), key=lambda n: (abs(math.log2(n / wanted)), n))
