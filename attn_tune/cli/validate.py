@@ -169,7 +169,7 @@ class _Check:
         if isinstance(ref, str):
             refused = {"status": str(Status.UNSUPPORTED), "output": None, "worst_error": None}
             return who | refused | {"reason": ref}
-        outcome = executor.run(Run(ref=ref, device=device, measure=False, seeds=(0,)))
+        outcome = executor.run(Run(ref=ref, device=device, measure=False))
         worst = max(outcome.errors, key=lambda e: e.ratio, default=None)
         return who | {
             "status": str(outcome.status),

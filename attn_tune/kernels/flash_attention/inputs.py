@@ -15,13 +15,17 @@ Q_PADDING, KV_PADDING = -1, -2
 VISIBLE_ABOVE = -0.8416
 TOKENS_PER_DOCUMENT = 1024
 MIN_DOCUMENTS, MAX_DOCUMENTS = 3, 64
+# One key in so many, a prime, so that tiles have them at different places, and how much longer it is than the others.
+LONG_KEY_EVERY, LONG_KEY = 61, 6.0
 SHARED_LENGTHS = (2**12, 2**16, 2**20)
 
 
 def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | BackwardInputs:
     """Inputs of one call, the same for the same seed; may be called under ``jit``.
 
-    Queries, keys, values, bias and cotangents are standard normal. Segments and positions are those of documents
+    Queries, keys, values, bias and cotangents are standard normal. For ``fwd`` odd seeds have some keys that are much
+    longer, so that the running maximum of a row moves late and far; but not under a soft cap, near which it would show
+    what kernels approximate. Segments and positions are those of documents
     packed end to end, with padding at the end of the row, or, with lengths, that padding alone; queries are aligned
     with keys at the bottom right. Sinks are large enough to take a sizeable share of the softmax. For ``bwd`` the
     residuals come from the reference, rounded as a kernel would store them, and ``delta`` is computed from the rounded
@@ -35,7 +39,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     lengths = _lengths(doc_key, p) if p.has_lengths else None
     operands = Operands(
         q=_normal(q_key, (p.batch, p.q_len, p.num_q_heads, p.head_dim), dtype),
-        k=_normal(k_key, (p.batch, p.kv_len, p.num_kv_heads, p.head_dim), dtype),
+        k=_keys(k_key, p, long=(direction == "fwd") & (seed % 2 == 1)),
         v=_normal(v_key, (p.batch, p.kv_len, p.num_kv_heads, p.v_head_dim), dtype),
         bias=None if p.bias_dims is None else _normal(bias_key, _extent(p, p.bias_dims), dtype),
         mask=None if p.mask_dims is None else _mask(mask_key, p),
@@ -84,6 +88,14 @@ def _normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
         return jax.random.normal(key, shape, dtype)
     length = next(n for n in SHARED_LENGTHS if n >= size)
     return jax.random.normal(key, (length,), jnp.float32)[:size].reshape(shape).astype(dtype)
+
+
+def _keys(key: Array, p: Problem, long: bool | Array) -> Array:
+    keys = _normal(key, (p.batch, p.kv_len, p.num_kv_heads, p.head_dim), jnp.dtype(p.dtype))
+    if p.soft_cap is not None:
+        return keys
+    is_long = (jnp.arange(p.kv_len) % LONG_KEY_EVERY == LONG_KEY_EVERY // 2) & long
+    return keys * jnp.where(is_long, LONG_KEY, 1.0).astype(keys.dtype)[:, None, None]
 
 
 def _extent(p: Problem, dims: str) -> tuple[int, ...]:

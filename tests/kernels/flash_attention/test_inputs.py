@@ -1,0 +1,51 @@
+"""The inputs that kernels are judged by: what an even seed does not try, an odd one does."""
+
+import numpy as np
+import pytest
+
+from attn_tune.kernels.flash_attention.inputs import LONG_KEY, LONG_KEY_EVERY, make_inputs
+from attn_tune.kernels.flash_attention.problem import Problem
+
+TILE = 64
+
+
+def _problem(**flags):
+    return Problem(
+        batch=1, q_len=256, kv_len=1024, num_q_heads=2, num_kv_heads=2, head_dim=64, v_head_dim=64,
+        scale=0.125, **flags,
+    )  # fmt: skip
+
+
+def _moves(operands, by):
+    """How often a row's maximum moves by more than ``by``, in base 2, after its first tile of keys."""
+    q, k = (np.asarray(x, np.float32) for x in (operands.q, operands.k))
+    logits = np.einsum("btnh,bsnh->bnts", q, k) * 0.125 / np.log(2)
+    tiles = logits.reshape(*logits.shape[:3], -1, TILE).max(-1)
+    kept, moves = tiles[..., 0], 0
+    for tile in np.moveaxis(tiles, -1, 0)[1:]:
+        far = tile > kept + by
+        kept, moves = np.where(far, tile, kept), moves + int(far.sum())
+    return moves
+
+
+def test_the_running_maximum_moves_far_with_odd_seeds_and_only_with_them():
+    assert _moves(make_inputs(_problem(), "fwd", 0), 8.0) == 0
+    # 512 rows; most move once or more.
+    assert _moves(make_inputs(_problem(), "fwd", 1), 8.0) > 256
+
+
+@pytest.mark.parametrize(
+    ("flags", "direction"), [({"soft_cap": 50.0}, "fwd"), ({}, "bwd"), ({"causal": True}, "bwd")]
+)
+def test_gradients_and_soft_caps_have_keys_that_are_all_alike(flags, direction):
+    made = make_inputs(_problem(**flags), direction, 1)
+    keys = np.asarray((made.operands if direction == "bwd" else made).k, np.float32)
+    assert np.linalg.norm(keys, axis=-1).max() < 2 * np.sqrt(64)
+
+
+def test_the_long_keys_are_the_others_made_longer():
+    keys = np.asarray(make_inputs(_problem(dtype="float32"), "fwd", 3).k)
+    plain = np.asarray(make_inputs(_problem(dtype="float32"), "bwd", 3).operands.k)
+    is_long = np.arange(1024) % LONG_KEY_EVERY == LONG_KEY_EVERY // 2
+    np.testing.assert_array_equal(keys[:, ~is_long], plain[:, ~is_long])
+    np.testing.assert_array_equal(keys[:, is_long], plain[:, is_long] * LONG_KEY)
