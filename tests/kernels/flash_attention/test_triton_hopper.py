@@ -275,7 +275,7 @@ def test_tiles_of_a_narrow_window_cost_alike():
         (problem(causal=True), "triton_hopper"),
         (problem(), "triton_hopper"),
         (problem(H=256, causal=True), "triton_hopper"),
-        (problem(H=256), "cudnn"),
+        (problem(H=256), "triton_hopper"),
         (problem(H=64, causal=True), "triton_hopper"),
         (problem(H=64), "triton_hopper"),
         (problem(H=64, causal=True, has_sinks=True), "triton_hopper"),

@@ -43,8 +43,8 @@ def _documents(p, seed, runs):
     return ids.astype(np.int32)
 
 
-def _visible(p, ids, lengths):
-    """``[B, T, S]``: which keys a row sees."""
+def _near(p, lengths):
+    """``[B, T, S]``: which keys a row sees by their positions."""
     row, key = np.arange(p.q_len)[:, None] + p.offset, np.arange(p.kv_len)[None]
     left, right = p.bounds
     seen = np.ones((p.batch, p.q_len, p.kv_len), bool)
@@ -52,11 +52,16 @@ def _visible(p, ids, lengths):
         seen &= key <= row + right
     if left is not None:
         seen &= key >= row - left
-    if ids is not None:
-        seen &= ids[:, :, None] == ids[:, None, :]
     if lengths is not None:
         seen &= key[None] < lengths[:, None, None]
     return seen
+
+
+def _same(p, ids):
+    """``[B, T, S]``: which keys share a segment with a row."""
+    if ids is None:
+        return np.ones((p.batch, p.q_len, p.kv_len), bool)
+    return ids[:, :, None] == ids[:, None, :]
 
 
 def _facts(p, c, ids=None, lengths=None):
@@ -75,19 +80,24 @@ def _facts(p, c, ids=None, lengths=None):
 
 
 def _check(p, c, ids=None, lengths=None):
-    seen = _visible(p, ids, lengths)
+    near, same = _near(p, lengths), _same(p, ids)
     for batch, block, facts in _facts(p, c, ids, lengths):
-        mine = seen[batch, block * BLOCK_Q : (block + 1) * BLOCK_Q]
+        rows = slice(block * BLOCK_Q, (block + 1) * BLOCK_Q)
         assert 0 <= facts.begin < facts.end <= -(-p.kv_len // c.block_k)
         assert facts.begin <= facts.full_begin
         assert facts.full_end <= facts.end
         walked = np.zeros(p.kv_len, bool)
         walked[facts.begin * c.block_k : facts.end * c.block_k] = True
-        assert not (mine & ~walked).any()
-        for full in range(facts.full_begin, facts.full_end):
-            keys = mine[:, full * c.block_k : (full + 1) * c.block_k]
-            assert keys.shape[1] == c.block_k
-            assert keys.all()
+        assert not ((near & same)[batch, rows] & ~walked).any()
+        for seen, begin, end in (
+            (near, facts.full_begin, facts.full_end),
+            (same, facts.same_begin, facts.same_end),
+        ):
+            for whole in range(begin, end):
+                keys = seen[batch, rows, whole * c.block_k : (whole + 1) * c.block_k]
+                assert keys.all()
+                # Past the end of the keys nothing is said of segments.
+                assert keys.shape[1] == c.block_k or seen is same
 
 
 @pytest.mark.parametrize("block_k", [64, 128])

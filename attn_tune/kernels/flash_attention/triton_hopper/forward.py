@@ -39,14 +39,14 @@ from attn_tune.kernels.flash_attention.triton_hopper.partitions import (
 )
 from attn_tune.kernels.flash_attention.triton_hopper.plan import is_dynamic, num_programs, plan_of
 from attn_tune.kernels.flash_attention.triton_hopper.schedule import schedule
-from attn_tune.kernels.flash_attention.triton_hopper.tiles import FACTS, TILE_SLOTS
+from attn_tune.kernels.flash_attention.triton_hopper.tiles import TILE_SLOTS, told
 
 # Of 168 registers a thread that a block of 12 warps starts with, the warps that copy give most to those that multiply.
 MULTIPLYING_REGISTERS, COPYING_REGISTERS = 240, 24
 _WARPS = gl.constexpr(WARPS)
 _ROWS = gl.constexpr(ROWS)
 _CONSUMERS = gl.constexpr(CONSUMERS)
-_TILE_SLOTS, _FACTS = gl.constexpr(TILE_SLOTS), gl.constexpr(FACTS)
+_TILE_SLOTS = gl.constexpr(TILE_SLOTS)
 _MULTIPLYING = gl.constexpr(MULTIPLYING_REGISTERS)
 _COPYING = gl.constexpr(COPYING_REGISTERS)
 
@@ -168,7 +168,7 @@ def forward_kernel(
         gl.allocate_shared_memory(dtype, [STAGES, 1, static.block_k, static.head_dim], k_layout),
         gl.allocate_shared_memory(dtype, [STAGES, 1, static.block_k, static.head_dim], k_layout),
         out_room,
-        gl.allocate_shared_memory(gl.int32, [_TILE_SLOTS * _FACTS, 1], plain),
+        gl.allocate_shared_memory(gl.int32, [_TILE_SLOTS * told(static), 1], plain),
         gl.allocate_shared_memory(gl.int32, [_CONSUMERS, ids], plain),
     )
     bars = Barriers(

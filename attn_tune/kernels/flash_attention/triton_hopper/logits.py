@@ -17,6 +17,8 @@ _ROWS = gl.constexpr(ROWS)
 _FACTOR = gl.constexpr(0x846CA68B)
 _ROW_FACTOR = gl.constexpr(0x770D1A13)
 _COLUMN_FACTOR = gl.constexpr(0x74C90AA3)
+# How far, in base 2, logits may exceed the maximum that is kept: weights stay below 2**8, which 16 bits hold as well.
+_SLACK = gl.constexpr(8.0)
 # Above it the error of tanh near zero, 2e-7, would show in a 16-bit output.
 _LARGE_CAP = gl.constexpr(1000.0)
 
@@ -135,14 +137,23 @@ def crosses(block, facts, EDGES: gl.constexpr):
 
 
 @gluon.jit
-def ask_segments(block, facts, edge, kv_segments, static: gl.constexpr):
+def parts(block, facts, static: gl.constexpr):
+    """Whether tile ``block`` of the keys may have another segment than some row."""
+    parted = False
+    if static.has_segments:
+        parted = (block < facts.same_begin) | (block >= facts.same_end)
+    return parted
+
+
+@gluon.jit
+def ask_segments(block, facts, parted, kv_segments, static: gl.constexpr):
     """The segments [block_k] of tile ``block`` of the keys, one a thread; zeros if they are not looked at.
 
     They are asked for before the products and go to shared memory beside them. In the layout of the logits a thread has
     32 columns: they would take registers that there are none of, or be waited for.
     """
     segments = gl.zeros([static.block_k], gl.int32, _one_each())
-    if static.has_segments and edge:
+    if static.has_segments and parted:
         _, batch, _ = place_of(facts.tile, static)
         columns = block * static.block_k + gl.arange(0, static.block_k, _one_each())
         ids = kv_segments + batch.to(gl.int64) * static.kv_len + columns
@@ -156,11 +167,8 @@ def _one_each():
 
 
 @gluon.jit
-def _hide(x, rows, columns, facts, ids, plan: gl.constexpr, static: gl.constexpr):
-    """Of a tile that crosses the causal or window edge, that of a segment or the end of the keys, what is not seen."""
-    if static.has_segments:
-        segments = ids.load(columns.type.layout)
-        x = gl.where(rows.segment[:, None] == segments[None, :], x, float("-inf"))
+def _hide(x, rows, columns, facts, plan: gl.constexpr, static: gl.constexpr):
+    """Of a tile that crosses the causal or window edge or the end of the keys, what is not seen."""
     if static.right is not None:
         limit = rows.position + static.right
         x = gl.where(columns[None, :] <= limit[:, None], x, float("-inf"))
@@ -220,7 +228,7 @@ def weigh(
     block,
     facts,
     ids,
-    edge,
+    edges,
     EDGES: gl.constexpr,
     layout: gl.constexpr,
     plan: gl.constexpr,
@@ -228,20 +236,28 @@ def weigh(
 ):
     """One step of the online softmax (arXiv 2205.14135) in base 2, over tile ``block`` of the keys.
 
-    ``edge`` as from ``crosses``; ``ids``: where the segments of the keys are in shared memory.
+    ``edges``: as from ``crosses`` and from ``parts``; ``ids``: where the segments of the keys are in shared memory.
 
     Returns:
       The weights [64, block_k], the maximum [64] and the denominator [64, 4] with them, and what the sums before are
       multiplied with [64].
     """
     maximum, total = state
+    edge, parted = edges
     x = squash(product, plan, static)
     columns = block * static.block_k + gl.arange(0, static.block_k, gl.SliceLayout(0, layout))
     if EDGES != "none" and edge:
-        x = _hide(x, rows, columns, facts, ids, plan, static)
-    new_maximum = gl.maximum(maximum, gl.max(x, 1) * plan.late_scale)
+        x = _hide(x, rows, columns, facts, plan, static)
+    if static.has_segments and parted:
+        segments = ids.load(columns.type.layout)
+        x = gl.where(rows.segment[:, None] == segments[None, :], x, float("-inf"))
+    tile_maximum = gl.max(x, 1) * plan.late_scale
+    if plan.keeps_maximum:
+        new_maximum = gl.where(tile_maximum > maximum + _SLACK, tile_maximum, maximum)
+    else:
+        new_maximum = gl.maximum(maximum, tile_maximum)
     shift = new_maximum
-    if EDGES != "none":
+    if EDGES != "none" or static.has_segments:
         # A row that has seen nothing yet.
         shift = gl.where(new_maximum == float("-inf"), 0.0, new_maximum)
     weights = gl.exp2(x * plan.late_scale - shift[:, None])

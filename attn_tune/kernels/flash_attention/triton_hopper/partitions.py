@@ -87,17 +87,17 @@ def copy_tiles(
     schedule, counter, ranges, lengths = pointers
     count = 0
     turn = 0
-    # A tile is looked up, and its number asked for, a tile ahead, so that nobody waits for them.
+    # A tile is looked up a tile ahead, so that nobody waits for it. Of a queue no more are taken: at its end the others
+    # have nothing to do.
     if plan.dynamic:
         number = tile_at(gl.program_id(0), plan, static)
         ahead = tile_at(plan.num_programs + _take(counter), plan, static)
-        taken = _take(counter)
     else:
         number = scheduled_tile(schedule, 0, plan)
         ahead = scheduled_tile(schedule, 1, plan)
     facts = facts_of(look_up(number, ranges, lengths, plan, static), plan, static)
     stored = look_up(ahead, ranges, lengths, plan, static)
-    tell(facts, turn, room, bars)
+    tell(facts, turn, room, bars, static)
     while facts.tile >= 0:
         block, batch, head = place_of(facts.tile, static)
         row = block * static.block_q
@@ -107,16 +107,16 @@ def copy_tiles(
         count += 1
         # Only now, when what the others need first is on its way, is the next tile waited for.
         next_facts = facts_of(stored, plan, static)
-        tell(next_facts, turn + 1, room, bars)
-        if plan.dynamic:
-            ahead = tile_at(plan.num_programs + taken, plan, static)
-            taken = _take(counter)
-        else:
+        tell(next_facts, turn + 1, room, bars, static)
+        if not plan.dynamic:
             ahead = scheduled_tile(schedule, turn + 2, plan)
-        stored = look_up(ahead, ranges, lengths, plan, static)
+            stored = look_up(ahead, ranges, lengths, plan, static)
         for j in range(facts.end - 1 - facts.begin):
             _bring_keys(keys_of, facts.end - 2 - j, count, room, bars, plan, static)
             count += 1
+        if plan.dynamic:
+            ahead = tile_at(plan.num_programs + _take(counter), plan, static)
+            stored = look_up(ahead, ranges, lengths, plan, static)
         facts = next_facts
         turn += 1
 
@@ -174,7 +174,7 @@ def attend(
     fixed = (kv_segments, room, bars)
     count = 0
     turn = 0
-    facts = hear(turn, room, bars)
+    facts = hear(turn, room, bars, static)
     if plan.overlap:
         rows = _rows_of(CONSUMER, facts, row_pointers, plan, static, layouts)
         queries = take_queries(CONSUMER, turn, True, room, bars, plan, static, layouts)
@@ -183,7 +183,7 @@ def attend(
     while facts.tile >= 0:
         if plan.overlap:
             # Asked for a tile ahead, so that nobody waits for them.
-            next_facts = hear(turn + 1, room, bars)
+            next_facts = hear(turn + 1, room, bars, static)
             next_rows = _rows_of(CONSUMER, next_facts, row_pointers, plan, static, layouts)
         else:
             rows = _rows_of(CONSUMER, facts, row_pointers, plan, static, layouts)
@@ -230,7 +230,7 @@ def attend(
             mbarrier.arrive(bars.v_empty.index(slot))
             _finish(CONSUMER, acc, state, facts, out_desc, lse, room, plan, static, layouts)
             # Not before: a thread has no registers for them while it walks.
-            next_facts = hear(turn + 1, room, bars)
+            next_facts = hear(turn + 1, room, bars, static)
             if not plan.own_room:
                 tma.store_wait(0)
                 mbarrier.arrive(bars.q_empty.index(queries))

@@ -32,16 +32,6 @@ def heuristic(problem: Problem, device: Device) -> ForwardConfig:
     )
 
 
-def priority(problem: Problem, direction: str, device: Device) -> int:
-    """Above cuDNN's 60 where it is faster on an H200, else between that and the Triton kernel for every GPU.
-
-    From ``benchmarks/results/h200/hopper_over_cudnn.md``: up to 18 % faster; at head dim 256 without a causal mask it
-    depends on the length, from as fast to 7 % faster.
-    """
-    del direction, device  # a forward, for one architecture
-    return 53 if problem.head_dim == 256 and not problem.causal and not problem.has_sinks else 63
-
-
 def candidates(problem: Problem, device: Device) -> tuple[ForwardConfig, ...]:
     """Tiles of keys, stages, sections of half to twice the heads, with and without turns and the fast tanh."""
     start = heuristic(problem, device)

@@ -21,6 +21,7 @@ from attn_tune.kernels.flash_attention.triton_hopper.config import CONSUMERS, RO
 from attn_tune.kernels.flash_attention.triton_hopper.logits import (
     ask_segments,
     crosses,
+    parts,
     sum_in_threads,
     weigh,
 )
@@ -87,12 +88,13 @@ def begin(
     slot, phase = slot_of(count, plan)
     block = facts.end - 1
     edge = crosses(block, facts, plan.last_keys)
-    segments = ask_segments(block, facts, edge, kv_segments, static)
+    parted = parts(block, facts, static)
+    segments = ask_segments(block, facts, parted, kv_segments, static)
     mbarrier.wait(bars.k_full.index(slot), phase)
     _await_turn(CONSUMER, count, bars, plan)
     product = _multiply_keys(queries, slot, room, plan, static, layouts)
     _pass_turn(CONSUMER, bars, plan)
-    _keep_segments(CONSUMER, segments, edge, room, static)
+    _keep_segments(CONSUMER, segments, parted, room, static)
     product = warpgroup_mma_wait(0, deps=[product])
     mbarrier.arrive(bars.k_empty.index(slot))
     weights, state, _ = weigh(
@@ -102,7 +104,7 @@ def begin(
         block,
         facts,
         room.ids.index(CONSUMER),
-        edge,
+        (edge, parted),
         plan.last_keys,
         layouts.logits,
         plan,
@@ -140,7 +142,10 @@ def walk(
             static,
             layouts,
         )
-        acc = acc * gl.convert_layout(correction, gl.SliceLayout(1, layouts.out))[:, None]
+        if plan.keeps_maximum:
+            acc = _corrected(acc, correction, layouts)
+        else:
+            acc = acc * gl.convert_layout(correction, gl.SliceLayout(1, layouts.out))[:, None]
         carried = (acc, weights, state, count + 1)
     return carried
 
@@ -171,18 +176,20 @@ def step(
     slot, phase = slot_of(count, plan)
     last_slot, _ = slot_of(count - 1, plan)
     edge = crosses(block, facts, EDGES)
-    segments = ask_segments(block, facts, edge, kv_segments, static)
+    parted = parts(block, facts, static)
+    segments = ask_segments(block, facts, parted, kv_segments, static)
     mbarrier.wait(bars.k_full.index(slot), phase, pred=more)
     _await_turn(CONSUMER, count, bars, plan)
     product = _multiply_keys(queries, slot, room, plan, static, layouts)
     acc = multiply_values(weights, room.v.index(last_slot), acc, static)
     _pass_turn(CONSUMER, bars, plan)
-    _keep_segments(CONSUMER, segments, edge, room, static)
+    _keep_segments(CONSUMER, segments, parted, room, static)
     product = warpgroup_mma_wait(1, deps=[product])
     mbarrier.arrive(bars.k_empty.index(slot))
     ids = room.ids.index(CONSUMER)
+    edges = (edge, parted)
     new_weights, state, correction = weigh(
-        product, state, rows, block, facts, ids, edge, EDGES, layouts.logits, plan, static
+        product, state, rows, block, facts, ids, edges, EDGES, layouts.logits, plan, static
     )
     weights = gl.convert_layout(new_weights.to(room.k.dtype), layouts.weights)
     # These values are wanted by the next step. They are waited for here because no instruction is moved over a loop:
@@ -193,9 +200,45 @@ def step(
     return acc, weights, state, correction
 
 
+@gluon.constexpr_function
+def _unless_one(count):
+    """PTX, and its constraints: so many products with factors, or a branch past them where the first flag is 0."""
+    products = "".join(f"mul.f32 ${i}, ${i}, ${2 * count + i};" for i in range(count))
+    asm = f"{{ .reg .pred p; setp.eq.s32 p, ${3 * count}, 0; @p bra.uni DONE; {products} DONE: }}"
+    each = range(count)
+    kinds = (
+        ["=f" for _ in each] + [str(i) for i in each] + ["f" for _ in each] + ["r" for _ in each]
+    )
+    return asm, ",".join(kinds)
+
+
 @gluon.jit
-def _keep_segments(CONSUMER: gl.constexpr, segments, edge, room, static: gl.constexpr):
-    if static.has_segments and edge:
+def _corrected(acc, correction, layouts: gl.constexpr):
+    """``acc * correction``; a warp none of whose rows has another maximum goes past it, as most do at most tiles.
+
+    FlashAttention-4 has it for Blackwell: there, too, maxima that move by less than 2**8 are kept.
+    """
+    flag = gl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.neu.f32 p, $2, 0f3F800000; setp.neu.or.f32 p, $3, 0f3F800000, p;"
+        " vote.sync.any.pred p, p, 0xffffffff; selp.b32 $0, 1, 0, p; selp.b32 $1, 1, 0, p; }",
+        "=r,=r,f,f",
+        [correction],
+        dtype=gl.int32,
+        is_pure=False,
+        pack=2,
+    )
+    row: gl.constexpr = gl.SliceLayout(1, layouts.out)
+    factor = gl.convert_layout(correction, row)[:, None]
+    flag = gl.convert_layout(flag, row)[:, None]
+    PTX: gl.constexpr = _unless_one(32)
+    return gl.inline_asm_elementwise(
+        PTX[0], PTX[1], [acc, factor, flag], dtype=gl.float32, is_pure=False, pack=32
+    )
+
+
+@gluon.jit
+def _keep_segments(CONSUMER: gl.constexpr, segments, parted, room, static: gl.constexpr):
+    if static.has_segments and parted:
         room.ids.index(CONSUMER).store(segments)
 
 

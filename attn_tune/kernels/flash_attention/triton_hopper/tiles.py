@@ -13,9 +13,9 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from attn_tune.kernels.flash_attention.triton.ranges import WIDTH
 from attn_tune.kernels.flash_attention.triton_hopper.config import WARPS
 
-# Tiles that a program has taken and not begun, and what is told of each.
-TILE_SLOTS, FACTS = 2, 6
-_TILE_SLOTS, _FACTS = gl.constexpr(TILE_SLOTS), gl.constexpr(FACTS)
+# Tiles that a program has taken and not begun.
+TILE_SLOTS = 2
+_TILE_SLOTS = gl.constexpr(TILE_SLOTS)
 _WARPS = gl.constexpr(WARPS)
 
 
@@ -46,8 +46,9 @@ def place_of(tile, static: gl.constexpr):
 class Facts(NamedTuple):
     """What the groups of warps are told of a tile: its number or -1, its tiles of keys, and how many keys count.
 
-    There is at least one tile of keys, which is masked where none is visible. All rows see all of the tiles in
-    ``[full_begin, full_end)``; ``begin <= full_begin`` and ``full_end <= end``.
+    There is at least one tile of keys, which is masked where none is visible. By their positions all rows see all of
+    the tiles in ``[full_begin, full_end)``; ``begin <= full_begin`` and ``full_end <= end``. All keys of the tiles in
+    ``[same_begin, same_end)`` share a segment with all rows; told only where there are segments.
     """
 
     tile: gl.tensor
@@ -56,6 +57,8 @@ class Facts(NamedTuple):
     full_end: gl.tensor
     end: gl.tensor
     length: gl.tensor
+    same_begin: gl.tensor
+    same_end: gl.tensor
 
 
 class Stored(NamedTuple):
@@ -63,10 +66,10 @@ class Stored(NamedTuple):
 
     tile: gl.tensor
     begin: gl.tensor
-    full_begin: gl.tensor
-    full_end: gl.tensor
+    same_begin: gl.tensor
+    same_end: gl.tensor
     end: gl.tensor
-    full: gl.tensor
+    same: gl.tensor
     length: gl.tensor
 
 
@@ -76,20 +79,20 @@ def look_up(tile, ranges, lengths, plan: gl.constexpr, static: gl.constexpr):
     block, batch, _ = place_of(tile, static)
     length = tile * 0 + static.kv_len
     begin = tile * 0
-    full_begin = begin
-    full_end = begin
+    same_begin = begin
+    same_end = begin
     end = begin
-    full = begin
+    same = begin
     if plan.has_lengths:
         length = gl.load(lengths + batch)
     if static.has_ranges:
         row = ranges + (batch * static.q_blocks + block) * WIDTH
         begin = gl.load(row)
-        full_begin = gl.load(row + 1)
-        full_end = gl.load(row + 2)
+        same_begin = gl.load(row + 1)
+        same_end = gl.load(row + 2)
         end = gl.load(row + 3)
-        full = gl.load(row + 4)
-    return Stored(tile, begin, full_begin, full_end, end, full, length)
+        same = gl.load(row + 4)
+    return Stored(tile, begin, same_begin, same_end, end, same, length)
 
 
 @gluon.jit
@@ -110,10 +113,12 @@ def facts_of(stored, plan: gl.constexpr, static: gl.constexpr):
     if static.skips_left:
         begin = gl.minimum(gl.maximum(first - static.left, 0) // block_k, end - 1)
         full_begin = (gl.maximum(last - static.left, 0) + block_k - 1) // block_k
+    same_begin = begin
+    same_end = end
     if static.has_ranges:
-        is_run = (stored.full > 0) & (stored.full_end - stored.full_begin == stored.full)
-        full_begin = gl.maximum(full_begin, gl.where(is_run, stored.full_begin, end))
-        full_end = gl.minimum(full_end, stored.full_end)
+        is_run = (stored.same > 0) & (stored.same_end - stored.same_begin == stored.same)
+        same_begin = gl.where(is_run, stored.same_begin, end)
+        same_end = gl.where(is_run, stored.same_end, end)
         end = gl.maximum(gl.minimum(end, stored.end), 1)
         begin = gl.minimum(gl.maximum(begin, stored.begin), end - 1)
     if plan.has_lengths:
@@ -127,6 +132,8 @@ def facts_of(stored, plan: gl.constexpr, static: gl.constexpr):
         gl.minimum(full_end, end),
         end,
         stored.length,
+        same_begin,
+        same_end,
     )
 
 
@@ -136,29 +143,40 @@ def _one(warps):
     return gl.BlockedLayout([1], [32], [warps], [0])
 
 
+@gluon.constexpr_function
+def told(static):
+    """How many of the facts are told of a tile: those of segments are the last two."""
+    return len(Facts._fields) - 2 * (not static.has_ranges)
+
+
 @gluon.jit
-def tell(facts, turn, room, bars):
+def tell(facts, turn, room, bars, static: gl.constexpr):
     """From the warps that copy to the others: the facts of the tile of ``turn``."""
     slot = turn % _TILE_SLOTS
     mbarrier.wait(bars.tile_empty.index(slot), (turn // _TILE_SLOTS & 1) ^ 1)
-    for i in gl.static_range(len(facts)):
-        room.facts.index(slot * _FACTS + i).store(gl.full([1], facts[i], gl.int32, _one(1)))
+    for i in gl.static_range(told(static)):
+        room.facts.index(slot * told(static) + i).store(gl.full([1], facts[i], gl.int32, _one(1)))
     mbarrier.arrive(bars.tile_full.index(slot))
 
 
 @gluon.jit
-def hear(turn, room, bars):
+def hear(turn, room, bars, static: gl.constexpr):
     """The facts of the tile of ``turn``."""
     slot = turn % _TILE_SLOTS
     mbarrier.wait(bars.tile_full.index(slot), turn // _TILE_SLOTS & 1)
-    tile = _number(room.facts.index(slot * _FACTS))
-    begin = _number(room.facts.index(slot * _FACTS + 1))
-    full_begin = _number(room.facts.index(slot * _FACTS + 2))
-    full_end = _number(room.facts.index(slot * _FACTS + 3))
-    end = _number(room.facts.index(slot * _FACTS + 4))
-    length = _number(room.facts.index(slot * _FACTS + 5))
+    tile = _number(room.facts.index(slot * told(static)))
+    begin = _number(room.facts.index(slot * told(static) + 1))
+    full_begin = _number(room.facts.index(slot * told(static) + 2))
+    full_end = _number(room.facts.index(slot * told(static) + 3))
+    end = _number(room.facts.index(slot * told(static) + 4))
+    length = _number(room.facts.index(slot * told(static) + 5))
+    same_begin = begin
+    same_end = end
+    if static.has_ranges:
+        same_begin = _number(room.facts.index(slot * told(static) + 6))
+        same_end = _number(room.facts.index(slot * told(static) + 7))
     mbarrier.arrive(bars.tile_empty.index(slot))
-    return Facts(tile, begin, full_begin, full_end, end, length)
+    return Facts(tile, begin, full_begin, full_end, end, length, same_begin, same_end)
 
 
 @gluon.jit
