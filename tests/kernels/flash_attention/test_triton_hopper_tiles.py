@@ -65,23 +65,27 @@ def _same(p, ids):
 
 
 def _facts(p, c, ids=None, lengths=None):
-    """Of each tile, by batch entry and block; the same for every head."""
+    """The plan, and ``(batch entry, block, facts)`` of each tile; the same for every head."""
     masked = dataclasses.replace(p, has_segments=ids is not None, has_lengths=False)
     static = static_of(masked, c, ranges=True)
     plan = plan_of(p, c, static)
     rows = None
     if ids is not None:
         rows = np.asarray(key_ranges(jnp.asarray(ids), jnp.asarray(ids), static))
+    found = []
     for tile in range(num_tiles(p)):
         block, batch, _ = tiles.place_of(tile, static)
         stored = (0, 0, 0, 0, 0) if rows is None else map(int, rows[batch, block])
         length = p.kv_len if lengths is None else int(lengths[batch])
-        yield batch, block, tiles.facts_of.fn(tiles.Stored(tile, *stored, length), plan, static)
+        facts = tiles.facts_of.fn(tiles.Stored(tile, *stored, length), plan, static)
+        found.append((batch, block, facts))
+    return plan, found
 
 
 def _check(p, c, ids=None, lengths=None):
     near, same = _near(p, lengths), _same(p, ids)
-    for batch, block, facts in _facts(p, c, ids, lengths):
+    plan, found = _facts(p, c, ids, lengths)
+    for batch, block, facts in found:
         rows = slice(block * BLOCK_Q, (block + 1) * BLOCK_Q)
         assert 0 <= facts.begin < facts.end <= -(-p.kv_len // c.block_k)
         assert facts.begin <= facts.full_begin
@@ -98,6 +102,11 @@ def _check(p, c, ids=None, lengths=None):
                 assert keys.all()
                 # Past the end of the keys nothing is said of segments.
                 assert keys.shape[1] == c.block_k or seen is same
+        for tile in range(facts.begin, facts.end):
+            if (plan.last_keys if tile == facts.end - 1 else plan.other_keys) == "none":
+                keys = near[batch, rows, tile * c.block_k : (tile + 1) * c.block_k]
+                assert keys.all()
+                assert keys.shape[1] == c.block_k
 
 
 @pytest.mark.parametrize("block_k", [64, 128])
