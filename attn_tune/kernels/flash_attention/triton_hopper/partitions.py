@@ -87,8 +87,8 @@ def copy_tiles(
     schedule, counter, ranges, lengths = pointers
     count = 0
     turn = 0
-    # A tile is looked up a tile ahead, so that nobody waits for it. Of a queue no more are taken: at its end the others
-    # have nothing to do.
+    # A tile is looked up a tile ahead, so that nobody waits for it. No more are taken from a queue: at its end there
+    # would be nothing left for others.
     if plan.dynamic:
         number = tile_at(gl.program_id(0), plan, static)
         ahead = tile_at(plan.num_programs + _take(counter), plan, static)
@@ -115,6 +115,7 @@ def copy_tiles(
             _bring_keys(keys_of, facts.end - 2 - j, count, room, bars, plan, static)
             count += 1
         if plan.dynamic:
+            # This is waited for: all keys of the tile at hand are on their way.
             ahead = tile_at(plan.num_programs + _take(counter), plan, static)
             stored = look_up(ahead, ranges, lengths, plan, static)
         facts = next_facts

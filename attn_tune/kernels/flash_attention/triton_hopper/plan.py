@@ -30,7 +30,8 @@ class Plan:
       q_in_registers: queries go to registers at once, and leave their room to those of the next tile.
       q_slots: tiles of queries in shared memory, two to overlap.
       has_sinks: sinks are given.
-      last_keys: whether "all", "none" or "some" of the last tiles of keys, one a tile of rows, cross an edge.
+      last_keys: whether "all", "none" or "some" of the last tiles of keys, one a tile of rows, cross an edge of what
+        positions leave; segments are asked of each tile apart.
       other_keys: "none" or "some" of the others. One loop with a branch: two loops, for keys with an edge and without,
         keep the weights in different registers, and were 1.6 times as slow.
       has_lengths: keys count up to their lengths, which are given.

@@ -218,6 +218,7 @@ def _corrected(acc, correction, layouts: gl.constexpr):
 
     FlashAttention-4 has it for Blackwell: there, too, maxima that move by less than 2**8 are kept.
     """
+    # A thread has two rows. Both get the flag of the warp, so that the first flag of a pack holds for all of it.
     flag = gl.inline_asm_elementwise(
         "{ .reg .pred p; setp.neu.f32 p, $2, 0f3F800000; setp.neu.or.f32 p, $3, 0f3F800000, p;"
         " vote.sync.any.pred p, p, 0xffffffff; selp.b32 $0, 1, 0, p; selp.b32 $1, 1, 0, p; }",
