@@ -18,10 +18,10 @@ from pathlib import Path
 from attn_tune.tuner.predict.schedule import schedule_to_dict
 from attn_tune.tuner.targets import find_target
 from attn_tune.tuner.targets.launches import launches_of
+from attn_tune.tuner.targets.scratch import Scratch
 from attn_tune.tuner.targets.tpu import (
     compile_launch,
     compiler_environment,
-    dump_folder,
     seeming,
     target_device,
 )
@@ -36,16 +36,16 @@ USUAL = (2, 1, 1)
 
 def main(target: str, out: Path, head_dims: list[int]) -> None:
     """Compiles what is not in ``out`` yet."""
-    folder = dump_folder()
-    os.environ.update(compiler_environment(folder))
     lines = out.read_text().splitlines() if out.exists() else []
     done = {json.dumps(json.loads(line)["config"]) for line in lines}
-    for config in configs(target, head_dims):
-        if json.dumps(config) in done:
-            continue
-        row = {"config": config} | compile_one(config, find_target(target).topology, folder)
-        with out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+    with Scratch() as scratch:
+        os.environ.update(compiler_environment(scratch.path))
+        for config in configs(target, head_dims):
+            if json.dumps(config) in done:
+                continue
+            found = compile_one(config, find_target(target).topology, scratch.path)
+            with out.open("a") as file:
+                file.write(json.dumps({"config": config} | found) + "\n")
 
 
 def configs(target: str, head_dims: list[int]) -> Iterator[dict]:

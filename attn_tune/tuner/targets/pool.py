@@ -2,7 +2,6 @@
 
 import logging
 import queue
-import shutil
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +13,9 @@ from attn_tune.tuner.faults import DiskFullError
 from attn_tune.tuner.process import WorkerDied, WorkerLate, WorkerProcess
 from attn_tune.tuner.protocol import ConfigRef, Limits, Ready, Refusal
 from attn_tune.tuner.targets.protocol import Compiled, CompileFor
+from attn_tune.tuner.targets.scratch import Scratch
 from attn_tune.tuner.targets.target import Target
-from attn_tune.tuner.targets.tpu import compiler_environment, dump_folder
+from attn_tune.tuner.targets.tpu import compiler_environment
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class CompilePool:
         self._answers: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._closed = threading.Event()
-        self._shelf = dump_folder() if target.topology else ""
+        self._shelf = Scratch() if target.topology else None
 
     def __enter__(self) -> Self:
         return self
@@ -105,7 +105,7 @@ class CompilePool:
         for thread in self._threads:
             thread.join()
         if self._shelf:
-            shutil.rmtree(self._shelf, ignore_errors=True)
+            self._shelf.close()
 
     def _start(self) -> None:
         while len(self._threads) < self._processes:
@@ -115,7 +115,8 @@ class CompilePool:
             thread.start()
 
     def _serve(self) -> None:
-        compiler = _Compiler(self.target, self.limits, self._closed.is_set, self._shelf)
+        shelf = self._shelf.path if self._shelf else ""
+        compiler = _Compiler(self.target, self.limits, self._closed.is_set, shelf)
         try:
             while (job := self._next()) is not None:
                 index, ref = job
@@ -146,7 +147,7 @@ class _Compiler:
         self._limits = limits
         self._interrupt = interrupt
         self._shelf = shelf
-        self._folder = dump_folder() if target.topology else ""
+        self._folder = Scratch() if target.topology else None
         # By whether they dump.
         self._workers: dict[bool, WorkerProcess] = {}
 
@@ -187,7 +188,7 @@ class _Compiler:
             return self._workers[dumps]
         added = {"JAX_PLATFORMS": "cpu"}
         if self._folder:
-            added = compiler_environment(self._folder, self._shelf, dumps=dumps)
+            added = compiler_environment(self._folder.path, self._shelf, dumps=dumps)
         worker = self._workers[dumps] = WorkerProcess(added, module=_MODULE)
         try:
             message = worker.receive(self._limits.start, self._interrupt)
@@ -209,4 +210,4 @@ class _Compiler:
         for dumps in tuple(self._workers):
             self.kill(dumps)
         if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.close()

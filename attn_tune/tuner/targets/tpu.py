@@ -7,7 +7,6 @@ only one process may hold it unless it is told otherwise.
 import functools
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -39,13 +38,6 @@ _NUMBER = re.compile(r"\.\d+$")
 _NOT_KERNELS = ("TLP", "<late")
 # What libtpu says when a launch is too large for VMEM, whatever its grid.
 _SCOPED = "exceeded scoped vmem limit"
-
-
-def dump_folder() -> str:
-    """A new folder for one process's dumps; in memory where that can be had."""
-    shared = Path("/dev/shm")
-    place = str(shared) if shared.is_dir() else None
-    return tempfile.mkdtemp(prefix="attn-tune-tpu-", dir=place)
 
 
 def compiler_environment(folder: str, shelf: str = "", *, dumps: bool = True) -> dict[str, str]:
