@@ -39,7 +39,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     lengths = _lengths(doc_key, p) if p.has_lengths else None
     operands = Operands(
         q=_normal(q_key, (p.batch, p.q_len, p.num_q_heads, p.head_dim), dtype),
-        k=_keys(k_key, p, long=(direction == "fwd") & (seed % 2 == 1)),
+        k=_keys(k_key, p, direction, seed),
         v=_normal(v_key, (p.batch, p.kv_len, p.num_kv_heads, p.v_head_dim), dtype),
         bias=None if p.bias_dims is None else _normal(bias_key, _extent(p, p.bias_dims), dtype),
         mask=None if p.mask_dims is None else _mask(mask_key, p),
@@ -90,11 +90,11 @@ def _normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
     return jax.random.normal(key, (length,), jnp.float32)[:size].reshape(shape).astype(dtype)
 
 
-def _keys(key: Array, p: Problem, long: bool | Array) -> Array:
+def _keys(key: Array, p: Problem, direction: str, seed: int | Array) -> Array:
     keys = _normal(key, (p.batch, p.kv_len, p.num_kv_heads, p.head_dim), jnp.dtype(p.dtype))
-    if p.soft_cap is not None:
+    if direction != "fwd" or p.soft_cap is not None:
         return keys
-    is_long = (jnp.arange(p.kv_len) % LONG_KEY_EVERY == LONG_KEY_EVERY // 2) & long
+    is_long = (jnp.arange(p.kv_len) % LONG_KEY_EVERY == LONG_KEY_EVERY // 2) & (seed % 2 == 1)
     return keys * jnp.where(is_long, LONG_KEY, 1.0).astype(keys.dtype)[:, None, None]
 
 

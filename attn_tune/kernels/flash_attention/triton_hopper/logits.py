@@ -137,23 +137,23 @@ def crosses(block, facts, EDGES: gl.constexpr):
 
 
 @gluon.jit
-def parts(block, facts, static: gl.constexpr):
+def mixes(block, facts, static: gl.constexpr):
     """Whether tile ``block`` of the keys may have another segment than some row."""
-    parted = False
+    mixed = False
     if static.has_segments:
-        parted = (block < facts.same_begin) | (block >= facts.same_end)
-    return parted
+        mixed = (block < facts.same_begin) | (block >= facts.same_end)
+    return mixed
 
 
 @gluon.jit
-def ask_segments(block, facts, parted, kv_segments, static: gl.constexpr):
+def ask_segments(block, facts, mixed, kv_segments, static: gl.constexpr):
     """The segments [block_k] of tile ``block`` of the keys, one a thread; zeros if they are not looked at.
 
     They are asked for before the products and go to shared memory beside them. In the layout of the logits a thread has
     32 columns: they would take registers that there are none of, or be waited for.
     """
     segments = gl.zeros([static.block_k], gl.int32, _one_each())
-    if static.has_segments and parted:
+    if static.has_segments and mixed:
         _, batch, _ = place_of(facts.tile, static)
         columns = block * static.block_k + gl.arange(0, static.block_k, _one_each())
         ids = kv_segments + batch.to(gl.int64) * static.kv_len + columns
@@ -236,19 +236,19 @@ def weigh(
 ):
     """One step of the online softmax (arXiv 2205.14135) in base 2, over tile ``block`` of the keys.
 
-    ``edges``: as from ``crosses`` and from ``parts``; ``ids``: where the segments of the keys are in shared memory.
+    ``edges``: as from ``crosses`` and from ``mixes``; ``ids``: where the segments of the keys are in shared memory.
 
     Returns:
       The weights [64, block_k], the maximum [64] and the denominator [64, 4] with them, and what the sums before are
       multiplied with [64].
     """
     maximum, total = state
-    edge, parted = edges
+    edge, mixed = edges
     x = squash(product, plan, static)
     columns = block * static.block_k + gl.arange(0, static.block_k, gl.SliceLayout(0, layout))
     if EDGES != "none" and edge:
         x = _hide(x, rows, columns, facts, plan, static)
-    if static.has_segments and parted:
+    if static.has_segments and mixed:
         segments = ids.load(columns.type.layout)
         x = gl.where(rows.segment[:, None] == segments[None, :], x, float("-inf"))
     tile_maximum = gl.max(x, 1) * plan.late_scale

@@ -21,7 +21,7 @@ from attn_tune.kernels.flash_attention.triton_hopper.config import CONSUMERS, RO
 from attn_tune.kernels.flash_attention.triton_hopper.logits import (
     ask_segments,
     crosses,
-    parts,
+    mixes,
     sum_in_threads,
     weigh,
 )
@@ -88,13 +88,13 @@ def begin(
     slot, phase = slot_of(count, plan)
     block = facts.end - 1
     edge = crosses(block, facts, plan.last_keys)
-    parted = parts(block, facts, static)
-    segments = ask_segments(block, facts, parted, kv_segments, static)
+    mixed = mixes(block, facts, static)
+    segments = ask_segments(block, facts, mixed, kv_segments, static)
     mbarrier.wait(bars.k_full.index(slot), phase)
     _await_turn(CONSUMER, count, bars, plan)
     product = _multiply_keys(queries, slot, room, plan, static, layouts)
     _pass_turn(CONSUMER, bars, plan)
-    _keep_segments(CONSUMER, segments, parted, room, static)
+    _keep_segments(CONSUMER, segments, mixed, room, static)
     product = warpgroup_mma_wait(0, deps=[product])
     mbarrier.arrive(bars.k_empty.index(slot))
     weights, state, _ = weigh(
@@ -104,7 +104,7 @@ def begin(
         block,
         facts,
         room.ids.index(CONSUMER),
-        (edge, parted),
+        (edge, mixed),
         plan.last_keys,
         layouts.logits,
         plan,
@@ -142,10 +142,7 @@ def walk(
             static,
             layouts,
         )
-        if plan.keeps_maximum:
-            acc = _corrected(acc, correction, layouts)
-        else:
-            acc = acc * gl.convert_layout(correction, gl.SliceLayout(1, layouts.out))[:, None]
+        acc = _corrected(acc, correction, plan, layouts)
         carried = (acc, weights, state, count + 1)
     return carried
 
@@ -176,18 +173,18 @@ def step(
     slot, phase = slot_of(count, plan)
     last_slot, _ = slot_of(count - 1, plan)
     edge = crosses(block, facts, EDGES)
-    parted = parts(block, facts, static)
-    segments = ask_segments(block, facts, parted, kv_segments, static)
+    mixed = mixes(block, facts, static)
+    segments = ask_segments(block, facts, mixed, kv_segments, static)
     mbarrier.wait(bars.k_full.index(slot), phase, pred=more)
     _await_turn(CONSUMER, count, bars, plan)
     product = _multiply_keys(queries, slot, room, plan, static, layouts)
     acc = multiply_values(weights, room.v.index(last_slot), acc, static)
     _pass_turn(CONSUMER, bars, plan)
-    _keep_segments(CONSUMER, segments, parted, room, static)
+    _keep_segments(CONSUMER, segments, mixed, room, static)
     product = warpgroup_mma_wait(1, deps=[product])
     mbarrier.arrive(bars.k_empty.index(slot))
     ids = room.ids.index(CONSUMER)
-    edges = (edge, parted)
+    edges = (edge, mixed)
     new_weights, state, correction = weigh(
         product, state, rows, block, facts, ids, edges, EDGES, layouts.logits, plan, static
     )
@@ -213,33 +210,37 @@ def _unless_one(count):
 
 
 @gluon.jit
-def _corrected(acc, correction, layouts: gl.constexpr):
-    """``acc * correction``; a warp none of whose rows has another maximum goes past it, as most do at most tiles.
+def _corrected(acc, correction, plan: gl.constexpr, layouts: gl.constexpr):
+    """``acc * correction``. Where maxima are kept, a warp none of whose rows has another one goes past it.
 
-    FlashAttention-4 has it for Blackwell: there, too, maxima that move by less than 2**8 are kept.
+    FlashAttention-4 has that for Blackwell: there, too, maxima that move by less than 2**8 are kept.
     """
-    # A thread has two rows. Both get the flag of the warp, so that the first flag of a pack holds for all of it.
-    flag = gl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.neu.f32 p, $2, 0f3F800000; setp.neu.or.f32 p, $3, 0f3F800000, p;"
-        " vote.sync.any.pred p, p, 0xffffffff; selp.b32 $0, 1, 0, p; selp.b32 $1, 1, 0, p; }",
-        "=r,=r,f,f",
-        [correction],
-        dtype=gl.int32,
-        is_pure=False,
-        pack=2,
-    )
     row: gl.constexpr = gl.SliceLayout(1, layouts.out)
     factor = gl.convert_layout(correction, row)[:, None]
-    flag = gl.convert_layout(flag, row)[:, None]
-    PTX: gl.constexpr = _unless_one(32)
-    return gl.inline_asm_elementwise(
-        PTX[0], PTX[1], [acc, factor, flag], dtype=gl.float32, is_pure=False, pack=32
-    )
+    if plan.keeps_maximum:
+        # A thread has two rows. Both get the flag of the warp, so that the first flag of a pack holds for all of it.
+        flag = gl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.neu.f32 p, $2, 0f3F800000; setp.neu.or.f32 p, $3, 0f3F800000, p;"
+            " vote.sync.any.pred p, p, 0xffffffff; selp.b32 $0, 1, 0, p; selp.b32 $1, 1, 0, p; }",
+            "=r,=r,f,f",
+            [correction],
+            dtype=gl.int32,
+            is_pure=False,
+            pack=2,
+        )
+        flag = gl.convert_layout(flag, row)[:, None]
+        PTX: gl.constexpr = _unless_one(32)
+        acc = gl.inline_asm_elementwise(
+            PTX[0], PTX[1], [acc, factor, flag], dtype=gl.float32, is_pure=False, pack=32
+        )
+    else:
+        acc = acc * factor
+    return acc
 
 
 @gluon.jit
-def _keep_segments(CONSUMER: gl.constexpr, segments, parted, room, static: gl.constexpr):
-    if static.has_segments and parted:
+def _keep_segments(CONSUMER: gl.constexpr, segments, mixed, room, static: gl.constexpr):
+    if static.has_segments and mixed:
         room.ids.index(CONSUMER).store(segments)
 
 
