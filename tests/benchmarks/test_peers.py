@@ -184,6 +184,34 @@ def test_a_peer_that_raises_is_its_own_row_and_a_wrong_one_says_so():
     assert len(said) == 2 * (1 + len(peers))
 
 
+@pytest.mark.parametrize(("off", "right"), [(0.0, True), (0.5, False)])
+def test_gradients_that_are_wider_than_their_operands_are_judged_by_their_numbers(off, right):
+    import jax
+
+    import attn_tune
+
+    def plain(q, k, v):
+        return attn_tune.flash_attention(q, k, v, causal=True, platform="xla")
+
+    @jax.custom_vjp
+    def attention(q, k, v):
+        return plain(q, k, v)
+
+    def backward(operands, dout):
+        return tuple((1 + off) * g.astype("float32") for g in jax.vjp(plain, *operands)[1](dout))
+
+    attention.defvjp(lambda *x: (plain(*x), x), backward)
+    peer = Peer(name="wide", build=lambda p, x: lambda x: attention(x["q"], x["k"], x["v"]))
+    settings = Settings(directions=["fwd+bwd"], rounds=2, threads=1)
+    (found,) = race_case("x", make_case(problem(causal=1)), [peer], settings, {}, lambda text: None)
+    assert found["other_dtypes"] == {"dq": "float32", "dk": "float32", "dv": "float32"}
+    assert is_right(found) == right
+    # Of ours a gradient has its operand's dtype, or it is wrong.
+    ours = Peer(name=AUTO, build=peer.build)
+    (found,) = race_case("x", make_case(problem(causal=1)), [ours], settings, {}, lambda text: None)
+    assert found["error_ratio"] == float("inf")
+
+
 def row(point, direction, name, us, *, error: float | None = 0.5, signature="", **fields):
     samples = [round(us * 1e3) + i for i in range(20)]
     return {
