@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Int
 from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.reference import reference
+from attn_tune.kernels.flash_attention.rounding import round_to
 
 Q_PADDING, KV_PADDING = -1, -2
 # A standard normal is above this four times in five.
@@ -64,7 +65,8 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     if direction == "fwd":
         return operands
     exact = _reference(p, "fwd", operands)
-    residuals = Residuals(exact["out"].astype(dtype), exact["lse"].astype(jnp.float32))
+    out = round_to(exact["out"], dtype).astype(dtype)
+    residuals = Residuals(out, exact["lse"].astype(jnp.float32))
     dout = _normal(dout_key, residuals.out.shape, dtype)
     delta = jnp.einsum(
         "btnv,btnv->bnt",
@@ -87,7 +89,8 @@ def _normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
     if size > SHARED_LENGTHS[-1]:
         return jax.random.normal(key, shape, dtype)
     length = next(n for n in SHARED_LENGTHS if n >= size)
-    return jax.random.normal(key, (length,), jnp.float32)[:size].reshape(shape).astype(dtype)
+    drawn = jax.random.normal(key, (length,), jnp.float32)[:size].reshape(shape)
+    return round_to(drawn, dtype).astype(dtype)
 
 
 def _keys(key: Array, p: Problem, direction: str, seed: int | Array) -> Array:

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.rounding import round_to
 
 BLOCK_ELEMENTS = 2**24
 FLOAT64_ELEMENTS = 2**22
@@ -91,7 +92,7 @@ def _plain(p: Problem, block: Block) -> tuple[Array, Array]:
     f32 = jnp.float32
     product = functools.partial(jnp.matmul, precision=p.precision, preferred_element_type=f32)
     logits = p.scale * _round_cotangent(product(block.q, block.k.T), block.q.dtype)
-    logits = logits.astype(p.logits_dtype).astype(f32)
+    logits = round_to(logits, jnp.dtype(p.logits_dtype))
     bias = None if block.bias is None else block.bias.astype(f32)
     weights, lse = _softmax(_cap_and_bias(p, logits, bias), block)
     if block.keep is not None:
@@ -126,9 +127,7 @@ def _round_cotangent(x: Array, dtype: jnp.dtype) -> Array:
     return x
 
 
-_round_cotangent.defvjp(
-    lambda x, dtype: (x, None), lambda dtype, _, ct: (ct.astype(dtype).astype(ct.dtype),)
-)
+_round_cotangent.defvjp(lambda x, dtype: (x, None), lambda dtype, _, ct: (round_to(ct, dtype),))
 
 
 def _forward(p: Problem, o: Operands, block_fn: BlockFn, dtype: jnp.dtype) -> dict[str, Array]:
