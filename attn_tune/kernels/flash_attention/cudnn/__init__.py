@@ -29,7 +29,11 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=unsupported,
-    modules=(f"{_HERE}.kernel", f"{_HERE}.custom_call"),
+    modules=(
+        f"{_HERE}.kernel",
+        f"{_HERE}.custom_call",
+        "attn_tune.kernels.flash_attention.rounding",
+    ),
     priority={"cuda": 60},
     summary="cuDNN fused attention (closed source, no knobs)",
 )

@@ -12,6 +12,7 @@ from attn_tune.kernels.flash_attention.cudnn.custom_call import (
 )
 from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.rounding import round_to
 
 # A cotangent smaller than this share of the delta correction is lifted, below what 16-bit gradients can resolve.
 _LIFT = 2.0**-12
@@ -66,21 +67,30 @@ def with_delta(
 
     cuDNN computes ``delta = rowsum(dout * out)`` itself and uses ``out`` for nothing else, so what the lse cotangent
     adds is put along ``dout``. A row whose ``dout`` is too small to carry it gets a constant one of negligible size.
+    What rounding the new ``out`` leaves over is given to one element, that whose own rounding then changes least.
     """
-    dout = inputs.dout.astype(jnp.float32)
-    out = inputs.residuals.out.astype(jnp.float32)
-    missing = inputs.delta.transpose(0, 2, 1)[..., None] - jnp.sum(
-        dout * out, axis=-1, keepdims=True
-    )
-    small = jnp.max(jnp.abs(dout), axis=-1, keepdims=True) < _LIFT * jnp.abs(missing)
-    lifted = jnp.where(small, _LIFT * jnp.abs(missing), dout).astype(inputs.dout.dtype)
-    dout = lifted.astype(jnp.float32)
-    missing = inputs.delta.transpose(0, 2, 1)[..., None] - jnp.sum(
-        dout * out, axis=-1, keepdims=True
-    )
+    dtype = inputs.residuals.out.dtype
+    dout, out = inputs.dout.astype(jnp.float32), inputs.residuals.out.astype(jnp.float32)
+    lift = _LIFT * jnp.abs(_missing(inputs, out, dout))
+    is_small = jnp.max(jnp.abs(dout), axis=-1, keepdims=True) < lift
+    dout = round_to(jnp.where(is_small, lift, dout), dtype)
     square = jnp.sum(dout * dout, axis=-1, keepdims=True)
-    out = out + dout * jnp.where(square > 0, missing / jnp.where(square > 0, square, 1.0), 0.0)
-    return out.astype(inputs.residuals.out.dtype), lifted
+    out = round_to(out + dout * _missing(inputs, out, dout) / _not_zero(square), dtype)
+    # Of elements large enough, so that no quotient overflows, the one whose new product with dout is the smallest.
+    product = dout * out + _missing(inputs, out, dout)
+    is_large = jnp.abs(dout) >= jnp.max(jnp.abs(dout), axis=-1, keepdims=True) / 16
+    chosen = jnp.argmin(jnp.where(is_large, jnp.abs(product), jnp.inf), axis=-1, keepdims=True)
+    is_chosen = (jnp.arange(dout.shape[-1]) == chosen) & (dout != 0)
+    out = jnp.where(is_chosen, product / _not_zero(dout), out)
+    return out.astype(dtype), dout.astype(dtype)
+
+
+def _missing(inputs: BackwardInputs, out: Array, dout: Array) -> Float[Array, "B T N 1"]:
+    return inputs.delta.transpose(0, 2, 1)[..., None] - jnp.sum(dout * out, axis=-1, keepdims=True)
+
+
+def _not_zero(x: Array) -> Array:
+    return jnp.where(x == 0, 1.0, x)
 
 
 def _settings(problem: Problem) -> Settings:
