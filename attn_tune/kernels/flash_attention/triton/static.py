@@ -184,8 +184,10 @@ def _heads_per_section(problem: Problem, per_kv_head: bool) -> int:
     size = 4 if problem.dtype == "float32" else 2
     width = (problem.head_dim + problem.v_head_dim) * size
     if per_kv_head:
+        # The query heads of a group are walked one after the other: at a time programs read the rows of one. With those
+        # of all counted, sections were so small that the short programs at the end of one could not fill its tail.
         heads = problem.batch * problem.num_kv_heads
-        bytes_per_head = problem.q_len * width * problem.group_size
+        bytes_per_head = problem.q_len * width
         step = 1
     else:
         heads = problem.batch * problem.num_q_heads
