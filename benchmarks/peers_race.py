@@ -212,9 +212,13 @@ def _check(entry: Entry, case: Case, exact: Mapping[str, Any], plain: Mapping[st
         outputs = {n: x for n, x in outputs.items() if n in exact}
         if not entry.peer.is_ours:
             # JAX lets a custom gradient be wider than its operand, and a library may use that: its numbers are judged.
-            other = {n: str(x.dtype) for n, x in outputs.items() if x.dtype != plain[n].dtype}
-            entry.row |= {"other_dtypes": other} if other else {}
-            outputs = {n: x.astype(plain[n].dtype) for n, x in outputs.items()}
+            wider = [
+                n
+                for n, x in outputs.items()
+                if n != "out" and x.dtype.itemsize > plain[n].dtype.itemsize
+            ]
+            entry.row |= {"wider": {n: str(outputs[n].dtype) for n in wider}} if wider else {}
+            outputs |= {n: outputs[n].astype(plain[n].dtype) for n in wider}
         errors = {e.output: round(e.ratio, 3) for e in compare(outputs, exact, plain)}
         entry.row |= {"errors": errors, "error_ratio": max(errors.values())}
     except Exception as error:

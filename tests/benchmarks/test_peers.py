@@ -204,7 +204,7 @@ def test_gradients_that_are_wider_than_their_operands_are_judged_by_their_number
     peer = Peer(name="wide", build=lambda p, x: lambda x: attention(x["q"], x["k"], x["v"]))
     settings = Settings(directions=["fwd+bwd"], rounds=2, threads=1)
     (found,) = race_case("x", make_case(problem(causal=1)), [peer], settings, {}, lambda text: None)
-    assert found["other_dtypes"] == {"dq": "float32", "dk": "float32", "dv": "float32"}
+    assert found["wider"] == {"dq": "float32", "dk": "float32", "dv": "float32"}
     assert is_right(found) == right
     # Of ours a gradient has its operand's dtype, or it is wrong.
     ours = Peer(name=AUTO, build=peer.build)

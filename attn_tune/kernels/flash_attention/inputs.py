@@ -87,7 +87,9 @@ def _normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
     # Compiling a generator takes a second; small arrays of many shapes share those of a few lengths.
     size = math.prod(shape)
     if size > SHARED_LENGTHS[-1]:
-        return jax.random.normal(key, shape, dtype)
+        return round_to(jax.random.normal(key, shape, dtype).astype(jnp.float32), dtype).astype(
+            dtype
+        )
     length = next(n for n in SHARED_LENGTHS if n >= size)
     drawn = jax.random.normal(key, (length,), jnp.float32)[:size].reshape(shape)
     return round_to(drawn, dtype).astype(dtype)

@@ -1,7 +1,8 @@
 """Rounding that the compiler keeps.
 
 ``x.astype(narrow).astype(x.dtype)`` is no rounding: XLA may keep the wider value (``xla_allow_excess_precision``, which
-is on), and for a GPU it does. What says how a working dtype rounds must not depend on that.
+is on), and for a GPU it does; nor is arithmetic in 16 bits, where XLA computes it in float32. What says how a working
+dtype rounds must not depend on that.
 """
 
 import functools
@@ -14,7 +15,12 @@ from jaxtyping import Array
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def round_to(x: Array, dtype: jnp.dtype) -> Array:
-    """The nearest values of ``dtype``, in the dtype of ``x``. Cotangents are rounded too, as a conversion's are."""
+    """The nearest values of ``dtype``, in the dtype of ``x``. Cotangents are rounded too, as a conversion's are.
+
+    Args:
+      x: float32 or float64.
+      dtype: float16, bfloat16, or one that is at least as wide as ``x``, which leaves it as it is.
+    """
     narrow, wide = jnp.finfo(dtype), jnp.finfo(x.dtype)
     if narrow.bits >= wide.bits:
         return x

@@ -156,7 +156,7 @@ def test_sinks_rescale_the_output_and_join_the_lse(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("dout_scale", [1.0, 1e-3, 0.0])
-@pytest.mark.parametrize("dlse_scale", [0.0, 1.0, 30.0])
+@pytest.mark.parametrize("dlse_scale", [0.0, 1e-5, 1.0, 30.0, 1e4])
 def test_the_delta_cudnn_computes_is_the_given_one(dtype, dout_scale, dlse_scale):
     shape = (2, 16, N, 64)
     out = jax.random.normal(jax.random.key(0), shape).astype(dtype)
@@ -175,8 +175,10 @@ def test_the_delta_cudnn_computes_is_the_given_one(dtype, dout_scale, dlse_scale
     if dlse_scale == 0:
         np.testing.assert_array_equal(new_out, out)
         np.testing.assert_array_equal(new_dout, dout)
+    # dv is what it is without dlse, but for this: rows smaller than the share became the share.
     change = jnp.abs(new_dout.astype(jnp.float32) - dout.astype(jnp.float32)).max()
-    assert change <= 2**-11 * jnp.abs(dlse).max()
+    share = {jnp.float16: 2**-15, jnp.bfloat16: 2**-40}[dtype]
+    assert change <= max(2.02 * share * jnp.abs(dlse).max(), jnp.finfo(dtype).smallest_subnormal)
 
 
 @pytest.mark.parametrize(

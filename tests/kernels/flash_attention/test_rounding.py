@@ -1,5 +1,7 @@
 """What stands for the working dtype rounds, whatever the compiler makes of conversions."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -74,6 +76,18 @@ def test_inputs_are_rounded_before_they_are_converted():
     found = list(narrowings(jax.make_jaxpr(lambda: make_inputs(PROBLEM, "bwd", 0))().jaxpr))
     assert len(found) >= 5
     assert all("reduce_precision" in str(equation) for equation in found)
+
+
+def test_delta_is_made_of_what_is_stored():
+    """Of large arrays, drawn in 16 bits, too: a CPU has no such arithmetic, and XLA keeps the wider value."""
+    p = dataclasses.replace(
+        PROBLEM, q_len=600, kv_len=600, num_q_heads=7, num_kv_heads=7, head_dim=256, v_head_dim=256
+    )
+    inputs = jax.jit(lambda: make_inputs(p, "bwd", 0))()
+    assert inputs.dout.size > 2**20
+    out, dout = (x.astype(jnp.float32) for x in (inputs.residuals.out, inputs.dout))
+    exact = jnp.einsum("btnv,btnv->bnt", out, dout, precision="highest")
+    np.testing.assert_allclose(inputs.delta, exact, rtol=0, atol=1e-4)
 
 
 def test_the_baseline_rounds_logits_and_their_gradients():

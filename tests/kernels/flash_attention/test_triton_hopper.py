@@ -299,6 +299,7 @@ def test_on_other_gpus_cudnn_comes_before_triton_whatever_the_window():
     ("p", "first"),
     [
         (problem(B=16, T=1024, S=1024, H=64, causal=True), "triton"),
+        (problem(B=8, T=2048, S=2048, N=64, K=8, H=64, causal=True, has_sinks=True), "triton"),
         (problem(B=16, T=1024, S=1024, H=64), "cudnn"),
         (problem(B=16, T=1024, S=1024, causal=True), "cudnn"),
         (problem(H=64, causal=True), "cudnn"),

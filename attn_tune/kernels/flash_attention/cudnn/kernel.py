@@ -14,8 +14,9 @@ from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.rounding import round_to
 
-# A cotangent smaller than this share of the delta correction is lifted, below what 16-bit gradients can resolve.
-_LIFT = 2.0**-12
+# A row of the cotangent smaller than this share of the delta correction is lifted to it. dv sees that, so it is as
+# small as an output may be large in its dtype.
+_LIFT = {"float16": 2.0**-15, "bfloat16": 2.0**-40}
 
 
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, Array]:
@@ -66,16 +67,22 @@ def with_delta(
     """``(out, dout)`` whose row sums of products are the given ``delta``.
 
     cuDNN computes ``delta = rowsum(dout * out)`` itself and uses ``out`` for nothing else, so what the lse cotangent
-    adds is put along ``dout``. A row whose ``dout`` is too small to carry it gets a constant one of negligible size.
+    adds is put along ``dout``. A row whose ``dout`` is too small to carry it gets a constant one, 2**-15 (float16) or
+    2**-40 (bfloat16) of what is added, which dv then shows.
     What rounding the new ``out`` leaves over is given to one element, that whose own rounding then changes least.
     """
     dtype = inputs.residuals.out.dtype
     dout, out = inputs.dout.astype(jnp.float32), inputs.residuals.out.astype(jnp.float32)
-    lift = _LIFT * jnp.abs(_missing(inputs, out, dout))
+    lift = _LIFT[dtype.name] * jnp.abs(_missing(inputs, out, dout))
     is_small = jnp.max(jnp.abs(dout), axis=-1, keepdims=True) < lift
-    dout = round_to(jnp.where(is_small, lift, dout), dtype)
-    square = jnp.sum(dout * dout, axis=-1, keepdims=True)
-    out = round_to(out + dout * _missing(inputs, out, dout) / _not_zero(square), dtype)
+    # What is lifted to zero could carry nothing, and what is lifted to infinity neither.
+    least, most = _representable(dtype)
+    dout = round_to(jnp.where(is_small, jnp.clip(lift, least, most), dout), dtype)
+    # In two steps: squares of small numbers vanish.
+    top = _not_zero(jnp.max(jnp.abs(dout), axis=-1, keepdims=True))
+    unit = dout / top
+    square = _not_zero(jnp.sum(unit * unit, axis=-1, keepdims=True))
+    out = round_to(out + unit * (_missing(inputs, out, dout) / (top * square)), dtype)
     # Of elements large enough, so that no quotient overflows, the one whose new product with dout is the smallest.
     product = dout * out + _missing(inputs, out, dout)
     is_large = jnp.abs(dout) >= jnp.max(jnp.abs(dout), axis=-1, keepdims=True) / 16
@@ -87,6 +94,12 @@ def with_delta(
 
 def _missing(inputs: BackwardInputs, out: Array, dout: Array) -> Float[Array, "B T N 1"]:
     return inputs.delta.transpose(0, 2, 1)[..., None] - jnp.sum(dout * out, axis=-1, keepdims=True)
+
+
+def _representable(dtype: jnp.dtype) -> tuple[float, float]:
+    """The least positive and the largest number that ``dtype`` and float32 without subnormal numbers both have."""
+    info = jnp.finfo(dtype)
+    return max(float(info.smallest_subnormal), float(jnp.finfo(jnp.float32).tiny)), float(info.max)
 
 
 def _not_zero(x: Array) -> Array:

@@ -18,8 +18,9 @@ from attn_tune.kernels.flash_attention.triton.config import (
 
 LOG2E = math.log2(math.e)
 
-# Heads whose keys and values together fill at most this much are worked on together, so that their tiles are found in
-# the L2 cache by all programs of the section. A third of an H200's 50 MB; smaller caches only hit less often.
+# Heads are worked on together if the arrays that programs walk, one of each for a head, fill at most this much, so that
+# their tiles are found in the L2 cache by all programs of the section. A third of an H200's 50 MB; smaller caches only
+# hit less often.
 SECTION_BYTES = 16 * 2**20
 
 # Triton's one-pass "tf32" cuts its operands off instead of rounding them: on an H200 its gradients are off by more than
@@ -184,8 +185,8 @@ def _heads_per_section(problem: Problem, per_kv_head: bool) -> int:
     size = 4 if problem.dtype == "float32" else 2
     width = (problem.head_dim + problem.v_head_dim) * size
     if per_kv_head:
-        # The query heads of a group are walked one after the other: at a time programs read the rows of one. With those
-        # of all counted, sections were so small that the short programs at the end of one could not fill its tail.
+        # The query heads of a group are walked one after the other, by programs of like length about together: the rows
+        # of one are counted. With those of all, sections were so small that long and short programs ran side by side.
         heads = problem.batch * problem.num_kv_heads
         bytes_per_head = problem.q_len * width
         step = 1
