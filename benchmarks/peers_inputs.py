@@ -81,11 +81,9 @@ def make_case(problem: Problem, seed: int = 0) -> Case:
 def make_answers(case: Case, *, gradients: bool) -> Any:
     """A compiled function without arguments: ``(exact, plain)``, each ``out`` and the gradients by name."""
     import jax
-    import jax.numpy as jnp
 
-    from attn_tune.kernels.flash_attention.operands import BackwardInputs, Residuals
+    from attn_tune.kernels.flash_attention.inputs import backward_inputs
     from attn_tune.kernels.flash_attention.reference import baseline, reference
-    from attn_tune.kernels.flash_attention.rounding import round_to
 
     p = case.problem
 
@@ -93,14 +91,7 @@ def make_answers(case: Case, *, gradients: bool) -> Any:
         exact, plain = reference(p, "fwd", operands), baseline(p, "fwd", operands)
         if not gradients:
             return {"out": exact["out"]}, {"out": plain["out"]}
-        out = round_to(exact["out"], jnp.dtype(p.dtype)).astype(p.dtype)
-        wide = (x.astype(jnp.float32) for x in (out, dout))
-        inputs = BackwardInputs(
-            operands,
-            Residuals(out, exact["lse"].astype(jnp.float32)),
-            dout,
-            jnp.einsum("btnv,btnv->bnt", *wide, precision="highest"),
-        )
+        inputs = backward_inputs(operands, exact, dout)
         found = (reference(p, "bwd", inputs), baseline(p, "bwd", inputs))
         return {"out": exact["out"]} | found[0], {"out": plain["out"]} | found[1]
 

@@ -212,13 +212,14 @@ def _check(entry: Entry, case: Case, exact: Mapping[str, Any], plain: Mapping[st
         outputs = {n: x for n, x in outputs.items() if n in exact}
         if not entry.peer.is_ours:
             # JAX lets a custom gradient be wider than its operand, and a library may use that: its numbers are judged.
-            wider = [
-                n
+            wider = {
+                n: x
                 for n, x in outputs.items()
                 if n != "out" and x.dtype.itemsize > plain[n].dtype.itemsize
-            ]
-            entry.row |= {"wider": {n: str(outputs[n].dtype) for n in wider}} if wider else {}
-            outputs |= {n: outputs[n].astype(plain[n].dtype) for n in wider}
+            }
+            if wider:
+                entry.row["wider"] = {n: str(x.dtype) for n, x in wider.items()}
+            outputs |= {n: x.astype(plain[n].dtype) for n, x in wider.items()}
         errors = {e.output: round(e.ratio, 3) for e in compare(outputs, exact, plain)}
         entry.row |= {"errors": errors, "error_ratio": max(errors.values())}
     except Exception as error:

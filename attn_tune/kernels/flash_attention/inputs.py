@@ -1,10 +1,11 @@
 """Random data for one call: what a model would pass, made on the device."""
 
 import math
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.kernels.flash_attention.problem import Problem
@@ -65,19 +66,27 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     if direction == "fwd":
         return operands
     exact = _reference(p, "fwd", operands)
-    out = round_to(exact["out"], dtype).astype(dtype)
-    residuals = Residuals(out, exact["lse"].astype(jnp.float32))
-    dout = _normal(dout_key, residuals.out.shape, dtype)
-    delta = jnp.einsum(
-        "btnv,btnv->bnt",
-        residuals.out.astype(jnp.float32),
-        dout.astype(jnp.float32),
-        precision="highest",
-    )
+    inputs = backward_inputs(operands, exact, _normal(dout_key, exact["out"].shape, dtype))
     if p.has_lse_gradient:
-        dlse = jax.random.normal(jax.random.fold_in(dout_key, 1), delta.shape)
-        delta = jnp.where(jnp.isneginf(residuals.lse), 0.0, delta - dlse)
-    return BackwardInputs(operands, residuals, dout, delta)
+        dlse = jax.random.normal(jax.random.fold_in(dout_key, 1), inputs.delta.shape)
+        delta = jnp.where(jnp.isneginf(inputs.residuals.lse), 0.0, inputs.delta - dlse)
+        inputs = inputs._replace(delta=delta)
+    return inputs
+
+
+def backward_inputs(
+    operands: Operands, exact: Mapping[str, Array], dout: Float[Array, "B T N V"]
+) -> BackwardInputs:
+    """What a backward is given after a forward: the ``exact`` answers as a kernel would store them, ``delta`` of those.
+
+    Args:
+      exact: ``out`` [B, T, N, V] and ``lse`` [B, N, T], as from ``reference``.
+      dout: the cotangent, in the dtype that the output is stored in.
+    """
+    out = round_to(exact["out"], dout.dtype).astype(dout.dtype)
+    wide = (x.astype(jnp.float32) for x in (out, dout))
+    delta = jnp.einsum("btnv,btnv->bnt", *wide, precision="highest")
+    return BackwardInputs(operands, Residuals(out, exact["lse"].astype(jnp.float32)), dout, delta)
 
 
 _reference = jax.jit(reference, static_argnums=(0, 1))
@@ -87,11 +96,10 @@ def _normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
     # Compiling a generator takes a second; small arrays of many shapes share those of a few lengths.
     size = math.prod(shape)
     if size > SHARED_LENGTHS[-1]:
-        return round_to(jax.random.normal(key, shape, dtype).astype(jnp.float32), dtype).astype(
-            dtype
-        )
-    length = next(n for n in SHARED_LENGTHS if n >= size)
-    drawn = jax.random.normal(key, (length,), jnp.float32)[:size].reshape(shape)
+        drawn = jax.random.normal(key, shape, dtype).astype(jnp.float32)
+    else:
+        length = next(n for n in SHARED_LENGTHS if n >= size)
+        drawn = jax.random.normal(key, (length,), jnp.float32)[:size].reshape(shape)
     return round_to(drawn, dtype).astype(dtype)
 
 

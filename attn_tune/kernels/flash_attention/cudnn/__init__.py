@@ -32,6 +32,7 @@ SPEC = KernelSpec(
     modules=(
         f"{_HERE}.kernel",
         f"{_HERE}.custom_call",
+        "attn_tune.kernels.flash_attention._gpu_libraries.contract",
         "attn_tune.kernels.flash_attention.rounding",
     ),
     priority={"cuda": 60},

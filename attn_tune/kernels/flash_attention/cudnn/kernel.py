@@ -1,9 +1,9 @@
 """The op's contract on top of cuDNN's two calls: sinks after the fact, and a given ``delta``."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn_tune.kernels.flash_attention._gpu_libraries.contract import with_sinks
 from attn_tune.kernels.flash_attention.cudnn.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.cudnn.custom_call import (
     Settings,
@@ -31,12 +31,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
     if operands.kv_lengths is not None:
         # Of an entry without keys cuDNN makes a zero output, as the op does, but a finite lse.
         lse = jnp.where(operands.kv_lengths[:, None, None] == 0, -jnp.inf, lse)
-    if operands.sinks is not None:
-        sinks = operands.sinks.astype(jnp.float32)[None, :, None]
-        share = jax.nn.sigmoid(lse - sinks).transpose(0, 2, 1)[..., None]
-        out = (out.astype(jnp.float32) * share).astype(out.dtype)
-        lse = jnp.logaddexp(lse, sinks)
-    return {"out": out, "lse": lse}
+    return with_sinks(out, lse, operands.sinks)
 
 
 def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -> dict[str, Array]:
