@@ -10,6 +10,7 @@ several files hold. Needs the pack's device.
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import uuid
@@ -55,7 +56,7 @@ def main() -> int:
             for key, (tuned, untuned) in jobs
         ]
         for (key, (tuned, untuned)), pair in zip(jobs, compiled, strict=True):
-            times = race_pair(*key, pair, args.rounds) if pair else (1.0, 1.0)
+            times = race_sides(*key, pair, args.rounds) if pair else (1.0, 1.0)
             row = {"signature": key[0], "direction": key[1], "loss": times[1] / times[0]}
             row |= {"tuned": tuned._asdict(), "untuned": untuned._asdict(), "was_run": bool(pair)}
             found.append(row)
@@ -116,10 +117,10 @@ def build(signature: str, direction: str, side: Side) -> Any:
     return jax.jit(part_function(ref)).lower(operands).compile()
 
 
-def race_pair(
-    signature: str, direction: str, pair: Sequence[Future[Any]], rounds: int
-) -> tuple[float, float]:
-    """Median nanoseconds of both."""
+def race_sides(
+    signature: str, direction: str, compiled: Sequence[Future[Any]], rounds: int
+) -> list[float]:
+    """Median nanoseconds of each; infinite for one that did not compile."""
     import jax
 
     from attn_tune.kernels.registry import get_op
@@ -131,7 +132,8 @@ def race_pair(
 
     op = get_op("flash_attention")
     problem = op.from_signature(op.parse_signature(signature))
-    calls = [future.result() for future in pair]
+    right = [i for i, future in enumerate(compiled) if future.exception() is None]
+    calls = [compiled[i].result() for i in right]
     operands = jax.jit(lambda: load(op.inputs)(problem, direction, 0))()
     raced = race(
         [lambda call=call: call(operands) for call in calls],
@@ -140,8 +142,8 @@ def race_pair(
         flush=make_flush(current_device()),
         round_id=uuid.uuid4().hex,
     )
-    tuned, untuned = (float(m.median_ns) for m in raced.measurements)
-    return tuned, untuned
+    times = dict(zip(right, (m.median_ns for m in raced.measurements), strict=True))
+    return [float(times.get(i, math.inf)) for i in range(len(compiled))]
 
 
 def summarise(rows: Iterable[Mapping[str, Any]]) -> None:
