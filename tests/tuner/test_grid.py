@@ -31,7 +31,7 @@ WINDOWS = {"mistral": 4096, "gemma2": 4096, "gemma3": 1024, "gpt-oss": 128}
 MODELS = [
     name
     for name in grid_names()
-    if name not in ("cpu-smoke", "gpu-smoke", "peers", "short-query", ALL)
+    if name not in ("cpu-smoke", "decode", "gpu-smoke", "peers", "short-query", ALL)
 ]
 
 

@@ -1,10 +1,13 @@
 """What the fused backward and the split forward declare: candidates, untuned choices, limits, and where they serve."""
 
+import csv
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from attn_tune.kernels._common.triton_limits import MAX_SHARED_BYTES
+from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_fused import SPEC as FUSED
 from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
 from attn_tune.kernels.flash_attention.triton_fused.limits import (
@@ -15,6 +18,7 @@ from attn_tune.kernels.flash_attention.triton_split import SPEC as SPLIT
 from attn_tune.kernels.flash_attention.triton_split.config import MOST_SPLITS, ForwardConfig
 from attn_tune.kernels.flash_attention.triton_split.limits import packed_rows, units
 from attn_tune.schema import Device, UsageError, config_from_dict, config_to_dict
+from attn_tune.tuner.grid import load_grid
 from tests.kernels.flash_attention.test_triton_space import CAPABILITIES, PROBLEMS, device, problem
 
 H200 = device(units=132)
@@ -145,7 +149,7 @@ def test_splits_are_as_many_as_there_is_work_for(name):
         assert programs * c.num_splits >= units(H200) or c.num_splits == most
         assert (
             c.num_splits == 1
-            or min(p.kv_len, p.q_len + (p.bounds[0] or p.kv_len)) // c.num_splits >= 128
+            or min(p.kv_len, p.q_len + (p.bounds[0] or p.kv_len)) // c.num_splits >= 64
         )
 
 
@@ -166,3 +170,19 @@ def test_neither_has_what_it_does_not_do():
     tpu = Device(platform="tpu", family="v6e", variant="tpu-v6e")
     for spec, direction in ((FUSED, "bwd"), (SPLIT, "fwd")):
         assert "NVIDIA" in str(spec.unsupported(PROBLEMS["plain"], direction, tpu))
+
+
+def test_untuned_splits_are_near_the_fastest_that_was_measured():
+    recorded = Path(__file__).parents[3] / "benchmarks/results/h200/decode_splits.csv"
+    times: dict[str, dict[tuple[str, str, str], float]] = {}
+    for row in csv.DictReader(recorded.open()):
+        config = (row["kernel"], row["block_k"], row["num_splits"])
+        times.setdefault(row["point"], {})[config] = float(row["split_us"]) + float(
+            row["combine_us"]
+        )
+    points = {point.name: point.signature for point in load_grid("decode").points}
+    assert times.keys() == points.keys()
+    for name, signature in points.items():
+        untuned = SPLIT.searches["fwd"].heuristic(Problem.from_signature(signature), H200)
+        chosen = ("triton_split", str(untuned.block_k), str(untuned.num_splits))
+        assert times[name][chosen] <= 1.03 * min(times[name].values()), (name, chosen)

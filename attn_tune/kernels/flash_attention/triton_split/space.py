@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator
 
 from attn_tune.kernels.flash_attention._triton import host
@@ -16,8 +17,13 @@ _WANTED_BLOCKS, _MOST_BLOCKS = 2, 8
 # for many rows so many that the second launch, some microseconds, is small beside what it saves.
 _FEWEST_KEYS, _FEWEST_KEYS_UNTUNED = 64, 512
 _KNOBS = ("block_q", "block_k", "num_warps", "num_splits")
-# Rows of a tile up to which reading keys and values takes all the time, and the keys of its largest and smallest tile.
-_FEW_ROWS, _LARGE_TILE, _SMALL_TILE = 32, 128, 64
+# Rows of a tile up to which reading keys and values takes all the time.
+_FEW_ROWS = 32
+# What a forward of few rows takes on an H200 (Triton 3.6 and 3.9; ``_few_rows_us``): a launch, the first tile of a
+# program and each further kilobyte of keys and values, in microseconds; memory bandwidth, in bytes a microsecond; the
+# second launch, and what each split adds to it.
+_LAUNCH_US, _TILE_US, _KILOBYTE_US, _BANDWIDTH = 3.0, 0.55, 0.0107, 4.4e6
+_COMBINE_US, _SPLIT_US = 0.9, 0.035
 
 
 def heuristic(problem: Problem, device: Device) -> ForwardConfig:
@@ -29,31 +35,50 @@ def heuristic(problem: Problem, device: Device) -> ForwardConfig:
 
 
 def _few_rows(problem: Problem, device: Device, rows: int) -> ForwardConfig:
-    """One program a multiprocessor that loads large tiles, or two that load half of that.
+    """The tile of keys and the number of splits that should take least, larger tiles and fewer splits where equal."""
+    largest = 64 if _is_wide(problem) else 128
+    options = []
+    for block_k, splits in itertools.product((largest, largest // 2), _all_splits(problem)):
+        tile = ForwardConfig(
+            block_q=rows,
+            block_k=min(block_k, host.block_cap(-(-visible_keys(problem) // splits))),
+            num_warps=4,
+            num_stages=3,
+            num_splits=splits,
+        )
+        tile = _fitted(problem, device, tile)
+        options.append((_few_rows_us(problem, device, tile), tile))
+    return min(options, key=lambda option: option[0])[1]
 
-    Three stages of 128 keys and values are 192 KB at H128, about what one multiprocessor must have on its way to reach
-    the memory's bandwidth. On an H200 that is within 1 % of the best of 18 configs for seven of eight decoding shapes.
-    Two programs of half the size take over where whole programs are nearly two a multiprocessor, or leave more than a
-    quarter of the multiprocessors idle: 64 busy of 132 lose a fifth of the bandwidth, 128 halves lose 4 %.
+
+def _few_rows_us(problem: Problem, device: Device, tile: ForwardConfig) -> float:
+    """Microseconds that a forward bound by the reading of keys and values should take.
+
+    A wave of programs takes the time of its tiles, or that of the memory if that is more; an unfilled last wave wastes
+    what it leaves idle, except that a lone wave needs not every multiprocessor to reach the memory's bandwidth. Within
+    12 % of the times of 130 configs of eight decoding shapes where these are near the best.
     """
-    large, small = (
-        (_LARGE_TILE // 2, _SMALL_TILE // 2) if _is_wide(problem) else (_LARGE_TILE, _SMALL_TILE)
-    )
-    count = _programs(problem, block_q=rows)
-    most = max(1, visible_keys(problem) // _FEWEST_KEYS)
-    splits = _splits(min(units(device) // count, most))
-    is_two_each = 1.8 * units(device) <= count <= 2 * units(device)
-    leaves_idle = count * splits < 0.75 * units(device) and 2 * splits <= most
-    block_k = small if is_two_each or leaves_idle else large
-    splits *= 2 if leaves_idle else 1
-    tile = ForwardConfig(
-        block_q=rows,
-        block_k=min(block_k, host.block_cap(-(-visible_keys(problem) // splits))),
-        num_warps=4,
-        num_stages=3,
-        num_splits=splits,
-    )
-    return _fitted(problem, device, tile)
+    keys, heads = visible_keys(problem), problem.batch * problem.num_kv_heads
+    bytes_per_key = 2 * (problem.head_dim + problem.v_head_dim)
+    programs = _programs(problem, block_q=tile.block_q) * tile.num_splits
+    held = host.shared_bytes_at_most(problem, device, tile)
+    waves = programs / (units(device) * max(1, host.shared_limit(device) // held))
+    tiles = -(-keys // (tile.num_splits * tile.block_k))
+    tile_us = _TILE_US + _KILOBYTE_US * tile.block_k * bytes_per_key / 1024
+    memory_us = heads * keys * bytes_per_key / _BANDWIDTH
+    if waves > 1:
+        memory_us *= math.ceil(waves) / waves
+    us = _LAUNCH_US + max(math.ceil(waves) * tiles * tile_us, memory_us)
+    if tile.num_splits > 1:
+        parts = heads * packed_rows(problem) * tile.num_splits * 4 * problem.v_head_dim
+        us += _COMBINE_US + _SPLIT_US * tile.num_splits + parts / _BANDWIDTH
+    return us
+
+
+def _all_splits(problem: Problem) -> list[int]:
+    """Every number of splits that leaves each part enough keys."""
+    most = _splits(visible_keys(problem) // _FEWEST_KEYS)
+    return [1 << power for power in range(most.bit_length())]
 
 
 def _many_rows(problem: Problem, device: Device, rows: int) -> ForwardConfig:
