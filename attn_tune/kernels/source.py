@@ -54,7 +54,7 @@ def _text(value: Any) -> str:
         return f"{type(value.value).__name__}:{value.value!a}"
     if not isinstance(value, ast.AST):
         return ascii(value)
-    fields = {name: getattr(value, name, None) for name in value._fields}
+    fields: dict[str, Any] = {name: getattr(value, name, None) for name in value._fields}
     if _has_docstring(value):
         fields["body"] = fields["body"][1:]
     if isinstance(value, ast.JoinedStr):

@@ -2,7 +2,7 @@
 
 from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.triton_hopper.space import candidates, heuristic
+from attn_tune.kernels.flash_attention.triton_hopper.space import adapt, candidates, heuristic
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
@@ -21,6 +21,7 @@ SPEC = KernelSpec(
             call=f"{__name__}.forward:forward",
             outputs={WHOLE: ("out", "lse")},
             infeasible=infeasible,
+            adapt=adapt,
             # Larger tiles take more shared memory and more registers, more stages more shared memory.
             grows=("block_k", "num_stages"),
         ),

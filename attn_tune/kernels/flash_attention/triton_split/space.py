@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator
 
 from attn_tune.kernels.flash_attention._triton import host
@@ -35,10 +36,16 @@ def heuristic(problem: Problem, device: Device) -> ForwardConfig:
     )
     while not _fits(problem, device, tile) and _smaller(tile) != tile:
         tile = _smaller(tile)
-    splits = _WANTED_BLOCKS * units(device) // _programs(problem, tile)
-    return dataclasses.replace(
-        tile, num_splits=_splits(min(splits, visible_keys(problem) // _FEWEST_KEYS_UNTUNED))
-    )
+    return dataclasses.replace(tile, num_splits=_splits(int(_wanted_splits(problem, device, tile))))
+
+
+def adapt(tuned: Problem, problem: Problem, device: Device, config: ForwardConfig) -> ForwardConfig:
+    """The config of ``tuned`` for ``problem``: its tile cut to the lengths, and its splits against the untuned ones."""
+    tile = host.cut_tile(config, packed_rows(problem), problem.kv_len)
+    more = _wanted_splits(problem, device, tile) / _wanted_splits(tuned, device, config)
+    nearest = 2 ** round(math.log2(max(1, config.num_splits * more)))
+    most = visible_keys(problem) // _FEWEST_KEYS
+    return dataclasses.replace(tile, num_splits=_splits(min(nearest, most)))
 
 
 def candidates(problem: Problem, device: Device) -> tuple[ForwardConfig, ...]:
@@ -80,6 +87,12 @@ def _worthwhile_splits(problem: Problem, device: Device, tile: ForwardConfig) ->
         if busy and (splits == 1 or programs * splits <= _MOST_BLOCKS * units(device)):
             yield splits
         splits *= 2
+
+
+def _wanted_splits(problem: Problem, device: Device, tile: ForwardConfig) -> float:
+    """Splits that give multiprocessors their blocks, and parts enough keys."""
+    blocks = _WANTED_BLOCKS * units(device) / _programs(problem, tile)
+    return max(1, min(blocks, visible_keys(problem) / _FEWEST_KEYS_UNTUNED))
 
 
 def _splits(number: int) -> int:
