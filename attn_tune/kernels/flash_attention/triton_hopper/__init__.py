@@ -2,6 +2,7 @@
 
 from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.limits import infeasible, unsupported
+from attn_tune.kernels.flash_attention.triton_hopper.priority import priority
 from attn_tune.kernels.flash_attention.triton_hopper.space import adapt, candidates, heuristic
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
@@ -55,8 +56,7 @@ SPEC = KernelSpec(
             )
         ),
     ),
-    # Above cuDNN: faster on every problem measured on an H200 (benchmarks/results/h200/hopper_over_cudnn.md).
-    priority={"cuda": 63},
+    priority={"cuda": priority},
     requires=("triton",),
     summary="a forward for Hopper in Gluon: copies by descriptor, warp specialised, products beside the softmax",
 )
