@@ -50,6 +50,10 @@ class Judge:
     def refusal(row: Row, pack: Pack) -> str | None:
         return None
 
+    @staticmethod
+    def adapt(row: Row) -> Row:
+        return row
+
 
 def check_lookups(opened: Pack, files: Files, *, is_sound: bool) -> None:
     """What must hold of the answers that ``opened`` gives; ``is_sound`` says that the whole of it was proven."""
@@ -90,7 +94,7 @@ def search(rows: list[Row], asked: str) -> tuple[Rung, Row] | None:
     near = []
     for row in mine:
         tuned = TEXT.fullmatch(row.signature)
-        if tuned is None:
+        if tuned is None or row.rank:
             continue
         pairs = [(int(a), int(b)) for a, b in zip(sizes.groups(), tuned.groups(), strict=True)]
         if any(max(pair) > 2 * min(pair) for pair in pairs):

@@ -187,8 +187,8 @@ class _Anyone:
     def __init__(self, guard: Decision):
         self._guard = guard
         self._spec = _spec(guard.kernel)
-        op = _op(guard.op)
-        self._problem = op.from_signature(guard.signature) if op else None
+        self._op = _op(guard.op)
+        self._problem = self._op.from_signature(guard.signature) if self._op else None
 
     def grade(self, row: Any, pack: Pack) -> Grade:
         return Grade.VERIFIED
@@ -204,6 +204,13 @@ class _Anyone:
         except UsageError as error:
             return str(error)
         return search.infeasible(self._problem, self._guard.device, config)
+
+    def adapt(self, row: Any) -> Any:
+        if self._spec is None or self._op is None:
+            return row
+        from attn_tune.kernels.ask import adapted
+
+        return adapted(self._op, self._spec, row, self._problem, self._guard.device)
 
 
 def _answer(pack: Pack, guard: Decision, shelves: dict[tuple[str, str], Shelf]) -> Match | None:

@@ -1,5 +1,6 @@
 """One question to the lookup, and what decides whether a kernel or a stored row may answer it here."""
 
+import dataclasses
 import functools
 import importlib.util
 from collections.abc import Mapping
@@ -101,6 +102,13 @@ class Ask:
         reluctance = self.reluctance_of(spec) if spec else None
         return self.quarantine.broken or reluctance or self.config_of(row.kernel, row.config)[1]
 
+    def adapt(self, row: Row) -> Row | str:
+        """As ``Judge.adapt``. A row of a kernel that may not answer stays as it is: ``refusal`` says why."""
+        spec = self.specs.get(row.kernel)
+        if spec is None or self.refusal_of(spec):
+            return row
+        return adapted(self.op, spec, row, self.problem, self.device)
+
     def config_of(self, kernel: str, data: Mapping[str, Any]) -> tuple[Any, str | None]:
         """A stored config as the kernel's own dataclass, and why it may not run here; None if it may."""
         spec = self.specs.get(kernel)
@@ -125,6 +133,20 @@ class Ask:
         return self.quarantine.reason(
             self.op.name, spec.name, self.direction, self.device, data, values
         )
+
+
+def adapted(op: Op, spec: KernelSpec, row: Row, problem: Any, device: Device) -> Row | str:
+    """A row of another problem with the config that its kernel makes of it for ``problem``, or why it makes none."""
+    search = spec.searches[row.direction]
+    try:
+        stored = config_from_dict(search.config, row.config)
+        tuned = op.from_signature(op.parse_signature(row.signature))
+        config = search.adapt(tuned, problem, device, stored)
+    except UsageError as error:
+        return str(error)
+    if config is None:
+        return f"{spec.id} has no such config for this problem"
+    return row if config == stored else dataclasses.replace(row, config=config_to_dict(config))
 
 
 def resolve(op: str, kernel: str) -> KernelSpec:

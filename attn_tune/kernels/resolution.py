@@ -186,6 +186,7 @@ def _from_match(question: Ask, match: Match, rejected: tuple[Rejection, ...]) ->
         grade=match.grade,
         row_signature=match.row.signature,
         distance=match.distance,
+        adapted_from=None if match.adapted_from is None else Knobs(match.adapted_from),
         state=match.row.state,
         gain_ppm=match.row.gain_ppm,
         regret_ppm=match.row.regret_ppm,

@@ -77,11 +77,12 @@ class Answer:
 
     Attributes:
       kernel: the kernel's name within the op.
-      config: plain data, as stored; None only where nothing supports the problem.
+      config: plain data, as it runs; None only where nothing supports the problem.
       source: ``"name version"`` of the pack, ``""`` for a rung without one; for a locked answer, of when it was frozen.
       pack_digest: the pack's digest, ``""`` likewise.
       level, grade, row_signature, state: of the row that answered; None or ``""`` for a rung without one. ``grade``
         ``stale`` says that the kernel's source has changed since the row was measured.
+      adapted_from: the row's config as stored, where the kernel changed it for this problem; None where it did not.
       distance: sum of ``|log2(asked / tuned)|`` over the scalable fields, 0 for an exact answer.
       gain_ppm, regret_ppm: of the row, at the shape and device where it was measured.
       rejected: what would have answered earlier, and why it may not.
@@ -101,6 +102,7 @@ class Answer:
     grade: Grade | None = None
     row_signature: str = ""
     distance: float = 0.0
+    adapted_from: Mapping[str, Any] | None = None
     state: str = ""
     gain_ppm: int | None = None
     regret_ppm: int | None = None
@@ -112,10 +114,29 @@ class Answer:
         return self.rung is Rung.HEURISTIC
 
     def __str__(self) -> str:
-        knobs = " ".join(f"{k}={v}" for k, v in (self.config or {}).items())
         where = f" from {self.source}" if self.source else ""
+        if self.adapted_from is not None:
+            where += f", adapted from {knobs(changed_knobs(self.adapted_from, self.config or {}))}"
         if self.state == Rule.PREDICTED:
             where += ", predicted: nothing was measured"
-        return (
-            f"{self.op}/{self.kernel} {self.direction}: {knobs or 'no knobs'} ({self.rung}{where})"
-        )
+        return f"{self.op}/{self.kernel} {self.direction}: {knobs(self.config or {})} ({self.rung}{where})"
+
+
+def knobs(config: Mapping[str, Any]) -> str:
+    """A config on one line: ``block_q=64 num_warps=4``, parts in braces."""
+    parts = [
+        f"{name}={{{knobs(value)}}}" if isinstance(value, dict) else f"{name}={value}"
+        for name, value in config.items()
+    ]
+    return " ".join(parts) or "(no knobs)"
+
+
+def changed_knobs(stored: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The knobs of ``stored`` that ``config`` has at other values, as stored; in a part, those of the part."""
+    return {
+        name: changed_knobs(value, other)
+        if isinstance(value, dict) and isinstance(other, dict)
+        else value
+        for name, value in stored.items()
+        if (other := config.get(name)) != value
+    }

@@ -2,7 +2,14 @@
 
 from dataclasses import dataclass
 
-from attn_tune.runtime.answer import Answer, DeviceLevel, Rejection, SourceKind
+from attn_tune.runtime.answer import (
+    Answer,
+    DeviceLevel,
+    Rejection,
+    SourceKind,
+    changed_knobs,
+    knobs,
+)
 from attn_tune.runtime.ladder import Step
 from attn_tune.schema.device import Device
 
@@ -71,6 +78,8 @@ def _step(step: Step) -> tuple[str, str]:
         return place, step.note if step.level is None else f"miss: {step.note}"
     row = step.row
     text = f"{step.rung}: {row.kernel} {knobs(row.config)}"
+    if step.adapted_from is not None:
+        text += f", adapted from {knobs(changed_knobs(step.adapted_from, row.config))}"
     if step.rejected is not None:
         return place, f"{text}  rejected: {step.rejected}"
     facts = [str(step.grade), row.state] if step.grade else [row.state]
@@ -94,17 +103,6 @@ def _label(kind: SourceKind) -> str:
     if kind in (SourceKind.PIN, SourceKind.LOCKFILE):
         return "" if kind is SourceKind.PIN else "lockfile"
     return "use_pack" if kind is SourceKind.OVERLAY else f"{kind} pack"
-
-
-def knobs(config: object) -> str:
-    """A config on one line: ``block_q=64 num_warps=4``, parts in braces."""
-    if not isinstance(config, dict):
-        return str(config)
-    parts = [
-        f"{name}={{{knobs(value)}}}" if isinstance(value, dict) else f"{name}={value}"
-        for name, value in config.items()
-    ]
-    return " ".join(parts) or "(no knobs)"
 
 
 def nearest_text(steps: tuple[Step, ...]) -> str:

@@ -2,13 +2,17 @@
 
 Sources in order; in each, device exact, variant, family; at each, exact signature, bucket, bounded neighbour. The
 order is fixed and depends on nothing but the question and the packs, so that every process answers alike.
+
+The rows of the exact signature are a ranked list: where the first may not be used, the next one is asked. Of another
+signature only the winner answers, with its config adapted to the question: how its losers would do against an untuned
+kernel here, nobody measured. If the question names a kernel, that kernel's row answers, whatever its rank.
 """
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from attn_tune.runtime.answer import DeviceLevel, Rejection, Rung, SourceKind
 from attn_tune.runtime.packs import Pack
@@ -22,12 +26,9 @@ from attn_tune.schema.environment import Grade
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, Signature, Value
 
-# The grade of a row, its distance, the row, and why it may not be used; None if it may.
-type Judged = tuple[Grade, float, Row, str | None]
-
 
 class Judge(Protocol):
-    """Says whether a stored row may be used here. Both answers depend on nothing but the row and this process."""
+    """Says whether a stored row may be used here. Its answers depend on nothing but the row and this process."""
 
     def grade(self, row: Row, pack: Pack) -> Grade:
         """How far the row's software is from this one."""
@@ -35,6 +36,10 @@ class Judge(Protocol):
 
     def refusal(self, row: Row, pack: Pack) -> str | None:
         """Why the row may not be used on this device for this problem; None if it may."""
+        ...
+
+    def adapt(self, row: Row) -> Row | str:
+        """The row of another signature with its config made one for this problem, or why that cannot be."""
         ...
 
 
@@ -52,7 +57,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The row that answers."""
+    """The row that answers. ``adapted_from`` is its config as stored, if ``row`` has another one; else None."""
 
     row: Row
     pack: Pack
@@ -61,6 +66,7 @@ class Match:
     level: DeviceLevel
     grade: Grade
     distance: float
+    adapted_from: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +74,8 @@ class Step:
     """One thing the walk looked at: a rung of a source, and what became of it.
 
     ``row`` is the row it speaks of, ``rejected`` why that row may not be used; ``note`` says how its device differs.
-    Both are None for a level that did not answer; ``note`` then says what came nearest.
+    Both are None for a level that did not answer; ``note`` then says what came nearest. ``adapted_from`` as in
+    ``Match``.
     """
 
     source: str
@@ -79,12 +86,24 @@ class Step:
     distance: float = 0.0
     grade: Grade | None = None
     rejected: str | None = None
+    adapted_from: Mapping[str, Any] | None = None
     note: str = ""
 
     @property
     def chosen(self) -> bool:
         """Whether this step's row answered."""
         return self.row is not None and self.rejected is None
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A row that came up, adapted where that was asked for. ``refusal`` is why it may not be used, None if it may."""
+
+    row: Row
+    grade: Grade
+    distance: float
+    refusal: str | None
+    adapted_from: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +143,32 @@ def walk(
         for level, digests in shelf.groups(question.device):
             found = True
             for rung, candidates in _rungs(question, shelf, digests, judge):
-                for grade, away, row, reason in candidates:
+                for one in candidates:
                     steps.append(
                         Step(
                             source=source,
                             kind=kind,
                             rung=rung,
                             level=level,
-                            row=row,
-                            distance=away,
-                            grade=grade,
-                            rejected=reason,
-                            note=shelf.device_note(question.device, row.device),
+                            row=one.row,
+                            distance=one.distance,
+                            grade=one.grade,
+                            rejected=one.refusal,
+                            adapted_from=one.adapted_from,
+                            note=shelf.device_note(question.device, one.row.device),
                         )
                     )
-                    if reason is None:
-                        match = Match(row, shelf.pack, kind, rung, level, grade, away)
+                    if one.refusal is None:
+                        match = Match(
+                            one.row,
+                            shelf.pack,
+                            kind,
+                            rung,
+                            level,
+                            one.grade,
+                            one.distance,
+                            one.adapted_from,
+                        )
                         return Walk(match, tuple(steps))
             note = _nearest(question, shelf, digests) if tell else ""
             steps.append(Step(source=source, kind=kind, level=level, note=note))
@@ -150,7 +179,7 @@ def walk(
 
 def _rungs(
     question: Question, shelf: Shelf, digests: list[str], judge: Judge
-) -> Iterator[tuple[Rung, Iterator[Judged]]]:
+) -> Iterator[tuple[Rung, Iterator[_Judged]]]:
     """The judged candidates of each rung, best first; lazily, for most walks end at the first."""
     text = question.signature.text
     yield Rung.EXACT, _judged(0.0, _rows(question, shelf, digests, text), judge, shelf.pack)
@@ -162,14 +191,16 @@ def _rungs(
 
 def _nearest_first(
     question: Question, shelf: Shelf, digests: list[str], judge: Judge, near: list[Near]
-) -> Iterator[Judged]:
-    """The rows of ``near``, whose signatures are read only when their turn comes."""
+) -> Iterator[_Judged]:
+    """The winners of ``near``, or the rows of the kernel that is named. Signatures are read when their turn comes."""
     asked = shape_of(question.signature, question.fields)
     for _, group in itertools.groupby(near, key=lambda one: round(one.distance, 9)):
         found: list[tuple[int, Row]] = []
         away = 0.0
         for one in group:
             rows = _rows(question, shelf, digests, one.text)
+            if question.kernel is None:
+                rows = [(position, row) for position, row in rows if row.rank == 0]
             try:
                 signature = Signature.parse(one.text, question.fields) if rows else None
             except UsageError:
@@ -180,7 +211,7 @@ def _nearest_first(
             if exact is not None:
                 away = exact
                 found += rows
-        yield from _judged(away, found, judge, shelf.pack)
+        yield from _judged(away, found, judge, shelf.pack, adapted=True)
 
 
 def _rows(question: Question, shelf: Shelf, digests: list[str], text: str) -> list[tuple[int, Row]]:
@@ -194,8 +225,13 @@ def _rows(question: Question, shelf: Shelf, digests: list[str], text: str) -> li
 
 
 def _judged(
-    away: float, candidates: list[tuple[int, Row]], judge: Judge, pack: Pack
-) -> Iterator[Judged]:
+    away: float,
+    candidates: list[tuple[int, Row]],
+    judge: Judge,
+    pack: Pack,
+    *,
+    adapted: bool = False,
+) -> Iterator[_Judged]:
     """Candidates of one rung at one distance, best first.
 
     Measured before predicted, fresh before stale, then the likest device, the rank across kernels, and the text as the
@@ -216,9 +252,14 @@ def _judged(
     graded.sort(key=lambda item: item[0])
     for _, grade, row in graded:
         if grade is Grade.FOREIGN:
-            yield grade, away, row, "measured under another contract of the op"
+            yield _Judged(row, grade, away, "measured under another contract of the op")
+            continue
+        here = judge.adapt(row) if adapted else row
+        if isinstance(here, str):
+            yield _Judged(row, grade, away, here)
         else:
-            yield grade, away, row, judge.refusal(row, pack)
+            stored = None if here is row else row.config
+            yield _Judged(here, grade, away, judge.refusal(here, pack), stored)
 
 
 def _nearest(question: Question, shelf: Shelf, digests: list[str]) -> str:

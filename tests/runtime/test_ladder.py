@@ -24,8 +24,9 @@ B200 = Device(platform="cuda", family="sm_100", variant="nvidia-b200", units=148
 class Judge:
     """Grades by environment; refuses the blocks it is told to."""
 
-    def __init__(self, refused=(), environment=ENVIRONMENT, contract=1):
+    def __init__(self, refused=(), environment=ENVIRONMENT, contract=1, adapted=lambda row: row):
         self.refused, self.environment, self.contract = set(refused), environment, contract
+        self.adapted = adapted
 
     def grade(self, row, pack):
         return self.environment.grade(
@@ -36,6 +37,9 @@ class Judge:
 
     def refusal(self, row, pack):
         return "too big" if row.config["block"] in self.refused else None
+
+    def adapt(self, row):
+        return self.adapted(row)
 
 
 def ask(rows, signature, *, device=H200, kernel=None, judge=None, **more):
@@ -126,6 +130,31 @@ def test_rank_decides_between_kernels_and_a_name_restricts():
     assert answer(rows, sig(1024))[2] == 2
     assert answer(rows, sig(1024), kernel="alpha")[2] == 1
     assert answer(rows, sig(1024), kernel="gamma") is None
+
+
+def test_of_another_signature_only_the_winner_answers_unless_a_kernel_is_named():
+    rows = [row(sig(1024), 1), row(sig(1024), 2, kernel="beta", rank=1), row(sig(1900), 3)]
+    assert answer(rows, sig(1024), judge=Judge(refused=[1]))[2] == 2
+    for t in (1000, 1100):
+        assert answer(rows, sig(t), judge=Judge(refused=[1]))[2] == 3
+        assert answer(rows, sig(t), kernel="beta")[2] == 2
+        assert answer(rows[:2], sig(t), judge=Judge(refused=[1])) is None
+
+
+def test_a_row_of_another_signature_is_adapted_before_it_is_judged():
+    def doubled(stored):
+        block = 2 * stored.config["block"]
+        return dataclasses.replace(stored, config={"block": block}) if block < 8 else "too long"
+
+    rows = [row(sig(1024), 1), row(sig(1500), 2), row(sig(2048), 5)]
+    exact = ask({"lab": rows}, sig(1024), judge=Judge(adapted=doubled)).match
+    assert (exact.row.config, exact.adapted_from) == ({"block": 1}, None)
+    near = ask({"lab": rows}, sig(1100), judge=Judge(refused=[2], adapted=doubled)).match
+    assert (near.row.config, near.adapted_from) == ({"block": 4}, {"block": 2})
+    assert near.row.signature == sig(1500)
+    refused = ask({"lab": rows}, sig(1100), judge=Judge(refused=[4], adapted=doubled))
+    assert [r.reason for r in refused.rejected] == ["too big", "too long"]
+    assert refused.match.row.config == {"block": 2}
 
 
 def test_grades():

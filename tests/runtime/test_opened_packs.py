@@ -56,6 +56,7 @@ def edited(files, old, new):
 class Judge:
     grade = staticmethod(lambda row, pack: Grade.VERIFIED)
     refusal = staticmethod(lambda row, pack: None)
+    adapt = staticmethod(lambda row: row)
 
 
 def ask(pack, text, device=H200):

@@ -1,5 +1,6 @@
 """Tiles, limits and candidates that several Triton kernels share. Importing this loads neither jax nor triton."""
 
+from attn_tune.kernels.flash_attention.triton.adapt import cut_tile
 from attn_tune.kernels.flash_attention.triton.config import DkvConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.triton.heuristic import block_cap
 from attn_tune.kernels.flash_attention.triton.limits import (
@@ -25,6 +26,7 @@ __all__ = [
     "ForwardConfig",
     "accumulators",
     "block_cap",
+    "cut_tile",
     "grid",
     "has_tensor_memory",
     "infeasible",

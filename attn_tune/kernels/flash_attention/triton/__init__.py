@@ -1,5 +1,6 @@
 """Flash attention in Triton, for NVIDIA GPUs from Ampere on: FlashAttention-2 with every feature of the op."""
 
+from attn_tune.kernels.flash_attention.triton.adapt import adapt_backward, adapt_forward
 from attn_tune.kernels.flash_attention.triton.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.triton.heuristic import (
     backward_heuristic,
@@ -28,6 +29,7 @@ SPEC = KernelSpec(
             config=ForwardConfig,
             heuristic=forward_heuristic,
             candidates={WHOLE: forward_candidates},
+            adapt=adapt_forward,
             call=f"{__name__}.forward:forward",
             outputs={WHOLE: ("out", "lse")},
             infeasible=infeasible,
@@ -37,6 +39,7 @@ SPEC = KernelSpec(
             config=BackwardConfig,
             heuristic=backward_heuristic,
             candidates={"dq": dq_candidates, "dkv": dkv_candidates},
+            adapt=adapt_backward,
             call=f"{__name__}.backward:backward",
             outputs={"dq": ("dq",), "dkv": ("dk", "dv")},
             infeasible=infeasible,

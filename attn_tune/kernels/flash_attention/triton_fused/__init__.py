@@ -2,7 +2,7 @@
 
 from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
 from attn_tune.kernels.flash_attention.triton_fused.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.triton_fused.space import candidates, heuristic
+from attn_tune.kernels.flash_attention.triton_fused.space import adapt, candidates, heuristic
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
@@ -21,6 +21,7 @@ SPEC = KernelSpec(
             call=f"{__name__}.backward:backward",
             outputs={WHOLE: ("dq", "dk", "dv", "dbias")},
             infeasible=infeasible,
+            adapt=adapt,
             # Larger tiles take more shared memory and more accumulators, more stages more shared memory.
             grows=("block_q", "block_k", "num_stages"),
             nondeterministic="dq is summed by atomics, in an order that differs from run to run",

@@ -52,6 +52,13 @@ def heuristic(problem: Problem, device: Device) -> BackwardConfig:
     return tile
 
 
+def adapt(
+    tuned: Problem, problem: Problem, device: Device, config: BackwardConfig
+) -> BackwardConfig:
+    """The tile, cut to the lengths."""
+    return host.cut_tile(config, problem.q_len, problem.kv_len)
+
+
 def candidates(problem: Problem, device: Device) -> tuple[BackwardConfig, ...]:
     """Tiles as for dk and dv alone, with dq either way round where both are worth trying."""
     tiles = host.with_caps(problem, device, _tiles(problem, device), accumulators)

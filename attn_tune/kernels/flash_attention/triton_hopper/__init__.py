@@ -2,7 +2,8 @@
 
 from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.triton_hopper.space import candidates, heuristic
+from attn_tune.kernels.flash_attention.triton_hopper.priority import priority
+from attn_tune.kernels.flash_attention.triton_hopper.space import adapt, candidates, heuristic
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
@@ -21,6 +22,7 @@ SPEC = KernelSpec(
             call=f"{__name__}.forward:forward",
             outputs={WHOLE: ("out", "lse")},
             infeasible=infeasible,
+            adapt=adapt,
             # Larger tiles take more shared memory and more registers, more stages more shared memory.
             grows=("block_k", "num_stages"),
         ),
@@ -54,8 +56,7 @@ SPEC = KernelSpec(
             )
         ),
     ),
-    # Above cuDNN: faster on every problem measured on an H200 (benchmarks/results/h200/hopper_over_cudnn.md).
-    priority={"cuda": 63},
+    priority={"cuda": priority},
     requires=("triton",),
     summary="a forward for Hopper in Gluon: copies by descriptor, warp specialised, products beside the softmax",
 )

@@ -26,9 +26,19 @@ def heuristic(problem: Problem, device: Device) -> ForwardConfig:
     return ForwardConfig(
         block_k=block_k,
         num_stages=stages,
-        heads_per_section=_section(problem),
+        heads_per_section=_nearest_section(problem, _wanted_heads(problem)),
         num_programs=min(num_tiles(problem), units(device)),
         ping_pong=ping_pong,
+    )
+
+
+def adapt(tuned: Problem, problem: Problem, device: Device, config: ForwardConfig) -> ForwardConfig:
+    """The config of ``tuned`` for ``problem``: its section, against the untuned one, and all multiprocessors."""
+    wanted = config.heads_per_section * _wanted_heads(problem) / _wanted_heads(tuned)
+    return dataclasses.replace(
+        config,
+        heads_per_section=_nearest_section(problem, wanted),
+        num_programs=min(num_tiles(problem), units(device)),
     )
 
 
@@ -58,13 +68,18 @@ def _all(problem: Problem, start: ForwardConfig) -> Iterator[ForwardConfig]:
         )
 
 
-def _section(problem: Problem) -> int:
-    """Whole groups, a divisor of all heads of the batch."""
+def _wanted_heads(problem: Problem) -> float:
+    """Heads whose keys and values stay in the L2 cache."""
     bytes_per_head = 4 * problem.kv_len * problem.head_dim / problem.group_size
     wanted = min(max(_SECTION_BYTES / bytes_per_head, _FEWEST_HEADS), _MOST_HEADS)
     if is_dynamic(problem):
         # Of packed documents little is read at a time: 1.1 times as fast with eight times the heads.
         wanted *= 8
+    return wanted
+
+
+def _nearest_section(problem: Problem, wanted: float) -> int:
+    """Whole groups, a divisor of all heads of the batch."""
     return min(_divisors(problem), key=lambda n: (abs(math.log2(n / wanted)), n))
 
 

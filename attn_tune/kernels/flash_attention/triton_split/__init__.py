@@ -2,7 +2,8 @@
 
 from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_split.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.triton_split.space import candidates, heuristic
+from attn_tune.kernels.flash_attention.triton_split.priority import priority
+from attn_tune.kernels.flash_attention.triton_split.space import adapt, candidates, heuristic
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
@@ -21,6 +22,7 @@ SPEC = KernelSpec(
             call=f"{__name__}.forward:forward",
             outputs={WHOLE: ("out", "lse")},
             infeasible=infeasible,
+            adapt=adapt,
             # Larger tiles take more shared memory and more accumulators, more stages more shared memory.
             grows=("block_q", "block_k", "num_stages"),
         ),
@@ -45,8 +47,7 @@ SPEC = KernelSpec(
             )
         ),
     ),
-    # Where it can, it is 2 to 12 times as fast as `triton` (benchmarks/results/h200).
-    priority={"cuda": 55},
+    priority={"cuda": priority},
     requires=("triton",),
     summary="a forward in Triton for short queries and long keys: groups packed, keys split, parts combined",
 )

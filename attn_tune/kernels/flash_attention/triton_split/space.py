@@ -96,10 +96,16 @@ def _many_rows(problem: Problem, device: Device, rows: int) -> ForwardConfig:
         num_splits=1,
     )
     tile = _fitted(problem, device, tile)
-    splits = _WANTED_BLOCKS * units(device) // _programs(problem, block_q=tile.block_q)
-    return dataclasses.replace(
-        tile, num_splits=_splits(min(splits, visible_keys(problem) // _FEWEST_KEYS_UNTUNED))
-    )
+    return dataclasses.replace(tile, num_splits=_splits(int(_wanted_splits(problem, device, tile))))
+
+
+def adapt(tuned: Problem, problem: Problem, device: Device, config: ForwardConfig) -> ForwardConfig:
+    """The config of ``tuned`` for ``problem``: its tile cut to the lengths, and its splits against the untuned ones."""
+    tile = host.cut_tile(config, packed_rows(problem), problem.kv_len)
+    more = _wanted_splits(problem, device, tile) / _wanted_splits(tuned, device, config)
+    nearest = 2 ** round(math.log2(max(1, config.num_splits * more)))
+    most = visible_keys(problem) // _FEWEST_KEYS
+    return dataclasses.replace(tile, num_splits=_splits(min(nearest, most)))
 
 
 def _fitted(problem: Problem, device: Device, tile: ForwardConfig) -> ForwardConfig:
@@ -153,6 +159,12 @@ def _worthwhile_splits(problem: Problem, device: Device, tile: ForwardConfig) ->
 
 def _is_wide(problem: Problem) -> bool:
     return max(host.padded(problem.head_dim), host.padded(problem.v_head_dim)) > 128
+
+
+def _wanted_splits(problem: Problem, device: Device, tile: ForwardConfig) -> float:
+    """Splits that give multiprocessors their blocks, and parts enough keys."""
+    blocks = _WANTED_BLOCKS * units(device) / _programs(problem, block_q=tile.block_q)
+    return max(1, min(blocks, visible_keys(problem) / _FEWEST_KEYS_UNTUNED))
 
 
 def _splits(number: int) -> int:
