@@ -1,7 +1,10 @@
 """cuDNN's fused attention. NVIDIA chooses the tiles; there is nothing to tune, but it must be beaten to be left."""
 
+import functools
+
 from attn_tune.kernels.flash_attention.cudnn.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.cudnn.limits import unsupported
+from attn_tune.kernels.flash_attention.untuned import priority
 from attn_tune.kernels.spec import KernelSpec, Search
 
 _HERE = "attn_tune.kernels.flash_attention.cudnn"
@@ -35,6 +38,6 @@ SPEC = KernelSpec(
         "attn_tune.kernels.flash_attention._gpu_libraries.contract",
         "attn_tune.kernels.flash_attention.rounding",
     ),
-    priority={"cuda": 60},
+    priority={"cuda": functools.partial(priority, "cudnn")},
     summary="cuDNN fused attention (closed source, no knobs)",
 )

@@ -1,11 +1,12 @@
 """Flash attention in Triton, for NVIDIA GPUs from Ampere on: FlashAttention-2 with every feature of the op."""
 
+import functools
+
 from attn_tune.kernels.flash_attention.triton.adapt import adapt_backward, adapt_forward
 from attn_tune.kernels.flash_attention.triton.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.triton.heuristic import (
     backward_heuristic,
     forward_heuristic,
-    priority,
 )
 from attn_tune.kernels.flash_attention.triton.limits import infeasible, unsupported
 from attn_tune.kernels.flash_attention.triton.space import (
@@ -13,6 +14,7 @@ from attn_tune.kernels.flash_attention.triton.space import (
     dq_candidates,
     forward_candidates,
 )
+from attn_tune.kernels.flash_attention.untuned import priority
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
@@ -69,7 +71,7 @@ SPEC = KernelSpec(
         f"{_COMMON}.triton_image",
         f"{_COMMON}.triton_launch",
     ),
-    priority={"cuda": priority},
+    priority={"cuda": functools.partial(priority, "triton")},
     requires=("triton",),
     summary="FlashAttention-2 in Triton: fp16, bf16, fp32; every feature; sm_80 and later",
 )

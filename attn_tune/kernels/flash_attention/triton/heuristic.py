@@ -38,12 +38,9 @@ _SM90_NARROW = {
     256: _SM90[256],
 }
 _NARROW = 1024
-# Through a window of so few keys these kernels are ahead of all others on an H200, forward (1.5 times as fast as cuDNN)
-# and backward (1.9 times); at 1024 they are not.
-_NARROWEST = 256
-# As is the backward of so few causal keys with a head dim of 64 (tuned and cuDNN's time over it: 1.11 at 16x1k, 1.12 at
-# 8x2k, 0.97 at 4x4k).
-_SHORT = 2048
+# dk/dv of lengths that are no multiple of 64, where no heads share keys: within 7 % of the best of 200 configs at
+# 32x197 and 16x577, where the tile above loses 30 %.
+_SM90_RAGGED_DKV = (32, 64, 4, 4)
 # Not measured: what did well on sm_90 before the window and the compiler were told apart.
 _SM100 = {
     64: ((128, 64, 4, 3), (128, 64, 4, 3), (32, 64, 4, 4)),
@@ -82,16 +79,6 @@ def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
     return BackwardConfig(
         dq=_fitted(problem, device, DqConfig, 1), dkv=_fitted(problem, device, DkvConfig, 2)
     )
-
-
-def priority(problem: Problem, direction: str, device: Device) -> int:
-    """Among kernels for NVIDIA GPUs: below cuDNN's 60, and above all on Hopper where few keys are seen."""
-    if device.compute_capability != 90:
-        return 50
-    sees_few = _keys_a_row_sees(problem) <= _NARROWEST
-    is_short = problem.causal and max(problem.q_len, problem.kv_len) <= _SHORT
-    is_narrow_head = max(problem.head_dim, problem.v_head_dim) <= 64
-    return 65 if sees_few or (direction == "bwd" and is_short and is_narrow_head) else 50
 
 
 def block_cap(length: int) -> int:
@@ -137,6 +124,9 @@ def _known(problem: Problem, device: Device, column: int) -> tuple[int, ...]:
     # The narrow tile of dk/dv won on every problem of the grid of peers where no heads share keys.
     shares_nothing = column == 2 and width == 128 and problem.group_size == 1
     is_narrow = is_packed or shares_nothing or _keys_a_row_sees(problem) <= _NARROW
+    is_ragged = problem.q_len % 64 != 0 or problem.kv_len % 64 != 0
+    if table is _SM90 and column == 2 and width <= 64 and is_ragged and problem.group_size == 1:
+        return _SM90_RAGGED_DKV
     if table is _SM90 and is_narrow:
         table = _SM90_NARROW
     elif table is _SM90 and plain_forward and _is_compiled_as_before():

@@ -1,9 +1,11 @@
 """Flash attention's forward for Hopper, in Triton's Gluon: warps that copy and warps that multiply, side by side."""
 
+import functools
+
 from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.triton_hopper.priority import priority
 from attn_tune.kernels.flash_attention.triton_hopper.space import adapt, candidates, heuristic
+from attn_tune.kernels.flash_attention.untuned import priority
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
@@ -56,7 +58,7 @@ SPEC = KernelSpec(
             )
         ),
     ),
-    priority={"cuda": priority},
+    priority={"cuda": functools.partial(priority, "triton_hopper")},
     requires=("triton",),
     summary="a forward for Hopper in Gluon: copies by descriptor, warp specialised, products beside the softmax",
 )

@@ -1,9 +1,11 @@
 """Flash attention of short queries over long keys in Triton: a group in one tile, its keys split over programs."""
 
+import functools
+
 from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_split.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.triton_split.priority import priority
 from attn_tune.kernels.flash_attention.triton_split.space import adapt, candidates, heuristic
+from attn_tune.kernels.flash_attention.untuned import priority
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
@@ -47,7 +49,7 @@ SPEC = KernelSpec(
             )
         ),
     ),
-    priority={"cuda": priority},
+    priority={"cuda": functools.partial(priority, "triton_split")},
     requires=("triton",),
     summary="a forward in Triton for short queries and long keys: groups packed, keys split, parts combined",
 )
