@@ -21,9 +21,9 @@ _NARROW_WINDOW = 256
 # 650 TFLOP/s at head dim 128, split keys 420.
 _LEAST_BUSY = 0.65
 # Pairs of tiles a multiprocessor, counted at head dim 128. Up to the first figure the short start of `triton` wins (1.4
-# times as fast at one pair), up to the second that of cuDNN (1.12 times at 17). `triton_hopper` needs 12 us to start and
+# times as fast at one pair), up to the second that of cuDNN (1.12 times at 17). `triton_hopper` starts within 12 us and
 # is ahead at 35 and more.
-_FEW_PAIRS, _SOME_PAIRS = 5, 32
+_FEW_PAIRS, _SOME_PAIRS = 3, 32
 # Speed of `triton_hopper` over `triton` on full tiles, by head dim up to.
 _HOPPER_SPEED = {64: 1.2, 128: 1.4, 256: 1.5}
 # Backward: keys up to which `triton` is ahead of cuDNN where heads share keys (1.05 to 1.35 times), where they do not
