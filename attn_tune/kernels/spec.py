@@ -7,6 +7,7 @@ says how: its configs, its limits and where its code is. Everything that runs on
 
 import functools
 import importlib
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,11 +26,16 @@ type Outputs = Mapping[str, Any]
 LIBRARIES = ("cudnn",)
 
 
+# Triton's modules import one another in circles: two threads that import it first at one time see half of it.
+_importing = threading.RLock()
+
+
 @functools.cache
 def load(path: str) -> Callable[..., Any]:
-    """Imports ``"package.module:name"``."""
+    """Import ``"package.module:name"``. Threads that import at one time wait for one another."""
     module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
+    with _importing:
+        return getattr(importlib.import_module(module), name)
 
 
 @dataclass(frozen=True, kw_only=True)
