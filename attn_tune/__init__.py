@@ -134,4 +134,4 @@ else:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return sorted([*__all__, "__version__"])
