@@ -1,10 +1,12 @@
 """The public list: every name loads, nothing on it is a module or a private thing, and type checkers see the same."""
 
 import ast
+import inspect
 import json
 import subprocess
 import sys
 import types
+import typing
 from pathlib import Path
 
 import pytest
@@ -47,7 +49,8 @@ def test_what_type_checkers_import_is_the_public_list():
 USE = """
 import attn_tune, jax.numpy as jnp
 q = jnp.ones((1, 4, 2, 8))
-attn_tune.flash_attention(q, q, q, causal=True)
+reveal_type(attn_tune.flash_attention(q, q, q, causal=True))
+reveal_type(attn_tune.flash_attention(q, q, q, return_lse=True))
 reveal_type(attn_tune.dot_product_attention(q, q, q))
 reveal_type(attn_tune.dot_product_attention(q, q, q, return_residual=True))
 reveal_type(attn_tune.stats())
@@ -74,4 +77,13 @@ def test_pyright_knows_every_signature(tmp_path):
     errors = {lines[d["range"]["start"]["line"]] for d in found if d["severity"] == "error"}
     assert errors == set(lines[-3:])
     revealed = [d["message"].rpartition(" is ")[2] for d in found if d["severity"] != "error"]
-    assert revealed == ['"Array"', '"tuple[Array, Array]"', '"Stats"']
+    assert revealed == ['"Array"', '"tuple[Array, Array]"'] * 2 + ['"Stats"']
+
+
+def test_the_typed_form_of_flash_attention_has_its_parameters():
+    def parameters(function):
+        found = inspect.signature(function).parameters.values()
+        return [(str(p), p.kind) for p in found if p.name != "return_lse"]
+
+    typed, *_ = typing.get_overloads(attn_tune.flash_attention)
+    assert parameters(typed) == parameters(attn_tune.flash_attention)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,50 @@ type Specs = Sequence[PartitionSpec | None]
 
 # Models have up to 128.
 MOST_KV_HEADS = 256
+
+
+# What the call returns depends on ``return_lse``. The other forms leave their arguments to the first.
+@overload
+def flash_attention(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S K H"],
+    value: Float[Array, "B S K V"],
+    bias: Float[Array, "_b _h _t _s"] | None = None,
+    cum_seqlens_q: Int[Array, " R"] | None = None,
+    cum_seqlens_k: Int[Array, " R"] | None = None,
+    softmax_aux: Float[Array, "..."] | None = None,
+    *,
+    mask_info: MaskInfo | None = None,
+    attention_mask: Bool[Array, "..."] | Int[Array, "..."] | None = None,
+    q_segment_ids: Int[Array, "B T"] | None = None,
+    kv_segment_ids: Int[Array, "B S"] | None = None,
+    softmax_scale: float | None = None,
+    dropout_prob: float = 0.0,
+    causal: bool = False,
+    dropout_seed: int | Int[Array, ""] | UInt32[Array, ""] | None = None,
+    sliding_window: int | tuple[int | None, int | None] | None = None,
+    logits_soft_cap: float | None = None,
+    normalize_output: bool = True,
+    precision: Any = jax.lax.Precision.DEFAULT,
+    logits_dtype: Any = jnp.float32,
+    platform: str | Mapping[str, str | None] | None = None,
+    cfg: Any = None,
+    mesh: Mesh | None = None,
+    in_specs: Specs | None = None,
+    out_specs: PartitionSpec | None = None,
+    return_lse: Literal[False] = False,
+    deterministic: None = None,
+) -> Float[Array, "B T N V"]: ...
+
+
+@overload
+def flash_attention(
+    *arrays: Any, return_lse: Literal[True], **arguments: Any
+) -> tuple[Float[Array, "B T N V"], Float[Array, "B N T"]]: ...
+
+
+@overload
+def flash_attention(*arrays: Any, return_lse: bool, **arguments: Any) -> Any: ...
 
 
 def flash_attention(
