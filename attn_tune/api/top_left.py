@@ -74,11 +74,11 @@ def attend_top_left(
         raise UsageError("is_causal must be True or False, not a traced value")
     left, right = _window(local_window_size)
     part = visible_part(shape["T"], shape["S"], left, 0 if is_causal else right)
+    if scale is not None and jnp.ndim(scale):
+        raise UsageError(f"scale must be a number, got an array of shape {jnp.shape(scale)}")
     if isinstance(scale, Tracer):
         # The kernels need a number; one that is traced is a factor of the query.
         query, scale = (query * scale).astype(query.dtype), 1.0
-    missing = shape["T"] - part.q_len
-    may_be_empty = missing > 0 or mask is not None or kv_lengths is not None
     result = flash_attention(
         query[:, : part.q_len],
         key[:, : part.kv_len],
@@ -88,26 +88,29 @@ def attend_top_left(
         softmax_scale=scale,
         precision=matmul_precision(precision, query.dtype),
         platform=implementation,
-        return_lse=may_be_empty or needs_lse,
+        return_lse=needs_lse or mask is not None,
         dropout_prob=dropout_rate,
         dropout_seed=dropout_seed,
     )
-    if not isinstance(result, tuple):
-        return result, None
-    out, lse = result[0], jax.lax.stop_gradient(result[1])
-    if may_be_empty:
+    out, lse = result if isinstance(result, tuple) else (result, None)
+    missing = shape["T"] - part.q_len
+    if missing:
         out = jnp.pad(out, ((0, 0), (0, missing), (0, 0), (0, 0)))
-        lse = jnp.pad(lse, ((0, 0), (0, 0), (0, missing)), constant_values=-jnp.inf)
-        is_empty = jnp.isneginf(lse)
+    if lse is not None:
+        lse = jnp.pad(jax.lax.stop_gradient(lse), ((0, 0), (0, 0), (0, missing)))
+    if missing or mask is not None or kv_lengths is not None:
+        is_empty = _rows_without_keys(shape["T"], shape["S"], left, kv_lengths)
+        if mask is not None and lse is not None:
+            is_empty = is_empty | jnp.isneginf(lse)
         mean = jnp.mean(value, axis=1, keepdims=True, dtype=jnp.float32).astype(value.dtype)
         mean = jnp.repeat(mean, shape["N"] // shape["K"], axis=2)
         out = jnp.where(is_empty.swapaxes(1, 2)[..., None], mean, out)
-        lse = jnp.where(is_empty, HIDDEN, lse)
+        lse = None if lse is None else jnp.where(is_empty, HIDDEN, lse)
     return out, lse
 
 
 def visible_part(q_len: int, kv_len: int, left: int | None, right: int | None) -> Part:
-    """What is left of ``T`` and ``S`` where row ``i`` sees the keys ``i - left`` to ``i + right``.
+    """The part of ``T`` and ``S`` that counts where row ``i`` sees the keys ``i - left`` to ``i + right``.
 
     Both bounds of its window are at least 0: a row then stands ``S - T`` further right, and so do they.
     """
@@ -145,6 +148,15 @@ def matmul_precision(value: Any, dtype: Any) -> Any:
         raise UsageError(
             f"{origin} must be one that the kernels have: 'default', 'high' or 'highest', got {value!r}"
         ) from None
+
+
+def _rows_without_keys(
+    q_len: int, kv_len: int, left: int | None, kv_lengths: Array | None
+) -> Bool[Array, "_b 1 T"]:
+    """Rows whose window begins behind the last key that counts."""
+    ends = kv_len if kv_lengths is None else jnp.minimum(kv_lengths, kv_len)[:, None, None]
+    first = jnp.maximum(jnp.arange(q_len) - (q_len if left is None else left), 0)
+    return first[None, None] >= ends
 
 
 def _window(size: Any) -> Window:

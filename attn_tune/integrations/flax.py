@@ -33,7 +33,7 @@ def attention_fn(
     local_window_size: int | tuple[int | None, int | None] | None = None,
     implementation: str | None = None,
 ) -> Array:
-    """What flax's ``dot_product_attention`` computes, in O(N) memory beside what is given.
+    """Attention as flax's ``dot_product_attention`` defines it, in O(N) memory beside what is given.
 
     Example::
 

@@ -16,7 +16,7 @@ B, H = 2, 8
 
 
 def draw_spec(number, rng):
-    """What is fixed at trace time: sizes, which arguments there are, and the shapes of those that broadcast.
+    """The static half of a call: sizes, which arguments there are, and the shapes of those that broadcast.
 
     Lengths and windows are taken in turn, with periods that have no divisor in common.
     """
@@ -172,6 +172,7 @@ def test_the_alignment_needs_no_positions_and_no_dense_mask(lengths, arguments, 
         ({"key_value_seq_lengths": jnp.ones((3,), jnp.int32)}, "key_value_seq_lengths must be"),
         ({"query_seq_lengths": jnp.ones((2,))}, "query_seq_lengths must be"),
         ({"local_window_size": (-1, 2)}, "local_window_size must be"),
+        ({"scale": jnp.ones(2)}, "scale must be a number"),
         ({"implementation": "cuddn"}, "did you mean 'cudnn'"),
         ({"implementation": 3}, "implementation must be the name of a kernel, got 3"),
     ],

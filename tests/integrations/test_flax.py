@@ -176,7 +176,7 @@ def test_what_cannot_be_honoured_is_refused(arguments, message):
 @pytest.mark.parametrize("arguments", [{}, {"mask": CAUSAL_LM}])
 def test_flash_attention_itself_is_refused_as_an_attention_fn(function, arguments):
     module, _ = linen(attention_fn=function)
-    with pytest.raises(UsageError, match=r"attn_tune\.integrations\.flax\.attention_fn"):
+    with pytest.raises(UsageError, match=r"from attn_tune\.integrations\.flax import attention_fn"):
         module.init(jax.random.key(0), X, **arguments)
 
 

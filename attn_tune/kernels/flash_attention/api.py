@@ -148,7 +148,7 @@ def flash_attention(
     if deterministic is not None:
         raise UsageError(
             "flash_attention is no attention_fn of flax: it would run without the module's mask and dropout; "
-            "use attn_tune.integrations.flax.attention_fn"
+            "use 'from attn_tune.integrations.flax import attention_fn'"
         )
     check_qkv(query, key, value)
     _warn_of_swapped_axes(query, key)
