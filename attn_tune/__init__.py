@@ -1,13 +1,14 @@
 """Tuning attention kernels for JAX, with proof. Every name here is loaded when it is first used."""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 _PUBLIC = {
     # Ops.
     "flash_attention": "attn_tune.kernels.flash_attention.api",
     "create_shard_map_wrapper": "attn_tune.kernels.flash_attention.api",
     "attention": "attn_tune.kernels.attention.api",
+    "dot_product_attention": "attn_tune.api.dot_product",
     # What callers of the ops and authors of kernels use.
     "MaskInfo": "attn_tune.kernels.masks",
     "Mode": "attn_tune.kernels.modes",
@@ -38,8 +39,10 @@ _PUBLIC = {
     "current_device": "attn_tune.runtime.devices",
     "current_environment": "attn_tune.runtime.environments",
     # Tuning.
+    "grid_point": "attn_tune.tuner.grid",
     "sweep": "attn_tune.tuner.sweep",
-    # Errors.
+    # Errors and the warning.
+    "AttnTuneWarning": "attn_tune.schema.errors",
     "AttnTuneError": "attn_tune.schema.errors",
     "UsageError": "attn_tune.schema.errors",
     "UnsupportedError": "attn_tune.schema.errors",
@@ -52,18 +55,83 @@ _PUBLIC = {
 
 __all__ = sorted(_PUBLIC)
 
+if TYPE_CHECKING:
+    # The same names once more (a test compares), for what reads types and runs nothing: type checkers and editors.
+    from attn_tune.api.dot_product import dot_product_attention as dot_product_attention
+    from attn_tune.kernels.attention.api import attention as attention
+    from attn_tune.kernels.dispatch import (
+        choose as choose,
+        explain as explain,
+        lookup as lookup,
+    )
+    from attn_tune.kernels.flash_attention.api import (
+        create_shard_map_wrapper as create_shard_map_wrapper,
+        flash_attention as flash_attention,
+    )
+    from attn_tune.kernels.heads import (
+        expand_heads as expand_heads,
+        repeat_kv_heads as repeat_kv_heads,
+    )
+    from attn_tune.kernels.locked import freeze as freeze
+    from attn_tune.kernels.masks import MaskInfo as MaskInfo
+    from attn_tune.kernels.modes import (
+        Mode as Mode,
+        mode_of as mode_of,
+    )
+    from attn_tune.kernels.partition import stable_spec as stable_spec
+    from attn_tune.kernels.pinning import pin as pin
+    from attn_tune.kernels.spec import (
+        KernelSpec as KernelSpec,
+        Op as Op,
+        Search as Search,
+    )
+    from attn_tune.kernels.visibility import (
+        causal_mask as causal_mask,
+        combine_masks as combine_masks,
+        split_mask as split_mask,
+    )
+    from attn_tune.runtime.counters import (
+        reset_stats as reset_stats,
+        stats as stats,
+    )
+    from attn_tune.runtime.devices import current_device as current_device
+    from attn_tune.runtime.environments import current_environment as current_environment
+    from attn_tune.runtime.listeners import add_listener as add_listener
+    from attn_tune.runtime.misses import set_miss_mode as set_miss_mode
+    from attn_tune.runtime.overlay import (
+        reload as reload,
+        use_lockfile as use_lockfile,
+        use_pack as use_pack,
+    )
+    from attn_tune.runtime.packs import read_pack as read_pack
+    from attn_tune.schema.errors import (
+        AttnTuneError as AttnTuneError,
+        AttnTuneWarning as AttnTuneWarning,
+        DisagreementError as DisagreementError,
+        IntegrityError as IntegrityError,
+        LockfileError as LockfileError,
+        NoDataError as NoDataError,
+        StorageError as StorageError,
+        UnsupportedError as UnsupportedError,
+        UsageError as UsageError,
+    )
+    from attn_tune.tuner.grid import grid_point as grid_point
+    from attn_tune.tuner.sweep import sweep as sweep
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
+    __version__: str
+else:
 
-        return version("attn-tune")
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'attn_tune' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_PUBLIC[name]), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("attn-tune")
+        if name not in _PUBLIC:
+            raise AttributeError(f"module 'attn_tune' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_PUBLIC[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC})
+    return sorted([*__all__, "__version__"])

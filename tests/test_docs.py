@@ -133,6 +133,12 @@ def test_the_example_queries_run(tmp_path):
     assert ("flash_attention/xla", "ok") in {row[:2] for row in found[1]}
 
 
+def test_the_examples_of_other_libraries_run():
+    blocks = re.findall(r"```python\n(.*?)```", text("coming-from.md"), re.DOTALL)
+    assert len(blocks) == 4
+    exec("\n".join(blocks), {})
+
+
 @pytest.fixture(scope="module")
 def dense_kernel(tmp_path_factory):
     """The kernel of ``adding-a-kernel.md``, installed beside nothing else; what runs the command line where it is."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attn_tune.schema import Device, NoDataError, UsageError, unknown_name
+from attn_tune.schema import Device, UsageError, unknown_name
 from attn_tune.schema.trial import DIRECTIONS
 
 if TYPE_CHECKING:
@@ -153,20 +153,9 @@ def signature(text: str) -> "GridPoint":
       UsageError: malformed, or unknown.
       NoDataError: the grid has no such point.
     """
-    from attn_tune.tuner.grid import grid_names, load_grid
+    from attn_tune.tuner.grid import grid_point
 
-    if "=" in text:
-        return load_grid(text).points[0]
-    grid = text.split("/")[0].split("+")[0]
-    presets = [n for n in grid_names() if grid == n or grid.startswith(f"{n}.")]
-    if not presets:
-        raise unknown_name("grid point", text, grid_names())
-    candidates = load_grid(max(presets, key=len), lengths=("all",)).points
-    for point in candidates:
-        if text in (point.name, *point.name.split("+")):
-            return point
-    known = ", ".join(point.name for point in candidates[:6])
-    raise NoDataError(f"no grid point {text!r}; there are {known}, ...")
+    return grid_point(text)
 
 
 def own_file(file: Path | None, default: str, what: str) -> Path:

@@ -1,6 +1,5 @@
 """``attn-tune explain``."""
 
-import dataclasses
 from typing import Annotated
 
 import typer
@@ -29,6 +28,6 @@ def explain(
         for way in choose.directions(direction)
     }
     if json:
-        sink.emit_json({way: dataclasses.asdict(one) for way, one in found.items()})
+        sink.emit_json({way: one.to_dict() for way, one in found.items()})
         return
     print("\n".join(str(one).rstrip() + "\n" for one in found.values()).rstrip())

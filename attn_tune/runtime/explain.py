@@ -1,6 +1,9 @@
-"""A lookup told step by step."""
+"""The steps of one lookup as text."""
 
+import dataclasses
+import html
 from dataclasses import dataclass
+from typing import Any
 
 from attn_tune.runtime.answer import (
     Answer,
@@ -14,9 +17,9 @@ from attn_tune.runtime.ladder import Step
 from attn_tune.schema.device import Device
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Explanation:
-    """The whole ladder for one question.
+    """The whole ladder for one question. Its ``repr`` is its text, in a notebook too.
 
     Attributes:
       steps: everything the walk looked at, in order, up to the row that answered.
@@ -55,6 +58,16 @@ class Explanation:
         if self.answer is None:
             lines.append("nothing can run this problem here")
         return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        # Notebooks wrap the lines of a plain repr, and the table falls apart.
+        return f"<pre style='white-space: pre'>{html.escape(str(self))}</pre>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain data, for JSON."""
+        return dataclasses.asdict(self)
 
 
 def _key(device: Device) -> str:

@@ -1,27 +1,29 @@
 """What becomes of a lookup that nothing stored answers, and the counts of all lookups."""
 
+import dataclasses
 import enum
-import logging
 import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from attn_tune.runtime.answer import Answer, Rung
-from attn_tune.schema.errors import NoDataError, UsageError
+from attn_tune.schema.errors import NoDataError, UsageError, warn
 
 ON_MISS = "ATTN_TUNE_ON_MISS"
 # Distinct missed keys that are remembered; the rest is only counted.
 MAX_KEYS = 4096
+# Of the text of ``Stats``.
+SHOWN_MISSES = 10
 
-_log = logging.getLogger("attn_tune")
 _lock = threading.Lock()
 
 
 class MissMode(enum.StrEnum):
-    """``heuristic``: answer with the untuned config. ``warn``: and say so once a key. ``record``: and write it to the
-    spool. ``strict``: raise."""
+    """``heuristic``: answer with the untuned config. ``warn``: and give one ``AttnTuneWarning`` a question.
+    ``record``: and write it to the spool. ``strict``: raise."""
 
     HEURISTIC = "heuristic"
     WARN = "warn"
@@ -40,7 +42,7 @@ class Miss:
     count: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Stats:
     """Lookups by rung, and the distinct misses, most asked first.
 
@@ -52,6 +54,27 @@ class Stats:
     misses: tuple[Miss, ...]
     forgotten_misses: int
     unrecorded_misses: int = 0
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {rung}" for rung, count in self.lookups.items() if count)
+        lines = [f"lookups: {counts or 'none'}", f"distinct misses: {len(self.misses)}"]
+        lines += [
+            f"{miss.count:>6} x {miss.op}.{miss.direction} {miss.signature} on {miss.device}"
+            for miss in self.misses[:SHOWN_MISSES]
+        ]
+        if len(self.misses) > SHOWN_MISSES:
+            lines.append(f"       and {len(self.misses) - SHOWN_MISSES} more")
+        if self.forgotten_misses:
+            lines.append(f"misses beyond the first {MAX_KEYS}: {self.forgotten_misses}")
+        if self.unrecorded_misses:
+            lines.append(f"misses that could not be recorded: {self.unrecorded_misses}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain data, for JSON."""
+        return dataclasses.asdict(self) | {"lookups": {str(k): n for k, n in self.lookups.items()}}
 
 
 type _Key = tuple[str, str, str, str]
@@ -133,7 +156,7 @@ def _miss(answer: Answer, nearest: Callable[[], str]) -> None:
     if mode is MissMode.STRICT:
         raise NoDataError(f"{_text(key, nearest)}; sweep it, or set {ON_MISS}=heuristic")
     if mode is MissMode.WARN and is_kept and asked == 1:
-        _log.warning("%s; the heuristic answers", _text(key, nearest))
+        warn(f"{_text(key, nearest)}; the heuristic answers")
     # Written at 1, 2, 4, 8, ...: a key that is asked for ever costs a few lines.
     if mode is MissMode.RECORD and is_kept and asked & (asked - 1) == 0:
         _record(key, asked, nearest() if asked == 1 else "")

@@ -1,7 +1,11 @@
-"""The errors a user can meet. Each message names the thing, the value and the way out."""
+"""The errors and the warning a user can meet. Each message names the thing, the value and the way out."""
 
 import difflib
+import os
+import warnings
 from collections.abc import Iterable
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 class AttnTuneError(Exception):
@@ -52,6 +56,15 @@ class IntegrityError(AttnTuneError, ValueError):
 
 class GateError(AttnTuneError):
     """Rows that were to be shipped lack the proof that a release needs. Nothing was written."""
+
+
+class AttnTuneWarning(UserWarning):
+    """Something that works and is probably not meant: an untuned answer in the miss mode ``warn``, swapped axes."""
+
+
+def warn(message: str) -> None:
+    """Warn with ``AttnTuneWarning`` at the line outside this package that led here."""
+    warnings.warn(message, AttnTuneWarning, skip_file_prefixes=(_PACKAGE,))
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:

@@ -110,7 +110,10 @@ class Signature:
         head, *rest = text.split()
         op, sep, version = head.partition("/v")
         if not sep or not version.isdigit():
-            raise UsageError(f"signature {text!r} must start with OP/vN")
+            hint = f"; a grid point's is attn_tune.grid_point({text!r}).signature"
+            raise UsageError(
+                f"signature {text!r} must start with OP/vN{'' if '=' in text else hint}"
+            )
         by_name = {f.name: f for f in fields}
         values: dict[str, Value] = {}
         for item in rest:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_tune.kernels.registry import get_op
-from attn_tune.schema import Signature, UsageError, unknown_name
+from attn_tune.schema import NoDataError, Signature, UsageError, unknown_name
 from attn_tune.schema.trial import DIRECTIONS
 from attn_tune.tuner.case import GridPoint
 from attn_tune.tuner.lengths import Lengths
@@ -60,6 +60,31 @@ def load_grid(name: str, *, lengths: Sequence[str] = ()) -> Grid:
     else:
         raise unknown_name("grid", name, grid_names())
     return _read(path, lengths)
+
+
+def grid_point(text: str) -> GridPoint:
+    """The one point that ``text`` names: a preset's, such as ``llama3-8b/4x4k``, or that of a signature.
+
+    Example::
+
+        attn_tune.explain("flash_attention", attn_tune.grid_point("llama3-8b/4x4k").signature)
+
+    Raises:
+      UsageError: malformed, or of no preset.
+      NoDataError: the preset has no such point.
+    """
+    if "=" in text:
+        return load_grid(text).points[0]
+    grid = text.split("/")[0].split("+")[0]
+    presets = [n for n in grid_names() if grid == n or grid.startswith(f"{n}.")]
+    if not presets:
+        raise unknown_name("grid point", text, grid_names())
+    candidates = load_grid(max(presets, key=len), lengths=("all",)).points
+    for point in candidates:
+        if text in (point.name, *point.name.split("+")):
+            return point
+    known = ", ".join(point.name for point in candidates[:6])
+    raise NoDataError(f"no grid point {text!r}; there are {known}, ...")
 
 
 def merge_points(points: Iterable[GridPoint]) -> tuple[GridPoint, ...]:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from attn_tune.kernels.dispatch import explain
 from attn_tune.kernels.registry import get_op
 from attn_tune.schema import UsageError
-from attn_tune.tuner.grid import ALL, grid_names, load_grid, merge_points
+from attn_tune.tuner.grid import ALL, grid_names, grid_point, load_grid, merge_points
 from attn_tune.tuner.lengths import Lengths, parse_length
 
 # Figures of the public configurations, retyped here apart from the TOML: (query heads, key/value heads, head dim).
@@ -189,3 +190,11 @@ def test_a_malformed_file_is_named_with_table_and_key(tmp_path: Path, text, mess
 def test_a_near_name_is_suggested():
     with pytest.raises(UsageError, match="unknown grid 'lama3-8b'; did you mean 'llama3-8b'"):
         load_grid("lama3-8b")
+
+
+def test_a_grid_points_signature_goes_where_python_asks_for_a_problem():
+    name = "llama3-8b/4x4k"
+    signature = grid_point(name).signature
+    assert explain("flash_attention", signature).signature == signature.text
+    with pytest.raises(UsageError, match=rf"attn_tune\.grid_point\('{name}'\)\.signature"):
+        explain("flash_attention", name)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,56 @@ from attn_tune.kernels.flash_attention.request import request_of
 from attn_tune.kernels.flash_attention.sharding import sharded
 from attn_tune.kernels.flash_attention.unnormalised import row_maximum, unnormalise
 from attn_tune.kernels.masks import MaskInfo
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UsageError, warn
 
 type Specs = Sequence[PartitionSpec | None]
+
+# Models have up to 128.
+MOST_KV_HEADS = 256
+
+
+# What the call returns depends on ``return_lse``. The other forms leave their arguments to the first.
+@overload
+def flash_attention(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S K H"],
+    value: Float[Array, "B S K V"],
+    bias: Float[Array, "_b _h _t _s"] | None = None,
+    cum_seqlens_q: Int[Array, " R"] | None = None,
+    cum_seqlens_k: Int[Array, " R"] | None = None,
+    softmax_aux: Float[Array, "..."] | None = None,
+    *,
+    mask_info: MaskInfo | None = None,
+    attention_mask: Bool[Array, "..."] | Int[Array, "..."] | None = None,
+    q_segment_ids: Int[Array, "B T"] | None = None,
+    kv_segment_ids: Int[Array, "B S"] | None = None,
+    softmax_scale: float | None = None,
+    dropout_prob: float = 0.0,
+    causal: bool = False,
+    dropout_seed: int | Int[Array, ""] | UInt32[Array, ""] | None = None,
+    sliding_window: int | tuple[int | None, int | None] | None = None,
+    logits_soft_cap: float | None = None,
+    normalize_output: bool = True,
+    precision: Any = jax.lax.Precision.DEFAULT,
+    logits_dtype: Any = jnp.float32,
+    platform: str | Mapping[str, str | None] | None = None,
+    cfg: Any = None,
+    mesh: Mesh | None = None,
+    in_specs: Specs | None = None,
+    out_specs: PartitionSpec | None = None,
+    return_lse: Literal[False] = False,
+    deterministic: None = None,
+) -> Float[Array, "B T N V"]: ...
+
+
+@overload
+def flash_attention(
+    *arrays: Any, return_lse: Literal[True], **arguments: Any
+) -> tuple[Float[Array, "B T N V"], Float[Array, "B N T"]]: ...
+
+
+@overload
+def flash_attention(*arrays: Any, return_lse: bool, **arguments: Any) -> Any: ...
 
 
 def flash_attention(
@@ -50,6 +97,7 @@ def flash_attention(
     in_specs: Specs | None = None,
     out_specs: PartitionSpec | None = None,
     return_lse: bool = False,
+    deterministic: None = None,
 ) -> Float[Array, "B T N V"] | tuple[Float[Array, "B T N V"], Float[Array, "B N T"]]:
     """Exact attention in O(N) memory, by the kernel and config that were found best for this problem and device.
 
@@ -58,7 +106,12 @@ def flash_attention(
     never tunes; forward and backward are chosen apart.
 
     Alignment is at the bottom right: row ``i`` stands at position ``i + S - T``. A row that sees nothing gives zeros
-    and zero gradients. Every mask that is given must allow a pair.
+    and zero gradients. Every mask that is given must allow a pair. With the alignment and the arguments of
+    ``jax.nn.dot_product_attention``: ``attn_tune.dot_product_attention``.
+
+    Example::
+
+        out = attn_tune.flash_attention(query, key, value, causal=True)
 
     Args:
       bias: ``[1 | B, 1 | K | N, 1 | T, 1 | S]``, added after the soft cap; its gradient has its own shape.
@@ -85,12 +138,20 @@ def flash_attention(
       mesh, in_specs, out_specs: run under ``shard_map`` over batch and heads. ``in_specs`` starts with those of query,
         key and value; the rest follows. ``out_specs`` is the query's.
       return_lse: also return the natural logarithm of the softmax denominator, ``[B, N, T]`` float32.
+      deterministic: not an option; whatever is given is refused. flax's linen gives it to an attention function that
+        names it, and leaves the mask and the dropout out where they are not named.
 
     Raises:
       UsageError: an argument is malformed; the message names it.
       UnsupportedError: no kernel can do this here, or not the requested one.
     """
+    if deterministic is not None:
+        raise UsageError(
+            "flash_attention is no attention_fn of flax: it would run without the module's mask and dropout; "
+            "use 'from attn_tune.integrations.flax import attention_fn'"
+        )
     check_qkv(query, key, value)
+    _warn_of_swapped_axes(query, key)
     mask = as_mask(
         mask_info=mask_info,
         attention_mask=attention_mask,
@@ -165,6 +226,16 @@ def create_shard_map_wrapper(
         )
 
     return function, (query, key, value)
+
+
+def _warn_of_swapped_axes(query: Array, key: Array) -> None:
+    """Warn where more heads than any model has, and than there are tokens, look like lengths."""
+    (_, q_len, heads, _), (_, kv_len, kv_heads, _) = query.shape, key.shape
+    if kv_heads > MOST_KV_HEADS and q_len < heads and kv_len < kv_heads:
+        warn(
+            f"query {query.shape} and key {key.shape} are read as [batch, length, heads, head dim], "
+            f"{q_len} tokens of {heads} heads; if they are [batch, heads, length, head dim], swap axes 1 and 2"
+        )
 
 
 def _packed(query: Array, key: Array, cum_seqlens_q: Any, cum_seqlens_k: Any) -> MaskInfo:

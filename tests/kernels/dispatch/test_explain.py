@@ -1,6 +1,8 @@
 """What an explanation of a lookup says."""
 
 import dataclasses
+import html
+import json
 
 from attn_tune.kernels.dispatch import explain
 from attn_tune.runtime.overlay import use_pack
@@ -28,6 +30,8 @@ def test_explain_reads_like_this():
     with use_pack(lab), use_pack(empty):
         found = explain(OP, sig(6144), device=H200)
     assert str(found) == GOLDEN.format(digest=H200.digest)
+    assert repr(found) == str(found)
+    assert json.loads(json.dumps(found.to_dict()))["answer"]["kernel"] == "alpha"
     assert found.answer.row_signature == sig(4096)
     assert found.heuristic.config == {"block": 8}
 
@@ -37,3 +41,11 @@ def test_explain_when_nothing_can_run():
     assert found.answer is None
     assert "nothing can run" in str(found)
     assert len(found.kernels) == 3
+
+
+def test_a_notebook_shows_the_text_unwrapped_and_escaped():
+    found = explain(OP, sig(1, dtype="float16"), "bwd", device=H200)
+    found = dataclasses.replace(found, op="<toy>")
+    shown = found._repr_html_()
+    assert shown.startswith("<pre style='white-space: pre'>&lt;toy&gt;.bwd")
+    assert html.unescape(shown.partition(">")[2]) == f"{found}</pre>"

@@ -1,8 +1,10 @@
 """Looking a row up: which packs are asked, in which order, and what becomes of what they say."""
 
 import dataclasses
+import json
 import threading
 import timeit
+import warnings
 
 import pytest
 
@@ -12,6 +14,7 @@ from attn_tune.runtime.answer import DeviceLevel, Rung, SourceKind
 from attn_tune.runtime.overlay import reload, use_pack
 from attn_tune.runtime.packs import pack_from_files
 from attn_tune.schema import Grade, IntegrityError, NoDataError, UsageError
+from attn_tune.schema.errors import AttnTuneWarning
 from tests.kernels.dispatch.toy_op import HERE, pack, problem
 from tests.runtime.packbuilder import H200, OP, pack_files, row, sig, write_folder, write_zip
 
@@ -108,15 +111,18 @@ def test_nothing_is_searched_for_in_the_working_directory(monkeypatch, tmp_path)
     assert lookup(OP, sig(1024), device=H200).is_miss
 
 
-def test_miss_modes(caplog):
+def test_miss_modes():
     with use_pack(pack(row(sig(8192), 1))):
         misses.set_miss_mode("warn")
-        for _ in range(3):
-            assert lookup(OP, sig(1024), device=H200).is_miss
-        lookup(OP, sig(100), device=H200)
-        warned = [r.getMessage() for r in caplog.records]
-        assert len(warned) == 2
-        assert "t 1024 vs 8192" in warned[0]
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                assert lookup(OP, sig(1024), device=H200).is_miss
+            lookup(OP, sig(100), device=H200)
+        assert [w.category for w in warned] == [AttnTuneWarning] * 2
+        assert "t 1024 vs 8192" in str(warned[0].message)
+        # The line that asked, not one of this package.
+        assert {w.filename for w in warned} == {__file__}
         misses.set_miss_mode("strict")
         with pytest.raises(NoDataError, match="t 1024 vs 8192"):
             lookup(OP, sig(1024), device=H200)
@@ -138,6 +144,25 @@ def test_stats_count_by_rung_within_bounds(monkeypatch):
     assert found.lookups[Rung.HEURISTIC] == 5
     assert (found.misses[0].count, "t=100000" in found.misses[0].signature) == (2, True)
     assert (len(found.misses), found.forgotten_misses) == (3, 1)
+
+
+def test_stats_read_well_and_are_plain_data(monkeypatch):
+    monkeypatch.setattr(misses, "SHOWN_MISSES", 1)
+    assert str(counters.stats()) == "lookups: none\ndistinct misses: 0"
+    with use_pack(pack(row(sig(1024), 1))):
+        for t in (1024, 100_000, 100_000, 300_000):
+            lookup(OP, sig(t), device=H200)
+    found = counters.stats()
+    assert repr(found) == str(found)
+    assert str(found) == (
+        "lookups: 1 exact, 3 heuristic\n"
+        "distinct misses: 2\n"
+        f"     2 x toy.fwd {sig(100_000)} on {H200}\n"
+        "       and 1 more"
+    )
+    data = json.loads(json.dumps(found.to_dict()))
+    assert data["lookups"]["heuristic"] == 3
+    assert [miss["count"] for miss in data["misses"]] == [2, 1]
 
 
 def test_the_memo_is_bounded(monkeypatch):

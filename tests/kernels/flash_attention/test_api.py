@@ -1,5 +1,7 @@
 """The public flash_attention against plain dense attention: every feature, forward and every gradient."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 from attn_tune.kernels.flash_attention.api import flash_attention
 from attn_tune.kernels.masks import MaskInfo
+from attn_tune.schema.errors import AttnTuneWarning
 from tests.kernels.dense import bounds, dense_attention, keep_mask
 
 B, T, S, N, K, H = 2, 9, 13, 4, 2, 8
@@ -326,3 +329,20 @@ def test_checkpoint_policy_can_save_the_residuals_by_name(capsys):
     saved = capsys.readouterr().out
     assert f"f32[{B},{T},{N},{H}]" in saved
     assert f"f32[{B},{N},{T}]" in saved
+
+
+def test_swapped_axes_get_a_warning_and_many_heads_none():
+    def trace(q, kv):
+        jax.eval_shape(
+            flash_attention, *(jax.ShapeDtypeStruct(s, jnp.float32) for s in (q, kv, kv))
+        )
+
+    with pytest.warns(
+        AttnTuneWarning, match=r"8 tokens of 512 heads.* swap axes 1 and 2"
+    ) as warned:
+        trace((1, 8, 512, 64), (1, 8, 512, 64))
+    assert len(warned) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trace((1, 1, 512, 64), (1, 2048, 512, 64))
+        trace((1, 1, 512, 64), (1, 8, 128, 64))
