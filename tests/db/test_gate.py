@@ -6,7 +6,7 @@ import json
 import pytest
 
 from attn_tune.db import Database, Selection, export_pack
-from attn_tune.kernels.registry import get_op
+from attn_tune.kernels.registry import get_kernel, get_op
 from attn_tune.runtime.packs import read_pack
 from attn_tune.runtime.quarantine import Entry, Quarantine
 from attn_tune.schema import GateError, IntegrityError, OutputError, Status, UsageError
@@ -132,6 +132,20 @@ def test_a_near_problem_where_the_config_was_not_tried_is_counted(tmp_path):
     _, pack = export(path, tmp_path / "pack", signatures={SHORT.text})
     assert list(answers(pack)) == [SHORT.text]
     assert pack.gate["guards"]["unproven"] == 1
+
+
+def test_a_near_problem_is_judged_by_the_config_that_would_run_there(tmp_path, monkeypatch):
+    def adapt(tuned, problem, device, config):
+        assert (tuned.q_len, problem.q_len) == (1024, 2048)
+        return dataclasses.replace(config, block_q=32)
+
+    search = get_kernel("flash_attention/triton").searches["fwd"]
+    monkeypatch.setitem(search.__dict__, "adapt", adapt)
+    slow = trial({**UNTUNED, "block_q": 32}, 3 * 10**6, LONG)
+    path = guarded(tmp_path / "lab.db", [slow, trial(FAST, 10**6, LONG)])
+    _, pack = export(path, tmp_path / "pack", signatures={SHORT.text})
+    assert pack.gate["guards"]["lost"] == 1
+    assert answers(pack)[LONG.text] == (UNTUNED, "heuristic")
 
 
 def test_a_far_problem_is_no_guard(tmp_path):

@@ -43,6 +43,27 @@ CELLS = [
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("lengths", [(1024, 1024), (2048, 2048), (1100, 1300), (4096, 3000)])
+def test_what_ran_for_a_near_problem_is_adapted_to_what_may_run(spec, lengths):
+    tuned = dataclasses.replace(LLAMA, q_len=2048, kv_len=2048)
+    asked = dataclasses.replace(tuned, batch=5, q_len=lengths[0], kv_len=lengths[1])
+    for search in spec.searches.values():
+        base, changed = search.heuristic(tuned, V6E), 0
+        for part, candidates in search.candidates.items():
+            for config in candidates(tuned, V6E):
+                whole = search.whole(base, part, config)
+                if search.infeasible(tuned, V6E, whole) is not None:
+                    continue
+                found = search.adapt(tuned, asked, V6E, whole)
+                assert search.infeasible(asked, V6E, found) is None
+                changed += found != whole
+                if search.infeasible(asked, V6E, whole) is None:
+                    # What may run here as it is stays as it is.
+                    assert found == whole
+        assert changed or min(lengths) >= 2048
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 @pytest.mark.parametrize(("name", "device"), CELLS, ids=str)
 def test_spaces_are_distinct_and_the_heuristic_is_feasible(name, spec, device):
     p = SHAPES[name]

@@ -57,6 +57,15 @@ def with_limit[T: Launch](problem: Problem, device: Device, launch: T) -> T:
     return dataclasses.replace(launch, vmem_limit_kib=limit)
 
 
+def adapt[L: Launch](tuned: Problem, problem: Problem, device: Device, launch: L) -> L:
+    """The launch with no block longer than the tokens there are."""
+    block_kv = min(launch.block_kv, round_up(problem.kv_len, LANES))
+    cut = {"block_q": min(launch.block_q, round_up(problem.q_len, LANES)), "block_kv": block_kv}
+    if isinstance(launch, ComputedLaunch):
+        cut["block_kv_compute"] = _largest_divisor(block_kv, launch.block_kv_compute)
+    return dataclasses.replace(launch, **cut)
+
+
 def _blocks(length: int) -> tuple[int, ...]:
     most = round_up(length, LANES)
     return tuple(sorted({min(block, most) for block in BLOCKS}))

@@ -3,6 +3,8 @@
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.limits import unsupported
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.space import (
+    adapt_backward,
+    adapt_forward,
     backward_heuristic,
     dkv_candidates,
     dq_candidates,
@@ -27,6 +29,7 @@ SPEC = KernelSpec(
             config=ForwardConfig,
             heuristic=forward_heuristic,
             candidates={WHOLE: forward_candidates},
+            adapt=adapt_forward,
             call=f"{__name__}.forward:forward",
             outputs={WHOLE: ("out", "lse")},
             infeasible=infeasible,
@@ -36,6 +39,7 @@ SPEC = KernelSpec(
             config=BackwardConfig,
             heuristic=backward_heuristic,
             candidates={"dq": dq_candidates, "dkv": dkv_candidates},
+            adapt=adapt_backward,
             call=f"{__name__}.backward:backward",
             outputs={"dq": ("dq", "dbias"), "dkv": ("dk", "dv")},
             infeasible=infeasible,

@@ -75,6 +75,21 @@ def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
     )
 
 
+def adapt_forward(
+    tuned: Problem, problem: Problem, device: Device, config: ForwardConfig
+) -> ForwardConfig:
+    """The launch with no block longer than the tokens there are, and as many sequences a step as divide the batch."""
+    block_b = math.gcd(config.block_b, problem.batch)
+    return dataclasses.replace(_cut(problem, config), block_b=block_b)
+
+
+def adapt_backward(
+    tuned: Problem, problem: Problem, device: Device, config: BackwardConfig
+) -> BackwardConfig:
+    """Both launches with no block longer than the tokens there are."""
+    return BackwardConfig(dq=_cut(problem, config.dq), dkv=_cut(problem, config.dkv))
+
+
 def infeasible(problem: Problem, device: Device, config: Launch | BackwardConfig) -> str | None:
     """Why a whole config or one part of it cannot run, or None."""
     if not isinstance(config, BackwardConfig):
@@ -83,6 +98,18 @@ def infeasible(problem: Problem, device: Device, config: Launch | BackwardConfig
         if reason := limits.infeasible(problem, device, launch):
             return f"{part}: {reason}"
     return None
+
+
+def _cut[L: Launch](problem: Problem, launch: L) -> L:
+    most_q, most_k = (round_up(length, LANES) for length in _lengths(problem))
+    major = min(launch.block_k_major, most_k)
+    blocks = {"block_k_major": major, "block_k": _product(major, launch.block_k)}
+    if isinstance(launch, DkvConfig):
+        major = min(launch.block_q_major, most_q)
+        blocks |= {"block_q_major": major, "block_q": _product(major, launch.block_q)}
+    else:
+        blocks["block_q"] = min(launch.block_q, most_q)
+    return dataclasses.replace(launch, **blocks)
 
 
 def _lengths(problem: Problem) -> tuple[int, int]:
@@ -115,8 +142,8 @@ def _preferred(problem: Problem) -> Iterator[tuple[int, int]]:
         yield q_len, kv_len
 
 
-def _product(block: int) -> int:
-    sizes = range(LANES, min(block, _PREFERRED_PRODUCT) + 1, LANES)
+def _product(block: int, most: int = _PREFERRED_PRODUCT) -> int:
+    sizes = range(LANES, min(block, most) + 1, LANES)
     return max(size for size in sizes if block % size == 0)
 
 

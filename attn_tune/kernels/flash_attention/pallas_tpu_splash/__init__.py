@@ -1,8 +1,10 @@
 """JAX's splash attention for TPU: block-sparse flash attention in Pallas, of which masks and blocks are ours."""
 
 from attn_tune.kernels.flash_attention._splash.limits import unsupported
+from attn_tune.kernels.flash_attention._splash.space import adapt
 from attn_tune.kernels.flash_attention.pallas_tpu_splash.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.pallas_tpu_splash.space import (
+    adapt_backward,
     backward_heuristic,
     dkv_candidates,
     dq_candidates,
@@ -27,6 +29,7 @@ SPEC = KernelSpec(
             config=ForwardConfig,
             heuristic=forward_heuristic,
             candidates={WHOLE: forward_candidates},
+            adapt=adapt,
             call=f"{__name__}.forward:forward",
             outputs={WHOLE: ("out", "lse")},
             infeasible=infeasible,
@@ -36,6 +39,7 @@ SPEC = KernelSpec(
             config=BackwardConfig,
             heuristic=backward_heuristic,
             candidates={"dq": dq_candidates, "dkv": dkv_candidates},
+            adapt=adapt_backward,
             call=f"{__name__}.backward:backward",
             outputs={"dq": ("dq",), "dkv": ("dk", "dv")},
             infeasible=infeasible,

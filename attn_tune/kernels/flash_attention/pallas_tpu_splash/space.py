@@ -37,6 +37,16 @@ def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
     )
 
 
+def adapt_backward(
+    tuned: Problem, problem: Problem, device: Device, config: BackwardConfig
+) -> BackwardConfig:
+    """Both launches with no block longer than the tokens there are."""
+    return BackwardConfig(
+        dq=space.adapt(tuned, problem, device, config.dq),
+        dkv=space.adapt(tuned, problem, device, config.dkv),
+    )
+
+
 def infeasible(problem: Problem, device: Device, config: Launch | BackwardConfig) -> str | None:
     """Why a whole config or one part of it cannot run, or None."""
     for part, launch in _launches(config):

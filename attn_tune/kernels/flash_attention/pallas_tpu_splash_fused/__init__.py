@@ -25,6 +25,7 @@ SPEC = KernelSpec(
             call=f"{__name__}.backward:backward",
             outputs={WHOLE: ("dq", "dk", "dv")},
             infeasible=infeasible,
+            adapt=space.adapt,
             grows=_GROWS,
         ),
     },
