@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from attn_tune.db.filesystem import filesystem_type, is_network
 from attn_tune.db.migrations import APPLICATION_ID, SCHEMA_VERSION, migrations
+from attn_tune.runtime.archive import brief
 from attn_tune.runtime.whole_files import status_of_plain
 from attn_tune.schema import IntegrityError, NoDataError, StorageError, UsageError
 
@@ -135,7 +136,7 @@ def storage_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, StorageError):
             raise
-        raise StorageError(f"{path} cannot be used: {error}") from error
+        raise StorageError(f"{brief(path)} cannot be used: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager

@@ -76,8 +76,8 @@ def only_writer(target: Path) -> Iterator[None]:
         yield
 
 
-def read_limited(path: str | os.PathLike[str], what: str) -> bytes:
-    """The bytes at ``path``; ``what`` is how errors call it.
+def read_limited(path: str | os.PathLike[str], what: str, limit: int = _MAX_BYTES) -> bytes:
+    """The bytes at ``path``, at most ``limit`` of them; ``what`` is how errors call it.
 
     Raises:
       StorageError: it is no regular file, or cannot be read.
@@ -86,13 +86,13 @@ def read_limited(path: str | os.PathLike[str], what: str) -> bytes:
     try:
         status_of_plain(path, what)
         with open(path, "rb") as file:
-            data = file.read(_MAX_BYTES + 1)
+            data = file.read(limit + 1)
     except StorageError:
         raise
     except OSError as error:
         raise StorageError(f"{what} cannot be read: {error.strerror or error}") from None
-    if len(data) > _MAX_BYTES:
-        raise IntegrityError(f"{what} cannot be read: it is larger than {_MAX_BYTES} bytes")
+    if len(data) > limit:
+        raise IntegrityError(f"{what} cannot be read: it is larger than {limit} bytes")
     return data
 
 
