@@ -50,6 +50,7 @@ def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
         if read_only:
             return open_reader(path)[0]
         if create and _is_vacant(path):
+            _refuse_leftovers(path)
             _create(path)
         check_header(path)
         _remove_old_drafts(path)
@@ -202,6 +203,18 @@ def _is_vacant(path: Path) -> bool:
     """Whether a new database may be put at ``path``: nothing is there, or an empty file."""
     info = _status(path)
     return info is None or info.st_size == 0
+
+
+def _refuse_leftovers(path: Path) -> None:
+    # SQLite would play the log of a database that was deleted or moved into the new one.
+    for suffix in ("-wal", "-journal"):
+        if _size(path, suffix) and _is_vacant(
+            path
+        ):  # else another process has just made a database
+            raise StorageError(
+                f"{path}{suffix} holds the last writes of a database that is gone from {path}; put the database back, "
+                f"or delete {path}{suffix}"
+            )
 
 
 def _remove_old_drafts(path: Path) -> None:

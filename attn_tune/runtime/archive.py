@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
+from attn_tune.runtime.whole_files import status_of_plain
 from attn_tune.schema.errors import IntegrityError, StorageError, short
 
 SUFFIX = ".atpack"
@@ -109,6 +110,7 @@ def _read_plain_file(path: str, name: str) -> bytes:
 
 
 def _read_zip(path: Path) -> dict[str, bytes]:
+    status_of_plain(path, f"pack {brief(path)}")  # a FIFO blocks who opens it
     if path.stat().st_size > MAX_TOTAL_BYTES:
         raise IntegrityError(f"pack {brief(path)} is larger than {MAX_TOTAL_BYTES} bytes")
     try:

@@ -106,6 +106,23 @@ def test_a_lost_database_acknowledges_nothing_more(tmp_path, harm, said):
             assert sum(1 for _ in found.trials()) == 1
 
 
+def test_a_new_database_is_not_made_beside_the_log_of_a_lost_one(tmp_path):
+    """SQLite would play that log into it."""
+    path, wal = tmp_path / "lab.db", tmp_path / "lab.db-wal"
+    database = Database.open(path, create=True)
+    database.record(begin(database), make_trial())
+    path.unlink()
+    with pytest.raises(StorageError):
+        database.close()
+    assert wal.exists()
+    with pytest.raises(StorageError, match=r"lab\.db-wal holds the last writes of a database"):
+        Database.open(path, create=True)
+    assert not path.exists()
+    wal.unlink()
+    with Database.open(path, create=True) as database:
+        assert sum(1 for _ in database.trials()) == 0
+
+
 def test_another_working_directory_is_no_loss(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with Database.open("lab.db", create=True) as database:

@@ -13,6 +13,7 @@ import attn_tune
 from attn_tune.kernels import registry
 from attn_tune.kernels.dispatch import lookup
 from attn_tune.kernels.installed import GROUP
+from attn_tune.runtime import snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
 SIGNATURE = "flash_attention/v1 b=1 t=16 s=16 n=1 k=1 h=16 v=16 dtype=float32"
@@ -76,6 +77,7 @@ def install(folder, name, code):
 def site(tmp_path, monkeypatch):
     """A folder on the path; what is installed there is forgotten again."""
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(snapshot, "_current", None)  # with what it remembers of earlier lookups
     registry.kernels.cache_clear()
     yield tmp_path
     monkeypatch.undo()
@@ -111,6 +113,19 @@ def test_a_good_package_warns_of_nothing(site):
         warnings.simplefilter("error")
         assert registry.kernels()["flash_attention/fine"].entry_point == "good_module:SPEC"
     assert registry.broken_packages() == ()
+
+
+def test_a_check_that_raises_refuses_its_own_kernel_only(site):
+    install(
+        site,
+        "old",
+        COPY
+        + "def unsupported(problem, direction, device):\n    return problem.a_field_of_another_version\n"
+        + "SPEC = dataclasses.replace(XLA, name='old', unsupported=unsupported, priority={'cpu': 99})",
+    )
+    assert lookup("flash_attention", SIGNATURE).kernel.endswith("xla")
+    said = str(attn_tune.explain("flash_attention", SIGNATURE))
+    assert "its check of the problem failed: AttributeError" in said
 
 
 def test_the_keyboard_still_interrupts(site):

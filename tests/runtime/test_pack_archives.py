@@ -41,6 +41,9 @@ def test_links_and_pipes_are_refused(tmp_path, files):
     os.mkfifo(piped / SHARD)
     with pytest.raises(IntegrityError, match="not a plain file"):
         read_pack(piped)
+    os.mkfifo(tmp_path / "p.atpack")
+    with pytest.raises(StorageError, match="is a FIFO"):
+        read_pack(tmp_path / "p.atpack")
 
 
 def zip_with(tmp_path, files, names_and_modes):
