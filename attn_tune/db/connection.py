@@ -208,9 +208,8 @@ def _is_vacant(path: Path) -> bool:
 def _refuse_leftovers(path: Path) -> None:
     # SQLite would play the log of a database that was deleted or moved into the new one.
     for suffix in ("-wal", "-journal"):
-        if _size(path, suffix) and _is_vacant(
-            path
-        ):  # else another process has just made a database
+        # Vacant still: another process may just have made a database, and its log.
+        if _size(path, suffix) and _is_vacant(path):
             raise StorageError(
                 f"{path}{suffix} holds the last writes of a database that is gone from {path}; put the database back, "
                 f"or delete {path}{suffix}"
@@ -243,7 +242,7 @@ def _create(path: Path) -> None:
         _put(draft, path)
     finally:
         draft.unlink(missing_ok=True)
-    # The name too must outlast a power cut; a file system that cannot promise it says so here.
+    # The name too must outlast a power cut. Some file systems cannot promise it.
     with contextlib.suppress(OSError):
         folder = os.open(path.parent, os.O_RDONLY)
         try:

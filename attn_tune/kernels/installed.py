@@ -51,7 +51,7 @@ def installed_kernels(
             yield BrokenPackage(
                 package=point.dist.name if point.dist else point.value.partition(":")[0],
                 entry_point=f"{point.name} = {point.value}",
-                error=" ".join(short(f"{type(error).__name__}: {error}", _MAX_ERROR).split()),
+                error=_one_line(error),
             )
         else:
             used.update(spec.id for spec in specs)
@@ -70,6 +70,14 @@ def _load(
             raise UsageError(f"there is another kernel {spec.id!r}; rename this one")
         own.add(spec.id)
         yield replace(spec, entry_point=point.value)
+
+
+def _one_line(error: BaseException) -> str:
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # the package's own exception may not even have a text
+        text = type(error).__name__
+    return " ".join(short(text, _MAX_ERROR).split())
 
 
 def check_spec(spec: object, ops: Mapping[str, Op]) -> None:

@@ -18,6 +18,7 @@ def run(shell, **environ):
         | {"A": f"{sys.executable} -m attn_tune", "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
         | environ,
         capture_output=True,
+        timeout=600,
         check=False,
     )
 

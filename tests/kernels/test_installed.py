@@ -32,6 +32,10 @@ BROKEN = {
     "runtime_error": ("raise RuntimeError('no driver')", "RuntimeError: no driver"),
     "exit": ("raise SystemExit(3)", "SystemExit: 3"),
     "base": ("class Odd(BaseException): pass\nraise Odd('odd')", "Odd: odd"),
+    "mute": (
+        "class Mute(Exception):\n    def __str__(self): raise ValueError\nraise Mute",
+        "left out: Mute;",
+    ),
     "syntax": ("def SPEC(:", "SyntaxError"),
     "nothing": ("", "AttributeError"),
     "function": ("def SPEC():\n    raise RuntimeError('late')", "RuntimeError: late"),
