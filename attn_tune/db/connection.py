@@ -200,7 +200,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _is_vacant(path: Path) -> bool:
-    """Whether a new database may be put at ``path``: nothing is there, or an empty file."""
+    """True where a new database may be put: nothing is at ``path``, or an empty file."""
     info = _status(path)
     return info is None or info.st_size == 0
 
