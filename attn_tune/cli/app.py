@@ -6,8 +6,10 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
+from attn_tune.cli import process
 from attn_tune.cli.commands import COMMANDS, load_command
 from attn_tune.cli.exit_codes import INTERRUPTED
+from attn_tune.schema.errors import StorageError
 
 
 class _Commands(TyperGroup):
@@ -82,4 +84,12 @@ def _root(
 
 def main() -> None:
     """The entry point of ``attn-tune``."""
-    app(prog_name="attn-tune")
+    process.settle()
+    try:
+        try:
+            app(prog_name="attn-tune")
+        finally:
+            sys.stdout.flush()
+    except StorageError as error:  # of stdout: a command's own errors end in ``invoke``
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -3,6 +3,7 @@
 import enum
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ def _checks(db: Path) -> Iterator[Check]:
     yield from _versions()
     yield _guarded("device", _device)
     yield _guarded("kernels", _kernels)
+    yield from _kernel_packages()
     yield _guarded("timer", _timer)
     yield _sqlite()
     yield _guarded("database", lambda: _database(db))
@@ -101,9 +103,19 @@ def _device() -> Check:
 def _kernels() -> Check:
     from attn_tune.kernels import registry
 
-    found = registry.kernels()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # ``_kernel_packages`` says it
+        found = registry.kernels()
     verdict = Verdict.OK if found else Verdict.FAIL
     return Check("kernels", verdict, ", ".join(found) or "none is registered")
+
+
+def _kernel_packages() -> Iterator[Check]:
+    from attn_tune.kernels import registry
+
+    for package in registry.broken_packages():
+        remedy = "mend, upgrade or uninstall the package"
+        yield Check("kernels", Verdict.FAIL, f"{package}; {remedy}")
 
 
 def _timer() -> Check:
@@ -183,12 +195,12 @@ def _packs() -> Iterator[Check]:
     from attn_tune.runtime.sources import locations
 
     found = locations(os.environ)
-    paths = (*found.user, *found.project, *found.shipped)
+    paths = (*found.user, *found.project, *found.wheels, *found.own)
     if not paths:
         yield Check("packs", Verdict.OK, "none; calls use the kernels' untuned configs")
     for path in paths:
         try:
-            pack = read_pack(path)
+            pack = read_pack(path, signed=False if path in found.own else None)
         except AttnTuneError as error:
             yield Check("pack", Verdict.FAIL, str(error))
         else:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import secrets
 import sqlite3
 import struct
@@ -15,12 +16,16 @@ from urllib.parse import quote
 
 from attn_tune.db.filesystem import filesystem_type, is_network
 from attn_tune.db.migrations import APPLICATION_ID, SCHEMA_VERSION, migrations
-from attn_tune.schema import IntegrityError, NoDataError, StorageError
+from attn_tune.runtime.archive import brief
+from attn_tune.runtime.whole_files import status_of_plain
+from attn_tune.schema import IntegrityError, NoDataError, StorageError, UsageError
 
 BUSY_TIMEOUT_S = 30.0
 # Beyond the timeout of SQLite's own waiting, for the turn to write.
 WRITE_PATIENCE_S = 120.0
 OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
+# Making a database takes well below a second. A draft that is older was left by a process that was killed.
+DRAFT_LIFE_S = 600.0
 
 _MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 100
@@ -36,20 +41,19 @@ def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
       NoDataError: nothing is there, and ``create`` is off.
       IntegrityError: the file is no database, another application's, damaged, or from a newer attn-tune. Nothing
         was written.
-      StorageError: the file or its folder cannot be opened, or is locked by others for too long.
+      StorageError: ``path`` is no regular file, the file or its folder cannot be opened, or is locked by others for too
+        long.
     """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StorageError(f"SQLite {sqlite3.sqlite_version} is too old; 3.37 or newer is needed")
     with storage_errors(path):
-        if path.is_dir():
-            raise StorageError(f"{path} is a folder, not a database")
         if read_only:
             return open_reader(path)[0]
-        if not path.exists() or (create and path.stat().st_size == 0):
-            if not create:
-                raise NoDataError(f"there is no database at {path}; a sweep makes one")
+        if create and _is_vacant(path):
+            _refuse_leftovers(path)
             _create(path)
         check_header(path)
+        _remove_old_drafts(path)
         return _open_writable(path)
 
 
@@ -57,9 +61,14 @@ def check_header(path: Path) -> None:
     """Reads the first 100 bytes and refuses what is not ours.
 
     Raises:
+      NoDataError: nothing is there.
       IntegrityError: not a lab database this version can use.
+      StorageError: it is a folder, a FIFO, a device or a socket.
     """
-    size = path.stat().st_size
+    info = _status(path)
+    if info is None:
+        raise NoDataError(f"there is no database at {path}; a sweep makes one")
+    size = info.st_size
     with path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
     if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
@@ -119,12 +128,16 @@ def storage_errors(path: Path) -> Iterator[None]:
         if "Could not decode" in str(error):  # comes from Python, and so without a code
             raise IntegrityError(f"{path} is damaged: a text is not UTF-8") from error
         raise
+    except UnicodeEncodeError as error:  # a lone surrogate, which no file can hold
+        raise UsageError(
+            f"{path} cannot hold the text {error.object[:200]!a}: it is not valid Unicode"
+        ) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise IntegrityError(f"{path} is damaged: it holds text that cannot be read") from error
     except OSError as error:
         if isinstance(error, StorageError):
             raise
-        raise StorageError(f"{path} cannot be used: {error}") from error
+        raise StorageError(f"{brief(path)} cannot be used: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager
@@ -181,6 +194,39 @@ def _size(path: Path, suffix: str) -> int:
     return side.stat().st_size if side.exists() else 0
 
 
+def _status(path: Path) -> os.stat_result | None:
+    """The status of the database file at ``path``; None where nothing is; StorageError for what is no regular file."""
+    return status_of_plain(path, f"database {path}")
+
+
+def _is_vacant(path: Path) -> bool:
+    """True where a new database may be put: nothing is at ``path``, or an empty file."""
+    info = _status(path)
+    return info is None or info.st_size == 0
+
+
+def _refuse_leftovers(path: Path) -> None:
+    # SQLite would play the log of a database that was deleted or moved into the new one.
+    for suffix in ("-wal", "-journal"):
+        # Vacant still: another process may just have made a database, and its log.
+        if _size(path, suffix) and _is_vacant(path):
+            raise StorageError(
+                f"{path}{suffix} holds the last writes of a database that is gone from {path}; put the database back, "
+                f"or delete {path}{suffix}"
+            )
+
+
+def _remove_old_drafts(path: Path) -> None:
+    """Removes the drafts that processes left when they were killed while they made this database."""
+    draft = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{16}\.new(-journal|-wal|-shm)?")
+    with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
+        for entry in entries:
+            if draft.fullmatch(entry.name):
+                with contextlib.suppress(OSError):
+                    if time.time() - entry.stat().st_mtime > DRAFT_LIFE_S:
+                        os.unlink(entry.path)
+
+
 def _create(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
@@ -188,25 +234,39 @@ def _create(path: Path) -> None:
         connection = sqlite3.connect(draft, isolation_level=None)
         try:
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            _migrate(connection)
+            migrate(connection)
             if not is_network(path):
                 connection.execute("PRAGMA journal_mode = wal")
         finally:
             connection.close()
-        if path.exists() and path.stat().st_size == 0:
-            os.replace(draft, path)
-            return
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            pass  # another process was faster: its database is as good
-        except OSError:  # a file system without hard links
-            os.replace(draft, path)
+        _put(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+    # The name too must outlast a power cut. Some file systems cannot promise it.
+    with contextlib.suppress(OSError):
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
-def _migrate(connection: sqlite3.Connection) -> None:
+def _put(draft: Path, path: Path) -> None:
+    """Gives ``draft`` the name ``path``, unless another process gave it to a database meanwhile."""
+    if path.exists() and _is_vacant(path):
+        os.replace(draft, path)
+        return
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass  # the other database is as good
+    except OSError:  # a file system without hard links
+        if _is_vacant(path):
+            os.replace(draft, path)
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Brings the database of ``connection`` to this version's schema; makes it in an empty one."""
     import sqlite_utils
 
     db = sqlite_utils.Database(connection, execute_plugins=False)
@@ -223,10 +283,11 @@ def _open_writable(path: Path) -> sqlite3.Connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         _check_version(path, version)
         _set_journal(connection, path)
-        connection.execute("PRAGMA synchronous = NORMAL")
+        # With NORMAL a power cut may take the last transactions of a write-ahead log. FULL costs one fsync each.
+        connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         if version < SCHEMA_VERSION:
-            _migrate(connection)
+            migrate(connection)
     except BaseException:
         connection.close()
         raise
@@ -260,10 +321,6 @@ def open_reader(path: Path) -> tuple[sqlite3.Connection, str]:
       NoDataError, IntegrityError, StorageError: as ``connect``.
     """
     with storage_errors(path):
-        if path.is_dir():
-            raise StorageError(f"{path} is a folder, not a database")
-        if not path.exists():
-            raise NoDataError(f"there is no database at {path}; a sweep makes one")
         check_header(path)
         mode = "mode=ro"
         if is_network(path):
@@ -318,4 +375,5 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _uri(path: Path, mode: str) -> str:
-    return f"file:{quote(str(path.absolute()))}?{mode}"
+    # As bytes: a name that is not valid in the locale's encoding has surrogates, which ``quote`` refuses.
+    return f"file:{quote(os.fsencode(path.absolute()))}?{mode}"

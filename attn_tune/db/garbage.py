@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from attn_tune.db import garbage_queries
 from attn_tune.db.database import Database
+from attn_tune.db.health import find_quick_problems
 from attn_tune.schema import Decision, IntegrityError, UsageError
 
 # Rows that belong to one row of another table and go with it.
@@ -65,6 +66,7 @@ def collect_garbage(
     nothing is deleted when an answer differs. A dry run does all of it and takes it back.
 
     Raises:
+      IntegrityError: the database is damaged, or a decision would change. Nothing was deleted.
       StorageError: another process writes, the database is read-only, or the disk has no room for the smaller copy.
       UsageError: a run is open here.
     """
@@ -89,6 +91,10 @@ def collect_garbage(
 def _collect(
     database: Database, connection: sqlite3.Connection, *, superseded: bool
 ) -> Iterator[Garbage]:
+    if problems := find_quick_problems(connection):
+        raise IntegrityError(
+            f"{database.path} is damaged: {problems[0]}; nothing was deleted; restore it from a copy"
+        )
     triggers = connection.execute(garbage_queries.REFUSALS).fetchall()
     for name, _ in triggers:
         connection.execute(f"DROP TRIGGER {name}")

@@ -1,11 +1,14 @@
 """What the file is and whether it is sound, for ``doctor``."""
 
+import contextlib
+import functools
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from attn_tune.db import queries
+from attn_tune.db.connection import migrate
 from attn_tune.db.filesystem import filesystem_type
 from attn_tune.schema import digest_text
 
@@ -93,6 +96,8 @@ def _find_problems(connection: sqlite3.Connection, check: str) -> tuple[str, ...
         found = [row[0] for row in connection.execute(check) if row[0] != "ok"]
     except sqlite3.DatabaseError as error:
         return (str(error),)
+    if missing := _relations() - {row[0] for row in connection.execute(queries.RELATIONS)}:
+        return (*found, f"it lacks {', '.join(sorted(missing))}")
     for table, row_id, parent, _ in connection.execute("PRAGMA foreign_key_check"):
         found.append(f"row {row_id} of {table} points to nothing in {parent}")
     strays = connection.execute(queries.OK_WITHOUT_MEASUREMENT).fetchone()[0]
@@ -109,6 +114,14 @@ def _find_problems(connection: sqlite3.Connection, check: str) -> tuple[str, ...
     if batched != trials:
         found.append(f"{trials} trials, of which the batches know {batched}")
     return tuple(found) + tuple(_changed_texts(connection))
+
+
+@functools.cache
+def _relations() -> frozenset[str]:
+    """The names of the tables and views that a database of this version has."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        migrate(connection)
+        return frozenset(row[0] for row in connection.execute(queries.RELATIONS))
 
 
 def _changed_texts(connection: sqlite3.Connection) -> Iterator[str]:

@@ -139,6 +139,7 @@ DROP_WRITER = "DELETE FROM writer WHERE token = ?"
 
 # --- The whole file ---
 
+RELATIONS = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')"
 COUNT_ROWS = "SELECT count(*) FROM {table}"
 DIGESTED = "SELECT id, digest, {column} AS body FROM {table}"
 PREDICTED_WITHOUT_PREDICTION = """

@@ -22,13 +22,17 @@ class Store:
         self._catalog = Catalog(connection)
         self._lock = WriterLock(connection, path)
         self._pid = os.getpid()
+        self._file = path.absolute()  # the process may change its working directory
+        with storage_errors(path):
+            self._identity = self._file.stat()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """One write transaction: everything in it, or nothing.
 
         Raises:
-          StorageError: opened read-only, or inherited by a forked process.
+          StorageError: opened read-only, inherited by a forked process, or the file was deleted, moved or replaced
+            since it was opened. Nothing was written.
         """
         if self.read_only:
             raise StorageError(f"{self.path} was opened read-only")
@@ -37,6 +41,8 @@ class Store:
         try:
             with storage_errors(self.path), immediate(self._connection):
                 yield self._connection
+                # Last, so that nothing is acknowledged that nobody will find.
+                self._check_in_place()
         except BaseException:
             self._catalog.forget()
             raise
@@ -71,6 +77,21 @@ class Store:
     def attached(self, uri: str, name: str) -> contextlib.AbstractContextManager[None]:
         """Another database beside this one, called ``name`` in SQL."""
         return attached(self.path, self._connection, uri, name)
+
+    def _check_in_place(self) -> None:
+        # SQLite goes on writing to a file that has lost its name, and says nothing.
+        try:
+            found = self._file.stat()
+        except FileNotFoundError:
+            what = "was deleted or moved away"
+        else:
+            if os.path.samestat(found, self._identity):
+                return
+            what = "was replaced by another file"
+        raise StorageError(
+            f"{self.path} {what} while it was open, so nothing more is recorded; put it back beside its -wal file, "
+            "or begin again"
+        )
 
     @property
     def _is_inherited(self) -> bool:

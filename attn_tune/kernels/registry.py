@@ -7,14 +7,16 @@ one or several.
 
 import functools
 import importlib
-import importlib.metadata
 import pkgutil
+import warnings
 from collections.abc import Iterator
 
+from attn_tune.kernels.installed import BrokenPackage, installed_kernels
 from attn_tune.kernels.spec import KernelSpec, Op
-from attn_tune.schema.errors import UsageError, unknown_name
+from attn_tune.schema.errors import unknown_name
 
-GROUP = "attn_tune.kernels"
+# What the last call of ``kernels`` left out.
+_broken: tuple[BrokenPackage, ...] = ()
 
 
 @functools.cache
@@ -31,21 +33,25 @@ def ops() -> dict[str, Op]:
 def kernels() -> dict[str, KernelSpec]:
     """Every kernel by id, ``"op/name"``.
 
-    Raises:
-      UsageError: an entry point is broken, or two kernels share an id.
+    The kernels of a broken installed package are left out with one warning.
     """
-    found: dict[str, KernelSpec] = {}
-    for spec in (*_folder_specs(), *_entry_point_specs()):
-        if spec.id in found:
-            raise UsageError(
-                f"two kernels are called {spec.id!r}; rename the one from {spec.entry_point!r}"
-            )
-        if spec.op not in ops():
-            raise UsageError(
-                f"kernel {spec.id!r} is of an unknown op {spec.op!r}; known: {', '.join(ops())}"
-            )
-        found[spec.id] = spec
+    global _broken
+    found = {spec.id: spec for spec in _folder_specs()}
+    broken = []
+    for one in installed_kernels(ops(), found):
+        if isinstance(one, BrokenPackage):
+            broken.append(one)
+            warnings.warn(f"{one}; `attn-tune doctor` checks it again", stacklevel=2)
+        else:
+            found[one.id] = one
+    _broken = tuple(broken)
     return dict(sorted(found.items()))
+
+
+def broken_packages() -> tuple[BrokenPackage, ...]:
+    """The installed packages whose kernels ``kernels`` leaves out."""
+    kernels()
+    return _broken
 
 
 def get_op(name: str) -> Op:
@@ -83,18 +89,3 @@ def _folder_specs() -> Iterator[KernelSpec]:
         for info in pkgutil.iter_modules(package.__path__, package_name + "."):
             if info.ispkg and not info.name.rpartition(".")[2].startswith("_"):
                 yield importlib.import_module(info.name).SPEC
-
-
-def _entry_point_specs() -> Iterator[KernelSpec]:
-    import dataclasses
-
-    for point in importlib.metadata.entry_points(group=GROUP):
-        try:
-            value = point.load()
-        except Exception as error:
-            raise UsageError(
-                f"entry point {point.name!r} = {point.value!r} of group {GROUP!r} does not load: {error!r}"
-            ) from error
-        specs = value if isinstance(value, KernelSpec | tuple | list) else value()
-        for spec in (specs,) if isinstance(specs, KernelSpec) else specs:
-            yield dataclasses.replace(spec, entry_point=point.value)

@@ -3,7 +3,6 @@
 import hashlib
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from attn_tune.runtime.archive import QUARANTINE, SIGNED, SUMS
@@ -108,7 +107,7 @@ def read_gate(manifest: dict[str, Any], where: str) -> Mapping[str, Any]:
     found = manifest.get("gate", {})
     if not isinstance(found, dict):
         raise IntegrityError(f"{where}: 'gate' of the manifest must be an object")
-    return MappingProxyType(found)
+    return found
 
 
 def read_quarantine_list(

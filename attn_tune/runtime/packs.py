@@ -11,12 +11,19 @@ leaves each row to the lookup that uses it: see ``contents``.
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from attn_tune.runtime.archive import MANIFEST, QUARANTINE, SIGNED, SUMS, check_path, read_files
+from attn_tune.runtime.archive import (
+    MANIFEST,
+    QUARANTINE,
+    SIGNED,
+    SUMS,
+    brief,
+    check_path,
+    read_files,
+)
 from attn_tune.runtime.contents import Contents, Shard
 from attn_tune.runtime.manifest import (
     check_format,
@@ -31,7 +38,13 @@ from attn_tune.runtime.manifest import (
     text_of,
 )
 from attn_tune.runtime.quarantine import NONE, Quarantine
-from attn_tune.runtime.signing import Signer, check_trusted, must_be_signed, read_signers
+from attn_tune.runtime.signing import (
+    Signer,
+    check_not_forged,
+    check_trusted,
+    must_be_signed,
+    read_signers,
+)
 from attn_tune.runtime.strict_json import parse_json
 from attn_tune.runtime.tables import Rows
 from attn_tune.schema.device import Device
@@ -67,7 +80,7 @@ class Pack:
     environments: Mapping[str, Environment]
     contracts: Mapping[str, int]
     contents: Contents
-    gate: Mapping[str, Any] = MappingProxyType({})
+    gate: Mapping[str, Any] = field(default_factory=dict)
     quarantine: Quarantine = NONE
     signers: tuple[Signer, ...] = ()
     path: str = ""
@@ -109,7 +122,7 @@ def read_pack(path: str | os.PathLike[str], *, signed: bool | None = None) -> Pa
     """Reads and verifies the pack at ``path``, every row of it.
 
     ``signed`` says whether it must bear the signature of a trusted key; None leaves that to the environment variable
-    ``ATTN_TUNE_REQUIRE_SIGNED``.
+    ``ATTN_TUNE_REQUIRE_SIGNED``, and refuses a wrong signature by a trusted key in any case. False checks none.
 
     Raises:
       StorageError: there is nothing at ``path``, or it cannot be read.
@@ -130,8 +143,11 @@ def open_pack(path: str | os.PathLike[str], *, signed: bool | None = None) -> Pa
     """
     files = read_files(path)
     pack = open_files(files, os.fspath(path))
+    where = f"pack {brief(pack.path)}"
     if must_be_signed(os.environ) if signed is None else signed:
-        check_trusted(files[SUMS], pack.signers, os.environ, f"pack {pack.path}")
+        check_trusted(files[SUMS], pack.signers, os.environ, where)
+    elif signed is None:
+        check_not_forged(files[SUMS], pack.signers, os.environ, where)
     return pack
 
 
@@ -168,7 +184,7 @@ def _on_one_line[T](read: Callable[[], T]) -> T:
 
 def _opened(files: Mapping[str, bytes], path: str) -> Pack:
     path = str(Path(path)) if path else ""
-    where = f"pack {path}" if path else "pack"
+    where = f"pack {brief(path)}" if path else "pack"
     for name in files:
         check_path(name)
     sums = check_sums(files, where)

@@ -4,6 +4,7 @@ A line is ``ed25519 PUBLIC-KEY SIGNATURE`` in hexadecimal. A key file is one lin
 arithmetic is that of the package ``cryptography``, which only those need who sign or ask for signatures.
 """
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -23,6 +24,7 @@ PURPOSE = b"attn-tune pack v1\n"
 _LINE = re.compile(r"ed25519 ([0-9a-f]{64}) ([0-9a-f]{128})")
 _KEY = re.compile(r"ed25519 ([0-9a-f]{64})(?: ([ -~]{1,200}))?")
 _MAX_SIGNERS = 64
+_log = logging.getLogger("attn_tune")
 _OFF = ("", "0", "no", "false", "off")
 
 
@@ -79,10 +81,36 @@ def check_trusted(
             f"{where} is not signed by any of the {len(trusted)} trusted keys; sign it with 'attn-tune sign', "
             f"or trust its key with {TRUSTED}"
         )
-    for signer in known:
+    _refuse_forged(sums, known, trusted, where)
+    return trusted[known[0].key]
+
+
+def check_not_forged(
+    sums: bytes, signers: Iterable[Signer], environ: Mapping[str, str], where: str
+) -> None:
+    """Refuses a wrong signature under a trusted key, where signatures are not required. Other keys say nothing.
+
+    Without the package ``cryptography`` nothing can be checked; a warning says so.
+
+    Raises:
+      IntegrityError: there is one, or a file of trusted keys is none.
+      StorageError: the trusted keys cannot be read.
+    """
+    signers = tuple(signers)
+    trusted = trusted_keys(environ) if signers else {}
+    known = [signer for signer in signers if signer.key in trusted]
+    try:
+        _refuse_forged(sums, known, trusted, where)
+    except UsageError as error:
+        _log.warning("%s: its signature is not checked: %s", where, error)
+
+
+def _refuse_forged(
+    sums: bytes, signers: Iterable[Signer], trusted: Mapping[str, str], where: str
+) -> None:
+    for signer in signers:
         if not verify(sums, signer):
             raise IntegrityError(f"{where}: the signature of {trusted[signer.key]!r} is wrong")
-    return trusted[known[0].key]
 
 
 def trusted_keys(environ: Mapping[str, str]) -> dict[str, str]:

@@ -26,11 +26,18 @@ _lock = Lock()
 
 
 class Source:
-    """One place a pack may be. ``pack`` is None when it is broken; ``error`` then says why."""
+    """One place a pack may be. ``pack`` is None when it is broken; ``error`` then says why.
 
-    def __init__(self, kind: SourceKind, path: str = "", pack: Pack | None = None):
+    ``own`` marks a pack that was found within attn-tune itself. It is as good as its code and needs no signature. A
+    path that somebody names is never ``own``, wherever it leads.
+    """
+
+    def __init__(
+        self, kind: SourceKind, path: str = "", pack: Pack | None = None, *, own: bool = False
+    ):
         self.kind = kind
         self.path = path
+        self.own = own
         self._pack = pack
         self._error: str | None = None
         self._shelves: dict[tuple[str, str], Shelf] = {}
@@ -42,9 +49,7 @@ class Source:
         with _lock:
             if self._pack is None and self._error is None:
                 try:
-                    # What lies within the package itself is as good as its code; all else may have to be signed.
-                    inside = Path(self.path).is_relative_to(SHIPPED)
-                    self._pack = open_pack(self.path, signed=False if inside else None)
+                    self._pack = open_pack(self.path, signed=False if self.own else None)
                 except (IntegrityError, StorageError, UsageError) as error:
                     self._error = str(error)
                     _log.warning("ignored: %s", error)
@@ -76,11 +81,15 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Locations:
-    """The paths to look at. Nothing is ever searched for in the working directory."""
+    """The paths to look at. Nothing is ever searched for in the working directory.
+
+    ``wheels`` are packs that were installed as wheels, ``own`` those within attn-tune itself.
+    """
 
     user: tuple[str, ...] = ()
     project: tuple[str, ...] = ()
-    shipped: tuple[str, ...] = ()
+    wheels: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
 
 
 def locations(environ: Mapping[str, str]) -> Locations:
@@ -94,7 +103,8 @@ def locations(environ: Mapping[str, str]) -> Locations:
     return Locations(
         user=tuple(found),
         project=(project,) if project else (),
-        shipped=(*wheel_packs(), *_packs_in(SHIPPED, named=False)),
+        wheels=wheel_packs(),
+        own=tuple(_packs_in(SHIPPED, named=False)),
     )
 
 

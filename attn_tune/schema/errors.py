@@ -67,6 +67,15 @@ def warn(message: str) -> None:
     warnings.warn(message, AttnTuneWarning, skip_file_prefixes=(_PACKAGE,))
 
 
+def short(text: str, limit: int = 2000) -> str:
+    """``text`` in about ``limit`` characters: the middle of a longer one is left out."""
+    text = text.strip()
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} ... {text[-half:]}"
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """An error for a name that does not exist, with the near ones.
 

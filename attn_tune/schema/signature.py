@@ -15,9 +15,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from attn_tune.schema.digest import digest_text
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UsageError, short
 
 type Value = int | str | None
+
+# Arrays are indexed with int32 (JAX without x64), so no axis is longer.
+MAX_INT = 2**31 - 1
 
 _TEXT = re.compile(r"[A-Za-z0-9_.,+-]+")
 
@@ -51,14 +54,16 @@ class Field:
         """Reads a value from its text.
 
         Raises:
-          UsageError: the field is an integer and ``text`` is not one.
+          UsageError: the field is an integer and ``text`` is none.
         """
         if not self.is_int:
             return text
         try:
             return int(text)
         except ValueError:
-            raise UsageError(f"signature field {self.name}={text!r} is not an integer") from None
+            raise UsageError(
+                f"signature field {self.name}={short(text, 100)!r} is not an integer"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,8 @@ class Signature:
         """Checks ``values`` against ``fields`` and drops what is at its default.
 
         Raises:
-          UsageError: a required field is missing, a field is unknown, or a value has the wrong type.
+          UsageError: a required field is missing, a field is unknown, or a value has the wrong type or is beyond
+            ``MAX_INT``.
         """
         fields = tuple(fields)
         unknown = set(values) - {f.name for f in fields}
@@ -92,6 +98,12 @@ class Signature:
             if field.is_int and (not isinstance(value, int) or isinstance(value, bool)):
                 raise UsageError(
                     f"signature field {field.name}={value!r} of {op} must be an integer"
+                )
+            if isinstance(value, int) and abs(value) > MAX_INT:
+                # Python refuses to write numbers of more than 4300 digits.
+                said = short(str(value), 40) if value.bit_length() < 14_000 else "HUGE"
+                raise UsageError(
+                    f"signature field {field.name}={said} of {op} is out of range; the largest is {MAX_INT}"
                 )
             if not field.is_int and (not isinstance(value, str) or not _TEXT.fullmatch(value)):
                 raise UsageError(

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import logging
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, Self
 
@@ -32,6 +31,7 @@ from attn_tune.tuner.protocol import (
     Request,
     Run,
 )
+from attn_tune.tuner.scratch import Scratch
 
 logger = logging.getLogger(__name__)
 
@@ -111,9 +111,9 @@ class IsolatedExecutor:
         self.interrupt = interrupt
         self.limits = limits or Limits()
         # A worker that takes over must not compile the reference again; what compiles at once is not worth the disk.
-        self._cache = tempfile.TemporaryDirectory(prefix="attn-tune-worker-")
+        self._cache = Scratch("attn-tune-worker-")
         self._environment = {
-            "JAX_COMPILATION_CACHE_DIR": self._cache.name,
+            "JAX_COMPILATION_CACHE_DIR": self._cache.path,
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
             **(environment or {}),
@@ -221,7 +221,7 @@ class IsolatedExecutor:
         self._ahead.close()
         self._retire()
         self._close_spare()
-        self._cache.cleanup()
+        self._cache.close()
 
     def _retire(self) -> None:
         """Lets the worker end in peace."""

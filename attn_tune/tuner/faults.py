@@ -5,7 +5,7 @@ import os
 import shutil
 import traceback
 
-from attn_tune.schema.errors import StorageError, UnsupportedError, UsageError
+from attn_tune.schema.errors import StorageError, UnsupportedError, UsageError, short
 from attn_tune.schema.trial import Status
 from attn_tune.tuner.protocol import Outcome, Phase
 
@@ -52,7 +52,6 @@ _STICKY_WORDS = (
 _FULL_DISK_WORDS = ("no space left on device", "disk quota exceeded")
 _FULL_DISK_CODES = (errno.ENOSPC, errno.EDQUOT)
 _LITTLE_BYTES = 1 << 20
-_MAX_REASON = 2000
 
 
 class DiskFullError(StorageError):
@@ -126,15 +125,6 @@ def _full_folders() -> list[str]:
         if os.path.isdir(folder) and shutil.disk_usage(folder).free < _LITTLE_BYTES:
             found.append(folder)
     return found
-
-
-def short(text: str, limit: int = _MAX_REASON) -> str:
-    """``text`` with its middle left out when it is long."""
-    text = text.strip()
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]} ... {text[-half:]}"
 
 
 def _text(error: BaseException) -> str:

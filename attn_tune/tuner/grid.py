@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from attn_tune.kernels.registry import get_op
-from attn_tune.schema import NoDataError, Signature, UsageError, unknown_name
+from attn_tune.runtime.whole_files import read_limited
+from attn_tune.schema import (
+    IntegrityError,
+    NoDataError,
+    Signature,
+    StorageError,
+    UsageError,
+    unknown_name,
+)
 from attn_tune.schema.trial import DIRECTIONS
 from attn_tune.tuner.case import GridPoint
 from attn_tune.tuner.lengths import Lengths
@@ -19,6 +27,8 @@ from attn_tune.tuner.lengths import Lengths
 FOLDER = Path(__file__).parent.parent / "grids"
 ALL = "all"
 DEFAULT_OP = "flash_attention"
+# The presets have 2 to 15 KB; a file of this size takes seconds to parse.
+_MAX_BYTES = 4 * 1024 * 1024
 
 _KEYS = ("summary", "source", "op", "run", "smoke", "include", "lengths", "layer")
 _LAYER_KEYS = ("name", "op", "source", "directions", "calls")
@@ -136,8 +146,10 @@ def _all(lengths: Sequence[str]) -> Grid:
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        data = tomllib.loads(read_limited(path, f"grid {path}", _MAX_BYTES).decode())
+    except (StorageError, IntegrityError) as error:
+        raise UsageError(str(error)) from None
+    except UnicodeDecodeError as error:
         raise UsageError(f"grid {path}: cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"grid {path}: not valid TOML: {error}") from None

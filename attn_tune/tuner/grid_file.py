@@ -1,11 +1,9 @@
 """Writes a grid as a file that ``load_grid`` reads: one layer a point, with its own lengths."""
 
-import contextlib
 import json
-import os
-import tempfile
 from pathlib import Path
 
+from attn_tune.runtime.whole_files import write_whole
 from attn_tune.schema.errors import StorageError, UsageError
 from attn_tune.tuner.grid import Grid
 
@@ -43,18 +41,9 @@ def write_grid(grid: Grid, path: Path, *, force: bool = False) -> None:
         raise UsageError(f"grid file {path} exists; choose another name or give --force")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(grid_text(grid))
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-            raise
+        write_whole(path, grid_text(grid).encode())
+    except StorageError:
+        raise
     except OSError as error:
         raise StorageError(f"grid file {path}: cannot be written: {error.strerror}") from None
 

@@ -57,9 +57,11 @@ class Lease:
             said = os.pread(file, _MOST_TEXT, 0).decode(errors="replace").strip()
             os.close(file)
             return said or "another process"
-        os.ftruncate(file, 0)
-        os.pwrite(file, _myself().encode(), 0)
         self._file = file
+        os.ftruncate(file, 0)
+        # The lock is what counts; on a full disk others learn less about who has it.
+        with contextlib.suppress(OSError):
+            os.pwrite(file, _myself().encode(errors="replace"), 0)
         return ""
 
     def release(self) -> None:

@@ -26,8 +26,9 @@ def lower_ahead(ref: ConfigRef, capability: int) -> Lowered | Outcome | str:
     """
     from attn_tune.kernels._common.triton_limits import CompileError, OutOfResources
     from attn_tune.kernels.registry import get_op
+    from attn_tune.schema.errors import short
     from attn_tune.tuner.compile import lower_config
-    from attn_tune.tuner.faults import outcome_of, short
+    from attn_tune.tuner.faults import outcome_of
 
     op = get_op(ref.signature.op)
     try:

@@ -7,8 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from attn_tune.kernels.registry import get_op
 from attn_tune.kernels.spec import Op, Problem, load
-from attn_tune.schema.errors import AttnTuneError
-from attn_tune.tuner.faults import short
+from attn_tune.schema.errors import AttnTuneError, short
 from attn_tune.tuner.maker import Maker, compile_maker
 from attn_tune.tuner.protocol import ConfigRef, Phase
 from attn_tune.tuner.validate import Prepared

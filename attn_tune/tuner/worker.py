@@ -8,8 +8,9 @@ import sys
 import threading
 from multiprocessing.connection import Connection
 
+from attn_tune.schema.errors import short
 from attn_tune.tuner.child import attach
-from attn_tune.tuner.faults import full_disk, short
+from attn_tune.tuner.faults import full_disk
 from attn_tune.tuner.protocol import Load, Ready, Refusal, Reply, Request
 
 

@@ -178,3 +178,18 @@ def test_less_effort_tries_less_and_more_goes_on(tmp_path):
     fill(path, rest, directions=("fwd",), effort=make_effort("full"))
     assert rest.ran
     assert set(rest.ran).isdisjoint(executor.ran)
+
+
+@pytest.mark.parametrize("harm", ["deleted", "moved"])
+def test_a_sweep_ends_when_its_database_is_lost(tmp_path, harm):
+    path = tmp_path / "lab.db"
+
+    def lose(count):
+        if count == 3:
+            path.unlink() if harm == "deleted" else path.rename(tmp_path / "elsewhere.db")
+
+    executor = FakeExecutor(after=lose)
+    with pytest.raises(StorageError, match="was deleted or moved away") as error:
+        fill(path, executor)
+    assert error.value.exit_code == 4
+    assert len(executor.ran) <= 4  # nothing more is measured for nothing

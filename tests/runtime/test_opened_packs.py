@@ -6,7 +6,7 @@ import json
 import logging
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from attn_tune.db.pack_files import files_of_rows
 from attn_tune.runtime import contents
@@ -189,6 +189,7 @@ SIGNATURES = st.builds(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(SIGNATURES, st.lists(SIGNATURES, max_size=12, unique=True))
 def test_texts_are_as_far_as_the_signatures_they_spell(asked, texts):
     question = Signature.parse(asked, FIELDS)

@@ -1,12 +1,14 @@
 """What a pack is read from, a folder or a zip: links, odd entries, odd compressions and odd sizes are refused."""
 
 import os
+import pickle
 import stat
 import zipfile
 
 import pytest
 
-from attn_tune.runtime import archive
+from attn_tune.db import Database
+from attn_tune.runtime import archive, packs
 from attn_tune.runtime.packs import read_pack
 from attn_tune.schema.errors import IntegrityError, StorageError
 from tests.runtime.packbuilder import pack_files, row, sig, write_folder, write_zip
@@ -39,6 +41,9 @@ def test_links_and_pipes_are_refused(tmp_path, files):
     os.mkfifo(piped / SHARD)
     with pytest.raises(IntegrityError, match="not a plain file"):
         read_pack(piped)
+    os.mkfifo(tmp_path / "p.atpack")
+    with pytest.raises(StorageError, match="is a FIFO"):
+        read_pack(tmp_path / "p.atpack")
 
 
 def zip_with(tmp_path, files, names_and_modes):
@@ -97,6 +102,34 @@ def test_sizes_are_capped(tmp_path, files, monkeypatch):
     for path in (bomb, folder):
         with pytest.raises(IntegrityError, match="more than 2 files"):
             read_pack(path)
+
+
+def test_a_manifest_of_many_megabytes_is_refused_before_it_is_parsed(tmp_path, files, monkeypatch):
+    head = {**files, "manifest.json": files["manifest.json"] + bytes(1) * archive.MAX_HEAD_BYTES}
+    monkeypatch.setattr(packs, "parse_json", None)
+    for path in (write_folder(tmp_path / "p", head), write_zip(tmp_path / "p.atpack", head)):
+        with pytest.raises(IntegrityError, match="is larger than 4194304 bytes"):
+            read_pack(path)
+
+
+@pytest.mark.parametrize("part", ["x" * 5000, "/".join(["y" * 200] * 15)], ids=["name", "folders"])
+def test_a_very_long_path_is_cut_in_messages(tmp_path, part):
+    path = tmp_path / part
+    with pytest.raises(
+        StorageError, match=r"cannot be read: (File name too long|No such)"
+    ) as error:
+        read_pack(path)
+    assert len(str(error.value)) < 500
+    with pytest.raises(StorageError) as error:
+        Database.open(tmp_path / ("x" * 5000))
+    assert len(str(error.value)) < 500
+
+
+def test_a_pack_can_be_sent_to_another_process(tmp_path, files):
+    pack = read_pack(write_folder(tmp_path / "p", files))
+    sent = pickle.loads(pickle.dumps(pack))
+    assert sent == pack
+    assert (list(sent.rows), sent.gate) == (list(pack.rows), pack.gate)
 
 
 def test_reading_does_not_write(tmp_path, files):

@@ -1,13 +1,16 @@
 """Signatures: who vouches for a pack, and that nobody else can."""
 
 import dataclasses
+import os
+import sys
 
 import pytest
 
+from attn_tune import explain
 from attn_tune.db.pack_files import signed_files
-from attn_tune.runtime import signing
+from attn_tune.runtime import signing, snapshot
 from attn_tune.runtime.packs import pack_from_files, read_pack
-from attn_tune.runtime.sources import Source, SourceKind
+from attn_tune.runtime.sources import SHIPPED, Source, SourceKind, locations
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
 from tests.runtime.packbuilder import pack_files, resummed, row, sig, write_folder, write_zip
 
@@ -72,6 +75,68 @@ def test_only_what_a_trusted_key_signed_is_read_where_that_is_required(
         source = Source(SourceKind.USER, str(path))
         assert source.pack is None
         assert "sign" in source.error
+
+
+def test_a_path_that_leads_out_of_the_own_packs_needs_a_signature(tmp_path, files, required):
+    """By dots and by a link: what is named is judged, not the folder that the name begins with."""
+    outside = write_folder(tmp_path / "outside", files)
+    dots = SHIPPED / os.path.relpath(outside, SHIPPED)
+    link = tmp_path / "link"
+    link.symlink_to(SHIPPED)
+    for path in (dots, link / os.path.relpath(outside, SHIPPED)):
+        assert path.is_dir()
+        environ = {"ATTN_TUNE_PACKS": str(path), "ATTN_TUNE_PROJECT_PACK": str(path)}
+        found = locations(environ)
+        assert (found.user, found.project) == ((str(path),), (str(path),))
+        for kind in (SourceKind.USER, SourceKind.PROJECT):
+            source = Source(kind, str(path))
+            assert source.pack is None
+            assert "not signed" in source.error
+
+
+def test_the_own_packs_need_no_signature(required, monkeypatch):
+    monkeypatch.setattr(snapshot, "_current", None)
+    own = [source for source in snapshot.current_snapshot().sources if source.own]
+    assert {source.path for source in own} == set(locations({}).own)
+    assert own
+    assert all(source.pack for source in own)
+
+
+@pytest.fixture
+def forged(files, keys):
+    """Another pack with the signature that a trusted key gave to the first."""
+    signature = sign(files, keys[1])["SHA256SUMS.sig"]
+    return {**pack_files([row(sig(2048))]), "SHA256SUMS.sig": signature}
+
+
+def test_a_forged_signature_of_a_trusted_key_is_refused_where_none_is_required(
+    tmp_path, files, forged, keys, monkeypatch, caplog
+):
+    monkeypatch.delenv(signing.REQUIRE, raising=False)
+    monkeypatch.setenv(signing.TRUSTED, str(keys[0]))
+    path = write_folder(tmp_path / "forged", forged)
+    with pytest.raises(IntegrityError, match="signature of 'the release team' is wrong"):
+        read_pack(path)
+    for name, sound in {"good": sign(files, keys[1]), "stranger": sign(files, keys[2])}.items():
+        assert len(read_pack(write_folder(tmp_path / name, sound)).rows) == 1
+    monkeypatch.setenv("ATTN_TUNE_PACKS", str(path))
+    monkeypatch.setattr(snapshot, "_current", None)
+    said = explain("attention", "attention/v1 b=1 t=8 s=8 n=1 k=1 h=8 v=8 dtype=float32")
+    assert "signature of 'the release team' is wrong" in str(said)
+    assert "signature of 'the release team' is wrong" in caplog.text
+
+
+def test_without_cryptography_nothing_is_checked_and_a_warning_says_so(
+    tmp_path, forged, keys, monkeypatch, caplog
+):
+    monkeypatch.delenv(signing.REQUIRE, raising=False)
+    monkeypatch.setenv(signing.TRUSTED, str(keys[0]))
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric", None)
+    assert len(read_pack(write_folder(tmp_path / "forged", forged)).rows) == 1
+    assert "its signature is not checked" in caplog.text
+    monkeypatch.setenv(signing.REQUIRE, "1")
+    with pytest.raises(UsageError, match="cryptography"):
+        read_pack(tmp_path / "forged")
 
 
 def test_a_row_edited_with_every_sum_put_right_is_no_longer_signed(tmp_path, files, keys, required):

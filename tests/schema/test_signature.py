@@ -101,6 +101,24 @@ def test_a_new_field_at_its_default_keeps_old_digests():
     assert Signature.build("flash_attention", 1, new, values | {"fresh": 1}) != BASE.signature
 
 
+@pytest.mark.parametrize("number", ["99999999999999999999999", "2147483648", "-2147483649"])
+def test_a_number_beyond_int32_is_refused(number):
+    text = f"flash_attention/v1 b={number} t=1 s=1 n=1 k=1 h=8 v=8 dtype=float32"
+    with pytest.raises(UsageError, match=f"b={number} of flash_attention is out of range"):
+        Signature.parse(text, FIELDS)
+
+
+def test_a_number_of_many_digits_is_refused_in_few_words():
+    rest = {"t": 1, "s": 1, "n": 1, "k": 1, "h": 8, "v": 8, "dtype": "float32"}
+    for digits in ("9" * 4000, "9" * 5000):  # Python reads no more than 4300
+        text = f"flash_attention/v1 b={digits} t=1 s=1 n=1 k=1 h=8 v=8 dtype=float32"
+        with pytest.raises(UsageError) as error:
+            Signature.parse(text, FIELDS)
+        assert len(str(error.value)) < 300
+    with pytest.raises(UsageError, match="out of range"):
+        Signature.build("flash_attention", 1, FIELDS, rest | {"b": 10**5000})
+
+
 def test_causal_makes_the_right_bound_redundant():
     one = dataclasses.replace(BASE, causal=True, window=(7, 3))
     other = dataclasses.replace(BASE, causal=True, window=(7, None))

@@ -1,13 +1,15 @@
 """Grids: the presets say what the models say, and a malformed file is named down to its key."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from attn_tune.kernels.dispatch import explain
 from attn_tune.kernels.registry import get_op
-from attn_tune.schema import UsageError
+from attn_tune.schema import StorageError, UsageError
 from attn_tune.tuner.grid import ALL, grid_names, grid_point, load_grid, merge_points
+from attn_tune.tuner.grid_file import write_grid
 from attn_tune.tuner.lengths import Lengths, parse_length
 
 # Figures of the public configurations, retyped here apart from the TOML: (query heads, key/value heads, head dim).
@@ -198,3 +200,27 @@ def test_a_grid_points_signature_goes_where_python_asks_for_a_problem():
     assert explain("flash_attention", signature).signature == signature.text
     with pytest.raises(UsageError, match=rf"attn_tune\.grid_point\('{name}'\)\.signature"):
         explain("flash_attention", name)
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "folder"])
+def test_a_grid_that_is_no_regular_file_is_refused(tmp_path: Path, kind):
+    path = tmp_path / "grid.toml"
+    os.mkfifo(path) if kind == "FIFO" else path.mkdir()
+    with pytest.raises(UsageError, match=f"grid.toml is a {kind}, not a regular file"):
+        load_grid(str(path))
+
+
+def test_a_grid_of_gigabytes_is_refused_before_it_is_read(tmp_path: Path):
+    path = tmp_path / "grid.toml"
+    with path.open("wb") as file:
+        file.truncate(64 << 30)  # sparse: it takes no room
+    with pytest.raises(UsageError, match="larger than 4194304 bytes"):
+        load_grid(str(path))
+
+
+def test_a_grid_is_not_written_over_a_special_file(tmp_path: Path):
+    path = tmp_path / "grid.toml"
+    os.mkfifo(path)
+    with pytest.raises(StorageError, match="is a FIFO"):
+        write_grid(load_grid("cpu-smoke"), path, force=True)
+    assert path.is_fifo()

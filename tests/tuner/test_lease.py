@@ -123,3 +123,22 @@ def test_a_folder_that_cannot_be_made_is_an_error_that_says_what_to_do(tmp_path)
         leased([("GPU-0", "GPU 0")], folder=tmp_path / "file" / "leases"),
     ):
         raise AssertionError("it cannot be made")
+
+
+def test_a_lease_is_held_where_its_text_cannot_be_written(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    lease, other = Lease("gpu", tmp_path), Lease("gpu", tmp_path)
+    assert lease.take() == ""
+    assert other.take() == "another process"
+    lease.release()
+
+
+def test_a_lease_is_held_by_a_command_whose_words_are_no_unicode(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["attn-tune", "sweep", "--db", "labor-\udcfc.db"])
+    lease, other = Lease("gpu", tmp_path), Lease("gpu", tmp_path)
+    assert lease.take() == ""
+    assert "labor-?.db" in other.take()
+    lease.release()

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +68,45 @@ def test_a_worker_above_its_limit_is_killed(monkeypatch):
     assert caught.value.used > caught.value.limit == int(0.001 * 2**30)
     with pytest.raises(ProcessLookupError):
         os.kill(worker.pid, 0)
+
+
+RUNAWAY = """
+import os, signal, subprocess, sys
+child = subprocess.Popen(
+    [sys.executable, "-S", "-c", "import time; time.sleep(600)"], start_new_session=True, env={}
+)
+print("child", child.pid, flush=True)
+if DIES:
+    os.kill(os.getpid(), signal.SIGSEGV)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["killed", "crashed"])
+def test_a_child_with_no_environment_and_its_own_session_does_not_outlive_the_worker(
+    monkeypatch, tmp_path, dies
+):
+    (tmp_path / "runaway.py").write_text(RUNAWAY.replace("DIES", str(dies)))
+    monkeypatch.syspath_prepend(tmp_path)
+    worker = WorkerProcess(module="runaway")
+    if dies:
+        death_of(worker)
+    end = time.monotonic() + 60
+    while "child" not in worker.tail() and time.monotonic() < end:
+        time.sleep(0.02)
+    child = int(worker.tail().split("child ")[1].split()[0])
+    worker.kill()
+    while _lives(child) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not _lives(child)
+
+
+def _lives(pid: int) -> bool:
+    """False for a zombie too: who reaps it is the system's affair."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 CHATTER = """

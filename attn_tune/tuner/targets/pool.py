@@ -12,14 +12,15 @@ from attn_tune.schema.trial import Status
 from attn_tune.tuner.faults import DiskFullError
 from attn_tune.tuner.process import WorkerDied, WorkerLate, WorkerProcess
 from attn_tune.tuner.protocol import ConfigRef, Limits, Ready, Refusal
+from attn_tune.tuner.scratch import Scratch, in_memory
 from attn_tune.tuner.targets.protocol import Compiled, CompileFor
-from attn_tune.tuner.targets.scratch import Scratch
 from attn_tune.tuner.targets.target import Target
 from attn_tune.tuner.targets.tpu import compiler_environment
 
 logger = logging.getLogger(__name__)
 
 _MODULE = "attn_tune.tuner.targets.worker"
+_PREFIX = "attn-tune-tpu-"
 _MOST_ATTEMPTS = 3
 _POLL_S = 0.2
 
@@ -48,7 +49,7 @@ class CompilePool:
         self._answers: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._closed = threading.Event()
-        self._shelf = Scratch() if target.topology else None
+        self._shelf = Scratch(_PREFIX, in_memory()) if target.topology else None
 
     def __enter__(self) -> Self:
         return self
@@ -147,7 +148,7 @@ class _Compiler:
         self._limits = limits
         self._interrupt = interrupt
         self._shelf = shelf
-        self._folder = Scratch() if target.topology else None
+        self._folder = Scratch(_PREFIX, in_memory()) if target.topology else None
         # By whether they dump.
         self._workers: dict[bool, WorkerProcess] = {}
 

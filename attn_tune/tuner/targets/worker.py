@@ -4,9 +4,10 @@ import contextlib
 import os
 import sys
 
+from attn_tune.schema.errors import short
 from attn_tune.schema.trial import Resources, Status
 from attn_tune.tuner.child import attach
-from attn_tune.tuner.faults import full_disk, outcome_of, short
+from attn_tune.tuner.faults import full_disk, outcome_of
 from attn_tune.tuner.protocol import Phase, Ready, Refusal
 from attn_tune.tuner.targets.gpu import compile_for_gpu
 from attn_tune.tuner.targets.protocol import Compiled, CompileFor

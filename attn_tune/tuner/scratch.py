@@ -1,4 +1,4 @@
-"""A folder for what one process writes and reads back, in memory where that can be had."""
+"""A folder for what one process writes and reads back. The next process removes it if its own was killed."""
 
 import contextlib
 import os
@@ -7,7 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-_PREFIX = "attn-tune-tpu-"
+from attn_tune.schema.errors import StorageError
+
 _SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -17,14 +18,26 @@ class Scratch:
     Its process holds a lock on it, which the system gives back however the process ends.
     """
 
-    def __init__(self, place: Path | None = None):
-        """``place``: the folder that it lies in; default: memory, else where temporary files lie."""
-        if place is None:
-            usual = Path(tempfile.gettempdir())
-            place = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else usual
-        remove_abandoned(place)
+    def __init__(self, prefix: str, place: Path | None = None):
+        """``prefix`` says what it is for, and begins its name. ``place`` is the folder that it lies in, by default that
+        of temporary files.
+
+        Raises:
+          StorageError: no folder can be made there.
+        """
+        try:
+            place = place or Path(tempfile.gettempdir())
+            self._make(prefix, place)
+        except OSError as error:
+            reason = error.strerror or error
+            raise StorageError(
+                f"no temporary folder can be made: {reason}; name one that can be written with TMPDIR"
+            ) from None
+
+    def _make(self, prefix: str, place: Path) -> None:
+        remove_abandoned(prefix, place)
         while True:
-            self.path = tempfile.mkdtemp(prefix=_PREFIX, dir=place)
+            self.path = tempfile.mkdtemp(prefix=prefix, dir=place)
             self._lock = _locked(self.path, wait=True)
             # A file system without locks: then nobody takes it for abandoned either.
             if self._lock is not None or os.path.isdir(self.path):
@@ -44,9 +57,14 @@ class Scratch:
             self._lock = None
 
 
-def remove_abandoned(place: Path) -> None:
-    """Removes the folders in ``place`` whose processes are gone. What belongs to somebody else stays."""
-    for folder in place.glob(f"{_PREFIX}*"):
+def in_memory() -> Path | None:
+    """The place whose files lie in memory; None where there is none."""
+    return _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+
+
+def remove_abandoned(prefix: str, place: Path) -> None:
+    """Removes the folders of this prefix in ``place`` whose processes are gone. Those of other users stay."""
+    for folder in place.glob(f"{prefix}*"):
         lock = _locked(str(folder), wait=False)
         if lock is not None:
             shutil.rmtree(folder, ignore_errors=True)

@@ -10,15 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from attn_tune.tuner.targets import scratch
-from attn_tune.tuner.targets.scratch import Scratch, remove_abandoned
+from attn_tune.schema import StorageError
+from attn_tune.tuner import scratch
+from attn_tune.tuner.executor import IsolatedExecutor
+from attn_tune.tuner.scratch import Scratch, remove_abandoned
 
+PREFIX = "attn-tune-tpu-"
 HOLDER = """
 import sys, time
 from pathlib import Path
-from attn_tune.tuner.targets.scratch import Scratch
+from attn_tune.tuner.scratch import Scratch
 
-held = Scratch(Path(sys.argv[1]))
+held = Scratch("attn-tune-tpu-", Path(sys.argv[1]))
 (Path(held.path) / "dump.txt").write_text("text")
 print(held.path, flush=True)
 time.sleep(600)
@@ -35,7 +38,7 @@ def holder(tmp_path):
 
 
 def test_it_is_empty_its_own_and_gone_with_close(tmp_path):
-    with Scratch(tmp_path) as first, Scratch(tmp_path) as second:
+    with Scratch(PREFIX, tmp_path) as first, Scratch(PREFIX, tmp_path) as second:
         assert first.path != second.path
         assert list(Path(first.path).iterdir()) == []
         (Path(first.path) / "dump.txt").write_text("text")
@@ -49,15 +52,15 @@ def test_what_a_killed_process_left_goes_with_the_next_one(holder, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert folder.exists()
-    with Scratch(tmp_path) as mine:
+    with Scratch(PREFIX, tmp_path) as mine:
         assert list(tmp_path.iterdir()) == [Path(mine.path)]
 
 
 def test_that_of_a_process_that_lives_stays(holder, tmp_path):
     _, folder = holder
-    with Scratch(tmp_path):
+    with Scratch(PREFIX, tmp_path):
         assert (folder / "dump.txt").exists()
-    remove_abandoned(tmp_path)
+    remove_abandoned(PREFIX, tmp_path)
     assert (folder / "dump.txt").exists()
 
 
@@ -66,7 +69,7 @@ def test_other_things_stay(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "attn-tune-tpu-link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "others").mkdir()
-    remove_abandoned(tmp_path)
+    remove_abandoned(PREFIX, tmp_path)
     assert len(list(tmp_path.iterdir())) == 4
 
 
@@ -76,11 +79,11 @@ def test_a_folder_that_was_taken_for_an_abandoned_one_is_made_anew(tmp_path, mon
     def taken(**kwargs):
         made.append(real(**kwargs))
         if len(made) == 1:
-            remove_abandoned(tmp_path)
+            remove_abandoned(PREFIX, tmp_path)
         return made[-1]
 
     monkeypatch.setattr(scratch.tempfile, "mkdtemp", taken)
-    with Scratch(tmp_path) as mine:
+    with Scratch(PREFIX, tmp_path) as mine:
         assert len(made) == 2
         assert mine.path == made[1]
         assert Path(mine.path).is_dir()
@@ -91,7 +94,7 @@ def test_without_locks_it_works_and_nothing_is_removed(tmp_path, monkeypatch):
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with Scratch(tmp_path) as first, Scratch(tmp_path) as second:
+    with Scratch(PREFIX, tmp_path) as first, Scratch(PREFIX, tmp_path) as second:
         assert os.path.isdir(first.path)
         assert os.path.isdir(second.path)
     assert list(tmp_path.iterdir()) == []
@@ -102,7 +105,7 @@ def test_many_at_once_never_take_each_others(tmp_path):
 
     def work():
         for _ in range(50):
-            with Scratch(tmp_path) as mine:
+            with Scratch(PREFIX, tmp_path) as mine:
                 path = Path(mine.path) / "dump.txt"
                 path.write_text("text")
                 if not path.exists():
@@ -114,4 +117,34 @@ def test_many_at_once_never_take_each_others(tmp_path):
     for thread in threads:
         thread.join()
     assert not failures
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_temporary_directory_is_a_storage_error(tmp_path, monkeypatch):
+    def refuse():
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/var/tmp']")
+
+    monkeypatch.setattr(scratch.tempfile, "gettempdir", refuse)
+    with pytest.raises(StorageError, match=r"no temporary folder can be made: No usable.*TMPDIR"):
+        Scratch(PREFIX)
+    with pytest.raises(StorageError, match="No such file or directory"):
+        Scratch(PREFIX, tmp_path / "nowhere")
+
+
+def test_a_worker_folder_of_a_killed_sweep_goes_with_the_next_sweep(tmp_path, monkeypatch):
+    monkeypatch.setattr(scratch.tempfile, "tempdir", str(tmp_path))
+    program = (
+        "import os, signal\n"
+        "from attn_tune.tuner.executor import IsolatedExecutor\n"
+        "executor = IsolatedExecutor()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    environ = os.environ | {"TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program], env=environ, check=False)
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith("attn-tune-worker-")
+    with IsolatedExecutor():
+        (own,) = tmp_path.iterdir()
+        assert own.name.startswith("attn-tune-worker-")
+        assert own != left
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,74 @@
+"""The process of one command: its streams, its warnings, and the variables that libraries read as they are loaded."""
+
+import errno
+import glob
+import io
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from attn_tune.schema.errors import StorageError
+
+# Google's PCI vendor id, under which JAX looks for TPU chips.
+_TPU_VENDOR = "0x1ae0"
+# Without them libtpu asks for the machine's place in a slice, and writes to stderr that there is none.
+_LONE_HOST = {"TPU_ACCELERATOR_TYPE": "v5litepod-1", "TPU_WORKER_HOSTNAMES": "localhost"}
+
+
+def settle() -> None:
+    """Prepares the process for one command. Called before JAX is imported."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # it was closed; what opens a file next would get its number
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout = _stdout(sys.stdout)
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    if not _may_have_tpu():
+        for name, value in _LONE_HOST.items():
+            os.environ.setdefault(name, value)
+
+
+class _Output(io.FileIO):
+    """The file under stdout. Its first error is a ``StorageError``; what is written later is dropped, so that the
+    interpreter does not fail once more as it ends. A reader of a pipe that stops reading is no error.
+    """
+
+    _is_lost = False
+
+    def write(self, data: Any, /) -> int | None:
+        if not self._is_lost:
+            try:
+                return super().write(data)
+            except OSError as error:
+                self._is_lost = True
+                if error.errno != errno.EPIPE:
+                    reason = error.strerror or error
+                    raise StorageError(f"stdout cannot be written: {reason}") from None
+        return memoryview(data).nbytes
+
+
+def _stdout(given: io.TextIOWrapper) -> io.TextIOWrapper:
+    """A stream in the place of ``given`` that fails as ``_Output`` does, and never for a character that its encoding
+    does not have.
+    """
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Output(given.fileno(), "w", closefd=False)),
+        encoding=given.encoding,
+        errors="replace",
+        line_buffering=given.line_buffering or given.write_through,
+    )
+
+
+def _may_have_tpu() -> bool:
+    """True where a TPU may be: a PCI device by its vendor, or the nodes of one that was passed into a container."""
+    if glob.glob("/dev/accel*") or glob.glob("/dev/vfio/*"):
+        return True
+    for vendor in glob.glob("/sys/bus/pci/devices/*/vendor"):
+        try:
+            if Path(vendor).read_text().strip() == _TPU_VENDOR:
+                return True
+        except OSError:
+            return True
+    return False

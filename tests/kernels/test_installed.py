@@ -1,0 +1,173 @@
+"""Kernels of installed packages: a broken package is left out with one warning, and everything else works."""
+
+import importlib
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+import attn_tune
+from attn_tune.kernels import registry
+from attn_tune.kernels.dispatch import lookup
+from attn_tune.kernels.installed import GROUP
+from attn_tune.runtime import snapshot
+
+ROOT = Path(__file__).resolve().parents[2]
+SIGNATURE = "flash_attention/v1 b=1 t=16 s=16 n=1 k=1 h=16 v=16 dtype=float32"
+
+GOOD = """
+import dataclasses
+from attn_tune.kernels.flash_attention.xla import SPEC as XLA
+SPEC = dataclasses.replace(XLA, name="fine")
+"""
+COPY = """
+import dataclasses
+from attn_tune.kernels.flash_attention.xla import SPEC as XLA
+"""
+BROKEN = {
+    "import_error": ("import a_module_that_is_not_there", "ModuleNotFoundError: No module named"),
+    "runtime_error": ("raise RuntimeError('no driver')", "RuntimeError: no driver"),
+    "exit": ("raise SystemExit(3)", "SystemExit: 3"),
+    "base": ("class Odd(BaseException): pass\nraise Odd('odd')", "Odd: odd"),
+    "mute": (
+        "class Mute(Exception):\n    def __str__(self): raise ValueError\nraise Mute",
+        "left out: Mute;",
+    ),
+    "syntax": ("def SPEC(:", "SyntaxError"),
+    "nothing": ("", "AttributeError"),
+    "function": ("def SPEC():\n    raise RuntimeError('late')", "RuntimeError: late"),
+    "text": ("SPEC = ('a text',)", "a str, not a KernelSpec"),
+    "number": ("SPEC = 7", "TypeError"),
+    "op": (COPY + "SPEC = dataclasses.replace(XLA, op='decode')", "unknown op 'decode'"),
+    "twin": (COPY + "SPEC = XLA", "another kernel 'flash_attention/xla'"),
+    "twins": (COPY + "one = dataclasses.replace(XLA, name='a')\nSPEC = (one, one)", "another kernel"),
+    "name": (COPY + "SPEC = dataclasses.replace(XLA, name='a b')", "a kernel's name"),
+    "searches": (COPY + "SPEC = dataclasses.replace(XLA, name='x', searches=None)", "searches"),
+    "direction": (
+        COPY + "SPEC = dataclasses.replace(XLA, name='x', searches={'up': XLA.searches['fwd']})",
+        "no direction 'up'",
+    ),
+    "search": (
+        COPY
+        + "fwd = dataclasses.replace(XLA.searches['fwd'], candidates=None)\n"
+        + "SPEC = dataclasses.replace(XLA, name='x', searches={'fwd': fwd})",
+        "fwd is not a complete Search",
+    ),
+    "modules": (
+        COPY + "SPEC = dataclasses.replace(XLA, name='x', modules=('nowhere_at_all',))",
+        "'nowhere_at_all' was not found",
+    ),
+    "modules_text": (COPY + "SPEC = dataclasses.replace(XLA, name='x', modules='xy')", "modules"),
+    "unsupported": (
+        COPY + "SPEC = dataclasses.replace(XLA, name='x', unsupported=None)",
+        "unsupported must be a function",
+    ),
+}  # fmt: skip
+
+
+def install(folder, name, code):
+    """A distribution ``name`` whose one module has ``code``, and its entry point."""
+    (folder / f"{name}_module.py").write_text(code)
+    info = folder / f"{name}-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\n{name} = {name}_module:SPEC\n")
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder on the path; what is installed there is forgotten again."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(snapshot, "_current", None)  # with what it remembers of earlier lookups
+    registry.kernels.cache_clear()
+    yield tmp_path
+    monkeypatch.undo()
+    importlib.invalidate_caches()
+    for path in tmp_path.glob("*_module.py"):
+        sys.modules.pop(path.stem, None)
+    registry.kernels.cache_clear()
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_package_is_left_out_with_one_warning(site, kind):
+    code, error = BROKEN[kind]
+    install(site, "broken", code)
+    install(site, "good", GOOD)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = registry.kernels()
+        lookup("flash_attention", SIGNATURE)
+        attn_tune.explain("flash_attention", SIGNATURE)
+    (said,) = [str(w.message) for w in caught]
+    assert "package 'broken' (broken = broken_module:SPEC)" in said
+    assert error in said
+    assert "attn-tune doctor" in said
+    assert "\n" not in said
+    assert "flash_attention/fine" in found
+    assert "flash_attention/xla" in found
+    assert not any(spec.entry_point.startswith("broken") for spec in found.values())
+
+
+def test_a_good_package_warns_of_nothing(site):
+    install(site, "good", GOOD)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert registry.kernels()["flash_attention/fine"].entry_point == "good_module:SPEC"
+    assert registry.broken_packages() == ()
+
+
+def test_a_check_that_raises_refuses_its_own_kernel_only(site):
+    install(
+        site,
+        "old",
+        COPY
+        + "def unsupported(problem, direction, device):\n    return problem.a_field_of_another_version\n"
+        + "SPEC = dataclasses.replace(XLA, name='old', unsupported=unsupported, priority={'cpu': 99})",
+    )
+    assert lookup("flash_attention", SIGNATURE).kernel.endswith("xla")
+    said = str(attn_tune.explain("flash_attention", SIGNATURE))
+    assert "its check of the problem failed: AttributeError" in said
+
+
+def test_the_keyboard_still_interrupts(site):
+    install(site, "broken", "raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        registry.kernels()
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Runs a command where one package is broken."""
+    install(tmp_path, "broken", "raise SystemExit(3)")
+
+    def run(*words):
+        path = os.pathsep.join([str(tmp_path), str(ROOT)])
+        return subprocess.run(
+            [sys.executable, "-m", "attn_tune", *words],
+            env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+def test_commands_show_a_broken_package_on_stderr_and_go_on(command):
+    done = command("plan", "--grid", SIGNATURE, "--kernel", "flash_attention/xla", "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("{")
+    assert done.stderr.count("broken_module") == 1
+    assert done.stderr.startswith("warning: the kernels of package 'broken'")
+
+
+def test_the_doctor_fails_on_a_broken_package(command):
+    done = command("doctor")
+    assert done.returncode == 1
+    assert "fail  kernels" in done.stdout
+    assert "package 'broken' (broken = broken_module:SPEC)" in done.stdout
+    assert "SystemExit: 3" in done.stdout
+    assert "warning" not in done.stderr
