@@ -99,7 +99,7 @@ class Tally:
             words.append(f"eta {clock(max(0, self.total - self.done) / rate)}")
         words += [f"{self.right} ok", f"{self.failed} failed"]
         if self.shown.best_ns is not None:
-            from attn_tune.reports.tables import duration
+            from attn_tune.schema.words import duration
 
             words.append(f"best {duration(self.shown.best_ns)} ({self.shown.best})")
         return "  ".join(words)

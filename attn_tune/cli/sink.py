@@ -20,13 +20,19 @@ def emit_json(data: Mapping[str, Any]) -> None:
 
 
 def emit_frame(frame: "pd.DataFrame", *, title: str | None = None) -> None:
-    """A table on stdout, folded to the terminal if there is one."""
+    """A table on stdout, fitted to the terminal if there is one; what does not fit is named on stderr."""
     from rich.console import Console
 
     from attn_tune.reports import tables
 
     if sys.stdout.isatty():
-        Console().print(tables.to_rich(frame, title=title))
+        console = Console()
+        shown = tables.fit(frame, console.width)
+        console.print(tables.to_rich(shown, title=title))
+        if hidden := [str(name) for name in frame.columns if name not in shown.columns]:
+            note(
+                f"too narrow for: {', '.join(hidden)} (a wider terminal shows them, and so does --json)"
+            )
     else:
         print(tables.to_text(frame, title=title, width=UNLIMITED), end="")
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from attn_tune.runtime.answer import Answer, DeviceLevel, Rejection, SourceKind
 from attn_tune.runtime.ladder import Step
 from attn_tune.schema.device import Device
+from attn_tune.schema.words import config_words
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +71,7 @@ def _step(step: Step) -> tuple[str, str]:
     if step.row is None:
         return place, step.note if step.level is None else f"miss: {step.note}"
     row = step.row
-    text = f"{step.rung}: {row.kernel} {knobs(row.config)}"
+    text = f"{step.rung}: {row.kernel} {config_words(row.config)}"
     if step.rejected is not None:
         return place, f"{text}  rejected: {step.rejected}"
     facts = [str(step.grade), row.state] if step.grade else [row.state]
@@ -86,7 +87,7 @@ def _step(step: Step) -> tuple[str, str]:
 
 
 def _heuristic(heuristic: Answer, answer: Answer | None) -> str:
-    text = f"{heuristic.kernel} {knobs(heuristic.config or {})}"
+    text = f"{heuristic.kernel} {config_words(heuristic.config or {})}"
     return text + ("  CHOSEN" if answer is not None and answer.is_miss else "")
 
 
@@ -94,17 +95,6 @@ def _label(kind: SourceKind) -> str:
     if kind in (SourceKind.PIN, SourceKind.LOCKFILE):
         return "" if kind is SourceKind.PIN else "lockfile"
     return "use_pack" if kind is SourceKind.OVERLAY else f"{kind} pack"
-
-
-def knobs(config: object) -> str:
-    """A config on one line: ``block_q=64 num_warps=4``, parts in braces."""
-    if not isinstance(config, dict):
-        return str(config)
-    parts = [
-        f"{name}={{{knobs(value)}}}" if isinstance(value, dict) else f"{name}={value}"
-        for name, value in config.items()
-    ]
-    return " ".join(parts) or "(no knobs)"
 
 
 def nearest_text(steps: tuple[Step, ...]) -> str:
