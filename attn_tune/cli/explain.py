@@ -12,6 +12,7 @@ def explain(
     point: Annotated[
         str, typer.Argument(help="A grid point such as llama3-8b/4x4k, or a signature.")
     ],
+    grid: options.PointGrids = None,
     direction: options.Directions = None,
     device: options.DeviceName = None,
     json: options.Json = False,
@@ -22,7 +23,7 @@ def explain(
     """
     from attn_tune.kernels import dispatch
 
-    asked = choose.signature(point)
+    asked = choose.signature(point, grid)
     target = choose.device(device)
     found = {
         way: dispatch.explain(asked.op, asked.signature.text, way, device=target)

@@ -21,6 +21,7 @@ def kernels(
             help="The problem that support and spaces are told for: a grid point or a signature."
         ),
     ] = EXAMPLE,
+    grid: options.PointGrids = None,
     op: options.Ops = None,
     kernel: options.Kernels = None,
     direction: options.Directions = None,
@@ -34,7 +35,7 @@ def kernels(
     import pandas as pd
 
     target = choose.device(device)
-    asked = choose.signature(point)
+    asked = choose.signature(point, grid)
     specs = choose.kernels(kernel, op)
     rows = [_other(spec, asked.op) for spec in specs if spec.op != asked.op]
     if own := [spec for spec in specs if spec.op == asked.op]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attn_tune.cli import choose
 from attn_tune.schema import Decision, Device, Environment, Signature, StorageError, Trial
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def plan_sweep(
     """The plan of ``request``; with a database and ``resume``, without what it already holds."""
     from attn_tune.tuner import make_plan
 
+    choose.say_left_out(request, device)
     known = database if request.resume else None
     return make_plan(
         request.points,

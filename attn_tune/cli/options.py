@@ -93,6 +93,15 @@ Grids = Annotated[
         help="A preset (see 'attn-tune grids'), a TOML file or the text of one signature. Repeatable.",
     ),
 ]
+PointGrids = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--grid",
+        "-g",
+        metavar="GRID",
+        help="A grid whose points may be named too: a TOML file of your own. Repeatable.",
+    ),
+]
 Lengths = Annotated[
     list[str] | None,
     typer.Option(
@@ -177,6 +186,12 @@ AllowNondeterministic = Annotated[
         "--allow-nondeterministic",
         help="Also kernels whose results may differ in their last bits from run to run ('attn-tune kernels' says "
         "which). A kernel that --kernel names is allowed.",
+    ),
+]
+All = Annotated[
+    bool,
+    typer.Option(
+        "--all", help="Leave nothing out: kernels that cannot run here, and rare failures."
     ),
 ]
 MaxTrials = Annotated[

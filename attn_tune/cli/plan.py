@@ -52,7 +52,6 @@ def plan(
         effort=choose.effort(effort, strategy, max_trials),
         allow_nondeterministic=allow_nondeterministic or bool(kernel),
     )
-    choose.say_left_out(request.kernels, request.directions, request.allow_nondeterministic)
     show_plan(request, device=device, json=json)
 
 

@@ -37,6 +37,15 @@ def emit_frame(frame: "pd.DataFrame", *, title: str | None = None) -> None:
         print(tables.to_text(frame, title=title, width=UNLIMITED), end="")
 
 
+def emit_winners(frame: "pd.DataFrame", *, title: str | None = None) -> None:
+    """A table of decisions on stdout, and what its words mean where that matters."""
+    from attn_tune.reports import frames
+
+    emit_frame(frame, title=title)
+    for line in frames.remarks(frame):
+        print(line)
+
+
 def emit_formatted(
     frame: "pd.DataFrame", fmt: Format, *, title: str | None = None, key: str = "rows"
 ) -> None:

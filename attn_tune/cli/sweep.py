@@ -80,7 +80,6 @@ def sweep(
         budget_s=options.seconds(budget) if budget else None,
         resume=resume,
     )
-    choose.say_left_out(request.kernels, request.directions, request.allow_nondeterministic)
     if target is not None:
         _only_compile(request, target, dry_run=dry_run, json=json)
         return

@@ -47,6 +47,12 @@ def validate(
 
     from attn_tune.tuner.executor import IsolatedExecutor
 
+    if (lengths or point) and not grid:
+        raise UsageError("--lengths and --point choose among the points of a grid; give --grid")
+    if feature and grid:
+        raise UsageError(
+            "--feature is for the op's own problems; leave it out, or leave --grid out"
+        )
     specs = choose.kernels(kernel, op)
     ways = choose.directions(direction)
     given = _config(config, specs, ways)

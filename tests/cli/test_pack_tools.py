@@ -76,7 +76,7 @@ def test_diff_and_its_exit_code(pack, lab, tmp_path):
     same = run("diff", pack, pack, "--exit-code")
     assert (same.exit_code, same.stdout.strip()) == (
         0,
-        "mine 1 -> mine 1: 0 added, 0 removed, 0 changed, 0 evidence",
+        "mine 1 -> mine 1: 0 added, 0 removed, 0 changed, 0 decided alike on other evidence",
     )
     differs = run("diff", pack, other, "--exit-code", "--json")
     assert differs.exit_code == 1
