@@ -169,18 +169,24 @@ def _matching(names: Sequence[str] | None, known: Iterable[str]) -> set[str] | N
     return found if wanted else None
 
 
+def absent(specs: "Iterable[KernelSpec]", device: Device) -> set[str]:
+    """The ids of the kernels that can run nothing on ``device``."""
+    from attn_tune.kernels.ask import runs_on
+
+    return {spec.id for spec in specs if not runs_on(spec, device)}
+
+
 def say_left_out(request: "SweepRequest", device: Device) -> None:
     """Names the kernels that could run on ``device`` and are left out because ``request`` does not allow them."""
     from attn_tune.cli import sink
-    from attn_tune.kernels.ask import runs_on
 
-    ops = {point.op for point in request.points}
+    away, ops = absent(request.kernels, device), {point.op for point in request.points}
     names = sorted(
         {
             spec.id
             for spec in request.kernels
             for direction in request.directions
-            if spec.op in ops and spec.needs_leave(direction) and runs_on(spec, device)
+            if spec.op in ops and spec.needs_leave(direction) and spec.id not in away
         }
     )
     if names and not request.allow_nondeterministic:

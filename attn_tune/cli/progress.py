@@ -69,9 +69,9 @@ class Tally:
 
     @property
     def label(self) -> str:
-        """The case that was begun last, and how many others are at hand."""
-        others = len(self.running) - 1
-        return f"{self.shown.label} and {others} more" if others > 0 else self.shown.label
+        """The case that was begun last, and how many others run; ``starting`` before the first."""
+        label, others = self.shown.label or "starting", len(self.running) - 1
+        return f"{label} and {others} more" if others > 0 else label
 
     @property
     def failed(self) -> int:
@@ -172,7 +172,7 @@ class BarWatch:
         tally = self.tally
         self._bar.update(
             self._task,
-            description=tally.label or "starting",
+            description=tally.label,
             completed=tally.done,
             total=tally.total or None,
             text=tally.text(),

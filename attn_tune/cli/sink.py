@@ -2,10 +2,11 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from attn_tune.cli.options import Format
+from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,6 +62,12 @@ def emit_formatted(
             print(tables.to_markdown(frame), end="")
         case Format.TABLE:
             emit_frame(frame, title=title)
+
+
+def say_absent(kernels: Collection[str]) -> None:
+    """A line on stdout that stands for ``kernels`` in a table."""
+    if kernels:
+        print(f"{counted(len(kernels), 'kernel')} cannot run here (--all lists them)")
 
 
 def note(text: str) -> None:

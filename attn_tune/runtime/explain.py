@@ -1,11 +1,11 @@
-"""A lookup told step by step."""
+"""The steps of one lookup as text."""
 
 from dataclasses import dataclass
 
 from attn_tune.runtime.answer import Answer, DeviceLevel, Rejection, SourceKind
 from attn_tune.runtime.ladder import Step
 from attn_tune.schema.device import Device
-from attn_tune.schema.words import config_words
+from attn_tune.schema.words import config_words, counted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,6 +16,7 @@ class Explanation:
       steps: everything the walk looked at, in order, up to the row that answered.
       ignored: packs that could not be used at all, with the reason.
       kernels: kernels that cannot do the problem here, with the reason.
+      absent: those of them, by id, that can do nothing on the device; the text has one line for all.
       heuristic: what would run untuned; None where nothing supports the problem.
       answer: what runs; None likewise.
     """
@@ -27,10 +28,15 @@ class Explanation:
     steps: tuple[Step, ...]
     ignored: tuple[Rejection, ...]
     kernels: tuple[Rejection, ...]
+    absent: tuple[str, ...]
     heuristic: Answer | None
     answer: Answer | None
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, *, every: bool = False) -> str:
+        """The steps, one a line; with ``every`` a line for each of the ``absent`` kernels too."""
         lines = [
             f"{self.op}.{self.direction}  {self.signature}",
             f"device {self.device}  {_key(self.device)}",
@@ -40,7 +46,14 @@ class Explanation:
             table.append(("packs", "none holds rows"))
         if self.heuristic is not None:
             table.append(("heuristic", _heuristic(self.heuristic, self.answer)))
-        table += [(f"kernel {r.subject}", f"unsupported: {r.reason}") for r in self.kernels]
+        folded = () if every else self.absent
+        table += [
+            (f"kernel {r.subject}", f"unsupported: {r.reason}")
+            for r in self.kernels
+            if r.subject not in folded
+        ]
+        if folded:
+            table.append((counted(len(folded), "kernel"), "cannot run here (--all lists them)"))
         width = max(len(left) for left, _ in table)
         lines += [
             f"{number:>2} {left:<{width}}  {right}"
