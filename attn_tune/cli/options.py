@@ -176,8 +176,9 @@ EffortChoice = Annotated[
     typer.Option(
         "--effort",
         metavar="EFFORT",
-        help="How much of each space: quick (5 %, portfolio), normal (15 %, surrogate; 10 % with "
-        "--target) or full (exhaustive). Spaces of up to 48 configs are tried whole. Default: normal.",
+        help="How much of each space: quick (5 %, portfolio), normal (15 %, 10 % with --target; surrogate where "
+        "scikit-learn is installed, else portfolio) or full (exhaustive). Spaces of up to 48 configs are tried "
+        "whole. Default: normal.",
     ),
 ]
 AllowNondeterministic = Annotated[
