@@ -3,7 +3,7 @@
 import itertools
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -75,7 +75,7 @@ def _wants_json(args: Sequence[str]) -> bool:
     )
 
 
-def _report(ctx: "typer.Context", message: str, kind: str, exit_code: int) -> None:
+def _report(ctx: Any, message: str, kind: str, exit_code: int) -> None:
     if ctx.meta[_JSON]:
         _emit(message, kind, exit_code)
     print(f"error: {message}", file=sys.stderr)

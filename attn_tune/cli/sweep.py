@@ -198,7 +198,7 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
         columns = ["rank", "signature", "device", "trials", "samples"]
         sink.emit_winners(winners.drop(columns=columns), title=f"Winners on {outcome.device}")
         away = choose.absent(registry.kernels().values(), outcome.device) & set(counts["kernel"])
-        ran = counts[~counts["kernel"].isin(list(away))]
+        ran = counts.loc[~counts["kernel"].isin(list(away))]
         if not ran.empty:
             print()
             sink.emit_frame(ran, title="Trials of this run")

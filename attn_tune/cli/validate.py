@@ -83,7 +83,7 @@ def validate(
     wrong = frame[~frame["status"].isin([Status.OK, Status.UNSUPPORTED])]
     away = set() if json or every else choose.absent(specs, device)
     sink.emit_formatted(
-        frame[~frame["kernel"].isin(list(away))],
+        frame.loc[~frame["kernel"].isin(list(away))],
         options.table_or_json(json),
         title=f"Validation on {device}",
         key="validations",

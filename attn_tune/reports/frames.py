@@ -127,11 +127,8 @@ def refused_kernels(trials: pd.DataFrame) -> set[str]:
 
 def imported(rows: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     """The rows of imported packs, of the database's frame ``imported``; ``names`` as for ``summary``."""
-    columns = [c for c in IMPORTED if c != "point"]
-    frame = rows[columns].assign(
-        point=[names.get(s, s.partition(" ")[2]) for s in rows["signature"]]
-    )
-    return frame[list(IMPORTED)].reset_index(drop=True)
+    points = [names.get(text, text.partition(" ")[2]) for text in rows["signature"]]
+    return rows.assign(point=points).loc[:, list(IMPORTED)].reset_index(drop=True)
 
 
 def remarks(winners: pd.DataFrame) -> list[str]:
@@ -141,7 +138,7 @@ def remarks(winners: pd.DataFrame) -> list[str]:
         lines.append(
             "tie: no config is faster than the default beyond noise, so the default stays."
         )
-    noisy = int((winners["regret_bound"].astype(float) > NOISY).sum())
+    noisy = sum(float(bound) > NOISY for bound in winners["regret_bound"].dropna())
     if noisy:
         lines.append(
             "regret <=: by how much the best config seen may be faster (95 % sure). "

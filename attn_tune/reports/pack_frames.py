@@ -8,6 +8,18 @@ import pandas as pd
 from attn_tune.runtime.packs import Pack
 
 PPM = 1_000_000
+_DIFFERENCES = [
+    "change",
+    "point",
+    "direction",
+    "device",
+    "kernel",
+    "before",
+    "before_ns",
+    "after",
+    "after_ns",
+    "ratio",
+]
 
 
 def pack_rows(pack: Pack, names: Mapping[str, str]) -> pd.DataFrame:
@@ -37,17 +49,4 @@ def pack_rows(pack: Pack, names: Mapping[str, str]) -> pd.DataFrame:
 def differences(rows: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> pd.DataFrame:
     """One row a difference of two packs, of their fields as plain data; ``names`` as for ``pack_rows``."""
     frame = pd.DataFrame(rows)
-    return frame.assign(point=[names.get(s, s) for s in frame["signature"]])[
-        [
-            "change",
-            "point",
-            "direction",
-            "device",
-            "kernel",
-            "before",
-            "before_ns",
-            "after",
-            "after_ns",
-            "ratio",
-        ]
-    ]
+    return frame.assign(point=[names.get(s, s) for s in frame["signature"]]).loc[:, _DIFFERENCES]

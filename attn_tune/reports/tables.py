@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import numbers
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -71,16 +72,16 @@ def fit(frame: pd.DataFrame, width: int) -> pd.DataFrame:
 
     ``width`` is in characters. What is left may still be too wide: words fold.
     """
-    words, gone = formatted(frame), 0
+    words = formatted(frame)
     needed = {
         name: _needed([str(header), *words[header]], folds=not _is_numeric(frame[name])) + _GAP
         for name, header in zip(frame.columns, words.columns, strict=True)
     }
-    order = [name for name in _DROPPED if name in needed]
-    while sum(needed.values()) > width and gone < len(order):
-        del needed[order[gone]]
-        gone += 1
-    return frame[list(needed)]
+    for name in _DROPPED:
+        if sum(needed.values()) <= width:
+            break
+        needed.pop(name, None)
+    return frame.loc[:, list(needed)]
 
 
 def _needed(cells: Sequence[str], *, folds: bool) -> int:
@@ -88,12 +89,10 @@ def _needed(cells: Sequence[str], *, folds: bool) -> int:
     return min(longest, _WORDS_WIDTH) if folds else longest
 
 
-def _is_numeric(column: pd.Series) -> bool:
+def _is_numeric(column: Iterable[Any]) -> bool:
     """Whether a column's cells are numbers; one in which nothing is known counts too."""
-    known = column.dropna()
-    return pd.api.types.is_numeric_dtype(known.infer_objects()) and not pd.api.types.is_bool_dtype(
-        known.infer_objects()
-    )
+    known = (value for value in column if not _missing(value))
+    return all(isinstance(v, numbers.Real) and not isinstance(v, bool) for v in known)
 
 
 def to_rich(frame: pd.DataFrame, *, title: str | None = None) -> "Table":
