@@ -58,9 +58,17 @@ def plan(
 
 
 def show_plan(
-    request: SweepRequest, *, device: str | None, json: bool, every: bool = False
+    request: SweepRequest,
+    *,
+    device: str | None,
+    json: bool,
+    every: bool = False,
+    how: str = "--all",
 ) -> None:
-    """Prints the plan of ``request`` on ``device`` (None: this machine's)."""
+    """Prints the plan of ``request`` on ``device`` (None: this machine's).
+
+    Without ``every`` a line stands for the kernels that cannot run there; it says that ``how`` lists them.
+    """
     import pandas as pd
 
     made, pace = _plan(request, device)
@@ -114,7 +122,7 @@ def show_plan(
     away &= {row["kernel"] for row in rows}
     frame = pd.DataFrame([row for row in rows if row["kernel"] not in away], columns=list(rows[0]))
     sink.emit_frame(frame, title=f"Plan on {made.device}")
-    sink.say_absent(away)
+    sink.say_absent(away, how)
     print(
         f"{counted(counts.cases, 'case')}, at most {counted(counts.todo, 'config')} to try by strategy {strategy}, "
         f"{counts.done} tried before, {counts.pruned} refused beforehand; "

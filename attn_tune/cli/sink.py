@@ -29,7 +29,9 @@ def emit_frame(frame: "pd.DataFrame", *, title: str | None = None) -> None:
     if sys.stdout.isatty():
         console = Console()
         shown = tables.fit(frame, console.width)
-        console.print(tables.to_rich(shown, title=title))
+        # Wider than the terminal rather than cut.
+        width = max(console.width, tables.least_width(shown))
+        console.print(tables.to_rich(shown, title=title), width=width, crop=False)
         if hidden := [str(name) for name in frame.columns if name not in shown.columns]:
             note(
                 f"too narrow for: {', '.join(hidden)} (a wider terminal shows them, and so does --json)"
@@ -64,10 +66,10 @@ def emit_formatted(
             emit_frame(frame, title=title)
 
 
-def say_absent(kernels: Collection[str]) -> None:
-    """A line on stdout that stands for ``kernels`` in a table."""
+def say_absent(kernels: Collection[str], how: str = "--all") -> None:
+    """A line on stdout that stands for ``kernels`` in a table; ``how`` lists them."""
     if kernels:
-        print(f"{counted(len(kernels), 'kernel')} cannot run here (--all lists them)")
+        print(f"{counted(len(kernels), 'kernel')} cannot run here ({how} lists them)")
 
 
 def note(text: str) -> None:

@@ -41,7 +41,8 @@ def status(db: options.Database, json: options.Json = False) -> None:
         return
     print(f"{db}: run {now.run_id} is {now.state}, on {now.device} of {now.host} (pid {now.pid})")
     print(f"  command  {shlex.join(now.argv)}")
-    print(f"  trials   {now.trials}, {clock(elapsed)} since the start")
+    since = " since the start" if now.running else ""
+    print(f"  trials   {now.trials} in {clock(elapsed)}{since}")
     for name, number in sorted(counts.items(), key=lambda item: -item[1]):
         print(f"  {number:>8} {name}")
     if now.running:

@@ -21,6 +21,8 @@ from attn_tune.schema.words import counted
 if TYPE_CHECKING:
     from attn_tune.tuner import Event
 
+PLAN_ALL = "'attn-tune plan --all'"
+
 
 def sweep(
     db: options.Database,
@@ -95,7 +97,7 @@ def sweep(
         cases=len(request.points) * len(request.directions),
     )
     if dry_run:
-        show_plan(request, device=None, json=json)
+        show_plan(request, device=None, json=json, how=PLAN_ALL)
         return
     outcome = _run(request, where)
     _show(outcome, db, grid, json)
@@ -113,7 +115,7 @@ def _only_compile(request: SweepRequest, name: str, *, dry_run: bool, json: bool
     target = find_target(name)
     request = for_target(request, target)
     if dry_run:
-        show_plan(request, device=target.device.variant, json=json)
+        show_plan(request, device=target.device.variant, json=json, how=PLAN_ALL)
         return
     tally, stop = Tally(), threading.Event()
     with _stopping(stop), watcher(tally) as view:
@@ -202,10 +204,7 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
         if not ran.empty:
             print()
             sink.emit_frame(ran, title="Trials of this run")
-        if away:
-            print(
-                f"{counted(len(away), 'kernel')} cannot run here ('attn-tune kernels --all' says why)"
-            )
+        sink.say_absent(away, PLAN_ALL)
         for line in _next_steps(outcome, db, grids, counts_done):
             print(line)
     for label in outcome.without:

@@ -128,7 +128,8 @@ def refused_kernels(trials: pd.DataFrame) -> set[str]:
 def imported(rows: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     """The rows of imported packs, of the database's frame ``imported``; ``names`` as for ``summary``."""
     points = [names.get(text, text.partition(" ")[2]) for text in rows["signature"]]
-    return rows.assign(point=points).loc[:, list(IMPORTED)].reset_index(drop=True)
+    short = [kernel.rpartition("/")[2] for kernel in rows["kernel"]]
+    return rows.assign(point=points, kernel=short).loc[:, list(IMPORTED)].reset_index(drop=True)
 
 
 def remarks(winners: pd.DataFrame) -> list[str]:

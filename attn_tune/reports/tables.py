@@ -59,8 +59,8 @@ def formatted(frame: pd.DataFrame) -> pd.DataFrame:
 
 # What goes first where a terminal is too narrow for every column.
 _DROPPED = (
-    "deterministic", "environment", "device", "heuristic_ns", "worst_error", "tflops", "rule", "backend", "low_ns",
-    "high_ns", "tried", "refused", "regret_bound", "place", "part",
+    "deterministic", "samples", "rank", "version", "environment", "device", "heuristic_ns", "worst_error", "tflops",
+    "rule", "backend", "low_ns", "high_ns", "tried", "refused", "regret_bound", "place", "part",
 )  # fmt: skip
 # A column of words folds down to so many characters before a column of numbers is left out for it.
 _WORDS_WIDTH = 16
@@ -72,11 +72,7 @@ def fit(frame: pd.DataFrame, width: int) -> pd.DataFrame:
 
     ``width`` is in characters. What is left may still be too wide: words fold.
     """
-    words = formatted(frame)
-    needed = {
-        name: _needed([str(header), *words[header]], folds=not _is_numeric(frame[name])) + _GAP
-        for name, header in zip(frame.columns, words.columns, strict=True)
-    }
+    needed = _least_widths(frame)
     for name in _DROPPED:
         if sum(needed.values()) <= width:
             break
@@ -84,9 +80,19 @@ def fit(frame: pd.DataFrame, width: int) -> pd.DataFrame:
     return frame.loc[:, list(needed)]
 
 
-def _needed(cells: Sequence[str], *, folds: bool) -> int:
-    longest = max(map(len, cells))
-    return min(longest, _WORDS_WIDTH) if folds else longest
+def least_width(frame: pd.DataFrame) -> int:
+    """The characters that the table needs at least: below it something would be cut off."""
+    return sum(_least_widths(frame).values())
+
+
+def _least_widths(frame: pd.DataFrame) -> dict[Any, int]:
+    words = formatted(frame)
+    widths = {}
+    for header, name in zip(words.columns, frame.columns, strict=True):
+        longest = max(map(len, [str(header), *words[header]]))
+        folds = longest > _WORDS_WIDTH and not _is_numeric(frame[name])
+        widths[name] = (_WORDS_WIDTH if folds else longest) + _GAP
+    return widths
 
 
 def _is_numeric(column: Iterable[Any]) -> bool:
@@ -96,7 +102,7 @@ def _is_numeric(column: Iterable[Any]) -> bool:
 
 
 def to_rich(frame: pd.DataFrame, *, title: str | None = None) -> "Table":
-    """A rich table; numbers to the right, and never folded."""
+    """A rich table; numbers to the right. Only long words fold."""
     from rich import box
     from rich.table import Table
 
@@ -106,11 +112,12 @@ def to_rich(frame: pd.DataFrame, *, title: str | None = None) -> "Table":
     )
     for header, name in zip(words.columns, frame.columns, strict=True):
         numeric = _is_numeric(frame[name])
+        longest = max(map(len, [str(header), *words[header]]))
         table.add_column(
             str(header),
             justify="right" if numeric else "left",
             overflow="fold",
-            no_wrap=numeric,
+            no_wrap=numeric or longest <= _WORDS_WIDTH,
         )
     for row in words.itertuples(index=False):
         table.add_row(*(_unmarked(cell) for cell in row))

@@ -208,7 +208,7 @@ def test_rows_of_an_imported_pack_answer_best_and_report(pack, tmp_path):
     assert (report.exit_code, "Imported" in report.stdout) == (0, True)
     words = ["report", *db, "-s", "imported", "--json"]
     (row,) = json.loads(run(*words, "-d", "bwd", "--point", "llama3").stdout)["imported"]
-    assert (row["kernel"], row["point"]) == ("flash_attention/xla", POINT)
+    assert (row["kernel"], row["point"]) == ("xla", POINT)
     assert run(*words, "--kernel", "triton").exit_code == 3
     assert run(*words, "--device", "nvidia-h200").exit_code == 3
 

@@ -129,3 +129,11 @@ def test_at_80_columns_numbers_stay_on_one_line_and_lesser_columns_go():
 
 def test_a_wide_terminal_shows_every_column():
     assert list(tables.fit(WIDE, 300).columns) == list(WIDE.columns)
+
+
+def test_a_terminal_too_narrow_for_the_rest_cuts_nothing_off():
+    shown = tables.fit(WIDE, 20)
+    width = tables.least_width(shown)
+    assert width > 20
+    text = tables.to_text(shown, width=width)
+    assert all(cell in text for cell in ("1.23 ms", "1.50x", "fwd", "direction"))
