@@ -64,10 +64,7 @@ def explain(
 
 def steps_to_ship(db: Path) -> str:
     """The commands that make the user's jobs find what ``db`` decided."""
-    return (
-        f"  attn-tune export my-pack --db {shlex.quote(str(db))}\n"
-        "  attn-tune import my-pack --to user"
-    )
+    return f"  attn-tune export my-pack --db {shlex.quote(str(db))}\n  attn-tune import my-pack"
 
 
 def _unshipped(

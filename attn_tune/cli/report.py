@@ -228,7 +228,7 @@ def _print(
             continue
         print(end="\n" if shown else "")
         shown += 1
-        title, rest, refused = str(name).capitalize(), 0, 0
+        title, rest, refused = _TITLES.get(name, str(name).capitalize()), 0, 0
         if name in (Section.STATUSES, Section.FAILURES):
             refused = len(set(frame["kernel"]) & set(folded))
             frame = frame.loc[~frame["kernel"].isin(list(folded))]
@@ -245,6 +245,7 @@ def _print(
             print(f"{counted(refused, 'kernel')} can do none of this (--all lists them)")
 
 
+_TITLES = {Section.PREDICTED: "Predicted: the best 3 of each kernel"}
 # What people do not read, or see in another column.
 _HIDDEN = {
     Section.SUMMARY: ("rank", "signature", "trials", "samples"),
