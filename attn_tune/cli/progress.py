@@ -17,9 +17,10 @@ LINE_EVERY_S = 10.0
 
 @dataclass
 class Running:
-    """A case at hand. ``best`` made its fastest whole right config."""
+    """A case that runs: in which ``phase``, and which kernel is ``best``, with its fastest right config."""
 
     label: str
+    phase: str = ""
     best: str = ""
     best_ns: float | None = None
 
@@ -62,6 +63,10 @@ class Tally:
         key = (event.case.signature, event.case.direction)
         if event.kind is ProgressKind.CASE_STARTED:
             self.shown = self.running[key] = Running(label=_short(event.case))
+        elif event.kind is ProgressKind.KERNEL_STARTED and key in self.running:
+            self.running[key].phase = f"searching {event.kernel.rpartition('/')[2]}"
+        elif event.kind is ProgressKind.FINALS_STARTED and key in self.running:
+            self.running[key].phase = "finals"
         elif event.kind in (ProgressKind.CASE_FINISHED, ProgressKind.CASE_RETURNED):
             self.running.pop(key, None)
             # The last one stays in sight until another one begins.
@@ -90,7 +95,7 @@ class Tally:
         return self.statuses[Status.UNSUPPORTED]
 
     def text(self) -> str:
-        """``37/120  1.4 configs/s  eta 1m00s  35 ok  2 failed  best 48.3 us (xla)``"""
+        """``37/120  1.4 configs/s  eta 1m00s  35 ok  2 failed  searching xla  best 48.3 us (xla)``"""
         words = [f"{self.done}/{self.total}"]
         elapsed = time.monotonic() - self.started
         if self.done and elapsed > 0:
@@ -98,6 +103,8 @@ class Tally:
             words.append(f"{rate:.2g} configs/s")
             words.append(f"eta {clock(max(0, self.total - self.done) / rate)}")
         words += [f"{self.right} ok", f"{self.failed} failed"]
+        if self.shown.phase:
+            words.append(self.shown.phase)
         if self.shown.best_ns is not None:
             from attn_tune.schema.words import duration
 

@@ -210,3 +210,9 @@ def test_status_of_a_running_sweep_counts_from_its_start(tmp_path, monkeypatch):
 def test_the_first_line_of_progress_has_a_label(capsys):
     LineWatch(Tally()).show()
     assert capsys.readouterr().err.startswith("starting: 0/0")
+
+
+def test_progress_says_what_is_being_done(worker, tmp_path, monkeypatch):
+    monkeypatch.setattr("attn_tune.cli.progress.LINE_EVERY_S", 0.0)
+    said = sweep(tmp_path, "-g", SIGNATURE, "-d", "fwd").stderr
+    assert said.index("searching xla") < said.index("finals  best")
