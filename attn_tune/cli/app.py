@@ -1,14 +1,16 @@
 """The application: its commands, and the one place where an error becomes a line and an exit code."""
 
+import itertools
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from attn_tune.cli import process
 from attn_tune.cli.commands import COMMANDS, load_command
-from attn_tune.cli.exit_codes import INTERRUPTED
+from attn_tune.cli.exit_codes import FAILED, INTERRUPTED
 from attn_tune.schema.errors import StorageError
 
 
@@ -30,23 +32,61 @@ class _Commands(TyperGroup):
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
+    def parse_args(self, ctx, args):
+        # Before anything can fail: an error has to know how it is to be reported.
+        ctx.meta[_JSON] = _wants_json(args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx):
         try:
             return super().invoke(ctx)
+        except (typer.Exit, typer.Abort):
+            raise
         except KeyboardInterrupt:
-            print("error: interrupted", file=sys.stderr)
+            _report(ctx, "interrupted", "KeyboardInterrupt", INTERRUPTED)
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
-            from attn_tune.schema import AttnTuneError
+            from attn_tune.schema import AttnTuneError, UsageError
 
             if not isinstance(error, AttnTuneError):
+                # typer shows its own errors, about the command line; of all others Python shows the traceback.
+                if ctx.meta[_JSON]:
+                    if say := getattr(error, "format_message", None):
+                        _emit(say(), UsageError.__name__, UsageError.exit_code)
+                    else:
+                        _emit(str(error), type(error).__name__, FAILED)
                 raise
             if ctx.params.get("debug"):
                 import traceback
 
                 traceback.print_exc()
-            print(f"error: {error}", file=sys.stderr)
+            _report(ctx, str(error), type(error).__name__, error.exit_code)
             raise typer.Exit(error.exit_code) from None
+
+
+_JSON = "attn_tune.json"
+
+
+def _wants_json(args: Sequence[str]) -> bool:
+    """Whether the command's answer, and so its error, is to be one JSON object on stdout."""
+    pairs = itertools.pairwise(args)
+    return (
+        "--json" in args
+        or "--format=json" in args
+        or any(a in ("-f", "--format") and b == "json" for a, b in pairs)
+    )
+
+
+def _report(ctx: Any, message: str, kind: str, exit_code: int) -> None:
+    if ctx.meta[_JSON]:
+        _emit(message, kind, exit_code)
+    print(f"error: {message}", file=sys.stderr)
+
+
+def _emit(message: str, kind: str, exit_code: int) -> None:
+    from attn_tune.cli.sink import emit_json
+
+    emit_json({"error": message, "type": kind, "exit_code": exit_code})
 
 
 app = typer.Typer(

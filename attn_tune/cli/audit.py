@@ -54,6 +54,8 @@ def audit(
     """
     if journal is not None and not target:
         raise UsageError("--journal is for audits of targets; add --target, or leave it out")
+    if target and device:
+        raise UsageError("--device is for audits without --target; leave one of the two out")
     if target:
         request = audit_targets.Request(
             points=choose.points(grid, lengths, point, op),

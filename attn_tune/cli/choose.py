@@ -5,10 +5,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attn_tune.schema import Device, UsageError, unknown_name
+from attn_tune.schema import Device, NoDataError, UsageError, unknown_name
 from attn_tune.schema.trial import DIRECTIONS
 
 if TYPE_CHECKING:
+    from attn_tune.cli.lab import SweepRequest
     from attn_tune.cli.sources import Sources
     from attn_tune.kernels.spec import KernelSpec
     from attn_tune.tuner.case import GridPoint
@@ -36,6 +37,7 @@ def points(
     """
     from attn_tune.kernels.registry import get_op
     from attn_tune.tuner.grid import load_grid, merge_points
+    from attn_tune.tuner.lengths import has_lengths
 
     made = list(sources.grids()) if sources else []
     if not grids and not made:
@@ -43,18 +45,87 @@ def points(
             "no grid given; choose one with --grid ('attn-tune grids' lists them), or make one with --from-fn, "
             "--from-hlo or --from-misses"
         )
-    wanted = {get_op(name).name for name in words(ops)}
-    loaded = [load_grid(name, lengths=words(lengths)) for name in grids or ()]
-    found = [point for grid in (*loaded, *made) for point in grid.points]
+    wanted, sizes = {get_op(name).name for name in words(ops)}, words(lengths)
+    found = [point for name in grids or () for point in load_grid(name, lengths=sizes).points]
+    found += [
+        point
+        for grid in made
+        for point in grid.points
+        if not sizes or has_lengths(point.signature.values, sizes)
+    ]
     kept = merge_points(
         point
         for point in found
         if (not wanted or point.op in wanted) and _passes(point.name, filters)
     )
     if not kept:
-        some = ", ".join(point.name for point in found[:5])
-        raise UsageError(f"no point of the grid passes the filters; it has {some}, ...")
+        has = f"; it has {_some(point.name for point in found)}" if found else ""
+        raise UsageError(f"no point of the grid passes the filters{has}")
     return kept
+
+
+def stored_points(
+    stored: Iterable[str],
+    grids: Sequence[str] | None,
+    lengths: Sequence[str] | None,
+    filters: Sequence[str] | None,
+) -> dict[str, str] | None:
+    """The problems, names by signature text, that a command about stored ones is narrowed to; None without an option.
+
+    Without ``grids`` they are those of ``stored``. A database knows signatures only, so the names are those that the
+    presets have for them, and a problem of no preset is called by its signature.
+
+    Raises:
+      UsageError: an unknown grid, or a word that is no length.
+      NoDataError: nothing stored passes.
+    """
+    if grids:
+        return {p.signature.text: brief(p.name) for p in points(grids, lengths, filters)}
+    if not lengths and not filters:
+        return None
+    from attn_tune.tuner.grid import preset_points
+    from attn_tune.tuner.lengths import has_lengths
+
+    every, refusal = _names(preset_points()), None
+    try:
+        chosen = _names(preset_points(words(lengths)))
+    except UsageError as error:  # No preset has such lengths; what is stored beside them may.
+        chosen, refusal = {}, error
+    kept = {}
+    for text in dict.fromkeys(stored):
+        names = chosen.get(text, [])
+        if text not in every and (not lengths or has_lengths(_fields(text), words(lengths))):
+            names = [text]
+        if passing := [name for name in names if _passes(name, filters)]:
+            kept[text] = brief("+".join(passing))
+    if refusal and not kept:
+        raise refusal
+    if not kept:
+        known = _some(brief("+".join(every.get(text, [text]))) for text in dict.fromkeys(stored))
+        raise NoDataError(
+            f"no stored problem passes the filters; there are {known}; "
+            "names of points in a file of your own are known with --grid FILE"
+        )
+    return kept
+
+
+def _names(found: "Iterable[GridPoint]") -> dict[str, list[str]]:
+    """The names of points by signature text."""
+    names: dict[str, list[str]] = {}
+    for point in found:
+        names.setdefault(point.signature.text, []).append(point.name)
+    return names
+
+
+def _fields(text: str) -> dict[str, int]:
+    """The whole-number fields of a signature, whose op need not be installed."""
+    pairs = (item.partition("=") for item in text.split()[1:])
+    return {name: int(value) for name, _, value in pairs if value.isdecimal()}
+
+
+def _some(names: Iterable[str]) -> str:
+    found = list(names)
+    return ", ".join([*found[:5], *(["..."] if len(found) > 5 else [])]) or "none"
 
 
 def _passes(name: str, filters: Sequence[str] | None) -> bool:
@@ -72,22 +143,53 @@ def kernels(
     from attn_tune.kernels import registry
 
     wanted_ops = {registry.get_op(op).name for op in words(list(ops or ()))}
-    known = [s for s in registry.kernels().values() if not wanted_ops or s.op in wanted_ops]
-    wanted = words(names)
+    known = {i: s for i, s in registry.kernels().items() if not wanted_ops or s.op in wanted_ops}
+    wanted = _matching(names, known)
+    return tuple(spec for i, spec in known.items() if wanted is None or i in wanted)
+
+
+def kernel_ids(names: Sequence[str] | None, stored: Iterable[str]) -> set[str] | None:
+    """The ids that ``names`` choose among kernels that are installed or ``stored``; None, which is all, without any.
+
+    Raises:
+      UsageError: an unknown kernel; near names are suggested.
+    """
+    from attn_tune.kernels import registry
+
+    return _matching(names, {*stored, *registry.kernels()})
+
+
+def _matching(names: Sequence[str] | None, known: Iterable[str]) -> set[str] | None:
+    known, wanted, found = tuple(known), words(names), set()
     for name in wanted:
-        if not any(name in (spec.id, spec.name) for spec in known):
-            raise unknown_name("kernel", name, [*(s.id for s in known), *(s.name for s in known)])
-    return tuple(s for s in known if not wanted or s.id in wanted or s.name in wanted)
+        fits = {i for i in known if name in (i, i.partition("/")[2])}
+        if not fits:
+            raise unknown_name("kernel", name, [*known, *(i.partition("/")[2] for i in known)])
+        found |= fits
+    return found if wanted else None
 
 
-def say_left_out(
-    specs: "Iterable[KernelSpec]", directions: Iterable[str], allow_nondeterministic: bool
-) -> None:
-    """Names what a sweep does not take because nobody asked for it."""
+def absent(specs: "Iterable[KernelSpec]", device: Device) -> set[str]:
+    """The ids of the kernels that can run nothing on ``device``."""
+    from attn_tune.kernels.ask import runs_on
+
+    return {spec.id for spec in specs if not runs_on(spec, device)}
+
+
+def say_left_out(request: "SweepRequest", device: Device) -> None:
+    """Names the kernels that could run on ``device`` and are left out because ``request`` does not allow them."""
     from attn_tune.cli import sink
 
-    names = sorted({s.id for s in specs for d in directions if s.needs_leave(d)})
-    if names and not allow_nondeterministic:
+    away, ops = absent(request.kernels, device), {point.op for point in request.points}
+    names = sorted(
+        {
+            spec.id
+            for spec in request.kernels
+            for direction in request.directions
+            if spec.op in ops and spec.needs_leave(direction) and spec.id not in away
+        }
+    )
+    if names and not request.allow_nondeterministic:
         sink.note(f"left out, not deterministic: {', '.join(names)} (--allow-nondeterministic)")
 
 
@@ -103,19 +205,13 @@ def effort(
     *,
     only_compiles: bool = False,
 ) -> "Effort":
-    """The effort that the options name; says so when the default has to do without scikit-learn.
+    """The effort that the options name.
 
     Raises:
       UsageError: the options contradict one another, or the strategy needs scikit-learn and it is not installed.
     """
-    from attn_tune.cli import sink
     from attn_tune.tuner.strategies import make_effort
-    from attn_tune.tuner.strategies.model import has_scikit_learn
 
-    if effort is None and strategy is None and not has_scikit_learn():
-        sink.note(
-            "strategy portfolio: surrogate needs scikit-learn (pip install 'attn-tune[search]')"
-        )
     return make_effort(effort, strategy, max_trials, only_compiles=only_compiles)
 
 
@@ -131,13 +227,12 @@ def device(name: str | None) -> Device:
 
 
 def point_names(grids: Sequence[str] | None = None) -> dict[str, str]:
-    """Names of grid points by signature text: of every preset at every length, and of ``grids``."""
-    from attn_tune.tuner.grid import ALL, grid_names, load_grid, merge_points
+    """Names of grid points by signature text: of ``grids`` and of every preset, at every length."""
+    from attn_tune.tuner.grid import load_grid, preset_points
 
-    names = [name for name in grid_names() if name != ALL]
-    own = [name for name in grids or () if name not in grid_names()]
-    found = [p for name in (*own, *names) for p in load_grid(name, lengths=("all",)).points]
-    return {point.signature.text: brief(point.name) for point in merge_points(found)}
+    own = [point for name in grids or () for point in load_grid(name, lengths=("all",)).points]
+    found = _names([*own, *preset_points()])
+    return {text: brief("+".join(dict.fromkeys(names))) for text, names in found.items()}
 
 
 def brief(name: str) -> str:
@@ -146,8 +241,8 @@ def brief(name: str) -> str:
     return f"{first} (+{len(more)})" if more else first
 
 
-def signature(text: str) -> "GridPoint":
-    """The one point that ``text`` names: a signature, or a grid point such as ``llama3-8b/4x4k``.
+def signature(text: str, grids: Sequence[str] | None = None) -> "GridPoint":
+    """The one point that ``text`` names: a signature, or a point of ``grids`` or of a preset (``llama3-8b/4x4k``).
 
     Raises:
       UsageError: malformed, or unknown.
@@ -155,7 +250,7 @@ def signature(text: str) -> "GridPoint":
     """
     from attn_tune.tuner.grid import grid_point
 
-    return grid_point(text)
+    return grid_point(text, grids or ())
 
 
 def own_file(file: Path | None, default: str, what: str) -> Path:

@@ -83,6 +83,7 @@ def _versions() -> Iterator[Check]:
         ("jax", ""),
         ("jaxlib", ""),
         ("triton", "the Triton kernels need it, on NVIDIA GPUs"),
+        ("scikit-learn", "--strategy surrogate needs it: pip install 'attn-tune[search]'"),
         ("pandas", ""),
         ("sqlite-utils", ""),
     ):

@@ -46,6 +46,8 @@ def grids(
     if grid is None and not made.is_given:
         if out is not None:
             raise UsageError("--out needs a grid, --from-fn, --from-hlo or --from-misses")
+        if lengths:
+            raise UsageError("--lengths needs a grid, --from-fn, --from-hlo or --from-misses")
         loaded = [load_grid(name, lengths=("all",)) for name in grid_names()]
         run = {name: len(load_grid(name).points) for name in grid_names()}
         rows = [

@@ -21,10 +21,12 @@ def kernels(
             help="The problem that support and spaces are told for: a grid point or a signature."
         ),
     ] = EXAMPLE,
+    grid: options.PointGrids = None,
     op: options.Ops = None,
     kernel: options.Kernels = None,
     direction: options.Directions = None,
     device: options.DeviceName = None,
+    every: options.All = False,
     json: options.Json = False,
 ) -> None:
     """List the kernels: what each can do here, or why it cannot.
@@ -34,7 +36,7 @@ def kernels(
     import pandas as pd
 
     target = choose.device(device)
-    asked = choose.signature(point)
+    asked = choose.signature(point, grid)
     specs = choose.kernels(kernel, op)
     rows = [_other(spec, asked.op) for spec in specs if spec.op != asked.op]
     if own := [spec for spec in specs if spec.op == asked.op]:
@@ -49,12 +51,14 @@ def kernels(
             directions=choose.directions(direction),
         )
         rows = [_row(k, c.case.direction) for c in made.cases for k in c.kernels] + rows
+    away = set() if json or every else choose.absent(specs, target)
     sink.emit_formatted(
-        pd.DataFrame(rows),
+        pd.DataFrame([row for row in rows if row["kernel"] not in away], columns=list(rows[0])),
         options.table_or_json(json),
         title=f"{choose.brief(asked.name)} on {target}",
         key="kernels",
     )
+    sink.say_absent(away)
 
 
 def _row(plan: "KernelPlan", direction: str) -> dict[str, object]:

@@ -4,16 +4,18 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attn_tune.cli import choose
 from attn_tune.schema import Decision, Device, Environment, Signature, StorageError, Trial
 
 if TYPE_CHECKING:
     from attn_tune.db import Database
     from attn_tune.kernels.spec import KernelSpec
     from attn_tune.tuner import Event, GridPoint, Plan
+    from attn_tune.tuner.case import Case
     from attn_tune.tuner.executor import Executor
     from attn_tune.tuner.fleet import Fleet
     from attn_tune.tuner.plan import Priors
@@ -39,7 +41,11 @@ class SweepRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOutcome:
-    """How a sweep ended: ``"finished"``, ``"budget"`` or ``"stopped"``, and what is now known of its cases."""
+    """How a sweep ended: ``"finished"``, ``"budget"`` or ``"stopped"``, and what is now known of its cases.
+
+    The labels of cases without a decision: ``without`` have no valid config, ``unfinished`` were begun, and
+    ``not_started`` were not.
+    """
 
     ending: str
     plan: "Plan"
@@ -47,7 +53,9 @@ class SweepOutcome:
     run_id: int
     decisions: tuple[Decision, ...]
     trials: int = 0
-    without: tuple[str, ...] = field(default=())
+    without: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()
+    not_started: tuple[str, ...] = ()
 
 
 @contextlib.contextmanager
@@ -75,6 +83,7 @@ def plan_sweep(
     """The plan of ``request``; with a database and ``resume``, without what it already holds."""
     from attn_tune.tuner import make_plan
 
+    choose.say_left_out(request, device)
     known = database if request.resume else None
     return make_plan(
         request.points,
@@ -152,6 +161,8 @@ def run_sweep(
             device=identity.device, environment=identity.environment, argv=sys.argv
         )
         ending, trials, reason = "failed", 0, "finished"
+        begun: set[Case] = set()
+        settled: set[Case] = set()
         try:
             events = sweep(plan, executor, budget_s=request.budget_s, stop=stop, strategy=strategy)
             for event in events:
@@ -160,7 +171,10 @@ def run_sweep(
                     trials += 1
                 else:
                     database.heartbeat(run_id)
+                    if event.kind is ProgressKind.CASE_STARTED and event.case:
+                        begun.add(event.case)
                     if event.kind is ProgressKind.CASE_FINISHED and event.case:
+                        settled.add(event.case)
                         # Decided at once, so that a killed sweep leaves nothing finished undecided.
                         database.rebuild_decisions(signatures=[event.case.signature])
                     if event.kind is ProgressKind.SWEEP_FINISHED:
@@ -174,9 +188,17 @@ def run_sweep(
             database.end_run(run_id, ending)
         decisions = tuple(_decide(database, plan))
     decided = {(d.signature, d.direction) for d in decisions}
-    without = tuple(
-        c.case.label for c in plan.cases if (c.case.signature, c.case.direction) not in decided
-    )
+    fates: dict[str, list[str]] = {"without": [], "unfinished": [], "not_started": []}
+    for one in plan.cases:
+        case = one.case
+        if (case.signature, case.direction) in decided:
+            continue
+        # A case in which nothing can run, or nothing is left to run, is never begun.
+        idle = one.finished or not any(kernel.runnable for kernel in one.kernels)
+        if reason == "finished" or case in settled or idle:
+            fates["without"].append(case.label)
+        else:
+            fates["unfinished" if case in begun else "not_started"].append(case.label)
     return SweepOutcome(
         ending=reason,
         plan=plan,
@@ -184,7 +206,7 @@ def run_sweep(
         run_id=run_id,
         decisions=decisions,
         trials=trials,
-        without=without,
+        **{fate: tuple(labels) for fate, labels in fates.items()},
     )
 
 

@@ -72,6 +72,8 @@ def freeze(
         )
     for text in missing[:SHOWN]:
         sink.note(f"left out: {text}")
+    if len(missing) > SHOWN:
+        sink.note(f"left out: {len(missing) - SHOWN} more (--json lists them)")
     written = freeze_answers(path, answers, target, kernel)
     rungs = Counter(str(answer.rung) for answer in answers)
     if json:
@@ -87,7 +89,7 @@ def freeze(
         return
     said = ", ".join(f"{count} {rung}" for rung, count in sorted(rungs.items()))
     print(f"{path}: {len(written.entries)} answers for {target} ({said}), {len(missing)} left out")
-    print(f"  use it with ATTN_TUNE_LOCKFILE={path}")
+    print(f"  use it with ATTN_TUNE_LOCKFILE={path.resolve()}")
 
 
 def check_lockfile(path: LockfilePath, json: options.Json = False) -> None:
@@ -137,7 +139,8 @@ def _say(path: Path, found: "Sequence[Checked]", changes: Mapping[str, tuple[str
     stops = sum(bool(one.problem) for one in found)
     differs = sum(bool(one.now) for one in found)
     print(
-        f"{path}: {len(found) - stops} of {len(found)} answers replay exactly; {differs} would be others without it"
+        f"{path}: {len(found) - stops} of {len(found)} answers replay exactly; "
+        f"{differs} would differ without the lockfile"
     )
 
 

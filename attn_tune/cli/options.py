@@ -93,6 +93,15 @@ Grids = Annotated[
         help="A preset (see 'attn-tune grids'), a TOML file or the text of one signature. Repeatable.",
     ),
 ]
+PointGrids = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--grid",
+        "-g",
+        metavar="GRID",
+        help="A grid whose points may be named too: a TOML file of your own. Repeatable.",
+    ),
+]
 Lengths = Annotated[
     list[str] | None,
     typer.Option(
@@ -167,8 +176,9 @@ EffortChoice = Annotated[
     typer.Option(
         "--effort",
         metavar="EFFORT",
-        help="How much of each space: quick (5 %, portfolio), normal (15 %, surrogate; 10 % with "
-        "--target) or full (exhaustive). Spaces of up to 48 configs are tried whole. Default: normal.",
+        help="How much of each space: quick (5 %, portfolio), normal (15 %, 10 % with --target; surrogate where "
+        "scikit-learn is installed, else portfolio) or full (exhaustive). Spaces of up to 48 configs are tried "
+        "whole. Default: normal.",
     ),
 ]
 AllowNondeterministic = Annotated[
@@ -177,6 +187,12 @@ AllowNondeterministic = Annotated[
         "--allow-nondeterministic",
         help="Also kernels whose results may differ in their last bits from run to run ('attn-tune kernels' says "
         "which). A kernel that --kernel names is allowed.",
+    ),
+]
+All = Annotated[
+    bool,
+    typer.Option(
+        "--all", help="Leave nothing out: kernels that cannot run here, and rare failures."
     ),
 ]
 MaxTrials = Annotated[

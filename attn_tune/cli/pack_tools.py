@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attn_tune.cli import options, sink
+from attn_tune.cli import choose, options, sink
 from attn_tune.cli.exit_codes import FAILED, INTEGRITY
 from attn_tune.schema import AttnTuneError, StorageError, UsageError
+from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
     from attn_tune.runtime.packs import Pack
@@ -45,11 +46,13 @@ def inspect(
     if json:
         sink.emit_json(data)
         return
-    print(f"{pack}: {len(pack.rows)} rows, by {pack.tool}")
+    print(f"{pack.name} {pack.version}: {counted(len(pack.rows), 'row')}, by {pack.tool}")
+    if pack.note:
+        print(f"  note {pack.note}")
     for name in ("digest", "decision_digest"):
         print(f"  {name.replace('_', ' ')} {data[name]}")
     for device in data["devices"]:
-        print(f"  device {device['name']} ({device['digest']}): {device['rows']} rows")
+        print(f"  device {device['name']} ({device['digest']}): {counted(device['rows'], 'row')}")
     for kernel in data["kernels"]:
         states = ", ".join(f"{n} {state}" for state, n in kernel["states"].items())
         print(
@@ -57,14 +60,16 @@ def inspect(
         )
     for env in data["environments"]:
         known = " ".join(f"{k}={v}" for k, v in env.items() if v and k != "rows")
-        print(f"  environment {known}: {env['rows']} rows")
+        print(f"  environment {known}: {counted(env['rows'], 'row')}")
     print(f"  gate {_gate_text(pack.gate)}")
     for entry in pack.quarantine.entries:
         print(f"  quarantine {entry.condition}: {entry.reason}")
     for key in data["signers"]:
         print(f"  signed by {key}")
     if rows:
-        _show(data["rows"])
+        from attn_tune.reports.pack_frames import pack_rows
+
+        sink.emit_frame(pack_rows(pack, choose.point_names()))
 
 
 def _describe(pack: "Pack") -> dict[str, Any]:
@@ -77,6 +82,7 @@ def _describe(pack: "Pack") -> dict[str, Any]:
         "name": pack.name,
         "version": pack.version,
         "tool": pack.tool,
+        "note": pack.note,
         "digest": pack.digest,
         "decision_digest": pack.decision_digest,
         "devices": [
@@ -122,6 +128,8 @@ def verify(
 ) -> None:
     """Check packs: sums, schema, digests and signatures.
 
+    Without --signed a signature is only reported: exit status 0 says that the pack is sound.
+
     Example: attn-tune verify h200.atpack --signed --trusted-keys keys
     """
     results = [_verify(path, signed=signed, environ=_environ(trusted_keys)) for path in paths]
@@ -137,7 +145,17 @@ def verify(
 
 def _sound(one: Mapping[str, Any]) -> str:
     listed = f", carries a quarantine list of {one['quarantined']}" if one["quarantined"] else ""
-    return f"{one['pack']}, sound; {one['signature']}{listed}"
+    return (
+        f"{one['name']} {one['version']}, {counted(one['rows'], 'row')}, {one['digest']}: sound; "
+        f"{_SIGNED[one['signature']].format(one['signer'])}{listed}"
+    )
+
+
+_SIGNED = {
+    "none": "not signed",
+    "trusted": "signed by {}",
+    "untrusted": "signed by a key that is not trusted, {}",
+}
 
 
 def _verify(path: Path, *, signed: bool, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -149,20 +167,24 @@ def _verify(path: Path, *, signed: bool, environ: Mapping[str, str]) -> dict[str
         files = read_files(path)
         pack = _from_files(files, path)
         if not pack.signers and not signed:
-            signature = "not signed"
+            signature, signer = "none", None
         elif signed or any(s.key in trusted_keys(environ) for s in pack.signers):
-            name = check_trusted(files[SUMS], pack.signers, environ, f"pack {path}")
-            signature = f"signed by {name}"
+            signature = "trusted"
+            signer = check_trusted(files[SUMS], pack.signers, environ, f"pack {path}")
         else:
-            signature = f"signed by a key that is not trusted, {pack.signers[0].key}"
+            signature, signer = "untrusted", pack.signers[0].key
     except AttnTuneError as error:
         return {"path": str(path), "error": str(error), "exit_code": error.exit_code or INTEGRITY}
     return {
         "path": str(path),
         "error": "",
         "exit_code": 0,
-        "pack": repr(pack),
+        "name": pack.name,
+        "version": pack.version,
+        "digest": pack.digest,
+        "rows": len(pack.rows),
         "signature": signature,
+        "signer": signer,
         "quarantined": len(pack.quarantine.entries),
     }
 
@@ -200,11 +222,15 @@ def diff(
             {"counts": {str(c): counts[c] for c in Change}, "rows": rows, "quarantine": listed}
         )
     else:
-        _show(rows)
+        if rows:
+            from attn_tune.reports.pack_frames import differences
+
+            sink.emit_frame(differences(rows, choose.point_names()))
         for one in listed:
             print(f"quarantine {one['change']}: {one['speaks_of']}: {one['reason']}")
-        said = ", ".join(f"{counts[c]} {c}" for c in Change)
-        print(f"{before} -> {after}: {said}")
+        same = counts[Change.EVIDENCE]
+        said = ", ".join(f"{counts[c]} {c}" for c in Change if c is not Change.EVIDENCE)
+        print(f"{before} -> {after}: {said}, {same} decided alike on other evidence")
     if exit_code and (before.decision_digest != after.decision_digest or listed):
         raise typer.Exit(FAILED)
 

@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,8 @@ import typer
 
 from attn_tune.cli import choose, options, sink
 from attn_tune.cli.lab import open_lab
+from attn_tune.schema import UsageError
+from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
     from attn_tune.db.conflicts import Outcome
@@ -32,14 +35,11 @@ class Rules(enum.StrEnum):
     ONLY = "only"
 
 
+POLICIES = (
+    "Where answers differ: error, keep, replace, fastest-verified or prefer=NAME (of a pack)."
+)
 PolicyOption = Annotated[
-    str,
-    typer.Option(
-        "--on-conflict",
-        "--policy",
-        metavar="POLICY",
-        help="Where answers differ: error, keep, replace, fastest-verified or prefer=NAME (of a pack).",
-    ),
+    str, typer.Option("--on-conflict", "--policy", metavar="POLICY", help=POLICIES)
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Write nothing; show what would become of each row.")
@@ -131,6 +131,14 @@ def export_pack(
     wheel: Annotated[
         bool, typer.Option("--wheel", help="Also write the pack as a wheel, in the same folder.")
     ] = False,
+    note: Annotated[
+        str | None,
+        typer.Option(
+            "--note",
+            metavar="TEXT",
+            help="A line for people, kept in the manifest: who, when, from which commit. 'attn-tune inspect' shows it.",
+        ),
+    ] = None,
     overwrite: Overwrite = False,
     json: options.Json = False,
 ) -> None:
@@ -149,21 +157,22 @@ def export_pack(
     from attn_tune.kernels.registry import get_op
     from attn_tune.runtime.quarantine_files import quarantine_in_force, read_list
 
-    points = choose.points(grid, lengths, point, [op] if op else None) if grid else None
-    selection = Selection(
-        op=get_op(op).name if op else None,
-        kernels=[spec.id for spec in choose.kernels(kernel)] if kernel else None,
-        direction=direction,
-        device=device,
-        signatures=frozenset(p.signature.text for p in points) if points else None,
-        rules=frozenset(str(r) for r in rule) if rule else None,
-        winners=winners,
-        min_gain=min_gain,
-    )
     in_force = quarantine_in_force(os.environ)
     entries = [entry for file in quarantine or () for entry in read_list(file)]
     entries += in_force.entries if with_quarantine else ()
     with open_lab(db) as database:
+        tried = database.frame("coverage")
+        chosen = choose.stored_points(tried["signature"], grid, lengths, point)
+        selection = Selection(
+            op=get_op(op).name if op else None,
+            kernels=choose.kernel_ids(kernel, tried["kernel"]),
+            direction=direction,
+            device=device,
+            signatures=None if chosen is None else frozenset(chosen),
+            rules=frozenset(str(r) for r in rule) if rule else None,
+            winners=winners,
+            min_gain=min_gain,
+        )
         written = write(
             database,
             path,
@@ -176,6 +185,7 @@ def export_pack(
             allow_nondeterministic=allow_nondeterministic,
             quarantine=entries,
             in_force=in_force,
+            note=note,
             overwrite=overwrite,
         )
     built = export_wheel(path, path.parent, overwrite=overwrite) if wheel else None
@@ -190,7 +200,7 @@ def export_pack(
 def _say_written(written: "PackSummary") -> None:
     path, gate = written.path, written.gate
     print(
-        f"{path}: {written.problems} problems, {written.rows} rows, {written.size_bytes} bytes, "
+        f"{path}: {counted(written.problems, 'problem')}, {counted(written.rows, 'row')}, {written.size_bytes} bytes, "
         f"for {', '.join(written.devices)}"
     )
     print(f"  decisions {written.decision_digest}")
@@ -198,45 +208,86 @@ def _say_written(written: "PackSummary") -> None:
         print(f"  left out, not deterministic: {', '.join(written.left_out)}")
     if count := gate.get("nondeterministic"):
         print(
-            f"  {count} rows of kernels that are not deterministic: ATTN_TUNE_DETERMINISTIC=0 lets jobs use them"
+            f"  {counted(count, 'row')} of kernels that are not deterministic: "
+            "ATTN_TUNE_DETERMINISTIC=0 lets jobs use them"
         )
     if written.quarantined:
         print(f"  carries a quarantine list of {written.quarantined}")
     if gate["passed"]:
         guards = gate["guards"]
         print(
-            f"  gate passed: {gate['rows']} rows, {gate['revalidated']} validated again; {guards['replayed']} guards "
-            f"replayed, {guards['heuristic_rows']} rows added where the untuned config wins"
+            f"  gate passed: {counted(gate['rows'], 'row')}, {gate['revalidated']} validated again; "
+            f"{counted(guards['replayed'], 'guard')} replayed, "
+            f"{counted(guards['heuristic_rows'], 'row')} added where the untuned config wins"
         )
     else:
         print(f"  gate NOT passed, {gate['objections']} objections: {gate['reason']}")
-    print(f"  use it with ATTN_TUNE_PACKS={path}, or with attn_tune.use_pack({str(path)!r})")
+    place = path.resolve()
+    print(f"  use it here with: attn-tune import {shlex.quote(str(path))}")
+    print(f"  or with ATTN_TUNE_PACKS={place}, or with attn_tune.use_pack({str(place)!r})")
 
 
 def import_pack(
     path: Annotated[Path, typer.Argument(help="A pack: a folder or an .atpack file.")],
-    db: options.Database,
     to: Annotated[
-        Target,
-        typer.Option(help="db: the lab database. user: the folder where every job finds packs."),
-    ] = Target.DB,
-    on_conflict: PolicyOption = "error",
+        Target | None,
+        typer.Option(
+            help="user: the folder where every job of this user finds packs. db: the lab database, where 'report' and "
+            "'best' show its rows. Default: db with --db, else user.",
+        ),
+    ] = None,
+    db: Annotated[
+        Path | None,
+        typer.Option(
+            "--db",
+            metavar="PATH",
+            help="The lab database. Default with --to db: as for the other commands.",
+        ),
+    ] = None,
+    on_conflict: Annotated[
+        str | None,
+        typer.Option(
+            "--on-conflict",
+            "--policy",
+            metavar="POLICY",
+            help=f"With --to db. {POLICIES} Default: error.",
+        ),
+    ] = None,
     dry_run: DryRun = False,
     json: options.Json = False,
 ) -> None:
     """Verify a pack, then take it in, all or nothing.
 
-    Example: attn-tune import h200-llama.atpack --to user
-    """
-    if to is Target.USER:
-        from attn_tune.cli.install import install_pack
+    Without options every job of this user finds it from then on.
 
-        place = install_pack(path)
-        if json:
-            sink.emit_json({"path": str(place)})
-        else:
-            print(f"{path}: installed as {place}")
+    Example: attn-tune import h200-llama.atpack
+    """
+    if (to or (Target.DB if db else Target.USER)) is Target.USER:
+        if db or on_conflict or dry_run:
+            raise UsageError("--db, --on-conflict and --dry-run are for the lab database: --to db")
+        _install(path, json=json)
         return
+    _store(
+        path,
+        Path(db or os.environ.get(options.DB_VARIABLE) or options.default_database()),
+        policy=on_conflict or "error",
+        dry_run=dry_run,
+        json=json,
+    )
+
+
+def _install(path: Path, *, json: bool) -> None:
+    from attn_tune.cli.install import install_pack
+
+    place = install_pack(path)
+    if json:
+        sink.emit_json({"path": str(place)})
+    else:
+        print(f"{path}: installed as {place}")
+        print("  'attn-tune explain POINT' says what a call gets from it")
+
+
+def _store(path: Path, db: Path, *, policy: str, dry_run: bool, json: bool) -> None:
     import tempfile
 
     from attn_tune.db.imports import import_pack as read
@@ -245,7 +296,7 @@ def import_pack(
         # A dry run makes no database.
         place = db if db.exists() or not dry_run else Path(nowhere) / "lab.db"
         with open_lab(place, create=True) as database:
-            taken = read(database, path, policy=on_conflict, dry_run=dry_run)
+            taken = read(database, path, policy=policy, dry_run=dry_run)
     if json:
         sink.emit_json(dataclasses.asdict(taken))
         return
@@ -255,7 +306,7 @@ def import_pack(
             f"  its quarantine list of {taken.quarantined} holds for jobs that use the pack: import it with --to user"
         )
     print(
-        f"{taken.name} {taken.version}: {taken.added} problems added, {taken.unchanged} unchanged, "
+        f"{taken.name} {taken.version}: {counted(taken.added, 'problem')} added, {taken.unchanged} unchanged, "
         f"{taken.kept} kept, {taken.replaced} replaced" + (" (dry run)" if dry_run else "")
     )
 
@@ -305,7 +356,7 @@ def merge_packs(
     _show_outcomes(merged.outcomes)
     listed = f", {merged.quarantined} in quarantine" if merged.quarantined else ""
     print(
-        f"{path}: {merged.rows} rows of {len(packs)} packs{listed}"
+        f"{path}: {counted(merged.rows, 'row')} of {len(packs)} packs{listed}"
         + (" (dry run)" if dry_run else "")
     )
 
@@ -314,4 +365,9 @@ def _show_outcomes(outcomes: "Sequence[Outcome]") -> None:
     import pandas as pd
 
     if outcomes:
-        sink.emit_frame(pd.DataFrame([dataclasses.asdict(one) for one in outcomes]))
+        names = choose.point_names()
+        rows = [
+            {"point": names.get(one.signature, one.signature), **dataclasses.asdict(one)}
+            for one in outcomes
+        ]
+        sink.emit_frame(pd.DataFrame(rows).drop(columns=["signature"]))

@@ -8,6 +8,7 @@ import typer
 
 from attn_tune.cli import choose, options, sink
 from attn_tune.cli.exit_codes import INTEGRITY
+from attn_tune.schema import UsageError
 
 if TYPE_CHECKING:
     from attn_tune.runtime.pins import Pin
@@ -55,6 +56,7 @@ def add(
             "--point", metavar="POINT", help="Only this problem: a grid point or a signature."
         ),
     ] = None,
+    grid: options.PointGrids = None,
     device: Annotated[
         str | None,
         typer.Option(metavar="DEVICE", help="Only this device: a variant or a family."),
@@ -74,13 +76,15 @@ def add(
     from attn_tune.kernels.registry import get_kernel
     from attn_tune.runtime.pin_files import change_pins
 
+    if grid and not point:
+        raise UsageError("--grid says where --point is found; give --point too")
     spec = get_kernel(kernel)
     made = make_pin(
         spec.op,
         spec.name,
         parse_knobs(config or ()),
         str(direction),
-        problem=choose.signature(point).signature.text if point else None,
+        problem=choose.signature(point, grid).signature.text if point else None,
         device=device_condition(device or ""),
         reason=" ".join(reason.split()),
     )

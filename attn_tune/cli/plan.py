@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from attn_tune.cli import choose, options, sink, sources
 from attn_tune.cli.lab import SweepRequest, open_lab, plan_sweep
 from attn_tune.schema import NoDataError
+from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
     from attn_tune.tuner import Plan
@@ -31,6 +32,7 @@ def plan(
     max_trials: options.MaxTrials = None,
     allow_nondeterministic: options.AllowNondeterministic = False,
     device: options.DeviceName = None,
+    every: options.All = False,
     json: options.Json = False,
 ) -> None:
     """Show what a sweep would do, without doing it.
@@ -52,12 +54,21 @@ def plan(
         effort=choose.effort(effort, strategy, max_trials),
         allow_nondeterministic=allow_nondeterministic or bool(kernel),
     )
-    choose.say_left_out(request.kernels, request.directions, request.allow_nondeterministic)
-    show_plan(request, device=device, json=json)
+    show_plan(request, device=device, every=every, json=json)
 
 
-def show_plan(request: SweepRequest, *, device: str | None, json: bool) -> None:
-    """Prints the plan of ``request`` on ``device`` (None: this machine's)."""
+def show_plan(
+    request: SweepRequest,
+    *,
+    device: str | None,
+    json: bool,
+    every: bool = False,
+    how: str = "--all",
+) -> None:
+    """Prints the plan of ``request`` on ``device`` (None: this machine's).
+
+    Without ``every`` a line stands for the kernels that cannot run there; it says that ``how`` lists them.
+    """
     import pandas as pd
 
     made, pace = _plan(request, device)
@@ -107,9 +118,13 @@ def show_plan(request: SweepRequest, *, device: str | None, json: bool) -> None:
         return
     from attn_tune.cli.progress import clock
 
-    sink.emit_frame(pd.DataFrame(rows), title=f"Plan on {made.device}")
+    away = set() if every else choose.absent(request.kernels, made.device)
+    away &= {row["kernel"] for row in rows}
+    frame = pd.DataFrame([row for row in rows if row["kernel"] not in away], columns=list(rows[0]))
+    sink.emit_frame(frame, title=f"Plan on {made.device}")
+    sink.say_absent(away, how)
     print(
-        f"{counts.cases} cases, at most {counts.todo} configs to try by strategy {strategy}, "
+        f"{counted(counts.cases, 'case')}, at most {counted(counts.todo, 'config')} to try by strategy {strategy}, "
         f"{counts.done} tried before, {counts.pruned} refused beforehand; "
         f"about {clock(seconds)} {said}"
     )

@@ -17,9 +17,10 @@ LINE_EVERY_S = 10.0
 
 @dataclass
 class Running:
-    """A case at hand. ``best`` made its fastest whole right config."""
+    """A case that runs: in which ``phase``, and which kernel is ``best``, with its fastest right config."""
 
     label: str
+    phase: str = ""
     best: str = ""
     best_ns: float | None = None
 
@@ -62,6 +63,10 @@ class Tally:
         key = (event.case.signature, event.case.direction)
         if event.kind is ProgressKind.CASE_STARTED:
             self.shown = self.running[key] = Running(label=_short(event.case))
+        elif event.kind is ProgressKind.KERNEL_STARTED and key in self.running:
+            self.running[key].phase = f"searching {event.kernel.rpartition('/')[2]}"
+        elif event.kind is ProgressKind.FINALS_STARTED and key in self.running:
+            self.running[key].phase = "finals"
         elif event.kind in (ProgressKind.CASE_FINISHED, ProgressKind.CASE_RETURNED):
             self.running.pop(key, None)
             # The last one stays in sight until another one begins.
@@ -69,9 +74,9 @@ class Tally:
 
     @property
     def label(self) -> str:
-        """The case that was begun last, and how many others are at hand."""
-        others = len(self.running) - 1
-        return f"{self.shown.label} and {others} more" if others > 0 else self.shown.label
+        """The case that was begun last, and how many others run; ``starting`` before the first."""
+        label, others = self.shown.label or "starting", len(self.running) - 1
+        return f"{label} and {others} more" if others > 0 else label
 
     @property
     def failed(self) -> int:
@@ -90,7 +95,7 @@ class Tally:
         return self.statuses[Status.UNSUPPORTED]
 
     def text(self) -> str:
-        """``37/120  1.4 configs/s  eta 1m00s  35 ok  2 failed  best 48.3 us (xla)``"""
+        """``37/120  1.4 configs/s  eta 1m00s  35 ok  2 failed  searching xla  best 48.3 us (xla)``"""
         words = [f"{self.done}/{self.total}"]
         elapsed = time.monotonic() - self.started
         if self.done and elapsed > 0:
@@ -98,8 +103,10 @@ class Tally:
             words.append(f"{rate:.2g} configs/s")
             words.append(f"eta {clock(max(0, self.total - self.done) / rate)}")
         words += [f"{self.right} ok", f"{self.failed} failed"]
+        if self.shown.phase:
+            words.append(self.shown.phase)
         if self.shown.best_ns is not None:
-            from attn_tune.reports.tables import duration
+            from attn_tune.schema.words import duration
 
             words.append(f"best {duration(self.shown.best_ns)} ({self.shown.best})")
         return "  ".join(words)
@@ -172,7 +179,7 @@ class BarWatch:
         tally = self.tally
         self._bar.update(
             self._task,
-            description=tally.label or "starting",
+            description=tally.label,
             completed=tally.done,
             total=tally.total or None,
             text=tally.text(),

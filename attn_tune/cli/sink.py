@@ -2,10 +2,11 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from attn_tune.cli.options import Format
+from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,15 +21,32 @@ def emit_json(data: Mapping[str, Any]) -> None:
 
 
 def emit_frame(frame: "pd.DataFrame", *, title: str | None = None) -> None:
-    """A table on stdout, folded to the terminal if there is one."""
+    """A table on stdout, fitted to the terminal if there is one; what does not fit is named on stderr."""
     from rich.console import Console
 
     from attn_tune.reports import tables
 
     if sys.stdout.isatty():
-        Console().print(tables.to_rich(frame, title=title))
+        console = Console()
+        shown = tables.fit(frame, console.width)
+        # Wider than the terminal rather than cut.
+        width = max(console.width, tables.least_width(shown))
+        console.print(tables.to_rich(shown, title=title), width=width, crop=False)
+        if hidden := [str(name) for name in frame.columns if name not in shown.columns]:
+            note(
+                f"too narrow for: {', '.join(hidden)} (a wider terminal shows them, and so does --json)"
+            )
     else:
         print(tables.to_text(frame, title=title, width=UNLIMITED), end="")
+
+
+def emit_winners(frame: "pd.DataFrame", *, title: str | None = None) -> None:
+    """A table of decisions on stdout, and what its words mean where that matters."""
+    from attn_tune.reports import frames
+
+    emit_frame(frame, title=title)
+    for line in frames.remarks(frame):
+        print(line)
 
 
 def emit_formatted(
@@ -46,6 +64,12 @@ def emit_formatted(
             print(tables.to_markdown(frame), end="")
         case Format.TABLE:
             emit_frame(frame, title=title)
+
+
+def say_absent(kernels: Collection[str], how: str = "--all") -> None:
+    """A line on stdout that stands for ``kernels`` in a table; ``how`` lists them."""
+    if kernels:
+        print(f"{counted(len(kernels), 'kernel')} cannot run here ({how} lists them)")
 
 
 def note(text: str) -> None:

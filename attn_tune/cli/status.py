@@ -16,7 +16,9 @@ def status(db: options.Database, json: options.Json = False) -> None:
     with open_lab(db) as database:
         now = database.status()
     age = (time.time_ns() // 1000 - now.heartbeat_us) / 1e6
-    elapsed = ((now.ended_us or now.heartbeat_us) - now.started_us) / 1e6
+    # Of a run that died the last sign of life is all that is known.
+    last = time.time_ns() // 1000 if now.running else now.ended_us or now.heartbeat_us
+    elapsed = (last - now.started_us) / 1e6
     counts = {str(name): number for name, number in now.counts.items()}
     if json:
         sink.emit_json(
@@ -39,7 +41,8 @@ def status(db: options.Database, json: options.Json = False) -> None:
         return
     print(f"{db}: run {now.run_id} is {now.state}, on {now.device} of {now.host} (pid {now.pid})")
     print(f"  command  {shlex.join(now.argv)}")
-    print(f"  trials   {now.trials} in {clock(elapsed)}")
+    since = " since the start" if now.running else ""
+    print(f"  trials   {now.trials} in {clock(elapsed)}{since}")
     for name, number in sorted(counts.items(), key=lambda item: -item[1]):
         print(f"  {number:>8} {name}")
     if now.running:

@@ -1,9 +1,10 @@
 """``attn-tune sweep``."""
 
 import contextlib
+import shlex
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,11 +12,16 @@ import typer
 
 from attn_tune.cli import choose, fleet, options, sink, sources
 from attn_tune.cli.exit_codes import FAILED, INTERRUPTED
+from attn_tune.cli.explain import steps_to_ship
 from attn_tune.cli.lab import SweepOutcome, SweepRequest, run_sweep
 from attn_tune.cli.plan import show_plan
+from attn_tune.schema import AttnTuneError
+from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
     from attn_tune.tuner import Event
+
+PLAN_ALL = "'attn-tune plan --all'"
 
 
 def sweep(
@@ -80,7 +86,6 @@ def sweep(
         budget_s=options.seconds(budget) if budget else None,
         resume=resume,
     )
-    choose.say_left_out(request.kernels, request.directions, request.allow_nondeterministic)
     if target is not None:
         _only_compile(request, target, dry_run=dry_run, json=json)
         return
@@ -92,10 +97,10 @@ def sweep(
         cases=len(request.points) * len(request.directions),
     )
     if dry_run:
-        show_plan(request, device=None, json=json)
+        show_plan(request, device=None, json=json, how=PLAN_ALL)
         return
     outcome = _run(request, where)
-    _show(outcome, db, json)
+    _show(outcome, db, grid, json)
     if outcome.ending == "stopped":
         raise typer.Exit(INTERRUPTED)
     if outcome.without and outcome.ending == "finished":
@@ -110,7 +115,7 @@ def _only_compile(request: SweepRequest, name: str, *, dry_run: bool, json: bool
     target = find_target(name)
     request = for_target(request, target)
     if dry_run:
-        show_plan(request, device=target.device.variant, json=json)
+        show_plan(request, device=target.device.variant, json=json, how=PLAN_ALL)
         return
     tally, stop = Tally(), threading.Event()
     with _stopping(stop), watcher(tally) as view:
@@ -162,8 +167,9 @@ def _stopping(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _show(outcome: SweepOutcome, db: Path, json: bool) -> None:
+def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bool) -> None:
     from attn_tune.cli.lab import open_lab
+    from attn_tune.kernels import registry
     from attn_tune.reports import frames, tables
 
     names = {
@@ -171,7 +177,8 @@ def _show(outcome: SweepOutcome, db: Path, json: bool) -> None:
     }
     winners = frames.summary([d for d in outcome.decisions if d.rank == 0], names)
     with open_lab(db) as database:
-        counts = frames.status_counts(database.frame("trials", run=outcome.run_id))
+        trials = database.frame("trials", run=outcome.run_id)
+    counts = frames.status_counts(trials)
     counts_done = outcome.plan.counts.done
     if json:
         sink.emit_json(
@@ -185,29 +192,56 @@ def _show(outcome: SweepOutcome, db: Path, json: bool) -> None:
                 "decisions": tables.to_records(winners),
                 "statuses": tables.to_records(counts),
                 "without_valid_config": list(outcome.without),
+                "not_finished": list(outcome.unfinished),
+                "not_started": list(outcome.not_started),
             }
         )
     else:
         columns = ["rank", "signature", "device", "trials", "samples"]
-        sink.emit_frame(winners.drop(columns=columns), title=f"Winners on {outcome.device}")
-        if not counts.empty:
-            sink.emit_frame(counts, title="Trials of this run")
-        for line in _next_steps(outcome, db, counts_done):
+        sink.emit_winners(winners.drop(columns=columns), title=f"Winners on {outcome.device}")
+        away = choose.absent(registry.kernels().values(), outcome.device) & set(counts["kernel"])
+        ran = counts.loc[~counts["kernel"].isin(list(away))]
+        if not ran.empty:
+            print()
+            sink.emit_frame(ran, title="Trials of this run")
+        sink.say_absent(away, PLAN_ALL)
+        for line in _next_steps(outcome, db, grids, counts_done):
             print(line)
     for label in outcome.without:
         sink.note(f"no valid config: {label}")
+    for label in outcome.unfinished:
+        sink.note(f"not finished: {label}")
+    if outcome.not_started:
+        sink.note(f"not started: {counted(len(outcome.not_started), 'case')}")
 
 
-def _next_steps(outcome: SweepOutcome, db: Path, done: int) -> Iterator[str]:
+def _next_steps(
+    outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, done: int
+) -> Iterator[str]:
     if outcome.ending == "stopped":
         yield "Stopped. Everything measured is stored; the same command goes on from here."
     elif outcome.ending == "budget":
         yield "The time is spent. Everything measured is stored; the same command goes on from here."
     elif not outcome.trials:
-        yield f"Nothing was left to do: {done} configs were tried before in an equal environment."
+        yield f"Nothing was left to do: {counted(done, 'config')} were tried before in an equal environment."
     if outcome.decisions:
-        text = outcome.decisions[0].signature.text
+        place, point = shlex.quote(str(db)), _point(outcome, grids)
         yield "Next:"
-        yield f"  attn-tune report --db {db}"
-        yield f"  attn-tune best {text!r} --db {db}"
-        yield f"  attn-tune export my-pack --db {db}"
+        yield f"  attn-tune report --db {place}"
+        yield f"  attn-tune best {point} --db {place}"
+        yield "Calls read packs, not the lab database. To use these configs:"
+        yield steps_to_ship(db)
+        yield f"  attn-tune explain {point}"
+
+
+def _point(outcome: SweepOutcome, grids: Sequence[str] | None) -> str:
+    """The first decided problem as other commands take it: by its name if they know it, else by its signature."""
+    signature = outcome.decisions[0].signature
+    names = next(c.case.names for c in outcome.plan.cases if c.case.signature == signature)
+    for known in ((), tuple(grids or ())):
+        try:
+            if choose.signature(names[0], known).signature == signature:
+                return shlex.join([names[0], *(w for name in known for w in ("--grid", name))])
+        except (AttnTuneError, IndexError):
+            continue
+    return shlex.quote(signature.text)

@@ -51,6 +51,7 @@ def plan_target(
     """The plan of ``request`` on ``target``; with a database, without what it holds of an equal compiler."""
     from attn_tune.tuner import make_plan
 
+    choose.say_left_out(request, target.device)
     return make_plan(
         request.points,
         kernels=request.kernels,

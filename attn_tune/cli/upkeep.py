@@ -8,6 +8,7 @@ import typer
 
 from attn_tune.cli import options, sink
 from attn_tune.cli.lab import open_lab
+from attn_tune.schema.words import counted
 
 
 def merge(
@@ -30,12 +31,14 @@ def merge(
             taken = merge_database(database, path)
             done.append({"path": str(path), "runs": taken.runs, "trials": taken.trials})
             if not json:
-                print(f"{path}: {taken.runs} runs and {taken.trials} trials are new")
+                print(
+                    f"{path}: {counted(taken.runs, 'new run')}, {counted(taken.trials, 'new trial')}"
+                )
         decided = database.rebuild_decisions(processes=usable_cores())
     if json:
         sink.emit_json({"merged": done, "decided": decided})
     else:
-        print(f"{db}: {decided} problems decided")
+        print(f"{db}: {counted(decided, 'problem')} decided")
 
 
 def gc(
@@ -68,7 +71,7 @@ def gc(
         return
     verb = "would go" if dry_run else "gone"
     for item in summary.items:
-        print(f"{item.rows:>10} rows of {item.table} {verb}: {item.why}")
+        print(f"{counted(item.rows, 'row')} of {item.table} {verb}: {item.why}")
     if not summary.items:
         print(f"{db}: nothing to collect")
     if not dry_run:

@@ -9,6 +9,7 @@ import typer
 from attn_tune.cli import choose, options, sink
 from attn_tune.cli.exit_codes import FAILED
 from attn_tune.schema import Status, UsageError, config_to_dict
+from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
     from attn_tune.kernels.spec import KernelSpec, Op, Problem
@@ -35,6 +36,7 @@ def validate(
             help="This config instead of the untuned one; one kernel, one direction.",
         ),
     ] = None,
+    every: options.All = False,
     json: options.Json = False,
 ) -> None:
     """Check outputs and every gradient against the reference.
@@ -47,6 +49,12 @@ def validate(
 
     from attn_tune.tuner.executor import IsolatedExecutor
 
+    if (lengths or point) and not grid:
+        raise UsageError("--lengths and --point choose among the points of a grid; give --grid")
+    if feature and grid:
+        raise UsageError(
+            "--feature is for the op's own problems; leave it out, or leave --grid out"
+        )
     specs = choose.kernels(kernel, op)
     ways = choose.directions(direction)
     given = _config(config, specs, ways)
@@ -66,17 +74,23 @@ def validate(
         refs = [check.ref(device, given) for check in checks]
         executor.expect([ref for ref in refs if not isinstance(ref, str)], device)
         for check, ref in zip(checks, refs, strict=True):
-            sink.note(f"{check.spec.id} {check.direction} {check.label}")
+            if not isinstance(ref, str):
+                sink.note(f"{check.spec.id} {check.direction} {check.label}")
             rows.append(check.row(ref, executor, device))
     if not rows:
         raise UsageError("no problem to validate; loosen --feature, or choose shapes with --grid")
     frame = pd.DataFrame(rows)
     wrong = frame[~frame["status"].isin([Status.OK, Status.UNSUPPORTED])]
+    away = set() if json or every else choose.absent(specs, device)
     sink.emit_formatted(
-        frame, options.table_or_json(json), title=f"Validation on {device}", key="validations"
+        frame.loc[~frame["kernel"].isin(list(away))],
+        options.table_or_json(json),
+        title=f"Validation on {device}",
+        key="validations",
     )
+    sink.say_absent(away)
     counts = ", ".join(f"{n} {status}" for status, n in frame["status"].value_counts().items())
-    sink.note(f"{len(frame)} checks: {counts}")
+    sink.note(f"{counted(len(frame), 'check')}: {counts}")
     if len(wrong):
         raise typer.Exit(FAILED)
 

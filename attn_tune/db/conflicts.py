@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from attn_tune.runtime.rows import Row
 from attn_tune.schema import Device, Environment, Rule, UsageError, config_to_json
 from attn_tune.schema.environment import UNKNOWN
+from attn_tune.schema.words import config_words, counted, duration
 
 POLICIES = ("error", "keep", "replace", "fastest-verified", "prefer=NAME")
 # Times of different sessions: below this they do not tell which is faster, and what is there stays.
@@ -61,7 +62,9 @@ class Answer:
     def __str__(self) -> str:
         ranked = sorted(self.rows, key=lambda row: row.rank)
         return ", ".join(
-            f"{r.kernel} {config_to_json(r.config)} {_time(r)}".rstrip() for r in ranked
+            f"{r.kernel} {config_words(r.config)}"
+            + ("" if r.median_ns is None else f" {duration(r.median_ns)}")
+            for r in ranked
         )
 
 
@@ -154,7 +157,7 @@ def _faster(stored: Answer, incoming: Answer) -> tuple[Fate, str]:
 def conflict_error(what: str, conflicts: Sequence[Outcome]) -> UsageError:
     """The error that lists ``conflicts``, and how to go on."""
     lines = [
-        f"{what} {len(conflicts)} problems otherwise; nothing was written. Choose another policy:"
+        f"{what} {counted(len(conflicts), 'problem')} otherwise; nothing was written. Choose another policy:"
     ]
     for one in conflicts[:SHOWN]:
         lines.append(f"  {one.signature} {one.direction} on {one.device}")
@@ -164,7 +167,3 @@ def conflict_error(what: str, conflicts: Sequence[Outcome]) -> UsageError:
         lines.append(f"  and {len(conflicts) - SHOWN} more")
     lines.append(f"policies: {', '.join(POLICIES[1:])}")
     return UsageError("\n".join(lines))
-
-
-def _time(row: Row) -> str:
-    return "" if row.median_ns is None else f"{row.median_ns / 1000:.1f} us"

@@ -151,7 +151,7 @@ def _empty_runs(connection: sqlite3.Connection) -> Iterator[Garbage]:
     )
     deleted = connection.execute(garbage_queries.DROP_EMPTY_RUNS.format(empty=empty)).rowcount
     if deleted:
-        yield Garbage(table="run", rows=deleted, why="they recorded nothing")
+        yield Garbage(table="run", rows=deleted, why="no trial was recorded in them")
 
 
 def _unreferenced(connection: sqlite3.Connection, table: str) -> Iterator[Garbage]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from attn_tune.runtime.packs import Pack
 from attn_tune.runtime.rows import Row
 from attn_tune.schema import config_to_json
+from attn_tune.schema.words import config_words
 
 
 class Change(enum.StrEnum):
@@ -19,7 +20,10 @@ class Change(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """One row that differs. Times are integer nanoseconds, None where there is none."""
+    """One row that differs: ``before`` and ``after`` are rank, config and state as text, empty where there is no row.
+
+    Times are integer nanoseconds, None where there is none.
+    """
 
     change: Change
     signature: str
@@ -96,4 +100,4 @@ def _change(a: Row | None, b: Row | None) -> Change | None:
 
 
 def _say(row: Row | None) -> str:
-    return "" if row is None else f"#{row.rank} {config_to_json(row.config)} {row.state}"
+    return "" if row is None else f"#{row.rank} {config_words(row.config)} {row.state}"

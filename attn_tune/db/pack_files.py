@@ -1,4 +1,4 @@
-"""The bytes of a pack. Same decisions, same bytes: nothing in a pack says when, where or by whom it was made."""
+"""The bytes of a pack. Same decisions and note, same bytes: nothing else says when, where or by whom it was made."""
 
 import hashlib
 import json
@@ -15,6 +15,7 @@ from attn_tune.runtime.rows import Row, decision_digest
 from attn_tune.schema import Decision, Device, Environment, UsageError, canonical_json
 
 PPM = 1_000_000
+MAX_NOTE = 1000
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}")
 
@@ -29,6 +30,18 @@ def check_word(what: str, word: str) -> None:
         raise UsageError(f"a pack's {what} is letters, digits and _.+-, not {word!r}")
 
 
+def check_note(note: str) -> str:
+    """The note on one line, which the manifest holds for people.
+
+    Raises:
+      UsageError: it is empty, too long, or has characters that cannot be printed.
+    """
+    line = " ".join(note.split())
+    if not line or len(line) > MAX_NOTE or not line.isprintable():
+        raise UsageError(f"a pack's note is a line of 1 to {MAX_NOTE} characters, got {note!r:.80}")
+    return line
+
+
 def pack_files(
     decisions: Iterable[Decision],
     *,
@@ -36,10 +49,12 @@ def pack_files(
     version: str,
     gate: Mapping[str, Any] | None = None,
     quarantine: Iterable[Entry] = (),
+    note: str = "",
 ) -> dict[str, bytes]:
     """The files of a pack by their paths inside; the order of ``decisions`` does not matter.
 
-    ``gate`` is what the manifest says of the release gate, ``quarantine`` the list that the pack carries.
+    ``gate`` is what the manifest says of the release gate, ``quarantine`` the list that the pack carries, ``note`` a
+    line for people.
     """
     decisions = list(decisions)
     return files_of_rows(
@@ -51,6 +66,7 @@ def pack_files(
         contracts={d.kernel: d.contract for d in decisions},
         gate=gate,
         quarantine=quarantine,
+        note=note,
     )
 
 
@@ -64,6 +80,7 @@ def files_of_rows(
     contracts: Mapping[str, int],
     gate: Mapping[str, Any] | None = None,
     quarantine: Iterable[Entry] = (),
+    note: str = "",
 ) -> dict[str, bytes]:
     """The files of a pack of ``rows``; the tables may hold more than the rows need."""
     rows = list(rows)
@@ -95,6 +112,8 @@ def files_of_rows(
     }
     if gate is not None:
         manifest["gate"] = dict(gate)
+    if note:
+        manifest["note"] = note
     if entries:
         files[QUARANTINE] = list_text(entries.values()).encode()
         manifest["quarantine"] = {

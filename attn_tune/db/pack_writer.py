@@ -26,7 +26,7 @@ def check_target(path: Path, *, overwrite: bool) -> None:
     if not path.exists() and not path.is_symlink():
         return
     if not overwrite:
-        raise StorageError(f"{path} exists; choose another path, or overwrite it on purpose")
+        raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")
     empty = path.is_dir() and not any(path.iterdir())
     if path.is_dir() == (path.suffix == SUFFIX) or not (is_pack(path) or empty):
         raise StorageError(f"{path} is not a pack of this kind, so it is not overwritten")

@@ -21,7 +21,7 @@ from attn_tune.db.gate import (
     needs_leave,
     replay_guards,
 )
-from attn_tune.db.pack_files import check_word, pack_files as pack_files
+from attn_tune.db.pack_files import check_note, check_word, pack_files as pack_files
 from attn_tune.db.pack_writer import check_target, write_pack
 from attn_tune.db.selection import Selection, select
 from attn_tune.runtime.packs import pack_from_files
@@ -72,6 +72,7 @@ def export_pack(
     allow_nondeterministic: bool = False,
     quarantine: Sequence[Entry] = (),
     in_force: Quarantine | None = None,
+    note: str | None = None,
     overwrite: bool = False,
 ) -> PackSummary:
     """Decides from the trials as they are now, holds the rows against the release gate, and writes a pack.
@@ -89,12 +90,13 @@ def export_pack(
       quarantine: the list that the pack carries, for whoever uses it.
       in_force: no row that it or ``quarantine`` speaks of is shipped, gate or not; None is what is in quarantine for
         this user's jobs.
+      note: a line for people, which the manifest keeps.
 
     Raises:
       NoDataError: nothing fits.
       GateError: a row lacks proof, or is in quarantine; the message lists what and why.
       IntegrityError: a quarantine list that is in force cannot be read.
-      UsageError: a name or version that a pack cannot have, or an empty reason.
+      UsageError: a name, version or note that a pack cannot have, or an empty reason.
       StorageError: ``path`` is taken (``overwrite`` replaces a pack, and only a pack), or cannot be written.
     """
     path = Path(path)
@@ -102,6 +104,7 @@ def export_pack(
     check_word("version", version)
     if ungated is not None and not ungated.strip():
         raise UsageError("shipping without the gate needs a reason")
+    note = "" if note is None else check_note(note)
     check_target(path, overwrite=overwrite)
     everything = list(database.decide())
     if allow_predicted:
@@ -126,7 +129,9 @@ def export_pack(
         gate["nondeterministic"] = count
     # The gate may have added rows with untuned configs.
     _refuse_quarantined(chosen, forbidden)
-    files = pack_files(chosen, name=name, version=version, gate=gate, quarantine=quarantine)
+    files = pack_files(
+        chosen, name=name, version=version, gate=gate, quarantine=quarantine, note=note
+    )
     pack = write_pack(path, files)
     return PackSummary(
         path=path,

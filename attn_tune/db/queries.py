@@ -218,8 +218,12 @@ INSERT INTO imported_row (device_digest, signature, direction, kernel, pack_id, 
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 IMPORTED = """
-SELECT imported_pack.name AS pack, imported_pack.version, imported_row.device_digest, imported_row.signature,
-       imported_row.direction, imported_row.kernel, imported_row.rank, imported_row.config,
+SELECT imported_pack.name AS pack, imported_pack.version, imported_row.device_digest,
+       json_extract(imported_pack.manifest, '$.devices."' || imported_row.device_digest || '".variant') AS device,
+       json_extract(imported_pack.manifest, '$.devices."' || imported_row.device_digest || '".family') AS family,
+       imported_row.signature, imported_row.direction,
+       json_extract(imported_row.body, '$.op') || '/' || imported_row.kernel AS kernel, imported_row.rank,
+       imported_row.config,
        json_extract(imported_row.body, '$.state') AS state,
        json_extract(imported_row.body, '$.median_ns') AS median_ns
 FROM imported_row JOIN imported_pack ON imported_pack.id = imported_row.pack_id

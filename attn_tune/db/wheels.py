@@ -40,7 +40,7 @@ def export_wheel(pack_path: Path, folder: Path, *, overwrite: bool = False) -> P
     name = f"attn_tune_pack_{re.sub(r'[^a-z0-9]+', '_', pack.name.lower())}"
     path = folder / f"{name}-{pack.version}-py3-none-any.whl"
     if path.exists() and not overwrite:
-        raise StorageError(f"{path} exists; choose another folder, or overwrite it on purpose")
+        raise StorageError(f"{path} exists; choose another folder, or replace it with --overwrite")
     data = zip_bytes(wheel_files(files, name=name, pack_name=pack.name, version=pack.version))
     draft = folder / f".{path.name}.{secrets.token_hex(8)}.new"
     try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attn_tune.kernels.registry import kernels_of
-from attn_tune.kernels.spec import KernelSpec, Op
+from attn_tune.kernels.spec import PLATFORMS, KernelSpec, Op
 from attn_tune.runtime import environments
 from attn_tune.runtime.answer import Rejection
 from attn_tune.runtime.determinism import VARIABLE, Determinism
@@ -173,6 +173,11 @@ def unsupported(spec: KernelSpec, problem: Any, direction: str, device: Device) 
             raise
         # An installed package that does not fit this attn-tune must not end a job that has other kernels.
         return f"its check of the problem failed: {type(error).__name__}: {error}"
+
+
+def runs_on(spec: KernelSpec, device: Device) -> bool:
+    """Whether ``spec`` can run anything on ``device``: its backend has the platform, and its modules are installed."""
+    return device.platform in PLATFORMS.get(spec.backend, (device.platform,)) and not missing(spec)
 
 
 def missing(spec: KernelSpec) -> str | None:

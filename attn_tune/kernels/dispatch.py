@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attn_tune.kernels.ask import AUTO, Ask, resolve
+from attn_tune.kernels.ask import AUTO, Ask, resolve, runs_on
 from attn_tune.kernels.registry import get_op, kernels_of
 from attn_tune.kernels.resolution import (
     Choice as Choice,
@@ -178,6 +178,7 @@ def explain(
         steps=steps,
         ignored=tuple(ignored),
         kernels=question.refusals(),
+        absent=tuple(s.id for s in question.specs.values() if not runs_on(s, question.device)),
         heuristic=untuned.answer if untuned else None,
         answer=choice.answer if choice else None,
     )

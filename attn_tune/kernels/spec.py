@@ -24,6 +24,13 @@ type Outputs = Mapping[str, Any]
 
 # Backends that are a library of the machine, which JAX itself would call.
 LIBRARIES = ("cudnn",)
+# JAX's platforms that a backend has kernels for; one that is not named here runs on any.
+PLATFORMS = {
+    "triton": ("cuda", "rocm"),
+    "mosaic_gpu": ("cuda",),
+    "cudnn": ("cuda",),
+    "pallas_tpu": ("tpu",),
+}
 
 
 # Triton's modules import one another in circles: two threads that import it first at one time see half of it.

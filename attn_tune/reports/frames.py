@@ -4,8 +4,14 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from attn_tune.kernels.registry import get_op, kernels
+from attn_tune.kernels.registry import kernels, ops
 from attn_tune.schema import Decision, Signature, config_to_json
+from attn_tune.schema.words import counted
+
+# Rows of failures in a table, characters of a reason in it, and the regret above which times were noisy.
+SHOWN = 20
+REASON = 160
+NOISY = 0.05
 
 SUMMARY = (
     "point",
@@ -26,13 +32,27 @@ SUMMARY = (
     "rank",
     "signature",
 )
+IMPORTED = (
+    "point",
+    "direction",
+    "device",
+    "kernel",
+    "config",
+    "median_ns",
+    "state",
+    "pack",
+    "version",
+    "rank",
+    "signature",
+)
 
 
 def summary(decisions: Iterable[Decision], names: Mapping[str, str] = {}) -> pd.DataFrame:
     """One row a decision: what won, against what, how surely.
 
     ``names`` are grid points by signature text. ``tflops`` counts the plain algorithm's operations
-    (``Op.flops``), so it compares kernels, not multipliers. Forward comes before backward.
+    (``Op.flops``), so it compares kernels, not multipliers; None for an op that is not installed. Forward comes before
+    backward.
     """
     rows = [
         {
@@ -79,17 +99,54 @@ def status_counts(trials: pd.DataFrame) -> pd.DataFrame:
     return counts.reset_index().rename_axis(columns=None)
 
 
-def failures(trials: pd.DataFrame, *, limit: int = 20) -> pd.DataFrame:
-    """The commonest reasons why configs did not make it, counted by kernel, direction, status and first line.
+def failures(trials: pd.DataFrame) -> pd.DataFrame:
+    """Why configs did not make it, counted by kernel, direction, status and first line, the commonest first.
 
     ``trials`` needs the columns ``kernel``, ``direction``, ``status`` and ``reason``.
     """
     keys = ["kernel", "direction", "status", "reason"]
     failed = trials.loc[~trials["status"].isin(["ok", "compiled", "predicted"]), keys]
-    reasons = [str(reason).strip().split("\n")[0][:160] for reason in failed["reason"]]
-    counted = failed.assign(reason=reasons).value_counts(keys).reset_index(name="trials")
-    counted = counted.sort_values(["trials", *keys], ascending=[False, *[True] * len(keys)])
-    return counted.head(limit).reset_index(drop=True)
+    reasons = [str(reason).strip().split("\n")[0] for reason in failed["reason"]]
+    groups = failed.assign(reason=reasons).value_counts(keys).reset_index(name="trials")
+    groups = groups.sort_values(["trials", *keys], ascending=[False, *[True] * len(keys)])
+    return groups.reset_index(drop=True)
+
+
+def shortened(failed: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """The first ``SHOWN`` rows of ``failures`` with reasons of at most ``REASON`` characters, and how many others."""
+    first = failed.head(SHOWN)
+    reasons = [r if len(r) <= REASON else r[: REASON - 3] + "..." for r in first["reason"]]
+    return first.assign(reason=reasons), len(failed) - len(first)
+
+
+def refused_kernels(trials: pd.DataFrame) -> set[str]:
+    """The kernels that support nothing of what ``trials`` (columns ``kernel`` and ``status``) asked of them."""
+    tried = trials.loc[trials["status"] != "unsupported", "kernel"]
+    return set(trials["kernel"]) - set(tried)
+
+
+def imported(rows: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """The rows of imported packs, of the database's frame ``imported``; ``names`` as for ``summary``."""
+    points = [names.get(text, text.partition(" ")[2]) for text in rows["signature"]]
+    short = [kernel.rpartition("/")[2] for kernel in rows["kernel"]]
+    return rows.assign(point=points, kernel=short).loc[:, list(IMPORTED)].reset_index(drop=True)
+
+
+def remarks(winners: pd.DataFrame) -> list[str]:
+    """What the words ``tie`` and ``regret`` mean, for a table of ``summary`` in which that matters."""
+    lines = []
+    if "tie" in set(winners["rule"]):
+        lines.append(
+            "tie: no config is faster than the default beyond noise, so the default stays."
+        )
+    noisy = sum(float(bound) > NOISY for bound in winners["regret_bound"].dropna())
+    if noisy:
+        lines.append(
+            "regret <=: by how much the best config seen may be faster (95 % sure). "
+            f"It is above {NOISY:.0%} in {counted(noisy, 'row')}, because times were noisy: "
+            "sweep again with --no-resume while nothing else runs."
+        )
+    return lines
 
 
 def coverage(
@@ -124,9 +181,9 @@ def _is_deterministic(decision: Decision) -> bool | None:
 
 
 def _tflops(decision: Decision) -> float | None:
-    if not decision.median_ns:
+    op = ops().get(decision.op)
+    if op is None or not decision.median_ns:
         return None
-    op = get_op(decision.op)
     return op.flops(op.from_signature(decision.signature), decision.direction) / (
         decision.median_ns * 1e3
     )

@@ -1,27 +1,19 @@
 """DataFrames as text: rich tables, Markdown, CSV. The only place where numbers become words."""
 
+import json
 import math
-from collections.abc import Callable, Sequence
+import numbers
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+
+from attn_tune.schema.words import config_words, duration
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 MISSING = "-"
-
-
-def duration(nanoseconds: float) -> str:
-    """Three digits and a unit: ``812 ns``, ``48.3 us``, ``1.25 ms``."""
-    value, unit = float(nanoseconds), "ns"
-    for larger in ("us", "ms", "s"):
-        if value < 999.5:
-            break
-        value, unit = value / 1000, larger
-    if value >= 99.95 or unit == "ns":
-        return f"{value:.0f} {unit}"
-    return f"{value:.1f} {unit}" if value >= 9.995 else f"{value:.2f} {unit}"
 
 
 def _percent(value: float) -> str:
@@ -32,20 +24,8 @@ def _ratio(value: float) -> str:
     return "inf" if math.isinf(value) else f"{value:.2f}"
 
 
-def _config(text: str) -> str:
-    """``block_q=64 dq.block_k=32``: a config's JSON without its punctuation."""
-    import json
-
-    def flat(prefix: str, data: dict[str, Any]) -> list[str]:
-        words = []
-        for key, value in data.items():
-            if isinstance(value, dict):
-                words += flat(f"{prefix}{key}.", value)
-            else:
-                words.append(f"{prefix}{key}={value}")
-        return words
-
-    return " ".join(flat("", json.loads(text))) or "default"
+def _config(config: str | Mapping[str, Any]) -> str:
+    return config_words(json.loads(config) if isinstance(config, str) else config)
 
 
 # By column name. The header is what people read; CSV and JSON keep the column's own name.
@@ -60,6 +40,9 @@ _FORMATS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "high_ns": ("to", duration),
     "gain_over_128": ("over 128s", lambda value: f"{value:.2f}x"),
     "gain_over_untuned": ("over untuned", lambda value: f"{value:.2f}x"),
+    "before_ns": ("time before", duration),
+    "after_ns": ("time after", duration),
+    "ratio": ("ratio", lambda value: f"{value:.2f}x"),
     "tflops": ("TFLOP/s", lambda value: f"{value:.3g}"),
     "config": ("config", _config),
 }
@@ -74,8 +57,52 @@ def formatted(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns, columns=list(columns))
 
 
+# What goes first where a terminal is too narrow for every column.
+_DROPPED = (
+    "deterministic", "samples", "rank", "version", "environment", "device", "heuristic_ns", "worst_error", "tflops",
+    "rule", "backend", "low_ns", "high_ns", "tried", "refused", "regret_bound", "place", "part",
+)  # fmt: skip
+# A column of words folds down to so many characters before a column of numbers is left out for it.
+_WORDS_WIDTH = 16
+_GAP = 3
+
+
+def fit(frame: pd.DataFrame, width: int) -> pd.DataFrame:
+    """The frame without its least important columns, as many of them as numbers need to stay on one line.
+
+    ``width`` is in characters. What is left may still be too wide: words fold.
+    """
+    needed = _least_widths(frame)
+    for name in _DROPPED:
+        if sum(needed.values()) <= width:
+            break
+        needed.pop(name, None)
+    return frame.loc[:, list(needed)]
+
+
+def least_width(frame: pd.DataFrame) -> int:
+    """The characters that the table needs at least: below it something would be cut off."""
+    return sum(_least_widths(frame).values())
+
+
+def _least_widths(frame: pd.DataFrame) -> dict[Any, int]:
+    words = formatted(frame)
+    widths = {}
+    for header, name in zip(words.columns, frame.columns, strict=True):
+        longest = max(map(len, [str(header), *words[header]]))
+        folds = longest > _WORDS_WIDTH and not _is_numeric(frame[name])
+        widths[name] = (_WORDS_WIDTH if folds else longest) + _GAP
+    return widths
+
+
+def _is_numeric(column: Iterable[Any]) -> bool:
+    """Whether a column's cells are numbers; one in which nothing is known counts too."""
+    known = (value for value in column if not _missing(value))
+    return all(isinstance(v, numbers.Real) and not isinstance(v, bool) for v in known)
+
+
 def to_rich(frame: pd.DataFrame, *, title: str | None = None) -> "Table":
-    """A rich table; numbers to the right."""
+    """A rich table; numbers to the right. Only long words fold."""
     from rich import box
     from rich.table import Table
 
@@ -84,10 +111,14 @@ def to_rich(frame: pd.DataFrame, *, title: str | None = None) -> "Table":
         title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
     )
     for header, name in zip(words.columns, frame.columns, strict=True):
-        numeric = pd.api.types.is_numeric_dtype(frame[name]) and not pd.api.types.is_bool_dtype(
-            frame[name]
+        numeric = _is_numeric(frame[name])
+        longest = max(map(len, [str(header), *words[header]]))
+        table.add_column(
+            str(header),
+            justify="right" if numeric else "left",
+            overflow="fold",
+            no_wrap=numeric or longest <= _WORDS_WIDTH,
         )
-        table.add_column(str(header), justify="right" if numeric else "left", overflow="fold")
     for row in words.itertuples(index=False):
         table.add_row(*(_unmarked(cell) for cell in row))
     return table
@@ -126,8 +157,6 @@ def to_csv(frame: pd.DataFrame) -> str:
 
 def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows as plain data for JSON: what is missing is null, infinity is ``"inf"``, configs are objects."""
-    import json
-
     rows = []
     for row in frame.astype(object).to_dict("records"):
         data = {str(key): _json_value(value) for key, value in row.items()}

@@ -7,6 +7,7 @@ from typing import Any
 
 from attn_tune.schema.decision import Rule
 from attn_tune.schema.environment import Grade
+from attn_tune.schema.words import config_words
 
 
 class Rung(enum.StrEnum):
@@ -116,19 +117,10 @@ class Answer:
     def __str__(self) -> str:
         where = f" from {self.source}" if self.source else ""
         if self.adapted_from is not None:
-            where += f", adapted from {knobs(changed_knobs(self.adapted_from, self.config or {}))}"
+            where += f", adapted from {config_words(changed_knobs(self.adapted_from, self.config or {}))}"
         if self.state == Rule.PREDICTED:
             where += ", predicted: nothing was measured"
-        return f"{self.op}/{self.kernel} {self.direction}: {knobs(self.config or {})} ({self.rung}{where})"
-
-
-def knobs(config: Mapping[str, Any]) -> str:
-    """A config on one line: ``block_q=64 num_warps=4``, parts in braces."""
-    parts = [
-        f"{name}={{{knobs(value)}}}" if isinstance(value, dict) else f"{name}={value}"
-        for name, value in config.items()
-    ]
-    return " ".join(parts) or "(no knobs)"
+        return f"{self.op}/{self.kernel} {self.direction}: {config_words(self.config or {})} ({self.rung}{where})"
 
 
 def changed_knobs(stored: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,10 +11,10 @@ from attn_tune.runtime.answer import (
     Rejection,
     SourceKind,
     changed_knobs,
-    knobs,
 )
 from attn_tune.runtime.ladder import Step
 from attn_tune.schema.device import Device
+from attn_tune.schema.words import config_words, counted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -25,6 +25,7 @@ class Explanation:
       steps: everything the walk looked at, in order, up to the row that answered.
       ignored: packs that could not be used at all, with the reason.
       kernels: kernels that cannot do the problem here, with the reason.
+      absent: those of them, by id, that can do nothing on the device; the text has one line for all.
       heuristic: what would run untuned; None where nothing supports the problem.
       answer: what runs; None likewise.
     """
@@ -36,10 +37,15 @@ class Explanation:
     steps: tuple[Step, ...]
     ignored: tuple[Rejection, ...]
     kernels: tuple[Rejection, ...]
+    absent: tuple[str, ...]
     heuristic: Answer | None
     answer: Answer | None
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, *, every: bool = False) -> str:
+        """The steps, one a line; with ``every`` a line for each of the ``absent`` kernels too."""
         lines = [
             f"{self.op}.{self.direction}  {self.signature}",
             f"device {self.device}  {_key(self.device)}",
@@ -49,7 +55,14 @@ class Explanation:
             table.append(("packs", "none holds rows"))
         if self.heuristic is not None:
             table.append(("heuristic", _heuristic(self.heuristic, self.answer)))
-        table += [(f"kernel {r.subject}", f"unsupported: {r.reason}") for r in self.kernels]
+        folded = () if every else self.absent
+        table += [
+            (f"kernel {r.subject}", f"unsupported: {r.reason}")
+            for r in self.kernels
+            if r.subject not in folded
+        ]
+        if folded:
+            table.append((counted(len(folded), "kernel"), "cannot run here (--all lists them)"))
         width = max(len(left) for left, _ in table)
         lines += [
             f"{number:>2} {left:<{width}}  {right}"
@@ -90,9 +103,9 @@ def _step(step: Step) -> tuple[str, str]:
     if step.row is None:
         return place, step.note if step.level is None else f"miss: {step.note}"
     row = step.row
-    text = f"{step.rung}: {row.kernel} {knobs(row.config)}"
+    text = f"{step.rung}: {row.kernel} {config_words(row.config)}"
     if step.adapted_from is not None:
-        text += f", adapted from {knobs(changed_knobs(step.adapted_from, row.config))}"
+        text += f", adapted from {config_words(changed_knobs(step.adapted_from, row.config))}"
     if step.rejected is not None:
         return place, f"{text}  rejected: {step.rejected}"
     facts = [str(step.grade), row.state] if step.grade else [row.state]
@@ -108,7 +121,7 @@ def _step(step: Step) -> tuple[str, str]:
 
 
 def _heuristic(heuristic: Answer, answer: Answer | None) -> str:
-    text = f"{heuristic.kernel} {knobs(heuristic.config or {})}"
+    text = f"{heuristic.kernel} {config_words(heuristic.config or {})}"
     return text + ("  CHOSEN" if answer is not None and answer.is_miss else "")
 
 

@@ -67,6 +67,7 @@ class Pack:
       contracts: per kernel id (``"op/name"``), the contract version of the op it was tuned under.
       contents: the rows, for lookups one by one.
       gate: what the release gate found, as the manifest says it; empty for a pack without one.
+      note: what the manifest says for people: who made it, when, from what. Empty without one.
       quarantine: what must not run where this pack is in force, whoever says so.
       signers: the keys that signed it, if any. That they did is proven by ``signing.verify``, not by being here.
       path: where it was read from.
@@ -81,6 +82,7 @@ class Pack:
     contracts: Mapping[str, int]
     contents: Contents
     gate: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
     quarantine: Quarantine = NONE
     signers: tuple[Signer, ...] = ()
     path: str = ""
@@ -218,6 +220,7 @@ def _opened(files: Mapping[str, bytes], path: str) -> Pack:
         contracts=contracts,
         contents=contents,
         gate=read_gate(manifest, where),
+        note=text_of(manifest, "note", where) if "note" in manifest else "",
         quarantine=quarantine,
         signers=read_signers(files[SIGNED], where) if SIGNED in files else (),
         path=path,

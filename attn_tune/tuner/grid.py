@@ -22,17 +22,15 @@ from attn_tune.schema import (
 )
 from attn_tune.schema.trial import DIRECTIONS
 from attn_tune.tuner.case import GridPoint
-from attn_tune.tuner.lengths import Lengths
+from attn_tune.tuner.lengths import ALL as ALL, FIELDS, Lengths, has_lengths
 
 FOLDER = Path(__file__).parent.parent / "grids"
-ALL = "all"
 DEFAULT_OP = "flash_attention"
 # The presets have 2 to 15 KB; a file of this size takes seconds to parse.
 _MAX_BYTES = 4 * 1024 * 1024
 
 _KEYS = ("summary", "source", "op", "run", "smoke", "include", "lengths", "layer")
 _LAYER_KEYS = ("name", "op", "source", "directions", "calls")
-_LENGTH_FIELDS = ("b", "t", "s")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,13 +52,14 @@ def load_grid(name: str, *, lengths: Sequence[str] = ()) -> Grid:
     """A preset, a TOML file of the same format, or the text of one signature.
 
     ``lengths`` picks among all lengths of the grid, by group (``prefill``), length (``4k``) or text (``4x4k``), and
-    ``all`` takes every one; without it the groups named by the grid's ``run`` are taken.
+    ``all`` takes every one; without it the groups named by the grid's ``run`` are taken. It picks among layers with
+    lengths of their own too, and a signature may be left without a point.
 
     Raises:
       UsageError: no such grid, or the file is malformed; the message names file, table and key.
     """
     if "=" in name:
-        return _single(name)
+        return _single(name, lengths)
     if name == ALL:
         return _all(lengths)
     if name in grid_names():
@@ -72,29 +71,63 @@ def load_grid(name: str, *, lengths: Sequence[str] = ()) -> Grid:
     return _read(path, lengths)
 
 
-def grid_point(text: str) -> GridPoint:
+def grid_point(text: str, grids: Sequence[str] = ()) -> GridPoint:
     """The one point that ``text`` names: a preset's, such as ``llama3-8b/4x4k``, or that of a signature.
 
     Example::
 
         attn_tune.explain("flash_attention", attn_tune.grid_point("llama3-8b/4x4k").signature)
 
+    Args:
+      grids: grid files or presets whose points are looked at first.
+
     Raises:
       UsageError: malformed, or of no preset.
-      NoDataError: the preset has no such point.
+      NoDataError: the grid has no such point.
     """
     if "=" in text:
         return load_grid(text).points[0]
+    own = [point for name in grids for point in load_grid(name, lengths=(ALL,)).points]
+    if point := _called(text, own):
+        return point
     grid = text.split("/")[0].split("+")[0]
     presets = [n for n in grid_names() if grid == n or grid.startswith(f"{n}.")]
+    if not presets and own:
+        raise NoDataError(f"no grid point {text!r}; there are {_some(own)}")
     if not presets:
-        raise unknown_name("grid point", text, grid_names())
-    candidates = load_grid(max(presets, key=len), lengths=("all",)).points
-    for point in candidates:
-        if text in (point.name, *point.name.split("+")):
-            return point
-    known = ", ".join(point.name for point in candidates[:6])
-    raise NoDataError(f"no grid point {text!r}; there are {known}, ...")
+        unknown = unknown_name("grid point", text, grid_names())
+        raise UsageError(f"{unknown}; --grid FILE knows the points of a file of your own")
+    candidates = load_grid(max(presets, key=len), lengths=(ALL,)).points
+    if point := _called(text, candidates):
+        return point
+    raise NoDataError(f"no grid point {text!r}; there are {_some(candidates)}")
+
+
+def _called(text: str, found: Iterable[GridPoint]) -> GridPoint | None:
+    return next((p for p in found if text in (p.name, *p.name.split("+"))), None)
+
+
+def _some(points: Sequence[GridPoint]) -> str:
+    more = ", ..." if len(points) > 6 else ""
+    return ", ".join(point.name for point in points[:6]) + more
+
+
+def preset_points(lengths: Sequence[str] = ()) -> tuple[GridPoint, ...]:
+    """The points of every preset with these lengths, all of them without any; equal shapes are not joined.
+
+    Raises:
+      UsageError: no preset has a point of such lengths, or a word is none.
+    """
+    points: list[GridPoint] = []
+    refusal: UsageError | None = None
+    for path in sorted(FOLDER.glob("*.toml")):
+        try:
+            points += _read(path, lengths or (ALL,)).points
+        except UsageError as error:  # It has no such lengths; another preset may.
+            refusal = error
+    if refusal and not points:
+        raise refusal
+    return tuple(points)
 
 
 def merge_points(points: Iterable[GridPoint]) -> tuple[GridPoint, ...]:
@@ -123,12 +156,13 @@ def _union(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(d for d in DIRECTIONS if d in a or d in b) if a and b else ()
 
 
-def _single(text: str) -> Grid:
+def _single(text: str, lengths: Sequence[str]) -> Grid:
     op = get_op(text.partition("/")[0].strip())
     signature = op.parse_signature(text)
     op.from_signature(signature)
     point = GridPoint(name=signature.text, op=op.name, signature=signature, source="")
-    return Grid(name=signature.text, summary="one signature", source="", points=(point,))
+    points = (point,) if not lengths or has_lengths(signature.values, lengths) else ()
+    return Grid(name=signature.text, summary="one signature", source="", points=points)
 
 
 def _all(lengths: Sequence[str]) -> Grid:
@@ -185,7 +219,8 @@ def _layers(path: Path, data: Mapping[str, Any], lengths: Sequence[str]) -> list
     layers = data.get("layer")
     if not isinstance(layers, list) or not layers:
         raise UsageError(f"{where}: needs at least one [[layer]] table")
-    chosen = _chosen_lengths(where, data, lengths)
+    groups = _groups(where, data)
+    chosen = _chosen_lengths(where, data, groups, lengths)
     points = []
     for number, layer in enumerate(layers, 1):
         table = f"{where}: [[layer]] {number}"
@@ -196,12 +231,18 @@ def _layers(path: Path, data: Mapping[str, Any], lengths: Sequence[str]) -> list
         label = f"{path.stem}.{suffix}" if suffix else path.stem
         source = _text(table, layer, "source", default=_text(where, data, "source", default=""))
         op = _text(table, layer, "op", default=_text(where, data, "op", default=DEFAULT_OP))
-        if any(field in fields for field in _LENGTH_FIELDS):
-            points.append(_point(table, label, op, fields, source, layer))
+        if any(field in fields for field in FIELDS):
+            if not lengths or has_lengths(fields, lengths):
+                points.append(_point(table, label, op, fields, source, layer))
             continue
         for length in chosen:
             values = fields | {"b": length.batch, "t": length.q_len, "s": length.kv_len}
             points.append(_point(table, f"{label}/{length.text}", op, values, source, layer))
+    if not points and lengths:
+        known = ", ".join(length.text for group in groups.values() for length in group)
+        raise UsageError(
+            f"{where}: no lengths match {', '.join(lengths)}; groups: {', '.join(groups)}; lengths: {known}"
+        )
     if not points:
         raise UsageError(f"{where}: no point; give [lengths], or b, t and s in each [[layer]]")
     return points
@@ -274,18 +315,16 @@ def _selects(path: Path, data: Mapping[str, Any], lengths: Sequence[str]) -> boo
     return bool(_selected(_groups(f"grid {path}", data), lengths))
 
 
-def _chosen_lengths(where: str, data: Mapping[str, Any], lengths: Sequence[str]) -> list[Lengths]:
-    groups = _groups(where, data)
+def _chosen_lengths(
+    where: str,
+    data: Mapping[str, Any],
+    groups: Mapping[str, list[Lengths]],
+    lengths: Sequence[str],
+) -> list[Lengths]:
     run = _texts(where, data, "run") if "run" in data else tuple(groups)
     if unknown := [group for group in run if group not in groups]:
         raise UsageError(f"{where}: key 'run': no group {unknown[0]!r} in [lengths]")
-    chosen = _selected(groups, lengths or run)
-    if lengths and groups and not chosen:
-        known = ", ".join(length.text for group in groups.values() for length in group)
-        raise UsageError(
-            f"{where}: no lengths match {', '.join(lengths)}; groups: {', '.join(groups)}; lengths: {known}"
-        )
-    return chosen
+    return _selected(groups, lengths or run)
 
 
 def _known(where: str, data: Iterable[str], keys: Iterable[str]) -> None:
@@ -297,6 +336,8 @@ def _known(where: str, data: Iterable[str], keys: Iterable[str]) -> None:
 
 def _text(where: str, data: Mapping[str, Any], key: str, default: str | None = None) -> str:
     value = data.get(key, default)
+    if value is None:
+        raise UsageError(f"{where}: key {key!r} is missing; it must be a text")
     if not isinstance(value, str):
         raise UsageError(f"{where}: key {key!r} must be a text, got {value!r}")
     return value

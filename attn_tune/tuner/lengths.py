@@ -1,10 +1,14 @@
 """Lengths as they are written in grids and on the command line: ``4x4k`` is batch 4, query and key length 4096."""
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from attn_tune.schema.errors import UsageError
 
+ALL = "all"
+FIELDS = ("b", "t", "s")
 _NUMBER = re.compile(r"([1-9][0-9]*)(k?)")
 
 
@@ -38,6 +42,21 @@ class Lengths:
             other = Lengths.parse(wanted)
             return (self.batch, self.q_len, self.kv_len) == (other.batch, other.q_len, other.kv_len)
         return parse_length(wanted) in (self.q_len, self.kv_len)
+
+
+def has_lengths(values: Mapping[str, Any], wanted: Iterable[str]) -> bool:
+    """Whether the signature fields ``values`` have one of the lengths ``wanted``; every problem has ``all``.
+
+    A word that does not begin with a digit is the name of a group, which only a grid can tell: it matches nothing here.
+
+    Raises:
+      UsageError: a word that begins with a digit is not a length.
+    """
+    sizes = [values.get(name) for name in FIELDS]
+    own = Lengths("", *(size if isinstance(size, int) else 0 for size in sizes))
+    # Every word is read: a malformed one is an error, whatever the problem is.
+    matches = [word == ALL or (word[:1].isdigit() and own.matches(word)) for word in wanted]
+    return any(matches)
 
 
 def parse_length(text: str) -> int:

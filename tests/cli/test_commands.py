@@ -187,8 +187,8 @@ def test_a_changed_pack_is_refused(lab, tmp_path):
     run("export", pack, "--db", lab)
     manifest = pack / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"mine"', '"nine"'))
-    for target in ("user", "db"):
-        result = run("import", pack, "--db", tmp_path / "x.db", "--to", target)
+    for where in (["--to", "user"], ["--db", tmp_path / "x.db"]):
+        result = run("import", pack, *where)
         assert result.exit_code == 5
         assert "checksum" in result.stderr
     assert not (tmp_path / "data/attn-tune/packs/mine").exists()

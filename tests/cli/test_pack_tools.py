@@ -1,13 +1,16 @@
 """The commands for a pack in hand, by their exit codes and what they print."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from attn_tune.cli.app import app
-from tests.cli.fakes import fill
+from tests.cli.fakes import POINT, fill
 from tests.runtime.packbuilder import pack_files, row, sig, write_folder
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*words):
@@ -37,12 +40,70 @@ def pack(lab, tmp_path):
 
 
 def test_inspect_says_what_is_in_it(pack):
-    text = run("inspect", pack, "--rows").stdout
+    shown = run("inspect", pack, "--rows")
+    assert shown.exit_code == 0
+    text = shown.stdout
     assert "gate passed" in text
+    assert POINT in text
+    assert "chunk_k=" in text
+    assert " us" in text
+    assert "{" not in text
     assert "flash_attention/xla bwd, contract 1" in text
     data = json.loads(run("inspect", pack, "--json").stdout)
     assert data["gate"]["passed"] is True
     assert sum(d["rows"] for d in data["devices"]) == 2
+
+
+def test_inspect_reads_the_packs_of_the_wheel():
+    shown = run("inspect", ROOT / "attn_tune" / "packs" / "nvidia-h200", "--rows")
+    assert shown.exit_code == 0
+    assert "block_k=" in shown.stdout
+
+
+def test_a_note_is_kept_shown_and_part_of_the_bytes(lab, tmp_path):
+    packs = [tmp_path / name / "p.atpack" for name in ("plain", "noted", "again")]
+    for path, note in zip(
+        packs, ([], ["--note", "by hand"], ["--note", " by  hand "]), strict=True
+    ):
+        assert run("export", path, "--db", lab, *note).exit_code == 0
+    plain, noted, again = (path.read_bytes() for path in packs)
+    assert b"note" not in plain
+    assert noted == again != plain
+    assert "  note by hand\n" in run("inspect", packs[1]).stdout
+    assert json.loads(run("inspect", packs[1], "--json").stdout)["note"] == "by hand"
+    assert json.loads(run("inspect", packs[0], "--json").stdout)["note"] == ""
+    for note in (" ", "x" * 1001, "a\x07b"):
+        refused = run("export", tmp_path / "x.atpack", "--db", lab, "--note", note)
+        assert (refused.exit_code, "note" in refused.stderr) == (2, True)
+    assert not (tmp_path / "x.atpack").exists()
+
+
+def test_export_names_an_absolute_path_and_the_way_over_an_old_pack(lab, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = run("export", "p.atpack", "--db", lab, "--wheel").stdout
+    assert f"ATTN_TUNE_PACKS={tmp_path}/p.atpack" in shown
+    assert f"use_pack('{tmp_path}/p.atpack')" in shown
+    again = run("export", "p.atpack", "--db", lab)
+    assert (again.exit_code, "--overwrite" in again.stderr) == (4, True)
+    (tmp_path / "p.atpack").unlink()
+    wheel = run("export", "p.atpack", "--db", lab, "--wheel")
+    assert (wheel.exit_code, "--overwrite" in wheel.stderr) == (4, True)
+
+
+def test_verify_has_a_field_for_each_thing(pack, tmp_path):
+    (one,) = json.loads(run("verify", pack, "--json").stdout)["packs"]
+    digest = json.loads(run("inspect", pack, "--json").stdout)["digest"]
+    assert (one["name"], one["version"], one["digest"], one["rows"]) == ("mine", "1", digest, 2)
+    assert (one["signature"], one["signer"]) == ("none", None)
+    text = run("verify", pack).stdout
+    assert f"mine 1, 2 rows, {digest}: sound; not signed" in text
+    assert "Pack(" not in text
+    run("sign", pack, "--new-key", tmp_path / "k.pem")
+    (one,) = json.loads(run("verify", pack, "--json").stdout)["packs"]
+    assert one["signature"] == "untrusted"
+    trusted = run("verify", pack, "--trusted-keys", tmp_path / "k.pem.pub", "--json")
+    (one,) = json.loads(trusted.stdout)["packs"]
+    assert (one["signature"], one["signer"]) == ("trusted", "k")
 
 
 def test_verify_signs_and_trust(pack, tmp_path):
@@ -76,8 +137,13 @@ def test_diff_and_its_exit_code(pack, lab, tmp_path):
     same = run("diff", pack, pack, "--exit-code")
     assert (same.exit_code, same.stdout.strip()) == (
         0,
-        "mine 1 -> mine 1: 0 added, 0 removed, 0 changed, 0 evidence",
+        "mine 1 -> mine 1: 0 added, 0 removed, 0 changed, 0 decided alike on other evidence",
     )
+    shown = run("diff", pack, other).stdout
+    assert POINT in shown
+    assert "#0 chunk_k=" in shown
+    assert " us" in shown
+    assert "before_ns" not in shown
     differs = run("diff", pack, other, "--exit-code", "--json")
     assert differs.exit_code == 1
     assert json.loads(differs.stdout)["counts"]["removed"] == 1
@@ -119,6 +185,42 @@ def test_import_dry_run_stores_nothing_and_merge_packs(pack, lab, tmp_path):
     assert result.exit_code == 0, result.output
     assert "2 problems added" in result.stdout
     assert not db.exists()
+    assert POINT in result.stdout
+    assert "chunk_k=" in result.stdout
     merged = run("merge-packs", tmp_path / "all.atpack", pack, pack)
     assert "2 rows of 2 packs" in merged.stdout
     assert run("import", pack, "--db", db, "--on-conflict", "newest").exit_code == 2
+
+
+def test_rows_of_an_imported_pack_answer_best_and_report(pack, tmp_path):
+    db = ["--db", tmp_path / "other.db"]
+    assert run("import", pack, *db).exit_code == 0
+    best = run("best", POINT, *db)
+    assert best.exit_code == 0, best.stderr
+    assert "Imported" in best.stdout
+    assert "chunk_k=" in best.stdout
+    data = json.loads(run("best", POINT, *db, "--json").stdout)
+    assert data["decisions"] == []
+    assert {row["direction"] for row in data["imported"]} == {"fwd", "bwd"}
+    assert {row["device"] for row in data["imported"]} == {"cpu-x86_64"}
+    assert {row["pack"] for row in data["imported"]} == {"mine"}
+    report = run("report", *db)
+    assert (report.exit_code, "Imported" in report.stdout) == (0, True)
+    words = ["report", *db, "-s", "imported", "--json"]
+    (row,) = json.loads(run(*words, "-d", "bwd", "--point", "llama3").stdout)["imported"]
+    assert (row["kernel"], row["point"]) == ("xla", POINT)
+    assert run(*words, "--kernel", "triton").exit_code == 3
+    assert run(*words, "--device", "nvidia-h200").exit_code == 3
+
+
+def test_import_without_options_is_for_the_users_jobs(pack, tmp_path):
+    installed = run("import", pack, "--json")
+    place = Path(json.loads(installed.stdout)["path"])
+    assert place.read_bytes() == pack.read_bytes()
+    assert place.parent == tmp_path / "home" / "attn-tune" / "packs"
+    for words in (["--db", tmp_path / "x.db"], ["--dry-run"], ["--on-conflict", "keep"]):
+        refused = run("import", pack, "--to", "user", *words)
+        assert (refused.exit_code, "--to db" in refused.stderr) == (2, True)
+    assert not (tmp_path / "x.db").exists()
+    assert run("import", pack, "--to", "db").exit_code == 0
+    assert run("best", POINT).exit_code == 0, "the default database"

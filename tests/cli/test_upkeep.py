@@ -39,8 +39,8 @@ def test_merge_twice(tmp_path, host):
     lab = tmp_path / "new" / "lab.db"
     first = run("merge", host, "--db", lab)
     assert first.exit_code == 0, first.stderr
-    assert "2 runs and 10 trials are new" in first.stdout
-    assert "1 problems decided" in first.stdout
+    assert "2 new runs, 10 new trials" in first.stdout
+    assert "1 problem decided" in first.stdout
     again = json.loads(run("merge", host, "--db", lab, "--json").stdout)
     assert again["merged"] == [{"path": str(host), "runs": 0, "trials": 0}]
 

@@ -253,8 +253,8 @@ def test_conflicts_follow_the_policy(lab, target, tmp_path):
     with pytest.raises(UsageError) as error:
         import_pack(target, tmp_path / "two")
     assert "answers 4 problems otherwise" in str(error.value)
-    assert 'stored: triton {"block_q":128}' in str(error.value)
-    assert 'pack:   triton {"block_q":256}' in str(error.value)
+    assert "stored: triton block_q=128" in str(error.value)
+    assert "pack:   triton block_q=256" in str(error.value)
     assert fwd_configs() == {'{"block_q":128}'}
     assert import_pack(target, tmp_path / "two", policy="keep").kept == 4
     assert fwd_configs() == {'{"block_q":128}'}

@@ -76,8 +76,8 @@ def test_what_a_policy_leaves_open_is_an_error_that_lists_both(tmp_path, target,
     import_pack(target, old)
     with pytest.raises(UsageError) as error:
         import_pack(target, new, policy=policy)
-    assert 'alpha {"block":64} 1.0 us' in str(error.value)
-    assert 'alpha {"block":128} 0.9 us' in str(error.value)
+    assert "alpha block=64 1.00 us" in str(error.value)
+    assert "alpha block=128 900 ns" in str(error.value)
     with pytest.raises(UsageError, match="otherwise"):
         merge_packs(
             [read_pack(old), read_pack(new)], tmp_path / "x", name="x", version="1", policy=policy

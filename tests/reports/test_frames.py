@@ -5,7 +5,7 @@ import pytest
 
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.reports import frames
-from attn_tune.schema import Decision, Device, Environment, Rule
+from attn_tune.schema import Decision, Device, Environment, Rule, Signature
 
 DEVICE = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)
 ENVIRONMENT = Environment(jax="0.12.0", jaxlib="0.12.0")
@@ -105,3 +105,30 @@ def test_coverage_says_which_points_have_no_decision():
         ["seen", "nvidia-h200", True, False],
         ["unseen", "", False, False],
     ]
+
+
+def test_no_failure_is_left_out_of_the_frame_and_a_table_says_how_many_it_leaves_out():
+    many = trials(*(("a", "fwd", "crashed", f"reason {n:03} " + "x" * 300) for n in range(25)))
+    frame = frames.failures(many)
+    assert len(frame) == 25
+    assert all(len(reason) > 300 for reason in frame["reason"])
+    short, rest = frames.shortened(frame)
+    assert (len(short), rest) == (20, 5)
+    assert all(len(r) == frames.REASON and r.endswith("...") for r in short["reason"])
+    assert frames.shortened(frames.failures(TRIALS))[1] == 0
+
+
+def test_words_of_a_decision_are_explained_where_they_occur():
+    surely = frames.summary([decision()])
+    assert frames.remarks(surely) == []
+    tie = frames.summary([decision(rule=Rule.TIE, regret_bound=0.585)])
+    assert any(line.startswith("tie: ") for line in frames.remarks(tie))
+    assert any("1 row" in line and "--no-resume" in line for line in frames.remarks(tie))
+    assert frames.remarks(frames.summary([decision(regret_bound=None)])) == []
+
+
+def test_an_op_that_is_not_installed_has_no_flops():
+    foreign = Signature("decode", 1, (("b", 1), ("pages", 4)))
+    frame = frames.summary([decision(op="decode", signature=foreign, kernel="decode/splitk")])
+    assert pd.isna(frame["tflops"][0])
+    assert frame["kernel"].tolist() == ["splitk"]

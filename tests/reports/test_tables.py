@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from attn_tune.reports import tables
+from attn_tune.schema.words import config_words, counted, duration
 
 FRAME = pd.DataFrame(
     {
@@ -91,4 +92,48 @@ def test_records_are_json_without_nan():
     ],
 )
 def test_durations_have_three_digits_and_a_unit(nanoseconds, text):
-    assert tables.duration(nanoseconds) == text
+    assert duration(nanoseconds) == text
+
+
+def test_configs_and_counts_in_words():
+    assert config_words({"block_q": 64, "dq": {"block_k": 32}}) == "block_q=64 dq.block_k=32"
+    assert config_words({}) == "default"
+    assert (counted(0, "row"), counted(1, "row"), counted(2, "row")) == (
+        "0 rows",
+        "1 row",
+        "2 rows",
+    )
+
+
+def test_configs_may_be_given_as_text_or_as_data():
+    for config in ('{"block_q": 64}', {"block_q": 64}):
+        frame = pd.DataFrame([{"config": config}])
+        assert tables.formatted(frame)["config"].tolist() == ["block_q=64"]
+        assert tables.to_records(frame) == [{"config": {"block_q": 64}}]
+
+
+WIDE = FRAME.assign(
+    device="nvidia-h200", deterministic=True, heuristic_ns=2_345_678, tflops=0.3, direction="fwd"
+)
+
+
+def test_at_80_columns_numbers_stay_on_one_line_and_lesser_columns_go():
+    shown = tables.fit(WIDE, 80)
+    text = tables.to_text(shown, width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "1.23 ms" in text
+    assert "1.50x" in text
+    assert "deterministic" not in shown.columns
+    assert {"point", "config", "median_ns", "speedup"} <= set(shown.columns)
+
+
+def test_a_wide_terminal_shows_every_column():
+    assert list(tables.fit(WIDE, 300).columns) == list(WIDE.columns)
+
+
+def test_a_terminal_too_narrow_for_the_rest_cuts_nothing_off():
+    shown = tables.fit(WIDE, 20)
+    width = tables.least_width(shown)
+    assert width > 20
+    text = tables.to_text(shown, width=width)
+    assert all(cell in text for cell in ("1.23 ms", "1.50x", "fwd", "direction"))

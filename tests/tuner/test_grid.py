@@ -158,7 +158,7 @@ def test_users_own_file_has_the_same_format(tmp_path: Path):
     ("text", "message"),
     [
         ("summary = ", "not valid TOML"),
-        ("[lengths]\n", "key 'summary' must be a text"),
+        ("[lengths]\n", "key 'summary' is missing"),
         (GOOD + "heads = 4\n", r"\[\[layer\]\] 1: unknown key 'heads'"),
         (GOOD.replace("n = 4", "n = 3"), r"\[\[layer\]\] 1: num_q_heads=3 must be a multiple"),
         (GOOD.replace("n = 4", "n = '4'"), r"\[\[layer\]\] 1: signature field n='4'"),

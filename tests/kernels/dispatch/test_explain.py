@@ -19,7 +19,7 @@ device nvidia-h200  (sm_90, 132 units, 232448 B on chip, 700 W; {digest})
 1.50x away: toy/v1 b=1 t=4096 h=64 dtype=bfloat16, device differs in power_watts 700 vs 500, \
 regret at most 0.4 % where measured, 1.50x the heuristic)
  5 heuristic                            alpha block=8
- 6 kernel toy/absent                    unsupported: the module 'no_such_module_anywhere' is not installed"""
+ 6 1 kernel                             cannot run here (--all lists them)"""
 
 
 def test_explain_reads_like_this():
@@ -32,6 +32,8 @@ def test_explain_reads_like_this():
     assert str(found) == GOLDEN.format(digest=H200.digest)
     assert repr(found) == str(found)
     assert json.loads(json.dumps(found.to_dict()))["answer"]["kernel"] == "alpha"
+    assert "the module 'no_such_module_anywhere' is not installed" in found.text(every=True)
+    assert found.absent == ("toy/absent",)
     assert found.answer.row_signature == sig(4096)
     assert found.heuristic.config == {"block": 8}
 

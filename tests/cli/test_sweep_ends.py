@@ -1,0 +1,218 @@
+"""The end of a sweep and what comes after it: what is not finished, what to do next, what calls get."""
+
+import json
+import shlex
+import time
+from typing import ClassVar
+
+import pytest
+from typer.testing import CliRunner
+
+from attn_tune.cli.app import app
+from attn_tune.cli.progress import LineWatch, Tally
+from attn_tune.runtime import snapshot
+from attn_tune.schema import Status
+from tests.cli.fakes import DEVICE, ENVIRONMENT, POINT, SIGNATURE, FakeExecutor, fill
+
+LONGER = SIGNATURE.replace("t=128 s=128", "t=256 s=256")
+OWN = f"""
+summary = "a problem of one's own"
+[[layer]]
+name = "prompt"
+{chr(10).join(SIGNATURE.partition(" ")[2].replace("dtype=bfloat16", "dtype='bfloat16'").split())}
+"""
+
+
+def run(*words):
+    # Each command is a process of its own: no pack that an earlier one saw is remembered.
+    snapshot._current = None
+    result = CliRunner().invoke(app, [str(word) for word in words], prog_name="attn-tune")
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    monkeypatch.setenv("ATTN_TUNE_LEASES", str(tmp_path / "leases"))
+    for name in ("PACKS", "PINS", "QUARANTINE", "LOCKFILE", "DB"):
+        monkeypatch.delenv(f"ATTN_TUNE_{name}", raising=False)
+    monkeypatch.setattr(snapshot, "_current", None)
+    monkeypatch.setattr("attn_tune.runtime.devices.current_device", lambda: DEVICE)
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    """The fake device in the place of the worker process."""
+
+    class Worker(FakeExecutor):
+        settings: ClassVar[dict] = {}
+
+        def __init__(self, **ignored):
+            super().__init__(**type(self).settings)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exc_info):
+            return None
+
+    monkeypatch.setattr("attn_tune.tuner.executor.IsolatedExecutor", Worker)
+    return Worker
+
+
+def sweep(tmp_path, *words):
+    return run("sweep", "--kernel", "xla", "--db", tmp_path / "lab.db", *words)
+
+
+def test_a_stop_tells_cases_that_were_begun_from_those_that_were_not(worker, tmp_path):
+    import os
+    import signal
+
+    worker.settings = {
+        "status": Status.INCORRECT,
+        "after": lambda count: os.kill(os.getpid(), signal.SIGINT),
+    }
+    stopped = sweep(tmp_path, "-g", SIGNATURE, "-g", LONGER)
+    assert stopped.exit_code == 130
+    assert "no valid config" not in stopped.stderr
+    assert "not finished: flash_attention" in stopped.stderr
+    assert "not started: 3 cases" in stopped.stderr
+    worker.settings = {}
+    done = json.loads(sweep(tmp_path, "-g", SIGNATURE, "-g", LONGER, "--json").stdout)
+    assert (done["not_finished"], done["not_started"], done["without_valid_config"]) == ([], [], [])
+
+
+def test_a_case_that_ran_and_has_no_valid_config_is_not_called_unstarted(worker, tmp_path):
+    worker.settings = {"status": Status.INCORRECT}
+    failed = json.loads(sweep(tmp_path, "-g", SIGNATURE, "--json").stdout)
+    assert len(failed["without_valid_config"]) == 2
+    assert failed["not_started"] == failed["not_finished"] == []
+
+
+@pytest.mark.parametrize("kind", ["preset", "own", "signature"])
+def test_next_names_the_point_as_best_takes_it(worker, tmp_path, kind):
+    own = tmp_path / "mine.toml"
+    own.write_text(OWN)
+    grid, expected = {
+        "preset": (["-g", "cpu-smoke", "--point", "llama3"], f"attn-tune best {POINT} --db"),
+        "own": (["-g", own], f"attn-tune best mine.prompt --grid {own} --db"),
+        "signature": (["-g", SIGNATURE], f"attn-tune best {SIGNATURE!r} --db"),
+    }[kind]
+    shown = sweep(tmp_path, *grid).stdout
+    assert expected in shown
+    (line,) = [one for one in shown.splitlines() if "attn-tune best" in one]
+    assert run(*shlex.split(line)[1:]).exit_code == 0
+
+
+def test_explain_says_what_only_the_lab_database_knows_until_it_is_shipped(
+    worker, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("attn_tune.runtime.environments.current_environment", lambda: ENVIRONMENT)
+    monkeypatch.chdir(tmp_path)
+    shown = sweep(tmp_path, "-g", "cpu-smoke", "--point", "llama3", "-d", "fwd").stdout
+    db = ["--db", tmp_path / "lab.db"]
+    asked = ["explain", POINT, "-d", "fwd", "--device", "cpu"]
+    before = run(*asked, *db)
+    assert "decided fwd otherwise: flash_attention/xla chunk_" in before.stdout
+    assert "Calls read packs" in before.stdout
+    steps = [line.strip() for line in before.stdout.splitlines() if line.startswith("  attn-tune")]
+    assert [step.split()[1] for step in steps] == ["export", "import"]
+    assert set(steps) < {line.strip() for line in shown.splitlines()}
+    assert json.loads(run(*asked, *db, "--json").stdout)["fwd"]["unshipped"]["median_ns"] > 0
+    for step in steps:
+        assert run(*shlex.split(step)[1:]).exit_code == 0
+    after = run(*asked, *db)
+    assert "otherwise" not in after.stdout
+    assert json.loads(run(*asked, *db, "--json").stdout)["fwd"]["unshipped"] is None
+
+
+def test_explain_without_a_lab_database(tmp_path):
+    plain = run("explain", POINT, "--device", "cpu")
+    assert (plain.exit_code, plain.stderr) == (0, "")
+    missing = run("explain", POINT, "--device", "cpu", "--db", tmp_path / "none.db")
+    assert (missing.exit_code, "none.db" in missing.stderr) == (0, True)
+
+
+def test_the_default_strategy_asks_for_nothing(worker, tmp_path, monkeypatch):
+    for module in ("model", "effort"):
+        name = f"attn_tune.tuner.strategies.{module}.has_scikit_learn"
+        monkeypatch.setattr(name, lambda: False)
+    assert "scikit" not in sweep(tmp_path, "-g", SIGNATURE, "-d", "fwd").stderr
+    refused = sweep(tmp_path, "-g", SIGNATURE, "--strategy", "surrogate")
+    assert (refused.exit_code, "scikit-learn" in refused.stderr) == (2, True)
+    assert "scikit-learn" in run("doctor").stdout
+
+
+def test_what_cannot_run_here_is_not_called_left_out(worker, tmp_path):
+    here = run("plan", "-g", SIGNATURE, "--device", "cpu")
+    assert "left out" not in here.stderr
+    there = run("plan", "-g", SIGNATURE, "--device", "nvidia-h200")
+    assert "left out, not deterministic: flash_attention/triton_fused" in there.stderr
+    dense = run("plan", "-g", SIGNATURE, "--op", "flash_attention", "--device", "tpu-v6e")
+    assert "left out" not in dense.stderr
+
+
+FOLDING = [
+    ["plan", "-g", SIGNATURE, "--device", "cpu"],
+    ["kernels", POINT, "--device", "cpu"],
+    ["explain", POINT, "--device", "cpu"],
+]
+
+
+@pytest.mark.parametrize("words", FOLDING, ids=lambda words: words[0])
+def test_kernels_that_cannot_run_here_are_one_line(words):
+    short, long = run(*words).stdout, run(*words, "--all").stdout
+    assert "cannot run here (--all lists them)" in short
+    assert "cudnn" not in short
+    assert "cannot run here" not in long
+    assert "cudnn" in long
+    assert len(short.splitlines()) < len(long.splitlines())
+    assert "cudnn" in run(*words, "--json").stdout
+
+
+def test_kernels_that_cannot_run_here_are_one_line_of_validate_and_report(worker, tmp_path):
+    words = ["validate", "--feature", "sinks_window", "-d", "fwd"]
+    short = run(*words)
+    assert "cannot run here (--all lists them)" in short.stdout
+    assert "cudnn" not in short.stdout + short.stderr
+    assert "cudnn" in run(*words, "--all").stdout
+    run("sweep", "-g", SIGNATURE, "-d", "fwd", "--db", tmp_path / "lab.db")
+    for section in ("statuses", "failures"):
+        report = ["report", "--db", tmp_path / "lab.db", "-s", section]
+        assert "cudnn" not in run(*report).stdout
+        assert "kernels can do none of this (--all lists them)" in run(*report).stdout
+        assert "cudnn" in run(*report, "--all").stdout
+        assert "cudnn" in run(*report, "-f", "csv").stdout
+
+
+def test_sections_of_a_report_stand_apart(tmp_path):
+    fill(tmp_path / "lab.db")
+    shown = run("report", "--db", tmp_path / "lab.db").stdout
+    for title in ("\n\nStatuses\n", "\n\nCoverage\n"):
+        assert title in shown
+
+
+def test_status_of_a_running_sweep_counts_from_its_start(tmp_path, monkeypatch):
+    from attn_tune.db import Database
+
+    with Database.open(tmp_path / "lab.db", create=True) as database:
+        database.begin_run(device=DEVICE, environment=ENVIRONMENT, argv=["sweep"])
+        started = time.time_ns()
+        monkeypatch.setattr("time.time_ns", lambda: started + 100 * 10**9)
+        data = json.loads(run("status", "--db", tmp_path / "lab.db", "--json").stdout)
+    assert data["state"] == "running"
+    assert 99 < data["elapsed_s"] < 102
+
+
+def test_the_first_line_of_progress_has_a_label(capsys):
+    LineWatch(Tally()).show()
+    assert capsys.readouterr().err.startswith("starting: 0/0")
+
+
+def test_progress_says_what_is_being_done(worker, tmp_path, monkeypatch):
+    monkeypatch.setattr("attn_tune.cli.progress.LINE_EVERY_S", 0.0)
+    said = sweep(tmp_path, "-g", SIGNATURE, "-d", "fwd").stderr
+    assert said.index("searching xla") < said.index("finals  best")
