@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attn_tune.kernels.spec import load
-from attn_tune.schema.config import config_digest, config_from_dict
+from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import WHOLE, OutputError, Stage, Status, Trial
 from attn_tune.tuner.case import Case
 from attn_tune.tuner.dominance import Exhausted
 from attn_tune.tuner.plan import KernelPlan, PartPlan
 from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Outcome, Run
+from attn_tune.tuner.small_problems import battery_for, refusal
 from attn_tune.tuner.strategies import Batch, Prior, Space, Strategy, send
 from attn_tune.tuner.tally import Programs, Tally
 
@@ -263,19 +263,13 @@ class KernelSearch:
             yield self.trial(WHOLE, config, failed, Stage.SEARCH, started_us)
 
     def _battery_refs(self, configs: Sequence[Mapping[str, Any]]) -> list[ConfigRef]:
-        """Each config on each problem of the op's battery that it claims to fit."""
+        """Each config on each problem of the op's battery, made coarser where it cannot take it as it is."""
         op, spec, direction = self.case.op, self.plan.kernel, self.case.direction
-        search = spec.searches[direction]
-        if not op.battery:
-            return []
-        problems = load(op.battery)(op.from_signature(self.case.signature))
+        problem = op.from_signature(self.case.signature)
         return [
-            dataclasses.replace(self._ref(WHOLE, config), problem=problem)
+            dataclasses.replace(self._ref(WHOLE, config), problem=small)
             for config in configs
-            for typed in [config_from_dict(search.config, config)]
-            for problem in problems
-            if not spec.unsupported(problem, direction, self.device)
-            and not search.infeasible(problem, self.device, typed)
+            for small in battery_for(op, problem, refusal(spec, direction, self.device, config))
         ]
 
     def _failed_on_battery(self, config: Mapping[str, Any]) -> Outcome | None:

@@ -87,6 +87,12 @@ def _no_battery(problem, direction, device) -> str | None:
     return "it holds 20 keys at most" if problem.kv_len > 20 else None
 
 
+def _whole_sixteens(problem, direction, device) -> str | None:
+    if problem.q_len % 16 or problem.kv_len % 16:
+        return "its lengths are multiples of 16"
+    return None
+
+
 def _kernel(name: str, searches: dict[str, Search], unsupported=_short_keys_only) -> KernelSpec:
     return KernelSpec(
         op="flash_attention",
@@ -115,6 +121,16 @@ NEEDS_OTHERS = Search(
 )
 
 
+# The causal edge is at the top left: right where there are as many queries as keys.
+TOP_LEFT = Search(
+    config=ForwardConfig,
+    heuristic=lambda problem, device: ForwardConfig(),
+    candidates={"": lambda problem, device: ()},
+    call="planted_launches:top_left",
+    outputs={"": ()},
+)
+
+
 def _no_heuristic(problem, device):
     raise ZeroDivisionError("no tile is small enough")
 
@@ -135,5 +151,6 @@ def specs() -> list[KernelSpec]:
         _kernel("planted_refused", {"fwd": _forward()}, lambda *_: "it never works here"),
         _kernel("planted_broken", {"fwd": broken}),
         _kernel("needs_others", {"fwd": NEEDS_OTHERS}, _no_battery),
+        _kernel("top_left", {"fwd": TOP_LEFT}, _whole_sixteens),
         _kernel("quick", {"fwd": _forward("wrong", "nan")}, _no_battery),
     ]

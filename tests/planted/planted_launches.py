@@ -1,6 +1,7 @@
 """What the planted kernels do: the op's plain computation, and then harm."""
 
 import ctypes
+import dataclasses
 import os
 import signal
 import sys
@@ -60,6 +61,19 @@ def forward(problem, config, operands):
             huge = jax.lax.optimization_barrier(jnp.full((2**45,), outputs["lse"][0, 0, 0]))
             return {**outputs, "lse": outputs["lse"] + huge[-1]}
     return {**outputs, "out": _tamper(config.defect, outputs["out"])}
+
+
+def top_left(problem, config, operands):
+    """``{"out", "lse"}`` with query ``i`` at position ``i``, as other libraries have it."""
+    more_queries = problem.q_len - problem.kv_len
+    if problem.causal and more_queries < 0:
+        problem = dataclasses.replace(problem, kv_len=problem.q_len)
+        operands = operands._replace(
+            k=operands.k[:, : problem.q_len], v=operands.v[:, : problem.q_len]
+        )
+    elif problem.causal and more_queries > 0:
+        problem = dataclasses.replace(problem, causal=False, window=(None, more_queries))
+    return dict(baseline(problem, "fwd", operands))
 
 
 def backward(problem, config, inputs):
