@@ -224,9 +224,10 @@ def _open_writable(path: Path) -> sqlite3.Connection:
         _check_version(path, version)
         _set_journal(connection, path)
         connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA foreign_keys = ON")
         if version < SCHEMA_VERSION:
             _migrate(connection)
+        # After migrating: a table that others refer to is built again without them.
+        connection.execute("PRAGMA foreign_keys = ON")
     except BaseException:
         connection.close()
         raise

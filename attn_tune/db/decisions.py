@@ -68,6 +68,17 @@ class Entry:
         """Of its newest run."""
         return whole_median(self.samples(self.newest_run))
 
+    @property
+    def repeatable(self) -> bool | None:
+        """False where any trial saw different bits; None where none looked."""
+        seen = {m.repeatable for m in self.measured} - {None}
+        return None if not seen else False not in seen
+
+    @property
+    def features(self) -> int | None:
+        """The most feature problems that a trial of it passed; None where none says."""
+        return max((m.features for m in self.measured if m.features is not None), default=None)
+
 
 def decide(
     findings: Iterable[Finding], *, tried: Mapping[str, int] | None = None
@@ -165,6 +176,8 @@ def _decide_kernel(
         ties=ties,
         samples=len(samples),
         trials=tried,
+        repeatable=winner.repeatable,
+        features=winner.features,
         contract=signature.version,
     )
 

@@ -8,15 +8,6 @@ from typing import Any
 from attn_tune.schema import Decision, Environment, Stage, Status, Trial, config_digest
 from attn_tune.schema.trial import WHOLE
 
-FAILED = (
-    Status.INCORRECT,
-    Status.CRASHED,
-    Status.TIMED_OUT,
-    Status.OUT_OF_RESOURCES,
-    Status.COMPILE_ERROR,
-    Status.RUNTIME_ERROR,
-)
-
 
 @dataclass(slots=True)
 class Record:
@@ -43,7 +34,7 @@ class Record:
     def add(self, trial: Trial) -> None:
         """Takes one trial in."""
         self.is_heuristic |= trial.is_heuristic
-        if trial.status in FAILED:
+        if trial.status.is_failure:
             self.failure = f"{trial.status}: {trial.reason}".splitlines()[0][:200]
         if trial.status is not Status.OK or trial.measurement is None:
             return

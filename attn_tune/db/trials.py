@@ -185,6 +185,8 @@ def _to_trial(catalog: Catalog, batch: Batch, kernel: str, row: sqlite3.Row) -> 
         ),
         conditions=catalog.conditions(measurement.round_id) if measurement else None,
         **read_facts(row["facts"]),
+        repeatable=None if row["repeatable"] is None else bool(row["repeatable"]),
+        features=row["features"],
         compile_ms=compile_ms,
         is_heuristic=bool(row["is_heuristic"]),
         started_us=batch.started_us + 1000 * row["started_after_ms"],

@@ -189,6 +189,8 @@ def _from_match(question: Ask, match: Match, rejected: tuple[Rejection, ...]) ->
         state=match.row.state,
         gain_ppm=match.row.gain_ppm,
         regret_ppm=match.row.regret_ppm,
+        repeatable=match.row.repeatable,
+        features=match.row.features,
         rejected=rejected,
     )
     return Choice(spec, config, answer)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import pandas as pd
 
 from attn_tune.kernels.registry import get_op, kernels
-from attn_tune.schema import Decision, Signature, config_to_json
+from attn_tune.schema import Decision, Signature, Status, config_to_json
 
 SUMMARY = (
     "point",
@@ -19,6 +19,7 @@ SUMMARY = (
     "speedup",
     "regret_bound",
     "worst_error",
+    "features",
     "tflops",
     "rule",
     "samples",
@@ -47,6 +48,7 @@ def summary(decisions: Iterable[Decision], names: Mapping[str, str] = {}) -> pd.
             "speedup": decision.gain,
             "regret_bound": decision.regret_bound,
             "worst_error": decision.worst_error,
+            "features": decision.features,
             "tflops": _tflops(decision),
             "rule": str(decision.rule),
             "samples": decision.samples,
@@ -85,7 +87,7 @@ def failures(trials: pd.DataFrame, *, limit: int = 20) -> pd.DataFrame:
     ``trials`` needs the columns ``kernel``, ``direction``, ``status`` and ``reason``.
     """
     keys = ["kernel", "direction", "status", "reason"]
-    failed = trials.loc[~trials["status"].isin(["ok", "compiled", "predicted"]), keys]
+    failed = trials.loc[~trials["status"].isin([s for s in Status if s.is_fine]), keys]
     reasons = [str(reason).strip().split("\n")[0][:160] for reason in failed["reason"]]
     counted = failed.assign(reason=reasons).value_counts(keys).reset_index(name="trials")
     counted = counted.sort_values(["trials", *keys], ascending=[False, *[True] * len(keys)])
@@ -117,7 +119,9 @@ def short_signature(signature: Signature) -> str:
 
 
 def _is_deterministic(decision: Decision) -> bool | None:
-    """Whether equal runs give equal bits; None for a kernel that is not installed here."""
+    """Whether equal runs give equal bits, as the kernel declares and as was seen; None for one not installed here."""
+    if decision.repeatable is False:
+        return False
     spec = kernels().get(decision.kernel)
     search = spec.searches.get(decision.direction) if spec else None
     return not search.nondeterministic if search else None

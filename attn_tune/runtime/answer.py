@@ -84,6 +84,8 @@ class Answer:
         ``stale`` says that the kernel's source has changed since the row was measured.
       distance: sum of ``|log2(asked / tuned)|`` over the scalable fields, 0 for an exact answer.
       gain_ppm, regret_ppm: of the row, at the shape and device where it was measured.
+      repeatable, features: of the row: False where runs on equal inputs gave different bits, and how many feature
+        problems the config passed; None where that is unknown.
       rejected: what would have answered earlier, and why it may not.
     """
 
@@ -104,6 +106,8 @@ class Answer:
     state: str = ""
     gain_ppm: int | None = None
     regret_ppm: int | None = None
+    repeatable: bool | None = None
+    features: int | None = None
     rejected: tuple[Rejection, ...] = ()
 
     @property
@@ -116,6 +120,8 @@ class Answer:
         where = f" from {self.source}" if self.source else ""
         if self.state == Rule.PREDICTED:
             where += ", predicted: nothing was measured"
+        if self.repeatable is False:
+            where += ", bits differ from run to run"
         return (
             f"{self.op}/{self.kernel} {self.direction}: {knobs or 'no knobs'} ({self.rung}{where})"
         )

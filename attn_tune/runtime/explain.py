@@ -82,6 +82,10 @@ def _step(step: Step) -> tuple[str, str]:
         facts.append(f"regret at most {max(0, row.regret_ppm) / 1e4:.1f} % where measured")
     if row.gain_ppm is not None:
         facts.append(f"{1 + row.gain_ppm / 1e6:.2f}x the heuristic")
+    if row.repeatable is False:
+        facts.append("bits differ from run to run")
+    if row.features is not None:
+        facts.append(f"feature problems passed: {row.features}")
     return place, f"{text}  CHOSEN ({', '.join(facts)})"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
-from attn_tune.schema.trial import WHOLE, Stage, Status, Trial
+from attn_tune.schema.trial import WHOLE, Stage, Trial
 from attn_tune.tuner.case import Case
 from attn_tune.tuner.executor import CaseError, Executor
 from attn_tune.tuner.meter import Meter
@@ -145,7 +145,7 @@ class CaseRun:
         answer = self.executor.finals(request)
         for place, outcome in enumerate(answer.outcomes):
             search, config = entries[place]
-            if outcome.status is Status.OK:
+            if outcome.status.is_measured:
                 # Found right by two inputs and the battery, which says more than one input more.
                 errors = search.errors[config_digest(config)]
                 outcome = dataclasses.replace(outcome, errors=errors)

@@ -214,7 +214,7 @@ class _Planner:
             failed=frozenset(
                 digest
                 for (part, digest), status in known.items()
-                if part == WHOLE and status is not Status.OK
+                if part == WHOLE and not status.is_measured
             ),
             finals=owed,
             prior=functools.partial(self._prior, spec.id, case, environment),
@@ -236,7 +236,7 @@ class _Planner:
         todo = self.effort.owed(len(space), list(tried.values()))
         if todo and self.history is None:
             # The times of earlier trials are out of reach, and the best of a part is chosen by time.
-            tried = {d: ns for d, ns in tried.items() if known[part, d] is not Status.OK}
+            tried = {d: ns for d, ns in tried.items() if not known[part, d].is_measured}
             todo = self.effort.owed(len(space), list(tried.values()))
         return PartPlan(part=part, space=tuple(space), todo=todo, tried=tried)
 
@@ -247,7 +247,7 @@ class _Planner:
         return tuple(
             t
             for t in trials
-            if t.status is Status.OK and t.environment == environment and t.device == self.device
+            if t.status.is_measured and t.environment == environment and t.device == self.device
         )
 
 

@@ -183,7 +183,7 @@ class Outcome:
     """Answer to ``Run``, and one entry of the answer to ``Finals``.
 
     ``sticky`` says that the process can no longer be trusted (a CUDA error that stays). ``phases_ms`` is the wall time
-    of each phase.
+    of each phase. ``repeatable`` and ``features`` as in ``Trial``.
     """
 
     status: Status
@@ -193,6 +193,8 @@ class Outcome:
     resources: Resources = field(default_factory=Resources)
     compile_ms: float | None = None
     conditions: Conditions | None = None
+    repeatable: bool | None = None
+    features: int | None = None
     sticky: bool = False
     phases_ms: Mapping[str, float] = field(default_factory=dict)
 

@@ -278,7 +278,7 @@ class KernelSearch:
                 raise Leave
             request = Run(ref=ref, device=self.device, measure=False, seeds=BATTERY_SEEDS)
             outcome = self.run(request)
-            if outcome.status is Status.OK or outcome.status in _DOES_NOT_FIT:
+            if outcome.status.is_measured or outcome.status in _DOES_NOT_FIT:
                 continue
             where = f"on the battery's {self.case.op.to_signature(ref.problem)}"
             return dataclasses.replace(outcome, reason=f"{where}: {outcome.reason}")
@@ -370,6 +370,8 @@ class KernelSearch:
             conditions=outcome.conditions,
             compile_ms=outcome.compile_ms,
             is_heuristic=config_digest(config) == config_digest(base),
+            repeatable=outcome.repeatable,
+            features=outcome.features,
             started_us=started_us,
         )
 
@@ -380,4 +382,4 @@ def _tried_in_full(parts: Sequence[PartPlan]) -> list[tuple[str, Mapping[str, An
 
 
 def _unsaid(status: Status) -> str:
-    return "" if status is Status.OK else f"{status} for no stated reason"
+    return "" if status.is_fine else f"{status} for no stated reason"

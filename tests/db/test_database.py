@@ -112,7 +112,9 @@ def trials(draw):
                 )
             )
         ),
-        measurement=draw(measurements) if status is Status.OK else None,
+        measurement=draw(measurements) if status.is_measured else None,
+        repeatable=draw(st.none() | st.booleans()),
+        features=draw(st.none() | st.integers(0, 50)),
         resources=draw(
             st.builds(
                 Resources,

@@ -105,3 +105,10 @@ def test_coverage_says_which_points_have_no_decision():
         ["seen", "nvidia-h200", True, False],
         ["unseen", "", False, False],
     ]
+
+
+def test_a_config_whose_bits_were_seen_to_differ_is_not_deterministic():
+    found = [decision(repeatable=value, features=3) for value in (None, True, False)]
+    frame = frames.summary(found)
+    assert frame["deterministic"].tolist() == [True, True, False]
+    assert frame["features"].tolist() == [3, 3, 3]
