@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class SweepRequest:
     """What to sweep, and where to keep it. ``budget_s`` is wall time; without ``effort`` everything is tried.
 
-    ``allow_nondeterministic`` as ``make_plan``.
+    ``allow_nondeterministic`` and ``allow_unproven`` as ``make_plan``.
     """
 
     points: "Sequence[GridPoint]"
@@ -35,6 +35,7 @@ class SweepRequest:
     budget_s: float | None = None
     resume: bool = True
     allow_nondeterministic: bool = False
+    allow_unproven: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +85,7 @@ def plan_sweep(
         directions=request.directions,
         effort=request.effort,
         allow_nondeterministic=request.allow_nondeterministic,
+        allow_unproven=request.allow_unproven,
         priors=_priors(database, device),
         measured=lambda kernel, direction, signature, env: (
             known.measured(kernel, direction, signature, device, env) if known else {}

@@ -179,6 +179,13 @@ AllowNondeterministic = Annotated[
         "which). A kernel that --kernel names is allowed.",
     ),
 ]
+AllowUnproven = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unproven",
+        help="Also decide on configs that no feature problem of the op could be run with.",
+    ),
+]
 MaxTrials = Annotated[
     int | None,
     typer.Option(

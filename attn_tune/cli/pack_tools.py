@@ -53,7 +53,7 @@ def inspect(
         print(f"  device {device['name']} ({device['digest']}): {device['rows']} rows")
     for kernel in data["kernels"]:
         states = ", ".join(f"{n} {state}" for state, n in kernel["states"].items())
-        proof = _proof_text(kernel["not_repeatable"], kernel["features"])
+        proof = _proof_text(kernel["not_repeatable"], kernel["unproven"], kernel["features"])
         print(
             f"  {kernel['kernel']} {kernel['direction']}, contract {kernel['contract']}: {states}{proof}"
         )
@@ -96,6 +96,7 @@ def _describe(pack: "Pack") -> dict[str, Any]:
                 "contract": pack.contracts[k],
                 "states": dict(sorted(Counter(row.state for row in rows).items())),
                 "not_repeatable": sum(row.repeatable is False for row in rows),
+                "unproven": sum(row.features == 0 for row in rows),
                 "features": min((r.features for r in rows if r.features is not None), default=None),
             }
             for (k, d), rows in sorted(by_kernel.items())
@@ -106,8 +107,10 @@ def _describe(pack: "Pack") -> dict[str, Any]:
     }
 
 
-def _proof_text(not_repeatable: int, features: int | None) -> str:
+def _proof_text(not_repeatable: int, unproven: int, features: int | None) -> str:
     text = f"; {not_repeatable} whose bits differ from run to run" if not_repeatable else ""
+    if unproven:
+        return f"{text}; {unproven} unproven: their configs ran no feature problem"
     return text if features is None else f"{text}; at least {features} feature problems passed"
 
 

@@ -13,6 +13,7 @@ from attn_tune.cli import choose, fleet, options, sink, sources
 from attn_tune.cli.exit_codes import FAILED, INTERRUPTED
 from attn_tune.cli.lab import SweepOutcome, SweepRequest, run_sweep
 from attn_tune.cli.plan import show_plan
+from attn_tune.schema import Status
 
 if TYPE_CHECKING:
     from attn_tune.tuner import Event
@@ -35,6 +36,7 @@ def sweep(
     strategy: options.StrategyChoice = None,
     max_trials: options.MaxTrials = None,
     allow_nondeterministic: options.AllowNondeterministic = False,
+    allow_unproven: options.AllowUnproven = False,
     budget: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Stop after so much time: 90s, 10m, 2h. Default: none."),
@@ -77,6 +79,7 @@ def sweep(
         database=db,
         effort=choose.effort(effort, strategy, max_trials, only_compiles=target is not None),
         allow_nondeterministic=allow_nondeterministic or bool(kernel),
+        allow_unproven=allow_unproven,
         budget_s=options.seconds(budget) if budget else None,
         resume=resume,
     )
@@ -163,6 +166,8 @@ def _stopping(stop: threading.Event) -> Iterator[None]:
 
 
 def _show(outcome: SweepOutcome, db: Path, json: bool) -> None:
+    import pandas as pd
+
     from attn_tune.cli.lab import open_lab
     from attn_tune.reports import frames, tables
 
@@ -194,6 +199,10 @@ def _show(outcome: SweepOutcome, db: Path, json: bool) -> None:
             sink.emit_frame(counts, title="Trials of this run")
         for line in _next_steps(outcome, db, counts_done):
             print(line)
+    if unproven := int(counts.get(str(Status.UNPROVEN), pd.Series(dtype=int)).sum()):
+        sink.note(
+            f"{unproven} configs are unproven: they take no feature problem of their op (--allow-unproven)"
+        )
     for label in outcome.without:
         sink.note(f"no valid config: {label}")
 

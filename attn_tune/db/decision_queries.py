@@ -47,8 +47,9 @@ SELECT id, config_id, outcome_id IN temp.telling AS tells,
 FASTEST = f"""
 SELECT config_id, min(median_ns) {_TIMED} GROUP BY config_id
 """
+# Unproven ones too: the newest word on a config counts.
 IDS_OF_CONFIGS = f"""
-SELECT id {_TIMED} AND config_id IN (SELECT value FROM json_each(:configs))
+SELECT id {_IN_RANGE} AND median_ns IS NOT NULL AND config_id IN (SELECT value FROM json_each(:configs))
 """
 PROBLEM_BATCHES = """
 SELECT * FROM trial_batch WHERE signature_id = ? AND device_id = ? AND direction = ? ORDER BY first_id

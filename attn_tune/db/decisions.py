@@ -190,14 +190,18 @@ def newest_environment(findings: Sequence[Finding]) -> Environment | None:
 
 
 def right_entries(findings: Sequence[Finding], environment: Environment) -> list[Entry]:
-    """The configs that were right in ``environment`` and wrong neither there nor in a newer one."""
+    """The configs that were right in ``environment`` and wrong neither there nor in a newer one.
+
+    Those of which the newest trial that tried feature problems found none that runs are left out: they are unproven.
+    """
     software = _digest(environment)
     barred = _barred(findings, software)
+    unproven = _unproven(findings, software)
     entries: dict[str, Entry] = {}
     for f in sorted(findings, key=lambda f: (f.started_us, f.digest)):
         if f.status is not Status.OK or f.part != WHOLE or f.software != software:
             continue
-        if barred and _is_barred(f, barred):
+        if f.digest in unproven or (barred and _is_barred(f, barred)):
             continue
         entry = entries.get(f.digest)
         if entry is None:
@@ -208,6 +212,16 @@ def right_entries(findings: Sequence[Finding], environment: Environment) -> list
         entry.measured.append(f)
     # What was never checked is not right; finals may rely on the check of the search.
     return [e for e in entries.values() if e.worst_error is not None and e.worst_error <= 1]
+
+
+def _unproven(findings: Sequence[Finding], software: str) -> set[str]:
+    """The digests of whole configs whose last word in this environment is that they are unproven."""
+    last = {
+        f.digest: f.status
+        for f in sorted(findings, key=lambda f: f.started_us)
+        if f.part == WHOLE and f.software == software and f.features is not None
+    }
+    return {digest for digest, status in last.items() if status is Status.UNPROVEN}
 
 
 def _barred(findings: Sequence[Finding], software: str) -> set[tuple[str, str]]:

@@ -13,6 +13,7 @@ from attn_tune.runtime.determinism import VARIABLE, Determinism
 from attn_tune.runtime.packs import Pack
 from attn_tune.runtime.quarantine import NONE, Quarantine
 from attn_tune.runtime.rows import Row
+from attn_tune.runtime.unproven import VARIABLE as UNPROVEN
 from attn_tune.schema.config import config_from_dict, config_to_dict
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment, Grade
@@ -34,6 +35,7 @@ class Ask:
         kernel: str | None,
         quarantine: Quarantine = NONE,
         determinism: Determinism = Determinism.USUAL,
+        unproven: bool = False,
     ):
         if direction not in op.directions:
             raise unknown_name("direction", direction, op.directions)
@@ -48,6 +50,7 @@ class Ask:
         self.specs = {s.name: s for s in specs if self.kernel in (None, s.name)}
         self.quarantine = quarantine
         self.determinism = determinism
+        self.unproven = unproven
         self._refusals: dict[str, str | None] = {}
         self._environments: dict[str, Environment] = {}
 
@@ -99,6 +102,10 @@ class Ask:
         """As ``Judge.refusal``."""
         spec = self.specs.get(row.kernel)
         reluctance = self.reluctance_of(spec) if spec else None
+        if reluctance is None and row.features == 0 and not self.unproven:
+            reluctance = (
+                f"it is unproven: its config ran no feature problem ({UNPROVEN}=1 allows that)"
+            )
         return self.quarantine.broken or reluctance or self.config_of(row.kernel, row.config)[1]
 
     def config_of(self, kernel: str, data: Mapping[str, Any]) -> tuple[Any, str | None]:

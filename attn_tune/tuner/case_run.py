@@ -147,8 +147,10 @@ class CaseRun:
             search, config = entries[place]
             if outcome.status.is_measured:
                 # Found right by two inputs and the battery, which says more than one input more.
-                errors = search.errors[config_digest(config)]
-                outcome = dataclasses.replace(outcome, errors=errors)
+                digest = config_digest(config)
+                outcome = dataclasses.replace(
+                    outcome, errors=search.errors[digest], features=search.features[digest]
+                )
             yield search.trial(WHOLE, config, outcome, Stage.FINAL, started_us)
             if answer.twin is not None and place == request.twin:
                 again = dataclasses.replace(outcome, measurement=answer.twin)

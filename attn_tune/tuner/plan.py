@@ -55,8 +55,9 @@ class KernelPlan:
 
     ``pruned`` are trials that need no device: refused before compiling, with the reason. ``known`` are the ok trials
     of an earlier run in an equal environment, ``failed`` the digests of whole configs that were found not to be right.
-    ``finals`` says whether the last round is still owed. ``prior`` tells, by part, what was measured on other cases; it
-    is asked when the search of a part begins, so it knows those before.
+    ``finals`` says whether the last round is still owed. ``allow_unproven`` lets configs into it that could run no
+    feature problem. ``prior`` tells, by part, what was measured on other cases; it is asked when the search of a part
+    begins, so it knows those before.
     """
 
     kernel: KernelSpec
@@ -67,6 +68,7 @@ class KernelPlan:
     known: tuple[Trial, ...] = ()
     failed: frozenset[str] = frozenset()
     finals: bool = True
+    allow_unproven: bool = False
     prior: Callable[[str], Prior] = field(default=lambda part: Prior(), compare=False)
 
     @property
@@ -145,6 +147,7 @@ class _Planner:
     history: History | None
     effort: Effort
     priors: Priors
+    allow_unproven: bool = False
     now_us: int = field(default_factory=lambda: time.time_ns() // 1000)
 
     def kernel(self, case: Case, spec: KernelSpec) -> KernelPlan:
@@ -201,8 +204,9 @@ class _Planner:
                 elif (part, config_digest(data)) not in known:
                     pruned.append(refuse(Status.UNSUPPORTED, why, data, part))
             parts.append(self._part(part, feasible, known, past))
+        waiting = self.allow_unproven and Status.UNPROVEN in known.values()
         owed = any(part.todo for part in parts) or (
-            self.history is not None and not any(t.stage is Stage.FINAL for t in past)
+            self.history is not None and (waiting or not any(t.stage is Stage.FINAL for t in past))
         )
         return KernelPlan(
             kernel=spec,
@@ -217,6 +221,7 @@ class _Planner:
                 if part == WHOLE and not status.is_measured
             ),
             finals=owed,
+            allow_unproven=self.allow_unproven,
             prior=functools.partial(self._prior, spec.id, case, environment),
         )
 
@@ -263,6 +268,7 @@ def make_plan(
     effort: Effort | None = None,
     priors: Priors = lambda kernel, direction, part, signature, environment: Prior(),
     allow_nondeterministic: bool = True,
+    allow_unproven: bool = False,
 ) -> Plan:
     """Plans a sweep of ``kernels`` over ``points``.
 
@@ -277,6 +283,8 @@ def make_plan(
       priors: ``(kernel id, direction, part, signature, environment) -> Prior``: what was measured on other cases.
       allow_nondeterministic: without it, kernels that need leave (``KernelSpec.needs_leave``) are left out, so that
         none of them is ever measured, and with it decided on, by a sweep that did not ask for it.
+      allow_unproven: configs that can run no problem of the op's battery go to the finals too. Without it their status
+        is ``unproven`` and nothing is decided on them.
 
     Raises:
       NoDataError: no point, or no kernel for any point.
@@ -288,6 +296,7 @@ def make_plan(
         history=history,
         effort=effort or Effort(),
         priors=priors,
+        allow_unproven=allow_unproven,
     )
     cases = []
     for case in make_cases(points, directions):

@@ -47,7 +47,8 @@ class KernelSearch:
 
     ``run`` executes a request; ``leave`` is asked before each config whether to stop; ``expect`` is told which configs
     will come, for who can prepare for them. The battery costs several compiles, so only the heuristic, at the start,
-    and the fastest, at the end, must pass it: ``proven`` are those that did.
+    and the fastest, at the end, must pass it: ``proven`` are those that did. ``features`` says how many of its problems
+    each of them ran. A config that could run none is ``unproven``, and goes no further unless the plan allows it.
     """
 
     case: Case
@@ -62,6 +63,8 @@ class KernelSearch:
     proven: Tally = field(default_factory=Tally)
     tried_whole: set[str] = field(default_factory=set)
     errors: dict[str, tuple[OutputError, ...]] = field(default_factory=dict)
+    timed: dict[str, Trial] = field(default_factory=dict)
+    features: dict[str, int] = field(default_factory=dict)
     said: list[ConfigRef] = field(default_factory=list)
     exhausted: dict[str, Exhausted] = field(default_factory=dict)
     programs: dict[str, Programs] = field(default_factory=dict)
@@ -234,6 +237,7 @@ class KernelSearch:
             return
         self.whole.add(trial.config, trial.measurement.median_ns)
         self.errors[trial.config_digest] = trial.errors
+        self.timed[trial.config_digest] = trial
 
     def _prove_fastest(self) -> Iterator[Trial]:
         """Runs the battery on the fastest, until enough have passed. What fails is a trial.
@@ -255,11 +259,16 @@ class KernelSearch:
 
     def _prove(self, config: Mapping[str, Any]) -> Iterator[Trial]:
         digest, started_us = config_digest(config), time.time_ns() // 1000
-        failed = self._failed_on_battery(config)
-        if failed is None:
+        passed, failed = self._on_battery(config)
+        if failed is None and (passed or self.plan.allow_unproven):
+            self.features[digest] = passed
             self.proven.add(config, self.whole.times[digest])
-        else:
-            del self.whole.times[digest]
+            return
+        del self.whole.times[digest]
+        before = self.timed[digest]
+        if failed is None and before.status is not Status.UNPROVEN:
+            failed = _unproven(before)
+        if failed is not None:
             yield self.trial(WHOLE, config, failed, Stage.SEARCH, started_us)
 
     def _battery_refs(self, configs: Sequence[Mapping[str, Any]]) -> list[ConfigRef]:
@@ -272,17 +281,24 @@ class KernelSearch:
             for small in battery_for(op, problem, refusal(spec, direction, self.device, config))
         ]
 
-    def _failed_on_battery(self, config: Mapping[str, Any]) -> Outcome | None:
+    def _on_battery(self, config: Mapping[str, Any]) -> tuple[int, Outcome | None]:
+        """How many problems of the battery the config ran and passed; the outcome of the first on which it failed.
+
+        Raises:
+          Leave: ``leave()`` is true.
+        """
+        passed = 0
         for ref in self._battery_refs([config]):
             if self.leave():
                 raise Leave
             request = Run(ref=ref, device=self.device, measure=False, seeds=BATTERY_SEEDS)
             outcome = self.run(request)
-            if outcome.status.is_measured or outcome.status in _DOES_NOT_FIT:
-                continue
-            where = f"on the battery's {self.case.op.to_signature(ref.problem)}"
-            return dataclasses.replace(outcome, reason=f"{where}: {outcome.reason}")
-        return None
+            if outcome.status.is_measured:
+                passed += 1
+            elif outcome.status not in _DOES_NOT_FIT:
+                where = f"on the battery's {self.case.op.to_signature(ref.problem)}"
+                return passed, dataclasses.replace(outcome, reason=f"{where}: {outcome.reason}")
+        return passed, None
 
     def _compose(self, parts: Mapping[str, Tally]) -> list[Mapping[str, Any]]:
         """The best of each part together, first; then what can be put together from those that may be as good.
@@ -379,6 +395,21 @@ class KernelSearch:
 def _tried_in_full(parts: Sequence[PartPlan]) -> list[tuple[str, Mapping[str, Any]]]:
     """Configs of the parts of which none is left out."""
     return [(p.part, c) for p in parts if p.todo >= len(p.candidates) for c in p.candidates]
+
+
+def _unproven(trial: Trial) -> Outcome:
+    """The outcome of a config that is right on its case, of which nothing else is known."""
+    assert trial.measurement is not None
+    return Outcome(
+        status=Status.UNPROVEN,
+        reason="no problem of the op's battery is one that it takes, not even a coarser one",
+        errors=trial.errors,
+        # Timed by the search alone, whatever else the trial was of.
+        measurement=dataclasses.replace(trial.measurement, round_id=""),
+        resources=trial.resources,
+        repeatable=trial.repeatable,
+        features=0,
+    )
 
 
 def _unsaid(status: Status) -> str:
