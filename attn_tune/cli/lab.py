@@ -4,11 +4,12 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attn_tune.schema import Decision, Device, Environment, Signature, StorageError, Trial
+from attn_tune.schema import Decision, Device, Environment, Signature, Stage, StorageError, Trial
+from attn_tune.schema.conditions import SHARED_HOST, Conditions
 
 if TYPE_CHECKING:
     from attn_tune.db import Database
@@ -144,9 +145,11 @@ def run_sweep(
 ) -> SweepOutcome:
     """Runs ``request`` on ``executor``; every trial is durable before the next one on its device starts."""
     from attn_tune.tuner import ProgressKind, sweep
+    from attn_tune.tuner.fleet import Fleet
     from attn_tune.tuner.strategies import Effort
 
     strategy = (request.effort or Effort()).search
+    is_shared = executor.is_shared if isinstance(executor, Fleet) else lambda: False
     identity = executor.identify()
     with open_lab(request.database, create=True) as database:
         plan = plan_sweep(request, identity.device, identity.environment, database)
@@ -158,6 +161,8 @@ def run_sweep(
             events = sweep(plan, executor, budget_s=request.budget_s, stop=stop, strategy=strategy)
             for event in events:
                 if isinstance(event, Trial):
+                    if event.stage is Stage.FINAL and is_shared():
+                        event = on_shared_host(event)
                     database.record(run_id, event)
                     trials += 1
                 else:
@@ -188,6 +193,13 @@ def run_sweep(
         trials=trials,
         without=without,
     )
+
+
+def on_shared_host(trial: Trial) -> Trial:
+    """``trial`` with the remark that another sweep ran on the host meanwhile."""
+    conditions = trial.conditions or Conditions()
+    throttle = (*conditions.throttle, SHARED_HOST)
+    return replace(trial, conditions=replace(conditions, throttle=throttle))
 
 
 def _decide(database: "Database", plan: "Plan") -> Iterator[Decision]:

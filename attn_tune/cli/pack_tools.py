@@ -118,7 +118,10 @@ def _gate_text(gate: Mapping[str, Any]) -> str:
     if not gate:
         return "unknown: written without one"
     if gate.get("passed") is True:
-        return "passed"
+        accepted = ", ".join(
+            f"{count} {doubt}" for doubt, count in gate.get("accepted", {}).items()
+        )
+        return f"passed; let through on purpose: {accepted}" if accepted else "passed"
     return f"NOT passed: {gate.get('reason', 'a pack it was merged from did not')}"
 
 

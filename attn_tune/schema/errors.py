@@ -1,7 +1,7 @@
 """The errors a user can meet. Each message names the thing, the value and the way out."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class AttnTuneError(Exception):
@@ -51,7 +51,12 @@ class IntegrityError(AttnTuneError, ValueError):
 
 
 class GateError(AttnTuneError):
-    """Rows that were to be shipped lack the proof that a release needs. Nothing was written."""
+    """Rows that were to be shipped lack the proof that a release needs. Nothing was written.
+
+    ``objections`` are all of them as plain data: kernel, direction, signature, device, reason and doubt.
+    """
+
+    objections: Sequence[Mapping[str, str | None]] = ()
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attn_tune.kernels.registry import get_op
-from attn_tune.schema.conditions import Conditions
+from attn_tune.schema.conditions import CLOCK_TOLERANCE, Conditions
 from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
@@ -57,7 +57,7 @@ class MeasurePolicy:
     heats: tuple[tuple[int, float], ...] = ((3, 1.25), (6, 1.1))
     rounds: int = 24
     rounds_max_s: float = 10.0
-    clock_tolerance: float = 0.05
+    clock_tolerance: float = CLOCK_TOLERANCE
     most_repeats: int = 2
     flush_l2: bool = True
     timer: str = ""
