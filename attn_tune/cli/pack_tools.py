@@ -13,6 +13,7 @@ import typer
 from attn_tune.cli import options, sink
 from attn_tune.cli.exit_codes import FAILED, INTEGRITY
 from attn_tune.schema import AttnTuneError, StorageError, UsageError
+from attn_tune.schema.decision import state_words
 
 if TYPE_CHECKING:
     from attn_tune.runtime.packs import Pack
@@ -52,7 +53,7 @@ def inspect(
     for device in data["devices"]:
         print(f"  device {device['name']} ({device['digest']}): {device['rows']} rows")
     for kernel in data["kernels"]:
-        states = ", ".join(f"{n} {state}" for state, n in kernel["states"].items())
+        states = ", ".join(f"{n} {state_words(state)}" for state, n in kernel["states"].items())
         proof = _proof_text(kernel["not_repeatable"], kernel["unproven"], kernel["features"])
         print(
             f"  {kernel['kernel']} {kernel['direction']}, contract {kernel['contract']}: {states}{proof}"

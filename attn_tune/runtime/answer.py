@@ -118,6 +118,10 @@ class Answer:
     def __str__(self) -> str:
         knobs = " ".join(f"{k}={v}" for k, v in (self.config or {}).items())
         where = f" from {self.source}" if self.source else ""
+        if self.is_miss:
+            where = ": untuned, nothing stored answers"
+        if self.state == Rule.HEURISTIC:
+            where += ", proven default"
         if self.state == Rule.PREDICTED:
             where += ", predicted: nothing was measured"
         if self.repeatable is False:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from attn_tune.runtime.answer import Answer, DeviceLevel, Rejection, SourceKind
 from attn_tune.runtime.ladder import Step
+from attn_tune.schema.decision import state_words
 from attn_tune.schema.device import Device
 
 
@@ -73,7 +74,8 @@ def _step(step: Step) -> tuple[str, str]:
     text = f"{step.rung}: {row.kernel} {knobs(row.config)}"
     if step.rejected is not None:
         return place, f"{text}  rejected: {step.rejected}"
-    facts = [str(step.grade), row.state] if step.grade else [row.state]
+    state = state_words(row.state)
+    facts = [str(step.grade), state] if step.grade else [state]
     if step.distance:
         facts.append(f"{2**step.distance:.2f}x away: {row.signature}")
     if step.note:
@@ -91,7 +93,8 @@ def _step(step: Step) -> tuple[str, str]:
 
 def _heuristic(heuristic: Answer, answer: Answer | None) -> str:
     text = f"{heuristic.kernel} {knobs(heuristic.config or {})}"
-    return text + ("  CHOSEN" if answer is not None and answer.is_miss else "")
+    is_chosen = answer is not None and answer.is_miss
+    return text + ("  CHOSEN (untuned: nothing stored answers)" if is_chosen else "")
 
 
 def _label(kind: SourceKind) -> str:

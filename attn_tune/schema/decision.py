@@ -25,6 +25,11 @@ class Rule(enum.StrEnum):
     HEURISTIC = "heuristic"
 
 
+def state_words(state: str) -> str:
+    """The state of a row for people. ``heuristic`` alone would read as if nothing were known."""
+    return "proven default" if state == Rule.HEURISTIC else state
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decision:
     """The winner for (op, direction, signature, device).
