@@ -166,8 +166,6 @@ def _stopping(stop: threading.Event) -> Iterator[None]:
 
 
 def _show(outcome: SweepOutcome, db: Path, json: bool) -> None:
-    import pandas as pd
-
     from attn_tune.cli.lab import open_lab
     from attn_tune.reports import frames, tables
 
@@ -199,7 +197,8 @@ def _show(outcome: SweepOutcome, db: Path, json: bool) -> None:
             sink.emit_frame(counts, title="Trials of this run")
         for line in _next_steps(outcome, db, counts_done):
             print(line)
-    if unproven := int(counts.get(str(Status.UNPROVEN), pd.Series(dtype=int)).sum()):
+    unproven = sum(counts[Status.UNPROVEN]) if Status.UNPROVEN in counts else 0
+    if unproven:
         sink.note(
             f"{unproven} configs are unproven: they take no feature problem of their op (--allow-unproven)"
         )
