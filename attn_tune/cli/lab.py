@@ -86,7 +86,16 @@ def plan_sweep(
         allow_nondeterministic=request.allow_nondeterministic,
         priors=_priors(database, device),
         measured=lambda kernel, direction, signature, env: (
-            known.measured(kernel, direction, signature, device, env) if known else {}
+            known.measured(
+                kernel,
+                direction,
+                signature,
+                device,
+                env,
+                allow_nondeterministic=request.allow_nondeterministic,
+            )
+            if known
+            else {}
         ),
         history=lambda kernel, direction, signature, env: (
             known.trials(kernel=kernel, direction=direction, signature=signature, device=device)

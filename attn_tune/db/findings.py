@@ -65,6 +65,11 @@ class Finding:
         """Whether it bars its config."""
         return self.status.bars or (self.worst is not None and self.worst > 1)
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether its config's bits differ, in a sweep that did not ask for such: no older trial of it counts."""
+        return self.status is Status.UNSUPPORTED and self.repeatable is False
+
 
 def worst_ratio(errors: tuple[OutputError, ...]) -> float | None:
     """The largest error over what is allowed; None where nothing was checked."""
