@@ -89,7 +89,16 @@ def plan_sweep(
         allow_unproven=request.allow_unproven,
         priors=_priors(database, device),
         measured=lambda kernel, direction, signature, env: (
-            known.measured(kernel, direction, signature, device, env) if known else {}
+            known.measured(
+                kernel,
+                direction,
+                signature,
+                device,
+                env,
+                allow_nondeterministic=request.allow_nondeterministic,
+            )
+            if known
+            else {}
         ),
         history=lambda kernel, direction, signature, env: (
             known.trials(kernel=kernel, direction=direction, signature=signature, device=device)

@@ -139,8 +139,8 @@ def export_pack(
         bool,
         typer.Option(
             "--allow-nondeterministic",
-            help="Also kernels whose results may differ in their last bits from run to run. Jobs take such rows "
-            "with ATTN_TUNE_DETERMINISTIC=0 only.",
+            help="Also kernels whose results may differ in their last bits from run to run, and configs that were "
+            "seen to. Jobs take such rows with ATTN_TUNE_DETERMINISTIC=0 only.",
         ),
     ] = False,
     quarantine: Annotated[

@@ -12,20 +12,25 @@ ORDER BY signature.text, trial_batch.direction, device.digest
 """
 # What a decision may depend on, by the ids of one batch. ``telling`` are outcomes of finals and of untuned configs,
 # ``never`` those that bar a config, ``ordinary`` all others: so few that a look among them is quicker than among the
-# notable. ``wrong`` is what validation bars. ``unproven`` were timed and are no evidence.
+# notable. ``wrong`` is what validation bars. ``unproven`` were timed and are no evidence; ``refused`` are these, and
+# those that had other bits from run to run, in a sweep that did not ask for such.
 PREPARE_SHORTLISTS = (
     "CREATE TEMP TABLE IF NOT EXISTS telling (id INTEGER PRIMARY KEY)",
     "CREATE TEMP TABLE IF NOT EXISTS never (id INTEGER PRIMARY KEY)",
     "CREATE TEMP TABLE IF NOT EXISTS ordinary (id INTEGER PRIMARY KEY)",
     "CREATE TEMP TABLE IF NOT EXISTS wrong (id INTEGER PRIMARY KEY)",
     "CREATE TEMP TABLE IF NOT EXISTS unproven (id INTEGER PRIMARY KEY)",
+    "CREATE TEMP TABLE IF NOT EXISTS refused (id INTEGER PRIMARY KEY)",
     """INSERT OR IGNORE INTO temp.telling
     SELECT id FROM main.outcome WHERE status = 'ok' AND (is_heuristic OR round_id <> '')""",
     f"""INSERT OR IGNORE INTO temp.never
     SELECT id FROM main.outcome WHERE status IN ({names(s for s in Status if s.bars)})""",
     "INSERT OR IGNORE INTO temp.unproven SELECT id FROM main.outcome WHERE status = 'unproven'",
+    """INSERT OR IGNORE INTO temp.refused
+    SELECT id FROM main.outcome WHERE status = 'unproven' OR (status = 'unsupported' AND repeatable = 0)""",
     """INSERT OR IGNORE INTO temp.ordinary
-    SELECT id FROM main.outcome WHERE id NOT IN temp.telling AND id NOT IN temp.never""",
+    SELECT id FROM main.outcome
+    WHERE id NOT IN temp.telling AND id NOT IN temp.never AND id NOT IN temp.refused""",
     "INSERT OR IGNORE INTO temp.wrong SELECT id FROM main.verification WHERE NOT is_right",
 )
 _IN_RANGE = "FROM trial_data WHERE id BETWEEN :first AND :last"
@@ -41,15 +46,14 @@ SELECT id {_TIMED} AND started_after_ms = :after_ms ORDER BY id DESC LIMIT 1
 # Few of many: what a search timed, and was right, is neither.
 NOTABLE = f"""
 SELECT id, config_id, outcome_id IN temp.telling AS tells,
-       outcome_id IN temp.never OR verification_id IN temp.wrong AS bars
+       outcome_id IN temp.never OR verification_id IN temp.wrong AS bars, outcome_id IN temp.refused AS refuses
 {_IN_RANGE} AND (outcome_id NOT IN temp.ordinary OR verification_id IN temp.wrong)
 """
 FASTEST = f"""
 SELECT config_id, min(median_ns) {_TIMED} GROUP BY config_id
 """
-# Unproven ones too: the newest word on a config counts.
 IDS_OF_CONFIGS = f"""
-SELECT id {_IN_RANGE} AND median_ns IS NOT NULL AND config_id IN (SELECT value FROM json_each(:configs))
+SELECT id {_TIMED} AND config_id IN (SELECT value FROM json_each(:configs))
 """
 PROBLEM_BATCHES = """
 SELECT * FROM trial_batch WHERE signature_id = ? AND device_id = ? AND direction = ? ORDER BY first_id

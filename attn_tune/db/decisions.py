@@ -192,16 +192,18 @@ def newest_environment(findings: Sequence[Finding]) -> Environment | None:
 def right_entries(findings: Sequence[Finding], environment: Environment) -> list[Entry]:
     """The configs that were right in ``environment`` and wrong neither there nor in a newer one.
 
-    Those of which the newest trial that tried feature problems found none that runs are left out: they are unproven.
+    What was found of a config before it was last refused, for its bits or as unproven, does not count.
     """
     software = _digest(environment)
     barred = _barred(findings, software)
-    unproven = _unproven(findings, software)
+    refused = _refused(findings, software)
     entries: dict[str, Entry] = {}
     for f in sorted(findings, key=lambda f: (f.started_us, f.digest)):
         if f.status is not Status.OK or f.part != WHOLE or f.software != software:
             continue
-        if f.digest in unproven or (barred and _is_barred(f, barred)):
+        if barred and _is_barred(f, barred):
+            continue
+        if f.started_us <= refused.get(f.digest, -1):
             continue
         entry = entries.get(f.digest)
         if entry is None:
@@ -214,26 +216,31 @@ def right_entries(findings: Sequence[Finding], environment: Environment) -> list
     return [e for e in entries.values() if e.worst_error is not None and e.worst_error <= 1]
 
 
-def _unproven(findings: Sequence[Finding], software: str) -> set[str]:
-    """The digests of whole configs whose last word in this environment is that they are unproven."""
-    last = {
-        f.digest: f.status
-        for f in sorted(findings, key=lambda f: f.started_us)
-        if f.part == WHOLE and f.software == software and f.features is not None
-    }
-    return {digest for digest, status in last.items() if status is Status.UNPROVEN}
-
-
 def _barred(findings: Sequence[Finding], software: str) -> set[tuple[str, str]]:
     """``(part, config digest)`` that were wrong or crashed in this or a newer environment."""
     wrong = [f for f in findings if f.is_wrong]
-    if not wrong:
-        return set()
+    return {(f.part, f.digest) for f in _not_older(wrong, findings, software)}
+
+
+def _refused(findings: Sequence[Finding], software: str) -> dict[str, int]:
+    """When each whole config was last refused (other bits, unproven), in this or a newer environment, by digest."""
+    found = [f for f in findings if f.is_refused and f.part == WHOLE]
+    last: dict[str, int] = defaultdict(int)
+    for f in _not_older(found, findings, software):
+        last[f.digest] = max(last[f.digest], f.started_us)
+    return last
+
+
+def _not_older(
+    some: Sequence[Finding], findings: Sequence[Finding], software: str
+) -> list[Finding]:
+    """Those of ``some`` whose environment was last in use no earlier than ``software``."""
+    if not some:
+        return []
     age: dict[str, int] = defaultdict(int)
     for f in findings:
         age[f.software] = max(age[f.software], f.started_us)
-    limit = age[software]
-    return {(f.part, f.digest) for f in wrong if age[f.software] >= limit}
+    return [f for f in some if age[f.software] >= age[software]]
 
 
 def _is_barred(finding: Finding, barred: set[tuple[str, str]]) -> bool:

@@ -65,6 +65,13 @@ class Finding:
         """Whether it bars its config."""
         return self.status.bars or (self.worst is not None and self.worst > 1)
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether its bits differ or it is unproven, in a sweep that did not ask for such: no older trial counts."""
+        if self.status is Status.UNSUPPORTED:
+            return self.repeatable is False
+        return self.status is Status.UNPROVEN
+
 
 def worst_ratio(errors: tuple[OutputError, ...]) -> float | None:
     """The largest error over what is allowed; None where nothing was checked."""

@@ -340,9 +340,14 @@ def _spec(kernel: str) -> Any:
 
 
 def needs_leave(d: Decision) -> bool:
-    """Whether ``d`` is for a kernel that only answers where non-deterministic kernels are allowed."""
+    """Whether ``d`` only answers where non-deterministic kernels are allowed: its kernel says so, or it was seen."""
+    from attn_tune.kernels.spec import LIBRARIES
+
     spec = _spec(d.kernel)
-    return spec is not None and spec.needs_leave(d.direction)
+    if spec is None:
+        return False
+    is_seen = d.repeatable is False and spec.backend not in LIBRARIES
+    return is_seen or spec.needs_leave(d.direction)
 
 
 def _op(name: str) -> Any:

@@ -89,8 +89,9 @@ def export_pack(
       policy: what the gate lets pass on purpose; the manifest counts it.
       allow_predicted: also what was only predicted, of problems on devices where nothing was measured. Such rows have
         the state ``predicted``; the gate has nothing to hold them against, and the manifest counts them.
-      allow_nondeterministic: also decisions for kernels that need leave (``KernelSpec.needs_leave``); the manifest
-        counts them. Without it the best of the other kernels is the pack's winner.
+      allow_nondeterministic: also decisions for kernels that need leave (``KernelSpec.needs_leave``), and for configs
+        whose bits were seen to differ from run to run; the manifest counts them. Without it the best of the other
+        kernels is the pack's winner.
       quarantine: the list that the pack carries, for whoever uses it.
       in_force: no row that it or ``quarantine`` speaks of is shipped, gate or not; None is what is in quarantine for
         this user's jobs.

@@ -75,7 +75,7 @@ JOIN outcome ON outcome.id = trial_data.outcome_id
 
 # The newest trial of each (part, config) speaks: rows come oldest first.
 MEASURED = f"""
-SELECT trial_batch.part, config.digest, outcome.status
+SELECT trial_batch.part, config.digest, outcome.status, outcome.repeatable
 {_BATCHED}
 JOIN config ON config.id = trial_data.config_id
 WHERE trial_batch.signature_id = (SELECT id FROM signature WHERE digest = :signature)

@@ -1,5 +1,6 @@
 """Which config wins, and which must never."""
 
+import dataclasses
 import random
 
 import numpy as np
@@ -250,6 +251,25 @@ def test_one_trial_with_other_bits_is_enough(seen, expected):
         for i, repeatable in enumerate(seen)
     ]
     assert winner(found).repeatable is expected
+
+
+def refused(config, started, **changes):
+    refusal = make_trial(
+        config, status=Status.UNSUPPORTED, repeatable=False, started_us=started, **changes
+    )
+    return Finding.of(2, refusal)
+
+
+def test_a_config_that_was_refused_for_its_bits_needs_a_newer_trial():
+    found = [final(HEURISTIC, 200_000), final(OTHER, 150_000, seed=1, started=10)]
+    assert winner(found).config == OTHER
+    assert winner([*found, refused(OTHER, 11)]).config == HEURISTIC
+    allowed = final(OTHER, 150_000, seed=1, started=12, repeatable=False)
+    decision = winner([*found, refused(OTHER, 11), allowed])
+    assert (decision.config, decision.repeatable) == (OTHER, False)
+    # In an older environment it says nothing.
+    newer = [dataclasses.replace(f, environment=NEWER, software=NEWER.digest) for f in found]
+    assert winner([*newer, refused(OTHER, 9)]).config == OTHER
 
 
 def test_a_decision_says_the_most_feature_problems_that_its_config_passed():

@@ -12,6 +12,7 @@ from tests.db.facts import ENVIRONMENT, KERNEL, NEWER, begin, make_trial
 
 SEARCHED = 400
 STATUSES = [Status.OK] * 12 + [Status.INCORRECT, Status.CRASHED, Status.TIMED_OUT, Status.UNPROVEN]
+STATUSES += [Status.UNSUPPORTED] * 3
 
 
 def random_trial(rng, clock, *, with_finals):
@@ -33,7 +34,7 @@ def random_trial(rng, clock, *, with_finals):
         part=part,
         status=status,
         errors=() if not status.is_measured or rng.random() < 0.2 else errors,
-        repeatable=rng.choice([None, True, True, False]),
+        repeatable=rng.choice([None, True, True, False] if status.is_measured else [None, False]),
         features=rng.choice([None, 0, 3]),
         is_heuristic=number == 7,
         environment=rng.choice([ENVIRONMENT, NEWER, NEWER]),

@@ -7,7 +7,10 @@ from attn_tune.kernels.spec import KernelSpec, Search
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardConfig:
-    """``defect`` is what goes wrong; ``turn`` tells apart configs that are otherwise the same."""
+    """``defect`` is what goes wrong; ``turn`` tells apart configs that are otherwise the same.
+
+    Of ``slips`` and ``wavers``, ``turn`` is the call that goes wrong, counted from 0 for each traced program.
+    """
 
     defect: str = "none"
     turn: int = 0
