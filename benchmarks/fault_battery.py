@@ -34,6 +34,7 @@ def main() -> int:
     from attn_tune.tuner.grid import load_grid
     from attn_tune.tuner.process import WorkerProcess
     from attn_tune.tuner.protocol import Limits
+    from attn_tune.tuner.side_effects import CALLBACKS_VARIABLE
 
     started = []
 
@@ -46,7 +47,7 @@ def main() -> int:
     (point,) = load_grid(SIGNATURE).points
     limits = Limits(compile=args.limit_s, validate=args.limit_s)
     rows, expected = [], 1
-    environment = {"ATTN_TUNE_WORKER_GIB": str(args.worker_gib)}
+    environment = {"ATTN_TUNE_WORKER_GIB": str(args.worker_gib), CALLBACKS_VARIABLE: "1"}
     with IsolatedExecutor(limits=limits, environment=environment) as executor:
         identity = executor.identify()
         device = identity.device

@@ -161,7 +161,7 @@ def is_row(item: Any) -> bool:
         return False
     texts = [item.get(name) for name in ("device", "env", "signature", "kernel")]
     counts = [item.get("rank"), item.get("samples", 0)]
-    maybe = [item.get(name) for name in ("median_ns", "heuristic_ns", "error_ppm")]
+    maybe = [item.get(name) for name in ("median_ns", "heuristic_ns", "error_ppm", "features")]
     signed = [item.get(name) for name in ("gain_ppm", "regret_ppm")]
     return (
         all(isinstance(text, str) and 0 < len(text) <= 1000 for text in texts)
@@ -171,6 +171,7 @@ def is_row(item: Any) -> bool:
         and all(is_int(n) and n >= 0 for n in counts)
         and all(n is None or (is_int(n) and n >= 0) for n in maybe)
         and all(n is None or is_int(n) for n in signed)
+        and type(item.get("repeatable")) in (bool, type(None))
         and is_config(item.get("config"), parts=True)
     )
 

@@ -96,7 +96,7 @@ def run(folder: Path, args: argparse.Namespace) -> dict:
     sweep = ["sweep", "-k", "xla", "--max-trials", str(args.max_trials), "--json"]
     swept = shell.tool(*sweep, "--from-fn", "flax_step:stock")
     again = shell.tool(*sweep, "--from-misses")
-    shell.tool("export", str(folder / "pack.atpack"), json_wanted=False)
+    shell.tool("export", str(folder / "pack.atpack"), "--max-regret", "1000", json_wanted=False)
     second = shell.train(problems, ATTN_TUNE_PACKS=str(folder / "pack.atpack"))
     return {
         "ways": ways,

@@ -189,19 +189,21 @@ def test_the_example_kernel_is_found_and_right(dense_kernel):
 @pytest.mark.slow
 def test_the_example_kernel_goes_from_its_file_into_a_pack(dense_kernel):
     signature = (
-        "flash_attention/v1 b=1 t=8 s=8 n=2 k=1 h=16 v=16 dtype=float32 causal=1"  # rows: 1 2 4 8
+        "flash_attention/v1 b=1 t=2 s=2 n=2 k=1 h=16 v=16 dtype=float32 causal=1"  # rows: 1 2
     )
     where = ["--grid", signature, "--kernel", "dense", "--db", "lab.db", "--json"]
     planned = json.loads(dense_kernel("-m", "attn_tune", "plan", *where))
-    assert [row["to_try"] for row in planned["kernels"]] == [4, 4]
+    assert [row["to_try"] for row in planned["kernels"]] == [2, 2]
     dense_kernel("-m", "attn_tune", "sweep", *where)
     export = ["export", "dense.atpack", "--kernel", "dense", "--db", "lab.db", "--json"]
+    # Whatever else runs on this machine.
+    export += ["--max-regret", "1000", "--allow-noisy"]
     assert json.loads(dense_kernel("-m", "attn_tune", *export))
     found = dense_kernel("-c", _LOOK_UP, signature)
     for answer in map(json.loads, found.splitlines()):
         assert answer["kernel"] == "dense"
         assert answer["source"] == "dense 1"
-        assert answer["config"]["rows"] in (1, 2, 4, 8)
+        assert answer["config"]["rows"] in (1, 2)
         assert answer["is_right"]
 
 
@@ -211,7 +213,7 @@ import json, sys
 import jax, numpy as np
 import attn_tune
 q, k, v = (
-    jax.random.normal(jax.random.key(i), (1, 8, heads, 16)) for i, heads in enumerate((2, 1, 1))
+    jax.random.normal(jax.random.key(i), (1, 2, heads, 16)) for i, heads in enumerate((2, 1, 1))
 )
 attend = lambda platform: jax.value_and_grad(
     lambda q: attn_tune.flash_attention(q, k, v, causal=True, platform=platform).sum()

@@ -12,7 +12,7 @@ MEANINGS = {
     OK: "done",
     FAILED: "the work was done and its result is bad: a validation failed, or no config of a case is valid",
     USAGE: "the command cannot be understood or cannot be done: unknown name, impossible shape, unsupported kernel",
-    NO_DATA: "nothing stored answers the question, or the environment to answer it is missing",
+    NO_DATA: "nothing stored answers the question, the environment to answer it is missing, or nothing was validated",
     STORAGE: "a file cannot be opened, locked or written; another sweep may be using the database or a device",
     INTEGRITY: "stored data is not what it claims to be: wrong format, failed checksum, unknown version",
     INTERRUPTED: "stopped by Ctrl-C or a termination signal; what was measured is stored",

@@ -3,7 +3,7 @@
 import contextlib
 import enum
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -97,14 +97,16 @@ def open_fleet(where: Where, stop: threading.Event) -> "Iterator[Fleet]":
 
     chosen = choose_accelerators(where.devices, accelerators())[: max(1, where.cases)]
     with contextlib.ExitStack() as held:
+        is_shared = _never
         if chosen:
             devices = [(one.key, str(one)) for one in chosen]
             held.enter_context(
                 leased(devices, wait=where.wait, interrupt=stop.is_set, say=sink.note)
             )
         else:
-            held.enter_context(_beside_others())
-        yield held.enter_context(Fleet(_executors(chosen, where.devices is not None, stop)))
+            is_shared = held.enter_context(_beside_others())
+        executors = _executors(chosen, where.devices is not None, stop)
+        yield held.enter_context(Fleet(executors, is_shared))
 
 
 def _executors(chosen: "tuple[Accelerator, ...]", insist: bool, stop: threading.Event):
@@ -124,16 +126,23 @@ def _executors(chosen: "tuple[Accelerator, ...]", insist: bool, stop: threading.
     ]
 
 
-@contextlib.contextmanager
-def _beside_others() -> Iterator[None]:
-    """A processor cannot be had for oneself, but one can say so when another sweep runs on it."""
-    from attn_tune.tuner.lease import Lease, lease_folder
+def _never() -> bool:
+    return False
 
-    with Lease("cpu", lease_folder()) as lease:
+
+@contextlib.contextmanager
+def _beside_others() -> Iterator[Callable[[], bool]]:
+    """A function that says whether another sweep runs on the processor, which no sweep can have for itself."""
+    from attn_tune.tuner.lease import Lease, Presence, lease_folder
+
+    folder = lease_folder()
+    with contextlib.ExitStack() as held:
         try:
-            holder = lease.take()
+            presence = held.enter_context(Presence("cpu-sweeps", folder))
+            holder = held.enter_context(Lease("cpu", folder)).take()
         except StorageError:
-            holder = ""
+            yield _never  # Other sweeps cannot be seen from here.
+            return
         if holder:
             sink.note(f"another sweep runs on this host, so times may be noisy: {holder}")
-        yield
+        yield lambda: not presence.is_alone

@@ -4,12 +4,13 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attn_tune.cli import choose
-from attn_tune.schema import Decision, Device, Environment, Signature, StorageError, Trial
+from attn_tune.schema import Decision, Device, Environment, Signature, Stage, StorageError, Trial
+from attn_tune.schema.conditions import SHARED_HOST, Conditions
 
 if TYPE_CHECKING:
     from attn_tune.db import Database
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 class SweepRequest:
     """What to sweep, and where to keep it. ``budget_s`` is wall time; without ``effort`` everything is tried.
 
-    ``allow_nondeterministic`` as ``make_plan``.
+    ``allow_nondeterministic`` and ``allow_unproven`` as ``make_plan``.
     """
 
     points: "Sequence[GridPoint]"
@@ -37,6 +38,7 @@ class SweepRequest:
     budget_s: float | None = None
     resume: bool = True
     allow_nondeterministic: bool = False
+    allow_unproven: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +95,19 @@ def plan_sweep(
         directions=request.directions,
         effort=request.effort,
         allow_nondeterministic=request.allow_nondeterministic,
+        allow_unproven=request.allow_unproven,
         priors=_priors(database, device),
         measured=lambda kernel, direction, signature, env: (
-            known.measured(kernel, direction, signature, device, env) if known else {}
+            known.measured(
+                kernel,
+                direction,
+                signature,
+                device,
+                env,
+                allow_nondeterministic=request.allow_nondeterministic,
+            )
+            if known
+            else {}
         ),
         history=lambda kernel, direction, signature, env: (
             known.trials(kernel=kernel, direction=direction, signature=signature, device=device)
@@ -151,9 +163,11 @@ def run_sweep(
 ) -> SweepOutcome:
     """Runs ``request`` on ``executor``; every trial is durable before the next one on its device starts."""
     from attn_tune.tuner import ProgressKind, sweep
+    from attn_tune.tuner.fleet import Fleet
     from attn_tune.tuner.strategies import Effort
 
     strategy = (request.effort or Effort()).search
+    is_shared = executor.is_shared if isinstance(executor, Fleet) else lambda: False
     identity = executor.identify()
     with open_lab(request.database, create=True) as database:
         plan = plan_sweep(request, identity.device, identity.environment, database)
@@ -167,6 +181,8 @@ def run_sweep(
             events = sweep(plan, executor, budget_s=request.budget_s, stop=stop, strategy=strategy)
             for event in events:
                 if isinstance(event, Trial):
+                    if event.stage is Stage.FINAL and is_shared():
+                        event = on_shared_host(event)
                     database.record(run_id, event)
                     trials += 1
                 else:
@@ -208,6 +224,13 @@ def run_sweep(
         trials=trials,
         **{fate: tuple(labels) for fate, labels in fates.items()},
     )
+
+
+def on_shared_host(trial: Trial) -> Trial:
+    """``trial`` with the remark that another sweep ran on the host meanwhile."""
+    conditions = trial.conditions or Conditions()
+    throttle = (*conditions.throttle, SHARED_HOST)
+    return replace(trial, conditions=replace(conditions, throttle=throttle))
 
 
 def _decide(database: "Database", plan: "Plan") -> Iterator[Decision]:

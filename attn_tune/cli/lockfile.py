@@ -1,5 +1,6 @@
 """``attn-tune freeze`` and ``check-lockfile``: a job's answers on paper."""
 
+import enum
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,12 +10,23 @@ import typer
 
 from attn_tune.cli import choose, options, sink
 from attn_tune.cli.exit_codes import FAILED
-from attn_tune.schema import StorageError, UnsupportedError
+from attn_tune.runtime.answer import Rung
+from attn_tune.schema import NoDataError, Rule, StorageError, UnsupportedError
+from attn_tune.schema.decision import state_words
 
 if TYPE_CHECKING:
     from attn_tune.kernels.lock_check import Checked
+    from attn_tune.runtime.answer import Answer
 
 SHOWN = 5
+
+
+class Required(enum.StrEnum):
+    """Choices of ``freeze --require``."""
+
+    TUNED = "tuned"
+    EXACT = "exact"
+
 
 LockfilePath = Annotated[Path, typer.Argument(metavar="LOCKFILE", help="The lockfile.")]
 
@@ -36,6 +48,13 @@ def freeze(
         bool,
         typer.Option("--skip-unsupported", help="Leave out what no kernel can do on the device."),
     ] = False,
+    require: Annotated[
+        Required | None,
+        typer.Option(
+            help="Refuse to write unless every answer is so good. tuned: from something that was measured. "
+            "exact: at this very problem, or pinned."
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the lockfile that is there.")
     ] = False,
@@ -43,6 +62,7 @@ def freeze(
 ) -> None:
     """Write a lockfile: what lookups answer now, for jobs to replay.
 
+    Untuned answers are written too, and counted; --require refuses them with exit code 3.
     A job with ATTN_TUNE_LOCKFILE gets exactly these answers, or an error. It asks for its own problems in its own
     words: freeze from within a job (attn_tune.freeze) where a grid does not name all of them.
 
@@ -70,12 +90,14 @@ def freeze(
         raise UnsupportedError(
             f"{missing[0]}{more}; nothing was written: choose other problems, or --skip-unsupported"
         )
+    _refuse_lesser(answers, require)
     for text in missing[:SHOWN]:
         sink.note(f"left out: {text}")
     if len(missing) > SHOWN:
         sink.note(f"left out: {len(missing) - SHOWN} more (--json lists them)")
     written = freeze_answers(path, answers, target, kernel)
     rungs = Counter(str(answer.rung) for answer in answers)
+    states = Counter(answer.state for answer in answers if answer.state)
     if json:
         sink.emit_json(
             {
@@ -84,12 +106,41 @@ def freeze(
                 "entries": len(written.entries),
                 "left_out": missing,
                 "rungs": rungs,
+                "states": states,
             }
         )
         return
-    said = ", ".join(f"{count} {rung}" for rung, count in sorted(rungs.items()))
+    kinds = Counter(map(_kind, answers))
+    said = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
     print(f"{path}: {len(written.entries)} answers for {target} ({said}), {len(missing)} left out")
     print(f"  use it with ATTN_TUNE_LOCKFILE={path.resolve()}")
+
+
+def _refuse_lesser(answers: "Sequence[Answer]", require: Required | None) -> None:
+    """Raises NoDataError if an answer is less than what is required."""
+    lesser = [one for one in answers if require and not _is_enough(one, require)]
+    if lesser:
+        first = lesser[0]
+        raise NoDataError(
+            f"{len(lesser)} of {len(answers)} answers are not {require}, such as "
+            f"{first.op}.{first.direction} {first.signature}, which is {_kind(first)}; nothing was written: "
+            "sweep and import these, or ask for less with --require"
+        )
+
+
+def _is_enough(answer: "Answer", require: Required) -> bool:
+    if answer.is_miss or answer.state == Rule.PREDICTED:
+        return False
+    return require is Required.TUNED or answer.rung in (Rung.EXACT, Rung.PINNED)
+
+
+def _kind(answer: "Answer") -> str:
+    """The rung of an answer, and what its row is where that says more."""
+    if answer.is_miss:
+        return "untuned"
+    if answer.state in (Rule.HEURISTIC, Rule.PREDICTED):
+        return f"{answer.rung} ({state_words(answer.state)})"
+    return str(answer.rung)
 
 
 def check_lockfile(path: LockfilePath, json: options.Json = False) -> None:

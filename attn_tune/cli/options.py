@@ -186,7 +186,14 @@ AllowNondeterministic = Annotated[
     typer.Option(
         "--allow-nondeterministic",
         help="Also kernels whose results may differ in their last bits from run to run ('attn-tune kernels' says "
-        "which). A kernel that --kernel names is allowed.",
+        "which), and configs that are seen to. A kernel that --kernel names is allowed.",
+    ),
+]
+AllowUnproven = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unproven",
+        help="Also decide on configs that no feature problem of the op could be run with.",
     ),
 ]
 All = Annotated[

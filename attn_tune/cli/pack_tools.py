@@ -13,10 +13,12 @@ import typer
 from attn_tune.cli import choose, options, sink
 from attn_tune.cli.exit_codes import FAILED, INTEGRITY
 from attn_tune.schema import AttnTuneError, StorageError, UsageError
+from attn_tune.schema.decision import state_words
 from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
     from attn_tune.runtime.packs import Pack
+    from attn_tune.runtime.rows import Row
 
 PackPath = Annotated[Path, typer.Argument(help="A pack: a folder or an .atpack file.")]
 TrustedKeys = Annotated[
@@ -54,9 +56,10 @@ def inspect(
     for device in data["devices"]:
         print(f"  device {device['name']} ({device['digest']}): {counted(device['rows'], 'row')}")
     for kernel in data["kernels"]:
-        states = ", ".join(f"{n} {state}" for state, n in kernel["states"].items())
+        states = ", ".join(f"{n} {state_words(state)}" for state, n in kernel["states"].items())
+        proof = _proof_text(kernel["not_repeatable"], kernel["unproven"], kernel["features"])
         print(
-            f"  {kernel['kernel']} {kernel['direction']}, contract {kernel['contract']}: {states}"
+            f"  {kernel['kernel']} {kernel['direction']}, contract {kernel['contract']}: {states}{proof}"
         )
     for env in data["environments"]:
         known = " ".join(f"{k}={v}" for k, v in env.items() if v and k != "rows")
@@ -75,9 +78,9 @@ def inspect(
 def _describe(pack: "Pack") -> dict[str, Any]:
     by_device = Counter(row.device for row in pack.rows)
     by_env = Counter(row.env for row in pack.rows)
-    states: dict[tuple[str, str], Counter[str]] = {}
+    by_kernel: dict[tuple[str, str], list[Row]] = {}
     for row in pack.rows:
-        states.setdefault((f"{row.op}/{row.kernel}", row.direction), Counter())[row.state] += 1
+        by_kernel.setdefault((f"{row.op}/{row.kernel}", row.direction), []).append(row)
     return {
         "name": pack.name,
         "version": pack.version,
@@ -98,9 +101,12 @@ def _describe(pack: "Pack") -> dict[str, Any]:
                 "kernel": k,
                 "direction": d,
                 "contract": pack.contracts[k],
-                "states": dict(sorted(c.items())),
+                "states": dict(sorted(Counter(row.state for row in rows).items())),
+                "not_repeatable": sum(row.repeatable is False for row in rows),
+                "unproven": sum(row.features == 0 for row in rows),
+                "features": min((r.features for r in rows if r.features is not None), default=None),
             }
-            for (k, d), c in sorted(states.items())
+            for (k, d), rows in sorted(by_kernel.items())
         ],
         "gate": dict(pack.gate),
         "quarantine": [loads(entry.line) for entry in pack.quarantine.entries],
@@ -108,11 +114,21 @@ def _describe(pack: "Pack") -> dict[str, Any]:
     }
 
 
+def _proof_text(not_repeatable: int, unproven: int, features: int | None) -> str:
+    text = f"; {not_repeatable} whose bits differ from run to run" if not_repeatable else ""
+    if unproven:
+        return f"{text}; {unproven} unproven: their configs ran no feature problem"
+    return text if features is None else f"{text}; at least {features} feature problems passed"
+
+
 def _gate_text(gate: Mapping[str, Any]) -> str:
     if not gate:
         return "unknown: written without one"
     if gate.get("passed") is True:
-        return "passed"
+        accepted = ", ".join(
+            f"{count} {doubt}" for doubt, count in gate.get("accepted", {}).items()
+        )
+        return f"passed; let through on purpose: {accepted}" if accepted else "passed"
     return f"NOT passed: {gate.get('reason', 'a pack it was merged from did not')}"
 
 

@@ -1,10 +1,11 @@
 """``attn-tune export``, ``import`` and ``merge-packs``."""
 
+import contextlib
 import dataclasses
 import enum
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ import typer
 
 from attn_tune.cli import choose, options, sink
 from attn_tune.cli.lab import open_lab
-from attn_tune.schema import UsageError
+from attn_tune.schema import GateError, UsageError
 from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ class Rules(enum.StrEnum):
 POLICIES = (
     "Where answers differ: error, keep, replace, fastest-verified or prefer=NAME (of a pack)."
 )
+_DOUBTS = {
+    "unproven": "no feature problem was run",
+    "noisy": "the final was disturbed",
+    "regret": "the bound on the regret is above 10 %",
+}
 PolicyOption = Annotated[
     str, typer.Option("--on-conflict", "--policy", metavar="POLICY", help=POLICIES)
 ]
@@ -99,6 +105,28 @@ def export_pack(
             help="Ship what the release gate objects to; the manifest keeps the reason.",
         ),
     ] = None,
+    max_regret: Annotated[
+        float,
+        typer.Option(
+            metavar="PERCENT",
+            min=0.0,
+            help="Refuse rows whose time may be so much above the best one's.",
+        ),
+    ] = 10.0,
+    allow_noisy: Annotated[
+        bool,
+        typer.Option(
+            "--allow-noisy",
+            help="Also rows whose final was disturbed: by another sweep on the host, or a clock that moved.",
+        ),
+    ] = False,
+    allow_unproven: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unproven",
+            help="Also rows whose config ran no feature problem. Jobs take such rows with ATTN_TUNE_UNPROVEN=1 only.",
+        ),
+    ] = False,
     allow_predicted: Annotated[
         bool,
         typer.Option(
@@ -110,8 +138,8 @@ def export_pack(
         bool,
         typer.Option(
             "--allow-nondeterministic",
-            help="Also kernels whose results may differ in their last bits from run to run. Jobs take such rows "
-            "with ATTN_TUNE_DETERMINISTIC=0 only.",
+            help="Also kernels whose results may differ in their last bits from run to run, and configs that were "
+            "seen to. Jobs take such rows with ATTN_TUNE_DETERMINISTIC=0 only.",
         ),
     ] = False,
     quarantine: Annotated[
@@ -144,13 +172,14 @@ def export_pack(
 ) -> None:
     """Write the decisions as a config pack, checksummed.
 
-    Every row must pass the release gate: measured and proven in a known environment, not failed since, and no slower
-    than the untuned config, here or where the pack would answer for a near problem that was measured. What is in
-    quarantine here or in the pack's own list is never shipped.
+    Every row must pass the release gate: measured in quiet and proven in a known environment, not failed since, near
+    enough to the best, and no slower than the untuned config, here or where the pack would answer for a near problem
+    that was measured. What is in quarantine here or in the pack's own list is never shipped.
 
     Example: attn-tune export h200-llama.atpack --device nvidia-h200
     """
     from attn_tune.cli.revalidate import revalidate as prove
+    from attn_tune.db.gate import GatePolicy
     from attn_tune.db.packs import export_pack as write
     from attn_tune.db.selection import Selection
     from attn_tune.db.wheels import export_wheel
@@ -160,7 +189,7 @@ def export_pack(
     in_force = quarantine_in_force(os.environ)
     entries = [entry for file in quarantine or () for entry in read_list(file)]
     entries += in_force.entries if with_quarantine else ()
-    with open_lab(db) as database:
+    with _objections_as_json(json), open_lab(db) as database:
         tried = database.frame("coverage")
         chosen = choose.stored_points(tried["signature"], grid, lengths, point)
         selection = Selection(
@@ -181,6 +210,11 @@ def export_pack(
             selection=selection,
             revalidate=prove if revalidate else None,
             ungated=no_gate,
+            policy=GatePolicy(
+                max_regret=max_regret / 100,
+                allow_unproven=allow_unproven,
+                allow_noisy=allow_noisy,
+            ),
             allow_predicted=allow_predicted,
             allow_nondeterministic=allow_nondeterministic,
             quarantine=entries,
@@ -195,6 +229,17 @@ def export_pack(
     _say_written(written)
     if built:
         print(f"  wheel {built}")
+
+
+@contextlib.contextmanager
+def _objections_as_json(json: bool) -> Iterator[None]:
+    """Emits what the gate objects to, all of it, before the error is said."""
+    try:
+        yield
+    except GateError as error:
+        if json:
+            sink.emit_json({"passed": False, "objections": error.objections})
+        raise
 
 
 def _say_written(written: "PackSummary") -> None:
@@ -213,6 +258,8 @@ def _say_written(written: "PackSummary") -> None:
         )
     if written.quarantined:
         print(f"  carries a quarantine list of {written.quarantined}")
+    for doubt, count in gate.get("accepted", {}).items():
+        print(f"  {count} rows let through on purpose: {_DOUBTS[doubt]}")
     if gate["passed"]:
         guards = gate["guards"]
         print(
@@ -222,6 +269,8 @@ def _say_written(written: "PackSummary") -> None:
         )
     else:
         print(f"  gate NOT passed, {gate['objections']} objections: {gate['reason']}")
+        for reason in gate["reasons"]:
+            print(f"    {reason}")
     place = path.resolve()
     print(f"  use it here with: attn-tune import {shlex.quote(str(path))}")
     print(f"  or with ATTN_TUNE_PACKS={place}, or with attn_tune.use_pack({str(place)!r})")

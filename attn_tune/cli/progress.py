@@ -86,8 +86,7 @@ class Tally:
     @property
     def right(self) -> int:
         """Configs that are right, or, where nothing runs, that fit."""
-        fine = (Status.OK, Status.COMPILED, Status.PREDICTED)
-        return sum(self.statuses[status] for status in fine)
+        return sum(count for status, count in self.statuses.items() if status.is_fine)
 
     @property
     def refused(self) -> int:

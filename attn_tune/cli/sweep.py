@@ -15,7 +15,7 @@ from attn_tune.cli.exit_codes import FAILED, INTERRUPTED
 from attn_tune.cli.explain import steps_to_ship
 from attn_tune.cli.lab import SweepOutcome, SweepRequest, run_sweep
 from attn_tune.cli.plan import show_plan
-from attn_tune.schema import AttnTuneError
+from attn_tune.schema import AttnTuneError, Status
 from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def sweep(
     strategy: options.StrategyChoice = None,
     max_trials: options.MaxTrials = None,
     allow_nondeterministic: options.AllowNondeterministic = False,
+    allow_unproven: options.AllowUnproven = False,
     budget: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Stop after so much time: 90s, 10m, 2h. Default: none."),
@@ -83,6 +84,7 @@ def sweep(
         database=db,
         effort=choose.effort(effort, strategy, max_trials, only_compiles=target is not None),
         allow_nondeterministic=allow_nondeterministic or bool(kernel),
+        allow_unproven=allow_unproven,
         budget_s=options.seconds(budget) if budget else None,
         resume=resume,
     )
@@ -207,6 +209,11 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
         sink.say_absent(away, PLAN_ALL)
         for line in _next_steps(outcome, db, grids, counts_done):
             print(line)
+    unproven = sum(counts[Status.UNPROVEN]) if Status.UNPROVEN in counts else 0
+    if unproven:
+        sink.note(
+            f"{unproven} configs are unproven: they take no feature problem of their op (--allow-unproven)"
+        )
     for label in outcome.without:
         sink.note(f"no valid config: {label}")
     for label in outcome.unfinished:

@@ -1,14 +1,14 @@
 """``attn-tune validate``."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attn_tune.cli import choose, options, sink
 from attn_tune.cli.exit_codes import FAILED
-from attn_tune.schema import Status, UsageError, config_to_dict
+from attn_tune.schema import NoDataError, Status, UsageError, config_to_dict
 from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def validate(
 ) -> None:
     """Check outputs and every gradient against the reference.
 
-    Without --grid, each op's small feature problems are used. Nothing is stored.
+    Without --grid, each op's small feature problems are used; where a kernel cannot take one, the nearest coarser one
+    that it takes. Nothing is stored. Exit code 3 if no problem could be run.
 
     Example: attn-tune validate --kernel xla --feature sinks
     """
@@ -66,10 +67,9 @@ def validate(
     with IsolatedExecutor() as executor:
         device = executor.identify().device
         checks = [
-            _Check(spec=spec, direction=way, label=label, problem=problem)
-            for spec in specs
+            _Check(spec=spec, direction=way, label=label, problem=problem, is_fixed=bool(grid))
+            for spec, way in _searches(specs, ways)
             for label, problem in problems[spec.op].items()
-            for way in ways
         ]
         refs = [check.ref(device, given) for check in checks]
         executor.expect([ref for ref in refs if not isinstance(ref, str)], device)
@@ -77,10 +77,9 @@ def validate(
             if not isinstance(ref, str):
                 sink.note(f"{check.spec.id} {check.direction} {check.label}")
             rows.append(check.row(ref, executor, device))
-    if not rows:
+    if not any(problems.values()):
         raise UsageError("no problem to validate; loosen --feature, or choose shapes with --grid")
-    frame = pd.DataFrame(rows)
-    wrong = frame[~frame["status"].isin([Status.OK, Status.UNSUPPORTED])]
+    frame = pd.DataFrame(rows, columns=_COLUMNS)
     away = set() if json or every else choose.absent(specs, device)
     sink.emit_formatted(
         frame.loc[~frame["kernel"].isin(list(away))],
@@ -90,9 +89,36 @@ def validate(
     )
     sink.say_absent(away)
     counts = ", ".join(f"{n} {status}" for status, n in frame["status"].value_counts().items())
-    sink.note(f"{counted(len(frame), 'check')}: {counts}")
-    if len(wrong):
+    sink.note(f"{counted(len(frame), 'check')}: {counts or 'none'}")
+    ran = {row["status"] for row in rows} - {Status.UNSUPPORTED}
+    if not ran:
+        raise NoDataError(f"nothing was validated on {device}: {_first_reason(rows)}")
+    if ran != {Status.OK}:
         raise typer.Exit(FAILED)
+
+
+def _searches(
+    specs: "tuple[KernelSpec, ...]", ways: tuple[str, ...]
+) -> "Iterator[tuple[KernelSpec, str]]":
+    """The directions that each kernel implements; those it does not are said in one line."""
+    for spec in specs:
+        if absent := [way for way in ways if way not in spec.searches]:
+            sink.note(f"{spec.id} does not implement {', '.join(absent)}")
+        for way in ways:
+            if way in spec.searches:
+                yield spec, way
+
+
+def _first_reason(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return (
+            "the kernels do not implement the direction; choose others with --kernel or --direction"
+        )
+    first = rows[0]
+    return (
+        f"of {len(rows)} checks the kernels take none here; "
+        f"{first['kernel']} refuses {first['problem']}: {first['reason']}"
+    )
 
 
 def _problems(
@@ -147,32 +173,40 @@ def _config(
     return config_to_dict(config_from_dict(specs[0].searches[ways[0]].config, data))
 
 
+_COLUMNS = ("kernel", "direction", "problem", "status", "output", "worst_error", "reason")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Check:
-    """One kernel and direction on one problem."""
+    """One kernel and direction on one problem, which may be made coarser unless it ``is_fixed``."""
 
     spec: "KernelSpec"
     direction: str
     label: str
     problem: "Problem"
+    is_fixed: bool = False
 
     def ref(self, device: "Device", given: Mapping[str, Any] | None) -> "ConfigRef | str":
         """What is to be run; or the reason why it cannot be."""
         from attn_tune.kernels.registry import get_op
         from attn_tune.tuner.protocol import ConfigRef
+        from attn_tune.tuner.small_problems import refusal, takeable
 
-        search = self.spec.searches.get(self.direction)
-        if search is None:
-            return f"does not implement {self.direction}"
-        if reason := self.spec.unsupported(self.problem, self.direction, device):
-            return reason
+        op, search = get_op(self.spec.op), self.spec.searches[self.direction]
+        refused = refusal(self.spec, self.direction, device, given)
+        reason = refused(self.problem)
+        problem = self.problem
+        if reason:
+            problem = None if self.is_fixed else takeable(op, self.problem, refused)
+        if problem is None:
+            return reason or ""
         return ConfigRef(
             kernel=self.spec.id,
-            signature=get_op(self.spec.op).to_signature(self.problem),
+            signature=op.to_signature(problem),
             direction=self.direction,
-            config=given or config_to_dict(search.heuristic(self.problem, device)),
+            config=given or config_to_dict(search.heuristic(problem, device)),
             # The problem itself: a signature knows neither its scale nor its cap.
-            problem=self.problem,
+            problem=problem,
         )
 
     def row(self, ref: "ConfigRef | str", executor: "Executor", device: "Device") -> dict[str, Any]:
@@ -183,6 +217,7 @@ class _Check:
         if isinstance(ref, str):
             refused = {"status": str(Status.UNSUPPORTED), "output": None, "worst_error": None}
             return who | refused | {"reason": ref}
+        who["problem"] += self._changes(ref)
         outcome = executor.run(Run(ref=ref, device=device, measure=False))
         worst = max(outcome.errors, key=lambda e: e.ratio, default=None)
         return who | {
@@ -191,3 +226,13 @@ class _Check:
             "worst_error": worst.ratio if worst else None,
             "reason": outcome.reason.strip().split("\n")[0],
         }
+
+    def _changes(self, ref: "ConfigRef") -> str:
+        """The fields in which the problem that runs is coarser: ``" (t=128 s=128)"``."""
+        from attn_tune.kernels.registry import get_op
+
+        before = get_op(self.spec.op).to_signature(self.problem).items
+        changed = [
+            f"{name}={value}" for name, value in ref.signature.items if (name, value) not in before
+        ]
+        return f" ({' '.join(changed)})" if changed else ""

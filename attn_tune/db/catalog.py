@@ -179,7 +179,16 @@ class Catalog:
         measurement = trial.measurement
         protocol = None if measurement is None else measurement.protocol
         round_id = "" if measurement is None else measurement.round_id
-        said = (trial.status, trial.stage, trial.is_heuristic, trial.reason, protocol, round_id)
+        proof = (trial.repeatable, trial.features)
+        said = (
+            trial.status,
+            trial.stage,
+            trial.is_heuristic,
+            trial.reason,
+            protocol,
+            round_id,
+            *proof,
+        )
         if ("outcome", said) not in self._ids:
             key = (
                 trial.status.value,
@@ -188,6 +197,8 @@ class Catalog:
                 self.text_id(trial.reason),
                 None if protocol is None else self.protocol_id(protocol),
                 round_id,
+                None if trial.repeatable is None else int(trial.repeatable),
+                trial.features,
             )
             self._ids["outcome", said] = self._simple(
                 catalog_queries.FIND_OUTCOME, catalog_queries.ADD_OUTCOME, key

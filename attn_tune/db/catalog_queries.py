@@ -68,9 +68,11 @@ INSERT INTO resources (shared_bytes, registers, spill_bytes, facts_id) VALUES (?
 FIND_OUTCOME = """
 SELECT id FROM outcome
 WHERE status = ? AND stage = ? AND is_heuristic = ? AND reason_id IS ? AND protocol_id IS ? AND round_id = ?
+  AND repeatable IS ? AND features IS ?
 """
 ADD_OUTCOME = """
-INSERT INTO outcome (status, stage, is_heuristic, reason_id, protocol_id, round_id) VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO outcome (status, stage, is_heuristic, reason_id, protocol_id, round_id, repeatable, features)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 GET_PROTOCOL = "SELECT * FROM protocol WHERE id = ?"
 GET_KERNEL = "SELECT op, name FROM kernel WHERE id = ?"

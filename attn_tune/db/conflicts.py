@@ -47,7 +47,10 @@ class Answer:
 
     @property
     def is_verified(self) -> bool:
-        """Whether its winner was timed and compared with the reference, by software that is known."""
+        """Whether its winner was timed and compared with the reference, by software that is known.
+
+        A winner of which it is known that it ran no feature problem is not.
+        """
         row = self.winner
         environment = self.environments.get(row.env)
         return (
@@ -55,6 +58,7 @@ class Answer:
             and row.error_ppm is not None
             and row.error_ppm <= 1_000_000
             and row.state != Rule.PREDICTED
+            and row.features != 0
             and environment is not None
             and UNKNOWN not in (environment.jaxlib, environment.source_hash)
         )

@@ -285,9 +285,10 @@ def _open_writable(path: Path) -> sqlite3.Connection:
         _set_journal(connection, path)
         # With NORMAL a power cut may take the last transactions of a write-ahead log. FULL costs one fsync each.
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA foreign_keys = ON")
         if version < SCHEMA_VERSION:
             migrate(connection)
+        # After migrating: a table that others refer to is built again without them.
+        connection.execute("PRAGMA foreign_keys = ON")
     except BaseException:
         connection.close()
         raise

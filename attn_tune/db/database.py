@@ -174,10 +174,13 @@ class Database(Store):
         signature: Signature,
         device: Device,
         environment: Environment,
+        *,
+        allow_nondeterministic: bool = False,
     ) -> dict[tuple[str, str], Status]:
         """``(part, config digest) -> status`` of what need not be tried again: an equal device and environment did.
 
-        The newest trial of a config speaks. An environment without a source hash equals nothing.
+        The newest trial of a config speaks. An environment without a source hash equals nothing. A sweep with
+        ``allow_nondeterministic`` tries again what was refused only because its bits differ.
         """
         with storage_errors(self.path):
             return trials.read_measured(
@@ -187,6 +190,7 @@ class Database(Store):
                 signature=signature,
                 device=device,
                 environment=environment,
+                allow_nondeterministic=allow_nondeterministic,
             )
 
     def trials(

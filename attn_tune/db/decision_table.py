@@ -77,6 +77,8 @@ def replace_decisions(
             "ties": json.dumps(decision.ties),
             "samples": decision.samples,
             "trials": decision.trials,
+            "repeatable": None if decision.repeatable is None else int(decision.repeatable),
+            "features": decision.features,
         }
         connection.execute(decision_queries.ADD_DECISION, values)
 
@@ -117,6 +119,8 @@ def to_decision(
         ties,
         samples,
         trials,
+        repeatable,
+        features,
     ) = values
     signature = catalog.signature(signature_id)
     return Decision.from_fields(
@@ -137,6 +141,8 @@ def to_decision(
             "ties": _read_ties(ties),
             "samples": samples,
             "trials": trials,
+            "repeatable": None if repeatable is None else bool(repeatable),
+            "features": features,
             "contract": signature.version,
             "rank": rank,
         }

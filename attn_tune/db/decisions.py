@@ -68,6 +68,17 @@ class Entry:
         """Of its newest run."""
         return whole_median(self.samples(self.newest_run))
 
+    @property
+    def repeatable(self) -> bool | None:
+        """False where any trial saw different bits; None where none looked."""
+        seen = {m.repeatable for m in self.measured} - {None}
+        return None if not seen else False not in seen
+
+    @property
+    def features(self) -> int | None:
+        """The most feature problems that a trial of it passed; None where none says."""
+        return max((m.features for m in self.measured if m.features is not None), default=None)
+
 
 def decide(
     findings: Iterable[Finding], *, tried: Mapping[str, int] | None = None
@@ -165,6 +176,8 @@ def _decide_kernel(
         ties=ties,
         samples=len(samples),
         trials=tried,
+        repeatable=winner.repeatable,
+        features=winner.features,
         contract=signature.version,
     )
 
@@ -177,14 +190,20 @@ def newest_environment(findings: Sequence[Finding]) -> Environment | None:
 
 
 def right_entries(findings: Sequence[Finding], environment: Environment) -> list[Entry]:
-    """The configs that were right in ``environment`` and wrong neither there nor in a newer one."""
+    """The configs that were right in ``environment`` and wrong neither there nor in a newer one.
+
+    What was found of a config before it was last refused, for its bits or as unproven, does not count.
+    """
     software = _digest(environment)
     barred = _barred(findings, software)
+    refused = _refused(findings, software)
     entries: dict[str, Entry] = {}
     for f in sorted(findings, key=lambda f: (f.started_us, f.digest)):
         if f.status is not Status.OK or f.part != WHOLE or f.software != software:
             continue
         if barred and _is_barred(f, barred):
+            continue
+        if f.started_us <= refused.get(f.digest, -1):
             continue
         entry = entries.get(f.digest)
         if entry is None:
@@ -200,13 +219,28 @@ def right_entries(findings: Sequence[Finding], environment: Environment) -> list
 def _barred(findings: Sequence[Finding], software: str) -> set[tuple[str, str]]:
     """``(part, config digest)`` that were wrong or crashed in this or a newer environment."""
     wrong = [f for f in findings if f.is_wrong]
-    if not wrong:
-        return set()
+    return {(f.part, f.digest) for f in _not_older(wrong, findings, software)}
+
+
+def _refused(findings: Sequence[Finding], software: str) -> dict[str, int]:
+    """When each whole config was last refused (other bits, unproven), in this or a newer environment, by digest."""
+    found = [f for f in findings if f.is_refused and f.part == WHOLE]
+    last: dict[str, int] = defaultdict(int)
+    for f in _not_older(found, findings, software):
+        last[f.digest] = max(last[f.digest], f.started_us)
+    return last
+
+
+def _not_older(
+    some: Sequence[Finding], findings: Sequence[Finding], software: str
+) -> list[Finding]:
+    """Those of ``some`` whose environment was last in use no earlier than ``software``."""
+    if not some:
+        return []
     age: dict[str, int] = defaultdict(int)
     for f in findings:
         age[f.software] = max(age[f.software], f.started_us)
-    limit = age[software]
-    return {(f.part, f.digest) for f in wrong if age[f.software] >= limit}
+    return [f for f in some if age[f.software] >= age[software]]
 
 
 def _is_barred(finding: Finding, barred: set[tuple[str, str]]) -> bool:

@@ -6,21 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attn_tune.schema import Decision, Environment, Stage, Status, Trial, config_digest
+from attn_tune.schema.conditions import Conditions
 from attn_tune.schema.trial import WHOLE
-
-FAILED = (
-    Status.INCORRECT,
-    Status.CRASHED,
-    Status.TIMED_OUT,
-    Status.OUT_OF_RESOURCES,
-    Status.COMPILE_ERROR,
-    Status.RUNTIME_ERROR,
-)
 
 
 @dataclass(slots=True)
 class Record:
-    """The trials of one config of one kernel in one environment, put together."""
+    """The trials of one config of one kernel in one environment, put together.
+
+    ``conditions`` are those of its newest final, None where they are unknown.
+    """
 
     config: Mapping[str, Any]
     environment: Environment
@@ -30,6 +25,8 @@ class Record:
     samples: list[int] = field(default_factory=list)
     finals: list[int] = field(default_factory=list)
     failure: str = ""
+    conditions: Conditions | None = None
+    _newest_us: int = -1
 
     @property
     def median_ns(self) -> int | None:
@@ -43,7 +40,7 @@ class Record:
     def add(self, trial: Trial) -> None:
         """Takes one trial in."""
         self.is_heuristic |= trial.is_heuristic
-        if trial.status in FAILED:
+        if trial.status.is_failure:
             self.failure = f"{trial.status}: {trial.reason}".splitlines()[0][:200]
         if trial.status is not Status.OK or trial.measurement is None:
             return
@@ -52,6 +49,8 @@ class Record:
             self.worst_error = max(self.worst_error or 0.0, trial.worst_error.ratio)
             if trial.worst_error.ratio > 1:
                 self.failure = f"{trial.worst_error.output} is wrong"
+        if trial.stage is Stage.FINAL and trial.started_us >= self._newest_us:
+            self._newest_us, self.conditions = trial.started_us, trial.conditions
         found = self.finals if trial.stage is Stage.FINAL else self.samples
         found.extend(trial.measurement.samples_ns)
 

@@ -29,7 +29,8 @@ def read_findings(
     software = catalog.software(batch.environment_id)
     rows = connection.execute(decision_queries.FINDINGS_BY_ID, (json.dumps(sorted(ids)),))
     for row in rows:
-        trial_id, config_id, status, is_heuristic, round_id, verified, after_ms, median, coded = row
+        trial_id, config_id, status, is_heuristic, round_id, verified, after_ms, *rest = row
+        median, coded, repeatable, features = rest
         digest, config = catalog.config_data(config_id)
         try:
             samples = () if coded is None else decode_samples(coded, median)
@@ -50,5 +51,7 @@ def read_findings(
             catalog.worst_error(verified),
             batch.started_us + 1000 * after_ms,
             samples,
+            None if repeatable is None else bool(repeatable),
+            features,
         )
         yield trial_id, finding

@@ -16,7 +16,8 @@ class Finding:
     """A trial as far as a decision looks at it, and the run it belongs to.
 
     Samples of different runs are not compared when that can be avoided. ``digest`` is the config's, ``software`` the
-    environment's; ``worst`` is the largest error over what is allowed, None where nothing was checked.
+    environment's; ``worst`` is the largest error over what is allowed, None where nothing was checked. ``repeatable``
+    and ``features`` as in ``Trial``.
     """
 
     run: int
@@ -33,6 +34,8 @@ class Finding:
     worst: float | None
     started_us: int
     samples: tuple[int, ...]
+    repeatable: bool | None = None
+    features: int | None = None
 
     @classmethod
     def of(cls, run: int, trial: Trial) -> Self:
@@ -53,15 +56,21 @@ class Finding:
             worst=worst_ratio(trial.errors),
             started_us=trial.started_us,
             samples=measured.samples_ns if measured else (),
+            repeatable=trial.repeatable,
+            features=trial.features,
         )
 
     @property
     def is_wrong(self) -> bool:
         """Whether it bars its config."""
-        return self.status in _NEVER or (self.worst is not None and self.worst > 1)
+        return self.status.bars or (self.worst is not None and self.worst > 1)
 
-
-_NEVER = (Status.INCORRECT, Status.CRASHED)
+    @property
+    def is_refused(self) -> bool:
+        """Whether its bits differ or it is unproven, in a sweep that did not ask for such: no older trial counts."""
+        if self.status is Status.UNSUPPORTED:
+            return self.repeatable is False
+        return self.status is Status.UNPROVEN
 
 
 def worst_ratio(errors: tuple[OutputError, ...]) -> float | None:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 SIGNATURE_PREFIX = "sig_"
 TRIAL_COLUMNS = (
     "trial", "run", "op", "kernel", "direction", "part", "signature", "device", "family",
-    "environment", "config", "config_digest", "status", "stage", "is_heuristic", "median_ns",
+    "environment", "config", "config_digest", "status", "stage", "is_heuristic", "repeatable", "features", "median_ns",
     "min_ns", "samples", "error_ratio", "reason", "compile_ms", "shared_bytes", "registers",
     "spill_bytes", "predicted_ns", "low_ns", "high_ns", "model", "resource", "needed", "limit", "started_us",
 )  # fmt: skip
 DECISION_COLUMNS = (
     "op", "kernel", "direction", "signature", "device", "family", "environment", "config",
     "config_digest", "rank", "rule", "median_ns", "heuristic_ns", "gain", "regret_bound",
-    "worst_error", "ties", "samples", "trials",
+    "worst_error", "ties", "samples", "trials", "repeatable", "features",
 )  # fmt: skip
 RUN_COLUMNS = (
     "run", "status", "device", "environment", "jax", "triton", "host", "pid", "argv",
@@ -73,6 +73,8 @@ def _trials(
                 "status": str(trial.status),
                 "stage": str(trial.stage),
                 "is_heuristic": trial.is_heuristic,
+                "repeatable": trial.repeatable,
+                "features": trial.features,
                 "median_ns": measured.median_ns if measured else None,
                 "min_ns": measured.min_ns if measured else None,
                 "samples": len(measured.samples_ns) if measured else 0,
@@ -127,6 +129,8 @@ def _decisions(
             "ties": len(d.ties),
             "samples": d.samples,
             "trials": d.trials,
+            "repeatable": d.repeatable,
+            "features": d.features,
             **_fields(d.signature),
         }
         for d in read_decisions(connection, catalog, filters)

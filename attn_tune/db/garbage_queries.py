@@ -22,9 +22,10 @@ FIND_SUPERSEDED = (
     SELECT b.first_id, b.last_id, b.signature_id, b.device_id, b.direction, b.kernel_id, b.environment_id,
            e.digest AS environment, b.started_us + 1000 * max(d.started_after_ms) AS age,
            CASE b.part WHEN ''
-                THEN b.started_us + 1000 * max(iif(d.samples IS NULL, NULL, d.started_after_ms)) END AS ok_age
+                THEN b.started_us + 1000 * max(iif(o.status = 'ok', d.started_after_ms, NULL)) END AS ok_age
     FROM trial_batch b CROSS JOIN trial_data d ON d.id BETWEEN b.first_id AND b.last_id
     JOIN environment e ON e.id = b.environment_id
+    JOIN outcome o ON o.id = d.outcome_id
     GROUP BY b.first_id""",
     """CREATE TEMP TABLE environment_age AS
     SELECT signature_id, device_id, direction, kernel_id, environment_id, max(age) AS age

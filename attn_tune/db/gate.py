@@ -1,12 +1,14 @@
 """The release gate: what must be proven of every row before it is shipped, read from the stored trials.
 
-Of each row: its config ran, every gradient of a backward was compared with the reference, a contest had a final, the
-environment is known, nothing about it failed since, and it does not lose to the untuned config. Then the guards: every
+Of each row: its config ran, every gradient of a backward was compared with the reference, it passed feature problems,
+a contest had a final on a quiet device that left little doubt, the environment is known, nothing about it failed since,
+and it does not lose to the untuned config. Then the guards: every
 measured problem that the pack does not answer itself is asked of the pack as a job would ask; where the row that
 answers is known to lose there, or to fail, the pack gets a row that says so.
 """
 
 import dataclasses
+import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,19 +26,68 @@ from attn_tune.schema.environment import UNKNOWN
 MARGIN = 0.02
 GRADIENTS = ("dq", "dk", "dv")
 
+# The largest bound on a row's regret, as a share of its time, that is not in doubt.
+MAX_REGRET = 0.10
+
 type EvidenceOf = Callable[[Decision], Evidence]
+
+
+class Doubt(enum.StrEnum):
+    """An objection that does not say that a row is wrong; a release may let it pass on purpose.
+
+    ``unproven``: its config ran no feature problem. ``noisy``: its last final was disturbed. ``regret``: its time may
+    be further from the best than ``MAX_REGRET``.
+    """
+
+    UNPROVEN = "unproven"
+    NOISY = "noisy"
+    REGRET = "regret"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Objection:
-    """Why one row may not be shipped."""
+    """Why one row may not be shipped. ``doubt`` is None for what no policy lets pass."""
 
     decision: Decision
     reason: str
+    doubt: Doubt | None = None
+
+    @property
+    def facts(self) -> dict[str, str | None]:
+        """The objection as plain data."""
+        d = self.decision
+        return {
+            "kernel": d.kernel,
+            "direction": d.direction,
+            "signature": d.signature.text,
+            "device": str(d.device),
+            "reason": self.reason,
+            "doubt": self.doubt and str(self.doubt),
+        }
 
     def __str__(self) -> str:
         d = self.decision
         return f"{d.kernel} {d.direction} {d.signature} on {d.device}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GatePolicy:
+    """Which doubts a release lets pass. ``max_regret`` is a share of the row's time."""
+
+    max_regret: float = MAX_REGRET
+    allow_unproven: bool = False
+    allow_noisy: bool = False
+
+    def passes(self, objection: Objection) -> bool:
+        """Whether a row may be shipped despite ``objection``."""
+        match objection.doubt:
+            case Doubt.UNPROVEN:
+                return self.allow_unproven
+            case Doubt.NOISY:
+                return self.allow_noisy
+            case Doubt.REGRET:
+                return (objection.decision.regret_bound or 0.0) <= self.max_regret
+        return False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,13 +122,19 @@ class Verdict:
         }
 
 
-def check_rows(decisions: Iterable[Decision], evidence: EvidenceOf) -> list[Objection]:
-    """What speaks against shipping each of ``decisions``, one objection a reason."""
-    return [
-        Objection(decision=d, reason=reason)
-        for d in decisions
-        for reason in _reasons(d, evidence(d))
-    ]
+def check_rows(
+    decisions: Iterable[Decision], evidence: EvidenceOf, max_regret: float = MAX_REGRET
+) -> list[Objection]:
+    """What speaks against shipping each of ``decisions``, one objection a reason, doubts among them."""
+    found = []
+    for d in decisions:
+        seen = evidence(d)
+        found += [Objection(decision=d, reason=reason) for reason in _reasons(d, seen)]
+        found += [
+            Objection(decision=d, reason=reason, doubt=doubt)
+            for doubt, reason in _doubts(d, seen, min(max_regret, MAX_REGRET))
+        ]
+    return found
 
 
 def check_quarantine(decisions: Iterable[Decision], quarantine: Quarantine) -> list[Objection]:
@@ -119,6 +176,20 @@ def _reasons(d: Decision, evidence: Evidence) -> Iterable[str]:
         yield f"its environment does not say {', '.join(unknown)}"
     if d.median_ns and d.heuristic_ns and d.median_ns > d.heuristic_ns * (1 + MARGIN):
         yield f"it takes {d.median_ns / d.heuristic_ns:.3f} of the untuned config's time"
+
+
+def _doubts(d: Decision, evidence: Evidence, max_regret: float) -> Iterable[tuple[Doubt, str]]:
+    if d.features == 0:
+        yield Doubt.UNPROVEN, "its config ran no feature problem (--allow-unproven ships it)"
+    if d.regret_bound is not None and d.regret_bound > max_regret:
+        yield (
+            Doubt.REGRET,
+            f"its time may be {d.regret_bound:.1%} above the best, the limit is {max_regret:.0%} (--max-regret)",
+        )
+    record = evidence.of(d)
+    if record is not None and record.conditions is not None and record.conditions.disturbances:
+        what = ", ".join(record.conditions.disturbances)
+        yield Doubt.NOISY, f"its last final was disturbed: {what} (--allow-noisy ships it)"
 
 
 def _needed(d: Decision) -> set[str]:
@@ -276,9 +347,14 @@ def _spec(kernel: str) -> Any:
 
 
 def needs_leave(d: Decision) -> bool:
-    """Whether ``d`` is for a kernel that only answers where non-deterministic kernels are allowed."""
+    """Whether ``d`` only answers where non-deterministic kernels are allowed: its kernel says so, or it was seen."""
+    from attn_tune.kernels.spec import LIBRARIES
+
     spec = _spec(d.kernel)
-    return spec is not None and spec.needs_leave(d.direction)
+    if spec is None:
+        return False
+    is_seen = d.repeatable is False and spec.backend not in LIBRARIES
+    return is_seen or spec.needs_leave(d.direction)
 
 
 def _op(name: str) -> Any:

@@ -81,7 +81,16 @@ CATALOG: tuple[CatalogTable | PartTable, ...] = (
     PartTable(name="verification_error", parent="verification"),
     CatalogTable(
         name="outcome",
-        key=("status", "stage", "is_heuristic", "reason_id", "protocol_id", "round_id"),
+        key=(
+            "status",
+            "stage",
+            "is_heuristic",
+            "reason_id",
+            "protocol_id",
+            "round_id",
+            "repeatable",
+            "features",
+        ),
         references={"reason_id": "text", "protocol_id": "protocol"},
     ),
 )

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sqlite_utils.migrations import Migrations
 
 APPLICATION_ID = 0x41545455  # "ATTU"
-SCHEMA_VERSION = 6  # the number of migrations; kept in PRAGMA user_version
+SCHEMA_VERSION = 7  # the number of migrations; kept in PRAGMA user_version
 
 FACT_TABLES = (
     "device",
@@ -262,6 +262,12 @@ def migrations() -> "Migrations":
         from attn_tune.db.narrow import narrow
 
         narrow(db.conn)
+
+    @lab()
+    def m007_add_proof_columns(db: "sqlite_utils.Database") -> None:
+        from attn_tune.db.proof_columns import add_proof_columns
+
+        add_proof_columns(db.conn)
 
     return lab
 

@@ -11,7 +11,7 @@ from typing import Any
 from attn_tune.runtime.archive import MANIFEST, QUARANTINE, SIGNED, SUMS
 from attn_tune.runtime.packs import Pack
 from attn_tune.runtime.quarantine import Entry, list_text
-from attn_tune.runtime.rows import Row, decision_digest
+from attn_tune.runtime.rows import OMITTED, Row, decision_digest
 from attn_tune.schema import Decision, Device, Environment, UsageError, canonical_json
 
 PPM = 1_000_000
@@ -154,6 +154,8 @@ def to_row(decision: Decision) -> Row:
         regret_ppm=None if decision.regret_bound is None else _ppm(decision.regret_bound),
         error_ppm=None if decision.worst_error is None else _ppm(decision.worst_error),
         samples=decision.samples,
+        repeatable=decision.repeatable,
+        features=decision.features,
     )
 
 
@@ -172,6 +174,9 @@ def _shard_text(rows: Iterable[Row]) -> str:
     for row in sorted(rows, key=lambda r: (r.signature, r.device, r.rank)):
         data: dict[str, Any] = asdict(row)
         del data["op"], data["direction"]  # the file's name says them
+        for name in OMITTED:
+            if data[name] is None:
+                del data[name]
         lines.append(canonical_json(data))
     return "[\n" + ",\n".join(lines) + "\n]\n"
 

@@ -6,6 +6,7 @@ Layout and reader: ``attn_tune.runtime.packs``. Same trials and options, same by
 import dataclasses
 import functools
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from attn_tune.db.database import Database
 from attn_tune.db.evidence import Evidence, group_by_problem
 from attn_tune.db.gate import (
+    GatePolicy,
     Objection,
     Verdict,
     check_quarantine,
@@ -31,6 +33,7 @@ from attn_tune.schema import Decision, GateError, IntegrityError, NoDataError, R
 
 SHOWN = 20
 EVERYTHING = Selection()
+STRICT = GatePolicy()
 
 # For each decision, in order: "" if it was validated again and is right, else what is wrong; None if it was not tried.
 type Revalidate = Callable[[Sequence[Decision]], Sequence[str | None]]
@@ -68,6 +71,7 @@ def export_pack(
     selection: Selection = EVERYTHING,
     revalidate: Revalidate | None = None,
     ungated: str | None = None,
+    policy: GatePolicy = STRICT,
     allow_predicted: bool = False,
     allow_nondeterministic: bool = False,
     quarantine: Sequence[Entry] = (),
@@ -83,10 +87,12 @@ def export_pack(
     Args:
       revalidate: runs the configs again where there is a device for them.
       ungated: the reason to ship without the gate; the manifest keeps it.
+      policy: what the gate lets pass on purpose; the manifest counts it.
       allow_predicted: also what was only predicted, of problems on devices where nothing was measured. Such rows have
         the state ``predicted``; the gate has nothing to hold them against, and the manifest counts them.
-      allow_nondeterministic: also decisions for kernels that need leave (``KernelSpec.needs_leave``); the manifest
-        counts them. Without it the best of the other kernels is the pack's winner.
+      allow_nondeterministic: also decisions for kernels that need leave (``KernelSpec.needs_leave``), and for configs
+        whose bits were seen to differ from run to run; the manifest counts them. Without it the best of the other
+        kernels is the pack's winner.
       quarantine: the list that the pack carries, for whoever uses it.
       in_force: no row that it or ``quarantine`` speaks of is shipped, gate or not; None is what is in quarantine for
         this user's jobs.
@@ -94,7 +100,7 @@ def export_pack(
 
     Raises:
       NoDataError: nothing fits.
-      GateError: a row lacks proof, or is in quarantine; the message lists what and why.
+      GateError: a row lacks proof, or is in quarantine; the message lists what and why, ``objections`` all of it.
       IntegrityError: a quarantine list that is in force cannot be read.
       UsageError: a name, version or note that a pack cannot have, or an empty reason.
       StorageError: ``path`` is taken (``overwrite`` replaces a pack, and only a pack), or cannot be written.
@@ -124,7 +130,7 @@ def export_pack(
         )
     forbidden = _forbidden(quarantine, in_force)
     _refuse_quarantined(chosen, forbidden)
-    chosen, gate = _gated(database, everything, chosen, selection, revalidate, ungated)
+    chosen, gate = _gated(database, everything, chosen, selection, revalidate, ungated, policy)
     if count := sum(map(needs_leave, chosen)):
         gate["nondeterministic"] = count
     # The gate may have added rows with untuned configs.
@@ -160,7 +166,7 @@ def _forbidden(shipped: Sequence[Entry], in_force: Quarantine | None) -> Quarant
 def _refuse_quarantined(chosen: Sequence[Decision], forbidden: Quarantine) -> None:
     if objections := check_quarantine(chosen, forbidden):
         way_out = "select other rows, or take the entry out with 'attn-tune quarantine remove'"
-        raise GateError(_say(objections, len(chosen), way_out))
+        raise _error(objections, len(chosen), way_out)
 
 
 def _gated(
@@ -170,13 +176,18 @@ def _gated(
     selection: Selection,
     revalidate: Revalidate | None,
     ungated: str | None,
+    policy: GatePolicy,
 ) -> tuple[list[Decision], dict[str, Any]]:
     """The rows to ship, and what the manifest says of the gate."""
     evidence = _evidence_of(database)
     chosen = [_name_untuned(d, evidence(d)) for d in chosen]
     # Here only if the caller allowed them, and of devices where nothing was measured.
     predicted = sum(d.rule is Rule.PREDICTED for d in chosen)
-    objections = check_rows([d for d in chosen if d.rule is not Rule.PREDICTED], evidence)
+    measured = [d for d in chosen if d.rule is not Rule.PREDICTED]
+    found = check_rows(measured, evidence, policy.max_regret)
+    objections = [one for one in found if not policy.passes(one)]
+    passed = Counter(str(one.doubt) for one in found if policy.passes(one))
+    accepted = {"accepted": dict(sorted(passed.items()))} if passed else {}
     revalidated = 0
     if revalidate is not None:
         for decision, wrong in zip(chosen, revalidate(chosen), strict=True):
@@ -185,16 +196,23 @@ def _gated(
                 reason = f"validated again, it failed: {wrong}"
                 objections.append(Objection(decision=decision, reason=reason))
     if ungated is not None:
-        found = {"passed": False, "reason": ungated.strip(), "objections": len(objections)}
+        said = {
+            "passed": False,
+            "reason": ungated.strip(),
+            "objections": len(objections),
+            "reasons": sorted({one.reason for one in objections})[:SHOWN],
+        }
         counts = {"rows": len(chosen), "predicted": predicted, "revalidated": revalidated}
-        return chosen, found | counts
+        return chosen, said | counts | accepted
     if objections:
-        raise GateError(_say(objections, len(chosen)))
+        raise _error(objections, len(chosen))
     guards = _guards(everything, chosen, selection)
     rows, verdict = _with_guards(chosen, guards, evidence)
-    if objections := check_rows(verdict.added, evidence):
-        raise GateError(_say(objections, len(verdict.added)))
-    return rows, verdict.manifest(len(rows), predicted=predicted, revalidated=revalidated)
+    found = check_rows(verdict.added, evidence, policy.max_regret)
+    if objections := [one for one in found if not policy.passes(one)]:
+        raise _error(objections, len(verdict.added))
+    said = verdict.manifest(len(rows), predicted=predicted, revalidated=revalidated)
+    return rows, said | accepted
 
 
 def _evidence_of(database: Database) -> Callable[[Decision], Evidence]:
@@ -262,11 +280,11 @@ def _ranked(decisions: list[Decision]) -> list[Decision]:
     ]
 
 
-def _say(
+def _error(
     objections: Sequence[Objection],
     rows: int,
     way_out: str = "sweep or validate these again, select fewer rows, or give a reason to go without the gate",
-) -> str:
+) -> GateError:
     lines = [
         f"{len({id(o.decision) for o in objections})} of {rows} rows may not be shipped; nothing was written:"
     ]
@@ -274,4 +292,6 @@ def _say(
     if len(objections) > SHOWN:
         lines.append(f"  and {len(objections) - SHOWN} more")
     lines.append(way_out)
-    return "\n".join(lines)
+    error = GateError("\n".join(lines))
+    error.objections = [one.facts for one in objections]
+    return error

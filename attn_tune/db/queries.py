@@ -4,6 +4,16 @@
 in ``migrations``.
 """
 
+from collections.abc import Iterable
+
+from attn_tune.schema import Status
+
+
+def names(statuses: Iterable[Status]) -> str:
+    """Statuses as a list for SQL's ``IN``."""
+    return ", ".join(f"'{status}'" for status in statuses)
+
+
 # --- Trials ---
 
 LAST_BATCH = """
@@ -39,8 +49,8 @@ BATCH_FILTERS = {
 TRIAL_FILTERS = {"status": "outcome.status = :status"}
 _TRIAL_COLUMNS = """
 SELECT trial_data.*, config.body AS config_body, outcome.status, outcome.stage, outcome.is_heuristic,
-       outcome.protocol_id, outcome.round_id, text.body AS reason, resources.shared_bytes, resources.registers,
-       resources.spill_bytes, facts.body AS facts
+       outcome.protocol_id, outcome.round_id, outcome.repeatable, outcome.features, text.body AS reason,
+       resources.shared_bytes, resources.registers, resources.spill_bytes, facts.body AS facts
 FROM trial_data
 JOIN config ON config.id = trial_data.config_id
 JOIN outcome ON outcome.id = trial_data.outcome_id
@@ -65,7 +75,7 @@ JOIN outcome ON outcome.id = trial_data.outcome_id
 
 # The newest trial of each (part, config) speaks: rows come oldest first.
 MEASURED = f"""
-SELECT trial_batch.part, config.digest, outcome.status
+SELECT trial_batch.part, config.digest, outcome.status, outcome.repeatable
 {_BATCHED}
 JOIN config ON config.id = trial_data.config_id
 WHERE trial_batch.signature_id = (SELECT id FROM signature WHERE digest = :signature)
@@ -148,9 +158,9 @@ WHERE (outcome.status = 'predicted') <> coalesce(trial_data.resources_id IN (
     SELECT resources.id FROM resources JOIN text ON text.id = resources.facts_id
     WHERE json_type(text.body, '$.prediction') = 'object'), FALSE)
 """
-OK_WITHOUT_MEASUREMENT = """
+OK_WITHOUT_MEASUREMENT = f"""
 SELECT count(*) FROM trial_data JOIN outcome ON outcome.id = trial_data.outcome_id
-WHERE (outcome.status = 'ok') <> (trial_data.samples IS NOT NULL)
+WHERE (outcome.status IN ({names(s for s in Status if s.is_measured)})) <> (trial_data.samples IS NOT NULL)
 """
 OVERLAPPING_BATCHES = """
 SELECT count(*) FROM (SELECT first_id <= lag(last_id) OVER (ORDER BY first_id) AS overlaps FROM trial_batch)
@@ -193,7 +203,7 @@ ORDER BY signature.text, trial_batch.direction, device.variant, kernel.name
 FAILURES = f"""
 SELECT kernel.op || '/' || kernel.name AS kernel, trial_batch.direction, outcome.status, text.body AS reason,
        count(*) AS trials, count(DISTINCT trial_batch.signature_id) AS signatures
-{_TRIAL_TABLES} AND outcome.status NOT IN ('ok', 'compiled', 'predicted')
+{_TRIAL_TABLES} AND outcome.status NOT IN ({names(s for s in Status if s.is_fine)})
 GROUP BY kernel.id, trial_batch.direction, outcome.status, text.id
 ORDER BY trials DESC, kernel.name, trial_batch.direction, outcome.status, reason
 """

@@ -85,7 +85,11 @@ class _Kernel:
             if ages.get(batch.environment_id, -1) < ages[environment]:
                 continue
             barred: dict[int, int] = {}  # One trial a config is enough.
-            for trial_id, config, tells, bars in self._rows(decision_queries.NOTABLE, batch):
+            for trial_id, config, tells, bars, refuses in self._rows(
+                decision_queries.NOTABLE, batch
+            ):
+                if refuses:
+                    wanted[batch].append(trial_id)
                 if bars:
                     barred.setdefault(config, trial_id)
                 if tells and batch.environment_id == environment and batch.part == WHOLE:

@@ -82,10 +82,12 @@ def read_measured(
     signature: Signature,
     device: Device,
     environment: Environment,
+    allow_nondeterministic: bool = False,
 ) -> dict[tuple[str, str], Status]:
     """``(part, config digest) -> status`` of what an equal device and environment has already tried.
 
-    Software that cannot be named never equals itself: without a source hash nothing counts as tried.
+    With ``allow_nondeterministic`` a config that was refused because its bits differ was not. Software that cannot be
+    named never equals itself: without a source hash nothing counts as tried.
     """
     if not environment.source_hash:
         return {}
@@ -98,8 +100,12 @@ def read_measured(
         "device": device.digest,
         "environment": environment.digest,
     }
-    rows = connection.execute(queries.MEASURED, values)
-    return {(row["part"], row["digest"]): Status(row["status"]) for row in rows}
+    found: dict[tuple[str, str], Status] = {}
+    for part, digest, status, repeatable in connection.execute(queries.MEASURED, values):
+        found[part, digest] = Status(status)
+        if allow_nondeterministic and status == Status.UNSUPPORTED and repeatable == 0:
+            del found[part, digest]
+    return found
 
 
 def _to_row(catalog: Catalog, batches: BatchWriter, trial: Trial) -> tuple:
@@ -185,6 +191,8 @@ def _to_trial(catalog: Catalog, batch: Batch, kernel: str, row: sqlite3.Row) -> 
         ),
         conditions=catalog.conditions(measurement.round_id) if measurement else None,
         **read_facts(row["facts"]),
+        repeatable=None if row["repeatable"] is None else bool(row["repeatable"]),
+        features=row["features"],
         compile_ms=compile_ms,
         is_heuristic=bool(row["is_heuristic"]),
         started_us=batch.started_us + 1000 * row["started_after_ms"],

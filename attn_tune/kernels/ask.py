@@ -7,20 +7,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from attn_tune.kernels.registry import kernels_of
-from attn_tune.kernels.spec import PLATFORMS, KernelSpec, Op
+from attn_tune.kernels.spec import LIBRARIES, PLATFORMS, KernelSpec, Op
 from attn_tune.runtime import environments
 from attn_tune.runtime.answer import Rejection
 from attn_tune.runtime.determinism import VARIABLE, Determinism
 from attn_tune.runtime.packs import Pack
 from attn_tune.runtime.quarantine import NONE, Quarantine
 from attn_tune.runtime.rows import Row
-from attn_tune.schema.config import config_from_dict, config_to_dict
+from attn_tune.runtime.unproven import VARIABLE as UNPROVEN
+from attn_tune.schema.config import config_from_dict, config_to_dict, config_to_json
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment, Grade
 from attn_tune.schema.errors import UsageError, unknown_name
 from attn_tune.schema.signature import Signature
 
 AUTO = "auto"
+_LEAVE = f"ask for it by name, or let packs choose it with {VARIABLE}=0"
 
 
 class Ask:
@@ -35,6 +37,7 @@ class Ask:
         kernel: str | None,
         quarantine: Quarantine = NONE,
         determinism: Determinism = Determinism.USUAL,
+        unproven: bool = False,
     ):
         if direction not in op.directions:
             raise unknown_name("direction", direction, op.directions)
@@ -49,8 +52,10 @@ class Ask:
         self.specs = {s.name: s for s in specs if self.kernel in (None, s.name)}
         self.quarantine = quarantine
         self.determinism = determinism
+        self.unproven = unproven
         self._refusals: dict[str, str | None] = {}
         self._environments: dict[str, Environment] = {}
+        self._other_bits: dict[tuple[str, str], str] = {}
 
     def refusal_of(self, spec: KernelSpec) -> str | None:
         """Why this kernel cannot do the problem here; asked once."""
@@ -76,7 +81,35 @@ class Ask:
         if self.determinism is Determinism.WAIVED and not untuned:
             return None
         why = spec.searches[self.direction].nondeterministic
-        return f"it is not deterministic ({why}); ask for it by name, or let packs choose it with {VARIABLE}=0"
+        return f"it is not deterministic ({why}); {_LEAVE}"
+
+    def other_bits(self, spec: KernelSpec, row: Row) -> str | None:
+        """Why a config whose bits were seen to differ from run to run may not answer; None if it may.
+
+        The same leave as for a kernel that declares it (``reluctance_of``).
+        """
+        if row.repeatable is not False:
+            return None
+        reason = self.forbidden_bits(row.repeatable)
+        if reason is None:
+            is_asked = self.kernel is not None or self.determinism is Determinism.WAIVED
+            if is_asked or spec.backend in LIBRARIES:
+                return None
+            reason = f"its bits differ from run to run; {_LEAVE}"
+        # Nor may the heuristics choose what was turned down here.
+        self._other_bits[spec.name, config_to_json(row.config)] = reason
+        return reason
+
+    def forbidden_bits(self, repeatable: bool | None) -> str | None:
+        """Why a config whose bits were seen to differ may not run in a job that requires determinism; else None."""
+        if repeatable is False and self.determinism is Determinism.REQUIRED:
+            return f"its bits differ from run to run, and {VARIABLE}=1 forbids that"
+        return None
+
+    def barred(self, spec: KernelSpec, config: Any) -> str | None:
+        """Why a heuristic's config may not answer: it is in quarantine, or a row of it was turned down for its bits."""
+        seen = self._other_bits.get((spec.name, config_to_json(config_to_dict(config))))
+        return seen or self.quarantined(spec, config)
 
     def refusals(self) -> tuple[Rejection, ...]:
         """Every kernel that cannot or does not answer, with its reason."""
@@ -99,7 +132,11 @@ class Ask:
     def refusal(self, row: Row, pack: Pack) -> str | None:
         """As ``Judge.refusal``."""
         spec = self.specs.get(row.kernel)
-        reluctance = self.reluctance_of(spec) if spec else None
+        reluctance = (self.reluctance_of(spec) or self.other_bits(spec, row)) if spec else None
+        if reluctance is None and row.features == 0 and not self.unproven:
+            reluctance = (
+                f"it is unproven: its config ran no feature problem ({UNPROVEN}=1 allows that)"
+            )
         return self.quarantine.broken or reluctance or self.config_of(row.kernel, row.config)[1]
 
     def adapt(self, row: Row) -> Row | str:

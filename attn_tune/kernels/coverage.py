@@ -56,7 +56,8 @@ def _reach(
     spec = kernels().get(f"{row.op}/{row.kernel}")
     if spec is None:
         return Reach.DEAD, None, f"kernel {row.op}/{row.kernel} is not installed"
-    question = Ask(op, row.direction, row.signature, pack.devices[row.device], row.kernel)
+    device = pack.devices[row.device]
+    question = Ask(op, row.direction, row.signature, device, row.kernel, unproven=True)
     if absent := missing(spec):
         return Reach.UNPROVEN, None, absent
     refusal = question.refusal_of(spec)

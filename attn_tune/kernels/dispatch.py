@@ -220,8 +220,16 @@ def _find(
 def _ask(
     op: str, direction: str, problem: Any, device: Device, kernel: str | None, view: View
 ) -> Ask:
+    process = view.snapshot
     return Ask(
-        get_op(op), direction, problem, device, kernel, view.quarantine, view.snapshot.determinism
+        get_op(op),
+        direction,
+        problem,
+        device,
+        kernel,
+        view.quarantine,
+        process.determinism,
+        process.unproven,
     )
 
 

@@ -76,6 +76,7 @@ def _entry(answer: Answer, asked: str, device: Device) -> Entry:
         rung=str(answer.rung),
         source=answer.source,
         pack_digest=answer.pack_digest,
+        repeatable=answer.repeatable,
     )
 
 
@@ -110,6 +111,7 @@ def locked_choice(question: Ask, lockfile: Lockfile) -> tuple[KernelSpec, Any, E
             "freeze the job anew, or run it without the lockfile"
         )
     config, reason = question.config_of(entry.kernel, entry.config)
+    reason = reason or question.forbidden_bits(entry.repeatable)
     if reason is None:
         spec = question.specs[entry.kernel]
         if entry.contract != question.op.version:

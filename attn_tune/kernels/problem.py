@@ -25,7 +25,8 @@ _C, _S = FieldKind.CATEGORICAL, FieldKind.SCALABLE
 SIZE_FIELDS = (
     Field(name="b", kind=_S, is_int=True, doc="batch"),
     Field(name="t", kind=_S, is_int=True, doc="query length"),
-    Field(name="s", kind=_S, is_int=True, doc="key/value length"),
+    # It decides where causal and window masks lie, and whether there are rows that see nothing.
+    Field(name="s", kind=_S, is_int=True, doc="key/value length", order_with="t"),
     Field(name="n", kind=_S, is_int=True, doc="query heads"),
     Field(name="k", kind=_S, is_int=True, doc="key/value heads"),
     Field(name="h", kind=_C, is_int=True, doc="head dim"),

@@ -51,6 +51,7 @@ def resolve_question(question: Ask, view: View, *, tell: bool = False) -> Resolv
             source=entry.source,
             source_kind=SourceKind.LOCKFILE,
             pack_digest=entry.pack_digest,
+            repeatable=entry.repeatable,
         )
         row = _row(question, spec.name, entry.config, f"{entry.rung} when it was frozen")
         step = Step(source=lockfile.path, kind=SourceKind.LOCKFILE, rung=Rung.LOCKED, row=row)
@@ -81,7 +82,7 @@ def heuristic(question: Ask, rejected: tuple[Rejection, ...] = ()) -> Choice | N
         search = spec.searches[direction]
         config = search.heuristic(problem, device)
         reason = search.infeasible(problem, device, config)
-        reason = reason or question.quarantined(spec, config)
+        reason = reason or question.barred(spec, config)
         if reason is None:
             answer = plain_answer(question, spec, config, Rung.HEURISTIC, rejected=rejected)
             return Choice(spec, config, answer)
@@ -190,6 +191,8 @@ def _from_match(question: Ask, match: Match, rejected: tuple[Rejection, ...]) ->
         state=match.row.state,
         gain_ppm=match.row.gain_ppm,
         regret_ppm=match.row.regret_ppm,
+        repeatable=match.row.repeatable,
+        features=match.row.features,
         rejected=rejected,
     )
     return Choice(spec, config, answer)

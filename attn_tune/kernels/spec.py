@@ -65,6 +65,8 @@ class Op:
       baseline: path of the same in the working dtype, done plainly: what the dtype itself can do.
       battery: path of ``(problem) -> tuple[problem, ...]``, small hard variants of a problem (odd lengths, other
         seeds' shapes, fully masked rows) on which a winner must also be right.
+      coarser: path of ``(problem) -> iterable of problems``, variants of a small problem from the least changed to the
+        most, for kernels that cannot take its odd sizes. A kernel is proven on the first one that it takes.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Op:
     reference: str
     baseline: str
     battery: str = ""
+    coarser: str = ""
     summary: str = ""
 
     def parse_signature(self, text: str) -> Signature:

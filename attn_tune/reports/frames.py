@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import pandas as pd
 
 from attn_tune.kernels.registry import kernels, ops
-from attn_tune.schema import Decision, Signature, config_to_json
+from attn_tune.schema import Decision, Signature, Status, config_to_json
 from attn_tune.schema.words import counted
 
 # Rows of failures in a table, characters of a reason in it, and the regret above which times were noisy.
@@ -25,6 +25,7 @@ SUMMARY = (
     "speedup",
     "regret_bound",
     "worst_error",
+    "features",
     "tflops",
     "rule",
     "samples",
@@ -67,6 +68,7 @@ def summary(decisions: Iterable[Decision], names: Mapping[str, str] = {}) -> pd.
             "speedup": decision.gain,
             "regret_bound": decision.regret_bound,
             "worst_error": decision.worst_error,
+            "features": decision.features,
             "tflops": _tflops(decision),
             "rule": str(decision.rule),
             "samples": decision.samples,
@@ -105,7 +107,7 @@ def failures(trials: pd.DataFrame) -> pd.DataFrame:
     ``trials`` needs the columns ``kernel``, ``direction``, ``status`` and ``reason``.
     """
     keys = ["kernel", "direction", "status", "reason"]
-    failed = trials.loc[~trials["status"].isin(["ok", "compiled", "predicted"]), keys]
+    failed = trials.loc[~trials["status"].isin([s for s in Status if s.is_fine]), keys]
     reasons = [str(reason).strip().split("\n")[0] for reason in failed["reason"]]
     groups = failed.assign(reason=reasons).value_counts(keys).reset_index(name="trials")
     groups = groups.sort_values(["trials", *keys], ascending=[False, *[True] * len(keys)])
@@ -174,7 +176,9 @@ def short_signature(signature: Signature) -> str:
 
 
 def _is_deterministic(decision: Decision) -> bool | None:
-    """Whether equal runs give equal bits; None for a kernel that is not installed here."""
+    """Whether equal runs give equal bits, as the kernel declares and as was seen; None for one not installed here."""
+    if decision.repeatable is False:
+        return False
     spec = kernels().get(decision.kernel)
     search = spec.searches.get(decision.direction) if spec else None
     return not search.nondeterministic if search else None

@@ -86,6 +86,8 @@ class Answer:
       adapted_from: the row's config as stored, where the kernel changed it for this problem; None where it did not.
       distance: sum of ``|log2(asked / tuned)|`` over the scalable fields, 0 for an exact answer.
       gain_ppm, regret_ppm: of the row, at the shape and device where it was measured.
+      repeatable, features: of the row: False where runs on equal inputs gave different bits, and how many feature
+        problems the config passed; None where that is unknown.
       rejected: what would have answered earlier, and why it may not.
     """
 
@@ -107,6 +109,8 @@ class Answer:
     state: str = ""
     gain_ppm: int | None = None
     regret_ppm: int | None = None
+    repeatable: bool | None = None
+    features: int | None = None
     rejected: tuple[Rejection, ...] = ()
 
     @property
@@ -118,8 +122,14 @@ class Answer:
         where = f" from {self.source}" if self.source else ""
         if self.adapted_from is not None:
             where += f", adapted from {config_words(changed_knobs(self.adapted_from, self.config or {}))}"
+        if self.is_miss:
+            where = ": untuned, nothing stored answers"
+        if self.state == Rule.HEURISTIC:
+            where += ", proven default"
         if self.state == Rule.PREDICTED:
             where += ", predicted: nothing was measured"
+        if self.repeatable is False:
+            where += ", bits differ from run to run"
         return f"{self.op}/{self.kernel} {self.direction}: {config_words(self.config or {})} ({self.rung}{where})"
 
 

@@ -13,6 +13,7 @@ from attn_tune.runtime.answer import (
     changed_knobs,
 )
 from attn_tune.runtime.ladder import Step
+from attn_tune.schema.decision import state_words
 from attn_tune.schema.device import Device
 from attn_tune.schema.words import config_words, counted
 
@@ -108,7 +109,8 @@ def _step(step: Step) -> tuple[str, str]:
         text += f", adapted from {config_words(changed_knobs(step.adapted_from, row.config))}"
     if step.rejected is not None:
         return place, f"{text}  rejected: {step.rejected}"
-    facts = [str(step.grade), row.state] if step.grade else [row.state]
+    state = state_words(row.state)
+    facts = [str(step.grade), state] if step.grade else [state]
     if step.distance:
         facts.append(f"{2**step.distance:.2f}x away: {row.signature}")
     if step.note:
@@ -117,12 +119,17 @@ def _step(step: Step) -> tuple[str, str]:
         facts.append(f"regret at most {max(0, row.regret_ppm) / 1e4:.1f} % where measured")
     if row.gain_ppm is not None:
         facts.append(f"{1 + row.gain_ppm / 1e6:.2f}x the heuristic")
+    if row.repeatable is False:
+        facts.append("bits differ from run to run")
+    if row.features is not None:
+        facts.append(f"feature problems passed: {row.features}")
     return place, f"{text}  CHOSEN ({', '.join(facts)})"
 
 
 def _heuristic(heuristic: Answer, answer: Answer | None) -> str:
     text = f"{heuristic.kernel} {config_words(heuristic.config or {})}"
-    return text + ("  CHOSEN" if answer is not None and answer.is_miss else "")
+    is_chosen = answer is not None and answer.is_miss
+    return text + ("  CHOSEN (untuned: nothing stored answers)" if is_chosen else "")
 
 
 def _label(kind: SourceKind) -> str:

@@ -276,10 +276,22 @@ def _nearest(question: Question, shelf: Shelf, digests: list[str]) -> str:
             if names:
                 away = sum(_ratio(asked[name], stored[name]) for name in names)
                 text = ", ".join(f"{name} {asked[name]} vs {stored[name]}" for name in names)
+                text += _order_note(question, signature)
                 best = min(best or (len(names), away, text), (len(names), away, text))
     if best:
         return f"nearest row differs in {best[2]}"
     return _unreadable(shelf) or "no other row"
+
+
+def _order_note(question: Question, stored: Signature) -> str:
+    """That a row of near values may not answer, because ordered fields of it are in another order."""
+    if (
+        shape_of(question.signature, question.fields).order
+        == shape_of(stored, question.fields).order
+    ):
+        return ""
+    pairs = " and of ".join(f"{f.order_with} and {f.name}" for f in question.fields if f.order_with)
+    return f"; the order of {pairs} must agree"
 
 
 def _nothing(question: Question, shelf: Shelf) -> str:

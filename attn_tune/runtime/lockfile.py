@@ -34,6 +34,7 @@ class Entry:
       device: as ``device_name`` spells it.
       contract, source_hash: of the op and of the kernel, when it was frozen.
       rung, source, pack_digest: where the answer came from then.
+      repeatable: False where runs of the config on equal inputs gave different bits; None where that is unknown.
     """
 
     op: str
@@ -48,6 +49,7 @@ class Entry:
     rung: str
     source: str = ""
     pack_digest: str = ""
+    repeatable: bool | None = None
 
     @property
     def key(self) -> Key:
@@ -141,15 +143,18 @@ def read_lockfile(path: str | os.PathLike[str]) -> Lockfile:
     )
 
 
-_TEXTS = tuple(f.name for f in fields(Entry) if f.name not in ("config", "contract"))
+_OTHERS = ("config", "contract", "repeatable")
+_TEXTS = tuple(f.name for f in fields(Entry) if f.name not in _OTHERS)
 
 
 def _entry(item: Any, where: str) -> Entry:
-    if not isinstance(item, dict) or set(item) != {*_TEXTS, "config", "contract"}:
+    if not isinstance(item, dict) or set(item) != {*_TEXTS, *_OTHERS}:
         raise IntegrityError(f"{where} must have exactly the known fields")
     for name in _TEXTS:
         if not isinstance(item[name], str):
             raise IntegrityError(f"{where}: {name!r} must be a text")
     if not isinstance(item["config"], dict) or type(item["contract"]) is not int:
         raise IntegrityError(f"{where}: 'config' must be an object and 'contract' a count")
+    if type(item["repeatable"]) not in (bool, type(None)):
+        raise IntegrityError(f"{where}: 'repeatable' must be true, false or null")
     return Entry(**item)

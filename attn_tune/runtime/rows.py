@@ -23,7 +23,8 @@ class Row:
 
     ``device`` and ``env`` are digests into the manifest's tables. ``rank`` 0 is the winner across kernels. Times are
     integer nanoseconds; ``*_ppm`` are parts per million (gain over the heuristic, bound on the regret, largest ratio of
-    error to allowed error). None is unknown.
+    error to allowed error). ``repeatable`` is False where runs on equal inputs gave different bits, ``features`` how
+    many feature problems the config passed. None is unknown.
     """
 
     op: str
@@ -41,6 +42,8 @@ class Row:
     regret_ppm: int | None = None
     error_ppm: int | None = None
     samples: int = 0
+    repeatable: bool | None = None
+    features: int | None = None
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -50,7 +53,9 @@ class Row:
 
 _STORED = tuple(f.name for f in fields(Row) if f.name not in ("op", "direction"))
 _TEXTS = ("device", "signature", "kernel", "state", "env")
-OPTIONAL = ("median_ns", "heuristic_ns", "gain_ppm", "regret_ppm", "error_ppm")
+OPTIONAL = ("median_ns", "heuristic_ns", "gain_ppm", "regret_ppm", "error_ppm", "features")
+# What the writer leaves out where it is unknown; rows of earlier writers lack it too.
+OMITTED = ("repeatable", "features")
 _NUMBERS = ("rank", "samples", *OPTIONAL)
 _SIGNED = ("gain_ppm", "regret_ppm")
 _REQUIRED = (*_TEXTS, "rank", "config")
@@ -106,6 +111,8 @@ def row_from_json(data: Any, *, op: str, direction: str) -> Row:
             raise IntegrityError(f"{name} must be an integer, got {value!r:.60}")
         if value < 0 and name not in _SIGNED:
             raise IntegrityError(f"{name} must not be negative, got {value}")
+    if type(known.get("repeatable")) not in (bool, type(None)):
+        raise IntegrityError(f"repeatable must be true or false, got {known['repeatable']!r:.60}")
     check_config(known["config"])
     return Row(op=op, direction=direction, **known)
 

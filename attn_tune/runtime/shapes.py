@@ -1,8 +1,8 @@
 """How far one signature is from another: exact, in the same bucket, near, or not comparable.
 
 A *bucket* holds the signatures that become equal after rounding every scalable field up to a power of two. A
-*neighbour* has every scalable field within a factor of ``MAX_RATIO``. In both, categorical fields are equal and no
-resource exceeds what was tuned.
+*neighbour* has every scalable field within a factor of ``MAX_RATIO``. In both, categorical fields are equal, no
+resource exceeds what was tuned, and fields that are ordered with one another (``Field.order_with``) have one order.
 """
 
 import math
@@ -16,37 +16,50 @@ MAX_RATIO = 2
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A signature split by the kinds of its fields, each in declared order, defaults filled in."""
+    """A signature split by the kinds of its fields, each in declared order, defaults filled in.
+
+    ``order`` holds one number for each field with an ``order_with``: 1 if it is larger than that one, 0 if both are
+    equal, -1 if it is smaller.
+    """
 
     categorical: tuple[Value, ...]
     resource: tuple[Value, ...]
     scalable: tuple[Value, ...]
+    order: tuple[int, ...] = ()
 
 
 def shape_of(signature: Signature, fields: Iterable[Field]) -> Shape:
     """The shape of ``signature``."""
-    values = signature.values
+    fields = tuple(fields)
+    values = {field.name: field.default for field in fields} | signature.values
     by_kind: dict[FieldKind, list[Value]] = {kind: [] for kind in FieldKind}
     for field in fields:
-        by_kind[field.kind].append(values.get(field.name, field.default))
+        by_kind[field.kind].append(values[field.name])
     return Shape(
         (signature.version, *by_kind[FieldKind.CATEGORICAL]),
         tuple(by_kind[FieldKind.RESOURCE]),
         tuple(by_kind[FieldKind.SCALABLE]),
+        tuple(_order(values[f.name], values[f.order_with]) for f in fields if f.order_with),
     )
 
 
+def _order(a: Value, b: Value) -> int:
+    if not isinstance(a, int) or not isinstance(b, int):
+        return 0
+    return (a > b) - (a < b)
+
+
 def same_bucket(asked: Shape, tuned: Shape) -> bool:
-    """Whether the scalable fields agree after rounding up to powers of two."""
-    return all(map(same_power, asked.scalable, tuned.scalable))
+    """Whether the scalable fields agree after rounding up to powers of two, and their order is one."""
+    return asked.order == tuned.order and all(map(same_power, asked.scalable, tuned.scalable))
 
 
 def distance(asked: Shape, tuned: Shape) -> float | None:
-    """Sum of ``|log2(asked / tuned)|`` over the scalable fields; None past a bound.
+    """Sum of ``|log2(asked / tuned)|`` over the scalable fields; None past a bound, or in another order.
 
     ``None`` in a field ("no window") equals only itself, and so does 0.
     """
-    if asked.categorical != tuned.categorical:
+    if asked.categorical != tuned.categorical or asked.order != tuned.order:
         return None
     for need, had in zip(asked.resource, tuned.resource, strict=True):
         if measure(FieldKind.RESOURCE, need, had) is None:

@@ -14,6 +14,7 @@ from attn_tune.runtime.quarantine import NONE, Quarantine
 from attn_tune.runtime.quarantine_files import quarantine_in_force
 from attn_tune.runtime.shelf import Shelf
 from attn_tune.runtime.sources import Source, locations
+from attn_tune.runtime.unproven import takes_unproven
 from attn_tune.schema.digest import digest_json
 from attn_tune.schema.signature import Field
 
@@ -29,6 +30,7 @@ class Snapshot:
         lockfile: Lockfile | None = None,
         determinism: Determinism = Determinism.USUAL,
         pins: Pins = NO_PINS,
+        unproven: bool = False,
     ):
         self.sources = sources
         self.device_as = device_as
@@ -36,18 +38,19 @@ class Snapshot:
         self.lockfile = lockfile
         self.determinism = determinism
         self.pins = pins
+        self.unproven = unproven
         self.ledger = Ledger()
 
     @property
     def digest(self) -> str:
-        """Names what decides: packs in order, device override, quarantine, lockfile, pins, determinism.
+        """Names what decides: packs in order, device override, quarantine, lockfile, pins, determinism, unproven rows.
 
         Reads all packs.
         """
         packs = [source.pack.digest for source in self.sources if source.pack is not None]
         lock = self.lockfile.digest if self.lockfile else ""
         said = [self.device_as, self.quarantine.digest, lock, self.pins.digest]
-        return digest_json([*said, str(self.determinism), *packs])
+        return digest_json([*said, str(self.determinism), self.unproven, *packs])
 
 
 def shelves(
@@ -70,7 +73,7 @@ def current_snapshot() -> Snapshot:
 
     Raises:
       StorageError, IntegrityError: the lockfile that the job must run with cannot be used.
-      UsageError: ``ATTN_TUNE_DETERMINISTIC`` has another value than 1 or 0.
+      UsageError: ``ATTN_TUNE_DETERMINISTIC`` or ``ATTN_TUNE_UNPROVEN`` has a value that it cannot have.
     """
     return _current or _first()
 
@@ -120,4 +123,5 @@ def _from_environment() -> Snapshot:
         read_lockfile(lockfile) if lockfile else None,
         determinism_of(os.environ),
         pins_in_force(os.environ),
+        takes_unproven(os.environ),
     )

@@ -31,6 +31,8 @@ def statement_of(view: "View") -> dict[str, str]:
     }
     if process.determinism is not Determinism.USUAL:
         said["determinism"] = str(process.determinism)
+    if process.unproven:
+        said["use of unproven rows"] = "allowed"
     if process.device_as:
         said["device as"] = process.device_as
     if process.quarantine.digest:

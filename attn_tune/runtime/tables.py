@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
-from attn_tune.runtime.rows import MAX_TEXT, OPTIONAL, STATES, Row, check_config, decision_line
+from attn_tune.runtime.rows import (
+    MAX_TEXT,
+    OMITTED,
+    OPTIONAL,
+    STATES,
+    Row,
+    check_config,
+    decision_line,
+)
 from attn_tune.runtime.strict_json import parse_json
 from attn_tune.schema.digest import canonical_json
 from attn_tune.schema.errors import IntegrityError
@@ -101,12 +109,14 @@ _CELLS = {
     "device": _TEXT,
     "env": _TEXT,
     "error_ppm": _MAYBE_COUNT,
+    "features": _COUNT,
     "gain_ppm": _MAYBE,
     "heuristic_ns": _MAYBE_COUNT,
     "kernel": '"([A-Za-z0-9_.-]{1,100})"',
     "median_ns": _MAYBE_COUNT,
     "rank": _COUNT,
     "regret_ppm": _MAYBE,
+    "repeatable": "(true|false)",
     "samples": _COUNT,
     "signature": _TEXT,
     "state": f'"({"|".join(sorted(STATES))})"',
@@ -116,11 +126,11 @@ _COLUMNS = ("config", "device", "env", "kernel", "rank", "signature")
 
 def _line(columns: Iterable[str]) -> str:
     """The expression of one row that captures ``columns``."""
-    cells = (
-        f'"{name}":{cell if name in columns else cell.replace("(", "(?:", 1)}'
-        for name, cell in _CELLS.items()
-    )
-    return r"\{" + ",".join(cells) + r"\}"
+    cells = ""
+    for name, cell in _CELLS.items():
+        cell = cell if name in columns else cell.replace("(", "(?:", 1)
+        cells += f'(?:"{name}":{cell},)?' if name in OMITTED else f'"{name}":{cell},'
+    return r"\{" + cells.removesuffix(",") + r"\}"
 
 
 _ROW = re.compile(_line(_CELLS))
@@ -206,7 +216,8 @@ def _row(data: dict[str, Any], op: str, direction: str) -> Row:
     for name in ("rank", "samples"):
         data[name] = int(data[name])
     for name in OPTIONAL:
-        data[name] = None if data[name] == "null" else int(data[name])
+        data[name] = None if data[name] in (None, "null") else int(data[name])
+    data["repeatable"] = None if data["repeatable"] is None else data["repeatable"] == "true"
     return Row(op=op, direction=direction, **data)
 
 

@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Reasons for a slower clock that have nothing to do with what runs. A power cap is not among them: it comes and goes
+# Another sweep measured on the same processor meanwhile.
+SHARED_HOST = "shared_host"
+# Reasons for a slower device that have nothing to do with what runs. A power cap is not among them: it comes and goes
 # with the kernel, and is part of its time.
 DISTURBED = frozenset(
-    {"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake"}
+    {"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake", SHARED_HOST}
 )
+# The share by which a clock may move during a measurement that counts as steady.
+CLOCK_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +30,7 @@ class Conditions:
     """What a device went through during a measurement: lowest and highest reading of each, None where unknown.
 
     Attributes:
-      throttle: reasons of a slower clock that were seen, in NVML's words.
+      throttle: reasons of a slower device that were seen, in NVML's words, or ``SHARED_HOST``.
       repeats: how often the measurement was thrown away and taken anew because the clock had moved.
     """
 
@@ -37,10 +41,24 @@ class Conditions:
     throttle: tuple[str, ...] = ()
     repeats: int = 0
 
-    def steady(self, tolerance: float) -> bool:
+    def steady(self, tolerance: float = CLOCK_TOLERANCE) -> bool:
         """Whether the clock moved by no more than ``tolerance`` (a share), and nothing else slowed the device."""
-        if DISTURBED.intersection(self.throttle):
-            return False
+        return not DISTURBED.intersection(self.throttle) and self._has_steady_clock(tolerance)
+
+    @property
+    def disturbances(self) -> tuple[str, ...]:
+        """What made the times of the measurement noisy, a phrase each."""
+        found = []
+        if SHARED_HOST in self.throttle:
+            found.append("another sweep ran on the host")
+        if slowed := sorted(DISTURBED.intersection(self.throttle) - {SHARED_HOST}):
+            found.append(f"the device was slowed down ({', '.join(slowed)})")
+        if self.sm_clock_mhz and not self._has_steady_clock(CLOCK_TOLERANCE):
+            low, high = self.sm_clock_mhz
+            found.append(f"its clock moved between {low} and {high} MHz")
+        return tuple(found)
+
+    def _has_steady_clock(self, tolerance: float) -> bool:
         if self.sm_clock_mhz is None:
             return True
         low, high = self.sm_clock_mhz

@@ -25,6 +25,11 @@ class Rule(enum.StrEnum):
     HEURISTIC = "heuristic"
 
 
+def state_words(state: str) -> str:
+    """The state of a row for people. ``heuristic`` alone would read as if nothing were known."""
+    return "proven default" if state == Rule.HEURISTIC else state
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decision:
     """The winner for (op, direction, signature, device).
@@ -33,7 +38,9 @@ class Decision:
     never ran. ``gain`` is heuristic time over chosen time. ``regret_bound`` bounds chosen time over the best seen,
     minus one, at 95 %. ``ties`` are digests of configs that cannot be told from the winner. ``worst_error`` is the
     largest ratio of error to allowed error among the outputs. ``rank`` 0 is the winner across kernels; the best
-    config of every other kernel is kept behind it, for callers that ask for that kernel by name.
+    config of every other kernel is kept behind it, for callers that ask for that kernel by name. ``repeatable`` is
+    False where runs of the config on equal inputs gave different bits; ``features`` is how many feature problems it
+    passed. Both are None where that is unknown.
     """
 
     op: str
@@ -52,6 +59,8 @@ class Decision:
     ties: tuple[str, ...] = ()
     samples: int = 0
     trials: int = 0
+    repeatable: bool | None = None
+    features: int | None = None
     contract: int = 1
     rank: int = 0
 

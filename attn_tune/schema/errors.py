@@ -3,7 +3,7 @@
 import difflib
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
@@ -55,7 +55,12 @@ class IntegrityError(AttnTuneError, ValueError):
 
 
 class GateError(AttnTuneError):
-    """Rows that were to be shipped lack the proof that a release needs. Nothing was written."""
+    """Rows that were to be shipped lack the proof that a release needs. Nothing was written.
+
+    ``objections`` are all of them as plain data: kernel, direction, signature, device, reason and doubt.
+    """
+
+    objections: Sequence[Mapping[str, str | None]] = ()
 
 
 class AttnTuneWarning(UserWarning):

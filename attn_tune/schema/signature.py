@@ -42,6 +42,9 @@ class Field:
 
     A field whose ``default`` is ``REQUIRED`` always appears in the text. ``None`` means "not there" (no window,
     no mask); it equals only itself, in every kind.
+
+    ``order_with`` names another integer field. Which of the two is larger, or that they are equal, is then part of the
+    problem's meaning: a stored row answers only a question of the same order, however near both values are.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Field:
     is_int: bool
     default: Value = REQUIRED
     doc: str = ""
+    order_with: str = ""
 
     def parse(self, text: str) -> Value:
         """Reads a value from its text.

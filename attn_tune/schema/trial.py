@@ -17,9 +17,14 @@ WHOLE = ""
 
 
 class Status(enum.StrEnum):
-    """What became of a trial. Only ``ok`` has a measurement."""
+    """What became of a trial.
+
+    ``unproven`` ran right on its case and was timed, but no feature problem could run. It is no evidence for a
+    decision unless that is asked for.
+    """
 
     OK = "ok"
+    UNPROVEN = "unproven"
     INCORRECT = "incorrect"
     UNSUPPORTED = "unsupported"
     OUT_OF_RESOURCES = "out_of_resources"
@@ -29,6 +34,31 @@ class Status(enum.StrEnum):
     TIMED_OUT = "timed_out"
     COMPILED = "compiled"
     PREDICTED = "predicted"
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a trial with this status has a measurement."""
+        return self in _MEASURED
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether nothing went wrong; any other status needs a reason."""
+        return self in _MEASURED or self in _NOT_RUN
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the config was tried and failed; a config that was refused did not fail."""
+        return not self.is_fine and self is not Status.UNSUPPORTED
+
+    @property
+    def bars(self) -> bool:
+        """Whether the config may never be chosen, whatever its other trials say."""
+        return self in _BARRING
+
+
+_MEASURED = frozenset((Status.OK, Status.UNPROVEN))
+_NOT_RUN = frozenset((Status.COMPILED, Status.PREDICTED))
+_BARRING = frozenset((Status.INCORRECT, Status.CRASHED))
 
 
 class Stage(enum.StrEnum):
@@ -165,7 +195,9 @@ class Trial:
     ``kernel`` is ``"op/name"``. ``part`` is ``""`` for a whole direction, else the launch that alone was searched.
     ``config`` is plain data. ``is_heuristic`` marks the config the kernel would choose without tuning.
     ``started_us`` is Unix time in microseconds. ``conditions`` are known for finals. ``shortage`` are the numbers of
-    ``out_of_resources``, where they are known.
+    ``out_of_resources``, where they are known. ``repeatable`` is False where two runs on equal inputs gave different
+    bits, None where that was not checked. ``features`` is how many feature problems the config ran and passed, None
+    where that is unknown.
     """
 
     kernel: str
@@ -183,6 +215,8 @@ class Trial:
     resources: Resources = field(default_factory=Resources)
     conditions: Conditions | None = None
     shortage: Shortage | None = None
+    repeatable: bool | None = None
+    features: int | None = None
     prediction: Prediction | None = None
     compile_ms: float | None = None
     is_heuristic: bool = False
@@ -191,9 +225,9 @@ class Trial:
     def __post_init__(self):
         if self.direction not in DIRECTIONS:
             raise ValueError(f"direction must be one of {DIRECTIONS}, got {self.direction!r}")
-        if (self.status is Status.OK) != (self.measurement is not None):
+        if self.status.is_measured != (self.measurement is not None):
             raise ValueError(
-                f"a trial has a measurement if and only if it is ok; status={self.status}"
+                f"a trial has a measurement if and only if it is ok or unproven; status={self.status}"
             )
         if (self.status is Status.PREDICTED) != (self.prediction is not None):
             raise ValueError(
@@ -201,7 +235,9 @@ class Trial:
             )
         if self.shortage is not None and self.status is not Status.OUT_OF_RESOURCES:
             raise ValueError(f"only out_of_resources has a shortage; status={self.status}")
-        if self.status not in (Status.OK, Status.COMPILED, Status.PREDICTED) and not self.reason:
+        if self.features is not None and self.features < 0:
+            raise ValueError(f"features is a count, got {self.features}")
+        if not self.status.is_fine and not self.reason:
             raise ValueError(f"a trial with status={self.status} needs a reason")
 
     @property

@@ -3,10 +3,8 @@
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import Any
 
 from attn_tune.kernels.registry import get_kernel
-from attn_tune.kernels.spec import Outputs
 from attn_tune.schema.trial import Measurement, Status
 from attn_tune.tuner.compile import Artifact, part_outputs
 from attn_tune.tuner.faults import outcome_of
@@ -15,8 +13,9 @@ from attn_tune.tuner.loaded import LoadedConfigs
 from attn_tune.tuner.measure import measure
 from attn_tune.tuner.prepared import PreparedCases, PrepareError
 from attn_tune.tuner.protocol import Outcome, Phase, Run
+from attn_tune.tuner.timed_outputs import TimedOutputs
 from attn_tune.tuner.timers.timer import Flush, Timer
-from attn_tune.tuner.validate import Verdict, judge, validate, worst_of
+from attn_tune.tuner.validate import Verdict, validate, worst_of
 
 
 class Attempt:
@@ -66,22 +65,21 @@ class Attempt:
             return twin
         names = part_outputs(self._search, ref.part)
         self._enter(Phase.VALIDATE)
-        verdict = validate(executable.call, cases, names)
+        timed = TimedOutputs(cases[0], names)
+        verdict = validate(executable.call, cases, names, timed.prove if request.measure else None)
         if not verdict.correct or not request.measure:
             return _outcome(executable.artifact, verdict)
         self._enter(Phase.MEASURE)
-        runner = Runner(lambda: executable.call(cases[0].inputs))
         measurement = measure(
-            runner,
+            lambda: executable.call(cases[0].inputs),
             timer=timer(),
             policy=request.policy,
             flush=flush(),
             best_ns=request.best_ns,
             look=look,
+            check=timed.check,
         )
-        # Launches close upon one another may race where lone ones did not.
-        late = Verdict(errors=judge(runner.outputs, cases[0], names))
-        return _outcome(executable.artifact, worst_of([verdict, late]), measurement)
+        return _outcome(executable.artifact, worst_of([verdict, timed.verdict]), measurement)
 
     def _lap(self, name: str) -> None:
         """What was going on ends, and ``name`` begins."""
@@ -96,18 +94,6 @@ class Attempt:
         self._announce(phase)
 
 
-class Runner:
-    """Calls a function and keeps what came last, so that what was timed can be checked too."""
-
-    def __init__(self, call: Callable[[], Outputs]):
-        self._call = call
-        self.outputs: Outputs = {}
-
-    def __call__(self) -> Any:
-        self.outputs = self._call()
-        return self.outputs
-
-
 def _outcome(
     artifact: Artifact, verdict: Verdict, measurement: Measurement | None = None
 ) -> Outcome:
@@ -116,6 +102,7 @@ def _outcome(
         reason=verdict.remark,
         errors=verdict.errors,
         measurement=measurement if verdict.correct else None,
+        repeatable=verdict.repeatable,
         resources=artifact.resources,
         compile_ms=artifact.total_ms,
     )

@@ -6,9 +6,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 
-from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
-from attn_tune.schema.trial import WHOLE, Stage, Status, Trial
+from attn_tune.schema.trial import WHOLE, Stage, Trial
 from attn_tune.tuner.case import Case
 from attn_tune.tuner.executor import CaseError, Executor
 from attn_tune.tuner.meter import Meter
@@ -145,12 +144,9 @@ class CaseRun:
         answer = self.executor.finals(request)
         for place, outcome in enumerate(answer.outcomes):
             search, config = entries[place]
-            if outcome.status is Status.OK:
-                # Found right by two inputs and the battery, which says more than one input more.
-                errors = search.errors[config_digest(config)]
-                outcome = dataclasses.replace(outcome, errors=errors)
+            outcome = search.final(config, outcome)
             yield search.trial(WHOLE, config, outcome, Stage.FINAL, started_us)
-            if answer.twin is not None and place == request.twin:
+            if answer.twin and outcome.measurement and place == request.twin:
                 again = dataclasses.replace(outcome, measurement=answer.twin)
                 yield search.trial(WHOLE, config, again, Stage.FINAL, started_us)
 

@@ -18,12 +18,15 @@ from attn_tune.schema.config import config_from_dict
 from attn_tune.schema.digest import digest_text
 from attn_tune.schema.trial import Resources
 from attn_tune.tuner.protocol import ConfigRef, Lowered
+from attn_tune.tuner.side_effects import (
+    find_callback,
+    refuse_callbacks,
+    unchanged_configuration,
+)
 
 # Where the program was written is not what it does. Triton's configuration holds such places too, in binary.
 _PLACES = re.compile(r"^#loc.*\n| loc\((?:[^()]|\([^()]*\))*\)", re.MULTILINE)
 _OPAQUE = re.compile(r'backend_config = "[^"]*"')
-# What a call back into Python does is not in the program.
-_CALLBACK = re.compile(r"python_\w*callback")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,9 +63,11 @@ def part_function(ref: ConfigRef) -> Callable[[Any], Outputs]:
     config = config_from_dict(search.config, ref.config)
     names = part_outputs(search, ref.part)
     problem = ref.runs_on
+    # What importing a library does to JAX is not the config's doing.
+    call = load(search.call)
 
     def function(inputs: Any) -> Outputs:
-        outputs = load(search.call)(problem, config, inputs)
+        outputs = call(problem, config, inputs)
         return {name: outputs[name] for name in names or outputs if name in outputs}
 
     return function
@@ -74,15 +79,21 @@ def part_outputs(search: Search, part: str) -> tuple[str, ...]:
 
 
 def compile_config(ref: ConfigRef, inputs: Any) -> Executable:
-    """Traces, lowers and compiles a config for ``inputs`` (arrays, or their shapes)."""
+    """Traces, lowers and compiles a config for ``inputs`` (arrays, or their shapes).
+
+    Raises:
+      UnsupportedError: it calls back into Python, or changes JAX's configuration.
+    """
     import jax
 
     function = jax.jit(part_function(ref))
     start = time.perf_counter()
-    with _recorder() as recorded:
+    with unchanged_configuration(), _recorder() as recorded:
         lowered = function.trace(inputs).lower()
     lower_ms = (time.perf_counter() - start) * 1e3
-    resources = resources_of(recorded, lowered.as_text())
+    text = lowered.as_text()
+    refuse_callbacks(text)
+    resources = resources_of(recorded, text)
     compiled, artifact = _finish(ref, lowered, resources, lower_ms)
     return Executable(artifact=artifact, call=compiled)
 
@@ -93,6 +104,9 @@ def lower_config(ref: ConfigRef, inputs: Any, capability: int) -> Lowered:
     Args:
       inputs: arrays, or their shapes.
       capability: ``10 * major + minor``.
+
+    Raises:
+      UnsupportedError: as ``compile_config``.
     """
     import jax
     from jax import export
@@ -103,12 +117,13 @@ def lower_config(ref: ConfigRef, inputs: Any, capability: int) -> Lowered:
     leaves, tree = jax.tree.flatten(inputs)
     function = part_function(ref)
     start = time.perf_counter()
-    with compile_target(capability), _recorder() as recorded:
+    with unchanged_configuration(), compile_target(capability), _recorder() as recorded:
         exported = export.export(
             jax.jit(lambda *leaves: function(jax.tree.unflatten(tree, leaves))),
             platforms=("cuda",),
             disabled_checks=(export.DisabledSafetyCheck.custom_call(CALL_TARGET),),
         )(*leaves)
+    refuse_callbacks(exported.mlir_module())
     program = bytes(exported.serialize())
     lower_ms = (time.perf_counter() - start) * 1e3
     resources = resources_of(recorded, exported.mlir_module())
@@ -162,7 +177,7 @@ def resources_of(recorded: Sequence[Any], program: str) -> Resources:
         shared_bytes=most("shared_bytes"),
         registers=most("registers"),
         spill_bytes=most("spill_bytes"),
-        code_digest="" if _CALLBACK.search(program) else digest_text(code),
+        code_digest="" if find_callback(program) else digest_text(code),
     )
 
 

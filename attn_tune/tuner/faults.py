@@ -8,6 +8,7 @@ import traceback
 from attn_tune.schema.errors import StorageError, UnsupportedError, UsageError, short
 from attn_tune.schema.trial import Status
 from attn_tune.tuner.protocol import Outcome, Phase
+from attn_tune.tuner.side_effects import ChangedConfigError
 
 # Compilers and allocators say it in words; the types differ from version to version. These depend on what else is held.
 _MEMORY_WORDS = (
@@ -62,6 +63,7 @@ def outcome_of(error: BaseException, phase: Phase) -> Outcome:
     """The outcome of a config that raised ``error`` in ``phase``.
 
     Running out of memory is ``sticky`` too: what an earlier config left behind may fill it, and a fresh process tells.
+    So is a change of JAX's configuration that stays.
 
     Raises:
       DiskFullError: the disk is full.
@@ -79,6 +81,7 @@ def outcome_of(error: BaseException, phase: Phase) -> Outcome:
         status, sticky = Status.OUT_OF_RESOURCES, True
     elif isinstance(error, UnsupportedError | UsageError):
         status = Status.UNSUPPORTED
+        sticky = isinstance(error, ChangedConfigError) and error.stays
     elif phase is Phase.COMPILE:
         status = Status.COMPILE_ERROR
     else:

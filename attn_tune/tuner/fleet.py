@@ -20,13 +20,17 @@ class Fleet:
     """What ``sweep`` runs on when there is more than one device. It owns ``executors`` and closes them.
 
     One executor is used from the caller's thread. Of several each has a thread that lives as long as the fleet: a
-    worker process ends with the thread that started it.
+    worker process ends with the thread that started it. ``is_shared`` says whether another sweep measures on the same
+    devices now, where that cannot be prevented.
     """
 
-    def __init__(self, executors: Sequence[Executor]):
+    def __init__(
+        self, executors: Sequence[Executor], is_shared: Callable[[], bool] = lambda: False
+    ):
         if not executors:
             raise UsageError("a fleet needs at least one executor")
         self._executors = tuple(executors)
+        self.is_shared = is_shared
         self._identities: dict[int, Identity] = {}
         self._closed = False
         self._threads = (

@@ -100,6 +100,32 @@ class Lease:
             ) from None
 
 
+class Presence(Lease):
+    """A sweep's mark on a device that several may share, as a processor is. It is there from entering to leaving."""
+
+    def __enter__(self) -> Self:
+        import fcntl
+
+        self._file = self._open()
+        fcntl.flock(self._file, fcntl.LOCK_SH)
+        return self
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other sweep has its mark there now."""
+        import fcntl
+
+        assert self._file is not None, "it is asked between entering and leaving"
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            # A lock that could not be raised is lost, and one that was would look like a second sweep to others.
+            fcntl.flock(self._file, fcntl.LOCK_SH)
+        return True
+
+
 @contextlib.contextmanager
 def leased(
     devices: Sequence[tuple[str, str]],

@@ -13,7 +13,7 @@ from attn_tune.schema.device import Device
 from attn_tune.schema.trial import Measurement, Protocol
 from attn_tune.tuner.gpu_state import Look, nothing
 from attn_tune.tuner.protocol import MeasurePolicy
-from attn_tune.tuner.timers import Launch, Timer
+from attn_tune.tuner.timers import Check, Launch, Timer, unchecked
 from attn_tune.tuner.timers.timer import Flush
 
 # A host sample shorter than this is mostly the clock's and the scheduler's own noise.
@@ -57,12 +57,13 @@ def measure(
     flush: Flush | None = None,
     best_ns: float | None = None,
     look: Look = nothing,
+    check: Check = unchecked,
 ) -> Measurement:
-    """Times ``run``, once more if the device's clock has moved meanwhile.
+    """Times ``run``, once more if the device's clock has moved meanwhile; ``check`` is given all timed outputs.
 
     A config that loses a heat (see ``MeasurePolicy``) keeps its few samples: they are true, just few.
     """
-    launch = _prepare(run, timer, policy)
+    launch = _prepare(run, timer, policy, check)
     samples: list[int] = []
     for _ in range(1 + policy.most_repeats):
         before = look()
@@ -110,13 +111,18 @@ def race(
     flush: Flush | None = None,
     round_id: str,
     look: Look = nothing,
+    checks: Sequence[Check] = (),
 ) -> Raced:
     """Times ``runs`` in rounds: each round samples every run once, in an order of its own (``order_of_round``).
 
     Sample ``i`` of each belongs to round ``i``: clock and temperature drift hits all alike, so they may be paired.
-    If the clock has moved all the same, everything is taken anew.
+    If the clock has moved all the same, everything is taken again. ``checks`` are given the timed outputs, each those
+    of its run; without them nothing is checked.
     """
-    launches = [_prepare(run, timer, policy) for run in runs]
+    launches = [
+        _prepare(run, timer, policy, check)
+        for run, check in zip(runs, checks or [unchecked] * len(runs), strict=True)
+    ]
     samples, readings = _rounds(launches, timer, policy, flush, look)
     repeats = 0
     while repeats < policy.most_repeats and not _steady(readings, policy):
@@ -170,19 +176,23 @@ def _steady(readings: Sequence[Reading | None], policy: MeasurePolicy) -> bool:
     return conditions is None or conditions.steady(policy.clock_tolerance)
 
 
-def _prepare(run: Callable[[], Any], timer: Timer, policy: MeasurePolicy) -> Launch:
+def _prepare(
+    run: Callable[[], Any], timer: Timer, policy: MeasurePolicy, check: Check = unchecked
+) -> Launch:
     """Warms ``run`` up and decides how often one sample repeats it."""
     import jax
 
-    took = []
+    took, size = [], 0
     for _ in range(max(1, policy.warmup)):
         start = time.perf_counter_ns()
-        jax.block_until_ready(run())
+        outputs = jax.block_until_ready(run())
         took.append(time.perf_counter_ns() - start)
+        size = sum(x.nbytes for x in jax.tree.leaves(outputs))
     if not timer.wants_repeats:
-        return Launch(run=run)
+        return Launch(run=run, check=check, output_bytes=size)
     repeats = -(-_HOST_SAMPLE_NS // max(1, round(statistics.median(took))))
-    return Launch(run=run, repeats=max(1, min(_MAX_REPEATS, repeats)))
+    repeats = max(1, min(_MAX_REPEATS, repeats))
+    return Launch(run=run, repeats=repeats, check=check, output_bytes=size)
 
 
 def _measurement(

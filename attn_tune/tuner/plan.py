@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attn_tune.kernels.ask import missing
-from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.kernels.spec import LIBRARIES, KernelSpec, Search
 from attn_tune.schema.config import config_digest, config_to_dict
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
@@ -56,7 +56,9 @@ class KernelPlan:
     ``pruned`` are trials that need no device: refused before compiling, with the reason. ``known`` are the ok trials
     of an earlier run in an equal environment, ``failed`` the digests of whole configs that were found not to be right.
     ``finals`` says whether the last round is still owed. ``prior`` tells, by part, what was measured on other cases; it
-    is asked when the search of a part begins, so it knows those before.
+    is asked when the search of a part begins, so it knows those before. ``allow_nondeterministic`` says whether a
+    config whose bits differ from run to run may be chosen, ``allow_unproven`` whether one may that ran no feature
+    problem.
     """
 
     kernel: KernelSpec
@@ -67,6 +69,8 @@ class KernelPlan:
     known: tuple[Trial, ...] = ()
     failed: frozenset[str] = frozenset()
     finals: bool = True
+    allow_nondeterministic: bool = True
+    allow_unproven: bool = False
     prior: Callable[[str], Prior] = field(default=lambda part: Prior(), compare=False)
 
     @property
@@ -145,6 +149,8 @@ class _Planner:
     history: History | None
     effort: Effort
     priors: Priors
+    allow_nondeterministic: bool
+    allow_unproven: bool
     now_us: int = field(default_factory=lambda: time.time_ns() // 1000)
 
     def kernel(self, case: Case, spec: KernelSpec) -> KernelPlan:
@@ -189,7 +195,7 @@ class _Planner:
         ) as error:  # A kernel's own mistake is its result, not the end of the sweep.
             message = f"declaring its configs failed: {type(error).__name__}: {error}"
             return out(refuse(Status.RUNTIME_ERROR, message, {}))
-        past = self._past(spec, case, environment)
+        past = self._past(spec, case, environment, known)
         parts, pruned = [], []
         for part, space in spaces.items():
             feasible = []
@@ -201,8 +207,9 @@ class _Planner:
                 elif (part, config_digest(data)) not in known:
                     pruned.append(refuse(Status.UNSUPPORTED, why, data, part))
             parts.append(self._part(part, feasible, known, past))
+        waiting = self.allow_unproven and Status.UNPROVEN in known.values()
         owed = any(part.todo for part in parts) or (
-            self.history is not None and not any(t.stage is Stage.FINAL for t in past)
+            self.history is not None and (waiting or not any(t.stage is Stage.FINAL for t in past))
         )
         return KernelPlan(
             kernel=spec,
@@ -214,9 +221,12 @@ class _Planner:
             failed=frozenset(
                 digest
                 for (part, digest), status in known.items()
-                if part == WHOLE and status is not Status.OK
+                if part == WHOLE and not status.is_measured
             ),
             finals=owed,
+            # A library's is what JAX itself would run.
+            allow_nondeterministic=self.allow_nondeterministic or spec.backend in LIBRARIES,
+            allow_unproven=self.allow_unproven,
             prior=functools.partial(self._prior, spec.id, case, environment),
         )
 
@@ -236,18 +246,23 @@ class _Planner:
         todo = self.effort.owed(len(space), list(tried.values()))
         if todo and self.history is None:
             # The times of earlier trials are out of reach, and the best of a part is chosen by time.
-            tried = {d: ns for d, ns in tried.items() if known[part, d] is not Status.OK}
+            tried = {d: ns for d, ns in tried.items() if not known[part, d].is_measured}
             todo = self.effort.owed(len(space), list(tried.values()))
         return PartPlan(part=part, space=tuple(space), todo=todo, tried=tried)
 
-    def _past(self, spec: KernelSpec, case: Case, environment: Environment) -> tuple[Trial, ...]:
+    def _past(
+        self, spec: KernelSpec, case: Case, environment: Environment, known: Known
+    ) -> tuple[Trial, ...]:
         if self.history is None:
             return ()
         trials = self.history(spec.id, case.direction, case.signature, environment)
         return tuple(
             t
             for t in trials
-            if t.status is Status.OK and t.environment == environment and t.device == self.device
+            if t.status.is_measured
+            and t.environment == environment
+            and t.device == self.device
+            and (t.part, t.config_digest) in known
         )
 
 
@@ -263,6 +278,7 @@ def make_plan(
     effort: Effort | None = None,
     priors: Priors = lambda kernel, direction, part, signature, environment: Prior(),
     allow_nondeterministic: bool = True,
+    allow_unproven: bool = False,
 ) -> Plan:
     """Plans a sweep of ``kernels`` over ``points``.
 
@@ -276,7 +292,10 @@ def make_plan(
       effort: how many configs of each part are evaluated; all without one. The sweep's strategy has to be its.
       priors: ``(kernel id, direction, part, signature, environment) -> Prior``: what was measured on other cases.
       allow_nondeterministic: without it, kernels that need leave (``KernelSpec.needs_leave``) are left out, so that
-        none of them is ever measured, and with it decided on, by a sweep that did not ask for it.
+        none of them is ever measured, and with it decided on, by a sweep that did not ask for it; and a config of
+        another kernel whose bits differ from run to run is refused when that is seen.
+      allow_unproven: configs that can run no problem of the op's battery go to the finals too. Without it their status
+        is ``unproven`` and nothing is decided on them.
 
     Raises:
       NoDataError: no point, or no kernel for any point.
@@ -288,6 +307,8 @@ def make_plan(
         history=history,
         effort=effort or Effort(),
         priors=priors,
+        allow_nondeterministic=allow_nondeterministic,
+        allow_unproven=allow_unproven,
     )
     cases = []
     for case in make_cases(points, directions):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attn_tune.kernels.registry import get_op
-from attn_tune.schema.conditions import Conditions
+from attn_tune.schema.conditions import CLOCK_TOLERANCE, Conditions
 from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
@@ -57,7 +57,7 @@ class MeasurePolicy:
     heats: tuple[tuple[int, float], ...] = ((3, 1.25), (6, 1.1))
     rounds: int = 24
     rounds_max_s: float = 10.0
-    clock_tolerance: float = 0.05
+    clock_tolerance: float = CLOCK_TOLERANCE
     most_repeats: int = 2
     flush_l2: bool = True
     timer: str = ""
@@ -183,7 +183,7 @@ class Outcome:
     """Answer to ``Run``, and one entry of the answer to ``Finals``.
 
     ``sticky`` says that the process can no longer be trusted (a CUDA error that stays). ``phases_ms`` is the wall time
-    of each phase.
+    of each phase. ``repeatable`` and ``features`` as in ``Trial``.
     """
 
     status: Status
@@ -193,6 +193,8 @@ class Outcome:
     resources: Resources = field(default_factory=Resources)
     compile_ms: float | None = None
     conditions: Conditions | None = None
+    repeatable: bool | None = None
+    features: int | None = None
     sticky: bool = False
     phases_ms: Mapping[str, float] = field(default_factory=dict)
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 
 from attn_tune.schema.config import config_digest
-from attn_tune.schema.trial import WHOLE, Status, Trial
+from attn_tune.schema.trial import WHOLE, Trial
 from attn_tune.tuner.plan import CasePlan, KernelPlan, PartPlan
 
 
@@ -24,12 +24,12 @@ def remaining(plan: CasePlan, trials: Sequence[Trial]) -> CasePlan:
 
 
 def _kernel(plan: KernelPlan, trials: Sequence[Trial]) -> KernelPlan:
-    failed = {t.config_digest for t in trials if t.part == WHOLE and t.status is not Status.OK}
+    failed = {t.config_digest for t in trials if t.part == WHOLE and not t.status.is_measured}
     return dataclasses.replace(
         plan,
         parts=tuple(_part(part, [t for t in trials if t.part == part.part]) for part in plan.parts),
         pruned=(),
-        known=(*plan.known, *(t for t in trials if t.status is Status.OK)),
+        known=(*plan.known, *(t for t in trials if t.status.is_measured)),
         failed=plan.failed | failed,
     )
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attn_tune.kernels.spec import load
-from attn_tune.schema.config import config_digest, config_from_dict
+from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import WHOLE, OutputError, Stage, Status, Trial
 from attn_tune.tuner.case import Case
 from attn_tune.tuner.dominance import Exhausted
 from attn_tune.tuner.plan import KernelPlan, PartPlan
 from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Outcome, Run
+from attn_tune.tuner.small_problems import battery_for, refusal
 from attn_tune.tuner.strategies import Batch, Prior, Space, Strategy, send
 from attn_tune.tuner.tally import Programs, Tally
 
@@ -35,6 +35,7 @@ _MOST_HINTS = 32
 BATTERY_SEEDS = (1009,)
 # On a battery problem these mean that the config does not fit it, not that it is wrong.
 _DOES_NOT_FIT = (Status.OUT_OF_RESOURCES, Status.UNSUPPORTED)
+_OTHER_BITS = "two runs on the same inputs gave different bits"
 
 
 class Leave(Exception):
@@ -47,7 +48,9 @@ class KernelSearch:
 
     ``run`` executes a request; ``leave`` is asked before each config whether to stop; ``expect`` is told which configs
     will come, for who can prepare for them. The battery costs several compiles, so only the heuristic, at the start,
-    and the fastest, at the end, must pass it: ``proven`` are those that did.
+    and the fastest, at the end, must pass it: ``proven`` are those that did. ``features`` says how many of its problems
+    each of them ran, ``wavering`` are those whose bits differed there from run to run. A config that could run none is
+    ``unproven``, and goes no further unless the plan allows it.
     """
 
     case: Case
@@ -62,10 +65,13 @@ class KernelSearch:
     proven: Tally = field(default_factory=Tally)
     tried_whole: set[str] = field(default_factory=set)
     errors: dict[str, tuple[OutputError, ...]] = field(default_factory=dict)
+    timed: dict[str, Trial] = field(default_factory=dict)
+    features: dict[str, int] = field(default_factory=dict)
     said: list[ConfigRef] = field(default_factory=list)
     exhausted: dict[str, Exhausted] = field(default_factory=dict)
     programs: dict[str, Programs] = field(default_factory=dict)
     hints: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
+    wavering: set[str] = field(default_factory=set)
 
     @property
     def kernel_id(self) -> str:
@@ -234,6 +240,7 @@ class KernelSearch:
             return
         self.whole.add(trial.config, trial.measurement.median_ns)
         self.errors[trial.config_digest] = trial.errors
+        self.timed[trial.config_digest] = trial
 
     def _prove_fastest(self) -> Iterator[Trial]:
         """Runs the battery on the fastest, until enough have passed. What fails is a trial.
@@ -255,40 +262,50 @@ class KernelSearch:
 
     def _prove(self, config: Mapping[str, Any]) -> Iterator[Trial]:
         digest, started_us = config_digest(config), time.time_ns() // 1000
-        failed = self._failed_on_battery(config)
-        if failed is None:
+        passed, failed = self._on_battery(config)
+        if failed is None and (passed or self.plan.allow_unproven):
+            self.features[digest] = passed
             self.proven.add(config, self.whole.times[digest])
-        else:
-            del self.whole.times[digest]
+            return
+        del self.whole.times[digest]
+        before = self.timed[digest]
+        if failed is None and before.status is not Status.UNPROVEN:
+            failed = _unproven(before)
+        if failed is not None:
             yield self.trial(WHOLE, config, failed, Stage.SEARCH, started_us)
 
     def _battery_refs(self, configs: Sequence[Mapping[str, Any]]) -> list[ConfigRef]:
-        """Each config on each problem of the op's battery that it claims to fit."""
+        """Each config on each problem of the op's battery, made coarser where it cannot take it as it is."""
         op, spec, direction = self.case.op, self.plan.kernel, self.case.direction
-        search = spec.searches[direction]
-        if not op.battery:
-            return []
-        problems = load(op.battery)(op.from_signature(self.case.signature))
+        problem = op.from_signature(self.case.signature)
         return [
-            dataclasses.replace(self._ref(WHOLE, config), problem=problem)
+            dataclasses.replace(self._ref(WHOLE, config), problem=small)
             for config in configs
-            for typed in [config_from_dict(search.config, config)]
-            for problem in problems
-            if not spec.unsupported(problem, direction, self.device)
-            and not search.infeasible(problem, self.device, typed)
+            for small in battery_for(op, problem, refusal(spec, direction, self.device, config))
         ]
 
-    def _failed_on_battery(self, config: Mapping[str, Any]) -> Outcome | None:
+    def _on_battery(self, config: Mapping[str, Any]) -> tuple[int, Outcome | None]:
+        """How many problems of the battery the config ran and passed; the outcome of the first on which it failed.
+
+        Raises:
+          Leave: ``leave()`` is true.
+        """
+        passed = 0
         for ref in self._battery_refs([config]):
             if self.leave():
                 raise Leave
             request = Run(ref=ref, device=self.device, measure=False, seeds=BATTERY_SEEDS)
-            outcome = self.run(request)
-            if outcome.status is Status.OK or outcome.status in _DOES_NOT_FIT:
+            outcome = self._permitted(self.run(request))
+            if outcome.repeatable is False:
+                self.wavering.add(config_digest(config))
+            elif outcome.status in _DOES_NOT_FIT:
+                continue
+            if outcome.status.is_measured:
+                passed += 1
                 continue
             where = f"on the battery's {self.case.op.to_signature(ref.problem)}"
-            return dataclasses.replace(outcome, reason=f"{where}: {outcome.reason}")
-        return None
+            return passed, dataclasses.replace(outcome, reason=f"{where}: {outcome.reason}")
+        return passed, None
 
     def _compose(self, parts: Mapping[str, Tally]) -> list[Mapping[str, Any]]:
         """The best of each part together, first; then what can be put together from those that may be as good.
@@ -318,19 +335,43 @@ class KernelSearch:
             outcome = Outcome(status=Status.OUT_OF_RESOURCES, reason=hopeless)
             return self.trial(part, config, outcome, Stage.SEARCH, started_us)
         programs = self._programs(part)
-        outcome = self.run(
-            Run(
-                ref=self._ref(part, config),
-                device=self.device,
-                policy=self.policy,
-                best_ns=None if math.isinf(best_ns) else best_ns,
-                tried=programs.names,
+        outcome = self._permitted(
+            self.run(
+                Run(
+                    ref=self._ref(part, config),
+                    device=self.device,
+                    policy=self.policy,
+                    best_ns=None if math.isinf(best_ns) else best_ns,
+                    tried=programs.names,
+                )
             )
         )
         programs.add(config, outcome.resources.code_digest)
         if outcome.status is Status.OUT_OF_RESOURCES:
             self._exhausted(part).add(config, outcome.reason)
         return self.trial(part, config, outcome, Stage.SEARCH, started_us)
+
+    def final(self, config: Mapping[str, Any], outcome: Outcome) -> Outcome:
+        """What the finals found of a config, with what the search knows of it."""
+        digest = config_digest(config)
+        if digest in self.wavering:
+            outcome = dataclasses.replace(outcome, repeatable=False)
+        if outcome.status.is_measured:
+            # Found right by two inputs and the battery, which says more than one input more.
+            outcome = dataclasses.replace(
+                outcome, errors=self.errors[digest], features=self.features[digest]
+            )
+        return self._permitted(outcome)
+
+    def _permitted(self, outcome: Outcome) -> Outcome:
+        """Refuses a config whose bits differ from run to run, unless the sweep asked for such."""
+        allowed = self.plan.allow_nondeterministic or outcome.repeatable is not False
+        if allowed or not outcome.status.is_measured:
+            return outcome
+        reason = f"{outcome.reason or _OTHER_BITS}; --allow-nondeterministic takes such configs"
+        return dataclasses.replace(
+            outcome, status=Status.UNSUPPORTED, reason=reason, measurement=None
+        )
 
     def _exhausted(self, part: str) -> Exhausted:
         grows = self.plan.kernel.searches[self.case.direction].grows
@@ -376,6 +417,8 @@ class KernelSearch:
             conditions=outcome.conditions,
             compile_ms=outcome.compile_ms,
             is_heuristic=config_digest(config) == config_digest(base),
+            repeatable=outcome.repeatable,
+            features=outcome.features,
             started_us=started_us,
         )
 
@@ -385,5 +428,20 @@ def _tried_in_full(parts: Sequence[PartPlan]) -> list[tuple[str, Mapping[str, An
     return [(p.part, c) for p in parts if p.todo >= len(p.candidates) for c in p.candidates]
 
 
+def _unproven(trial: Trial) -> Outcome:
+    """The outcome of a config that is right on its case, of which nothing else is known."""
+    assert trial.measurement is not None
+    return Outcome(
+        status=Status.UNPROVEN,
+        reason="no problem of the op's battery is one that it takes, not even a coarser one",
+        errors=trial.errors,
+        # Timed by the search alone, whatever else the trial was of.
+        measurement=dataclasses.replace(trial.measurement, round_id=""),
+        resources=trial.resources,
+        repeatable=trial.repeatable,
+        features=0,
+    )
+
+
 def _unsaid(status: Status) -> str:
-    return "" if status is Status.OK else f"{status} for no stated reason"
+    return "" if status.is_fine else f"{status} for no stated reason"

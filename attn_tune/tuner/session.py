@@ -8,6 +8,7 @@ from attn_tune.kernels.spec import load
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import Status, twin_round
 from attn_tune.tuner.attempt import Attempt
+from attn_tune.tuner.compile import Executable
 from attn_tune.tuner.gpu_state import Look, open_look
 from attn_tune.tuner.loaded import LoadedConfigs
 from attn_tune.tuner.measure import Raced, make_flush, race
@@ -26,9 +27,10 @@ from attn_tune.tuner.protocol import (
     Request,
     Run,
 )
-from attn_tune.tuner.timers import Timer, choose_timer
+from attn_tune.tuner.timed_outputs import PROVEN_BYTES, TimedOutputs
+from attn_tune.tuner.timers import Check, Timer, choose_timer
 from attn_tune.tuner.timers.timer import Flush
-from attn_tune.tuner.validate import validate
+from attn_tune.tuner.validate import Verdict, validate, worst_of
 
 
 class Session:
@@ -76,19 +78,34 @@ class Session:
         self._prepared.foresee(message.ref)
 
     def finals(self, request: Finals) -> FinalsOutcome:
-        """Proves configs right once more, and times those that are, in turns."""
+        """Proves configs right once more, and times those that are, in turns. One that is wrong then has no time."""
         case = self._prepared.case(request.refs[0], request.seed)
-        executables, verdicts = [], []
-        for ref in request.refs:
+        executables: list[Executable] = []
+        verdicts: list[Verdict] = []
+        timed = [TimedOutputs(case) for _ in request.refs]
+        for ref, outputs in zip(request.refs, timed, strict=True):
             self._enter(Phase.COMPILE)
-            executables.append(self._loaded.take(ref, None, case.inputs))
+            executable = self._loaded.take(ref, None, case.inputs)
+            executables.append(executable)
             self._enter(Phase.VALIDATE)
-            verdicts.append(validate(executables[-1].call, [case]))
+            verdicts.append(validate(executable.call, [case], keep=outputs.prove))
+            # The device has the case to hold as well.
+            if sum(one.held_bytes for one in timed) > PROVEN_BYTES:
+                outputs.release()
         right = [i for i, verdict in enumerate(verdicts) if verdict.correct]
         order = [*right, request.twin] if request.twin in right else right
         self._enter(Phase.MEASURE)
-        raced = self._race(request, [lambda e=executables[i]: e.call(case.inputs) for i in order])
-        measured = dict(zip(right, raced.measurements, strict=False))
+        raced = self._race(
+            request,
+            [lambda e=executables[i]: e.call(case.inputs) for i in order],
+            [timed[i].check for i in order],
+        )
+        verdicts = [worst_of([a, b.verdict]) for a, b in zip(verdicts, timed, strict=True)]
+        measured = {
+            i: found
+            for i, found in zip(right, raced.measurements, strict=False)
+            if verdicts[i].correct
+        }
         outcomes = tuple(
             Outcome(
                 status=Status.OK if verdict.correct else Status.INCORRECT,
@@ -98,16 +115,19 @@ class Session:
                 resources=executable.artifact.resources,
                 compile_ms=executable.artifact.total_ms,
                 conditions=raced.conditions,
+                repeatable=verdict.repeatable,
             )
             for i, (executable, verdict) in enumerate(zip(executables, verdicts, strict=True))
         )
         twin = None
-        if len(order) > len(right):
+        if len(order) > len(right) and request.twin in measured:
             last = raced.measurements[-1]
             twin = dataclasses.replace(last, round_id=twin_round(request.round_id))
         return FinalsOutcome(outcomes=outcomes, twin=twin)
 
-    def _race(self, request: Finals, runs: Sequence[Callable[[], Any]]) -> Raced:
+    def _race(
+        self, request: Finals, runs: Sequence[Callable[[], Any]], checks: Sequence[Check]
+    ) -> Raced:
         if not runs:
             return Raced(measurements=())
         return race(
@@ -117,6 +137,7 @@ class Session:
             flush=self._flush(request.device, request.policy),
             round_id=request.round_id,
             look=self._look(request.device),
+            checks=checks,
         )
 
     def _timer(self, policy: MeasurePolicy) -> Timer:

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +21,14 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The worst error of each output over everything that was run. ``repeatable``: equal inputs gave equal bits."""
+    """The worst error of each output over everything that was run. ``repeatable``: equal inputs gave equal bits.
+
+    ``timed`` says how many timed runs had other bits; empty where none had.
+    """
 
     errors: tuple[OutputError, ...]
     repeatable: bool = True
+    timed: str = ""
 
     @property
     def correct(self) -> bool:
@@ -36,25 +40,33 @@ class Verdict:
         """What is to be said about it: the outputs that are wrong, and whether runs differed."""
         wrong = [e for e in self.errors if e.ratio > 1.0]
         said = [f"{e.output} is wrong: error {e.error:.3g}, allowed {e.allowed:.3g}" for e in wrong]
-        if not self.repeatable:
+        if self.timed:
+            said.append(self.timed)
+        elif not self.repeatable:
             said.append("two runs on the same inputs gave different bits")
         return "; ".join(said)
 
 
 def validate(
-    call: Callable[[Any], Outputs], cases: Iterable[Prepared], names: tuple[str, ...] = ()
+    call: Callable[[Any], Outputs],
+    cases: Iterable[Prepared],
+    names: tuple[str, ...] = (),
+    keep: Callable[[Outputs], object] | None = None,
 ) -> Verdict:
     """Runs ``call`` twice on each of ``cases`` and compares both runs with the reference.
 
     Args:
       names: the outputs that must be there; empty for all of the reference's.
+      keep: is given the outputs of the very first run.
     """
     verdicts = []
-    for case in cases:
+    for number, case in enumerate(cases):
         first = call(case.inputs)
+        if keep is not None and number == 0:
+            keep(first)
         verdicts.append(Verdict(errors=judge(first, case, names)))
         second = call(case.inputs)
-        if not same_bits(first, second):
+        if not same_bits(first, [second])[0]:
             again = judge(second, case, names)
             verdicts.append(Verdict(errors=again, repeatable=False))
     return worst_of(verdicts)
@@ -74,20 +86,26 @@ def judge(outputs: Outputs, case: Prepared, names: tuple[str, ...]) -> tuple[Out
 def worst_of(verdicts: Iterable[Verdict]) -> Verdict:
     """One verdict over several runs: each output's error that is nearest to, or furthest past, its limit."""
     worst: dict[str, OutputError] = {}
-    repeatable = True
+    repeatable, timed = True, ""
     for verdict in verdicts:
         repeatable &= verdict.repeatable
+        timed = timed or verdict.timed
         for error in verdict.errors:
             if error.output not in worst or error.ratio > worst[error.output].ratio:
                 worst[error.output] = error
-    return Verdict(errors=tuple(worst.values()), repeatable=repeatable)
+    return Verdict(errors=tuple(worst.values()), repeatable=repeatable, timed=timed)
 
 
-def same_bits(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether two runs gave the same bits, NaN included. Compared on the device."""
+def same_bits(one: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """For each of the ``others``, whether it has the bits of ``one``, NaN included. Compared on the device."""
     import jax
 
-    return a.keys() == b.keys() and bool(jax.device_get(_same_bits()(dict(a), dict(b))))
+    alike = [one.keys() == other.keys() for other in others]
+    compared = [
+        _same_bits()(dict(one), dict(other)) if is_alike else False
+        for other, is_alike in zip(others, alike, strict=True)
+    ]
+    return [bool(found) for found in jax.device_get(compared)]
 
 
 @functools.cache

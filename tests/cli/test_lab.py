@@ -8,7 +8,9 @@ from attn_tune.cli.lab import open_lab, plan_sweep, run_sweep
 from attn_tune.db import Database
 from attn_tune.db.packs import export_pack
 from attn_tune.runtime import use_pack
-from attn_tune.schema import Status, StorageError, config_digest
+from attn_tune.schema import GateError, Stage, Status, StorageError, config_digest
+from attn_tune.schema.conditions import SHARED_HOST, Conditions
+from attn_tune.tuner.fleet import Fleet
 from attn_tune.tuner.strategies import make_effort
 from tests.cli.fakes import DEVICE, ENVIRONMENT, SIGNATURE, FakeExecutor, fill, request
 
@@ -37,6 +39,21 @@ def test_every_trial_is_stored_and_each_case_decided(tmp_path):
 def _trials(path):
     with open_lab(path) as database:
         return list(database.trials())
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_finals_remember_that_another_sweep_ran_on_the_host(tmp_path, shared):
+    path = tmp_path / "lab.db"
+    fill(path, Fleet([FakeExecutor()], lambda: shared), directions=("fwd",))
+    with open_lab(path) as database:
+        finals = [t for t in database.trials() if t.stage is Stage.FINAL]
+        assert finals
+        assert {t.conditions for t in finals} == {
+            Conditions(throttle=(SHARED_HOST,)) if shared else None
+        }
+        if shared:
+            with pytest.raises(GateError, match="another sweep ran on the host"):
+                export_pack(database, tmp_path / "pack", name="p", version="1")
 
 
 def test_a_second_sweep_finds_nothing_to_do(tmp_path):

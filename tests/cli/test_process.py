@@ -99,7 +99,7 @@ def test_a_real_sweep_is_interrupted_and_goes_on(environment, tmp_path):
     assert answer(*words)["trials"] == 0
     pack = tmp_path / "packs" / "mine.atpack"
     pack.parent.mkdir()
-    answer("export", pack, "--db", db)
+    answer("export", pack, "--db", db, "--max-regret", "1000")
     environment["ATTN_TUNE_PACKS"] = str(pack)
     explained = answer("explain", SIGNATURE, "-d", "fwd")["fwd"]
     assert explained["answer"]["config"] == decision["config"]

@@ -1,5 +1,6 @@
 """``quarantine``, ``pin``, ``freeze`` and ``check-lockfile`` from the outside."""
 
+import dataclasses
 import json
 
 import pytest
@@ -7,7 +8,8 @@ from typer.testing import CliRunner
 
 from attn_tune.cli.app import app
 from attn_tune.runtime import snapshot
-from tests.cli.fakes import fill
+from attn_tune.runtime.overlay import use_pack
+from tests.cli.fakes import SIGNATURE, FakeExecutor, fill
 
 POINT = "llama3-8b/4x4k"
 ADD = ["quarantine", "add", "flash_attention/xla", "--reason", "wrong  dq", "--config"]
@@ -110,6 +112,17 @@ def test_a_broken_file_of_pins_is_named(home):
     assert path.read_text() == "{"
 
 
+class Ties(FakeExecutor):
+    """A device on which every config takes the same time."""
+
+    def _ok(self, ref, round_id, samples):
+        found = super()._ok(ref, round_id, samples)
+        times = tuple(100_000 + i for i in range(samples))
+        return dataclasses.replace(
+            found, measurement=dataclasses.replace(found.measurement, samples_ns=times)
+        )
+
+
 FREEZE = ["--grid", "llama3-8b", "--point", POINT, "--device", "nvidia-h200"]
 
 
@@ -130,6 +143,47 @@ def test_freeze_and_check(home):
     data = json.loads(run("check-lockfile", lock, "--json").stdout)
     assert data["replays"] is True
     assert ["pinned" in one["now"] for one in data["entries"]].count(True) == 1
+
+
+def test_freeze_tells_proven_defaults_from_guesses_and_refuses_what_is_less_than_required(home):
+    db, packs = home / "lab.db", home / "p.atpack"
+    fill(db, Ties(), directions=("fwd",))
+    assert run("export", packs, "--db", db).exit_code == 0
+    assert "1 proven default" in run("inspect", packs).stdout
+    grid = [
+        "--grid",
+        SIGNATURE,
+        "--grid",
+        SIGNATURE.replace("=128 n", "=120 n").replace("t=128", "t=120"),
+    ]
+    guess = ["--grid", SIGNATURE.replace("causal=1", "causal=1 cap=1")]
+    lock, here = home / "job.lock", ["-d", "fwd", "--device", "cpu"]
+    with use_pack(packs):
+
+        def freeze(*words):
+            return CliRunner().invoke(
+                app, ["freeze", str(lock), *here, *words], prog_name="attn-tune"
+            )
+
+        said = freeze(*grid, *guess)
+        assert said.exit_code == 0, said.stderr
+        counts = "1 bucket (proven default), 1 exact (proven default), 1 untuned"
+        assert f"3 answers for cpu-x86_64 ({counts})" in said.stdout
+        lock.unlink()
+        refused = freeze(*grid, *guess, "--require", "tuned")
+        assert refused.exit_code == 3
+        assert "1 of 3 answers are not tuned" in refused.stderr
+        assert "cap=1, which is untuned; nothing was written" in refused.stderr
+        refused = freeze(*grid, "--require", "exact")
+        assert refused.exit_code == 3
+        assert "t=120 s=120" in refused.stderr
+        assert not lock.exists()
+        assert freeze(*grid, "--require", "tuned").exit_code == 0
+        assert freeze(*grid[:2], "--require", "exact", "--overwrite").exit_code == 0
+        told = CliRunner().invoke(app, ["explain", SIGNATURE, *here]).stdout
+        assert "proven default" in told
+        told = CliRunner().invoke(app, ["explain", *guess[1:], *here]).stdout
+        assert "CHOSEN (untuned: nothing stored answers)" in told
 
 
 def test_check_finds_what_would_stop_a_job(home):

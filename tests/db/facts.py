@@ -52,7 +52,7 @@ SIGNATURE = make_signature()
 
 def make_trial(config=None, samples=(1000, 1010, 990), *, status=Status.OK, **changes):
     """A right and measured forward trial, unless told otherwise."""
-    is_ok = status is Status.OK
+    is_right = status.is_measured
     round_id = changes.pop("round_id", "")
     values = {
         "kernel": KERNEL,
@@ -63,10 +63,10 @@ def make_trial(config=None, samples=(1000, 1010, 990), *, status=Status.OK, **ch
         "config": {"block_q": 128, "num_warps": 4} if config is None else config,
         "status": status,
         "stage": Stage.FINAL if round_id else Stage.SEARCH,
-        "reason": "" if is_ok else f"because {status}",
-        "errors": (OutputError(output="out", error=0.01, allowed=0.05),) if is_ok else (),
+        "reason": "" if is_right else f"because {status}",
+        "errors": (OutputError(output="out", error=0.01, allowed=0.05),) if is_right else (),
         "measurement": Measurement(samples_ns=tuple(samples), protocol=PROTOCOL, round_id=round_id)
-        if is_ok
+        if is_right
         else None,
         "resources": Resources(
             shared_bytes=65536, registers=128, spill_bytes=0, code_digest="b2:0123456789ab"

@@ -1,5 +1,6 @@
 """Which config wins, and which must never."""
 
+import dataclasses
 import random
 
 import numpy as np
@@ -228,6 +229,57 @@ def test_the_order_of_trials_does_not_matter():
         assert decide(found) == first
 
 
+def test_what_ran_no_feature_problem_is_no_evidence():
+    found = [
+        final(HEURISTIC, 200_000),
+        final(OTHER, 100_000, seed=1, status=Status.UNPROVEN),
+        final(THIRD, 50_000, environment=NEWER, status=Status.UNPROVEN),
+    ]
+    decision = winner(found)
+    assert decision.config == HEURISTIC
+    assert decision.environment == ENVIRONMENT
+    assert decide(found[1:]) == ()
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [((None, None), None), ((None, True), True), ((True, False), False), ((False, None), False)],
+)
+def test_one_trial_with_other_bits_is_enough(seen, expected):
+    found = [
+        final(OTHER, 200_000, round_id=f"r{i}", repeatable=repeatable)
+        for i, repeatable in enumerate(seen)
+    ]
+    assert winner(found).repeatable is expected
+
+
+def refused(config, started, **changes):
+    refusal = make_trial(
+        config, status=Status.UNSUPPORTED, repeatable=False, started_us=started, **changes
+    )
+    return Finding.of(2, refusal)
+
+
+def test_a_config_that_was_refused_for_its_bits_needs_a_newer_trial():
+    found = [final(HEURISTIC, 200_000), final(OTHER, 150_000, seed=1, started=10)]
+    assert winner(found).config == OTHER
+    assert winner([*found, refused(OTHER, 11)]).config == HEURISTIC
+    allowed = final(OTHER, 150_000, seed=1, started=12, repeatable=False)
+    decision = winner([*found, refused(OTHER, 11), allowed])
+    assert (decision.config, decision.repeatable) == (OTHER, False)
+    # In an older environment it says nothing.
+    newer = [dataclasses.replace(f, environment=NEWER, software=NEWER.digest) for f in found]
+    assert winner([*newer, refused(OTHER, 9)]).config == OTHER
+
+
+def test_a_decision_says_the_most_feature_problems_that_its_config_passed():
+    found = [
+        final(OTHER, 200_000, round_id=f"r{i}", features=features)
+        for i, features in enumerate((None, 0, 7))
+    ]
+    assert [winner(found[:count]).features for count in (1, 2, 3)] == [None, 0, 7]
+
+
 def test_decisions_survive_the_database(tmp_path):
     with Database.open(tmp_path / "lab.db", create=True) as database:
         run = begin(database)
@@ -236,7 +288,9 @@ def test_decisions_survive_the_database(tmp_path):
         for signature in (make_signature(), long):
             found = [
                 final_trial(HEURISTIC, 200_000, signature=signature),
-                final_trial(OTHER, 150_000, seed=1, signature=signature),
+                final_trial(
+                    OTHER, 150_000, seed=1, signature=signature, repeatable=False, features=4
+                ),
                 final_trial({}, 300_000, kernel="flash_attention/xla", signature=signature),
             ]
             for trial in found:
@@ -245,6 +299,8 @@ def test_decisions_survive_the_database(tmp_path):
         assert database.rebuild_decisions() == 2
         assert database.decisions() == sorted(wanted, key=lambda d: (d.signature.text, d.rank))
         assert [d.rank for d in database.decisions(signature=long)] == [0, 1]
+        facts = database.frame("decisions", signature=long)[["repeatable", "features"]]
+        assert facts.values.tolist()[0] == [False, 4]
         assert [d.config for d in database.decisions(rank=0)] == [OTHER, OTHER]
         assert [d.kernel for d in database.decisions(kernel="xla", signature=long)] == [
             "flash_attention/xla"

@@ -33,11 +33,15 @@ def test_all_facts_arrive_and_only_once(tmp_path, target):
     theirs = [
         make_trial({"theirs": i}, signature=make_signature(q_len=i + 1), device=OTHER_DEVICE)
         for i in range(5)
-    ] + [make_trial(status=Status.CRASHED, environment=NEWER)]
+    ] + [
+        make_trial(status=Status.CRASHED, environment=NEWER),
+        make_trial(repeatable=False, features=3),
+        make_trial(repeatable=True, features=3, status=Status.UNPROVEN),
+    ]
     fill(tmp_path / "other.db", theirs, device=OTHER_DEVICE, environment=NEWER)
     mine = texts(target.trials())
     summary = merge_database(target, tmp_path / "other.db")
-    assert (summary.runs, summary.trials) == (1, 6)
+    assert (summary.runs, summary.trials) == (1, 8)
     assert texts(target.trials()) == mine + texts(theirs)
     assert target.frame("runs")["status"].tolist() == ["finished", "finished"]
     again = merge_database(target, tmp_path / "other.db")

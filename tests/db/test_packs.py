@@ -344,3 +344,15 @@ def test_what_is_not_deterministic_is_only_shipped_when_that_is_allowed(tmp_path
     assert allowed.left_out == ()
     assert allowed.gate["nondeterministic"] == 1
     assert read_pack(tmp_path / "b").gate["nondeterministic"] == 1
+
+
+def test_what_was_seen_to_differ_is_only_shipped_when_that_is_allowed(tmp_path):
+    seen = [dataclasses.replace(t, features=5, repeatable=t.direction == "fwd") for t in facts()]
+    fill(tmp_path / "lab.db", [t for t in seen if t.kernel.endswith("/triton")])
+    with Database.open(tmp_path / "lab.db") as database:
+        shipped = export_pack(database, tmp_path / "a", name="a", version="1")
+        export_pack(database, tmp_path / "b", name="b", version="1", allow_nondeterministic=True)
+    assert shipped.left_out == ("flash_attention/triton",)
+    rows = {path: read_pack(tmp_path / path).rows for path in "ab"}
+    assert {(r.direction, r.repeatable, r.features) for r in rows["a"]} == {("fwd", True, 5)}
+    assert {(r.direction, r.repeatable) for r in rows["b"]} == {("fwd", True), ("bwd", False)}

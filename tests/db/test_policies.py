@@ -41,6 +41,13 @@ CASES = {
     "slower": ("fastest-verified", FAST, SLOW, "kept"),
     "within noise": ("fastest-verified", SLOW, NEARLY, "kept"),
     "fast but unproven": ("fastest-verified", SLOW, UNPROVEN, "kept"),
+    "fast but without a feature problem": (
+        "fastest-verified",
+        SLOW,
+        {**FAST, "features": 0},
+        "kept",
+    ),
+    "fast with feature problems": ("fastest-verified", SLOW, {**FAST, "features": 4}, "replaced"),
     "fast but predicted": ("fastest-verified", SLOW, PREDICTED, "kept"),
     "fast but of unknown source": ("fastest-verified", SLOW, UNKNOWN, "kept"),
     "slow but proven": ("fastest-verified", UNPROVEN, SLOW, "replaced"),

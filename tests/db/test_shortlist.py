@@ -11,7 +11,8 @@ from attn_tune.schema import OutputError, Status
 from tests.db.facts import ENVIRONMENT, KERNEL, NEWER, begin, make_trial
 
 SEARCHED = 400
-STATUSES = [Status.OK] * 12 + [Status.INCORRECT, Status.CRASHED, Status.TIMED_OUT]
+STATUSES = [Status.OK] * 12 + [Status.INCORRECT, Status.CRASHED, Status.TIMED_OUT, Status.UNPROVEN]
+STATUSES += [Status.UNSUPPORTED] * 3
 
 
 def random_trial(rng, clock, *, with_finals):
@@ -32,11 +33,13 @@ def random_trial(rng, clock, *, with_finals):
         kernel=rng.choice([KERNEL, "flash_attention/xla"]),
         part=part,
         status=status,
-        errors=() if status is not Status.OK or rng.random() < 0.2 else errors,
+        errors=() if not status.is_measured or rng.random() < 0.2 else errors,
+        repeatable=rng.choice([None, True, True, False] if status.is_measured else [None, False]),
+        features=rng.choice([None, 0, 3]),
         is_heuristic=number == 7,
         environment=rng.choice([ENVIRONMENT, NEWER, NEWER]),
         started_us=clock + rng.randrange(2000),
-        round_id=f"r{clock % 3}" if final and status is Status.OK else "",
+        round_id=f"r{clock % 3}" if final and status.is_measured else "",
     )
 
 

@@ -7,7 +7,10 @@ from attn_tune.kernels.spec import KernelSpec, Search
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardConfig:
-    """``defect`` is what goes wrong; ``turn`` tells apart configs that are otherwise the same."""
+    """``defect`` is what goes wrong; ``turn`` tells apart configs that are otherwise the same.
+
+    Of ``slips`` and ``wavers``, ``turn`` is the call that goes wrong, counted from 0 for each traced program.
+    """
 
     defect: str = "none"
     turn: int = 0
@@ -82,9 +85,15 @@ def _short_keys_only(problem, direction, device) -> str | None:
     return "it holds 200 keys at most" if problem.kv_len > 200 else None
 
 
-def _no_battery(problem, direction, device) -> str | None:
-    """For tests that are not about the kernel: the op's battery has no problem as short as this."""
+def _tiny_only(problem, direction, device) -> str | None:
+    """A truthful limit that no problem of the battery is within, for a kernel that can prove nothing."""
     return "it holds 20 keys at most" if problem.kv_len > 20 else None
+
+
+def _whole_sixteens(problem, direction, device) -> str | None:
+    if problem.q_len % 16 or problem.kv_len % 16:
+        return "its lengths are multiples of 16"
+    return None
 
 
 def _kernel(name: str, searches: dict[str, Search], unsupported=_short_keys_only) -> KernelSpec:
@@ -115,6 +124,16 @@ NEEDS_OTHERS = Search(
 )
 
 
+# The causal edge is at the top left: right where there are as many queries as keys.
+TOP_LEFT = Search(
+    config=ForwardConfig,
+    heuristic=lambda problem, device: ForwardConfig(),
+    candidates={"": lambda problem, device: ()},
+    call="planted_launches:top_left",
+    outputs={"": ()},
+)
+
+
 def _no_heuristic(problem, device):
     raise ZeroDivisionError("no tile is small enough")
 
@@ -134,6 +153,8 @@ def specs() -> list[KernelSpec]:
         _kernel("planted_backward", {"bwd": BACKWARD}),
         _kernel("planted_refused", {"fwd": _forward()}, lambda *_: "it never works here"),
         _kernel("planted_broken", {"fwd": broken}),
-        _kernel("needs_others", {"fwd": NEEDS_OTHERS}, _no_battery),
-        _kernel("quick", {"fwd": _forward("wrong", "nan")}, _no_battery),
+        _kernel("needs_others", {"fwd": NEEDS_OTHERS}),
+        _kernel("top_left", {"fwd": TOP_LEFT}, _whole_sixteens),
+        _kernel("quick", {"fwd": _forward("wrong", "nan")}),
+        _kernel("tiny_only", {"fwd": _forward()}, _tiny_only),
     ]

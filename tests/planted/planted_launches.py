@@ -1,6 +1,8 @@
 """What the planted kernels do: the op's plain computation, and then harm."""
 
 import ctypes
+import dataclasses
+import itertools
 import os
 import signal
 import sys
@@ -56,10 +58,34 @@ def forward(problem, config, operands):
             import planted_gpu
 
             return {**outputs, "out": planted_gpu.harm(config.defect, outputs["out"])}
+        case "global_x64":
+            jax.config.update("jax_enable_x64", True)
+            return outputs
+        case "left_open":
+            jax.enable_x64(True).__enter__()
+            return outputs
+        case "debugs":
+            jax.debug.callback(lambda x: None, outputs["lse"][0, 0, 0])
+            return outputs
+        case "slips" | "wavers" | "cache_cheat":
+            return {**outputs, "out": _counted(config.defect, config.turn, outputs["out"])}
         case "out_of_memory":
             huge = jax.lax.optimization_barrier(jnp.full((2**45,), outputs["lse"][0, 0, 0]))
             return {**outputs, "lse": outputs["lse"] + huge[-1]}
     return {**outputs, "out": _tamper(config.defect, outputs["out"])}
+
+
+def top_left(problem, config, operands):
+    """``{"out", "lse"}`` with query ``i`` at position ``i``, as other libraries have it."""
+    more_queries = problem.q_len - problem.kv_len
+    if problem.causal and more_queries < 0:
+        problem = dataclasses.replace(problem, kv_len=problem.q_len)
+        operands = operands._replace(
+            k=operands.k[:, : problem.q_len], v=operands.v[:, : problem.q_len]
+        )
+    elif problem.causal and more_queries > 0:
+        problem = dataclasses.replace(problem, causal=False, window=(None, more_queries))
+    return dict(baseline(problem, "fwd", operands))
 
 
 def backward(problem, config, inputs):
@@ -79,6 +105,22 @@ def _slowed(x, work):
     y = jnp.full((256, 256), 1e-6, jnp.float32) + x.ravel()[0].astype(jnp.float32) * 1e-9
     y = jax.lax.fori_loop(0, work, lambda _, y: jnp.tanh(y @ y), y)
     return jnp.where(jnp.isnan(y[0, 0]), jnp.nan, x)
+
+
+def _counted(defect, turn, x):
+    """Harm in one call only: zeros for ``slips``, another last bit in one element for ``wavers``."""
+    calls = itertools.count()
+
+    def harm(x):
+        x = np.array(x)
+        if defect == "cache_cheat" or next(calls) != turn:
+            return x
+        if defect == "slips":
+            return np.zeros_like(x)
+        x.view(f"u{x.dtype.itemsize}").reshape(-1)[0] ^= 1
+        return x
+
+    return jax.pure_callback(harm, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
 
 _calls = 0

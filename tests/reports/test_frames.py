@@ -132,3 +132,10 @@ def test_an_op_that_is_not_installed_has_no_flops():
     frame = frames.summary([decision(op="decode", signature=foreign, kernel="decode/splitk")])
     assert pd.isna(frame["tflops"][0])
     assert frame["kernel"].tolist() == ["splitk"]
+
+
+def test_a_config_whose_bits_were_seen_to_differ_is_not_deterministic():
+    found = [decision(repeatable=value, features=3) for value in (None, True, False)]
+    frame = frames.summary(found)
+    assert frame["deterministic"].tolist() == [True, True, False]
+    assert frame["features"].tolist() == [3, 3, 3]

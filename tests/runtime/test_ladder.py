@@ -198,6 +198,26 @@ def test_a_miss_says_what_came_nearest():
     assert "t 1024 vs 4096" in walked.steps[-1].note
 
 
+def test_a_row_in_another_order_does_not_answer_and_the_note_says_so():
+    fields = tuple(
+        dataclasses.replace(f, order_with="t") if f.name == "left" else f for f in FIELDS
+    )
+    pack = pack_from_files(pack_files([row(sig(1024, left=1024), 1)]))
+
+    def asked(t, left):
+        signature = Signature.parse(sig(t, left=left), fields)
+        question = Question(op=OP, direction="fwd", signature=signature, fields=fields, device=H200)
+        shelf = Shelf(pack, OP, "fwd", fields)
+        return walk(question, iter([(SourceKind.USER, shelf)]), Judge(), tell=True)
+
+    assert asked(900, 900).match.rung is Rung.BUCKET
+    refused = asked(900, 1024)
+    assert refused.match is None
+    assert refused.steps[-1].note == (
+        "nearest row differs in t 900 vs 1024; the order of t and left must agree"
+    )
+
+
 def test_the_order_of_rows_in_a_pack_does_not_matter():
     rng = random.Random(3)
     rows = [

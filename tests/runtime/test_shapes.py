@@ -1,10 +1,12 @@
 """Distance between signatures: bounds, resources, what never matches."""
 
+import dataclasses
 import math
 
 import pytest
 from hypothesis import given, strategies as st
 
+from attn_tune.kernels.registry import get_op
 from attn_tune.runtime.shapes import distance, same_bucket, shape_of
 from attn_tune.schema import Signature
 from tests.runtime.packbuilder import FIELDS, sig
@@ -47,6 +49,48 @@ def test_distance(asked, tuned, expected):
 )
 def test_buckets_end_at_powers_of_two(a, b, expected):
     assert same_bucket(shape(sig(a)), shape(sig(b))) is expected
+
+
+LONGER = tuple(dataclasses.replace(f, order_with="t") if f.name == "left" else f for f in FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("asked", "tuned", "lends"),
+    [
+        ((64, 128), (64, 128), True),
+        ((60, 128), (64, 100), True),
+        ((64, 64), (128, 128), True),
+        ((64, 128), (128, 128), False),
+        ((128, 128), (100, 128), False),
+        ((128, 100), (100, 128), False),
+        ((100, None), (128, None), True),
+    ],
+)
+def test_values_near_one_another_in_another_order_never_match(asked, tuned, lends):
+    def of(t, left):
+        more = {} if left is None else {"left": left}
+        return shape_of(Signature.parse(sig(t, **more), LONGER), LONGER)
+
+    a, b = of(*asked), of(*tuned)
+    assert (distance(a, b) is not None) is lends
+    assert lends or not same_bucket(a, b)
+    # Without the declaration all of them are near enough.
+    assert distance(dataclasses.replace(a, order=()), dataclasses.replace(b, order=())) is not None
+
+
+@pytest.mark.parametrize("op", ["flash_attention", "attention"])
+def test_a_row_for_as_many_queries_as_keys_is_none_for_more_or_fewer(op):
+    fields = get_op(op).fields
+
+    def of(t, s):
+        text = f"{op}/v1 b=1 t={t} s={s} n=8 k=8 h=64 v=64 dtype=bfloat16 causal=1"
+        return shape_of(Signature.parse(text, fields), fields)
+
+    square = of(128, 128)
+    assert distance(of(100, 100), square) is not None
+    assert distance(of(64, 128), square) is None
+    assert distance(of(128, 64), square) is None
+    assert distance(of(64, 128), of(64, 100)) is not None
 
 
 LENGTHS = st.integers(1, 1 << 20)

@@ -41,6 +41,8 @@ ROWS = st.builds(
     regret_ppm=st.none() | st.integers(-(10**19), 10**19),
     error_ppm=MAYBE,
     samples=COUNT,
+    repeatable=st.none() | st.booleans(),
+    features=MAYBE,
 )
 
 
@@ -93,6 +95,28 @@ def test_what_the_writer_writes_is_read_quickly():
     assert [dict(table.row(i).config) for i in range(3)] == [r["config"] for r in rows]
     assert list(table.find("toy/v1 t=1")) == [0, 1, 2]
     assert list(table.find("toy/v1 t=2")) == []
+
+
+@pytest.mark.parametrize("repeatable", [None, False, True])
+@pytest.mark.parametrize("features", [None, 0, 12])
+def test_rows_with_or_without_the_facts_of_the_proof_are_read_quickly(repeatable, features):
+    said = {"repeatable": repeatable, "features": features}
+    row = plain_row(**{name: value for name, value in said.items() if value is not None})
+    table = plain_table(shard(row, plain_row()), op="toy", direction="fwd")
+    assert table is not None
+    assert (table.row(0).repeatable, table.row(0).features) == (repeatable, features)
+    assert (table.row(1).repeatable, table.row(1).features) == (None, None)
+    assert table.row(0) == row_from_json(row, op="toy", direction="fwd")
+    written = _shard_text([table.row(0), table.row(1)]).encode()
+    assert plain_table(written, op="toy", direction="fwd") is not None
+
+
+@pytest.mark.parametrize("wrong", [{"repeatable": 1}, {"repeatable": "no"}, {"features": -1}])
+def test_wrong_facts_of_the_proof_are_refused_by_both_readers(wrong):
+    row = plain_row(**wrong)
+    assert plain_table(shard(row), op="toy", direction="fwd") is None
+    with pytest.raises(IntegrityError, match=next(iter(wrong))):
+        row_from_json(row, op="toy", direction="fwd")
 
 
 @pytest.mark.parametrize(

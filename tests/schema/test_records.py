@@ -89,13 +89,37 @@ def trial(**kw):
     return Trial(**(facts | kw))
 
 
-def test_a_measurement_exists_if_and_only_if_the_trial_is_ok():
-    assert trial(status=Status.OK, measurement=MEASUREMENT).measurement.median_ns == 2
-    with pytest.raises(ValueError, match="if and only if"):
-        trial(status=Status.OK)
-    for status in set(Status) - {Status.OK}:
+def test_a_measurement_exists_if_and_only_if_the_trial_ran_right():
+    for status in (Status.OK, Status.UNPROVEN):
+        assert trial(status=status, measurement=MEASUREMENT).measurement.median_ns == 2
+        with pytest.raises(ValueError, match="if and only if"):
+            trial(status=status)
+    for status in set(Status) - {Status.OK, Status.UNPROVEN}:
         with pytest.raises(ValueError, match="if and only if"):
             trial(status=status, measurement=MEASUREMENT, reason="r")
+
+
+def test_a_status_says_what_it_means():
+    said = {s: (s.is_measured, s.is_fine, s.is_failure, s.bars) for s in Status}
+    failed = (False, False, True, False)
+    assert said == {
+        Status.OK: (True, True, False, False),
+        Status.UNPROVEN: (True, True, False, False),
+        Status.INCORRECT: (False, False, True, True),
+        Status.UNSUPPORTED: (False, False, False, False),
+        Status.OUT_OF_RESOURCES: failed,
+        Status.COMPILE_ERROR: failed,
+        Status.RUNTIME_ERROR: failed,
+        Status.CRASHED: (False, False, True, True),
+        Status.TIMED_OUT: failed,
+        Status.COMPILED: (False, True, False, False),
+        Status.PREDICTED: (False, True, False, False),
+    }
+
+
+def test_features_are_a_count():
+    with pytest.raises(ValueError, match="features is a count"):
+        trial(status=Status.OK, measurement=MEASUREMENT, features=-1)
 
 
 def test_a_failure_needs_a_reason():

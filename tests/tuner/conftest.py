@@ -1,6 +1,7 @@
 """Shared pieces: a tiny case, a device, and the planted kernels on the path as an installed distribution."""
 
 import importlib
+import os
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
 from attn_tune.tuner.case import GridPoint
+from attn_tune.tuner.side_effects import CALLBACKS_VARIABLE
 
 PLANTED = Path(__file__).parent.parent / "planted"
 PROBLEM = Problem(
@@ -47,10 +49,12 @@ def point() -> GridPoint:
 
 @pytest.fixture(scope="module")
 def planted():
-    """The kernels by name, as the registry finds them through their entry point."""
+    """The kernels by name, as the registry finds them through their entry point. Much of their harm is a callback."""
+    os.environ[CALLBACKS_VARIABLE] = "1"
     sys.path.insert(0, str(PLANTED))
     importlib.invalidate_caches()
     registry.kernels.cache_clear()
     yield {spec.name: spec for spec in registry.kernels().values()}
     sys.path.remove(str(PLANTED))
+    del os.environ[CALLBACKS_VARIABLE]
     registry.kernels.cache_clear()

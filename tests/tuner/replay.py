@@ -74,7 +74,8 @@ class ReplayExecutor:
     """``times`` gives nanoseconds by (kernel name, part, size or sizes); what is absent is ``incorrect``.
 
     So is a size of ``wrong_on_battery`` on a problem of the battery; ``on_battery`` are the sizes that were run on one.
-    Sizes from ``too_large`` on are out of resources; ``programs`` are the digests of what sizes lower to.
+    Sizes from ``too_large`` on are out of resources; ``programs`` are the digests of what sizes lower to. The bits of
+    ``wavering`` sizes differ from run to run, by where that is seen: ``"search"``, ``"battery"`` or ``"finals"``.
     """
 
     times: Mapping[tuple, int]
@@ -83,6 +84,7 @@ class ReplayExecutor:
     broken_finals: bool = False
     too_large: float = math.inf
     programs: Mapping[int, str] = field(default_factory=dict)
+    wavering: Mapping[int, str] = field(default_factory=dict)
     # What was measured; the battery is not.
     runs: list[Run] = field(default_factory=list)
     races: list[Finals] = field(default_factory=list)
@@ -111,8 +113,10 @@ class ReplayExecutor:
             bad = (OutputError(output="out", error=2.0, allowed=1.0),)
             return Outcome(status=Status.INCORRECT, reason="out is wrong", errors=bad)
         if not request.measure:
-            return Outcome(status=Status.OK)
-        return replace(self._ok(ns), resources=resources)
+            return Outcome(status=Status.OK, repeatable=self._repeats(config, "battery"))
+        return replace(
+            self._ok(ns), resources=resources, repeatable=self._repeats(config, "search")
+        )
 
     def finals(self, request: Finals) -> FinalsOutcome:
         self.races.append(request)
@@ -120,13 +124,19 @@ class ReplayExecutor:
             raise CaseError("the finals died")
         return FinalsOutcome(
             outcomes=tuple(
-                self._ok(
-                    self.times[ref.kernel.partition("/")[2], ref.part, _sizes(ref.config)],
-                    round_id=request.round_id,
+                replace(
+                    self._ok(
+                        self.times[ref.kernel.partition("/")[2], ref.part, _sizes(ref.config)],
+                        round_id=request.round_id,
+                    ),
+                    repeatable=self._repeats(ref.config, "finals"),
                 )
                 for ref in request.refs
             )
         )
+
+    def _repeats(self, config: Mapping, where: str) -> bool:
+        return self.wavering.get(config.get("size")) != where
 
     def _ok(self, ns: int, *, round_id: str = "") -> Outcome:
         protocol = Protocol(timer="host", warmup=1, flush_l2=False, interleaved=bool(round_id))

@@ -11,7 +11,7 @@ import pytest
 
 from attn_tune.schema.errors import StorageError
 from attn_tune.tuner.executor import Interrupted
-from attn_tune.tuner.lease import Lease, lease_folder, leased
+from attn_tune.tuner.lease import Lease, Presence, lease_folder, leased
 
 HOLDER = """
 import subprocess, sys, time
@@ -92,6 +92,16 @@ def test_a_released_lease_is_free_again_and_names_nobody(tmp_path):
     assert one.path.read_text() == ""
     with two:
         assert two.take() == ""
+
+
+def test_sweeps_beside_one_another_see_each_other_whoever_came_first(tmp_path):
+    with Presence("cpu-sweeps", tmp_path) as first:
+        assert first.is_alone
+        with Presence("cpu-sweeps", tmp_path) as second:
+            for _ in range(2):
+                assert not first.is_alone
+                assert not second.is_alone
+        assert first.is_alone
 
 
 def test_every_user_may_take_a_lease(tmp_path):

@@ -80,6 +80,6 @@ def test_a_second_run_that_differs_is_said_and_judged(case, plain):
 
 def test_bits_tell_nan_from_nothing():
     nan, zero = jnp.array([jnp.nan]), jnp.array([0.0])
-    assert same_bits({"x": nan}, {"x": nan})
-    assert not same_bits({"x": zero}, {"x": -zero})
-    assert not same_bits({"x": zero}, {"y": zero})
+    assert same_bits({"x": nan}, [{"x": nan}, {"x": zero}]) == [True, False]
+    assert same_bits({"x": zero}, [{"x": -zero}, {"y": zero}, {"x": zero}]) == [False, False, True]
+    assert same_bits({"x": zero}, []) == []

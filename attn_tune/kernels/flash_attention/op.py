@@ -25,5 +25,6 @@ OP = Op(
     reference=f"{_HERE}.reference:reference",
     baseline=f"{_HERE}.reference:baseline",
     battery=f"{_HERE}.battery:battery",
+    coarser="attn_tune.kernels.granularity:coarser",
     summary="exact attention in O(N) memory, forward and backward",
 )

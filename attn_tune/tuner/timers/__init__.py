@@ -6,4 +6,10 @@ from attn_tune.tuner.timers.choose import (
     timer_self_check as timer_self_check,
 )
 from attn_tune.tuner.timers.host import HostTimer as HostTimer
-from attn_tune.tuner.timers.timer import Launch as Launch, Timer as Timer, TimerError as TimerError
+from attn_tune.tuner.timers.timer import (
+    Check as Check,
+    Launch as Launch,
+    Timer as Timer,
+    TimerError as TimerError,
+    unchecked as unchecked,
+)

@@ -20,11 +20,14 @@ class HostTimer:
         for launch in launches:
             if flush is not None:
                 jax.block_until_ready(flush())
-            start = time.perf_counter_ns()
-            outputs = None
-            for _ in range(launch.repeats):
-                outputs = launch.run()
-            jax.block_until_ready(outputs)
-            elapsed = time.perf_counter_ns() - start
+            elapsed, left = 0, launch.repeats
+            while left:
+                count = min(left, launch.most_held)
+                start = time.perf_counter_ns()
+                outputs = [launch.run() for _ in range(count)]
+                jax.block_until_ready(outputs[-1])
+                elapsed += time.perf_counter_ns() - start
+                launch.check(outputs)
+                left -= count
             durations.append(max(1, round(elapsed / launch.repeats)))
         return durations

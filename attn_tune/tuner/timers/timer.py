@@ -7,18 +7,37 @@ from typing import Any, Protocol
 from attn_tune.schema.errors import AttnTuneError
 
 type Flush = Callable[[], Any]
+type Check = Callable[[Sequence[Any]], object]
+
+# Of outputs that are kept until they are checked; at least one is.
+HELD_BYTES = 2**30
 
 
 class TimerError(AttnTuneError):
     """A timer cannot be used here, or its trace cannot be read."""
 
 
+def unchecked(outputs: Sequence[Any]) -> None:
+    """A check that lets everything pass."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """One thing to time: ``run()`` starts it and returns its outputs. ``repeats`` runs are averaged into one sample."""
+    """One thing to time: ``run()`` starts it and returns its outputs. ``repeats`` runs are averaged into one sample.
+
+    ``check`` is given the outputs of every timed run, while the clock stands. ``output_bytes`` is the size of those of
+    one run; 0 is unknown.
+    """
 
     run: Callable[[], Any]
     repeats: int = 1
+    check: Check = unchecked
+    output_bytes: int = 0
+
+    @property
+    def most_held(self) -> int:
+        """How many runs' outputs may be kept at a time."""
+        return max(1, HELD_BYTES // max(1, self.output_bytes))
 
 
 class Timer(Protocol):
@@ -35,7 +54,8 @@ class Timer(Protocol):
     def sample(self, launches: Sequence[Launch], flush: Flush | None) -> list[int]:
         """Runs each launch once (``repeats`` times), in order, each after a ``flush`` of the cache.
 
-        Returns one duration a launch, in nanoseconds, at least 1. What the flush takes is not in it.
+        Returns one duration a launch, in nanoseconds, at least 1. What the flush takes is not in it, nor what
+        ``Launch.check`` takes.
 
         Raises:
           TimerError: the device's records do not fit what was launched.

@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from attn_tune.tuner.timers.records import Record, split_records
-from attn_tune.tuner.timers.timer import Flush, Launch, TimerError
+from attn_tune.tuner.timers.timer import HELD_BYTES, Flush, Launch, TimerError
 
 type Trace = Callable[[Callable[[], None]], list[Record]]
 
@@ -23,9 +23,12 @@ class TracedTimer:
 
     def sample(self, launches: Sequence[Launch], flush: Flush | None) -> list[int]:
         """See ``Timer.sample``. Records that do not fit are measured again, one session a launch."""
+        return [ns for group in _groups(launches) for ns in self._session(group, flush)]
+
+    def _session(self, launches: Sequence[Launch], flush: Flush | None) -> list[int]:
         expected = [self._kernels(launch.run) for launch in launches]
         flushed = self._kernels(flush) if flush is not None else ()
-        records = self._trace(lambda: _run_all(launches, flush))
+        records = self._checked(launches, flush)
         try:
             return split_records(records, expected, flushed)
         except TimerError:
@@ -34,12 +37,20 @@ class TracedTimer:
     def _alone(self, launch: Launch, flush: Flush | None) -> int:
         if flush is not None:
             _wait(flush())
-        records = self._trace(lambda: _wait(launch.run()))
+        records = self._checked([launch], None)
         if not records:
             raise TimerError(
                 f"{self.name} recorded no kernel for a call; time it with another timer"
             )
         return max(1, sum(record.ns for record in records))
+
+    def _checked(self, launches: Sequence[Launch], flush: Flush | None) -> list[Record]:
+        """The records of one session, whose outputs are checked after it: checks are kernels too."""
+        outputs: list[object] = []
+        records = self._trace(lambda: _run_all(launches, flush, outputs))
+        for launch, found in zip(launches, outputs, strict=True):
+            launch.check([found])
+        return records
 
     def _kernels(self, run: Callable) -> tuple[str, ...]:
         """The kernels that ``run`` launches; traced once, alone."""
@@ -53,13 +64,25 @@ class TracedTimer:
         return self._names[run]
 
 
-def _run_all(launches: Sequence[Launch], flush: Flush | None) -> None:
-    outputs = None
+def _groups(launches: Sequence[Launch]) -> list[list[Launch]]:
+    """The launches in order, in groups whose outputs may be kept together."""
+    groups: list[list[Launch]] = []
+    held = 0
+    for launch in launches:
+        held += launch.output_bytes
+        if not groups or held > HELD_BYTES:
+            groups.append([])
+            held = launch.output_bytes
+        groups[-1].append(launch)
+    return groups
+
+
+def _run_all(launches: Sequence[Launch], flush: Flush | None, outputs: list[object]) -> None:
     for launch in launches:
         if flush is not None:
             flush()
-        outputs = launch.run()
-    _wait(outputs)
+        outputs.append(launch.run())
+    _wait(outputs[-1])
 
 
 def _wait(outputs: object) -> None:

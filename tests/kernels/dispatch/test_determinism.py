@@ -103,6 +103,60 @@ def test_a_library_answers_unless_determinism_is_required(monkeypatch, registere
     assert lookup(OP, sig(1024), device=H200).kernel == "alpha"
 
 
+def wavering(value, monkeypatch, **more):
+    """The answer where a row of ``alpha``, which declares nothing, was seen to give other bits from run to run."""
+    if value is not None:
+        monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", value)
+        reload()
+    with use_pack(pack(row(sig(1024), 32, repeatable=False))):
+        return lookup(OP, sig(1024), device=H200, **more), explain(OP, sig(1024), device=H200)
+
+
+@pytest.mark.parametrize(
+    ("value", "kernel", "tuned"),
+    [
+        (None, None, False),
+        (None, "alpha", True),
+        ("1", None, False),
+        ("1", "alpha", False),
+        ("0", None, True),
+    ],
+)
+def test_a_row_whose_bits_differ_needs_the_same_leave(value, kernel, tuned, monkeypatch):
+    answer, explained = wavering(value, monkeypatch, kernel=kernel)
+    assert (answer.rung is Rung.EXACT) == tuned
+    assert answer.repeatable is (False if tuned else None)
+    if tuned:
+        assert "bits differ from run to run" in str(answer)
+    else:
+        assert "its bits differ from run to run" in answer.rejected[0].reason
+    assert "bits differ from run to run" in str(explained)
+    forbidden = "its bits differ from run to run, and ATTN_TUNE_DETERMINISTIC=1 forbids that"
+    assert (forbidden in str(explained)) == (value == "1")
+
+
+def test_the_heuristic_does_not_bring_back_the_config_of_such_a_row(monkeypatch, registered):
+    untuned = lookup(OP, sig(1024), device=H200)
+    row_of_it = row(sig(1024), untuned.config["block"], kernel=untuned.kernel, repeatable=False)
+    with use_pack(pack(row_of_it)):
+        answer = lookup(OP, sig(1024), device=H200)
+    assert answer.rung is Rung.HEURISTIC
+    assert answer.kernel != untuned.kernel
+    assert any("heuristic of" in r.subject and "bits" in r.reason for r in answer.rejected)
+
+
+def test_a_lockfile_knows_that_bits_differ(monkeypatch, tmp_path):
+    wavering("0", monkeypatch)
+    frozen = freeze(tmp_path / "job.lock")
+    assert {entry.repeatable for entry in frozen.entries.values()} == {False}
+    use_lockfile(tmp_path / "job.lock")
+    assert lookup(OP, sig(1024), device=H200).repeatable is False
+    monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", "1")
+    reload()
+    with pytest.raises(LockfileError, match="its bits differ from run to run"):
+        lookup(OP, sig(1024), device=H200)
+
+
 def test_where_nothing_else_can_the_reason_is_said(monkeypatch, registered):
     only = atomic("atomic")
     registered.clear()

@@ -1,0 +1,62 @@
+"""Coarser variants of a small problem, for kernels that cannot take its odd lengths."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+from attn_tune.kernels.problem import AttentionProblem
+
+# Tokens. The coarsest is the longest tile of any kernel.
+STEPS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+# How far below a multiple the odd length of a step lies: the last tile of a kernel that masks is then nearly full.
+_BELOW = 3
+# Channels that matrix units want, and sequences that one step of a kernel takes.
+_CHANNELS, _SEQUENCES = 64, 8
+
+
+def coarser[P: AttentionProblem](problem: P) -> Iterator[P]:
+    """Distinct variants of ``problem`` from the least changed to the most, without itself.
+
+    First its lengths alone grow: of each step to an odd length just below a multiple, then to the multiple. A single
+    query or key stays single as long as anything else helps. Then its head dims grow by one factor to multiples of 64,
+    then its batch to a multiple of 8, each again with every step. Whether there are more queries than keys, fewer or as
+    many is always kept: it decides the meaning of masks.
+    """
+    seen = {problem}
+    factor = _CHANNELS // math.gcd(problem.head_dim, problem.v_head_dim, _CHANNELS)
+    dims = {"head_dim": factor * problem.head_dim, "v_head_dim": factor * problem.v_head_dim}
+    batch = {"batch": _up(problem.batch, _SEQUENCES)}
+    for base in (
+        problem,
+        dataclasses.replace(problem, **dims),
+        dataclasses.replace(problem, **batch),
+        dataclasses.replace(problem, **dims, **batch),
+    ):
+        for keep_one in (True, False):
+            for lengths in ((base.q_len, base.kv_len), *_lengths(base, keep_one)):
+                variant = dataclasses.replace(base, q_len=lengths[0], kv_len=lengths[1])
+                if variant not in seen:
+                    seen.add(variant)
+                    yield variant
+
+
+def _lengths(problem: AttentionProblem, keep_one: bool) -> Iterator[tuple[int, int]]:
+    for step in STEPS:
+        for below in (_BELOW, 0):
+            short, long = sorted((problem.q_len, problem.kv_len))
+            if not (keep_one and short == 1):
+                short = _longer(short, step, below)
+            if not (keep_one and long == 1):
+                long = _longer(long, step, below)
+            if problem.q_len != problem.kv_len and short >= long:
+                long = short + step
+            yield (short, long) if problem.q_len <= problem.kv_len else (long, short)
+
+
+def _longer(length: int, step: int, below: int) -> int:
+    """The least length that is ``below`` less than a multiple of ``step`` and at least ``length``."""
+    return _up(length + below, step) - below
+
+
+def _up(length: int, step: int) -> int:
+    return -(-length // step) * step

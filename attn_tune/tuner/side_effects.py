@@ -1,0 +1,76 @@
+"""What a config may not do besides computing: call back into Python when it runs, or change JAX when it is traced."""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+
+from attn_tune.schema.errors import UnsupportedError
+
+# For tests of what a worker survives, which plant their harm in callbacks; and for Triton's interpreter, which is one.
+CALLBACKS_VARIABLE = "ATTN_TUNE_HOST_CALLBACKS"
+_EXEMPT = (CALLBACKS_VARIABLE, "TRITON_INTERPRET")
+_CALLBACK = re.compile(r"\w*python_\w*callback")
+
+
+class ChangedConfigError(UnsupportedError):
+    """A config changed JAX's configuration. ``stays``: the process still has the change."""
+
+    def __init__(self, message: str, *, stays: bool):
+        super().__init__(message)
+        self.stays = stays
+
+
+def find_callback(program: str) -> str:
+    """The target of the first call into Python in the text of a lowered module; empty without one."""
+    found = _CALLBACK.search(program)
+    return found.group() if found else ""
+
+
+def refuse_callbacks(program: str) -> None:
+    """Refuses the text of a lowered module that calls back into Python, where that is not said to be allowed.
+
+    Raises:
+      UnsupportedError: it does.
+    """
+    target = find_callback(program)
+    if target and not any(os.environ.get(name) == "1" for name in _EXEMPT):
+        raise UnsupportedError(
+            f"its program calls back into Python ({target}): what that does can neither be proven nor timed; take "
+            "jax.pure_callback, jax.experimental.io_callback and jax.debug out of the kernel"
+        )
+
+
+@contextlib.contextmanager
+def unchanged_configuration() -> Iterator[None]:
+    """Restores JAX's configuration, so that no later config is traced under another.
+
+    Raises:
+      ChangedConfigError: an option was changed inside.
+    """
+    import jax
+
+    before = jax.config.values
+    try:
+        yield
+    finally:
+        changed = _changed(before)
+        for name in changed:
+            jax.config.update(name, before[name])
+    if changed:
+        # What holds in one thread only cannot be taken back from outside.
+        options = ", ".join(f"{name} to {value!r}" for name, value in changed.items())
+        raise ChangedConfigError(
+            f"tracing it sets options of JAX ({options}), which every config after it would be traced under; use the "
+            "context managers of JAX, which end",
+            stays=bool(_changed(before)),
+        )
+
+
+def _changed(before: dict[str, object]) -> dict[str, object]:
+    """The options that have another value now; those that an import has added since do not count."""
+    import jax
+
+    return {
+        name: value for name, value in jax.config.values.items() if before.get(name, value) != value
+    }

@@ -1,0 +1,76 @@
+"""What is unproven or in doubt, as the commands say it."""
+
+import json
+
+import pytest
+
+from attn_tune.runtime.packs import read_pack
+from attn_tune.tuner.fleet import Fleet
+from tests.cli.fakes import SIGNATURE, FakeExecutor, fill
+from tests.cli.test_commands import FakeContext, run
+
+
+@pytest.fixture
+def noisy_lab(tmp_path):
+    """A lab that was filled beside another sweep."""
+    path = tmp_path / "lab.db"
+    fill(path, Fleet([FakeExecutor()], lambda: True), directions=("fwd",))
+    return path
+
+
+def test_export_lists_what_the_gate_objects_to(noisy_lab, tmp_path):
+    pack = tmp_path / "p.atpack"
+    refused = run("export", pack, "--db", noisy_lab, "--json")
+    assert refused.exit_code == 1
+    said = json.loads(refused.stdout)
+    assert said["passed"] is False
+    (objection,) = said["objections"]
+    assert objection["signature"] == SIGNATURE
+    assert (objection["kernel"], objection["doubt"]) == ("flash_attention/xla", "noisy")
+    assert "--allow-noisy" in objection["reason"]
+    assert "--allow-noisy" in refused.stderr
+    assert not pack.exists()
+
+
+def test_export_ships_it_on_purpose_and_says_so(noisy_lab, tmp_path):
+    pack = tmp_path / "p.atpack"
+    result = run("export", pack, "--db", noisy_lab, "--allow-noisy", "--max-regret", "20")
+    assert result.exit_code == 0, result.stderr
+    assert "1 rows let through on purpose: the final was disturbed" in result.stdout
+    assert read_pack(pack).gate["accepted"] == {"noisy": 1}
+    inspected = run("inspect", pack)
+    assert "let through on purpose: 1 noisy" in inspected.stdout
+
+
+def refuse_the_battery(problem, direction, device):
+    return None if (problem.q_len, problem.kv_len) == (128, 128) else "128 tokens only"
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_kernel_that_proves_nothing_needs_leave(monkeypatch, tmp_path, allowed):
+    import dataclasses
+
+    from attn_tune.kernels import registry
+
+    spec = registry.get_kernel("flash_attention/xla")
+    stubborn = dataclasses.replace(spec, unsupported=refuse_the_battery)
+    known = registry.kernels() | {spec.id: stubborn}
+    monkeypatch.setattr(registry, "kernels", lambda: known)
+    monkeypatch.setattr("attn_tune.tuner.executor.IsolatedExecutor", FakeContext)
+    db = tmp_path / "lab.db"
+    words = ("sweep", "-g", SIGNATURE, "-k", "xla", "-d", "fwd", "--db", db, "--json")
+    result = run(*words, *(["--allow-unproven"] if allowed else []))
+    decisions = json.loads(result.stdout)["decisions"]
+    if not allowed:
+        assert result.exit_code == 1
+        assert decisions == []
+        assert "are unproven: they take no feature problem of their op" in result.stderr
+        return
+    assert result.exit_code == 0, result.stderr
+    assert [d["features"] for d in decisions] == [0]
+    refused = run("export", tmp_path / "p.atpack", "--db", db)
+    assert refused.exit_code == 1
+    assert "its config ran no feature problem (--allow-unproven ships it)" in refused.stderr
+    assert run("export", tmp_path / "p.atpack", "--db", db, "--allow-unproven").exit_code == 0
+    inspected = run("inspect", tmp_path / "p.atpack")
+    assert "1 unproven: their configs ran no feature problem" in inspected.stdout

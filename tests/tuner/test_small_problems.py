@@ -1,0 +1,109 @@
+"""Problems of the battery are made coarser until a kernel takes them."""
+
+import dataclasses
+import importlib
+
+import pytest
+
+from attn_tune.kernels import registry
+from attn_tune.kernels.flash_attention.battery import battery, feature_problems
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.granularity import STEPS, coarser
+from attn_tune.runtime.devices import device_from_kind
+from attn_tune.schema.config import config_to_dict
+from attn_tune.tuner.small_problems import battery_for, refusal, takeable
+
+FULL = Problem(
+    batch=1, q_len=4096, kv_len=4096, num_q_heads=32, num_kv_heads=8, head_dim=128, v_head_dim=128
+)
+CAUSAL = dataclasses.replace(FULL, causal=True)
+DECODE = dataclasses.replace(CAUSAL, batch=4, q_len=1)
+PLATFORM = {"pallas_tpu": "tpu-v6e", "xla": "cpu"}
+OP = registry.get_op("flash_attention")
+FLASH = [spec for spec in registry.kernels().values() if spec.op == OP.name]
+CELLS = [(spec, direction) for spec in FLASH for direction in spec.searches]
+
+
+@pytest.fixture
+def libraries(monkeypatch):
+    """Answers of limits do not depend on which libraries are installed here."""
+    base = "attn_tune.kernels.flash_attention"
+    for name in ("tokamax_mosaic", "tokamax_triton"):
+        limits = importlib.import_module(f"{base}.{name}.limits")
+        monkeypatch.setattr(limits, "wrong_version", lambda: None)
+    monkeypatch.setattr(
+        importlib.import_module(f"{base}.cudnn.limits"), "cudnn_version", lambda: (9, 19, 0)
+    )
+
+
+def device_of(spec):
+    return device_from_kind(PLATFORM.get(spec.backend, "nvidia-h200"))
+
+
+@pytest.mark.parametrize(("spec", "direction"), CELLS, ids=lambda x: getattr(x, "name", x))
+def test_every_kernel_meets_a_problem_of_the_battery_and_a_feature_problem(
+    spec, direction, libraries
+):
+    device, search = device_of(spec), spec.searches[direction]
+    bases = [p for p in (CAUSAL, FULL, DECODE) if not spec.unsupported(p, direction, device)]
+    assert bases, spec.unsupported(CAUSAL, direction, device)
+    for base in bases:
+        config = config_to_dict(search.heuristic(base, device))
+        assert battery_for(OP, base, refusal(spec, direction, device, config)), base
+    refused = refusal(spec, direction, device)
+    taken = [name for name, p in feature_problems().items() if takeable(OP, p, refused)]
+    assert "plain" in taken
+
+
+def test_the_untuned_config_of_every_tpu_kernel_meets_more_queries_and_more_keys():
+    device = device_from_kind("tpu-v6e")
+    for spec in (spec for spec in FLASH if spec.backend == "pallas_tpu"):
+        for direction, search in spec.searches.items():
+            config = config_to_dict(search.heuristic(CAUSAL, device))
+            met = battery_for(OP, CAUSAL, refusal(spec, direction, device, config))
+            assert {(p.q_len > p.kv_len) - (p.q_len < p.kv_len) for p in met} == {-1, 0, 1}
+            # Its last tile is cut.
+            assert any(p.q_len % 2 for p in met), (spec.id, met)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_lengths_grow_to_the_step_that_is_asked_for_and_keep_their_order(step):
+    def refused(p):
+        return f"not {step}" if p.q_len % step or p.kv_len % step else None
+
+    for hard in battery(CAUSAL):
+        found = takeable(OP, hard, refused)
+        assert refused(found) is None
+        assert found.q_len - hard.q_len <= 2 * step
+        before, after = hard.q_len - hard.kv_len, found.q_len - found.kv_len
+        assert (before > 0, before < 0) == (after > 0, after < 0)
+        assert dataclasses.replace(found, q_len=hard.q_len, kv_len=hard.kv_len) == hard
+
+
+def test_what_a_kernel_takes_is_left_as_it_is():
+    assert battery_for(OP, CAUSAL, lambda problem: None) == battery(CAUSAL)
+
+
+def test_one_query_stays_one_while_longer_keys_are_enough():
+    hard = next(p for p in battery(DECODE) if p.q_len == 1)
+    found = takeable(OP, hard, lambda p: "keys" if p.kv_len % 64 else None)
+    assert (found.q_len, found.kv_len) == (1, 320)
+    found = takeable(OP, hard, lambda p: "both" if p.kv_len % 64 or p.q_len % 64 else None)
+    assert (found.q_len, found.kv_len) == (64, 320)
+
+
+def test_head_dims_grow_only_where_lengths_do_not_help_and_stay_unequal():
+    wider = feature_problems()["wider_values"]
+    found = takeable(OP, wider, lambda p: "narrow" if p.head_dim % 64 or p.q_len % 64 else None)
+    assert (found.head_dim, found.v_head_dim, found.q_len) == (64, 128, 128)
+
+
+def test_variants_are_distinct_and_without_the_problem_itself():
+    for hard in battery(FULL):
+        variants = list(coarser(hard))
+        assert len(set(variants)) == len(variants)
+        assert hard not in variants
+
+
+def test_what_nothing_makes_takeable_is_left_out():
+    assert battery_for(OP, CAUSAL, lambda problem: "never") == ()
