@@ -35,7 +35,6 @@ _MOST_HINTS = 32
 BATTERY_SEEDS = (1009,)
 # On a battery problem these mean that the config does not fit it, not that it is wrong.
 _DOES_NOT_FIT = (Status.OUT_OF_RESOURCES, Status.UNSUPPORTED)
-_OTHER_BITS = "two runs on the same inputs gave different bits"
 
 
 class Leave(Exception):
@@ -286,7 +285,7 @@ class KernelSearch:
             if self.leave():
                 raise Leave
             request = Run(ref=ref, device=self.device, measure=False, seeds=BATTERY_SEEDS)
-            outcome = self._permitted(self.run(request))
+            outcome = self.plan.permitted(self.run(request))
             if outcome.repeatable is False:
                 self.wavering.add(config_digest(config))
             elif outcome.status in _DOES_NOT_FIT:
@@ -325,41 +324,18 @@ class KernelSearch:
             outcome = Outcome(status=Status.OUT_OF_RESOURCES, reason=hopeless)
             return self.trial(part, config, outcome, Stage.SEARCH, started_us)
         programs = self._programs(part)
-        outcome = self._permitted(
-            self.run(
-                Run(
-                    ref=self._ref(part, config),
-                    device=self.device,
-                    policy=self.policy,
-                    best_ns=None if math.isinf(best_ns) else best_ns,
-                    tried=programs.names,
-                )
-            )
+        request = Run(
+            ref=self._ref(part, config),
+            device=self.device,
+            policy=self.policy,
+            best_ns=None if math.isinf(best_ns) else best_ns,
+            tried=programs.names,
         )
+        outcome = self.plan.permitted(self.run(request))
         programs.add(config, outcome.resources.code_digest)
         if outcome.status is Status.OUT_OF_RESOURCES:
             self._exhausted(part).add(config, outcome.reason)
         return self.trial(part, config, outcome, Stage.SEARCH, started_us)
-
-    def final(self, config: Mapping[str, Any], outcome: Outcome) -> Outcome:
-        """What the finals found of a config, with what the search knows of it."""
-        digest = config_digest(config)
-        if digest in self.wavering:
-            outcome = dataclasses.replace(outcome, repeatable=False)
-        if outcome.status.is_measured:
-            # Found right by two inputs and the battery, which says more than one input more.
-            outcome = dataclasses.replace(outcome, errors=self.errors[digest])
-        return self._permitted(outcome)
-
-    def _permitted(self, outcome: Outcome) -> Outcome:
-        """Refuses a config whose bits differ from run to run, unless the sweep asked for such."""
-        allowed = self.plan.allow_nondeterministic or outcome.repeatable is not False
-        if allowed or not outcome.status.is_measured:
-            return outcome
-        reason = f"{outcome.reason or _OTHER_BITS}; --allow-nondeterministic takes such configs"
-        return dataclasses.replace(
-            outcome, status=Status.UNSUPPORTED, reason=reason, measurement=None
-        )
 
     def _exhausted(self, part: str) -> Exhausted:
         grows = self.plan.kernel.searches[self.case.direction].grows
