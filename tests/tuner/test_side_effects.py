@@ -1,8 +1,11 @@
 """Configs that call back into Python, or change JAX, are refused and hurt no other."""
 
+import contextlib
+
 import jax
 import pytest
 
+from attn_tune.schema.errors import UnsupportedError
 from attn_tune.schema.trial import Status
 from attn_tune.tuner import compile as compile_module
 from attn_tune.tuner.faults import outcome_of
@@ -13,6 +16,7 @@ from attn_tune.tuner.side_effects import (
     CALLBACKS_VARIABLE,
     ChangedConfigError,
     find_callback,
+    refuse_callbacks,
     unchanged_configuration,
 )
 
@@ -62,6 +66,16 @@ def test_tests_of_isolation_may_call_back(session, planted, point, device):
 def test_all_spellings_of_callbacks_are_known(target):
     assert find_callback(f"stablehlo.custom_call @{target}(%0)") == target
     assert find_callback("stablehlo.custom_call @triton_kernel_call(%0)") == ""
+
+
+@pytest.mark.parametrize(("backend", "allowed"), [("triton", True), ("xla", False)])
+def test_triton_s_interpreter_may_call_back(monkeypatch, backend, allowed):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.delenv(CALLBACKS_VARIABLE, raising=False)
+    program = "stablehlo.custom_call @xla_ffi_python_cpu_callback(%0)"
+    with contextlib.nullcontext() if allowed else pytest.raises(UnsupportedError):
+        refuse_callbacks(program, backend)
+    refuse_callbacks("stablehlo.custom_call @__cudnn(%0)", backend)
 
 
 def test_a_config_that_changes_jax_is_refused_and_the_next_is_unharmed(
