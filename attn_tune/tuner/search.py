@@ -35,7 +35,6 @@ _MOST_HINTS = 32
 BATTERY_SEEDS = (1009,)
 # On a battery problem these mean that the config does not fit it, not that it is wrong.
 _DOES_NOT_FIT = (Status.OUT_OF_RESOURCES, Status.UNSUPPORTED)
-_OTHER_BITS = "two runs on the same inputs gave different bits"
 
 
 class Leave(Exception):
@@ -295,7 +294,7 @@ class KernelSearch:
             if self.leave():
                 raise Leave
             request = Run(ref=ref, device=self.device, measure=False, seeds=BATTERY_SEEDS)
-            outcome = self._permitted(self.run(request))
+            outcome = self.plan.permitted(self.run(request))
             if outcome.repeatable is False:
                 self.wavering.add(config_digest(config))
             elif outcome.status in _DOES_NOT_FIT:
@@ -335,17 +334,14 @@ class KernelSearch:
             outcome = Outcome(status=Status.OUT_OF_RESOURCES, reason=hopeless)
             return self.trial(part, config, outcome, Stage.SEARCH, started_us)
         programs = self._programs(part)
-        outcome = self._permitted(
-            self.run(
-                Run(
-                    ref=self._ref(part, config),
-                    device=self.device,
-                    policy=self.policy,
-                    best_ns=None if math.isinf(best_ns) else best_ns,
-                    tried=programs.names,
-                )
-            )
+        request = Run(
+            ref=self._ref(part, config),
+            device=self.device,
+            policy=self.policy,
+            best_ns=None if math.isinf(best_ns) else best_ns,
+            tried=programs.names,
         )
+        outcome = self.plan.permitted(self.run(request))
         programs.add(config, outcome.resources.code_digest)
         if outcome.status is Status.OUT_OF_RESOURCES:
             self._exhausted(part).add(config, outcome.reason)
@@ -361,17 +357,7 @@ class KernelSearch:
             outcome = dataclasses.replace(
                 outcome, errors=self.errors[digest], features=self.features[digest]
             )
-        return self._permitted(outcome)
-
-    def _permitted(self, outcome: Outcome) -> Outcome:
-        """Refuses a config whose bits differ from run to run, unless the sweep asked for such."""
-        allowed = self.plan.allow_nondeterministic or outcome.repeatable is not False
-        if allowed or not outcome.status.is_measured:
-            return outcome
-        reason = f"{outcome.reason or _OTHER_BITS}; --allow-nondeterministic takes such configs"
-        return dataclasses.replace(
-            outcome, status=Status.UNSUPPORTED, reason=reason, measurement=None
-        )
+        return self.plan.permitted(outcome)
 
     def _exhausted(self, part: str) -> Exhausted:
         grows = self.plan.kernel.searches[self.case.direction].grows

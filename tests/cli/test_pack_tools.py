@@ -224,3 +224,17 @@ def test_import_without_options_is_for_the_users_jobs(pack, tmp_path):
     assert not (tmp_path / "x.db").exists()
     assert run("import", pack, "--to", "db").exit_code == 0
     assert run("best", POINT).exit_code == 0, "the default database"
+
+
+def test_inspect_counts_what_the_rows_say_of_their_proof(tmp_path):
+    said = [{"repeatable": False, "features": 7}, {"repeatable": True, "features": 5}, {}]
+    rows = [row(sig(1024 * (i + 1)), **more) for i, more in enumerate(said)]
+    path = write_folder(tmp_path / "pack", pack_files(rows))
+    found = run("inspect", path)
+    assert found.exit_code == 0
+    line = next(line for line in found.stdout.splitlines() if "toy/alpha fwd" in line)
+    assert "1 whose bits differ from run to run; at least 5 feature problems passed" in line
+    (kernel,) = json.loads(run("inspect", path, "--json").stdout)["kernels"]
+    assert (kernel["not_repeatable"], kernel["features"]) == (1, 5)
+    plain = write_folder(tmp_path / "plain", pack_files([row(sig(1024))]))
+    assert "bits" not in run("inspect", plain).stdout
