@@ -15,12 +15,14 @@ from attn_tune.kernels.arguments import (
     checked_bias,
     dims_of,
     fit_4d,
+    lengths_of,
     static_float,
 )
 from attn_tune.kernels.attention.operands import Operands
 from attn_tune.kernels.attention.problem import NAME, Problem
 from attn_tune.kernels.marker import marked
 from attn_tune.kernels.masks import MaskInfo
+from attn_tune.kernels.padding import zero_beyond
 from attn_tune.kernels.problem import DTYPES
 from attn_tune.kernels.sinks import sinks_of
 from attn_tune.kernels.spec import load
@@ -93,10 +95,11 @@ def attention(
     drops = rate > 0 and not deterministic
     if drops and dropout_rng is None:
         raise UsageError("dropout_rng is missing: dropout needs a key when deterministic=False")
+    q_lengths, kv_lengths = lengths_of(mask, shape["B"])
     operands = Operands(
-        q=query,
-        k=key,
-        v=value,
+        q=zero_beyond(jnp.asarray(query), q_lengths),
+        k=zero_beyond(jnp.asarray(key), kv_lengths),
+        v=zero_beyond(jnp.asarray(value), kv_lengths),
         bias=checked_bias(bias, shape),
         mask=None if dense is None else fit_4d("attention_mask", dense_4d(dense), shape),
         sinks=None if softmax_aux is None else sinks_of(softmax_aux, shape["N"], shape["K"]),
@@ -128,7 +131,8 @@ def attention(
     choice = dispatch.choose(NAME, "fwd", problem)
     call = load(choice.spec.searches["fwd"].call)
     result = marked(call, problem, choice.config, choice.answer.signature, "fwd")(operands)
-    return result["out"], result["weights"]
+    # Rows of padding are zero already; this is for their cotangents, which may not be numbers.
+    return zero_beyond(result["out"], q_lengths), result["weights"]
 
 
 def _dtype_name(name: str, dtype: Any) -> str:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from attn_tune.kernels.arguments import as_mask, check_qkv
+from attn_tune.kernels.arguments import as_mask, check_qkv, lengths_of
 from attn_tune.kernels.flash_attention.core import attend
 from attn_tune.kernels.flash_attention.normalise import normalise
 from attn_tune.kernels.flash_attention.options import options_of
@@ -17,6 +17,8 @@ from attn_tune.kernels.flash_attention.request import request_of
 from attn_tune.kernels.flash_attention.sharding import sharded
 from attn_tune.kernels.flash_attention.unnormalised import row_maximum, unnormalise
 from attn_tune.kernels.masks import MaskInfo
+from attn_tune.kernels.padding import zero_beyond
+from attn_tune.kernels.sinks import largest_sinks_of
 from attn_tune.schema.errors import UsageError
 
 type Specs = Sequence[PartitionSpec | None]
@@ -131,10 +133,15 @@ def flash_attention(
         out, lse = sharded(
             problem, operands, request, mesh=mesh, in_specs=in_specs, out_specs=out_specs
         )(operands)
-    if lse is None:
-        return out
     if not normalize_output:
-        out = unnormalise(out, lse, row_maximum(problem, operands))
+        sinks = (
+            None
+            if softmax_aux is None
+            else largest_sinks_of(softmax_aux, problem.num_q_heads, problem.num_kv_heads)
+        )
+        out = unnormalise(out, lse, row_maximum(problem, operands, sinks))
+    # They are zero already; this is for their cotangents, which may not be numbers.
+    out = zero_beyond(out, lengths_of(mask, problem.batch)[0])
     return (out, lse) if return_lse else out
 
 
