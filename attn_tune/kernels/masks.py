@@ -40,8 +40,7 @@ class MaskInfo:
         constructors write ``Q_PADDING`` and ``KV_PADDING``.
       q_positions, kv_positions: where the tokens stand, for ``causal`` and ``sliding_window``.
       q_lengths, kv_lengths: how many queries and keys of each batch entry count. ``from_lengths`` writes them beside
-        the segment ids that say the same; alone they mask nothing. What is stored beyond them is never read as a number:
-        it may be infinite or NaN.
+        the segment ids that say the same; alone they mask nothing. What is stored beyond them may be infinite or NaN.
       causal: a row sees its own position and those before it.
       sliding_window: ``(left, right)``: position ``p`` sees ``[p - left, p + right]``; None is unbounded. An integer
         ``w`` is ``(w, w)``.
