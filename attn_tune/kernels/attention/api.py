@@ -60,7 +60,8 @@ def attention(
       dropout_rng: a key; needed, and used, only with ``deterministic=False`` and ``dropout_prob > 0``. Every batch
         entry and head drops its own weights; kept ones are scaled by ``1/(1 - dropout_prob)``.
       softmax_aux: attention sinks, as in ``flash_attention``.
-      mask_info, attention_mask, causal, sliding_window: everything that is given must allow a pair.
+      mask_info, attention_mask, causal, sliding_window: everything that is given must allow a pair. The padding of
+        ``MaskInfo.from_lengths`` may hold NaN and infinities; all else must be finite, where masks hide it too.
       init_bias: makes the bias; called only when there is neither a bias nor a mask.
       softmax_scale: default ``1/sqrt(H)``.
       dtype: of the products and the results; inputs are cast to it.

@@ -55,9 +55,15 @@ def flash_attention(
 ) -> Float[Array, "B T N V"] | tuple[Float[Array, "B T N V"], Float[Array, "B N T"]]:
     """Exact attention in O(N) memory, by the kernel and config that were found best for this problem and device.
 
+    Example::
+
+        query = jnp.zeros((2, 1024, 32, 128), jnp.bfloat16)  # [batch, length, query heads, head dim]
+        key = value = jnp.zeros((2, 1024, 8, 128), jnp.bfloat16)  # 4 query heads share a key/value head
+        out = attn_tune.flash_attention(query, key, value, causal=True)  # as the query
+
     ``softmax(cap(scale * q k^T) + bias, where visible) v``, differentiable in query, key, value, bias and
-    softmax_aux, with the returned ``lse`` taking part. The choice is made at trace time from the active packs and
-    never tunes; forward and backward are chosen apart.
+    softmax_aux, with the returned ``lse`` taking part: once, in reverse mode. The choice is made at trace time from the
+    active packs and never tunes; forward and backward are chosen apart.
 
     Alignment is at the bottom right: row ``i`` stands at position ``i + S - T``. A row that sees nothing gives zeros
     and zero gradients. Every mask that is given must allow a pair.
@@ -67,8 +73,11 @@ def flash_attention(
       cum_seqlens_q, cum_seqlens_k: offsets of sequences laid end to end in a batch of one, each aligned at its own
         bottom right; the key side defaults to the query side. Tokens past the last offset are padding.
       softmax_aux: attention sinks, logits that join the softmax and are dropped from the output: ``[N | K | 1,
-        num_sinks]``, or a vector: ``N`` entries are one a query head, any other length is shared by all heads.
-      mask_info: a mask with its structure; segments and positions stay O(N).
+        num_sinks]``, or a vector: ``N`` entries are one a query head, any other length is shared by all heads. Minus
+        infinity is no sink; its gradient is zero.
+      mask_info: a mask with its structure; segments and positions stay O(N). The padding of
+        ``MaskInfo.from_lengths`` may hold NaN and infinities; all other operands must be finite, where masks hide them
+        too.
       attention_mask: ``[1 | B, 1 | K | N, 1 | T, 1 | S]``, ``[B, T, S]`` or key padding ``[B, S]``; nonzero may attend.
       q_segment_ids, kv_segment_ids: only equal ids attend; the query's alone serve both sides.
       softmax_scale: default ``1/sqrt(H)``.
@@ -77,7 +86,8 @@ def flash_attention(
       sliding_window: ``w`` or ``(left, right)``: position ``p`` sees ``[p - left, p + right]``.
       logits_soft_cap: logits become ``cap * tanh(logits / cap)``.
       normalize_output: False returns the sum before its division by the softmax denominator, relative to the row's
-        largest logit (``out * exp(lse - row_max)``); no gradient flows through that largest logit.
+        largest logit (``out * exp(lse - row_max)``, the largest single sink included). Its gradient is its own: it
+        flows through that largest logit too, to the first key that has it.
       precision: of the products: a ``jax.lax.Precision``, its name, or None.
       logits_dtype: the logits are rounded to it; float32, bfloat16 or float16.
       platform: the kernel for both directions: its name or its backend; None or ``"auto"`` chooses. Or one for each:
@@ -90,7 +100,7 @@ def flash_attention(
 
     Raises:
       UsageError: an argument is malformed; the message names it.
-      UnsupportedError: no kernel can do this here, or not the requested one.
+      UnsupportedError: no kernel can do this here, or not the requested one; or a second derivative was asked for.
     """
     check_qkv(query, key, value)
     mask = as_mask(
