@@ -143,7 +143,7 @@ def flash_attention(
         out, lse = sharded(
             problem, operands, request, mesh=mesh, in_specs=in_specs, out_specs=out_specs
         )(operands)
-    if not normalize_output:
+    if lse is not None and not normalize_output:
         sinks = (
             None
             if softmax_aux is None
@@ -152,7 +152,7 @@ def flash_attention(
         out = unnormalise(out, lse, row_maximum(problem, operands, sinks))
     # They are zero already; this is for their cotangents, which may not be numbers.
     out = zero_beyond(out, lengths_of(mask, problem.batch)[0])
-    return (out, lse) if return_lse else out
+    return (out, lse) if lse is not None and return_lse else out
 
 
 def create_shard_map_wrapper(
