@@ -37,6 +37,7 @@ SPEC = KernelSpec(
         f"{_HERE}.custom_call",
         "attn_tune.kernels.flash_attention._gpu_libraries.contract",
         "attn_tune.kernels.flash_attention.rounding",
+        "attn_tune.kernels.padding",
     ),
     priority={"cuda": functools.partial(priority, "cudnn")},
     summary="cuDNN fused attention (closed source, no knobs)",
