@@ -92,7 +92,7 @@ def compile_config(ref: ConfigRef, inputs: Any) -> Executable:
         lowered = function.trace(inputs).lower()
     lower_ms = (time.perf_counter() - start) * 1e3
     text = lowered.as_text()
-    refuse_callbacks(text)
+    refuse_callbacks(text, get_kernel(ref.kernel).backend)
     resources = resources_of(recorded, text)
     compiled, artifact = _finish(ref, lowered, resources, lower_ms)
     return Executable(artifact=artifact, call=compiled)
@@ -123,7 +123,7 @@ def lower_config(ref: ConfigRef, inputs: Any, capability: int) -> Lowered:
             platforms=("cuda",),
             disabled_checks=(export.DisabledSafetyCheck.custom_call(CALL_TARGET),),
         )(*leaves)
-    refuse_callbacks(exported.mlir_module())
+    refuse_callbacks(exported.mlir_module(), get_kernel(ref.kernel).backend)
     program = bytes(exported.serialize())
     lower_ms = (time.perf_counter() - start) * 1e3
     resources = resources_of(recorded, exported.mlir_module())

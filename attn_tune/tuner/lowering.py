@@ -22,12 +22,14 @@ _KEPT = 16
 def lower_ahead(ref: ConfigRef, capability: int) -> Lowered | Outcome | str:
     """``ref`` lowered for the compute capability, on shapes alone; or what became of it.
 
-    An outcome is the config's own: its compiler refuses it, and would anywhere. A text says what went wrong here.
+    An outcome is the config's own: its compiler refuses it, and would anywhere. A text says what went wrong here. The
+    process ends where a config changed it for good.
     """
     from attn_tune.kernels._common.triton_limits import CompileError, OutOfResources
     from attn_tune.kernels.registry import get_op
     from attn_tune.tuner.compile import lower_config
     from attn_tune.tuner.faults import outcome_of, short
+    from attn_tune.tuner.side_effects import ChangedConfigError
 
     op = get_op(ref.signature.op)
     try:
@@ -36,6 +38,9 @@ def lower_ahead(ref: ConfigRef, capability: int) -> Lowered | Outcome | str:
     except Exception as error:
         if isinstance(error, CompileError | OutOfResources):
             return outcome_of(error, Phase.COMPILE)
+        if isinstance(error, ChangedConfigError) and error.stays:
+            # The next config must not be traced under it; the worker says what this one did.
+            raise SystemExit(1) from error
         return f"{type(error).__name__}: {short(str(error))}"
 
 

@@ -4,7 +4,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attn_tune.kernels.ask import missing
@@ -16,6 +16,7 @@ from attn_tune.schema.errors import NoDataError
 from attn_tune.schema.signature import Signature
 from attn_tune.schema.trial import DIRECTIONS, WHOLE, Stage, Status, Trial
 from attn_tune.tuner.case import Case, GridPoint, make_cases
+from attn_tune.tuner.protocol import Outcome
 from attn_tune.tuner.strategies import Effort, Prior
 
 type Known = Mapping[tuple[str, str], Status]
@@ -83,6 +84,15 @@ class KernelPlan:
         """Configs to try, at most. Besides the parts': a direction of several launches also runs whole twice."""
         wholes = 2 if self.finals and WHOLE not in {part.part for part in self.parts} else 0
         return sum(part.todo for part in self.parts) + (wholes if self.parts else 0)
+
+    def permitted(self, outcome: Outcome) -> Outcome:
+        """``outcome``, refused where its bits differ from run to run and the sweep did not ask for such."""
+        allowed = self.allow_nondeterministic or outcome.repeatable is not False
+        if allowed or not outcome.status.is_measured:
+            return outcome
+        found = outcome.reason or "two runs on the same inputs gave different bits"
+        reason = f"{found}; --allow-nondeterministic takes such configs"
+        return replace(outcome, status=Status.UNSUPPORTED, reason=reason, measurement=None)
 
 
 @dataclass(frozen=True, kw_only=True)

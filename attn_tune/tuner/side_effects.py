@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from attn_tune.schema.errors import UnsupportedError
 
-# For tests of what a worker survives, which plant their harm in callbacks; and for Triton's interpreter, which is one.
+# For tests of what a worker survives: they plant their harm in callbacks.
 CALLBACKS_VARIABLE = "ATTN_TUNE_HOST_CALLBACKS"
-_EXEMPT = (CALLBACKS_VARIABLE, "TRITON_INTERPRET")
+# Triton's interpreter is a callback.
+_INTERPRETED = ("triton", "TRITON_INTERPRET")
 _CALLBACK = re.compile(r"\w*python_\w*callback")
 
 
@@ -27,14 +28,17 @@ def find_callback(program: str) -> str:
     return found.group() if found else ""
 
 
-def refuse_callbacks(program: str) -> None:
-    """Refuses the text of a lowered module that calls back into Python, where that is not said to be allowed.
+def refuse_callbacks(program: str, backend: str) -> None:
+    """Refuses the text of a lowered module of a kernel of ``backend`` if it calls back into Python.
+
+    Two environment variables allow it: that of Triton's interpreter for Triton kernels, and one for tests.
 
     Raises:
-      UnsupportedError: it does.
+      UnsupportedError: it calls back.
     """
     target = find_callback(program)
-    if target and not any(os.environ.get(name) == "1" for name in _EXEMPT):
+    interpreted = backend == _INTERPRETED[0] and os.environ.get(_INTERPRETED[1]) == "1"
+    if target and not interpreted and os.environ.get(CALLBACKS_VARIABLE) != "1":
         raise UnsupportedError(
             f"its program calls back into Python ({target}): what that does can neither be proven nor timed; take "
             "jax.pure_callback, jax.experimental.io_callback and jax.debug out of the kernel"

@@ -122,3 +122,17 @@ def test_import_dry_run_stores_nothing_and_merge_packs(pack, lab, tmp_path):
     merged = run("merge-packs", tmp_path / "all.atpack", pack, pack)
     assert "2 rows of 2 packs" in merged.stdout
     assert run("import", pack, "--db", db, "--on-conflict", "newest").exit_code == 2
+
+
+def test_inspect_counts_what_the_rows_say_of_their_proof(tmp_path):
+    said = [{"repeatable": False, "features": 7}, {"repeatable": True, "features": 5}, {}]
+    rows = [row(sig(1024 * (i + 1)), **more) for i, more in enumerate(said)]
+    path = write_folder(tmp_path / "pack", pack_files(rows))
+    found = run("inspect", path)
+    assert found.exit_code == 0
+    line = next(line for line in found.stdout.splitlines() if "toy/alpha fwd" in line)
+    assert "1 whose bits differ from run to run; at least 5 feature problems passed" in line
+    (kernel,) = json.loads(run("inspect", path, "--json").stdout)["kernels"]
+    assert (kernel["not_repeatable"], kernel["features"]) == (1, 5)
+    plain = write_folder(tmp_path / "plain", pack_files([row(sig(1024))]))
+    assert "bits" not in run("inspect", plain).stdout

@@ -222,22 +222,6 @@ def test_measured_needs_an_equal_environment_and_device(database):
     assert measured(signature=make_signature(q_len=64)) == {}
 
 
-def test_what_was_refused_for_its_bits_is_tried_again_where_that_is_allowed(database):
-    run = begin(database)
-    database.record(run, make_trial())
-    trial = make_trial(status=Status.UNSUPPORTED, repeatable=False)
-    database.record(run, trial)
-    database.record(run, make_trial({"other": 1}, status=Status.UNSUPPORTED))
-    other = ("", make_trial({"other": 1}).config_digest)
-
-    def measured(**options):
-        return database.measured(KERNEL, "fwd", SIGNATURE, DEVICE, ENVIRONMENT, **options)
-
-    refused = Status.UNSUPPORTED
-    assert measured() == {("", trial.config_digest): refused, other: refused}
-    assert measured(allow_nondeterministic=True) == {other: refused}
-
-
 def test_unknown_source_never_counts_as_measured(database):
     unknown = Environment(jax="1", jaxlib="1")
     database.record(begin(database), make_trial(environment=unknown))

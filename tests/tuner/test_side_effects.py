@@ -1,15 +1,22 @@
 """Configs that call back into Python, or change JAX, are refused and hurt no other."""
 
+import contextlib
+
 import jax
 import pytest
 
+from attn_tune.schema.errors import UnsupportedError
 from attn_tune.schema.trial import Status
-from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Run
+from attn_tune.tuner import compile as compile_module
+from attn_tune.tuner.faults import outcome_of
+from attn_tune.tuner.lowering import lower_ahead
+from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Phase, Run
 from attn_tune.tuner.session import Session
 from attn_tune.tuner.side_effects import (
     CALLBACKS_VARIABLE,
     ChangedConfigError,
     find_callback,
+    refuse_callbacks,
     unchanged_configuration,
 )
 
@@ -61,6 +68,16 @@ def test_all_spellings_of_callbacks_are_known(target):
     assert find_callback("stablehlo.custom_call @triton_kernel_call(%0)") == ""
 
 
+@pytest.mark.parametrize(("backend", "allowed"), [("triton", True), ("xla", False)])
+def test_triton_s_interpreter_may_call_back(monkeypatch, backend, allowed):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.delenv(CALLBACKS_VARIABLE, raising=False)
+    program = "stablehlo.custom_call @xla_ffi_python_cpu_callback(%0)"
+    with contextlib.nullcontext() if allowed else pytest.raises(UnsupportedError):
+        refuse_callbacks(program, backend)
+    refuse_callbacks("stablehlo.custom_call @__cudnn(%0)", backend)
+
+
 def test_a_config_that_changes_jax_is_refused_and_the_next_is_unharmed(
     session, planted, point, device
 ):
@@ -84,9 +101,6 @@ def test_a_change_that_stays_costs_the_worker():
     finally:
         context.__exit__(None, None, None)
     assert caught.value.stays
-    from attn_tune.tuner.faults import outcome_of
-    from attn_tune.tuner.protocol import Phase
-
     found = outcome_of(caught.value, Phase.COMPILE)
     assert (found.status, found.sticky) == (Status.UNSUPPORTED, True)
 
@@ -99,3 +113,21 @@ def test_a_trace_that_fails_leaves_the_configuration_as_it_was():
     with pytest.raises(ZeroDivisionError), unchanged_configuration():
         fail()
     assert not jax.config.values["jax_enable_x64"]
+
+
+def test_a_helper_that_was_changed_for_good_ends(point, monkeypatch):
+    ref = ConfigRef(
+        kernel="flash_attention/xla", signature=point.signature, direction="fwd", config={}
+    )
+
+    def changes(*, stays):
+        def lower_config(*args):
+            raise ChangedConfigError("tracing it sets options of JAX", stays=stays)
+
+        monkeypatch.setattr(compile_module, "lower_config", lower_config)
+
+    changes(stays=False)
+    assert "sets options of JAX" in lower_ahead(ref, 90)
+    changes(stays=True)
+    with pytest.raises(SystemExit):
+        lower_ahead(ref, 90)

@@ -25,6 +25,7 @@ from attn_tune.tuner.predict.schedule import (
     schedule_to_dict,
 )
 from attn_tune.tuner.protocol import ConfigRef
+from attn_tune.tuner.side_effects import unchanged_configuration
 from attn_tune.tuner.targets.launches import Launch, launches_of
 from attn_tune.tuner.targets.protocol import Compiled
 from attn_tune.tuner.targets.shelf import VARIABLE as SHELF_VARIABLE, Shelf
@@ -105,7 +106,9 @@ def compile_for_tpu(
 def _traced(ref: ConfigRef, device: Any) -> Any:
     import jax
 
-    return jax.jit(part_function(ref)).trace(_placed_inputs(ref, device))
+    function = jax.jit(part_function(ref))
+    with unchanged_configuration():
+        return function.trace(_placed_inputs(ref, device))
 
 
 def _compile_like(

@@ -135,6 +135,13 @@ def test_a_row_whose_bits_differ_needs_the_same_leave(value, kernel, tuned, monk
     assert (forbidden in str(explained)) == (value == "1")
 
 
+def test_an_answer_says_what_its_row_says_of_the_proof():
+    with use_pack(pack(row(sig(1024), 32, repeatable=True, features=3))):
+        answer, explained = lookup(OP, sig(1024), device=H200), explain(OP, sig(1024), device=H200)
+    assert (answer.repeatable, answer.features) == (True, 3)
+    assert "feature problems passed: 3" in str(explained)
+
+
 def test_the_heuristic_does_not_bring_back_the_config_of_such_a_row(monkeypatch, registered):
     untuned = lookup(OP, sig(1024), device=H200)
     row_of_it = row(sig(1024), untuned.config["block"], kernel=untuned.kernel, repeatable=False)
