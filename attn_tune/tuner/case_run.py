@@ -4,8 +4,10 @@ import dataclasses
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import WHOLE, Stage, Trial
 from attn_tune.tuner.case import Case
@@ -13,7 +15,7 @@ from attn_tune.tuner.executor import CaseError, Executor
 from attn_tune.tuner.meter import Meter
 from attn_tune.tuner.plan import CasePlan, KernelPlan
 from attn_tune.tuner.progress import Event, ProgressKind
-from attn_tune.tuner.protocol import ConfigRef, Finals, MeasurePolicy
+from attn_tune.tuner.protocol import ConfigRef, Finals, MeasurePolicy, Outcome
 from attn_tune.tuner.remaining import remaining
 from attn_tune.tuner.search import KernelSearch, Leave
 from attn_tune.tuner.strategies import Strategy
@@ -144,7 +146,7 @@ class CaseRun:
         answer = self.executor.finals(request)
         for place, outcome in enumerate(answer.outcomes):
             search, config = entries[place]
-            outcome = search.final(config, outcome)
+            outcome = _with_search(search, config, outcome)
             yield search.trial(WHOLE, config, outcome, Stage.FINAL, started_us)
             if answer.twin and outcome.measurement and place == request.twin:
                 again = dataclasses.replace(outcome, measurement=answer.twin)
@@ -152,3 +154,16 @@ class CaseRun:
 
     def _expect(self, refs: Sequence[ConfigRef]) -> None:
         self.executor.expect(refs, self.device)
+
+
+def _with_search(search: KernelSearch, config: Mapping[str, Any], outcome: Outcome) -> Outcome:
+    """What the finals found of a config, with what its search knows of it."""
+    digest = config_digest(config)
+    if digest in search.wavering:
+        outcome = dataclasses.replace(outcome, repeatable=False)
+    if outcome.status.is_measured:
+        # Found right by two inputs and the battery, which says more than one input more.
+        outcome = dataclasses.replace(
+            outcome, errors=search.errors[digest], features=search.features[digest]
+        )
+    return search.plan.permitted(outcome)

@@ -5,7 +5,6 @@ The heuristic first, then each part, then the parts' winners put together; at th
 
 import dataclasses
 import functools
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,19 +16,13 @@ from attn_tune.schema.device import Device
 from attn_tune.schema.trial import WHOLE, OutputError, Stage, Status, Trial
 from attn_tune.tuner.case import Case
 from attn_tune.tuner.dominance import Exhausted
+from attn_tune.tuner.finalists import MOST_FINALISTS, compose, places
 from attn_tune.tuner.plan import KernelPlan, PartPlan
 from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Outcome, Run
-from attn_tune.tuner.small_problems import battery_for, refusal
+from attn_tune.tuner.small_problems import battery_for, refusal, unproven
 from attn_tune.tuner.strategies import Batch, Prior, Space, Strategy, send
 from attn_tune.tuner.tally import Programs, Tally
 
-# How many proven configs (right on the case and on the battery) of a kernel go to the finals besides the heuristic's,
-# and how many at most of those that may be as good: only the finals tell apart what is that close, and what is not in
-# them cannot be a tie of the winner.
-FINALISTS, MOST_FINALISTS = 3, 6
-CLOSE = 1.02
-# Of each part, this many are put together with those of the others.
-_RUNNERS_UP = 3
 _MOST_HINTS = 32
 # Inputs that no search has seen.
 BATTERY_SEEDS = (1009,)
@@ -106,7 +99,7 @@ class KernelSearch:
             else:
                 yield from self._search_part(part, parts[part.part])
         if WHOLE not in parts and all(tally.times for tally in parts.values()):
-            composed = self._compose(parts)
+            composed = compose(parts, self.plan.heuristic)
             whole = self._refs([(WHOLE, config) for config in composed])
             self._say(whole + self._battery_refs(composed))
             for config in composed:
@@ -124,8 +117,7 @@ class KernelSearch:
     def _places(self, ranking: Sequence[Mapping[str, Any]]) -> int:
         """How many of ``ranking``, the fastest first, deserve a place in the finals."""
         times = [self.whole.times[config_digest(config)] for config in ranking]
-        close = sum(ns <= CLOSE * times[0] for ns in times)
-        return min(len(times), MOST_FINALISTS, max(FINALISTS, close))
+        return places(times)
 
     def nanoseconds_of(self, config: Mapping[str, Any]) -> float:
         """The time that the search saw of a right whole config."""
@@ -269,7 +261,7 @@ class KernelSearch:
         del self.whole.times[digest]
         before = self.timed[digest]
         if failed is None and before.status is not Status.UNPROVEN:
-            failed = _unproven(before)
+            failed = unproven(before)
         if failed is not None:
             yield self.trial(WHOLE, config, failed, Stage.SEARCH, started_us)
 
@@ -306,26 +298,6 @@ class KernelSearch:
             return passed, dataclasses.replace(outcome, reason=f"{where}: {outcome.reason}")
         return passed, None
 
-    def _compose(self, parts: Mapping[str, Tally]) -> list[Mapping[str, Any]]:
-        """The best of each part together, first; then what can be put together from those that may be as good.
-
-        Parts were timed apart, one after the other: only the finals tell configs apart that are this close.
-        """
-        names = list(parts)
-        close = [
-            [
-                (tally.times[config_digest(config)], config)
-                for config in tally.best(_RUNNERS_UP)
-                if tally.times[config_digest(config)] <= CLOSE * tally.time_of_place(1)
-            ]
-            for tally in parts.values()
-        ]
-        together = sorted(itertools.product(*close), key=lambda some: sum(ns for ns, _ in some))
-        return [
-            {**self.plan.heuristic, **dict(zip(names, (c for _, c in some), strict=True))}
-            for some in together[:MOST_FINALISTS]
-        ]
-
     def _attempt(self, part: str, config: Mapping[str, Any], best_ns: float) -> Trial:
         if self.leave():
             raise Leave
@@ -346,18 +318,6 @@ class KernelSearch:
         if outcome.status is Status.OUT_OF_RESOURCES:
             self._exhausted(part).add(config, outcome.reason)
         return self.trial(part, config, outcome, Stage.SEARCH, started_us)
-
-    def final(self, config: Mapping[str, Any], outcome: Outcome) -> Outcome:
-        """What the finals found of a config, with what the search knows of it."""
-        digest = config_digest(config)
-        if digest in self.wavering:
-            outcome = dataclasses.replace(outcome, repeatable=False)
-        if outcome.status.is_measured:
-            # Found right by two inputs and the battery, which says more than one input more.
-            outcome = dataclasses.replace(
-                outcome, errors=self.errors[digest], features=self.features[digest]
-            )
-        return self.plan.permitted(outcome)
 
     def _exhausted(self, part: str) -> Exhausted:
         grows = self.plan.kernel.searches[self.case.direction].grows
@@ -412,21 +372,6 @@ class KernelSearch:
 def _tried_in_full(parts: Sequence[PartPlan]) -> list[tuple[str, Mapping[str, Any]]]:
     """Configs of the parts of which none is left out."""
     return [(p.part, c) for p in parts if p.todo >= len(p.candidates) for c in p.candidates]
-
-
-def _unproven(trial: Trial) -> Outcome:
-    """The outcome of a config that is right on its case, of which nothing else is known."""
-    assert trial.measurement is not None
-    return Outcome(
-        status=Status.UNPROVEN,
-        reason="no problem of the op's battery is one that it takes, not even a coarser one",
-        errors=trial.errors,
-        # Timed by the search alone, whatever else the trial was of.
-        measurement=dataclasses.replace(trial.measurement, round_id=""),
-        resources=trial.resources,
-        repeatable=trial.repeatable,
-        features=0,
-    )
 
 
 def _unsaid(status: Status) -> str:

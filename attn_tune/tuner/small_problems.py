@@ -1,11 +1,14 @@
 """The small problems on which a kernel is proven: its op's, made coarser where it cannot take them as they are."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from attn_tune.kernels.spec import KernelSpec, Op, Problem, load
 from attn_tune.schema.config import config_from_dict
 from attn_tune.schema.device import Device
+from attn_tune.schema.trial import Status, Trial
+from attn_tune.tuner.protocol import Outcome
 
 type Refusal = Callable[[Problem], str | None]
 
@@ -39,3 +42,18 @@ def battery_for(op: Op, problem: Problem, refused: Refusal) -> tuple[Problem, ..
     hard = load(op.battery)(problem) if op.battery else ()
     found = (takeable(op, one, refused) for one in hard)
     return tuple(dict.fromkeys(one for one in found if one is not None))
+
+
+def unproven(trial: Trial) -> Outcome:
+    """The outcome of a config that is right on its case, of which nothing else is known."""
+    assert trial.measurement is not None
+    return Outcome(
+        status=Status.UNPROVEN,
+        reason="no problem of the op's battery is one that it takes, not even a coarser one",
+        errors=trial.errors,
+        # Timed by the search alone, whatever else the trial was of.
+        measurement=replace(trial.measurement, round_id=""),
+        resources=trial.resources,
+        repeatable=trial.repeatable,
+        features=0,
+    )
