@@ -58,14 +58,19 @@ def marked(
         return _marked(call, problem, config, name)
 
 
-def _marked(call: Callable[..., Any], problem: Any, config: Any, name: str) -> Callable[[Any], Any]:
+def named_jit(function: Callable[[Any], Any], name: str) -> Callable[[Any], Any]:
+    """``jax.jit`` of ``function`` under another name, which is seen in the program."""
     import jax
 
+    function.__name__ = function.__qualname__ = name
+    return jax.jit(function)
+
+
+def _marked(call: Callable[..., Any], problem: Any, config: Any, name: str) -> Callable[[Any], Any]:
     def launch(inputs: Any) -> Any:
         return dict(call(problem, config, inputs))
 
-    launch.__name__ = launch.__qualname__ = name
-    return jax.jit(launch)
+    return named_jit(launch, name)
 
 
 _cached = functools.lru_cache(maxsize=4096)(_marked)

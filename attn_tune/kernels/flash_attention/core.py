@@ -1,6 +1,7 @@
 """One ``custom_vjp`` for all kernels: forward and backward are chosen apart, and exchange the op's own residuals."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,11 +13,22 @@ from jaxtyping import Array, Float
 
 from attn_tune.kernels import dispatch
 from attn_tune.kernels.arguments import dims_of
+from attn_tune.kernels.deferred import as_varying, deferred, varying_axes
 from attn_tune.kernels.flash_attention.folding import fold_vmap
 from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.kernels.flash_attention.problem import NAME, Problem
-from attn_tune.kernels.marker import marked
+from attn_tune.kernels.flash_attention.shards import (
+    DIMS,
+    MAIN,
+    extent_of,
+    output_types,
+    run_shard,
+)
+from attn_tune.kernels.marker import mark_name, marked, named_jit
+from attn_tune.kernels.parallel import Axes, is_partitioned
+from attn_tune.kernels.partitioned import partitioned
 from attn_tune.kernels.spec import load
+from attn_tune.runtime.overlay import View, current_view, viewing
 
 OUT_NAME = "flash_attention_out"
 LSE_NAME = "flash_attention_lse"
@@ -28,6 +40,9 @@ class Request:
 
     kernels: Mapping[str, str] = field(default_factory=dict)
     configs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((frozenset(self.kernels.items()), frozenset(self.configs.items())))
 
 
 def attend(
@@ -61,7 +76,7 @@ def attend(
         return (_backward(with_lse, request, operands, residuals, dout, dlse),)
 
     call.defvjp(forward, backward)
-    return call(operands)
+    return call(as_varying(operands))
 
 
 def _forward(problem: Problem, request: Request, operands: Operands):
@@ -115,8 +130,30 @@ def sink_gradient(
 
 
 def _run(problem: Problem, request: Request, direction: str, inputs: Any) -> dict[str, Array]:
+    """One direction, on one device or on each of several.
+
+    Under a ``shard_map`` that checks types the kernel sees them only when it is lowered: few kernels have words for
+    axes that vary. Where XLA partitions the program, each device's part is looked up while XLA compiles, from the packs
+    in force now.
+    """
     operands = inputs if direction == "fwd" else inputs.operands
     problem = with_shapes(problem, operands)
+    if varying_axes(inputs):
+        launch = _launch(problem, request, direction)
+        return _in_manual(launch, problem)(inputs)
+    partitions = is_partitioned(inputs)
+    if partitions is False:
+        return _launch(problem, request, direction)(inputs)
+    make = _in_automatic
+    try:
+        hash(request)
+    except TypeError:
+        # As in ``marked``: a config of somebody else's kernel may hold what has no hash.
+        make = make.__wrapped__
+    return make(problem, request, direction, current_view(), bool(partitions))(inputs)
+
+
+def _launch(problem: Problem, request: Request, direction: str) -> Callable[[Any], dict]:
     choice = dispatch.choose(
         NAME,
         direction,
@@ -125,8 +162,53 @@ def _run(problem: Problem, request: Request, direction: str, inputs: Any) -> dic
         config=request.configs.get(direction),
     )
     call: Callable = load(choice.spec.searches[direction].call)
-    launch = marked(call, problem, choice.config, choice.answer.signature, direction)
-    return launch(inputs)
+    return marked(call, problem, choice.config, choice.answer.signature, direction)
+
+
+@functools.lru_cache(maxsize=1024)
+def _in_manual(launch: Callable, problem: Problem) -> Callable[[Any], dict[str, Array]]:
+    def run(inputs: Any) -> dict[str, Array]:
+        types = output_types(problem, inputs)
+
+        def wanted(inputs: Any) -> dict[str, Array]:
+            outputs = launch(inputs)
+            return {name: outputs[name] for name in types}
+
+        return deferred(wanted, types)(inputs)
+
+    return named_jit(run, launch.__name__)
+
+
+@functools.lru_cache(maxsize=1024)
+def _in_automatic(
+    problem: Problem, request: Request, direction: str, view: View, is_certain: bool
+) -> Callable[[Any], dict[str, Array]]:
+    def run(inputs: Any) -> dict[str, Array]:
+        types = output_types(problem, inputs)
+
+        def here(inputs: Any) -> dict[str, Array]:
+            operands = inputs if direction == "fwd" else inputs.operands
+            outputs = _launch(with_shapes(problem, operands), request, direction)(inputs)
+            return {name: outputs[name] for name in types}
+
+        def on_shard(inputs: Any, axes: Axes, out_specs: Any) -> dict[str, Array]:
+            with viewing(view):
+                return run_shard(here, inputs, axes, out_specs)
+
+        return partitioned(
+            # The whole is no problem of this program, so nothing is to be looked up for it.
+            deferred(here, types) if is_certain else here,
+            on_shard,
+            inputs,
+            op=NAME,
+            dims=DIMS,
+            extent=extent_of(problem),
+            main=MAIN,
+        )
+
+    # The packs are part of the name: XLA's compilation cache knows the program before it is partitioned only.
+    name = mark_name(problem.signature.text, direction)
+    return named_jit(run, f"{name}.{view.digest[-12:]}")
 
 
 def with_shapes(problem: Problem, operands: Operands) -> Problem:
