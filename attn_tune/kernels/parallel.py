@@ -21,7 +21,7 @@ _log = logging.getLogger("attn_tune")
 class Axes(NamedTuple):
     """Mesh axes of each parallel dimension, outermost first; ``heads`` starts with all of ``kv_heads``.
 
-    Where ``heads`` has more, each shard has one key/value head, which the shards along those axes share.
+    Where ``heads`` has more axes, several shards along those share a key/value head, and each reads one.
     """
 
     batch: tuple[str, ...] = ()
@@ -32,6 +32,11 @@ class Axes(NamedTuple):
     def names(self) -> tuple[str, ...]:
         """All of them, each once."""
         return self.batch + self.heads
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Those along which shards share key/value heads."""
+        return self.heads[len(self.kv_heads) :]
 
 
 class Extent(NamedTuple):
@@ -69,20 +74,19 @@ def fitting_axes(
     of_batch = _dividing(sizes, next(filter(None, batch), ()), extent.batch)
     wished = tuple(name for name in next(filter(None, heads), ()) if name not in of_batch)
     kv_heads = _dividing(sizes, wished, extent.num_kv_heads)
-    of_heads = kv_heads
-    if ways(sizes, kv_heads) == extent.num_kv_heads:
-        group = extent.num_q_heads // extent.num_kv_heads
-        of_heads += _dividing(sizes, wished[len(kv_heads) :], group)
-    return Axes(of_batch, of_heads, kv_heads)
+    shared = _dividing(sizes, wished[len(kv_heads) :], extent.num_q_heads // ways(sizes, kv_heads))
+    # Each shard reads one key/value head: as many shards a head, or the heads stay as they are.
+    while ways(sizes, shared) % (extent.num_kv_heads // ways(sizes, kv_heads)):
+        if not shared:
+            break
+        shared = shared[:-1]
+    return Axes(of_batch, kv_heads + shared, kv_heads)
 
 
 def _dividing(sizes: Mapping[str, int], names: tuple[str, ...], size: int) -> tuple[str, ...]:
-    taken: tuple[str, ...] = ()
-    for name in names:
-        if size % ways(sizes, (*taken, name)):
-            break
-        taken += (name,)
-    return taken
+    """The longest leading part of ``names`` that divides ``size``."""
+    counts = range(len(names), -1, -1)
+    return next(names[:count] for count in counts if size % ways(sizes, names[:count]) == 0)
 
 
 def spec_of(letters: str, shape: tuple[int, ...], axes: Axes) -> PartitionSpec:

@@ -1,5 +1,6 @@
 """A call that XLA partitions: under ``jit`` with sharded operands each device runs its own part, looked up as such."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -70,7 +71,8 @@ def partitioned(
         return _shardings(mesh, plan(mesh, arguments, results)[2])
 
     def rule(mesh: Any, operand_types: Any, result_types: Any) -> SdyShardingRule:
-        return _rule(dims, extent, inputs, jax.eval_shape(whole, inputs))
+        keeps = all(_stays_whole(size, extent.num_kv_heads) for size in mesh.shape.values())
+        return _rule(dims, extent, keeps, inputs, jax.eval_shape(whole, inputs))
 
     call.def_partition(partition, infer_sharding_from_operands=infer, sharding_rule=rule)
     return call(inputs)
@@ -88,9 +90,17 @@ def _replicated(sharding: Any) -> Any:
     return type(sharding).get_replicated(tuple(sharding.device_set))
 
 
-def _rule(dims: Mapping[str, str], extent: Extent, inputs: Any, outputs: Any) -> SdyShardingRule:
-    """Shardy's rule: equal letters are cut alike, and query heads are key/value heads (``k``) times a group (``g``).
+def _stays_whole(ways: int, heads: int) -> bool:
+    """Whether Shardy never cuts a mesh axis in two over these heads, which no ``NamedSharding`` can say."""
+    return heads % ways == 0 or math.gcd(heads, ways) == 1
 
+
+def _rule(
+    dims: Mapping[str, str], extent: Extent, is_grouped: bool, inputs: Any, outputs: Any
+) -> SdyShardingRule:
+    """Shardy's rule: equal letters are cut alike.
+
+    Query heads are key/value heads (``k``) times a group (``g``), or letters of their own unless ``is_grouped``.
     Letters that have to be whole are in it too: ``partition`` sees what comes in, and says so where it gathers.
     """
     group = extent.num_q_heads // extent.num_kv_heads
@@ -100,7 +110,7 @@ def _rule(dims: Mapping[str, str], extent: Extent, inputs: Any, outputs: Any) ->
     def factor(letter: str, size: int) -> str | CompoundFactor:
         if size == 1:
             return next(unshared)
-        if letter != "n":
+        if letter != "n" or not is_grouped:
             return letter
         if extent.num_kv_heads > 1 and group > 1:
             sizes["g"] = group

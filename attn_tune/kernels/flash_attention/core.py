@@ -13,10 +13,12 @@ from jaxtyping import Array, Float
 
 from attn_tune.kernels import dispatch
 from attn_tune.kernels.arguments import dims_of
+from attn_tune.kernels.cached import cached
 from attn_tune.kernels.deferred import as_varying, deferred, varying_axes
 from attn_tune.kernels.flash_attention.folding import fold_vmap
 from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.kernels.flash_attention.problem import NAME, Problem
+from attn_tune.kernels.flash_attention.sharding import explicit_mesh, sharded_run
 from attn_tune.kernels.flash_attention.shards import (
     DIMS,
     MAIN,
@@ -24,7 +26,7 @@ from attn_tune.kernels.flash_attention.shards import (
     output_types,
     run_shard,
 )
-from attn_tune.kernels.marker import mark_name, marked, named_jit
+from attn_tune.kernels.marker import cut_name, marked, named_jit
 from attn_tune.kernels.parallel import Axes, is_partitioned
 from attn_tune.kernels.partitioned import partitioned
 from attn_tune.kernels.spec import load
@@ -136,21 +138,25 @@ def _run(problem: Problem, request: Request, direction: str, inputs: Any) -> dic
     axes that vary. Where XLA partitions the program, each device's part is looked up while XLA compiles, from the packs
     in force now.
     """
-    operands = inputs if direction == "fwd" else inputs.operands
-    problem = with_shapes(problem, operands)
+    problem = with_shapes(problem, _operands(inputs))
     if varying_axes(inputs):
-        launch = _launch(problem, request, direction)
-        return _in_manual(launch, problem)(inputs)
+        return _in_manual(_launch(problem, request, direction), problem)(inputs)
+    if explicit_mesh(inputs) is not None:
+        # The axis of a vmap is: those of the call are no longer seen here.
+        def on_shard(inputs: Any, axes: Axes, out_specs: Any) -> dict[str, Array]:
+            return run_shard(
+                lambda x: _run(problem, request, direction, x), inputs, axes, out_specs
+            )
+
+        return sharded_run(on_shard, problem, inputs, output_types(problem, inputs))
     partitions = is_partitioned(inputs)
     if partitions is False:
-        return _launch(problem, request, direction)(inputs)
-    make = _in_automatic
-    try:
-        hash(request)
-    except TypeError:
-        # As in ``marked``: a config of somebody else's kernel may hold what has no hash.
-        make = make.__wrapped__
-    return make(problem, request, direction, current_view(), bool(partitions))(inputs)
+        return _outputs(_launch(problem, request, direction), problem, inputs)
+    return _in_automatic(problem, request, direction, current_view(), bool(partitions))(inputs)
+
+
+def _operands(inputs: Any) -> Operands:
+    return inputs.operands if isinstance(inputs, BackwardInputs) else inputs
 
 
 def _launch(problem: Problem, request: Request, direction: str) -> Callable[[Any], dict]:
@@ -165,39 +171,37 @@ def _launch(problem: Problem, request: Request, direction: str) -> Callable[[Any
     return marked(call, problem, choice.config, choice.answer.signature, direction)
 
 
-@functools.lru_cache(maxsize=1024)
+def _outputs(launch: Callable[[Any], dict], problem: Problem, inputs: Any) -> dict[str, Array]:
+    """Those that are asked for; a kernel may return more."""
+    outputs = launch(inputs)
+    return {name: outputs[name] for name in output_types(problem, inputs)}
+
+
+@cached
 def _in_manual(launch: Callable, problem: Problem) -> Callable[[Any], dict[str, Array]]:
     def run(inputs: Any) -> dict[str, Array]:
-        types = output_types(problem, inputs)
-
-        def wanted(inputs: Any) -> dict[str, Array]:
-            outputs = launch(inputs)
-            return {name: outputs[name] for name in types}
-
-        return deferred(wanted, types)(inputs)
+        wanted = functools.partial(_outputs, launch, problem)
+        return deferred(wanted, output_types(problem, inputs))(inputs)
 
     return named_jit(run, launch.__name__)
 
 
-@functools.lru_cache(maxsize=1024)
+@cached
 def _in_automatic(
     problem: Problem, request: Request, direction: str, view: View, is_certain: bool
 ) -> Callable[[Any], dict[str, Array]]:
+    def here(inputs: Any) -> dict[str, Array]:
+        local = with_shapes(problem, _operands(inputs))
+        return _outputs(_launch(local, request, direction), local, inputs)
+
+    def on_shard(inputs: Any, axes: Axes, out_specs: Any) -> dict[str, Array]:
+        with viewing(view):
+            return run_shard(here, inputs, axes, out_specs)
+
     def run(inputs: Any) -> dict[str, Array]:
-        types = output_types(problem, inputs)
-
-        def here(inputs: Any) -> dict[str, Array]:
-            operands = inputs if direction == "fwd" else inputs.operands
-            outputs = _launch(with_shapes(problem, operands), request, direction)(inputs)
-            return {name: outputs[name] for name in types}
-
-        def on_shard(inputs: Any, axes: Axes, out_specs: Any) -> dict[str, Array]:
-            with viewing(view):
-                return run_shard(here, inputs, axes, out_specs)
-
         return partitioned(
             # The whole is no problem of this program, so nothing is to be looked up for it.
-            deferred(here, types) if is_certain else here,
+            deferred(here, output_types(problem, inputs)) if is_certain else here,
             on_shard,
             inputs,
             op=NAME,
@@ -206,9 +210,7 @@ def _in_automatic(
             main=MAIN,
         )
 
-    # The packs are part of the name: XLA's compilation cache knows the program before it is partitioned only.
-    name = mark_name(problem.signature.text, direction)
-    return named_jit(run, f"{name}.{view.digest[-12:]}")
+    return named_jit(run, cut_name(problem.signature.text, direction, view.digest[-12:]))
 
 
 def with_shapes(problem: Problem, operands: Operands) -> Problem:

@@ -3,7 +3,6 @@
 The mesh is the caller's (``mesh=``), or that of the operands' types, where these say how an array is sharded.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,9 +10,10 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from attn_tune.kernels.flash_attention.operands import Operands
+from attn_tune.kernels.cached import cached
+from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands
 from attn_tune.kernels.flash_attention.problem import NAME, Problem
-from attn_tune.kernels.flash_attention.shards import DIMS, MAIN, extent_of, shifted
+from attn_tune.kernels.flash_attention.shards import DIMS, MAIN, extent_of, own_part
 from attn_tune.kernels.parallel import Axes, axes_of_specs, names_of, specs_of, ways
 from attn_tune.schema.errors import UnsupportedError, UsageError
 
@@ -51,20 +51,17 @@ def sharded_by_types(attend: Attend, problem: Problem, operands: Operands) -> An
 
     Lengths and head dims that are sharded are gathered, with one warning; the results are sharded like the query.
     """
-    if not any(jax.typeof(x).sharding.mesh.explicit_axes for x in jax.tree.leaves(operands)):
+    if explicit_mesh(operands) is None:
         return attend(operands)
     return _typed(attend, problem)(operands)
 
 
-@functools.lru_cache(maxsize=1024)
+@cached
 def _typed(attend: Attend, problem: Problem) -> Callable[[Operands], tuple[Array, Array | None]]:
     def run(operands: Operands) -> tuple[Array, Array | None]:
-        types = [jax.typeof(x).sharding for x in jax.tree.leaves(operands)]
-        mesh = next(kind.mesh for kind in types if kind.mesh.explicit_axes)
-        specs = {name: tuple(jax.typeof(getattr(operands, name)).sharding.spec) for name in MAIN}
-        axes = axes_of_specs(NAME, dict(mesh.shape), extent_of(problem), specs, DIMS)
+        mesh, axes = _axes_of_types(problem, operands)
         results = _mapped(attend, operands, mesh, axes)
-        length = names_of(specs["q"][1])
+        length = names_of(jax.typeof(operands.q).sharding.spec[1])
         if not length:
             return results
         batch, heads = (
@@ -79,6 +76,35 @@ def _typed(attend: Attend, problem: Problem) -> Callable[[Operands], tuple[Array
     return jax.jit(run)
 
 
+def sharded_run(
+    on_shard: Callable[[Any, Axes, Any], Any], problem: Problem, inputs: Any, out_types: Any
+) -> Any:
+    """``on_shard`` on each shard of one direction's inputs, which are sharded along explicit mesh axes."""
+    operands = inputs.operands if isinstance(inputs, BackwardInputs) else inputs
+    mesh, axes = _axes_of_types(problem, operands)
+    in_specs, out_specs = (specs_of(DIMS, tree, axes) for tree in (inputs, out_types))
+    return jax.shard_map(
+        lambda inputs: on_shard(inputs, axes, out_specs),
+        mesh=mesh,
+        in_specs=(in_specs,),
+        out_specs=out_specs,
+        axis_names=set(mesh.explicit_axes),
+        check_vma=False,
+    )(jax.tree.map(lambda x, spec: _reshard(x, mesh, spec), inputs, in_specs))
+
+
+def explicit_mesh(tree: Any) -> Any:
+    """The mesh along whose explicit axes some array of a pytree is sharded; None for none."""
+    kinds = (jax.typeof(leaf).sharding for leaf in jax.tree.leaves(tree))
+    return next((kind.mesh for kind in kinds if any(map(names_of, kind.spec))), None)
+
+
+def _axes_of_types(problem: Problem, operands: Operands) -> tuple[Any, Axes]:
+    mesh = explicit_mesh(operands)
+    specs = {name: tuple(jax.typeof(getattr(operands, name)).sharding.spec) for name in MAIN}
+    return mesh, axes_of_specs(NAME, dict(mesh.shape), extent_of(problem), specs, DIMS)
+
+
 def _reshard(x: Array, mesh: Any, spec: PartitionSpec) -> Array:
     return jax.sharding.reshard(x, NamedSharding(mesh, spec))
 
@@ -91,7 +117,7 @@ def _mapped(
         operands = jax.tree.map(lambda x, spec: _reshard(x, mesh, spec), operands, specs)
 
     def local(operands: Operands) -> tuple[Array, Array | None]:
-        return attend(shifted(operands, axes))
+        return attend(own_part(operands, axes))
 
     return jax.shard_map(
         local,

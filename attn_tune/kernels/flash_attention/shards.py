@@ -62,8 +62,11 @@ def output_types(
     return {"out": out, "lse": jax.ShapeDtypeStruct((batch, heads, q_len), jnp.float32)}
 
 
-def shifted(operands: Operands, axes: Axes) -> Operands:
-    """Operands of one shard, which is to drop the weights that the whole call would drop."""
+def own_part(operands: Operands, axes: Axes) -> Operands:
+    """Operands of one shard: its key/value head of those that shards share, and its place in the dropout mask."""
+    if (head := _own_head(operands, axes)) is not None:
+        k, v = (jax.lax.dynamic_slice_in_dim(x, head, 1, 2) for x in (operands.k, operands.v))
+        operands = operands._replace(k=k, v=v)
     if operands.dropout is None:
         return operands
     batch, _, heads, _ = operands.q.shape
@@ -74,6 +77,14 @@ def shifted(operands: Operands, axes: Axes) -> Operands:
     return operands._replace(dropout=operands.dropout + jnp.stack(first))
 
 
+def _own_head(operands: Operands, axes: Axes) -> Array | None:
+    """Which key/value head a shard reads; None where it has no others."""
+    heads = operands.k.shape[2]
+    if not axes.shared or heads == 1:
+        return None
+    return jax.lax.axis_index(axes.shared) * heads // jax.lax.axis_size(axes.shared)
+
+
 def run_shard(
     run: Callable[[Any], dict[str, Array]],
     inputs: Operands | BackwardInputs,
@@ -81,14 +92,18 @@ def run_shard(
     out_specs: dict[str, Any],
 ) -> dict[str, Array]:
     """One direction of one shard; a gradient of what the shards share is their sum, added in float32."""
-    if isinstance(inputs, BackwardInputs):
-        inputs = inputs._replace(operands=shifted(inputs.operands, axes))
-    else:
-        inputs = shifted(inputs, axes)
-    outputs = run(inputs)
+    if not isinstance(inputs, BackwardInputs):
+        outputs = run(own_part(inputs, axes))
+        return {name: outputs[name] for name in out_specs}
+    whole = inputs.operands
+    grads = dict(run(inputs._replace(operands=own_part(whole, axes))))
+    if (head := _own_head(whole, axes)) is not None:
+        for name, x in (("dk", whole.k), ("dv", whole.v)):
+            nothing = jnp.zeros(x.shape, x.dtype)
+            grads[name] = jax.lax.dynamic_update_slice_in_dim(nothing, grads[name], head, 2)
 
     def total(name: str) -> Array:
-        x, names = outputs[name], summed_axes(out_specs[name], axes)
+        x, names = grads[name], summed_axes(out_specs[name], axes)
         return jax.lax.psum(x.astype(jnp.float32), names).astype(x.dtype) if names else x
 
     return {name: total(name) for name in out_specs}
