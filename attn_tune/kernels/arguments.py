@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from attn_tune.kernels.heads import expand_heads
 from attn_tune.kernels.masks import MaskInfo
@@ -130,6 +130,26 @@ def as_mask(
     if not isinstance(mask_info, MaskInfo):
         raise UsageError(f"mask_info must be a MaskInfo, got {type(mask_info).__name__}")
     return mask_info & own
+
+
+def lengths_of(
+    mask: MaskInfo, batch: int
+) -> tuple[Int[Array, " B"] | None, Int[Array, " B"] | None]:
+    """The lengths of queries and keys behind which there is padding. Without the ids that say the same: none.
+
+    Raises:
+      UsageError: another shape than ``[B]`` or ``[1]``.
+    """
+    found = []
+    for name in ("q_lengths", "kv_lengths"):
+        lengths = getattr(mask, name) if mask.q_segment_ids is not None else None
+        if lengths is not None:
+            lengths = jnp.asarray(lengths)
+            if lengths.shape not in ((1,), (batch,)):
+                raise UsageError(f"{name} must have shape {(batch,)}, got {lengths.shape}")
+            lengths = jnp.broadcast_to(lengths, (batch,))
+        found.append(lengths)
+    return found[0], found[1]
 
 
 def dims_of(array: Array | None) -> str | None:

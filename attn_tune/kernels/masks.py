@@ -39,8 +39,8 @@ class MaskInfo:
       q_segment_ids, kv_segment_ids: only equal ids attend. Padding is any pair of ids that never meet; the
         constructors write ``Q_PADDING`` and ``KV_PADDING``.
       q_positions, kv_positions: where the tokens stand, for ``causal`` and ``sliding_window``.
-      kv_lengths: how many keys of each batch entry count, for all of its queries. ``from_lengths`` writes it beside the
-        segment ids that say the same, for kernels that take lengths; alone it masks nothing.
+      q_lengths, kv_lengths: how many queries and keys of each batch entry count. ``from_lengths`` writes them beside
+        the segment ids that say the same; alone they mask nothing. What is stored beyond them may be infinite or NaN.
       causal: a row sees its own position and those before it.
       sliding_window: ``(left, right)``: position ``p`` sees ``[p - left, p + right]``; None is unbounded. An integer
         ``w`` is ``(w, w)``.
@@ -54,6 +54,7 @@ class MaskInfo:
     kv_segment_ids: Int[Array, "B S"] | None = None
     q_positions: Int[Array, "B T"] | None = None
     kv_positions: Int[Array, "B S"] | None = None
+    q_lengths: Int[Array, " B"] | None = None
     kv_lengths: Int[Array, " B"] | None = None
     causal: bool = dataclasses.field(default=False, metadata={"static": True})
     sliding_window: int | Window | None = dataclasses.field(default=None, metadata={"static": True})
@@ -110,14 +111,16 @@ class MaskInfo:
         kv_len: int,
         **flags: Any,
     ) -> "MaskInfo":
-        """Sequences padded at the end to ``q_len`` and ``kv_len``. Alignment stays that of the padded arrays."""
-        counted = jnp.clip(jnp.asarray(kv_lengths), 0, kv_len).astype(jnp.int32)
-        kv_valid = jnp.arange(kv_len)[None] < counted[:, None]
+        """Sequences padded at the end to ``q_len`` and ``kv_len``. Alignment stays that of the padded arrays.
+
+        The padding may hold anything, NaN and infinities too; its gradients are zero.
+        """
+        kv_counted, kv_valid = _counted(kv_lengths, kv_len)
+        q_counted = q_valid = None
         if q_lengths is not None:
-            q_valid = jnp.arange(q_len)[None] < jnp.asarray(q_lengths)[:, None]
-            return cls.from_padding(kv_valid, q_valid, q_len=q_len, **flags)
-        mask = cls.from_padding(kv_valid, q_len=q_len, **flags)
-        return dataclasses.replace(mask, kv_lengths=counted)
+            q_counted, q_valid = _counted(q_lengths, q_len)
+        mask = cls.from_padding(kv_valid, q_valid, q_len=q_len, **flags)
+        return dataclasses.replace(mask, q_lengths=q_counted, kv_lengths=kv_counted)
 
     @classmethod
     def from_cum_seqlens(
@@ -202,7 +205,7 @@ class MaskInfo:
         """Both masks. Structure is kept where it can be; of two sets of segments or positions the second turns dense.
 
         Positions that only one side has are adopted by both: ``MaskInfo(causal=True) & packed`` is causal within the
-        packed sequences.
+        packed sequences. The lengths of a side that turns dense are lost: it is a mask like any other.
         """
         if not isinstance(other, MaskInfo):
             return NotImplemented
@@ -217,6 +220,7 @@ class MaskInfo:
             kv_segment_ids=_first(self.kv_segment_ids, other.kv_segment_ids),
             q_positions=_first(self.q_positions, other.q_positions),
             kv_positions=_first(self.kv_positions, other.kv_positions),
+            q_lengths=_first(self.q_lengths, other.q_lengths),
             kv_lengths=_first(self.kv_lengths, other.kv_lengths),
             causal=self.causal or other.causal,
             sliding_window=intersect_windows(self.window, other.window),
@@ -237,6 +241,7 @@ class MaskInfo:
             kv_segment_ids=None if self.kv_segment_ids is None else rows,  # type: ignore[arg-type]
             q_positions=None if self.q_positions is None else rows,  # type: ignore[arg-type]
             kv_positions=None if self.kv_positions is None else rows,  # type: ignore[arg-type]
+            q_lengths=None if self.q_lengths is None else PartitionSpec(batch),  # type: ignore[arg-type]
             kv_lengths=None if self.kv_lengths is None else PartitionSpec(batch),  # type: ignore[arg-type]
             causal=self.causal,
             sliding_window=self.sliding_window,
@@ -285,6 +290,11 @@ def _checked_offsets(name: str, offsets: Any, length: int) -> Int[Array, " R"]:
             f"{name} must start at 0, never decrease and end at most at {length}, got {known.tolist()[:8]}"
         )
     return offsets.astype(jnp.int32)
+
+
+def _counted(lengths: Any, most: int) -> tuple[Int[Array, " B"], Bool[Array, "B L"]]:
+    counted = jnp.clip(jnp.asarray(lengths), 0, most).astype(jnp.int32)
+    return counted, jnp.arange(most)[None] < counted[:, None]
 
 
 def _first(a: Any, b: Any) -> Any:

@@ -93,8 +93,11 @@ def test_lengths_are_kept_as_long_as_they_say_all_that_the_segments_say():
     assert (segments & padded).kv_lengths is None
     # Of the other way round the segments turn dense, and the lengths still say all that is left of them.
     np.testing.assert_array_equal((padded & segments).kv_lengths, [3, S])
-    assert MaskInfo.from_lengths([3, 7], [2, 5], q_len=T, kv_len=S).kv_lengths is None
+    assert padded.q_lengths is None
+    of_both = MaskInfo.from_lengths([3, 7], [2, T + 1], q_len=T, kv_len=S)
+    np.testing.assert_array_equal(of_both.q_lengths, [2, T])
     assert padded.specs(batch="data").kv_lengths == P("data")
+    assert of_both.specs(batch="data").q_lengths == P("data")
 
 
 def test_positions_are_adopted_by_a_causal_edge():

@@ -15,12 +15,14 @@ from attn_tune.kernels.arguments import (
     checked_bias,
     dims_of,
     fit_4d,
+    lengths_of,
     static_float,
 )
 from attn_tune.kernels.attention.operands import Operands
 from attn_tune.kernels.attention.problem import NAME, Problem
 from attn_tune.kernels.marker import marked
 from attn_tune.kernels.masks import MaskInfo
+from attn_tune.kernels.padding import zero_beyond
 from attn_tune.kernels.problem import DTYPES
 from attn_tune.kernels.sinks import sinks_of
 from attn_tune.kernels.spec import load
@@ -58,7 +60,8 @@ def attention(
       dropout_rng: a key; needed, and used, only with ``deterministic=False`` and ``dropout_prob > 0``. Every batch
         entry and head drops its own weights; kept ones are scaled by ``1/(1 - dropout_prob)``.
       softmax_aux: attention sinks, as in ``flash_attention``.
-      mask_info, attention_mask, causal, sliding_window: everything that is given must allow a pair.
+      mask_info, attention_mask, causal, sliding_window: everything that is given must allow a pair. The padding of
+        ``MaskInfo.from_lengths`` may hold NaN and infinities; all else must be finite, where masks hide it too.
       init_bias: makes the bias; called only when there is neither a bias nor a mask.
       softmax_scale: default ``1/sqrt(H)``.
       dtype: of the products and the results; inputs are cast to it.
@@ -93,10 +96,11 @@ def attention(
     drops = rate > 0 and not deterministic
     if drops and dropout_rng is None:
         raise UsageError("dropout_rng is missing: dropout needs a key when deterministic=False")
+    q_lengths, kv_lengths = lengths_of(mask, shape["B"])
     operands = Operands(
-        q=query,
-        k=key,
-        v=value,
+        q=zero_beyond(jnp.asarray(query), q_lengths),
+        k=zero_beyond(jnp.asarray(key), kv_lengths),
+        v=zero_beyond(jnp.asarray(value), kv_lengths),
         bias=checked_bias(bias, shape),
         mask=None if dense is None else fit_4d("attention_mask", dense_4d(dense), shape),
         sinks=None if softmax_aux is None else sinks_of(softmax_aux, shape["N"], shape["K"]),
@@ -128,7 +132,8 @@ def attention(
     choice = dispatch.choose(NAME, "fwd", problem)
     call = load(choice.spec.searches["fwd"].call)
     result = marked(call, problem, choice.config, choice.answer.signature, "fwd")(operands)
-    return result["out"], result["weights"]
+    # Rows of padding are zero already; this is for their cotangents, which may not be numbers.
+    return zero_beyond(result["out"], q_lengths), result["weights"]
 
 
 def _dtype_name(name: str, dtype: Any) -> str:

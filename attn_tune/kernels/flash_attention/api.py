@@ -10,16 +10,17 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from attn_tune.kernels.arguments import as_mask, check_qkv
+from attn_tune.kernels.arguments import as_mask, check_qkv, lengths_of
 from attn_tune.kernels.flash_attention.core import Request, attend
 from attn_tune.kernels.flash_attention.normalise import normalise
-from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.options import options_of
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.request import request_of
-from attn_tune.kernels.flash_attention.sharding import sharded, sharded_by_types
+from attn_tune.kernels.flash_attention.sharding import Inputs, sharded, sharded_by_types
 from attn_tune.kernels.flash_attention.unnormalised import row_maximum, unnormalise
 from attn_tune.kernels.masks import MaskInfo
+from attn_tune.kernels.padding import zero_beyond
+from attn_tune.kernels.sinks import largest_sinks_of
 from attn_tune.schema.errors import UsageError
 
 type Specs = Sequence[PartitionSpec | None]
@@ -56,9 +57,15 @@ def flash_attention(
 ) -> Float[Array, "B T N V"] | tuple[Float[Array, "B T N V"], Float[Array, "B N T"]]:
     """Exact attention in O(N) memory, by the kernel and config that were found best for this problem and device.
 
+    Example::
+
+        query = jnp.zeros((2, 1024, 32, 128), jnp.bfloat16)  # [batch, length, query heads, head dim]
+        key = value = jnp.zeros((2, 1024, 8, 128), jnp.bfloat16)  # 4 query heads share a key/value head
+        out = attn_tune.flash_attention(query, key, value, causal=True)  # as the query
+
     ``softmax(cap(scale * q k^T) + bias, where visible) v``, differentiable in query, key, value, bias and
-    softmax_aux, with the returned ``lse`` taking part. The choice is made at trace time from the active packs and
-    never tunes; forward and backward are chosen apart.
+    softmax_aux, with the returned ``lse`` taking part: once, in reverse mode. The choice is made at trace time from the
+    active packs and never tunes; forward and backward are chosen apart.
 
     Alignment is at the bottom right: row ``i`` stands at position ``i + S - T``. A row that sees nothing gives zeros
     and zero gradients. Every mask that is given must allow a pair.
@@ -68,8 +75,11 @@ def flash_attention(
       cum_seqlens_q, cum_seqlens_k: offsets of sequences laid end to end in a batch of one, each aligned at its own
         bottom right; the key side defaults to the query side. Tokens past the last offset are padding.
       softmax_aux: attention sinks, logits that join the softmax and are dropped from the output: ``[N | K | 1,
-        num_sinks]``, or a vector: ``N`` entries are one a query head, any other length is shared by all heads.
-      mask_info: a mask with its structure; segments and positions stay O(N).
+        num_sinks]``, or a vector: ``N`` entries are one a query head, any other length is shared by all heads. Minus
+        infinity is no sink; its gradient is zero.
+      mask_info: a mask with its structure; segments and positions stay O(N). The padding of
+        ``MaskInfo.from_lengths`` may hold NaN and infinities; all other operands must be finite, where masks hide them
+        too.
       attention_mask: ``[1 | B, 1 | K | N, 1 | T, 1 | S]``, ``[B, T, S]`` or key padding ``[B, S]``; nonzero may attend.
       q_segment_ids, kv_segment_ids: only equal ids attend; the query's alone serve both sides.
       softmax_scale: default ``1/sqrt(H)``.
@@ -78,7 +88,8 @@ def flash_attention(
       sliding_window: ``w`` or ``(left, right)``: position ``p`` sees ``[p - left, p + right]``.
       logits_soft_cap: logits become ``cap * tanh(logits / cap)``.
       normalize_output: False returns the sum before its division by the softmax denominator, relative to the row's
-        largest logit (``out * exp(lse - row_max)``); no gradient flows through that largest logit.
+        largest logit (``out * exp(lse - row_max)``, the largest single sink included). Its gradient is its own: it
+        flows through that largest logit too, to the first key that has it.
       precision: of the products: a ``jax.lax.Precision``, its name, or None.
       logits_dtype: the logits are rounded to it; float32, bfloat16 or float16.
       platform: the kernel for both directions: its name or its backend; None or ``"auto"`` chooses. Or one for each:
@@ -91,7 +102,7 @@ def flash_attention(
 
     Raises:
       UsageError: an argument is malformed; the message names it.
-      UnsupportedError: no kernel can do this here, or not the requested one.
+      UnsupportedError: no kernel can do this here, or not the requested one; or a second derivative was asked for.
     """
     check_qkv(query, key, value)
     mask = as_mask(
@@ -125,15 +136,19 @@ def flash_attention(
     needs_lse = return_lse or not normalize_output
     problem = dataclasses.replace(problem, has_lse_gradient=needs_lse, needs_lse=needs_lse)
     call = _Attend(problem, request_of(platform, cfg), normalize_output)
+    largest_sinks = None
+    if softmax_aux is not None and not normalize_output:
+        largest_sinks = largest_sinks_of(softmax_aux, problem.num_q_heads, problem.num_kv_heads)
+    inputs = Inputs(operands, largest_sinks)
     if mesh is None and in_specs is None and out_specs is None:
-        out, lse = sharded_by_types(call, problem, operands)
+        out, lse = sharded_by_types(call, problem, inputs)
     elif mesh is None or in_specs is None:
         missing = "mesh" if mesh is None else "in_specs"
         raise UsageError(f"{missing} is missing: a sharded call needs both mesh and in_specs")
     else:
-        out, lse = sharded(
-            call, problem, operands, mesh=mesh, in_specs=in_specs, out_specs=out_specs
-        )
+        out, lse = sharded(call, problem, inputs, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
+    # They are zero already; this is for their cotangents, which may not be numbers.
+    out = zero_beyond(out, lengths_of(mask, problem.batch)[0])
     return (out, lse) if return_lse else out
 
 
@@ -145,10 +160,11 @@ class _Attend:
     request: Request
     normalize_output: bool
 
-    def __call__(self, operands: Operands) -> tuple[Array, Array | None]:
+    def __call__(self, inputs: Inputs) -> tuple[Array, Array | None]:
+        operands = inputs.operands
         out, lse = attend(self.problem, operands, self.request)
         if not self.normalize_output and lse is not None:
-            out = unnormalise(out, lse, row_maximum(self.problem, operands))
+            out = unnormalise(out, lse, row_maximum(self.problem, operands, inputs.largest_sinks))
         return out, lse
 
 

@@ -15,6 +15,7 @@ from attn_tune.kernels import dispatch
 from attn_tune.kernels.arguments import dims_of
 from attn_tune.kernels.cached import cached
 from attn_tune.kernels.deferred import as_varying, deferred, varying_axes
+from attn_tune.kernels.flash_attention.derivatives import without_derivative
 from attn_tune.kernels.flash_attention.folding import fold_vmap
 from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.kernels.flash_attention.problem import NAME, Problem
@@ -82,7 +83,7 @@ def attend(
 
 
 def _forward(problem: Problem, request: Request, operands: Operands):
-    run = fold_vmap(lambda args: _run(problem, request, "fwd", args))
+    run = without_derivative(fold_vmap(lambda args: _run(problem, request, "fwd", args)))
     result = run(operands)
     return result["out"], result["lse"] if problem.needs_lse else None
 
@@ -91,7 +92,7 @@ def _backward(
     problem: Problem, request: Request, operands: Operands, residuals: Residuals, dout, dlse
 ):
     delta = row_delta(residuals, dout, dlse)
-    run = fold_vmap(lambda args: _run(problem, request, "bwd", args))
+    run = without_derivative(fold_vmap(lambda args: _run(problem, request, "bwd", args)))
     grads = run(BackwardInputs(operands, residuals, dout, delta))
     dsinks = None
     if operands.sinks is not None:

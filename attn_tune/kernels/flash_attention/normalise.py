@@ -5,11 +5,18 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from attn_tune.kernels.arguments import check_qkv, checked_bias, dims_of, fit_4d
+from attn_tune.kernels.arguments import (
+    check_qkv,
+    checked_bias,
+    dims_of,
+    fit_4d,
+    lengths_of,
+)
 from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.options import Options, dropout_words
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.masks import MaskInfo
+from attn_tune.kernels.padding import zero_beyond
 from attn_tune.kernels.sinks import sinks_of
 from attn_tune.kernels.visibility import dense_4d
 from attn_tune.schema.errors import UsageError
@@ -28,6 +35,9 @@ def normalise(
 ) -> tuple[Problem, Operands]:
     """The problem and its arrays. Several sinks of a head become one here, outside the kernels' derivative rule.
 
+    Kernels hide the padding of keys of known lengths. With lengths of the queries too the padding of both sides is
+    zeroed here.
+
     Raises:
       UsageError: shapes or dtypes that do not fit together; the message names the argument.
     """
@@ -38,7 +48,13 @@ def normalise(
     q_positions, kv_positions = _pair_of_rows(
         "positions", mask.q_positions, mask.kv_positions, shape
     )
-    kv_lengths = _lengths(mask, shape) if q_segments is not None else None
+    query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
+    q_lengths, kv_lengths = lengths_of(mask, shape["B"])
+    if q_lengths is not None:
+        query = zero_beyond(query, q_lengths)
+        key, value = zero_beyond(key, kv_lengths), zero_beyond(value, kv_lengths)
+        # The ids say more than the lengths of the keys.
+        kv_lengths = None
     needs_positions = mask.causal or mask.window != (None, None)
     if not needs_positions:
         q_positions = kv_positions = None
@@ -83,14 +99,6 @@ def normalise(
         precision=options.precision,
     )
     return problem, operands
-
-
-def _lengths(mask: MaskInfo, shape: dict[str, int]) -> Array | None:
-    if mask.kv_lengths is None:
-        return None
-    if mask.kv_lengths.shape not in ((1,), (shape["B"],)):
-        raise UsageError(f"kv_lengths must have shape {(shape['B'],)}, got {mask.kv_lengths.shape}")
-    return jnp.broadcast_to(mask.kv_lengths, (shape["B"],))
 
 
 def _pair_of_rows(

@@ -11,7 +11,8 @@ class Operands(NamedTuple):
     ``bias`` and ``mask`` are 4-D with size 1 where they broadcast (``Problem.bias_dims``). ``sinks`` is float32, one
     logit a query head. ``dropout`` is three words: seed, first batch index, first query head of this shard, so that a
     sharded call drops the same weights as a whole one. ``kv_lengths`` says what the segments say, for kernels that take
-    padding as lengths: keys ``[0, kv_lengths[b])`` count, for every query.
+    padding as lengths: keys ``[0, kv_lengths[b])`` count, for every query. Keys and values beyond them may be infinite
+    or NaN; all else is finite.
     """
 
     q: Float[Array, "B T N H"]
@@ -26,10 +27,6 @@ class Operands(NamedTuple):
     sinks: Float[Array, " N"] | None = None
     dropout: UInt32[Array, " 3"] | None = None
     kv_lengths: Int[Array, " B"] | None = None
-
-    def as_pointers(self) -> tuple[Array | None, ...]:
-        """The arrays in the order of the Triton kernels' parameters; those take lengths as segments."""
-        return self[: self._fields.index("kv_lengths")]
 
 
 class Residuals(NamedTuple):

@@ -4,11 +4,11 @@ The mesh is the caller's (``mesh=``), or that of the operands' types, where thes
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from attn_tune.kernels.cached import cached
 from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands
@@ -17,20 +17,28 @@ from attn_tune.kernels.flash_attention.shards import DIMS, MAIN, extent_of, own_
 from attn_tune.kernels.parallel import Axes, axes_of_specs, names_of, specs_of, ways
 from attn_tune.schema.errors import UnsupportedError, UsageError
 
-# Operands to ``(out, lse)``.
-type Attend = Callable[[Operands], tuple[Array, Array | None]]
+
+class Inputs(NamedTuple):
+    """What one call reads. ``largest_sinks`` is for outputs that are not normalised: one sink a query head."""
+
+    operands: Operands
+    largest_sinks: Float[Array, " N"] | None = None
+
+
+# To ``(out, lse)``.
+type Attend = Callable[[Inputs], tuple[Array, Array | None]]
 
 
 def sharded(
     attend: Attend,
     problem: Problem,
-    operands: Operands,
+    inputs: Inputs,
     *,
     mesh: Mesh,
     in_specs: Sequence[PartitionSpec | None],
     out_specs: PartitionSpec | None = None,
 ) -> tuple[Array, Array | None]:
-    """``attend(operands)`` on each shard, with each operand under its spec.
+    """``attend(inputs)`` on each shard, with each array under its spec.
 
     ``in_specs`` starts with the specs of query, key and value; those of everything else follow from them. The
     dropout words are moved by each shard's place, so that it drops the weights that the whole call would drop.
@@ -43,24 +51,25 @@ def sharded(
     out_spec = PartitionSpec(axes.batch or None, None, axes.heads or None, None)
     if out_specs is not None and _named(_padded(out_specs, "out_specs")) != _named(out_spec):
         raise UsageError(f"out_specs must be that of the query, {out_spec}, got {out_specs}")
-    return _mapped(attend, operands, mesh, axes)
+    return _mapped(attend, inputs, mesh, axes)
 
 
-def sharded_by_types(attend: Attend, problem: Problem, operands: Operands) -> Any:
-    """``attend(operands)``, on each shard where the operands' types say how they are sharded (explicit mesh axes).
+def sharded_by_types(attend: Attend, problem: Problem, inputs: Inputs) -> Any:
+    """``attend(inputs)``, on each shard where the arrays' types say how they are sharded (explicit mesh axes).
 
     Lengths and head dims that are sharded are gathered, with one warning; the results are sharded like the query.
     """
-    if explicit_mesh(operands) is None:
-        return attend(operands)
-    return _typed(attend, problem)(operands)
+    if explicit_mesh(inputs) is None:
+        return attend(inputs)
+    return _typed(attend, problem)(inputs)
 
 
 @cached
-def _typed(attend: Attend, problem: Problem) -> Callable[[Operands], tuple[Array, Array | None]]:
-    def run(operands: Operands) -> tuple[Array, Array | None]:
+def _typed(attend: Attend, problem: Problem) -> Callable[[Inputs], tuple[Array, Array | None]]:
+    def run(inputs: Inputs) -> tuple[Array, Array | None]:
+        operands = inputs.operands
         mesh, axes = _axes_of_types(problem, operands)
-        results = _mapped(attend, operands, mesh, axes)
+        results = _mapped(attend, inputs, mesh, axes)
         length = names_of(jax.typeof(operands.q).sharding.spec[1])
         if not length:
             return results
@@ -109,15 +118,13 @@ def _reshard(x: Array, mesh: Any, spec: PartitionSpec) -> Array:
     return jax.sharding.reshard(x, NamedSharding(mesh, spec))
 
 
-def _mapped(
-    attend: Attend, operands: Operands, mesh: Any, axes: Axes
-) -> tuple[Array, Array | None]:
-    specs = specs_of(DIMS, operands, axes)
+def _mapped(attend: Attend, inputs: Inputs, mesh: Any, axes: Axes) -> tuple[Array, Array | None]:
+    specs = specs_of(DIMS, inputs, axes)
     if mesh.explicit_axes:
-        operands = jax.tree.map(lambda x, spec: _reshard(x, mesh, spec), operands, specs)
+        inputs = jax.tree.map(lambda x, spec: _reshard(x, mesh, spec), inputs, specs)
 
-    def local(operands: Operands) -> tuple[Array, Array | None]:
-        return attend(own_part(operands, axes))
+    def local(inputs: Inputs) -> tuple[Array, Array | None]:
+        return attend(inputs._replace(operands=own_part(inputs.operands, axes)))
 
     return jax.shard_map(
         local,
@@ -129,7 +136,7 @@ def _mapped(
         ),
         # The transpose of shard_map then adds up the gradients of what is replicated (bias, sinks, single KV heads).
         check_vma=False,
-    )(operands)
+    )(inputs)
 
 
 def _axes(problem: Problem, mesh: Mesh, in_specs: Sequence[PartitionSpec | None]) -> Axes:

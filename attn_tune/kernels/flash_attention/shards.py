@@ -23,6 +23,7 @@ DIMS = {
     "q_positions": "bt",
     "kv_positions": "bs",
     "sinks": "n",
+    "largest_sinks": "n",
     "dropout": "w",
     "kv_lengths": "b",
     "out": "btnv",

@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.problem import Problem
@@ -11,27 +11,24 @@ from attn_tune.kernels.visibility import in_bounds
 _CHUNK = 256
 
 
-def row_maximum(problem: Problem, operands: Operands) -> Float[Array, "B N T"]:
-    """The largest visible logit of each row (its sink included), minus infinity where there is none.
+def row_maximum(
+    problem: Problem, operands: Operands, largest_sinks: Float[Array, " N"] | None
+) -> Float[Array, "B N T"]:
+    """The largest visible logit of each row, its largest single sink included; minus infinity where there is none.
 
-    One pass over key chunks in O(T) memory. Gradients do not flow through it: a softmax does not depend on which
-    constant is subtracted.
+    O(T) memory: one pass over key chunks finds the largest logit of each row and its key, and no derivative. Then the
+    logit of that key alone is computed once more, and takes the gradient. Of equal logits the first key takes it; of a
+    logit and a sink that are equal each takes half.
     """
-    operands = jax.tree.map(jax.lax.stop_gradient, operands)
-    batch, q_len, heads, _ = operands.q.shape
-    kv_len = operands.k.shape[1]
-    chunks = -(-kv_len // _CHUNK)
-    start = jnp.full((batch, heads, q_len), -jnp.inf, jnp.float32)
-    if operands.sinks is not None:
-        start = jnp.broadcast_to(operands.sinks[None, :, None].astype(jnp.float32), start.shape)
-
-    def step(index, maximum):
-        columns = index * _CHUNK + jnp.arange(_CHUNK)
-        # Columns past the end read the last key again, which cannot change a maximum.
-        columns = jnp.minimum(columns, kv_len - 1)
-        return jnp.maximum(maximum, _logits(problem, operands, columns).max(axis=-1))
-
-    return jax.lax.fori_loop(0, chunks, step, start)
+    constant = jax.tree.map(jax.lax.stop_gradient, operands)
+    largest, column = _largest_logit(problem, constant)
+    seen = ~jnp.isneginf(largest)
+    logit = _logit_of(problem, operands, column, seen)
+    # The value is that of the pass, whose product is like those of the kernels: what is added is zero.
+    maximum = largest + jnp.where(seen, logit - jax.lax.stop_gradient(logit), 0.0)
+    if largest_sinks is not None:
+        maximum = jnp.maximum(maximum, largest_sinks[None, :, None])
+    return maximum
 
 
 def unnormalise(
@@ -45,8 +42,37 @@ def unnormalise(
     return (out.astype(jnp.float32) * factor).astype(out.dtype)
 
 
-def _logits(problem: Problem, operands: Operands, columns: Array) -> Float[Array, "B N T C"]:
-    q, k = operands.q, operands.k[:, columns]
+def _largest_logit(
+    problem: Problem, operands: Operands
+) -> tuple[Float[Array, "B N T"], Int[Array, "B N T"]]:
+    """The largest visible logit of each row, and its key; of a row that sees nothing minus infinity, and any key."""
+    kv_len = operands.k.shape[1]
+    width = min(_CHUNK, kv_len)
+
+    def chunk(index: Array | int) -> tuple[Array, Array]:
+        # The last chunk starts early enough to be whole: keys that are read again cannot change a maximum.
+        start = jnp.minimum(jnp.asarray(index, jnp.int32) * width, kv_len - width)
+        logits = _logits(problem, operands, start, width)
+        return logits.max(axis=-1), start + jnp.argmax(logits, axis=-1).astype(jnp.int32)
+
+    def step(index: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
+        (old, old_column), (new, new_column) = found, chunk(index)
+        return jnp.maximum(old, new), jnp.where(new > old, new_column, old_column)
+
+    return jax.lax.fori_loop(1, -(-kv_len // width), step, chunk(0))
+
+
+def _logits(
+    problem: Problem, operands: Operands, start: Array, width: int
+) -> Float[Array, "B N T C"]:
+    """The logits of ``width`` keys from ``start`` on, minus infinity where a row may not look."""
+
+    def cut(array: Array, axis: int) -> Array:
+        if array.shape[axis] == 1:
+            return array
+        return jax.lax.dynamic_slice_in_dim(array, start, width, axis)
+
+    q, k = operands.q, cut(operands.k, 1)
     batch, q_len, heads, head_dim = q.shape
     kv_len, kv_heads = operands.k.shape[1], k.shape[2]
     grouped = q.reshape(batch, q_len, kv_heads, heads // kv_heads, head_dim)
@@ -61,22 +87,48 @@ def _logits(problem: Problem, operands: Operands, columns: Array) -> Float[Array
     if problem.soft_cap is not None:
         logits = problem.soft_cap * jnp.tanh(logits / problem.soft_cap)
     if operands.bias is not None:
-        logits = logits + _columns(operands.bias, columns).astype(jnp.float32)
+        logits = logits + cut(operands.bias, 3).astype(jnp.float32)
     visible = jnp.ones((1, 1, 1, 1), bool)
     if operands.mask is not None:
-        visible = _columns(operands.mask, columns)
+        visible = cut(operands.mask, 3)
     if operands.q_segments is not None and operands.kv_segments is not None:
-        same = operands.q_segments[:, :, None] == operands.kv_segments[:, None, columns]
+        same = operands.q_segments[:, :, None] == cut(operands.kv_segments, 1)[:, None, :]
         visible = visible & same[:, None]
     if operands.q_positions is not None and operands.kv_positions is not None:
         q_positions = operands.q_positions[:, None, :, None]
-        kv_positions = operands.kv_positions[:, columns][:, None, None, :]
+        kv_positions = cut(operands.kv_positions, 1)[:, None, None, :]
     else:
         q_positions = (jnp.arange(q_len) + kv_len - q_len)[None, None, :, None]
-        kv_positions = columns[None, None, None, :]
+        kv_positions = (start + jnp.arange(width))[None, None, None, :]
     bounds = in_bounds(q_positions, kv_positions, causal=problem.causal, window=problem.window)
     return jnp.where(visible & bounds, logits, -jnp.inf)
 
 
-def _columns(array: Array, columns: Array) -> Array:
-    return array if array.shape[3] == 1 else array[..., columns]
+def _logit_of(
+    problem: Problem, operands: Operands, column: Int[Array, "B N T"], seen: Array
+) -> Float[Array, "B N T"]:
+    """The logit of one key a row, differentiable; not rounded, which has no part in a derivative."""
+    batch, q_len, heads, head_dim = operands.q.shape
+    kv_heads = operands.k.shape[2]
+    keys = jnp.take_along_axis(
+        operands.k.swapaxes(1, 2), column.reshape(batch, kv_heads, -1, 1), axis=2
+    ).reshape(batch, heads, q_len, head_dim)
+    # A row that sees nothing may have found padding, which may not be a number.
+    keys = jnp.where(seen[..., None], keys, 0).astype(jnp.float32)
+    queries = jnp.where(seen[..., None], operands.q.swapaxes(1, 2), 0).astype(jnp.float32)
+    logit = problem.scale * jnp.sum(queries * keys, axis=-1)
+    if problem.soft_cap is not None:
+        logit = problem.soft_cap * jnp.tanh(logit / problem.soft_cap)
+    if operands.bias is not None:
+        bias = operands.bias.astype(jnp.float32)
+        places = jnp.meshgrid(*map(jnp.arange, (batch, heads, q_len)), indexing="ij", sparse=True)
+        logit = (
+            logit
+            + bias[
+                tuple(
+                    0 if size == 1 else place
+                    for size, place in zip(bias.shape, (*places, column), strict=True)
+                )
+            ]
+        )
+    return logit

@@ -260,34 +260,6 @@ def test_packed_sequences_equal_one_call_each(causal, window, offsets):
     assert not padding.any()
 
 
-@pytest.mark.parametrize("with_sinks", [False, True])
-def test_unnormalised_output_is_the_accumulator(with_sinks):
-    arrays, aux = qkv(q_len=S, kv_len=T), draw(5, N) if with_sinks else None
-    arguments = {"causal": True, "logits_soft_cap": 2.0, "bias": draw(4, 1, N, 1, T)}
-    got = flash_attention(*arrays, **arguments, softmax_aux=aux, normalize_output=False)
-    out, lse, row_max = dense_attention(
-        *arrays, visible=bounds(S, T, causal=True), cap=2.0, bias=arguments["bias"], sinks=aux
-    )
-    factor = jnp.where(jnp.isneginf(row_max), 0.0, jnp.exp(lse - row_max))
-    np.testing.assert_allclose(
-        got, out * factor.transpose(0, 2, 1)[..., None], atol=2e-5, rtol=2e-5
-    )
-
-
-def test_unnormalised_gradient_takes_the_row_maximum_as_a_constant():
-    arrays, weight = qkv(), draw(7, B, T, N, H)
-
-    def theirs(q):
-        out, lse, row_max = dense_attention(q, *arrays[1:])
-        scale = jnp.exp(lse - jax.lax.stop_gradient(row_max))
-        return jnp.sum(out * scale.transpose(0, 2, 1)[..., None] * weight)
-
-    got = jax.grad(
-        lambda q: jnp.sum(flash_attention(q, *arrays[1:], normalize_output=False) * weight)
-    )
-    np.testing.assert_allclose(got(arrays[0]), jax.grad(theirs)(arrays[0]), atol=5e-5, rtol=5e-5)
-
-
 @pytest.mark.parametrize("dtype", [jnp.bfloat16])
 def test_low_precision_keeps_its_dtypes(dtype):
     arrays = qkv(dtype=dtype)

@@ -54,6 +54,8 @@ ALL = {
     "dropout_rate": 0.25,
 }
 
+LENGTHS = {"has_segments": True, "has_lengths": True}
+
 CASES = (
     _case("full", T=64, tilings=BOTH),
     _case("full-odd", T=37, S=51, tilings=BOTH),
@@ -84,6 +86,12 @@ CASES = (
     _case("segments-mixed", T=64, N=1, B=2, has_segments=True, ids=3, mixed=True),
     _case("segments-padding", T=50, S=60, N=2, K=1, has_segments=True, ids=1),
     _case("segments-long-sinks", T=48, N=1, has_segments=True, has_sinks=True, ids=2),
+    # Of the last entry no key counts; tiles of 16 and 32 keys end in the middle of the others' padding.
+    _case("lengths", T=20, S=75, N=4, K=2, B=3, **LENGTHS, tilings=BOTH),
+    _case("lengths-whole-tiles", T=33, S=64, N=2, B=2, **LENGTHS, causal=True, dtype="bfloat16"),
+    _case("lengths-cap-dropout", T=20, S=50, N=1, B=3, **LENGTHS, soft_cap=2.0, dropout_rate=0.3),
+    _case("lengths-bias-window", T=40, N=1, B=3, **LENGTHS, window=(20, 9), bias_dims="11ts"),
+    _case("lengths-column-bias", T=20, S=50, N=1, B=3, **LENGTHS, bias_dims="b11s", has_sinks=True),
     _case("positions-causal", T=50, N=1, B=2, has_positions=True, has_segments=True, causal=True),
     _case("positions-window", T=50, S=40, N=1, has_positions=True, window=(6, 3)),
     _case("sinks", T=35, S=44, has_sinks=True, sink=0.7, tilings=BOTH),
@@ -151,7 +159,13 @@ def make_inputs(case: Case) -> Inputs:
         arrays["mask"] = rng.random(spanned(p.mask_dims)) < 0.7
         if "t" in p.mask_dims:
             arrays["mask"][:, :, 3:20] = False
-    if p.has_segments:
+    if p.has_lengths:
+        lengths = rng.integers(1, p.kv_len, p.batch, np.int32)
+        lengths[-1] = 0
+        arrays["kv_lengths"] = lengths
+        arrays["q_segments"] = np.zeros((p.batch, p.q_len), np.int32)
+        arrays["kv_segments"] = np.where(np.arange(p.kv_len) < lengths[:, None], 0, -2).astype("i4")
+    elif p.has_segments:
         for side, length in (("q", p.q_len), ("kv", p.kv_len)):
             ids = rng.integers(0, case.ids, (p.batch, length), np.int32)
             if case.mixed:
@@ -185,7 +199,8 @@ def errors(case: Case, kernel: str) -> dict[str, float]:
     p, inputs = case.problem, make_inputs(case)
     out, lse, delta, expected = gradients(p, inputs.arrays, inputs.dout, inputs.dlse)
     expected |= {"out": out, "lse": lse}
-    operands = Operands(**{name: jnp.asarray(x) for name, x in inputs.arrays.items()})
+    arrays = inputs.arrays | _with_garbage(inputs.arrays)
+    operands = Operands(**{name: jnp.asarray(x) for name, x in arrays.items()})
     back = BackwardInputs(
         operands,
         Residuals(jnp.asarray(out, inputs.dout.dtype), jnp.asarray(lse, jnp.float32)),
@@ -205,6 +220,17 @@ def errors(case: Case, kernel: str) -> dict[str, float]:
             error = distance(np.asarray(value, np.float64), expected[name])
             worst[name] = max(worst.get(name, 0.0), error)
     return worst
+
+
+def _with_garbage(arrays: dict) -> dict:
+    """Keys and values with NaN and infinities beyond the lengths, which the oracle does not see."""
+    spoilt = {}
+    if "kv_lengths" in arrays:
+        for name, garbage in (("k", (np.nan, np.inf)), ("v", (-np.inf, np.nan))):
+            spoilt[name] = arrays[name].copy()
+            for entry, length in enumerate(arrays["kv_lengths"]):
+                spoilt[name][entry, length:] = garbage[entry % 2]
+    return spoilt
 
 
 def expected_outputs(case: Case, kernel: str) -> set[str]:

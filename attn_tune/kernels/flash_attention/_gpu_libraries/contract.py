@@ -2,7 +2,6 @@
 
 import math
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -22,9 +21,11 @@ def with_sinks(
     """``out`` and ``lse`` with the sinks' share: it joins the denominator and adds nothing to the sum."""
     if sinks is not None:
         column = sinks.astype(jnp.float32)[None, :, None]
-        share = jax.nn.sigmoid(lse - column).transpose(0, 2, 1)[..., None]
-        out = (out.astype(jnp.float32) * share).astype(out.dtype)
-        lse = jnp.logaddexp(lse, column)
+        joined = jnp.logaddexp(lse, column)
+        # Neither a key nor a sink: minus infinity less minus infinity is not a number.
+        share = jnp.where(jnp.isneginf(joined), 0.0, jnp.exp(lse - joined))
+        out = (out.astype(jnp.float32) * share.transpose(0, 2, 1)[..., None]).astype(out.dtype)
+        lse = joined
     return {"out": out, "lse": lse}
 
 

@@ -12,6 +12,7 @@ from attn_tune.kernels.flash_attention._splash.config import HEAD_DIM_MINOR
 from attn_tune.kernels.flash_attention._splash.schedule import Schedule
 from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.padding import zero_beyond
 
 # What the kernel writes in place of a hidden logit. A row's logsumexp is near it only if the row saw nothing.
 HIDDEN = splash.DEFAULT_MASK_VALUE
@@ -66,8 +67,8 @@ def prepare(schedule: Schedule, operands: Operands) -> Arrays:
         sinks = sinks if q_fold.end_to_end else jnp.tile(sinks, p.batch)
     return Arrays(
         q=q_fold.tokens(operands.q * jnp.asarray(scales(p)[0], operands.q.dtype)),
-        k=kv_fold.tokens(operands.k),
-        v=kv_fold.tokens(operands.v),
+        k=kv_fold.tokens(zero_beyond(operands.k, operands.kv_lengths)),
+        v=kv_fold.tokens(zero_beyond(operands.v, operands.kv_lengths)),
         segment_ids=segment_ids,
         sinks=sinks,
     )

@@ -34,6 +34,7 @@ SPEC = KernelSpec(
         f"{_HERE}.custom_call",
         "attn_tune.kernels.flash_attention._gpu_libraries.contract",
         "attn_tune.kernels.flash_attention.rounding",
+        "attn_tune.kernels.padding",
     ),
     priority={"cuda": 60},
     summary="cuDNN fused attention (closed source, no knobs)",

@@ -13,6 +13,7 @@ from attn_tune.kernels.flash_attention.cudnn.custom_call import (
 from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.rounding import round_to
+from attn_tune.kernels.padding import zero_beyond
 
 # A row of the cotangent smaller than this share of the delta correction is lifted to it. dv sees that, so it is as
 # small as an output may be large in its dtype.
@@ -21,7 +22,7 @@ _LIFT = {"float16": 2.0**-15, "bfloat16": 2.0**-40}
 
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, Array]:
     """``out``, and ``lse`` if needed. A sink only rescales: it joins the denominator and adds nothing to the sum."""
-    q, k, v = operands.q, operands.k, operands.v
+    q, (k, v) = operands.q, _keys_and_values(operands)
     with_lse = problem.needs_lse or operands.sinks is not None
     out, lse = forward_call(
         q, k, v, _bias(operands), operands.kv_lengths, _settings(problem), with_lse=with_lse
@@ -42,8 +43,7 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
         out, dout = with_delta(inputs)
     grads = backward_call(
         operands.q,
-        operands.k,
-        operands.v,
+        *_keys_and_values(operands),
         _bias(operands),
         operands.kv_lengths,
         out,
@@ -108,6 +108,12 @@ def _settings(problem: Problem) -> Settings:
     left, _ = problem.bounds
     window = 0 if left is None else left + 1
     return Settings(scale=problem.scale, causal=True, padded=padded, window=window)
+
+
+def _keys_and_values(operands: Operands) -> tuple[Array, Array]:
+    # cuDNN does not say that it reads nothing behind the lengths that it is given.
+    lengths = operands.kv_lengths
+    return zero_beyond(operands.k, lengths), zero_beyond(operands.v, lengths)
 
 
 def _bias(operands: Operands) -> Array | None:

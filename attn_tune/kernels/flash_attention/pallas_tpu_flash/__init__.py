@@ -46,6 +46,7 @@ SPEC = KernelSpec(
     modules=(
         *(f"{__name__}.{name}" for name in ("backward", "config", "forward", "frame", "arrays")),
         *(f"{_SHARED}.{name}" for name in ("memory", "precision", "rewrite")),
+        "attn_tune.kernels.padding",
     ),
     priority={"tpu": 30},
     summary="JAX's flash attention for TPU: dense, with bias and its gradient",

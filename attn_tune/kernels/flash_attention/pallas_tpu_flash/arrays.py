@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.frame import Frame
+from attn_tune.kernels.padding import zero_beyond
 
 # What a dense mask adds to a hidden logit. The library adds more than this for what segments and causality hide.
 HIDDEN = -1e30
@@ -32,8 +33,8 @@ def prepare(frame: Frame, operands: Operands) -> Arrays:
     group = frame.problem.group_size
     return Arrays(
         q=of_rows(frame, operands.q),
-        k=of_keys(frame, jnp.repeat(operands.k, group, axis=2)),
-        v=of_keys(frame, jnp.repeat(operands.v, group, axis=2)),
+        k=of_keys(frame, jnp.repeat(zero_beyond(operands.k, operands.kv_lengths), group, axis=2)),
+        v=of_keys(frame, jnp.repeat(zero_beyond(operands.v, operands.kv_lengths), group, axis=2)),
         bias=_bias(frame, operands) if frame.needs_bias else None,
         segment_ids=_segment_ids(frame, operands) if frame.needs_ids else None,
     )

@@ -50,6 +50,7 @@ SPEC = KernelSpec(
             for name in ("backward", "config", "extent", "arrays", "schedule")
         ),
         *(f"{_OP}._pallas_tpu.{name}" for name in ("memory", "padding", "precision", "rewrite")),
+        "attn_tune.kernels.padding",
     ),
     priority={"tpu": 50},
     summary="JAX's splash attention: block-sparse, for TPU v4 and later",

@@ -36,6 +36,7 @@ SPEC = KernelSpec(
             for name in ("backward", "config", "extent", "arrays", "schedule")
         ),
         *(f"{_OP}._pallas_tpu.{name}" for name in ("memory", "padding", "precision", "rewrite")),
+        "attn_tune.kernels.padding",
     ),
     priority={"tpu": 40},
     summary="the fused backward of JAX's splash attention: one launch for all gradients",

@@ -46,4 +46,5 @@ def kernel_arrays(inputs: BackwardInputs) -> tuple[jax.Array | None, ...]:
         o.q_positions,
         o.kv_positions,
         o.dropout,
+        o.kv_lengths,
     )

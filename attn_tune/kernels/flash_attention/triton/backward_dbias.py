@@ -92,6 +92,7 @@ def dbias_kernel(
     q_positions,
     kv_positions,
     dropout,
+    lengths,
     dbias,
     span: tl.constexpr,
     batches: tl.constexpr,
@@ -100,7 +101,7 @@ def dbias_kernel(
 ):
     """One program per tile of pairs, or per tile of columns or rows of one head; see the module's docstring."""
     arrays = (q, k, v, dout, lse, delta)
-    optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout)
+    optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout, lengths)
     heads: tl.constexpr = static.num_q_heads
     block_q: tl.constexpr = static.block_q
     block_k: tl.constexpr = static.block_k
@@ -165,11 +166,11 @@ def dlogits_tile(arrays, optional, batch, head, first_row, first_column, static:
     )  # fmt: skip
     k_tile = load_keys(
         key_head(k, batch, kv_head, static.head_dim, static),
-        first_column, static.head_dim, static.block_h, static.ragged_k, static,
+        first_column, extras.length, static.head_dim, static.block_h, static.ragged_k, static,
     )  # fmt: skip
     v_tile = load_keys(
         key_head(v, batch, kv_head, static.v_head_dim, static),
-        first_column, static.v_head_dim, static.block_v, static.ragged_k, static,
+        first_column, extras.length, static.v_head_dim, static.block_v, static.ragged_k, static,
     )  # fmt: skip
     dout_tile = load_queries(
         query_head(dout, batch, head, static.v_head_dim, static),

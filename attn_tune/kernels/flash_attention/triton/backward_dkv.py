@@ -27,6 +27,7 @@ from attn_tune.kernels.flash_attention.triton.static import static_of
 from attn_tune.kernels.flash_attention.triton.tile import (
     head_rows,
     key_head,
+    key_length,
     load_delta,
     load_keys,
     load_lse,
@@ -73,6 +74,7 @@ def dkv_kernel(
     q_positions,
     kv_positions,
     dropout,
+    lengths,
     ranges,
     dk,
     dv,
@@ -87,8 +89,9 @@ def dkv_kernel(
     first = block * block_k
     k = key_head(k, batch, kv_head, static.head_dim, static)
     v = key_head(v, batch, kv_head, static.v_head_dim, static)
-    k_tile = load_keys(k, first, static.head_dim, block_h, static.ragged_k, static)
-    v_tile = load_keys(v, first, static.v_head_dim, block_v, static.ragged_k, static)
+    length = key_length(lengths, batch, static)
+    k_tile = load_keys(k, first, length, static.head_dim, block_h, static.ragged_k, static)
+    v_tile = load_keys(v, first, length, static.v_head_dim, block_v, static.ragged_k, static)
     dk_acc = tl.zeros([block_k, block_h], tl.float32)
     dv_acc = tl.zeros([block_k, block_v], tl.float32)
     bounds = narrowed(
@@ -96,7 +99,7 @@ def dkv_kernel(
     )
 
     head = kv_head * static.group_size
-    optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout)
+    optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout, lengths)
     columns = load_columns(point_extras(optional, batch, head, static), first, 1, static)
     owned = (k_tile, v_tile, columns)
     arrays = (q, dout, lse, delta)

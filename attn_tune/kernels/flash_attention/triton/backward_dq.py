@@ -69,6 +69,7 @@ def dq_kernel(
     q_positions,
     kv_positions,
     dropout,
+    lengths,
     ranges,
     dq,
     static: tl.constexpr,
@@ -79,7 +80,7 @@ def dq_kernel(
     block_v: tl.constexpr = static.block_v
     block, batch, head = owned_tile(static.q_blocks, static.num_q_heads, static.skips_right, static)
     first = block * block_q
-    optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout)
+    optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout, lengths)
     extras = point_extras(optional, batch, head, static)
     rows = load_rows(extras, first, 1, static)
     index = first + tl.arange(0, block_q)
@@ -117,8 +118,10 @@ def walk_keys(acc, owned, k, v, extras, bounds, PART: tl.constexpr, static: tl.c
     ragged: tl.constexpr = edge and static.ragged_k
     begin, end = span_of(bounds, PART)
     for start in tl.range(begin, end, static.block_k):
-        k_tile = load_keys(k, start, static.head_dim, static.block_h, ragged, static)
-        v_tile = load_keys(v, start, static.v_head_dim, static.block_v, ragged, static)
+        k_tile = load_keys(k, start, extras.length, static.head_dim, static.block_h, ragged, static)
+        v_tile = load_keys(
+            v, start, extras.length, static.v_head_dim, static.block_v, ragged, static
+        )
         squashed = squash(
             tl.dot(q_tile, tl.trans(k_tile), input_precision=static.precision), static
         )

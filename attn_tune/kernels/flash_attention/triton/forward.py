@@ -44,7 +44,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
     batch, rows, heads = problem.batch, problem.q_len, problem.num_q_heads
     out, lse = triton_call(
         forward_kernel,
-        *operands.as_pointers(),
+        *operands,
         key_ranges(operands.q_segments, operands.kv_segments, static),
         out_types=[
             jax.ShapeDtypeStruct((batch, rows, heads, problem.v_head_dim), operands.q.dtype),
@@ -73,6 +73,7 @@ def forward_kernel(
     kv_positions,
     sinks,
     dropout,
+    lengths,
     ranges,
     out,
     lse,
@@ -84,7 +85,7 @@ def forward_kernel(
     block_v: tl.constexpr = static.block_v
     block, batch, head = owned_tile(static.q_blocks, static.num_q_heads, static.skips_right, static)
     first = block * block_q
-    optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout)
+    optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout, lengths)
     extras = point_extras(optional, batch, head, static)
     rows = load_rows(extras, first, 1, static)
     q_tile = load_queries(
@@ -140,7 +141,7 @@ def walk_keys(state, q_tile, k, v, extras, rows, bounds, PART: tl.constexpr, sta
     ragged: tl.constexpr = edge and static.ragged_k
     begin, end = span_of(bounds, PART)
     for start in tl.range(begin, end, static.block_k):
-        k_tile = load_keys(k, start, static.head_dim, static.block_h, ragged, static)
+        k_tile = load_keys(k, start, extras.length, static.head_dim, static.block_h, ragged, static)
         x = squash(tl.dot(q_tile, tl.trans(k_tile), input_precision=static.precision), static)
         columns = load_columns(extras, start, 0, static)
         x = finish_logits(x, extras, rows, columns, edge, static)
@@ -153,7 +154,9 @@ def walk_keys(state, q_tile, k, v, extras, rows, bounds, PART: tl.constexpr, sta
         total = total * correction + tl.sum(weights, 1)
         if static.keep_threshold is not None:
             weights = tl.where(kept(rows, columns, static), weights, 0.0)
-        v_tile = load_keys(v, start, static.v_head_dim, static.block_v, ragged, static)
+        v_tile = load_keys(
+            v, start, extras.length, static.v_head_dim, static.block_v, ragged, static
+        )
         acc = tl.dot(
             weights.to(v_tile.dtype),
             v_tile,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from attn_tune.kernels.flash_attention.triton.tile import LOG2E
+from attn_tune.kernels.flash_attention.triton.tile import LOG2E, key_length
 
 # See ``dropout.py``: what tells the four weights that share a hash apart.
 _FACTOR = tl.constexpr(0x846CA68B)
@@ -22,7 +22,7 @@ _COLUMN_FACTOR = tl.constexpr(0x74C90AA3)
 
 
 class Extras(NamedTuple):
-    """Pointers at the optional arrays of one batch and head, and the dropout state.
+    """Pointers at the optional arrays of one batch and head, the dropout state, and how many keys count.
 
     What is absent holds any scalar, and is not looked at: Triton 3.6 cannot return None in a tuple.
     """
@@ -34,6 +34,7 @@ class Extras(NamedTuple):
     q_positions: tl.tensor
     kv_positions: tl.tensor
     seed: tl.tensor
+    length: tl.tensor
 
 
 class Rows(NamedTuple):
@@ -90,7 +91,7 @@ def row_factor(index):
 @triton.jit
 def point_extras(optional, batch, head, static: tl.constexpr):
     """The optional arrays, in the order of the kernels' parameters, moved to one batch and query head."""
-    bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout = optional
+    bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout, lengths = optional
     wide_batch = batch.to(tl.int64)
     wide_head = head.to(tl.int64)
     absent = batch
@@ -121,7 +122,8 @@ def point_extras(optional, batch, head, static: tl.constexpr):
         seed = mix(tl.load(dropout) + 0x9E3779B9)
         seed = mix(seed ^ (absolute_batch * 0x85EBCA6B))
         seed = mix(seed ^ (absolute_head * 0xC2B2AE35))
-    return Extras(bias, mask, q_segments, kv_segments, q_positions, kv_positions, seed)
+    length = key_length(lengths, batch, static)
+    return Extras(bias, mask, q_segments, kv_segments, q_positions, kv_positions, seed, length)
 
 
 @triton.jit
@@ -235,7 +237,7 @@ def finish_logits(x, extras, rows, columns, EDGE: tl.constexpr, static: tl.const
             x = tl.where(columns.position <= rows.position + static.right, x, float("-inf"))
         if static.left is not None:
             x = tl.where(columns.position >= rows.position - static.left, x, float("-inf"))
-    if EDGE and static.ragged_k:
+    if EDGE and static.ragged_k and not static.has_lengths:
         x = tl.where(columns.index < static.kv_len, x, float("-inf"))
     return x
 

@@ -39,10 +39,11 @@ class Static:
       group_size: query heads per key/value head.
       offset: position of query row 0.
       q_blocks, kv_blocks: tiles along the query and along the keys.
-      ragged_q, ragged_k: the last tile of rows, of keys, is not full.
+      ragged_q, ragged_k: the last tile of rows, of keys, is not full; with lengths that of keys may not be.
       block_h, block_v: head dims padded to a power of two of at least 16.
       left, right: window bounds with causal folded in (``Problem.bounds``).
       skips_left, skips_right: keys beyond that bound can be skipped by their number.
+      has_lengths: the lengths of the keys are given: what is stored beyond them is not read.
       has_ranges: the launch is told which tiles share a segment (``ranges.py``); the others are skipped, and segments
         are not compared where all are the same.
       wide_pairs: offsets into one head's [T, S] bias or mask do not fit 32 bits.
@@ -76,6 +77,7 @@ class Static:
     skips_left: bool
     skips_right: bool
     has_segments: bool
+    has_lengths: bool
     has_ranges: bool
     has_positions: bool
     heads_per_section: int
@@ -126,12 +128,13 @@ def static_of(
         q_blocks=-(-problem.q_len // tile.block_q),
         kv_blocks=-(-problem.kv_len // tile.block_k),
         ragged_q=problem.q_len % tile.block_q != 0,
-        ragged_k=problem.kv_len % tile.block_k != 0,
+        ragged_k=problem.has_lengths or problem.kv_len % tile.block_k != 0,
         left=left,
         right=right,
         skips_left=left is not None and not problem.has_positions,
         skips_right=right is not None and not problem.has_positions,
         has_segments=problem.has_segments,
+        has_lengths=problem.has_lengths,
         has_ranges=ranges and problem.has_segments,
         has_positions=problem.has_positions,
         heads_per_section=_heads_per_section(problem, per_kv_head),

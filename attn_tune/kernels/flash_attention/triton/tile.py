@@ -56,6 +56,15 @@ def key_head(base, batch, kv_head, width: tl.constexpr, static: tl.constexpr):
 
 
 @triton.jit
+def key_length(lengths, batch, static: tl.constexpr):
+    """How many keys of a batch entry count; without lengths any number, which is not looked at."""
+    length = batch
+    if static.has_lengths:
+        length = tl.load(lengths + batch)
+    return length
+
+
+@triton.jit
 def head_rows(base, batch, head, static: tl.constexpr):
     """Row 0 of one head of a BNT array."""
     return base + (batch * static.num_q_heads + head).to(tl.int64) * static.q_len
@@ -66,7 +75,7 @@ def load_tile(
     base,
     start,
     stride: tl.constexpr,
-    num_rows: tl.constexpr,
+    num_rows,
     num_cols: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
@@ -125,17 +134,24 @@ def load_queries(head, start, width: tl.constexpr, padded: tl.constexpr, static:
 def load_keys(
     head,
     start,
+    length,
     width: tl.constexpr,
     padded: tl.constexpr,
     RAGGED: tl.constexpr,
     static: tl.constexpr,
 ):
-    """A tile of the key side from key ``start`` on, past the end too if ``RAGGED``; ``head`` as from ``key_head``."""
+    """A tile of the key side from key ``start`` on, past the end too if ``RAGGED``; ``head`` as from ``key_head``.
+
+    With lengths, keys from ``length`` on are zeros: a weight of zero would not hide what is not a number.
+    """
+    end = static.kv_len
+    if static.has_lengths:
+        end = length
     return load_tile(
         head,
         start,
         static.num_kv_heads * width,
-        static.kv_len,
+        end,
         width,
         static.block_k,
         padded,

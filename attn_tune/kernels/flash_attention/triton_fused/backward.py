@@ -23,6 +23,7 @@ from attn_tune.kernels.flash_attention._triton.device import (
     head_rows,
     kept,
     key_head,
+    key_length,
     load_columns,
     load_delta,
     load_keys,
@@ -67,6 +68,7 @@ def backward(
         o.q_positions,
         o.kv_positions,
         o.dropout,
+        o.kv_lengths,
     )
     static = static_of(problem, config, ranges=True)
     sums, dk, dv = triton_call_zeroed(
@@ -108,6 +110,7 @@ def fused_kernel(
     q_positions,
     kv_positions,
     dropout,
+    lengths,
     ranges,
     dq,
     dk,
@@ -124,14 +127,15 @@ def fused_kernel(
     first = block * block_k
     k = key_head(k, batch, kv_head, static.head_dim, static)
     v = key_head(v, batch, kv_head, static.v_head_dim, static)
-    k_tile = load_keys(k, first, static.head_dim, block_h, static.ragged_k, static)
-    v_tile = load_keys(v, first, static.v_head_dim, block_v, static.ragged_k, static)
+    length = key_length(lengths, batch, static)
+    k_tile = load_keys(k, first, length, static.head_dim, block_h, static.ragged_k, static)
+    v_tile = load_keys(v, first, length, static.v_head_dim, block_v, static.ragged_k, static)
     bounds = narrowed(
         row_range(first, static), ranges, batch, block, static.kv_blocks, static.block_q, static
     )
 
     head = kv_head * static.group_size
-    optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout)
+    optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout, lengths)
     columns = load_columns(point_extras(optional, batch, head, static), first, 1, static)
     owned = (k_tile, v_tile, columns)
     arrays = (q, dout, lse, delta, dq)

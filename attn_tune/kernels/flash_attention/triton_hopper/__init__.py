@@ -40,6 +40,7 @@ SPEC = KernelSpec(
                 "tiles",
             )
         ),
+        "attn_tune.kernels.padding",
         f"{_SHARED}.ranges",
         f"{_SHARED}.static",
         *(

@@ -40,6 +40,7 @@ from attn_tune.kernels.flash_attention.triton_hopper.partitions import (
 from attn_tune.kernels.flash_attention.triton_hopper.plan import is_dynamic, num_programs, plan_of
 from attn_tune.kernels.flash_attention.triton_hopper.schedule import schedule
 from attn_tune.kernels.flash_attention.triton_hopper.tiles import TILE_SLOTS, told
+from attn_tune.kernels.padding import zero_beyond
 
 # Of 168 registers a thread that a block of 12 warps starts with, the warps that copy give most to those that multiply.
 MULTIPLYING_REGISTERS, COPYING_REGISTERS = 240, 24
@@ -81,7 +82,8 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
         forward_kernel,
         operands.q,
         operands.k,
-        operands.v,
+        # A copy by descriptor brings whole tiles, and a weight of zero does not hide what is not a number.
+        zero_beyond(operands.v, operands.kv_lengths),
         tiles,
         key_ranges(operands.q_segments, operands.kv_segments, static),
         operands.kv_lengths,

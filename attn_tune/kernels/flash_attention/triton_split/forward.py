@@ -48,7 +48,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
     ]
     out, lse = triton_call(
         split_kernel,
-        *operands.as_pointers(),
+        *operands,
         out_types=whole if config.num_splits == 1 else parts,
         grid=(batch * kv_heads * config.num_splits * tiles, 1, 1),
         constexprs={"tiles": tiles, "num_splits": config.num_splits, "static": static},
@@ -75,6 +75,7 @@ def split_kernel(
     kv_positions,
     sinks,
     dropout,
+    lengths,
     out,
     lse,
     tiles: tl.constexpr,
@@ -92,7 +93,7 @@ def split_kernel(
     batch = slot // static.num_kv_heads
     kv_head = slot % static.num_kv_heads
 
-    optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout)
+    optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout, lengths)
     heads = packed_heads(first, kv_head, static)
     extras = point_packed_extras(optional, batch, heads, static)
     rows = load_packed_rows(extras, first, static)
@@ -109,7 +110,7 @@ def split_kernel(
         maximum = tl.where(split == 0, sink, float("-inf"))
         total += tl.where(maximum == float("-inf"), 0.0, 1.0)
 
-    bounds = part_of(packed_key_range(first, static), split, num_splits, static)
+    bounds = part_of(packed_key_range(first, extras.length, static), split, num_splits, static)
     state = (acc, total, maximum)
     if static.skips_left:
         state = walk_keys(state, q_tile, k, v, extras, rows, bounds, "before", static)

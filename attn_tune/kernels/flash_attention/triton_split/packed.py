@@ -14,6 +14,7 @@ import triton.language as tl
 from attn_tune.kernels.flash_attention._triton.device import (
     Extras,
     Rows,
+    key_length,
     mix,
     row_factor,
     row_random,
@@ -47,7 +48,7 @@ def load_packed_queries(q, batch, kv_head, first, static: tl.constexpr):
 @triton.jit
 def point_packed_extras(optional, batch, heads, static: tl.constexpr):
     """As ``point_extras``, with a column for whatever depends on the head."""
-    bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout = optional
+    bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout, lengths = optional
     wide_batch = batch.to(tl.int64)
     wide_heads = heads.to(tl.int64)[:, None]
     absent = batch
@@ -78,7 +79,8 @@ def point_packed_extras(optional, batch, heads, static: tl.constexpr):
         seed = mix(tl.load(dropout) + 0x9E3779B9)
         seed = mix(seed ^ (absolute_batch * 0x85EBCA6B))
         seed = mix(seed ^ (absolute_heads * 0xC2B2AE35))
-    return Extras(bias, mask, q_segments, kv_segments, q_positions, kv_positions, seed)
+    length = key_length(lengths, batch, static)
+    return Extras(bias, mask, q_segments, kv_segments, q_positions, kv_positions, seed, length)
 
 
 @triton.jit
@@ -101,8 +103,8 @@ def load_packed_rows(extras, first, static: tl.constexpr):
 
 
 @triton.jit
-def packed_key_range(first, static: tl.constexpr):
-    """As ``key_range``, for the queries that a tile of packed rows holds."""
+def packed_key_range(first, length, static: tl.constexpr):
+    """As ``key_range``, for the queries that a tile of packed rows holds; with lengths, of the keys that count."""
     block_k: tl.constexpr = static.block_k
     first_query = first // static.group_size + static.offset
     last_query = (first + static.block_q - 1) // static.group_size
@@ -119,6 +121,9 @@ def packed_key_range(first, static: tl.constexpr):
         full_end = tl.minimum(
             full_end, tl.maximum(first_query + static.right + 1, 0) // block_k * block_k
         )
+    if static.has_lengths:
+        end = tl.minimum(end, length)
+        full_end = tl.minimum(full_end, length // block_k * block_k)
     return begin, full_begin, full_end, end
 
 

@@ -37,6 +37,7 @@ SPEC = KernelSpec(
         f"{_HERE}.backward",
         f"{_HERE}.chunks",
         "attn_tune.kernels.flash_attention.dropout",
+        "attn_tune.kernels.padding",
     ),
     priority={"cpu": 10, "cuda": 1, "rocm": 1, "tpu": 1},
     summary="chunked online softmax in plain XLA; every feature, every platform",

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from attn_tune.kernels.flash_attention.dropout import keep_mask
 from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.padding import zero_beyond
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ def prepare(grid: Grid, o: Operands) -> Side:
 
     return Side(
         q=to_groups(grid, o.q),
-        k=_pad(o.k.swapaxes(1, 2), 2, grid.k_padding),
-        v=_pad(o.v.swapaxes(1, 2), 2, grid.k_padding),
+        k=_pad(zero_beyond(o.k, o.kv_lengths).swapaxes(1, 2), 2, grid.k_padding),
+        v=_pad(zero_beyond(o.v, o.kv_lengths).swapaxes(1, 2), 2, grid.k_padding),
         bias=_dense(grid, o.bias, p.bias_dims),
         mask=_dense(grid, o.mask, p.mask_dims),
         q_segments=rows(o.q_segments),

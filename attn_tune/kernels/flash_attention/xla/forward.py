@@ -65,4 +65,4 @@ def _start(grid: Grid, operands: Operands) -> tuple[Array, Array, Array]:
         return jnp.full(rows, -jnp.inf, jnp.float32), jnp.zeros(rows, jnp.float32), acc
     sink = operands.sinks.astype(jnp.float32).reshape(1, p.num_kv_heads, p.group_size, 1)
     peak = jnp.broadcast_to(sink, rows)
-    return peak, jnp.where(jnp.isneginf(peak), 0.0, 1.0), acc
+    return peak, jnp.where(jnp.isneginf(peak), 0.0, 1.0).astype(jnp.float32), acc

@@ -1,0 +1,71 @@
+"""Derivatives that the kernels do not have are refused by name, and the way out that is named works."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn_tune.kernels.attention.api import attention
+from attn_tune.kernels.flash_attention.api import flash_attention
+from attn_tune.schema.errors import UnsupportedError
+
+Q, K, V = (
+    jnp.asarray(np.random.default_rng(i).standard_normal((1, 3, 2, 4), np.float32))
+    for i in range(3)
+)
+
+
+def loss(q):
+    return jnp.sum(jnp.sin(flash_attention(q, K, V, causal=True)))
+
+
+def pulled(cotangent):
+    _, pull = jax.vjp(lambda q: flash_attention(q, K, V), Q)
+    return pull(cotangent)[0].sum()
+
+
+SECOND = {
+    "hessian": jax.hessian(loss),
+    "jacfwd of grad": jax.jacfwd(jax.grad(loss)),
+    "grad of grad": jax.grad(lambda q: jax.grad(loss)(q).sum()),
+    "under jit": jax.jit(jax.grad(lambda q: jax.jit(jax.grad(loss))(q).sum())),
+    "under vmap": jax.grad(lambda q: jax.vmap(jax.grad(loss))(q[None]).sum()),
+    "with checkpoint": jax.grad(lambda q: jax.grad(jax.checkpoint(loss))(q).sum()),
+    "by the cotangent": jax.grad(pulled),
+}
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_a_second_derivative_is_refused_by_name_with_the_way_out(name):
+    with pytest.raises(
+        UnsupportedError, match=r"flash_attention has no second derivative.*attn_tune\.attention"
+    ):
+        SECOND[name](Q)
+
+
+def test_forward_mode_is_refused_by_jax():
+    with pytest.raises(TypeError, match=r"forward-mode.*custom_vjp"):
+        jax.jvp(loss, (Q,), (Q,))
+
+
+def test_first_derivatives_are_taken_wherever_they_can_be():
+    want = jax.grad(loss)(Q)
+    step = lambda q, _: (q, jax.grad(loss)(q))  # noqa: E731
+    for got in (
+        jax.jit(jax.vmap(jax.grad(loss)))(Q[None])[0],
+        jax.grad(jax.checkpoint(loss))(Q),
+        jax.grad(lambda q: jax.vmap(loss)(q[None]).sum())(Q),
+        jax.lax.scan(step, Q, length=2)[1][1],
+        jax.jacrev(loss)(Q),
+    ):
+        np.testing.assert_allclose(got, want, atol=1e-6, rtol=1e-6)
+    # A second derivative of what does not depend on the call is none of it.
+    assert jax.grad(jax.grad(lambda x: x**3 + loss(Q)))(2.0) == 12.0
+
+
+def test_the_dense_op_has_every_derivative():
+    def dense(q):
+        return jnp.sum(jnp.sin(attention(q, K, V, causal=True, dtype=jnp.float32)[0]))
+
+    assert jnp.isfinite(jax.hessian(dense)(Q)).all()
+    assert jnp.isfinite(jax.jvp(dense, (Q,), (Q,))[1])

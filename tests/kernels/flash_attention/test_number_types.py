@@ -1,0 +1,105 @@
+"""64-bit types enabled, and numpy arrays in place of jax's: the same results in the documented dtypes."""
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from attn_tune.kernels.attention.api import attention
+from attn_tune.kernels.flash_attention.api import flash_attention
+from attn_tune.kernels.masks import MaskInfo
+
+B, T, S, N, K, H = 1, 4, 6, 2, 1, 4
+
+
+def draw(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+Q, KEYS, V = draw(1, B, T, N, H), draw(2, B, S, K, H), draw(3, B, S, K, H)
+BIAS, SINKS = draw(4, 1, N, T, S), draw(5, N, 2)
+MASK = np.arange(S)[None] < 5
+Q_IDS, KV_IDS = np.array([[0, 0, 1, 1]]), np.array([[0, 0, 0, 1, 1, 1]])
+
+# As numpy made them: some of 64 bits.
+CASES = {
+    "sinks": {"softmax_aux": SINKS.astype(np.float64)},
+    "sinks and bias": {"bias": BIAS, "softmax_aux": SINKS},
+    "wide bias": {"bias": BIAS.astype(np.float64)},
+    "mask": {"attention_mask": MASK, "causal": True},
+    "segments": {"q_segment_ids": Q_IDS, "kv_segment_ids": KV_IDS, "softmax_aux": SINKS},
+    "lengths": {
+        "mask_info": MaskInfo.from_lengths(np.array([5]), np.array([3]), q_len=T, kv_len=S)
+    },
+    "cumulative": {
+        "cum_seqlens_q": np.array([0, 1, 4]),
+        "cum_seqlens_k": np.array([0, 3, 6]),
+        "causal": True,
+    },
+    "options": {
+        "logits_soft_cap": np.float64(2.0),
+        "dropout_prob": 0.2,
+        "dropout_seed": np.int64(3),
+        "sliding_window": 3,
+        "logits_dtype": np.float16,
+    },
+}
+
+
+def outputs_and_gradients(name, op, asarray):
+    """``(out, lse or weights)`` and the gradients of q, k, v and of what the case has of bias and sinks."""
+    given = dict(CASES[name])
+    own = {n: asarray(given.pop(n)) for n in ("bias", "softmax_aux") if n in given}
+
+    def call(q, k, v, own):
+        if op == "dense":
+            return attention(q, k, v, **own, **given, dtype=jnp.float32)
+        normalised = op != "unnormalised"
+        return flash_attention(
+            q, k, v, **own, **given, normalize_output=normalised, return_lse=True
+        )
+
+    arrays = (*map(asarray, (Q, KEYS, V)), own)
+    outputs = call(*arrays)
+    grads = jax.grad(lambda *x: call(*x)[0].astype(jnp.float32).sum(), (0, 1, 2, 3))(*arrays)
+    return outputs, grads
+
+
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [
+        *(("flash", name) for name in CASES),
+        ("unnormalised", "sinks and bias"),
+        ("unnormalised", "cumulative"),
+        *(("dense", name) for name in ("sinks and bias", "mask", "lengths")),
+    ],
+)
+def test_with_64_bit_types_and_numpy_arrays_all_is_as_without(op, name):
+    # Compiled as a whole for the sake of time; numpy arrays that a function closes over reach the op as they are.
+    want, want_grads = jax.jit(lambda: outputs_and_gradients(name, op, jnp.asarray))()
+    with jax.enable_x64(True):
+        got, grads = jax.jit(lambda: outputs_and_gradients(name, op, np.asarray))()
+    assert [x.dtype for x in got] == [jnp.float32] * 2
+    assert [g.dtype for g in grads[:3]] == [jnp.float32] * 3
+    assert {n: g.dtype for n, g in grads[3].items()} == {n: CASES[name][n].dtype for n in grads[3]}
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5),
+        (got, grads),
+        (want, want_grads),
+    )
+
+
+def test_numpy_arrays_of_16_bits_without_normalising():
+    arrays = [x.astype(ml_dtypes.bfloat16) for x in (Q, KEYS, V)]
+
+    @jax.jit
+    def both(*traced):
+        return tuple(
+            flash_attention(*x, BIAS, softmax_aux=SINKS, normalize_output=False)
+            for x in (arrays, traced)
+        )
+
+    got, want = both(*arrays)
+    assert got.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(got, want)
