@@ -7,14 +7,14 @@ from typing import Any
 import jax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
-from jax.sharding import PartitionSpec
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 
 def deferred(function: Callable[[Any], Any], out_types: Any) -> Callable[[Any], Any]:
     """``inputs -> function(inputs)``, where ``function`` is traced at lowering and sees plain local arrays.
 
-    Under ``jax.shard_map`` it does not see over which mesh axes its operands vary, which most kernels have no words
-    for; every result varies over all axes that some operand varies over.
+    It sees no mesh: neither explicit axes, nor (under ``jax.shard_map``) over which axes its operands vary, which most
+    kernels have no words for. Every result varies over all axes that some operand varies over.
 
     Args:
       function: from one pytree of arrays to another.
@@ -88,14 +88,24 @@ def _output_types(*operands: Any, function: Callable, types: Sequence[Any]) -> l
 
 
 def _lower(ctx: Any, *operands: Any, function: Callable, types: Any) -> Any:
+    nowhere = AbstractMesh((), ())
+
     def plain(aval: Any) -> Any:
-        return aval.update(manual_axis_type=type(aval.manual_axis_type)(varying=frozenset()))
+        spec = PartitionSpec(*[None] * aval.ndim)
+        return aval.update(
+            manual_axis_type=type(aval.manual_axis_type)(varying=frozenset()),
+            sharding=NamedSharding(nowhere, spec),
+        )
+
+    def local(*arrays: jax.Array) -> list[jax.Array]:
+        with jax.sharding.use_abstract_mesh(nowhere):
+            return function(*arrays)
 
     ctx = ctx.replace(
         avals_in=[plain(aval) for aval in ctx.avals_in],
         avals_out=[plain(aval) for aval in ctx.avals_out],
     )
-    return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
+    return mlir.lower_fun(local, multiple_results=True)(ctx, *operands)
 
 
 mlir.register_lowering(_deferred_p, _lower)

@@ -13,6 +13,7 @@ from jax.experimental.custom_partitioning import (
 )
 from jax.sharding import NamedSharding, PartitionSpec
 
+from attn_tune.kernels.deferred import deferred
 from attn_tune.kernels.parallel import (
     Axes,
     Extent,
@@ -58,9 +59,16 @@ def partitioned(
     def partition(mesh: Any, arguments: Any, results: Any) -> Any:
         axes, in_specs, out_specs = plan(mesh, arguments, results)
 
-        def local(inputs: Any) -> Any:
-            return on_shard(inputs, axes, out_specs)
+        def local_type(result: Any, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
+            whole = mesh.empty
+            shape = result.shape if whole else NamedSharding(mesh, spec).shard_shape(result.shape)
+            return jax.ShapeDtypeStruct(shape, result.dtype)
 
+        # XLA compiles within the caller's mesh, which JAX would take for that of the shard's arrays.
+        local = deferred(
+            lambda inputs: on_shard(inputs, axes, out_specs),
+            jax.tree.map(local_type, results, out_specs),
+        )
         if mesh.empty:
             given = (arguments, results)
             arguments, results = jax.tree.map(lambda x: _replicated(x.sharding), given)

@@ -248,7 +248,6 @@ def run_other_ways():
     found = {"no_jit": difference(run(put(arrays, AUTO)), want)}
     found["in_shardings"] = difference(jax.jit(run, in_shardings=(shardings,))(numbers), want)
     with jax.set_mesh(EXPLICIT):
-        found["set_mesh_no_jit"] = difference(run(put(arrays, EXPLICIT)), want)
         found["set_mesh_numpy"] = difference(jax.jit(run)(numbers), want)
     found["explicit_no_jit"] = difference(
         call(put(arrays, EXPLICIT), options), call(plain, options)
