@@ -3,7 +3,7 @@
 The mesh is the caller's (``mesh=``), or that of the operands' types, where these say how an array is sharded.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -37,7 +37,7 @@ def sharded(
     mesh: Mesh,
     in_specs: Sequence[PartitionSpec | None],
     out_specs: PartitionSpec | None = None,
-) -> tuple[Array, Array | None]:
+) -> tuple[Array, Any]:
     """``attend(inputs)`` on each shard, with each array under its spec.
 
     ``in_specs`` starts with the specs of query, key and value; those of everything else follow from them. The
@@ -188,7 +188,7 @@ def _padded(spec: PartitionSpec | None, name: str) -> tuple[Any, ...]:
     return entries + (None,) * (4 - len(entries))
 
 
-def _named(spec: Sequence[Any]) -> list[tuple[str, ...]]:
+def _named(spec: Iterable[Any]) -> list[tuple[str, ...]]:
     return [names_of(entry) for entry in spec]
 
 
