@@ -7,9 +7,9 @@ _LIMIT = 4096
 
 
 def cached[**P, T](make: Callable[P, T]) -> Callable[P, T]:
-    """``make`` with its results remembered; it is simply called where an argument has no hash.
+    """``make`` with its results remembered; called every time where an argument has no hash.
 
-    A config of somebody else's kernel may hold what has none.
+    A config of an installed kernel may hold a list or a dict.
     """
     remembered = functools.lru_cache(maxsize=_LIMIT)(make)
 

@@ -13,8 +13,8 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 def deferred(function: Callable[[Any], Any], out_types: Any) -> Callable[[Any], Any]:
     """``inputs -> function(inputs)``, where ``function`` is traced at lowering and sees plain local arrays.
 
-    It sees no mesh: neither explicit axes, nor (under ``jax.shard_map``) over which axes its operands vary, which most
-    kernels have no words for. Every result varies over all axes that some operand varies over.
+    It sees no mesh: neither explicit axes, nor (under ``jax.shard_map``) over which axes its operands vary. Most
+    kernels do not declare the latter for their outputs. Every result varies over all axes that some operand varies over.
 
     Args:
       function: from one pytree of arrays to another.

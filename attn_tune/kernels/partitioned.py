@@ -46,34 +46,26 @@ def partitioned(
     def plan(mesh: Any, arguments: Any, results: Any) -> tuple[Axes, Any, Any]:
         """The axes, and the specs of inputs and outputs."""
         (arrays,) = arguments
-        # Without a mesh (a program over several unlike ones) shardings have no names: everything is gathered.
         specs = {
-            leaf_name(path): getattr(leaf.sharding, "spec", ())
+            leaf_name(path): leaf.sharding.spec
             for path, leaf in jax.tree_util.tree_leaves_with_path(arrays)
         }
-        axes = axes_of_specs(
-            op, dict(mesh.shape), extent, {name: specs[name] for name in main}, dims
-        )
+        specs = {name: specs[name] for name in main}
+        axes = axes_of_specs(op, dict(mesh.shape), extent, specs, dims)
         return axes, specs_of(dims, arrays, axes), specs_of(dims, results, axes)
 
     def partition(mesh: Any, arguments: Any, results: Any) -> Any:
         axes, in_specs, out_specs = plan(mesh, arguments, results)
 
-        def local_type(result: Any, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
-            whole = mesh.empty
-            shape = result.shape if whole else NamedSharding(mesh, spec).shard_shape(result.shape)
-            return jax.ShapeDtypeStruct(shape, result.dtype)
-
-        # XLA compiles within the caller's mesh, which JAX would take for that of the shard's arrays.
-        local = deferred(
-            lambda inputs: on_shard(inputs, axes, out_specs),
-            jax.tree.map(local_type, results, out_specs),
+        in_shardings, out_shardings = _shardings(mesh, in_specs), _shardings(mesh, out_specs)
+        types = jax.tree.map(
+            lambda x, sharding: jax.ShapeDtypeStruct(sharding.shard_shape(x.shape), x.dtype),
+            results,
+            out_shardings,
         )
-        if mesh.empty:
-            given = (arguments, results)
-            arguments, results = jax.tree.map(lambda x: _replicated(x.sharding), given)
-            return mesh, local, results, arguments
-        return mesh, local, _shardings(mesh, out_specs), (_shardings(mesh, in_specs),)
+        # XLA compiles within the caller's mesh, which JAX would take for that of the shard's arrays.
+        local = deferred(lambda inputs: on_shard(inputs, axes, out_specs), types)
+        return mesh, local, out_shardings, (in_shardings,)
 
     def infer(mesh: Any, arguments: Any, results: Any) -> Any:
         return _shardings(mesh, plan(mesh, arguments, results)[2])
@@ -92,10 +84,6 @@ def _shardings(mesh: Any, specs: Any) -> Any:
         specs,
         is_leaf=lambda x: isinstance(x, PartitionSpec),
     )
-
-
-def _replicated(sharding: Any) -> Any:
-    return type(sharding).get_replicated(tuple(sharding.device_set))
 
 
 def _stays_whole(ways: int, heads: int) -> bool:

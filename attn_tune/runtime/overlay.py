@@ -191,7 +191,10 @@ def current_view() -> View:
 
 @contextlib.contextmanager
 def viewing(view: View) -> Iterator[None]:
-    """Answers lookups from ``view`` within a ``with`` block: compiling may ask long after the trace that it serves."""
+    """Answer lookups from ``view`` within a ``with`` block.
+
+    For lookups while XLA compiles, which may be long after the trace.
+    """
     global _ever_used
     _ever_used = True
     token = _earlier.set(view)

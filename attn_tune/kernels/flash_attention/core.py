@@ -133,17 +133,17 @@ def sink_gradient(
 
 
 def _run(problem: Problem, request: Request, direction: str, inputs: Any) -> dict[str, Array]:
-    """One direction, on one device or on each of several.
+    """Run one direction, on one device or on each of several.
 
-    Under a ``shard_map`` that checks types the kernel sees them only when it is lowered: few kernels have words for
-    axes that vary. Where XLA partitions the program, each device's part is looked up while XLA compiles, from the packs
-    in force now.
+    Under a ``shard_map`` that checks types, the kernel is traced at lowering, because most kernels do not declare over
+    which axes their outputs vary. Where XLA partitions the program, each device's part is looked up while XLA compiles,
+    in the packs that are active now.
     """
     problem = with_shapes(problem, _operands(inputs))
     if varying_axes(inputs):
         return _in_manual(_launch(problem, request, direction), problem)(inputs)
     if explicit_mesh(inputs) is not None:
-        # The axis of a vmap is: those of the call are no longer seen here.
+        # The arrays of the call are cut already (``sharded_by_types``); this is the folded axis of a vmap.
         def on_shard(inputs: Any, axes: Axes, out_specs: Any) -> dict[str, Array]:
             return run_shard(
                 lambda x: _run(problem, request, direction, x), inputs, axes, out_specs
@@ -173,7 +173,7 @@ def _launch(problem: Problem, request: Request, direction: str) -> Callable[[Any
 
 
 def _outputs(launch: Callable[[Any], dict], problem: Problem, inputs: Any) -> dict[str, Array]:
-    """Those that are asked for; a kernel may return more."""
+    """The outputs that the op needs; a kernel may return more."""
     outputs = launch(inputs)
     return {name: outputs[name] for name in output_types(problem, inputs)}
 
@@ -201,7 +201,7 @@ def _in_automatic(
 
     def run(inputs: Any) -> dict[str, Array]:
         return partitioned(
-            # The whole is no problem of this program, so nothing is to be looked up for it.
+            # No device runs the whole problem, so a lookup of it would only be a false miss.
             deferred(here, output_types(problem, inputs)) if is_certain else here,
             on_shard,
             inputs,
