@@ -14,7 +14,7 @@ def deferred(function: Callable[[Any], Any], out_types: Any) -> Callable[[Any], 
     """``inputs -> function(inputs)``, where ``function`` is traced at lowering and sees plain local arrays.
 
     It sees no mesh: neither explicit axes, nor (under ``jax.shard_map``) over which axes its operands vary. Most
-    kernels do not declare the latter for their outputs. Every result varies over all axes that some operand varies over.
+    kernels do not declare the latter for their outputs. Every result varies over all axes that an operand varies over.
 
     Args:
       function: from one pytree of arrays to another.

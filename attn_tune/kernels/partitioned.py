@@ -46,8 +46,9 @@ def partitioned(
     def plan(mesh: Any, arguments: Any, results: Any) -> tuple[Axes, Any, Any]:
         """The axes, and the specs of inputs and outputs."""
         (arrays,) = arguments
+        # Where no operand of the program is on a mesh, shardings have no names here: everything is gathered.
         specs = {
-            leaf_name(path): leaf.sharding.spec
+            leaf_name(path): getattr(leaf.sharding, "spec", ())
             for path, leaf in jax.tree_util.tree_leaves_with_path(arrays)
         }
         specs = {name: specs[name] for name in main}
@@ -57,7 +58,12 @@ def partitioned(
     def partition(mesh: Any, arguments: Any, results: Any) -> Any:
         axes, in_specs, out_specs = plan(mesh, arguments, results)
 
-        in_shardings, out_shardings = _shardings(mesh, in_specs), _shardings(mesh, out_specs)
+        if mesh.empty:
+            in_shardings, out_shardings = jax.tree.map(
+                lambda x: _replicated(x.sharding), (arguments[0], results)
+            )
+        else:
+            in_shardings, out_shardings = _shardings(mesh, in_specs), _shardings(mesh, out_specs)
         types = jax.tree.map(
             lambda x, sharding: jax.ShapeDtypeStruct(sharding.shard_shape(x.shape), x.dtype),
             results,
@@ -84,6 +90,10 @@ def _shardings(mesh: Any, specs: Any) -> Any:
         specs,
         is_leaf=lambda x: isinstance(x, PartitionSpec),
     )
+
+
+def _replicated(sharding: Any) -> Any:
+    return type(sharding).get_replicated(tuple(sharding.device_set))
 
 
 def _stays_whole(ways: int, heads: int) -> bool:
