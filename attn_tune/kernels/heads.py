@@ -12,7 +12,7 @@ def repeat_kv_heads(
     """Keys and values with each head repeated, so that there is one per query head (``N = K * repeats``)."""
     if repeats < 1:
         raise UsageError(f"repeats must be at least 1, got {repeats}")
-    return jnp.repeat(key, repeats, axis=2), jnp.repeat(value, repeats, axis=2)
+    return repeated(key, repeats, 2), repeated(value, repeats, 2)
 
 
 def expand_heads(
@@ -30,8 +30,16 @@ def expand_heads(
     if array is None or array.shape[1] in (1, num_q_heads):
         return array
     if array.shape[1] == num_kv_heads:
-        return jnp.repeat(array, num_q_heads // num_kv_heads, axis=1)
+        return repeated(array, num_q_heads // num_kv_heads, 1)
     raise UsageError(
         f"{name} has {array.shape[1]} heads; it must have 1, {num_kv_heads} (key/value heads) "
         f"or {num_q_heads} (query heads)"
     )
+
+
+def repeated(array: Shaped[Array, "..."], repeats: int, axis: int) -> Shaped[Array, "..."]:
+    """``jnp.repeat``, which refuses arrays whose types say how they are sharded."""
+    shape = array.shape
+    spread = jnp.expand_dims(array, axis + 1)
+    spread = jnp.broadcast_to(spread, (*shape[: axis + 1], repeats, *shape[axis + 1 :]))
+    return spread.reshape(*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :])

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn_tune.kernels.heads import repeated
 from attn_tune.schema.errors import UsageError
 
 
@@ -20,13 +21,13 @@ def sinks_of(softmax_aux: Array, num_q_heads: int, num_kv_heads: int) -> Float[A
     some = ~jnp.all(jnp.isneginf(aux), axis=1)
     # Two guards: the derivative of the logarithm of zero is not a number, and a product with zero does not hide it.
     logits = jnp.where(some, jax.nn.logsumexp(jnp.where(some[:, None], aux, 0), axis=1), -jnp.inf)
-    return jnp.repeat(logits, num_q_heads // logits.size)
+    return repeated(logits, num_q_heads // logits.size, 0)
 
 
 def largest_sinks_of(softmax_aux: Array, num_q_heads: int, num_kv_heads: int) -> Float[Array, " N"]:
     """The largest single sink of each query head; arguments and errors as of ``sinks_of``."""
     logits = jnp.max(_by_head(softmax_aux, num_q_heads, num_kv_heads), axis=1)
-    return jnp.repeat(logits, num_q_heads // logits.size)
+    return repeated(logits, num_q_heads // logits.size, 0)
 
 
 def _by_head(

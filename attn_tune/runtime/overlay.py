@@ -21,6 +21,7 @@ from attn_tune.runtime.pins import Pin
 from attn_tune.runtime.quarantine import Quarantine, joined
 from attn_tune.runtime.snapshot import Snapshot, current_snapshot, set_lockfile, swap_snapshot
 from attn_tune.runtime.sources import Source, overlay_source
+from attn_tune.schema.digest import digest_json
 
 # A job asks some hundreds of questions; past this the memo starts anew rather than grow.
 MEMO_LIMIT = 65536
@@ -44,7 +45,7 @@ class Overlays:
 class View:
     """All that decides an answer, immutable, and the answers found so far, by question."""
 
-    __slots__ = ("_quarantine", "agreement", "entries", "overlays", "snapshot")
+    __slots__ = ("_digest", "_quarantine", "agreement", "entries", "overlays", "snapshot")
 
     def __init__(self, process: Snapshot, overlays: Overlays):
         self.snapshot = process
@@ -52,6 +53,7 @@ class View:
         self.agreement = ranks.Agreement()
         self.entries: dict[Hashable, Any] = {}
         self._quarantine: Quarantine | None = None
+        self._digest = ""
 
     @property
     def quarantine(self) -> Quarantine:
@@ -65,6 +67,17 @@ class View:
                 lists += [source.pack.quarantine for source in self.sources if source.pack]
             self._quarantine = joined(lists)
         return self._quarantine
+
+    @property
+    def digest(self) -> str:
+        """Names all that decides an answer. Reads the sums of all packs."""
+        if not self._digest:
+            layers = [
+                layer.digest if isinstance(layer, Pack) else layer.line
+                for layer in self.overlays.layers
+            ]
+            self._digest = digest_json([self.snapshot.digest, *layers])
+        return self._digest
 
     @property
     def pins(self) -> tuple[Pin, ...]:
@@ -88,7 +101,11 @@ _interned: dict[tuple[Pack | Pin, ...], Overlays] = {}
 _overlays: contextvars.ContextVar[Overlays] = contextvars.ContextVar(
     "attn_tune_overlays", default=_NONE
 )
-# As long as nobody has put anything in force, neither the context variable nor the jit key can say otherwise.
+# The view of an earlier trace, which lookups of its compilation use.
+_earlier: contextvars.ContextVar["View | None"] = contextvars.ContextVar(
+    "attn_tune_earlier_view", default=None
+)
+# As long as nobody has put anything in force, neither the context variables nor the jit key can say otherwise.
 _ever_used = False
 
 _swaps = itertools.count(1)
@@ -161,11 +178,30 @@ def in_force[Layer: (Pack, Pin)](layer: Layer) -> Iterator[Layer]:
 
 def current_view() -> View:
     """What a lookup must go by here and now."""
-    overlays = _in_force_now() if _ever_used else _NONE
+    overlays = _NONE
+    if _ever_used:
+        if (earlier := _earlier.get()) is not None:
+            return earlier
+        overlays = _in_force_now()
     view = overlays.view
     if view is None or view.snapshot is not snapshot._current:
         view = overlays.view = View(current_snapshot(), overlays)
     return view
+
+
+@contextlib.contextmanager
+def viewing(view: View) -> Iterator[None]:
+    """Answer lookups from ``view`` within a ``with`` block.
+
+    For lookups while XLA compiles, which may be long after the trace.
+    """
+    global _ever_used
+    _ever_used = True
+    token = _earlier.set(view)
+    try:
+        yield
+    finally:
+        _earlier.reset(token)
 
 
 def jit_keys() -> jitkeys.JitKeys | None:

@@ -8,7 +8,7 @@ import pytest
 
 import attn_tune
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.marker import Mark, find_mark, mark_name, marked
+from attn_tune.kernels.marker import Mark, cut_name, find_mark, mark_name, marked
 from attn_tune.tuner.grid import ALL, load_grid
 
 TEXTS = sorted(p.signature.text for p in load_grid(ALL, lengths=("all",)).points)
@@ -28,6 +28,12 @@ def test_every_signature_comes_back(direction):
 )
 def test_other_names_are_none(text):
     assert find_mark(text) is None
+
+
+def test_of_nested_names_the_innermost_counts_and_a_cut_call_says_so():
+    whole, shard = cut_name(TEXTS[0], "fwd", "0123abcd"), mark_name(ODD, "bwd")
+    assert find_mark(f"jit(step)/jit({whole})/add") == Mark(TEXTS[0], "fwd", is_cut=True)
+    assert find_mark(f"jit(step)/jit({whole})/jit({shard})/add") == Mark(ODD, "bwd")
 
 
 @dataclass(frozen=True)

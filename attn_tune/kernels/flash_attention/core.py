@@ -1,6 +1,7 @@
 """One ``custom_vjp`` for all kernels: forward and backward are chosen apart, and exchange the op's own residuals."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,12 +13,25 @@ from jaxtyping import Array, Float
 
 from attn_tune.kernels import dispatch
 from attn_tune.kernels.arguments import dims_of
+from attn_tune.kernels.cached import cached
+from attn_tune.kernels.deferred import as_varying, deferred, varying_axes
 from attn_tune.kernels.flash_attention.derivatives import without_derivative
 from attn_tune.kernels.flash_attention.folding import fold_vmap
 from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.kernels.flash_attention.problem import NAME, Problem
-from attn_tune.kernels.marker import marked
+from attn_tune.kernels.flash_attention.sharding import explicit_mesh, sharded_run
+from attn_tune.kernels.flash_attention.shards import (
+    DIMS,
+    MAIN,
+    extent_of,
+    output_types,
+    run_shard,
+)
+from attn_tune.kernels.marker import cut_name, marked, named_jit
+from attn_tune.kernels.parallel import Axes, is_partitioned
+from attn_tune.kernels.partitioned import partitioned
 from attn_tune.kernels.spec import load
+from attn_tune.runtime.overlay import View, current_view, viewing
 
 OUT_NAME = "flash_attention_out"
 LSE_NAME = "flash_attention_lse"
@@ -29,6 +43,9 @@ class Request:
 
     kernels: Mapping[str, str] = field(default_factory=dict)
     configs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((frozenset(self.kernels.items()), frozenset(self.configs.items())))
 
 
 def attend(
@@ -62,7 +79,7 @@ def attend(
         return (_backward(with_lse, request, operands, residuals, dout, dlse),)
 
     call.defvjp(forward, backward)
-    return call(operands)
+    return call(as_varying(operands))
 
 
 def _forward(problem: Problem, request: Request, operands: Operands):
@@ -116,8 +133,34 @@ def sink_gradient(
 
 
 def _run(problem: Problem, request: Request, direction: str, inputs: Any) -> dict[str, Array]:
-    operands = inputs if direction == "fwd" else inputs.operands
-    problem = with_shapes(problem, operands)
+    """Run one direction, on one device or on each of several.
+
+    Under a ``shard_map`` that checks types, the kernel is traced at lowering, because most kernels do not declare over
+    which axes their outputs vary. Where XLA partitions the program, each device's part is looked up while XLA compiles,
+    in the packs that are active now.
+    """
+    problem = with_shapes(problem, _operands(inputs))
+    if varying_axes(inputs):
+        return _in_manual(_launch(problem, request, direction), problem)(inputs)
+    if explicit_mesh(inputs) is not None:
+        # The arrays of the call are cut already (``sharded_by_types``); this is the folded axis of a vmap.
+        def on_shard(inputs: Any, axes: Axes, out_specs: Any) -> dict[str, Array]:
+            return run_shard(
+                lambda x: _run(problem, request, direction, x), inputs, axes, out_specs
+            )
+
+        return sharded_run(on_shard, problem, inputs, output_types(problem, inputs))
+    partitions = is_partitioned(inputs)
+    if partitions is False:
+        return _outputs(_launch(problem, request, direction), problem, inputs)
+    return _in_automatic(problem, request, direction, current_view(), bool(partitions))(inputs)
+
+
+def _operands(inputs: Any) -> Operands:
+    return inputs.operands if isinstance(inputs, BackwardInputs) else inputs
+
+
+def _launch(problem: Problem, request: Request, direction: str) -> Callable[[Any], dict]:
     choice = dispatch.choose(
         NAME,
         direction,
@@ -126,8 +169,49 @@ def _run(problem: Problem, request: Request, direction: str, inputs: Any) -> dic
         config=request.configs.get(direction),
     )
     call: Callable = load(choice.spec.searches[direction].call)
-    launch = marked(call, problem, choice.config, choice.answer.signature, direction)
-    return launch(inputs)
+    return marked(call, problem, choice.config, choice.answer.signature, direction)
+
+
+def _outputs(launch: Callable[[Any], dict], problem: Problem, inputs: Any) -> dict[str, Array]:
+    """The outputs that the op needs; a kernel may return more."""
+    outputs = launch(inputs)
+    return {name: outputs[name] for name in output_types(problem, inputs)}
+
+
+@cached
+def _in_manual(launch: Callable, problem: Problem) -> Callable[[Any], dict[str, Array]]:
+    def run(inputs: Any) -> dict[str, Array]:
+        wanted = functools.partial(_outputs, launch, problem)
+        return deferred(wanted, output_types(problem, inputs))(inputs)
+
+    return named_jit(run, launch.__name__)
+
+
+@cached
+def _in_automatic(
+    problem: Problem, request: Request, direction: str, view: View, is_certain: bool
+) -> Callable[[Any], dict[str, Array]]:
+    def here(inputs: Any) -> dict[str, Array]:
+        local = with_shapes(problem, _operands(inputs))
+        return _outputs(_launch(local, request, direction), local, inputs)
+
+    def on_shard(inputs: Any, axes: Axes, out_specs: Any) -> dict[str, Array]:
+        with viewing(view):
+            return run_shard(here, inputs, axes, out_specs)
+
+    def run(inputs: Any) -> dict[str, Array]:
+        return partitioned(
+            # No device runs the whole problem, so a lookup of it would only be a false miss.
+            deferred(here, output_types(problem, inputs)) if is_certain else here,
+            on_shard,
+            inputs,
+            op=NAME,
+            dims=DIMS,
+            extent=extent_of(problem),
+            main=MAIN,
+        )
+
+    return named_jit(run, cut_name(problem.signature.text, direction, view.digest[-12:]))
 
 
 def with_shapes(problem: Problem, operands: Operands) -> Problem:

@@ -1,29 +1,44 @@
-"""A call over a device mesh: ``shard_map`` over batch and heads, so that each shard is looked up as what it is."""
+"""A call over a device mesh: ``shard_map`` over batch and heads, so that each shard is looked up as what it is.
 
-from collections.abc import Callable, Sequence
-from typing import Any
+The mesh is the caller's (``mesh=``), or that of the operands' types, where these say how an array is sharded.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float
 
-from attn_tune.kernels.flash_attention.core import Request, attend
-from attn_tune.kernels.flash_attention.operands import Operands
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.cached import cached
+from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands
+from attn_tune.kernels.flash_attention.problem import NAME, Problem
+from attn_tune.kernels.flash_attention.shards import DIMS, MAIN, extent_of, own_part
+from attn_tune.kernels.parallel import Axes, axes_of_specs, names_of, specs_of, ways
 from attn_tune.schema.errors import UnsupportedError, UsageError
 
 
+class Inputs(NamedTuple):
+    """What one call reads. ``largest_sinks`` is for outputs that are not normalised: one sink a query head."""
+
+    operands: Operands
+    largest_sinks: Float[Array, " N"] | None = None
+
+
+# To ``(out, lse)``.
+type Attend = Callable[[Inputs], tuple[Array, Array | None]]
+
+
 def sharded(
+    attend: Attend,
     problem: Problem,
-    operands: Operands,
-    request: Request,
+    inputs: Inputs,
     *,
     mesh: Mesh,
     in_specs: Sequence[PartitionSpec | None],
     out_specs: PartitionSpec | None = None,
-) -> Callable[[Operands], tuple[Array, Array | None]]:
-    """A function of ``operands`` that gives ``(out, lse)``, with each operand under its spec.
+) -> tuple[Array, Any]:
+    """``attend(inputs)`` on each shard, with each array under its spec.
 
     ``in_specs`` starts with the specs of query, key and value; those of everything else follow from them. The
     dropout words are moved by each shard's place, so that it drops the weights that the whole call would drop.
@@ -32,64 +47,99 @@ def sharded(
       UsageError: specs that do not fit the arrays, the mesh or one another.
       UnsupportedError: a sharded length or head dim, or key/value heads sharded differently from query heads.
     """
-    batch_axis, head_axis, kv_head_axis = _axes(problem, mesh, in_specs)
-    out_spec = PartitionSpec(batch_axis, None, head_axis, None)
-    if out_specs is not None and _padded(out_specs, "out_specs") != tuple(out_spec):
+    axes = _axes(problem, mesh, in_specs)
+    out_spec = PartitionSpec(axes.batch or None, None, axes.heads or None, None)
+    if out_specs is not None and _named(_padded(out_specs, "out_specs")) != _named(out_spec):
         raise UsageError(f"out_specs must be that of the query, {out_spec}, got {out_specs}")
-    specs = operand_specs(operands, batch_axis, head_axis, kv_head_axis)
+    return _mapped(attend, inputs, mesh, axes)
 
-    def local(operands: Operands):
-        if operands.dropout is not None:
-            operands = operands._replace(dropout=_shifted(operands, batch_axis, head_axis))
-        return attend(problem, operands, request)
+
+def sharded_by_types(attend: Attend, problem: Problem, inputs: Inputs) -> Any:
+    """``attend(inputs)``, on each shard where the arrays' types say how they are sharded (explicit mesh axes).
+
+    Lengths and head dims that are sharded are gathered, with one warning; the results are sharded like the query.
+    """
+    if explicit_mesh(inputs) is None:
+        return attend(inputs)
+    return _typed(attend, problem)(inputs)
+
+
+@cached
+def _typed(attend: Attend, problem: Problem) -> Callable[[Inputs], tuple[Array, Array | None]]:
+    def run(inputs: Inputs) -> tuple[Array, Array | None]:
+        operands = inputs.operands
+        mesh, axes = _axes_of_types(problem, operands)
+        results = _mapped(attend, inputs, mesh, axes)
+        length = names_of(jax.typeof(operands.q).sharding.spec[1])
+        if not length:
+            return results
+        batch, heads = (
+            tuple(name for name in names if name not in length) or None
+            for names in (axes.batch, axes.heads)
+        )
+        out, lse = results
+        out = _reshard(out, mesh, PartitionSpec(batch, length, heads, None))
+        return out, lse if lse is None else _reshard(lse, mesh, PartitionSpec(batch, heads, length))
+
+    # Outside of a trace the types have no devices; within one they need none.
+    return jax.jit(run)
+
+
+def sharded_run(
+    on_shard: Callable[[Any, Axes, Any], Any], problem: Problem, inputs: Any, out_types: Any
+) -> Any:
+    """``on_shard`` on each shard of one direction's inputs, which are sharded along explicit mesh axes."""
+    operands = inputs.operands if isinstance(inputs, BackwardInputs) else inputs
+    mesh, axes = _axes_of_types(problem, operands)
+    in_specs, out_specs = (specs_of(DIMS, tree, axes) for tree in (inputs, out_types))
+    return jax.shard_map(
+        lambda inputs: on_shard(inputs, axes, out_specs),
+        mesh=mesh,
+        in_specs=(in_specs,),
+        out_specs=out_specs,
+        axis_names=set(mesh.explicit_axes),
+        check_vma=False,
+    )(jax.tree.map(lambda x, spec: _reshard(x, mesh, spec), inputs, in_specs))
+
+
+def explicit_mesh(tree: Any) -> Any:
+    """The mesh along whose explicit axes some array of a pytree is sharded; None for none."""
+    kinds = (jax.typeof(leaf).sharding for leaf in jax.tree.leaves(tree))
+    return next((kind.mesh for kind in kinds if any(map(names_of, kind.spec))), None)
+
+
+def _axes_of_types(problem: Problem, operands: Operands) -> tuple[Any, Axes]:
+    mesh = explicit_mesh(operands)
+    specs = {name: tuple(jax.typeof(getattr(operands, name)).sharding.spec) for name in MAIN}
+    return mesh, axes_of_specs(NAME, dict(mesh.shape), extent_of(problem), specs, DIMS)
+
+
+def _reshard(x: Array, mesh: Any, spec: PartitionSpec) -> Array:
+    return jax.sharding.reshard(x, NamedSharding(mesh, spec))
+
+
+def _mapped(attend: Attend, inputs: Inputs, mesh: Any, axes: Axes) -> tuple[Array, Array | None]:
+    specs = specs_of(DIMS, inputs, axes)
+    if mesh.explicit_axes:
+        inputs = jax.tree.map(lambda x, spec: _reshard(x, mesh, spec), inputs, specs)
+
+    def local(inputs: Inputs) -> tuple[Array, Array | None]:
+        return attend(inputs._replace(operands=own_part(inputs.operands, axes)))
 
     return jax.shard_map(
         local,
         mesh=mesh,
         in_specs=(specs,),
-        out_specs=(out_spec, PartitionSpec(batch_axis, head_axis, None)),
+        out_specs=(
+            PartitionSpec(axes.batch or None, None, axes.heads or None, None),
+            PartitionSpec(axes.batch or None, axes.heads or None, None),
+        ),
         # The transpose of shard_map then adds up the gradients of what is replicated (bias, sinks, single KV heads).
         check_vma=False,
-    )
+    )(inputs)
 
 
-def operand_specs(
-    operands: Operands, batch_axis: Any, head_axis: Any, kv_head_axis: Any
-) -> Operands:
-    """The partition spec of each operand that is there; axes of size 1 stay whole."""
-    kv = PartitionSpec(batch_axis, None, kv_head_axis, None)
-    rows = PartitionSpec(batch_axis, None)
-
-    def pairs(array: Array | None) -> PartitionSpec | None:
-        if array is None:
-            return None
-        batch, heads = array.shape[:2]
-        return PartitionSpec(
-            batch_axis if batch > 1 else None, head_axis if heads > 1 else None, None, None
-        )
-
-    def given(array: Array | None, spec: PartitionSpec) -> PartitionSpec | None:
-        return None if array is None else spec
-
-    return Operands(
-        q=PartitionSpec(batch_axis, None, head_axis, None),  # type: ignore[arg-type]
-        k=kv,  # type: ignore[arg-type]
-        v=kv,  # type: ignore[arg-type]
-        bias=pairs(operands.bias),  # type: ignore[arg-type]
-        mask=pairs(operands.mask),  # type: ignore[arg-type]
-        q_segments=given(operands.q_segments, rows),  # type: ignore[arg-type]
-        kv_segments=given(operands.kv_segments, rows),  # type: ignore[arg-type]
-        q_positions=given(operands.q_positions, rows),  # type: ignore[arg-type]
-        kv_positions=given(operands.kv_positions, rows),  # type: ignore[arg-type]
-        sinks=given(operands.sinks, PartitionSpec(head_axis)),  # type: ignore[arg-type]
-        dropout=given(operands.dropout, PartitionSpec(None)),  # type: ignore[arg-type]
-        kv_lengths=given(operands.kv_lengths, PartitionSpec(batch_axis)),  # type: ignore[arg-type]
-    )
-
-
-def _axes(
-    problem: Problem, mesh: Mesh, in_specs: Sequence[PartitionSpec | None]
-) -> tuple[Any, Any, Any]:
+def _axes(problem: Problem, mesh: Mesh, in_specs: Sequence[PartitionSpec | None]) -> Axes:
     if isinstance(in_specs, PartitionSpec):
         in_specs = (in_specs,) * 3
     if len(in_specs) < 3:
@@ -128,7 +178,7 @@ def _axes(
             raise UsageError(
                 f"{what} ({size}) cannot be split {parts} ways along mesh axis {axis!r}"
             )
-    return query[0], query[2], key[2]
+    return Axes(names_of(query[0]), names_of(query[2]), names_of(key[2]))
 
 
 def _padded(spec: PartitionSpec | None, name: str) -> tuple[Any, ...]:
@@ -138,27 +188,14 @@ def _padded(spec: PartitionSpec | None, name: str) -> tuple[Any, ...]:
     return entries + (None,) * (4 - len(entries))
 
 
-def _names(axis: Any) -> tuple[str, ...]:
-    if axis is None:
-        return ()
-    return axis if isinstance(axis, tuple) else (axis,)
+def _named(spec: Iterable[Any]) -> list[tuple[str, ...]]:
+    return [names_of(entry) for entry in spec]
 
 
 def _axis_size(mesh: Mesh, axis: Any) -> int:
-    size = 1
-    for name in _names(axis):
+    for name in names_of(axis):
         if name not in mesh.shape:
             raise UsageError(
                 f"mesh has no axis {name!r}; it has {', '.join(map(repr, mesh.shape))}"
             )
-        size *= mesh.shape[name]
-    return size
-
-
-def _shifted(operands: Operands, batch_axis: Any, head_axis: Any) -> Array:
-    batch, _, heads, _ = operands.q.shape
-    first = [jnp.uint32(0)]
-    for axis, size in ((batch_axis, batch), (head_axis, heads)):
-        index = jax.lax.axis_index(_names(axis)) if _names(axis) else 0
-        first.append(jnp.uint32(index * size))
-    return operands.dropout + jnp.stack(first)  # type: ignore[operator]
+    return ways(mesh.shape, names_of(axis))

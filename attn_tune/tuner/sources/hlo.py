@@ -95,7 +95,9 @@ class _Reader:
 
     def instruction(self, i: Instruction, known: dict[str, Made], runs: int) -> Made:
         name = i.word("op_name")
-        if (mark := find_mark(name)) is not None and i.opcode != "call":
+        mark = find_mark(name)
+        # What the partitioner adds around the shards' launches is no launch.
+        if mark is not None and not mark.is_cut and i.opcode != "call":
             place = name[: name.find("attn_tune.")], f"{mark.signature} {mark.direction}"
             self.names[place] = max(runs, self.names.get(place, 0))
         elif mark is None and i.opcode == "dot" and i.numbers("lhs_batch_dims"):

@@ -36,9 +36,19 @@ forms("shard_map", inside, q, q, q)
 mine = lambda q, k, v: attn_tune.flash_attention(q, k, v, causal=True, mesh=mesh, in_specs=(spec,) * 3)
 forms("ours", mine, q, q, q)
 
+checked = jax.shard_map(
+    lambda q, k, v: attn_tune.flash_attention(q, k, v, causal=True),
+    mesh=mesh, in_specs=(spec,) * 3, out_specs=spec,
+)
+forms("checked", checked, q, q, q)
+
 whole = jax.ShapeDtypeStruct(q.shape, q.dtype, sharding=NamedSharding(mesh, spec))
 lowered = jax.jit(attend).lower(whole, whole, whole)
 show("automatic", find_calls(read_module(lowered.compiler_ir("stablehlo"))))
+
+lowered = jax.jit(lambda q, k, v: attn_tune.flash_attention(q, k, v, causal=True)).lower(whole, whole, whole)
+show("ours, cut", find_calls(read_module(lowered.compiler_ir("stablehlo"))))
+show("ours, compiled", find_calls(read_hlo(lowered.compile().as_text(), "here")))
 
 typed = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
 with jax.set_mesh(typed):
@@ -63,9 +73,12 @@ def test_shapes_are_those_of_one_device():
     assert done.returncode == 0, done.stderr
     local = "fwd:b=2 t=32 s=32 n=2 k=2 h=16 v=16 dtype=bfloat16"
     lines = done.stdout.splitlines()
-    assert lines[:4] == [
-        f"{name} {local} causal=1:1 | " for name in ("shard_map",) * 2 + ("ours",) * 2
+    assert lines[:6] == [
+        f"{name} {local} causal=1:1 | "
+        for name in ("shard_map",) * 2 + ("ours",) * 2 + ("checked",) * 2
     ]
-    assert lines[4].startswith("automatic fwd:b=8 t=32 s=32 n=4")
-    assert "for 8 devices and XLA cuts it" in lines[4]
-    assert lines[5] == f"explicit {local}:1 | "
+    for line, name in zip(lines[6:8], ("automatic", "ours, cut"), strict=True):
+        assert line.startswith(f"{name} fwd:b=8 t=32 s=32 n=4")
+        assert "for 8 devices and XLA cuts it" in line
+    assert lines[8].startswith(f"ours, compiled {local} causal=1:1 | ")
+    assert lines[9] == f"explicit {local}:1 | "

@@ -1,0 +1,335 @@
+"""Run by test_automatic.py on eight virtual devices: calls that are cut, against whole ones. Prints one JSON object."""
+
+import json
+import logging
+import re
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+from attn_tune.kernels import dispatch
+from attn_tune.kernels.attention.api import attention
+from attn_tune.kernels.flash_attention.api import flash_attention
+from attn_tune.kernels.masks import MaskInfo
+
+B, T, S, N, K, H = 4, 6, 9, 4, 2, 8
+BY_HEADS = P("data", None, "model")
+EVERYWHERE = P()
+
+
+def mesh_of(kind, shape=(4, 2)):
+    return jax.make_mesh(shape, ("data", "model"), axis_types=(kind,) * 2)
+
+
+AUTO, EXPLICIT = mesh_of(AxisType.Auto), mesh_of(AxisType.Explicit)
+
+
+def draw(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def ints(seed, high, *shape):
+    return np.sort(np.random.default_rng(seed).integers(0, high, shape, np.int32), axis=-1)
+
+
+def base(heads=N, kv_heads=K):
+    return {
+        "query": (draw(1, B, T, heads, H), BY_HEADS),
+        "key": (draw(2, B, S, kv_heads, H), BY_HEADS if kv_heads % 2 == 0 else P("data")),
+        "value": (draw(3, B, S, kv_heads, H), BY_HEADS if kv_heads % 2 == 0 else P("data")),
+    }
+
+
+# Each has its arrays with how a caller shards them, and the rest of the call.
+CASES = {
+    "bias_sinks_lengths_dropout_lse": (
+        base()
+        | {
+            "bias": (draw(4, 1, N, T, S), P(None, "model")),
+            "softmax_aux": (draw(5, N), P("model")),
+            "lengths": (np.array([9, 5, 7, 2], np.int32), P("data")),
+        },
+        {"causal": True, "dropout_prob": 0.3, "dropout_seed": 11, "return_lse": True},
+    ),
+    "mask_positions_window_segments_one_kv_head": (
+        base(kv_heads=1)
+        | {
+            "bias": (draw(4, B, 1, 1, S), P("data")),
+            "attention_mask": (draw(6, 1, N, T, S) < 1, P(None, "model")),
+            "q_positions": (ints(7, 12, B, T), P("data")),
+            "kv_positions": (ints(8, 12, B, S), P("data")),
+            "q_segment_ids": (ints(9, 2, B, T), P("data")),
+            "kv_segment_ids": (ints(10, 2, B, S), P("data")),
+        },
+        {"causal": True, "sliding_window": (5, None), "logits_soft_cap": 2.0},
+    ),
+}
+DIFFERENTIABLE = ("query", "key", "value", "bias", "softmax_aux")
+
+
+def call(arrays, options):
+    arrays = dict(arrays)
+    if "lengths" in arrays:
+        t, s = arrays["query"].shape[1], arrays["key"].shape[1]
+        arrays["mask_info"] = MaskInfo.from_lengths(arrays.pop("lengths"), q_len=t, kv_len=s)
+    if "q_positions" in arrays:
+        arrays["mask_info"] = MaskInfo(
+            q_positions=arrays.pop("q_positions"), kv_positions=arrays.pop("kv_positions")
+        )
+    return flash_attention(**arrays, **options)
+
+
+def graded(function, arrays):
+    """Outputs and the gradients of what has any, of a sum that weighs every element differently."""
+    free = {name: x for name, x in arrays.items() if name in DIFFERENTIABLE}
+
+    def loss(free):
+        outputs = jax.tree.leaves(function(arrays | free))
+        # Rows that see nothing have an lse of minus infinity.
+        finite = (jnp.where(jnp.isneginf(x), 0.0, x) for x in outputs)
+        return sum(jnp.sum(jnp.cos(x * 1.3)) for x in finite), outputs
+
+    return jax.value_and_grad(loss, has_aux=True)(free)
+
+
+def difference(got, want):
+    """The largest difference, of numbers that are large as a share of the largest."""
+
+    def gap(a, b):
+        a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+        with np.errstate(invalid="ignore"):
+            gaps = np.where(a == b, 0.0, np.abs(a - b))
+        largest = np.abs(b[np.isfinite(b)]).max(initial=1.0)
+        return float(gaps.max() / largest)
+
+    pairs = zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
+    return max(gap(a, b) for a, b in pairs)
+
+
+def put(arrays, mesh):
+    return {
+        name: jax.device_put(x, NamedSharding(mesh, spec)) for name, (x, spec) in arrays.items()
+    }
+
+
+def whole(arrays):
+    return {name: jnp.asarray(x) for name, (x, _) in arrays.items()}
+
+
+class Lookups:
+    """The local shapes that lookups ask for within a ``with`` block."""
+
+    def __enter__(self):
+        self.seen, self.choose = [], dispatch.choose
+
+        def spy(op, direction, problem, **rest):
+            choice = self.choose(op, direction, problem, **rest)
+            self.seen.append(((problem.batch, problem.num_q_heads, problem.num_kv_heads), choice))
+            return choice
+
+        dispatch.choose = spy
+        return self
+
+    def __exit__(self, *_):
+        dispatch.choose = self.choose
+
+    @property
+    def shapes(self):
+        return sorted({shape for shape, _ in self.seen})
+
+
+def gathers(compiled):
+    return len(re.findall(r" all-gather(?:-start)?\(", compiled.as_text()))
+
+
+def run_case(name):
+    arrays, options = CASES[name]
+    run = jax.jit(lambda arrays: graded(lambda a: call(a, options), arrays))
+    want = run(whole(arrays))
+    found = {}
+    for way, mesh in (("automatic", AUTO), ("explicit", EXPLICIT)):
+        operands = put(arrays, mesh)
+        with Lookups() as lookups:
+            compiled = run.lower(operands).compile()
+        got = compiled(operands)
+        is_cut = got[0][1][0].sharding.shard_shape(got[0][1][0].shape) == (1, T, N // 2, H)
+        found[way] = [difference(got, want), lookups.shapes, gathers(compiled), is_cut]
+    # Each shard of one's own drops weights of its own.
+    kept = {key: value for key, value in options.items() if "dropout" not in key}
+    specs = {key: spec for key, (_, spec) in arrays.items()}
+    outs = (BY_HEADS, P("data", "model")) if "return_lse" in kept else BY_HEADS
+    mapped = jax.shard_map(lambda a: call(a, kept), mesh=AUTO, in_specs=(specs,), out_specs=outs)
+    if kept != options:
+        want = jax.jit(lambda arrays: graded(lambda a: call(a, kept), arrays))(whole(arrays))
+    with Lookups() as lookups:
+        got = jax.jit(lambda arrays: graded(mapped, arrays))(whole(arrays))
+    found["manual"] = [difference(got, want), lookups.shapes]
+    return found
+
+
+def run_layer():
+    """A layer of a language model: sharded batch, heads and hidden dims; RMS norm, projections, attention, loss."""
+    width = 16
+    weights = {
+        "q": (draw(1, width, N, H) * 0.2, P(None, "model")),
+        "k": (draw(2, width, K, H) * 0.2, P(None, "model")),
+        "v": (draw(3, width, K, H) * 0.2, P(None, "model")),
+        "o": (draw(4, N, H, width) * 0.2, P("model")),
+        "norm": (np.ones(width, np.float32), EVERYWHERE),
+    }
+
+    def loss(weights, x):
+        x_norm = x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * weights["norm"]
+        q, k, v = (jnp.einsum("btd,dnh->btnh", x_norm, weights[name]) for name in "qkv")
+        out = flash_attention(q, k, v, causal=True)
+        y = x + jnp.einsum("btnh,nhd->btd", out, weights["o"])
+        return jnp.mean(jnp.square(y - 1.0)), y
+
+    step = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    x = draw(9, B, T, width)
+    want = step(whole(weights), jnp.asarray(x))
+    operands = put(weights, AUTO), jax.device_put(x, NamedSharding(AUTO, P("data")))
+    compiled = step.lower(*operands).compile()
+    return [difference(compiled(*operands), want), gathers(compiled)]
+
+
+def run_shared_heads(kind):
+    """Eight query heads over four devices, which share two key/value heads."""
+    arrays = base(heads=8)
+    options = {"causal": True, "dropout_prob": 0.2, "dropout_seed": 3}
+    run = jax.jit(lambda arrays: graded(lambda a: call(a, options), arrays))
+    want = run(whole(arrays))
+    mesh = mesh_of(kind, (2, 4))
+    operands = {
+        name: jax.device_put(x, NamedSharding(mesh, BY_HEADS if name == "query" else P("data")))
+        for name, (x, _) in arrays.items()
+    }
+    with Lookups() as lookups:
+        got = run(operands)
+    return [difference(got, want), lookups.shapes]
+
+
+def run_sharded_length(mesh):
+    arrays = base()
+    run = jax.jit(lambda arrays: call(arrays, {"causal": True}))
+    operands = put(arrays, mesh)
+    operands["query"] = jax.device_put(arrays["query"][0], NamedSharding(mesh, P("data", "model")))
+    return difference(run(operands), run(whole(arrays)))
+
+
+def run_mapped(mesh):
+    """``vmap`` over an axis that is sharded, and where types say so over one that is not."""
+    x = draw(5, 4, B, T, N, H)
+    run = jax.jit(jax.vmap(lambda q: flash_attention(q, q, q, causal=True)))
+    specs = [P("data", None, None, "model")]
+    if mesh is EXPLICIT:
+        specs.append(P(None, "data", None, "model"))
+    want = run(x)
+    return [difference(run(jax.device_put(x, NamedSharding(mesh, spec))), want) for spec in specs]
+
+
+def run_other_ways():
+    """What else may stand around a call: no jit, shardings given to jit, a mesh, remat, the older partitioner."""
+    arrays, options = CASES["bias_sinks_lengths_dropout_lse"]
+
+    def run(arrays):
+        return call(arrays, options)
+
+    plain = whole(arrays)
+    want = jax.jit(run)(plain)
+    numbers = {name: x for name, (x, _) in arrays.items()}
+    shardings = {name: NamedSharding(AUTO, spec) for name, (_, spec) in arrays.items()}
+    found = {"no_jit": difference(run(put(arrays, AUTO)), want)}
+    found["in_shardings"] = difference(jax.jit(run, in_shardings=(shardings,))(numbers), want)
+    with jax.set_mesh(EXPLICIT):
+        found["set_mesh_numpy"] = difference(jax.jit(run)(numbers), want)
+    found["explicit_no_jit"] = difference(call(put(arrays, EXPLICIT), options), want)
+    mesh = {"mesh": EXPLICIT, "in_specs": (BY_HEADS,) * 3}
+    found["mesh_numpy"] = difference(call(numbers, options | mesh), want)
+    saved = jax.checkpoint_policies.save_only_these_names(
+        "flash_attention_out", "flash_attention_lse"
+    )
+    again = jax.checkpoint(lambda a: call(a, options), policy=saved)
+    for name, where in (("automatic", AUTO), ("explicit", EXPLICIT)):
+        text = jax.jit(lambda a: graded(again, a)).lower(put(arrays, where)).as_text()
+        # The forward is called once: its results are saved, not computed again.
+        found[f"remat_{name}"] = len(re.findall(r"call @attn_tune\.flash\w+\.v1\.fwd", text))
+    unnormalised = {"normalize_output": False}
+    arrays = base() | {"softmax_aux": (draw(5, N), P("model"))}
+    for name, where in (("automatic", AUTO), ("explicit", EXPLICIT)):
+        found[f"unnormalised_{name}"] = difference(
+            jax.jit(lambda a: call(a, unnormalised))(put(arrays, where)),
+            call(whole(arrays), unnormalised),
+        )
+    specs = {key: spec for key, (_, spec) in arrays.items()}
+    mapped = jax.shard_map(
+        lambda a: call(a, unnormalised), mesh=AUTO, in_specs=(specs,), out_specs=BY_HEADS
+    )
+    found["unnormalised_manual"] = difference(
+        jax.jit(mapped)(put(arrays, AUTO)), call(whole(arrays), unnormalised)
+    )
+    return found
+
+
+def run_packs():
+    """The config of a shard comes from what was in force when the call was traced, not when it is compiled."""
+    from attn_tune.runtime.overlay import in_force
+    from attn_tune.runtime.pins import Pin
+
+    pin = Pin(
+        op="flash_attention",
+        direction="fwd",
+        kernel="xla",
+        config_json='{"chunk_k": 3, "chunk_q": 2}',
+    )
+    arrays = put(base(), AUTO)
+    function = jax.jit(lambda a: call(a, {}))
+    with in_force(pin):
+        lowered = function.lower(arrays)
+        pinned = lowered.as_text()
+    with Lookups() as lookups:
+        lowered.compile()
+    chunks = [choice.config.chunk_q for _, choice in lookups.seen]
+    return [chunks, pinned == function.lower(arrays).as_text()]
+
+
+def run_dense():
+    """The dense op, which is XLA's to partition."""
+    arrays = base() | {"bias": (draw(4, 1, N, T, S), P(None, "model"))}
+    options = {"causal": True, "dtype": jnp.float32}
+    run = jax.jit(lambda arrays: graded(lambda a: attention(**a, **options), arrays))
+    want = run(whole(arrays))
+    compiled = run.lower(put(arrays, AUTO)).compile()
+    found = {"automatic": [difference(compiled(put(arrays, AUTO)), want), gathers(compiled)]}
+    found["explicit"] = [difference(run(put(arrays, EXPLICIT)), want)]
+    return found
+
+
+def main():
+    warnings = []
+    handler = logging.Handler()
+    handler.emit = lambda record: warnings.append(record.getMessage())
+    logging.getLogger("attn_tune").addHandler(handler)
+    results = {"cases": {name: run_case(name) for name in CASES}, "layer": run_layer()}
+    results["quiet"] = list(warnings)
+    kinds = {"automatic": AUTO, "explicit": EXPLICIT}
+    results["shared_heads"] = {
+        "automatic": run_shared_heads(AxisType.Auto),
+        "explicit": run_shared_heads(AxisType.Explicit),
+    }
+    results["length"] = {name: run_sharded_length(mesh) for name, mesh in kinds.items()}
+    results["warnings"] = list(warnings)
+    results["mapped"] = {name: run_mapped(mesh) for name, mesh in kinds.items()}
+    results["other"] = run_other_ways()
+    results["packs"] = run_packs()
+    results["dense"] = run_dense()
+    jax.config.update("jax_use_shardy_partitioner", False)
+    results["gspmd"] = run_layer()
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

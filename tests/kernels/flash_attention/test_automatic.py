@@ -1,0 +1,111 @@
+"""Calls that XLA or the types of the operands cut over eight virtual CPU devices, in a process of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("automatic_program.py")
+ROOT = Path(__file__).parents[3]
+CASES = (
+    "bias_sinks_lengths_dropout_lse",
+    "mask_positions_window_segments_one_kv_head",
+)
+NEAR = 1e-5
+
+
+@pytest.fixture(scope="module")
+def results():
+    flags = "--xla_force_host_platform_device_count=8 --xla_cpu_multi_thread_eigen=false"
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {flags}",
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("way", ["automatic", "explicit"])
+@pytest.mark.parametrize("case", CASES)
+def test_sharded_operands_give_the_whole_result_from_local_lookups_without_a_gather(
+    results, case, way
+):
+    difference, shapes, gathers, is_cut = results["cases"][case][way]
+    assert difference < NEAR
+    assert shapes == [[1, 2, 1]]
+    assert gathers == 0
+    assert is_cut
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_default_shard_map_runs_every_feature_forward_and_backward(results, case):
+    difference, shapes = results["cases"][case]["manual"]
+    assert difference < NEAR
+    assert shapes == [[1, 2, 1]]
+
+
+@pytest.mark.parametrize("partitioner", ["layer", "gspmd"])
+def test_a_layer_with_sharded_batch_and_heads_gathers_nothing(results, partitioner):
+    difference, gathers = results[partitioner]
+    assert difference < NEAR
+    assert gathers == 0
+
+
+@pytest.mark.parametrize("way", ["automatic", "explicit"])
+def test_shards_may_share_key_value_heads(results, way):
+    difference, shapes = results["shared_heads"][way]
+    assert difference < NEAR
+    assert shapes == [[2, 2, 1]]
+
+
+def test_a_sharded_length_is_gathered_with_one_warning(results):
+    assert max(results["length"].values()) < NEAR
+    assert results["quiet"] == []
+    (warning,) = results["warnings"]
+    assert "gathers q on every device" in warning
+    assert "ring attention" in warning
+
+
+@pytest.mark.parametrize("way", ["automatic", "explicit"])
+def test_vmap_of_sharded_operands_is_right(results, way):
+    assert max(results["mapped"][way]) < NEAR
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "no_jit",
+        "in_shardings",
+        "set_mesh_numpy",
+        "explicit_no_jit",
+        "mesh_numpy",
+        "unnormalised_automatic",
+        "unnormalised_explicit",
+        "unnormalised_manual",
+    ],
+)
+def test_other_ways_to_shard_a_call_are_right(results, way):
+    assert results["other"][way] < NEAR
+
+
+@pytest.mark.parametrize("way", ["automatic", "explicit"])
+def test_checkpoint_policies_keep_named_results_of_sharded_calls(results, way):
+    assert results["other"][f"remat_{way}"] == 1
+
+
+def test_shards_take_the_packs_of_the_trace_and_name_them_in_the_program(results):
+    chunks, is_same_program = results["packs"]
+    assert chunks == [2]
+    assert not is_same_program
+
+
+def test_dense_attention_runs_on_both_kinds_of_mesh_and_gathers_nothing(results):
+    assert max(found[0] for found in results["dense"].values()) < NEAR
+    assert results["dense"]["automatic"][1] == 0
