@@ -8,12 +8,9 @@ import pytest
 from attn_tune.runtime import ranks
 from attn_tune.runtime.statement import differences
 from attn_tune.schema import DisagreementError, UsageError
+from tests.patience import PATIENCE_S
 from tests.runtime.jobs import run_job
 from tests.runtime.packbuilder import pack_files, row, sig, write_zip
-
-
-# A busy machine is waited for; a test in which the deadline ran out would take this long, and then fail.
-PATIENCE_S = 600.0
 
 
 @pytest.mark.slow

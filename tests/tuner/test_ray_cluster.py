@@ -6,7 +6,6 @@ import importlib.util
 import logging
 import os
 import signal
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from attn_tune.tuner.progress import Progress, ProgressKind
 from attn_tune.tuner.protocol import MeasurePolicy
 from attn_tune.tuner.ray_cluster import ray_fleet
 from attn_tune.tuner.sweep import sweep
+from tests.patience import PATIENCE_S, until
 
 pytestmark = [
     pytest.mark.ray,
@@ -30,18 +30,16 @@ pytestmark = [
 ROOT = Path(__file__).resolve().parents[2]
 PLANTED = ROOT / "tests" / "planted"
 POLICY = MeasurePolicy(samples=3, max_s=0.1, rounds=3, rounds_max_s=0.5)
-# Every wait but the one that must run out: a busy machine needs minutes for what takes a second on a quiet one.
-PATIENCE_S = 600
 # The executor whose node is gone waits this long for a place that there cannot be.
 NO_PLACE_S = 1.0
 # Ray's own limits: a process that gets no time for a while must not count as lost, and a lost one is noticed soon.
 LIMITS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": str(PATIENCE_S * 1000),
-    "RAY_agent_register_timeout_ms": str(PATIENCE_S * 1000),
+    "RAY_health_check_timeout_ms": str(round(PATIENCE_S * 1000)),
+    "RAY_agent_register_timeout_ms": str(round(PATIENCE_S * 1000)),
     **{
-        f"RAY_{name}": str(PATIENCE_S)
+        f"RAY_{name}": str(round(PATIENCE_S))
         for name in (
             "gcs_rpc_server_connect_timeout_s",
             "gcs_rpc_server_reconnect_timeout_s",
@@ -95,13 +93,6 @@ def until_it_works(get_node):
         return found[0]
 
     return get
-
-
-def until(condition) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.1)
 
 
 def actor_of(executor) -> dict:
