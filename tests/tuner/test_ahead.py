@@ -252,7 +252,7 @@ def test_helpers_that_cannot_start_are_given_up_with_one_warning(compile_ahead, 
 
 
 def test_a_helper_that_hangs_is_killed(compile_ahead, clean_environment):
-    one = compile_ahead(cores=3, config_s=0.2)  # Less than importing jax takes.
+    one = compile_ahead(cores=3, config_s=0.0)
     one.expect([ref_of("fwd")], H200)
     until(lambda: one._lost == 1)
     one.close()
