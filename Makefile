@@ -1,6 +1,7 @@
-# make sweep   sweep a small grid on this machine: forward and backward, validated and timed
-# make test    everything CI runs: ruff, pyright, import-linter, pytest
-# make docs    regenerate the pages that are made from the code
+# make sweep      sweep a small grid on this machine: forward and backward, validated and timed
+# make test       everything CI runs: ruff, pyright, import-linter, pytest
+# make test-fast  tests of the schema, runtime, database, lookup and CLI, in under a minute
+# make docs       regenerate the pages that are made from the code
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,6 +12,7 @@ ARGS ?= $(if $(EXTRA),--max-trials 24 --budget 15m,--max-trials 3)
 # A file stays on one worker: what its tests begin with is made once. (Groups of pytest-xdist 3.8 do nothing under pytest 9.2.)
 # In the order that tests/conftest.py gives them, slow files first.
 PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
+FAST := tests/schema tests/runtime tests/db tests/kernels/dispatch tests/cli/test_options.py tests/cli/test_commands.py
 
 # The first interpreter on the path that is new enough; `make PYTHON=...` overrides it.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python; do \
@@ -22,7 +24,7 @@ PLUGIN := $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m))
 EXTRA := $(if $(GPU),cuda,$(if $(TPU),tpu))
 
 .DEFAULT_GOAL := help
-.PHONY: help sweep test lint format docs clean
+.PHONY: help sweep test test-fast lint format docs clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -53,6 +55,9 @@ lint: $(VENV)/.installed-dev
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-fast: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow" $(FAST)
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

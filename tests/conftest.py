@@ -6,6 +6,7 @@ Where libtpu is installed, to compile for TPUs that are not there, jax would loo
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("JAX_PLATFORMS", "cuda,cpu" if os.path.exists("/dev/nvidiactl") else "cpu")
 # Programs of tests are compiled once and run once: LLVM's passes take longer than they save. Children inherit this.
@@ -16,6 +17,11 @@ os.environ["XLA_FLAGS"] = " ".join(
         os.environ.get("XLA_FLAGS", ""),
     )
 )
+
+
+# A machine that is busy with other work makes no example wrong.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(items):

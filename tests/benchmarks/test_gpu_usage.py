@@ -10,6 +10,8 @@ import types
 import gpu_usage
 import pytest
 
+from tests.patience import until
+
 
 def test_only_samples_of_the_call_count_as_its_usage():
     samples = [(9.9, 100.0), (10.0, 100.0), (12.0, 50.0), (13.9, 0.0), (14.1, 100.0)]
@@ -32,13 +34,6 @@ def no_pynvml(monkeypatch):
     )
 
 
-def wait_for(samples, count):
-    deadline = time.monotonic() + 20
-    while len(samples) < count and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(samples) >= count
-
-
 def test_nvidia_smi_is_read_line_by_line_and_ended(monkeypatch, tmp_path):
     no_pynvml(monkeypatch)
     pid = tmp_path / "pid"
@@ -50,10 +45,17 @@ def test_nvidia_smi_is_read_line_by_line_and_ended(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     start = time.monotonic()
     with gpu_usage.sampling() as samples:
-        wait_for(samples, 3)
+        until(lambda: len(samples) >= 3)
     assert gpu_usage.idle_share(samples, start, time.monotonic()) == pytest.approx(0.75)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(pid.read_text()), 0)
+    until(lambda: ended(int(pid.read_text())))
+
+
+def ended(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("works", [True, False])
@@ -77,7 +79,7 @@ def test_nvml_is_preferred_and_its_failure_leaves_no_samples(monkeypatch, works)
     monkeypatch.setattr(gpu_usage, "PERIOD_S", 0.01)
     with gpu_usage.sampling() as samples:
         if works:
-            wait_for(samples, 2)
+            until(lambda: len(samples) >= 2)
     assert {percent for _, percent in samples} == ({80.0} if works else set())
     assert asked == (["GPU-77"] if works else [])
 
@@ -88,4 +90,4 @@ def test_no_gpu_gives_no_samples(monkeypatch, tmp_path):
     with gpu_usage.sampling() as samples:
         time.sleep(0.05)
     assert samples == []
-    assert not [t for t in threading.enumerate() if t.name == "gpu-usage"]
+    until(lambda: not [t for t in threading.enumerate() if t.name == "gpu-usage"])

@@ -71,7 +71,9 @@ FILTERS = [
 ]
 
 
-@pytest.mark.parametrize(("words", "expected"), FILTERS, ids=lambda v: " ".join(v) if isinstance(v, list) else "")
+@pytest.mark.parametrize(
+    ("words", "expected"), FILTERS, ids=lambda v: " ".join(v) if isinstance(v, list) else ""
+)
 def test_export_and_report_narrow_without_a_grid(lab, tmp_path, words, expected):
     done = run("export", tmp_path / "p.atpack", "--db", lab, *words)
     assert done.exit_code == 0, done.stderr

@@ -58,13 +58,26 @@ def test_a_closed_pipe_is_no_traceback(environment):
     assert "Traceback" not in done.stderr
 
 
+# No worker after the first one starts: without the finals, which need a new one, a sweep cannot end by itself.
+HOLD = """
+import os, sys, time
+if "attn_tune.tuner.worker" in sys.orig_argv:
+    try:
+        open(os.environ["FIRST_WORKER"], "x").close()
+    except FileExistsError:
+        time.sleep(3600)
+"""
+
+
 @pytest.mark.slow
 def test_a_real_sweep_is_interrupted_and_goes_on(environment, tmp_path):
     db = tmp_path / "lab.db"
     words = ("sweep", "-g", SIGNATURE, "-k", "flash_attention/xla", "-d", "fwd", "--db", db)
+    (tmp_path / "sitecustomize.py").write_text(HOLD)
+    held = {"FIRST_WORKER": str(tmp_path / "first"), "PYTHONPATH": f"{tmp_path}:{ROOT}"}
     process = subprocess.Popen(
         command(*words),
-        env=environment,
+        env=environment | held,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -2,7 +2,6 @@
 
 import os
 import random
-import select
 import signal
 import sqlite3
 import struct
@@ -11,13 +10,21 @@ import traceback
 
 import pytest
 
-from attn_tune.db import Database, export_pack, import_pack
+from attn_tune.db import Database, connection, export_pack, import_pack
 from attn_tune.db.migrations import SCHEMA_VERSION
 from attn_tune.db.writer import SILENCE_US, Process, now_us
 from attn_tune.schema import StorageError
 from tests.db.facts import begin, make_trial
+from tests.patience import PATIENCE_S
 
 KILLS = 30
+
+
+@pytest.fixture(autouse=True)
+def patient_databases(monkeypatch):
+    """A process that holds the database may get no time for a while; the others wait. Children inherit it."""
+    monkeypatch.setattr(connection, "BUSY_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(connection, "WRITE_PATIENCE_S", PATIENCE_S)
 
 
 def spawn(work, *args):
@@ -38,9 +45,16 @@ def spawn(work, *args):
         os._exit(status)
 
 
-def finish(pid, read_end):
-    """What the process said, and how it ended."""
+def hear(read_end, count):
+    """What the process said in its first ``count`` numbers, as it came, or fewer if it ended."""
     data = b""
+    while len(data) < 8 * count and (chunk := os.read(read_end, 8 * count - len(data))):
+        data += chunk
+    return data
+
+
+def finish(pid, read_end, data=b""):
+    """What the process said, ``data`` before all, and how it ended."""
     while chunk := os.read(read_end, 1 << 16):
         data += chunk
     os.close(read_end)
@@ -71,11 +85,11 @@ def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path):
         # Some die while the database is being made, most while it is written.
         path = tmp_path / f"lab-{kill % 3 if kill % 5 else kill}.db"
         pid, pipe = spawn(write_forever, path, tmp_path / "pack", kill * 10**6)
-        if kill % 5:  # however long a busy machine takes to begin
-            select.select([pipe], [], [], 60)
-        time.sleep(rng.uniform(0, 0.25))
+        # However long a busy machine takes to begin.
+        heard = hear(pipe, rng.randint(2, 80)) if kill % 5 else b""
+        time.sleep(rng.uniform(0, 0.01 if kill % 5 else 0.25))
         os.kill(pid, signal.SIGKILL)
-        acknowledged, status = finish(pid, pipe)
+        acknowledged, status = finish(pid, pipe, heard)
         assert status == -signal.SIGKILL
         said.setdefault(path.name, set()).update(acknowledged)
         kills[path.name] = kills.get(path.name, 0) + 1
@@ -137,7 +151,7 @@ def test_many_at_once_get_one_lock(tmp_path):
 
     def compete(say):
         wins = 0
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while wins < 5 and time.monotonic() < deadline:
             try:
                 with Database.open(path) as database:

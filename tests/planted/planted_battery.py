@@ -4,13 +4,13 @@ Each fault runs between two good configs, on a worker that was used before.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attn_tune.schema.device import Device
 from attn_tune.schema.signature import Signature
 from attn_tune.schema.trial import Status
-from attn_tune.tuner.executor import Executor
-from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Outcome, Run
+from attn_tune.tuner.executor import Executor, IsolatedExecutor
+from attn_tune.tuner.protocol import ConfigRef, Limits, MeasurePolicy, Outcome, Run
 
 POLICY = MeasurePolicy(warmup=1, samples=3, min_samples=1, max_s=0.1)
 LIGHT = {"defect": "none", "work": 0}
@@ -94,6 +94,29 @@ FAULTS = (
     _crash("write_out_of_bounds", "ILLEGAL_ADDRESS", platforms=("cuda",)),
     _late("spin", "validate", platforms=("cuda",)),
 )
+
+
+class PatientExecutor(IsolatedExecutor):
+    """Gives every phase ten minutes, but ``hang_s`` to the one in which a config is planted to hang.
+
+    So a busy machine is not taken for a hang, and a hang costs little.
+    """
+
+    hang_s = 1.0
+
+    def run(self, request: Run) -> Outcome:
+        """See ``Executor.run``."""
+        phase = _HANGS.get(str(request.ref.config.get("defect")))
+        self.limits = replace(_PATIENT, **({phase: self.hang_s} if phase else {}))
+        return super().run(request)
+
+
+_PATIENT = Limits(start=600.0, prepare=600.0, compile=600.0, validate=600.0, measure=600.0)
+_HANGS = {
+    fault.name: fault.words.partition(":")[0]
+    for fault in FAULTS
+    if fault.status is Status.TIMED_OUT
+}
 
 
 def run_battery(

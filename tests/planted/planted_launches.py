@@ -146,9 +146,10 @@ def _tamper(defect, x):
             case "memory_error":
                 return np.asarray(x) + bytearray(2**60)[0]
             case "memory_eater":
-                eaten = []
-                while True:
-                    eaten.append(b"x" * 2**26)
+                # One GiB too much, and no more: who must stop it may be slow to look.
+                too_much_gib = float(os.environ["ATTN_TUNE_WORKER_GIB"]) + 1
+                eaten = [b"x" * 2**26 for _ in range(round(too_much_gib * 16))]
+                time.sleep(3600 * len(eaten))
             case "illegal_access":
                 raise jax.errors.JaxRuntimeError(
                     "INTERNAL: CUDA error: Failed call to cuEventSynchronize: "

@@ -18,8 +18,11 @@ def run_job(
     *,
     delays: dict[int, float] | None = None,
     limit_s: float = 120,
+    grace_s: float | None = None,
 ) -> tuple[list[dict[str, Any]], float]:
     """(what each process said, seconds from the start of the first to the end of the last).
+
+    Process ``i`` asks ``delays[i]`` seconds late. ``grace_s`` is how long each waits for the others once two differ.
 
     Raises:
       TimeoutError: some process was still there after ``limit_s``; all of them are ended.
@@ -37,6 +40,7 @@ def run_job(
                 PROCESS,
                 *map(str, (me, len(environments), port)),
                 str((delays or {}).get(me, 0)),
+                *([] if grace_s is None else [str(grace_s)]),
             ],
             env={**clean, "PYTHONPATH": str(ROOT), **extra},
             stdout=subprocess.PIPE,

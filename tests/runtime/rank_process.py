@@ -1,6 +1,6 @@
 """One process of a job on CPU: asks the lookup once, and says what came of it.
 
-python rank_process.py PROCESS COUNT PORT [DELAY_S]
+python rank_process.py PROCESS COUNT PORT [DELAY_S [GRACE_S]]
 """
 
 import json
@@ -18,6 +18,10 @@ def main() -> int:
     jax.distributed.initialize(f"localhost:{port}", count, me)
     import attn_tune
     from attn_tune.kernels.registry import kernels
+    from attn_tune.runtime import ranks
+
+    if len(sys.argv) > 5:
+        ranks.GRACE_S = ranks.ACK_S = float(sys.argv[5])
 
     # As a job has it when it traces its first function: everything imported, JAX's devices there.
     kernels()

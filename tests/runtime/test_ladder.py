@@ -279,7 +279,7 @@ def test_every_process_answers_alike():
             capture_output=True,
             text=True,
             check=True,
-            timeout=120,
+            timeout=600,
         ).stdout
         for seed in ("0", "1")
     }

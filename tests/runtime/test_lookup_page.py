@@ -35,7 +35,7 @@ def test_its_examples_run(tmp_path):
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     # The pin answered one question otherwise than the packs: as the page says, that cannot be frozen.
     assert "pinned" in done.stdout.splitlines()[-1]

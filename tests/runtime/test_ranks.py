@@ -1,7 +1,6 @@
 """Processes of one job: they agree, or all fail with the difference; nobody waits without an end."""
 
 import threading
-import time
 import types
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from attn_tune.runtime import ranks
 from attn_tune.runtime.statement import differences
 from attn_tune.schema import DisagreementError, UsageError
+from tests.patience import PATIENCE_S
 from tests.runtime.jobs import run_job
 from tests.runtime.packbuilder import pack_files, row, sig, write_zip
 
@@ -18,22 +18,41 @@ def test_real_processes_with_one_stale_pack_all_fail_alike(tmp_path):
     """Real JAX processes; ``benchmarks/rank_disagreement.py`` does the same with eight."""
     new = write_zip(tmp_path / "new.atpack", pack_files([row(sig(64), 1)]))
     old = write_zip(tmp_path / "old.atpack", pack_files([row(sig(64), 2)]))
-    base = {"XDG_DATA_HOME": str(tmp_path)}
-    said, _ = run_job([{**base, "ATTN_TUNE_PACKS": str(p)} for p in (new, new, old)])
+    base = {"XDG_DATA_HOME": str(tmp_path), ranks.DEADLINE: str(PATIENCE_S)}
+    environments = [{**base, "ATTN_TUNE_PACKS": str(p)} for p in (new, new, old)]
+    said, _ = run_job(environments, limit_s=3 * PATIENCE_S, grace_s=PATIENCE_S)
     assert [one["error"] for one in said] == ["DisagreementError"] * 3
     assert len({one["message"] for one in said}) == 1
     assert "process 2: pack 1 is user lab 2026.1 (decides b2:" in said[0]["message"]
     assert "processes 0, 1: user lab 2026.1 (decides b2:" in said[0]["message"]
     last = max(one["started"] for one in said)
     # Well under a second on cores that are free; what must not happen is the deadline.
-    assert max(one["ended"] for one in said) - last < 10
+    assert max(one["ended"] for one in said) - last < PATIENCE_S / 2
+
+
+class Clock:
+    """Time that each thread counts for itself: ``monotonic`` and ``sleep`` of the module ``time``."""
+
+    def __init__(self):
+        self._of_thread = threading.local()
+
+    def monotonic(self) -> float:
+        return getattr(self._of_thread, "now", 0.0)
+
+    def sleep(self, seconds: float) -> None:
+        self._of_thread.now = self.monotonic() + seconds
 
 
 class Store:
-    """The key-value store of a job, as jaxlib's client offers it, for threads instead of processes."""
+    """The key-value store of a job, as jaxlib's client offers it, for threads instead of processes.
 
-    def __init__(self):
+    With a ``clock`` a wait takes time on it alone. It is in vain where the process that must write the key does not
+    ``come``; every process that comes is waited for, however long it takes.
+    """
+
+    def __init__(self, clock=None):
         self.data, self.changed = {}, threading.Condition()
+        self.clock, self.come = clock, set()
 
     def key_value_set(self, key, value, allow_overwrite=False):
         with self.changed:
@@ -43,28 +62,52 @@ class Store:
 
     def key_value_dir_get(self, prefix):
         with self.changed:
+            if self.clock:
+                keys = {f"{prefix}{me}" for me in self.come}
+                assert self.changed.wait_for(lambda: keys <= self.data.keys(), PATIENCE_S)
             return [(k, v) for k, v in self.data.items() if k.startswith(prefix)]
 
     def blocking_key_value_get(self, key, timeout_ms):
         with self.changed:
-            if not self.changed.wait_for(lambda: key in self.data, timeout_ms / 1000):
+            in_vain = self.clock and key.endswith("/verdict") and 0 not in self.come
+            patience_s = 0 if in_vain else PATIENCE_S if self.clock else timeout_ms / 1000
+            if not self.changed.wait_for(lambda: key in self.data, patience_s):
+                if self.clock:
+                    self.clock.sleep(timeout_ms / 1000)
                 raise RuntimeError(f"DEADLINE_EXCEEDED: {key}")
             return self.data[key]
 
 
-def exchange(said, deadline_s=5.0, delays=None, store=None):
-    """What each process makes of it: verdicts by process; a process whose statement is None does not take part."""
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(ranks, "time", clock)
+    return clock
+
+
+def exchange(said, deadline_s=PATIENCE_S, store=None, last=None):
+    """What each process makes of it: verdicts by process; a process whose statement is None does not take part.
+
+    The process ``last`` says nothing before the others have. ``waited_s`` is added to each verdict.
+    """
     store = store or Store()
+    here = {me for me in range(len(said)) if said[me]}
+    store.come |= here
     found = {}
 
-    def take_part(me):
-        time.sleep((delays or {}).get(me, 0))
-        state = types.SimpleNamespace(client=store, process_id=me, num_processes=len(said))
-        found[me] = ranks._Exchange(state, "topic", deadline_s).verdict(said[me])
+    def others_have_spoken():
+        return sum("/say/" in key for key in store.data) == len(here) - 1
 
-    threads = [
-        threading.Thread(target=take_part, args=(me,)) for me in range(len(said)) if said[me]
-    ]
+    def take_part(me):
+        if me == last:
+            with store.changed:
+                assert store.changed.wait_for(others_have_spoken, PATIENCE_S)
+        start = ranks.time.monotonic()
+        state = types.SimpleNamespace(client=store, process_id=me, num_processes=len(said))
+        verdict = ranks._Exchange(state, "topic", deadline_s).verdict(said[me])
+        found[me] = {**verdict, "waited_s": ranks.time.monotonic() - start}
+
+    threads = [threading.Thread(target=take_part, args=(me,)) for me in here]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -73,12 +116,12 @@ def exchange(said, deadline_s=5.0, delays=None, store=None):
 
 
 @pytest.mark.parametrize("odd", [0, 3, 15])
-def test_whoever_differs_all_are_told_the_same_in_time(odd):
+def test_whoever_differs_all_are_told_the_same_in_time(odd, monkeypatch):
+    monkeypatch.setattr(ranks, "GRACE_S", PATIENCE_S)
     said = [{"pack 1": "a"} for _ in range(16)]
     said[odd] = {"pack 1": "b", "pin 1": "x"}
-    start = time.monotonic()
     found = exchange(said)
-    assert time.monotonic() - start < 1.0
+    assert all(verdict["waited_s"] < PATIENCE_S / 2 for verdict in found.values())
     assert len(found) == 16
     lines = {tuple(verdict["differences"]) for verdict in found.values()}
     assert len(lines) == 1
@@ -88,26 +131,33 @@ def test_whoever_differs_all_are_told_the_same_in_time(odd):
 
 
 def test_those_who_agree_go_on():
-    found = exchange([{"pack 1": "a"}] * 4, delays={2: 0.2})
-    assert all(
-        v == {"absent": [], "present": [0, 1, 2, 3], "differences": []} for v in found.values()
-    )
+    found = exchange([{"pack 1": "a"}] * 4, last=2)
+    for verdict in found.values():
+        assert verdict.pop("waited_s") < PATIENCE_S / 2
+        assert verdict == {"absent": [], "present": [0, 1, 2, 3], "differences": []}
 
 
 @pytest.mark.parametrize("absent", [0, 2])
-def test_an_absent_process_costs_the_deadline_and_no_more(absent):
+def test_an_absent_process_costs_the_deadline_and_no_more(absent, clock):
     said = [{"pack 1": "a"} for _ in range(3)]
     said[absent] = None
-    start = time.monotonic()
-    found = exchange(said, deadline_s=0.3)
-    assert 0.25 < time.monotonic() - start < 3
+    found = exchange(said, deadline_s=30.0, store=Store(clock))
     assert all(v["absent"] == [absent] and not v["differences"] for v in found.values())
+    # Process 0 waits for the others, and they for its verdict.
+    deadline_s = {0: 30.0 + ranks.VERDICT_S, 2: 30.0}[absent]
+    assert max(v["waited_s"] for v in found.values()) == pytest.approx(deadline_s)
 
 
-def test_a_latecomer_compares_itself_with_the_first():
-    store = Store()
-    exchange([{"pack 1": "a"}, {"pack 1": "a"}, None], deadline_s=0.2, store=store)
-    late = exchange([None, None, {"pack 1": "b"}], deadline_s=0.2, store=store)
+def test_once_somebody_differs_an_absent_process_costs_the_grace_alone(clock):
+    found = exchange([{"pack 1": "a"}, {"pack 1": "b"}, None], store=Store(clock))
+    assert found[0]["differences"] == ["process 1: pack 1 is b; process 0: a"]
+    assert found[0]["waited_s"] == pytest.approx(ranks.GRACE_S)
+
+
+def test_a_latecomer_compares_itself_with_the_first(clock):
+    store = Store(clock)
+    exchange([{"pack 1": "a"}, {"pack 1": "a"}, None], store=store)
+    late = exchange([None, None, {"pack 1": "b"}], store=store)
     assert late[2]["differences"] == ["process 2: pack 1 is b; process 0: a"]
     assert not exchange([None, None, {"pack 1": "a"}], store=store)[2]["differences"]
 
@@ -122,9 +172,9 @@ def test_the_message_names_the_camps():
 
 
 @pytest.fixture
-def job(monkeypatch):
-    """This process as number 1 of 2, and its store."""
-    store = Store()
+def job(monkeypatch, clock):
+    """This process as number 1 of 2, and its store. The other one never comes."""
+    store = Store(clock)
     state = types.SimpleNamespace(client=store, process_id=1, num_processes=2)
     module = types.SimpleNamespace(global_state=state)
     monkeypatch.setitem(ranks.sys.modules, "jax._src.distributed", module)

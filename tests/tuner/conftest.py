@@ -11,8 +11,10 @@ from attn_tune.kernels import registry
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
+from attn_tune.tuner import process
 from attn_tune.tuner.case import GridPoint
 from attn_tune.tuner.side_effects import CALLBACKS_VARIABLE
+from tests.patience import PATIENCE_S
 
 PLANTED = Path(__file__).parent.parent / "planted"
 PROBLEM = Problem(
@@ -25,6 +27,14 @@ PROBLEM = Problem(
     v_head_dim=16,
     causal=True,
 )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_parents():
+    """The end of a process is waited for: one that is killed because it takes long to end is a crash by SIGKILL."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "_END_GRACE_S", PATIENCE_S)
+        yield
 
 
 @pytest.fixture(scope="session")

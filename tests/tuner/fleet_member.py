@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 
 from attn_tune.schema.trial import Stage, Trial
 from attn_tune.tuner.executor import ExecutorError, Interrupted
+from tests.patience import PATIENCE_S
 from tests.tuner.replay import ReplayExecutor
 
 TIMES = {("k", "", 4): 100, ("k", "", 8): 70, ("k", "", 16): 50}
@@ -15,7 +16,7 @@ CONFIGS = 3
 class FleetMember(ReplayExecutor):
     """Waits at ``gate`` before each config. Is lost for good before its config number ``lost_at``.
 
-    With ``hangs`` a config only ends by interruption. ``threads`` are those that it was called from.
+    With ``hangs`` a config only ends by interruption, which must come. ``threads`` are those that it was called from.
     """
 
     def __init__(self, times=TIMES, *, lost_at=None, hangs=False, gate=None, **kwargs):
@@ -33,8 +34,10 @@ class FleetMember(ReplayExecutor):
     def run(self, request):
         self.threads.add(threading.current_thread())
         if self.gate is not None:
-            assert self.gate.wait(30)
+            assert self.gate.wait(PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
         while self.hangs:
+            assert time.monotonic() < deadline, "nobody interrupts it"
             time.sleep(0.01)
             if self.interrupt():
                 raise Interrupted("interrupted while a config was running")

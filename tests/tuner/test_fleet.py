@@ -277,12 +277,11 @@ def test_different_devices_are_refused_by_name(fleet, device, environment, how):
 
 def test_stop_ends_all_and_a_plan_with_the_trials_goes_on(fleet, plan_of):
     stop, slow = threading.Event(), FleetMember(hangs=True)
-    events, begin = [], time.monotonic()
+    events = []
     for event in sweep(plan_of(4), fleet(FleetMember(), slow), stop=stop):
         events.append(event)
         if len(trials_of(events)) == 2:
             stop.set()
-    assert time.monotonic() - begin < 20
     assert events[-1].reason == "stopped"
     assert events[-1].kind is ProgressKind.SWEEP_FINISHED
     done = trials_of(events)
@@ -318,9 +317,7 @@ def test_a_reader_that_leaves_interrupts_all(fleet, plan_of):
     for event in events:
         if isinstance(event, Trial):
             break
-    before = time.monotonic()
     events.close()
-    assert time.monotonic() - before < 20
     ran = len(members[0].runs)
     time.sleep(0.05)
     assert len(members[0].runs) == ran

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import threading
 
 import pytest
 
@@ -13,8 +14,23 @@ from attn_tune.tuner.fleet import Fleet
 from attn_tune.tuner.plan import make_plan
 from attn_tune.tuner.protocol import MeasurePolicy
 from attn_tune.tuner.sweep import sweep
+from tests.patience import PATIENCE_S
 
 POLICY = MeasurePolicy(samples=3, max_s=0.1, rounds=3, rounds_max_s=0.5)
+
+
+class Punctual(IsolatedExecutor):
+    """Begins its first config when the other one does, so that each has one of two cases."""
+
+    def __init__(self, together: threading.Barrier):
+        super().__init__()
+        self.together, self.met = together, False
+
+    def run(self, request):
+        if not self.met:
+            self.together.wait(PATIENCE_S)
+        self.met = True
+        return super().run(request)
 
 
 def test_two_workers_share_a_sweep_and_end_with_the_fleet(planted, problem: Problem):
@@ -26,7 +42,8 @@ def test_two_workers_share_a_sweep_and_end_with_the_fleet(planted, problem: Prob
         )
         for s in (16, 17)
     ]
-    workers = IsolatedExecutor(), IsolatedExecutor()
+    together = threading.Barrier(2)
+    workers = Punctual(together), Punctual(together)
     with Fleet(workers) as fleet:
         identity = fleet.identify()
         pids = [worker.worker_pid for worker in workers]

@@ -1,12 +1,11 @@
 """The health probe on a real process, and the gate that asks it."""
 
-import time
-
 import jax
 import pytest
 
 from attn_tune.tuner.health import Health, HealthGate, UnhealthyError, examine, probe
 from attn_tune.tuner.memory import GIB
+from tests.patience import PATIENCE_S
 
 WELL = Health(healthy=True, device="gpu H200", free_bytes=3 * GIB)
 ILL = Health(healthy=False, device="gpu H200", reason="CUDA_ERROR_ECC_UNCORRECTABLE")
@@ -24,14 +23,14 @@ class Answers:
 
 
 def test_a_device_that_works_is_healthy():
-    health = probe({"JAX_PLATFORMS": "cpu"})
+    health = probe({"JAX_PLATFORMS": "cpu"}, PATIENCE_S)
     assert health.healthy, health.reason
     assert health.device.startswith("cpu")
     assert health.seconds > 0
 
 
 def test_a_device_that_is_not_there_is_unhealthy_and_says_why():
-    health = probe({"JAX_PLATFORMS": "no_such_platform"})
+    health = probe({"JAX_PLATFORMS": "no_such_platform"}, PATIENCE_S)
     assert not health.healthy
     assert "no_such_platform" in str(health)
 
@@ -44,12 +43,11 @@ def test_wrong_numbers_are_unhealthy(monkeypatch):
     assert health.reason.startswith("1 of ")
 
 
-def test_a_probe_that_hangs_has_a_deadline():
-    start = time.monotonic()
-    health = probe({"JAX_PLATFORMS": "cpu"}, deadline_s=0.0)
+def test_a_probe_that_hangs_has_a_deadline(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(3600)\n")
+    health = probe({"PYTHONPATH": str(tmp_path)}, deadline_s=0.0)
     assert not health.healthy
     assert "no answer within 0 s" in health.reason
-    assert time.monotonic() - start < 10
 
 
 def test_nobody_asks_while_no_worker_was_lost():

@@ -10,6 +10,7 @@ from attn_tune.schema.conditions import Reading
 from attn_tune.tuner.gpu_state import nothing
 from attn_tune.tuner.measure import measure, order_of_round, race
 from attn_tune.tuner.protocol import MeasurePolicy
+from tests.patience import PATIENCE_S
 
 
 class Clock:
@@ -37,7 +38,9 @@ class Timed:
         return ()
 
 
-POLICY = MeasurePolicy(samples=9, min_samples=3, heats=((3, 3.0),), max_s=10.0, rounds=6)
+POLICY = MeasurePolicy(
+    samples=9, min_samples=3, heats=((3, 3.0),), max_s=PATIENCE_S, rounds=6, rounds_max_s=PATIENCE_S
+)
 
 
 def test_all_samples_of_a_hopeful_config():
@@ -63,7 +66,7 @@ def test_one_slow_sample_does_not_condemn():
 
 
 def test_later_heats_are_stricter():
-    policy = MeasurePolicy(samples=9, heats=((3, 2.0), (5, 1.2)), max_s=10.0)
+    policy = MeasurePolicy(samples=9, heats=((3, 2.0), (5, 1.2)), max_s=PATIENCE_S)
     taken = {
         ns: len(measure(Timed(ns), timer=Clock(), policy=policy, best_ns=100).samples_ns)
         for ns in (250, 150, 110)

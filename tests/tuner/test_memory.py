@@ -86,15 +86,24 @@ def test_the_limit_can_be_given(system):
 GROUP = """
 import os, sys, time
 held = b"x" * (int(sys.argv[1]) << 20)
+started, say = os.pipe()
+
+
+def child():
+    more = b"y" * (64 << 20)
+    os.write(say, b".")
+    time.sleep(600)
+
+
 {fork}
 print("ready", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 CHILDREN = {
     "none": "",
-    "own": "if os.fork() == 0: more = b'y' * (64 << 20); time.sleep(60)\ntime.sleep(0.5)",
-    "orphan": "if os.fork() == 0:\n  if os.fork() == 0: more = b'y' * (64 << 20); time.sleep(60)\n"
-    "  os._exit(0)\ntime.sleep(0.5)",
+    "own": "if os.fork() == 0: child()\nos.read(started, 1)",
+    "orphan": "if os.fork() == 0:\n  if os.fork() == 0: child()\n  os._exit(0)\n"
+    "os.wait()\nos.read(started, 1)",
 }
 
 

@@ -10,6 +10,7 @@ import pytest
 from attn_tune.schema.trial import Status
 from attn_tune.tuner import process as process_module
 from attn_tune.tuner.process import WorkerDied, WorkerProcess, WorkerTooBig
+from tests.patience import PATIENCE_S
 
 HELPER = "attn_tune.tuner.lowering"
 
@@ -23,7 +24,7 @@ def worker():
 
 def death_of(worker: WorkerProcess) -> WorkerDied:
     with pytest.raises(WorkerDied) as caught:
-        worker.receive(30.0, lambda: False)
+        worker.receive(PATIENCE_S, lambda: False)
     return caught.value
 
 
@@ -63,7 +64,7 @@ def test_a_worker_above_its_limit_is_killed(monkeypatch):
     with pytest.raises(
         WorkerTooBig, match=r"host memory: 0\.\d GiB used, limit 0\.0 GiB"
     ) as caught:
-        worker.receive(30.0, lambda: False)
+        worker.receive(PATIENCE_S, lambda: False)
     assert caught.value.status is Status.OUT_OF_RESOURCES
     assert caught.value.used > caught.value.limit == int(0.001 * 2**30)
     with pytest.raises(ProcessLookupError):
@@ -120,9 +121,7 @@ print("last words", flush=True)
 def test_much_output_keeps_its_end(monkeypatch, tmp_path):
     (tmp_path / "chatter.py").write_text(CHATTER)
     monkeypatch.syspath_prepend(tmp_path)
-    start = time.monotonic()
     worker = WorkerProcess(module="chatter")
     death = death_of(worker)
     assert str(death).endswith("last words")
     assert len(str(death)) < 4096
-    assert time.monotonic() - start < 20

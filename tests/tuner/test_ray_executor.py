@@ -2,15 +2,13 @@
 
 import dataclasses
 import sys
-import threading
-import time
 import types
 
 import pytest
 
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.trial import Status
-from attn_tune.tuner import ray_actor
+from attn_tune.tuner import ray_actor, ray_executor
 from attn_tune.tuner.executor import CaseError, ExecutorError, Interrupted
 from attn_tune.tuner.protocol import (
     ConfigRef,
@@ -31,11 +29,28 @@ KERNEL = "flash_attention/xla"
 NEVER = object()
 
 
-class FakeRay(types.ModuleType):
-    """``script`` is what each call of ``serve`` and ``ready`` comes to, in order: a reply, an exception, or NEVER."""
+class Clock:
+    """Time that passes only while the executor waits: ``monotonic`` and ``sleep`` of the module ``time``."""
 
-    def __init__(self, script):
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class FakeRay(types.ModuleType):
+    """``script`` is what each call of ``serve`` and ``ready`` comes to, in order: a reply, an exception, or NEVER.
+
+    Waiting for NEVER takes time on ``clock``.
+    """
+
+    def __init__(self, script, clock):
         super().__init__("ray")
+        self.clock = clock
         self.script, self.calls, self.killed = list(script), [], []
         self.options = {}
         self.exceptions = types.SimpleNamespace(
@@ -54,7 +69,7 @@ class FakeRay(types.ModuleType):
     def wait(self, references, timeout):
         done = [r for r in references if r is not NEVER]
         if not done:
-            time.sleep(0.001)
+            self.clock.sleep(timeout)
         return done, []
 
     def get(self, reference):
@@ -99,9 +114,10 @@ def start(monkeypatch, identity):
     """An executor whose actor has found its place and its device; then comes ``script``."""
 
     def start(*script, **kwargs):
-        ray = FakeRay([None, identity])
+        ray = FakeRay([None, identity], Clock())
         monkeypatch.setitem(sys.modules, "ray", ray)
-        executor = RayExecutor(options={"num_cpus": 1}, place_s=0.05, **kwargs)
+        monkeypatch.setattr(ray_executor, "time", ray.clock)
+        executor = RayExecutor(options={"num_cpus": 1}, place_s=PLACE_S, **kwargs)
         executor.identify()
         errors = ray.exceptions
         ray.script = [getattr(errors, s) if isinstance(s, str) else s for s in script]
@@ -113,6 +129,7 @@ def start(monkeypatch, identity):
 
 OK = Outcome(status=Status.OK)
 LOST = "RayActorError"
+PLACE_S = 30.0
 
 
 def test_the_identity_is_checked_by_every_actor_and_has_no_uuid(start, identity, run_of):
@@ -160,7 +177,7 @@ def test_finals_that_kill_actors_are_the_cases_loss(start, identity, run_of):
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ((LOST, NEVER), "no Ray actor within 0.05 s: no node has room"),
+        ((LOST, NEVER), "no Ray actor within 30 s: no node has room"),
         ((LOST, "ActorDiedError"), "a Ray actor does not start"),
         ((LOST, None, Unable(reason="node7: no driver")), "node7: no driver"),
         (("RayTaskError",), "a Ray actor failed: it is gone"),
@@ -168,16 +185,19 @@ def test_finals_that_kill_actors_are_the_cases_loss(start, identity, run_of):
     ],
 )
 def test_no_actor_to_be_had_is_an_executor_error(start, run_of, script, message):
-    executor, _ = start(*script)
+    executor, ray = start(*script)
     with pytest.raises(ExecutorError, match=message):
         executor.run(run_of)
+    # The wait for a place ends at its limit, give or take one look.
+    assert ray.clock.now == 0 or NEVER in script
+    assert ray.clock.now < PLACE_S + 1
 
 
 def test_a_node_whose_loss_ray_has_not_noticed_is_asked_again(start, identity, run_of):
     executor, ray = start(LOST, LOST, LOST, None, identity, OK)
-    executor._place_s = 30.0
     assert executor.run(run_of) is OK
     assert not ray.script
+    assert 0 < ray.clock.now < PLACE_S
 
 
 def test_refusals_are_case_errors(start, run_of):
@@ -187,9 +207,7 @@ def test_refusals_are_case_errors(start, run_of):
 
 
 def test_an_interrupt_stops_the_actor_at_once(start, run_of):
-    stop = threading.Event()
-    executor, ray = start(NEVER, interrupt=stop.is_set)
-    threading.Timer(0.05, stop.set).start()
+    executor, ray = start(NEVER, interrupt=lambda: ray.clock.now > 1)
     with pytest.raises(Interrupted):
         executor.run(run_of)
     assert ("stop",) in ray.calls

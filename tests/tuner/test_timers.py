@@ -1,6 +1,6 @@
 """Timers: splitting records, reading traces (synthetic GPU and TPU ones, a recorded CPU one), the host clock."""
 
-import time
+import types
 from dataclasses import dataclass, field
 
 import jax
@@ -8,7 +8,14 @@ import jax.numpy as jnp
 import pytest
 
 from attn_tune.schema.errors import UsageError
-from attn_tune.tuner.timers import HostTimer, Launch, TimerError, choose_timer, timer_self_check
+from attn_tune.tuner.timers import (
+    HostTimer,
+    Launch,
+    TimerError,
+    choose_timer,
+    host,
+    timer_self_check,
+)
 from attn_tune.tuner.timers.cupti import to_records
 from attn_tune.tuner.timers.records import Record, split_records
 from attn_tune.tuner.timers.traced import TracedTimer
@@ -141,16 +148,19 @@ def test_a_recorded_cpu_trace_has_no_device_plane(tmp_path):
         device_records(planes)
 
 
-def test_the_host_clock_averages_repeats_and_leaves_the_flush_out():
-    def slow(seconds):
+def test_the_host_clock_averages_repeats_and_leaves_the_flush_out(monkeypatch):
+    now = [0]
+
+    def slow(ns):
         def run():
-            time.sleep(seconds)
+            now[0] += ns
             return ()
 
         return run
 
-    (ns,) = HostTimer().sample([Launch(run=slow(0.01), repeats=3)], slow(0.2))
-    assert 10e6 <= ns < 60e6
+    monkeypatch.setattr(host, "time", types.SimpleNamespace(perf_counter_ns=lambda: now[0]))
+    assert HostTimer().sample([Launch(run=slow(10), repeats=3)], slow(200)) == [10]
+    assert now == [230]
 
 
 def test_the_cpu_uses_the_host_clock():

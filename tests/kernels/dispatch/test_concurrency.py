@@ -12,6 +12,7 @@ from attn_tune.runtime import counters, locks, snapshot, sources
 from attn_tune.runtime.answer import Rung
 from attn_tune.runtime.overlay import reload, use_pack
 from tests.kernels.dispatch.toy_op import HERE, pack
+from tests.patience import PATIENCE_S
 from tests.runtime.packbuilder import H200, OP, pack_files, row, sig, write_zip
 
 
@@ -85,7 +86,7 @@ def test_a_forked_child_looks_up_although_its_parent_held_every_lock():
         for lock in locked:
             lock.__exit__(None, None, None)
     # Waits for a child that hangs no longer than the alarm that ends it.
-    killer = threading.Timer(30, os.kill, (child, 9))
+    killer = threading.Timer(PATIENCE_S, os.kill, (child, 9))
     killer.start()
     _, status = os.waitpid(child, 0)
     killer.cancel()

@@ -8,6 +8,7 @@ from attn_tune.runtime.answer import Rung
 from attn_tune.runtime.listeners import add_listener
 from attn_tune.runtime.overlay import use_pack
 from tests.kernels.dispatch.toy_op import pack
+from tests.patience import PATIENCE_S
 from tests.runtime.packbuilder import H200, OP, row, sig
 
 
@@ -73,7 +74,7 @@ def test_it_is_called_outside_every_lock():
             target=lambda: (reload(), counters.stats(), add_listener(print)(), done.append(1))
         )
         thread.start()
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
     remove = add_listener(busy)
     ask()

@@ -1,12 +1,15 @@
 """Processes that compile: one that is late is killed, and the next config gets a fresh one."""
 
 import dataclasses
+import os
+import signal
 
 import pytest
 
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.schema import Environment, UsageError
 from attn_tune.schema.trial import Status
+from attn_tune.tuner.process import WorkerProcess
 from attn_tune.tuner.protocol import ConfigRef, Limits
 from attn_tune.tuner.targets import NAMES, CompilePool, find_target
 from attn_tune.tuner.targets.protocol import Compiled
@@ -59,10 +62,16 @@ def test_fates_come_with_numbers_and_a_late_process_is_replaced():
     assert lacks.shortage.needed > lacks.shortage.limit == target.device.shared_bytes
 
 
-def test_a_late_process_is_killed_and_what_is_skipped_is_never_begun():
+def test_a_late_process_is_killed_and_what_is_skipped_is_never_begun(monkeypatch):
+    send = WorkerProcess.send
+
+    def stop_and_send(worker, message):
+        os.kill(worker.pid, signal.SIGSTOP)
+        send(worker, message)
+
+    monkeypatch.setattr(WorkerProcess, "send", stop_and_send)
     told = Compiled(status=Status.OUT_OF_RESOURCES, reason="told", pruned=True)
     refs = [make_ref(SMALL), make_ref(HUGE)]
-    # No compiler is this quick.
     with CompilePool(find_target("sm_90"), processes=1, limits=Limits(compile=0.0)) as pool:
         skip = {refs[1].key: told}
         answers = dict(pool.compile(refs, skip=lambda ref: skip.get(ref.key)))
