@@ -149,7 +149,7 @@ def flash_attention(
         out, lse = sharded(call, problem, inputs, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
     # They are zero already; this is for their cotangents, which may not be numbers.
     out = zero_beyond(out, lengths_of(mask, problem.batch)[0])
-    return (out, lse) if return_lse else out
+    return (out, lse) if lse is not None and return_lse else out
 
 
 @dataclass(frozen=True)

@@ -110,25 +110,32 @@ def _logit_of(
     """The logit of one key a row, differentiable; not rounded, which has no part in a derivative."""
     batch, q_len, heads, head_dim = operands.q.shape
     kv_heads = operands.k.shape[2]
-    keys = jnp.take_along_axis(
-        operands.k.swapaxes(1, 2), column.reshape(batch, kv_heads, -1, 1), axis=2
-    ).reshape(batch, heads, q_len, head_dim)
+    grouped = (batch, kv_heads, heads // kv_heads, q_len)
+    # Mapped over batch and heads, so that either may be sharded.
+    take = jax.vmap(jax.vmap(lambda keys, column: keys[column]))
+    keys = take(operands.k.swapaxes(1, 2), column.reshape(grouped))
+    queries = operands.q.swapaxes(1, 2).reshape(*grouped, head_dim)
     # A row that sees nothing may have found padding, which may not be a number.
-    keys = jnp.where(seen[..., None], keys, 0).astype(jnp.float32)
-    queries = jnp.where(seen[..., None], operands.q.swapaxes(1, 2), 0).astype(jnp.float32)
-    logit = problem.scale * jnp.sum(queries * keys, axis=-1)
+    seen = seen.reshape(*grouped, 1)
+    product = jnp.where(seen, queries, 0).astype(jnp.float32) * jnp.where(seen, keys, 0)
+    logit = problem.scale * jnp.sum(product, axis=-1).reshape(batch, heads, q_len)
     if problem.soft_cap is not None:
         logit = problem.soft_cap * jnp.tanh(logit / problem.soft_cap)
     if operands.bias is not None:
-        bias = operands.bias.astype(jnp.float32)
-        places = jnp.meshgrid(*map(jnp.arange, (batch, heads, q_len)), indexing="ij", sparse=True)
-        logit = (
-            logit
-            + bias[
-                tuple(
-                    0 if size == 1 else place
-                    for size, place in zip(bias.shape, (*places, column), strict=True)
-                )
-            ]
-        )
+        logit = logit + _bias_of(operands.bias, column)
     return logit
+
+
+def _bias_of(
+    bias: Float[Array, "_b _n _t _s"], column: Int[Array, "B N T"]
+) -> Float[Array, "B N T"]:
+    """The bias of one key a row."""
+
+    def pick(table: Array, column: Array) -> Array:
+        row = 0 if table.shape[0] == 1 else jnp.arange(table.shape[0])
+        return jnp.broadcast_to(table[row, 0 if table.shape[1] == 1 else column], column.shape)
+
+    shared = tuple(axis for axis in (0, 1) if bias.shape[axis] == 1)
+    for axis in (1, 0):
+        pick = jax.vmap(pick, (None if axis in shared else 0, 0))
+    return pick(jnp.squeeze(bias.astype(jnp.float32), shared), column)
