@@ -41,6 +41,7 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         self._of_thread.now = self.monotonic() + seconds
+        assert self._of_thread.now < PATIENCE_S, "it waits for ever"
 
 
 class Store:
@@ -85,7 +86,7 @@ def clock(monkeypatch):
     return clock
 
 
-def exchange(said, deadline_s=PATIENCE_S, store=None, last=None):
+def exchange(said, deadline_s=PATIENCE_S / 2, store=None, last=None):
     """What each process makes of it: verdicts by process; a process whose statement is None does not take part.
 
     The process ``last`` says nothing before the others have. ``waited_s`` is added to each verdict.
@@ -121,7 +122,7 @@ def test_whoever_differs_all_are_told_the_same_in_time(odd, monkeypatch):
     said = [{"pack 1": "a"} for _ in range(16)]
     said[odd] = {"pack 1": "b", "pin 1": "x"}
     found = exchange(said)
-    assert all(verdict["waited_s"] < PATIENCE_S / 2 for verdict in found.values())
+    assert all(verdict["waited_s"] < PATIENCE_S / 4 for verdict in found.values())
     assert len(found) == 16
     lines = {tuple(verdict["differences"]) for verdict in found.values()}
     assert len(lines) == 1
@@ -133,7 +134,7 @@ def test_whoever_differs_all_are_told_the_same_in_time(odd, monkeypatch):
 def test_those_who_agree_go_on():
     found = exchange([{"pack 1": "a"}] * 4, last=2)
     for verdict in found.values():
-        assert verdict.pop("waited_s") < PATIENCE_S / 2
+        assert verdict.pop("waited_s") < PATIENCE_S / 4
         assert verdict == {"absent": [], "present": [0, 1, 2, 3], "differences": []}
 
 
@@ -142,6 +143,7 @@ def test_an_absent_process_costs_the_deadline_and_no_more(absent, clock):
     said = [{"pack 1": "a"} for _ in range(3)]
     said[absent] = None
     found = exchange(said, deadline_s=30.0, store=Store(clock))
+    assert len(found) == 2
     assert all(v["absent"] == [absent] and not v["differences"] for v in found.values())
     # Process 0 waits for the others, and they for its verdict.
     deadline_s = {0: 30.0 + ranks.VERDICT_S, 2: 30.0}[absent]

@@ -35,6 +35,8 @@ NO_PLACE_S = 1.0
 # Ray's own limits: a process that gets no time for a while must not count as lost, and a lost one is noticed soon.
 LIMITS = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    # Memory that other processes fill is no reason to kill an actor here.
+    "RAY_memory_monitor_refresh_ms": "0",
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": str(round(PATIENCE_S * 1000)),
     "RAY_agent_register_timeout_ms": str(round(PATIENCE_S * 1000)),

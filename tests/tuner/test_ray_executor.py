@@ -40,6 +40,7 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+        assert self.now < 10 * PLACE_S, "it waits for ever"
 
 
 class FakeRay(types.ModuleType):

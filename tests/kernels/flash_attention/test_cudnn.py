@@ -1,6 +1,7 @@
 """What can be known of the cuDNN kernel without a GPU: its calls, its limits and the arithmetic around it."""
 
 import dataclasses
+import functools
 import json
 import re
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo as jax_cudnn
 
+from attn_tune.kernels import dispatch
+from attn_tune.kernels.flash_attention.api import flash_attention
 from attn_tune.kernels.flash_attention.cudnn import SPEC, limits
 from attn_tune.kernels.flash_attention.cudnn.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.cudnn.kernel import backward, forward, with_delta
@@ -224,3 +227,21 @@ def test_limits_are_said_in_words(monkeypatch, changes, device, directions, word
 def test_a_machine_without_cudnn_is_told_so(monkeypatch):
     monkeypatch.setattr(limits, "cudnn_version", lambda: None)
     assert "not found" in SPEC.unsupported(problem(), "fwd", H200)
+
+
+def test_it_lowers_under_a_shard_map_that_checks_types(monkeypatch):
+    monkeypatch.setattr(limits, "cudnn_version", lambda: (9, 19, 0))
+    monkeypatch.setattr(dispatch, "current_device", lambda: H200)
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec("x")
+
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=spec, out_specs=spec)
+    def attend(q, k, v):
+        return flash_attention(q, k, v, causal=True, platform="cudnn")
+
+    def loss(*arrays):
+        return attend(*arrays).astype(jnp.float32).sum()
+
+    q = jax.ShapeDtypeStruct((2, 64, 4, 64), jnp.bfloat16)
+    targets = [target for target, *_ in calls(cuda_text(jax.grad(loss, (0, 1, 2)), q, q, q))]
+    assert targets == ["__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"]
