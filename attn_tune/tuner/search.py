@@ -19,7 +19,7 @@ from attn_tune.tuner.dominance import Exhausted
 from attn_tune.tuner.finalists import MOST_FINALISTS, compose, places
 from attn_tune.tuner.plan import KernelPlan, PartPlan
 from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Outcome, Run
-from attn_tune.tuner.small_problems import battery_for, refusal, unproven
+from attn_tune.tuner.small_problems import battery_for, unproven
 from attn_tune.tuner.strategies import Batch, Prior, Space, Strategy, send
 from attn_tune.tuner.tally import Programs, Tally
 
@@ -270,9 +270,9 @@ class KernelSearch:
         op, spec, direction = self.case.op, self.plan.kernel, self.case.direction
         problem = op.from_signature(self.case.signature)
         return [
-            dataclasses.replace(self._ref(WHOLE, config), problem=small)
+            dataclasses.replace(self._ref(WHOLE, used), problem=small)
             for config in configs
-            for small in battery_for(op, problem, refusal(spec, direction, self.device, config))
+            for small, used in battery_for(op, spec, direction, self.device, problem, config)
         ]
 
     def _on_battery(self, config: Mapping[str, Any]) -> tuple[int, Outcome | None]:

@@ -1,15 +1,17 @@
 """The small problems on which a kernel is proven: its op's, made coarser where it cannot take them as they are."""
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from attn_tune.kernels.spec import KernelSpec, Op, Problem, load
-from attn_tune.schema.config import config_from_dict
+from attn_tune.schema.config import config_from_dict, config_to_dict
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import Status, Trial
 from attn_tune.tuner.protocol import Outcome
 
+type Config = Mapping[str, Any]
 type Refusal = Callable[[Problem], str | None]
 
 
@@ -17,16 +19,10 @@ def refusal(
     spec: KernelSpec, direction: str, device: Device, config: Mapping[str, Any] | None = None
 ) -> Refusal:
     """The function that says why a kernel, or one config of it, cannot take a problem; it returns None if it can."""
-    search = spec.searches[direction]
-    typed = None if config is None else config_from_dict(search.config, config)
-
-    def reason(problem: Problem) -> str | None:
-        refused = spec.unsupported(problem, direction, device)
-        if refused or typed is None:
-            return refused
-        return search.infeasible(problem, device, typed)
-
-    return reason
+    if config is None:
+        return lambda problem: spec.unsupported(problem, direction, device)
+    typed = config_from_dict(spec.searches[direction].config, config)
+    return functools.partial(_refused, spec, direction, device, lambda problem: typed)
 
 
 def takeable(op: Op, problem: Problem, refused: Refusal) -> Problem | None:
@@ -37,11 +33,43 @@ def takeable(op: Op, problem: Problem, refused: Refusal) -> Problem | None:
     return next((variant for variant in variants if refused(variant) is None), None)
 
 
-def battery_for(op: Op, problem: Problem, refused: Refusal) -> tuple[Problem, ...]:
-    """The distinct problems of the op's battery for ``problem``, each as it is taken, without those that never are."""
-    hard = load(op.battery)(problem) if op.battery else ()
-    found = (takeable(op, one, refused) for one in hard)
-    return tuple(dict.fromkeys(one for one in found if one is not None))
+def battery_for(
+    op: Op, spec: KernelSpec, direction: str, device: Device, problem: Problem, config: Config
+) -> tuple[tuple[Problem, Config], ...]:
+    """The distinct problems of the op's battery for ``problem``, each as it is taken, and the config that runs on it.
+
+    That is ``config``, or where no variant takes it (knobs may depend on the shape: a section of heads divides their
+    number) what the kernel makes of it, as a lookup would. Problems that are never taken are left out.
+    """
+    search = spec.searches[direction]
+    typed = config_from_dict(search.config, config)
+    fits: tuple[Callable[[Problem], Any], ...] = (
+        lambda small: typed,
+        lambda small: search.adapt(problem, small, device, typed),
+    )
+    found: dict[Problem, Config] = {}
+    for hard in load(op.battery)(problem) if op.battery else ():
+        for fit in fits:
+            refused = functools.partial(_refused, spec, direction, device, fit)
+            if (taken := takeable(op, hard, refused)) is not None:
+                found.setdefault(taken, config_to_dict(fit(taken)))
+                break
+    return tuple(found.items())
+
+
+def _refused(
+    spec: KernelSpec,
+    direction: str,
+    device: Device,
+    fit: Callable[[Problem], Any],
+    problem: Problem,
+) -> str | None:
+    if reason := spec.unsupported(problem, direction, device):
+        return reason
+    config = fit(problem)
+    if config is None:
+        return f"{spec.id} has no such config for this problem"
+    return spec.searches[direction].infeasible(problem, device, config)
 
 
 def unproven(trial: Trial) -> Outcome:

@@ -49,7 +49,7 @@ def test_every_kernel_meets_a_problem_of_the_battery_and_a_feature_problem(
     assert bases, spec.unsupported(CAUSAL, direction, device)
     for base in bases:
         config = config_to_dict(search.heuristic(base, device))
-        assert battery_for(OP, base, refusal(spec, direction, device, config)), base
+        assert battery_for(OP, spec, direction, device, base, config), base
     refused = refusal(spec, direction, device)
     taken = [name for name, p in feature_problems().items() if takeable(OP, p, refused)]
     assert "plain" in taken
@@ -60,7 +60,7 @@ def test_the_untuned_config_of_every_tpu_kernel_meets_more_queries_and_more_keys
     for spec in (spec for spec in FLASH if spec.backend == "pallas_tpu"):
         for direction, search in spec.searches.items():
             config = config_to_dict(search.heuristic(CAUSAL, device))
-            met = battery_for(OP, CAUSAL, refusal(spec, direction, device, config))
+            met = [p for p, _ in battery_for(OP, spec, direction, device, CAUSAL, config)]
             assert {(p.q_len > p.kv_len) - (p.q_len < p.kv_len) for p in met} == {-1, 0, 1}
             # Its last tile is cut.
             assert any(p.q_len % 2 for p in met), (spec.id, met)
@@ -81,7 +81,27 @@ def test_lengths_grow_to_the_step_that_is_asked_for_and_keep_their_order(step):
 
 
 def test_what_a_kernel_takes_is_left_as_it_is():
-    assert battery_for(OP, CAUSAL, lambda problem: None) == battery(CAUSAL)
+    xla, cpu = registry.get_kernel("flash_attention/xla"), device_from_kind("cpu")
+    config = config_to_dict(xla.searches["fwd"].heuristic(CAUSAL, cpu))
+    found = battery_for(OP, xla, "fwd", cpu, CAUSAL, config)
+    assert found == tuple((problem, config) for problem in battery(CAUSAL))
+
+
+def test_a_config_whose_knob_fits_no_small_problem_is_proven_as_a_lookup_would_adapt_it():
+    hopper, h200 = (
+        registry.get_kernel("flash_attention/triton_hopper"),
+        device_from_kind("nvidia-h200"),
+    )
+    # Seven groups of four heads: no number of heads of a small problem is a multiple of 28.
+    problem = dataclasses.replace(CAUSAL, batch=7, num_q_heads=28, num_kv_heads=7)
+    search = hopper.searches["fwd"]
+    given = dataclasses.replace(search.heuristic(problem, h200), heads_per_section=28)
+    found = battery_for(OP, hopper, "fwd", h200, problem, config_to_dict(given))
+    assert len(found) == len(battery(problem))
+    for small, used in found:
+        assert used["heads_per_section"] != 28
+        assert used == config_to_dict(search.adapt(problem, small, h200, given))
+        assert search.infeasible(small, h200, search.adapt(problem, small, h200, given)) is None
 
 
 def test_one_query_stays_one_while_longer_keys_are_enough():
@@ -106,4 +126,7 @@ def test_variants_are_distinct_and_without_the_problem_itself():
 
 
 def test_what_nothing_makes_takeable_is_left_out():
-    assert battery_for(OP, CAUSAL, lambda problem: "never") == ()
+    assert takeable(OP, CAUSAL, lambda problem: "never") is None
+    tpu, cpu = registry.get_kernel("flash_attention/pallas_tpu_splash"), device_from_kind("cpu")
+    config = config_to_dict(tpu.searches["fwd"].heuristic(CAUSAL, device_from_kind("tpu-v6e")))
+    assert battery_for(OP, tpu, "fwd", cpu, CAUSAL, config) == ()
