@@ -57,6 +57,14 @@ def _forward(problem: Problem, device: Device) -> tuple[str, ...]:
     width = max(problem.head_dim, problem.v_head_dim)
     heads = problem.batch * problem.num_q_heads
     pairs = heads * problem.visible_pairs / (_TILE * _TILE * used) / units * width / 128
+    if (
+        pairs <= _FEW_PAIRS
+        and problem.group_size == 1
+        and problem.q_len > _SMALL_TILE
+        and width <= 128
+    ):
+        # There is nothing to pack, and too little to split.
+        return "triton", "triton_split", "cudnn", "triton_hopper"
     if pairs <= _FEW_PAIRS:
         return "triton_split", "triton", "cudnn", "triton_hopper"
     if pairs <= _SOME_PAIRS:
