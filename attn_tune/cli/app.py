@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from attn_tune.cli import process
+from attn_tune.cli import process, sink
 from attn_tune.cli.commands import COMMANDS, load_command
 from attn_tune.cli.exit_codes import FAILED, INTERRUPTED
 from attn_tune.schema.errors import StorageError
@@ -35,6 +35,7 @@ class _Commands(TyperGroup):
     def parse_args(self, ctx, args):
         # Before anything can fail: an error has to know how it is to be reported.
         ctx.meta[_JSON] = _wants_json(args)
+        sink.begin_command()
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx):
@@ -52,9 +53,9 @@ class _Commands(TyperGroup):
                 # typer shows its own errors, about the command line; of all others Python shows the traceback.
                 if ctx.meta[_JSON]:
                     if say := getattr(error, "format_message", None):
-                        _emit(say(), UsageError.__name__, UsageError.exit_code)
+                        sink.emit_error_json(say(), UsageError.__name__, UsageError.exit_code)
                     else:
-                        _emit(str(error), type(error).__name__, FAILED)
+                        sink.emit_error_json(str(error), type(error).__name__, FAILED)
                 raise
             if ctx.params.get("debug"):
                 import traceback
@@ -79,14 +80,8 @@ def _wants_json(args: Sequence[str]) -> bool:
 
 def _report(ctx: Any, message: str, kind: str, exit_code: int) -> None:
     if ctx.meta[_JSON]:
-        _emit(message, kind, exit_code)
+        sink.emit_error_json(message, kind, exit_code)
     print(f"error: {message}", file=sys.stderr)
-
-
-def _emit(message: str, kind: str, exit_code: int) -> None:
-    from attn_tune.cli.sink import emit_json
-
-    emit_json({"error": message, "type": kind, "exit_code": exit_code})
 
 
 app = typer.Typer(

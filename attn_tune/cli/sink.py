@@ -11,13 +11,29 @@ from attn_tune.schema.words import counted
 if TYPE_CHECKING:
     import pandas as pd
 
+# Whether the command has printed its JSON object.
+_has_json = False
 # A table that goes to a file or a pipe is as wide as it needs to be.
 UNLIMITED = 10_000
 
 
 def emit_json(data: Mapping[str, Any]) -> None:
-    """One JSON object on stdout."""
+    """One JSON object on stdout; a command prints at most one."""
+    global _has_json
     print(json.dumps(data, indent=2, allow_nan=False, default=str))
+    _has_json = True
+
+
+def begin_command() -> None:
+    """Forget what an earlier command of this process printed."""
+    global _has_json
+    _has_json = False
+
+
+def emit_error_json(message: str, kind: str, exit_code: int) -> None:
+    """An error as the JSON object of the command, unless it has printed one, which then says itself what is wrong."""
+    if not _has_json:
+        emit_json({"error": message, "type": kind, "exit_code": exit_code})
 
 
 def emit_frame(frame: "pd.DataFrame", *, title: str | None = None) -> None:
