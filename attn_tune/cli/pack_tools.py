@@ -57,7 +57,7 @@ def inspect(
         print(f"  device {device['name']} ({device['digest']}): {counted(device['rows'], 'row')}")
     for kernel in data["kernels"]:
         states = ", ".join(f"{n} {state_words(state)}" for state, n in kernel["states"].items())
-        proof = _proof_text(kernel["not_repeatable"], kernel["unproven"], kernel["features"])
+        proof = _proof_text(kernel)
         print(
             f"  {kernel['kernel']} {kernel['direction']}, contract {kernel['contract']}: {states}{proof}"
         )
@@ -104,9 +104,11 @@ def _describe(pack: "Pack") -> dict[str, Any]:
                 "states": dict(sorted(Counter(row.state for row in rows).items())),
                 "not_repeatable": sum(row.repeatable is False for row in rows),
                 "unproven": sum(row.features == 0 for row in rows),
-                "features": min((r.features for r in rows if r.features is not None), default=None),
+                "features": min(known, default=None),
+                "features_known": len(known),
             }
             for (k, d), rows in sorted(by_kernel.items())
+            for known in [[row.features for row in rows if row.features is not None]]
         ],
         "gate": dict(pack.gate),
         "quarantine": [loads(entry.line) for entry in pack.quarantine.entries],
@@ -114,11 +116,15 @@ def _describe(pack: "Pack") -> dict[str, Any]:
     }
 
 
-def _proof_text(not_repeatable: int, unproven: int, features: int | None) -> str:
-    text = f"; {not_repeatable} whose bits differ from run to run" if not_repeatable else ""
+def _proof_text(kernel: Mapping[str, Any]) -> str:
+    differ, unproven = kernel["not_repeatable"], kernel["unproven"]
+    text = f"; {differ} whose bits differ from run to run" if differ else ""
     if unproven:
         return f"{text}; {unproven} unproven: their configs ran no feature problem"
-    return text if features is None else f"{text}; at least {features} feature problems passed"
+    if not kernel["features_known"]:
+        return text
+    rows = counted(kernel["features_known"], "row")
+    return f"{text}; {rows} with at least {kernel['features']} feature problems passed"
 
 
 def _gate_text(gate: Mapping[str, Any]) -> str:
