@@ -26,7 +26,7 @@ COMMANDS = {
     ),
     "validate": ("validate:validate", "Check outputs and every gradient against the reference."),
     "audit": ("audit:audit", "Compile a sample of what is refused before compiling."),
-    "export": ("packs:export_pack", "Write the decisions as a config pack, checksummed."),
+    "export": ("export:export_pack", "Write the decisions as a config pack, checksummed."),
     "import": ("packs:import_pack", "Verify a pack, then take it in, all or nothing."),
     "merge": (
         "upkeep:merge",
