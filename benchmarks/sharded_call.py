@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def facts(devices: Any, args: argparse.Namespace) -> dict[str, Any]:
-    """What the figures were measured with."""
+    """The devices, versions and options that the figures were measured with."""
     from importlib.metadata import PackageNotFoundError, version
 
     def installed(*names: str) -> str | None:
@@ -148,7 +148,7 @@ def measure(
 
 
 def check(run: Callable, one: Any, many: Any, exact: Any) -> dict[str, Any]:
-    """What the compiled program does with sharded operands, beside the same function on one device."""
+    """Compare the compiled program for sharded operands with the same function on one device."""
     import jax
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""What auto loses on shapes that are in no pack, beside the best that a sweep of each finds.
+"""Measure the loss of auto on shapes that are in no pack, beside the best config that a sweep of each finds.
 
     python benchmarks/unseen_shapes.py grid --seed 7 --out unseen.toml
     attn-tune sweep --grid unseen.toml --db unseen.db --devices all

@@ -1,4 +1,4 @@
-"""How long a test waits for what must come to pass on a machine whose cores are busy."""
+"""Waits for events that must happen, with a limit that suits a machine whose cores are busy."""
 
 import time
 from collections.abc import Callable

@@ -196,7 +196,7 @@ def test_the_example_kernel_goes_from_its_file_into_a_pack(dense_kernel):
     assert [row["to_try"] for row in planned["kernels"]] == [2, 2]
     dense_kernel("-m", "attn_tune", "sweep", *where)
     export = ["export", "dense.atpack", "--kernel", "dense", "--db", "lab.db", "--json"]
-    # Whatever else runs on this machine.
+    # Allowed because other programs may run on this machine.
     export += ["--max-regret", "1000", "--allow-noisy"]
     assert json.loads(dense_kernel("-m", "attn_tune", *export))
     found = dense_kernel("-c", _LOOK_UP, signature)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRequest:
-    """What to sweep, and where to keep it. ``budget_s`` is wall time; without ``effort`` everything is tried.
+    """The cases and the database of a sweep. ``budget_s`` is wall time; without ``effort`` everything is tried.
 
     ``allow_nondeterministic`` and ``allow_unproven`` as ``make_plan``.
     """
@@ -43,7 +43,7 @@ class SweepRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOutcome:
-    """How a sweep ended: ``"finished"``, ``"budget"`` or ``"stopped"``, and what is now known of its cases.
+    """The end of a sweep (``"finished"``, ``"budget"`` or ``"stopped"``) and the state of its cases.
 
     The labels of cases without a decision: ``without`` have no valid config, ``unfinished`` were begun, and
     ``not_started`` were not.

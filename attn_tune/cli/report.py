@@ -161,7 +161,7 @@ def _sections(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Narrowing:
-    """What the options ask for; None narrows nothing. ``problems`` are names by signature text."""
+    """The filters that the options set; None narrows nothing. ``problems`` are names by signature text."""
 
     problems: Mapping[str, str] | None
     kernels: Collection[str] | None
@@ -246,7 +246,7 @@ def _print(
 
 
 _TITLES = {Section.PREDICTED: "Predicted: the best 3 of each kernel"}
-# What people do not read, or see in another column.
+# Columns that people do not read, or that repeat another column.
 _HIDDEN = {
     Section.SUMMARY: ("rank", "signature", "trials", "samples"),
     Section.IMPORTED: ("signature",),

@@ -10,10 +10,10 @@ JOIN signature ON signature.id = trial_batch.signature_id
 JOIN device ON device.id = trial_batch.device_id
 ORDER BY signature.text, trial_batch.direction, device.digest
 """
-# What a decision may depend on, by the ids of one batch. ``telling`` are outcomes of finals and of untuned configs,
-# ``never`` those that bar a config, ``ordinary`` all others: so few that a look among them is quicker than among the
-# notable. ``wrong`` is what validation bars. ``unproven`` were timed and are no evidence; ``refused`` are these, and
-# those that had other bits from run to run, in a sweep that did not ask for such.
+# The outcomes that a decision may depend on, by the ids of one batch. ``telling`` are those of finals and of untuned
+# configs, ``never`` those that bar a config, ``ordinary`` all others: so few that a search of them is quicker than one
+# of the notable. ``wrong`` are the verifications that failed. ``unproven`` were timed and are no evidence. ``refused``
+# are the unproven, and those whose bits differed from run to run in a sweep that did not allow that.
 PREPARE_SHORTLISTS = (
     "CREATE TEMP TABLE IF NOT EXISTS telling (id INTEGER PRIMARY KEY)",
     "CREATE TEMP TABLE IF NOT EXISTS never (id INTEGER PRIMARY KEY)",

@@ -192,7 +192,7 @@ def newest_environment(findings: Sequence[Finding]) -> Environment | None:
 def right_entries(findings: Sequence[Finding], environment: Environment) -> list[Entry]:
     """The configs that were right in ``environment`` and wrong neither there nor in a newer one.
 
-    What was found of a config before it was last refused, for its bits or as unproven, does not count.
+    Findings about a config from before it was last refused, for its bits or as unproven, do not count.
     """
     software = _digest(environment)
     barred = _barred(findings, software)
@@ -223,7 +223,10 @@ def _barred(findings: Sequence[Finding], software: str) -> set[tuple[str, str]]:
 
 
 def _refused(findings: Sequence[Finding], software: str) -> dict[str, int]:
-    """When each whole config was last refused (other bits, unproven), in this or a newer environment, by digest."""
+    """The start of the trial that last refused each whole config, in microseconds, by the config's digest.
+
+    Refused are other bits and ``unproven``. Trials of this environment and of newer ones count.
+    """
     found = [f for f in findings if f.is_refused and f.part == WHOLE]
     last: dict[str, int] = defaultdict(int)
     for f in _not_older(found, findings, software):

@@ -46,7 +46,7 @@ class Doubt(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Objection:
-    """Why one row may not be shipped. ``doubt`` is None for what no policy lets pass."""
+    """The reason why one row may not be shipped. ``doubt`` is None if no policy lets the row pass."""
 
     decision: Decision
     reason: str
@@ -72,7 +72,7 @@ class Objection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GatePolicy:
-    """Which doubts a release lets pass. ``max_regret`` is a share of the row's time."""
+    """The doubts that a release lets pass. ``max_regret`` is a share of the row's time."""
 
     max_regret: float = MAX_REGRET
     allow_unproven: bool = False
@@ -125,7 +125,7 @@ class Verdict:
 def check_rows(
     decisions: Iterable[Decision], evidence: EvidenceOf, max_regret: float = MAX_REGRET
 ) -> list[Objection]:
-    """What speaks against shipping each of ``decisions``, one objection a reason, doubts among them."""
+    """The objections to shipping ``decisions``, one for each reason, doubts among them."""
     found = []
     for d in decisions:
         seen = evidence(d)

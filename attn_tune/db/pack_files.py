@@ -53,7 +53,7 @@ def pack_files(
 ) -> dict[str, bytes]:
     """The files of a pack by their paths inside; the order of ``decisions`` does not matter.
 
-    ``gate`` is what the manifest says of the release gate, ``quarantine`` the list that the pack carries, ``note`` a
+    ``gate`` is the manifest's entry about the release gate, ``quarantine`` the list that the pack carries, ``note`` a
     line for people.
     """
     decisions = list(decisions)

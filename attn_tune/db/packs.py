@@ -87,21 +87,21 @@ def export_pack(
     Args:
       revalidate: runs the configs again where there is a device for them.
       ungated: the reason to ship without the gate; the manifest keeps it.
-      policy: what the gate lets pass on purpose; the manifest counts it.
-      allow_predicted: also what was only predicted, of problems on devices where nothing was measured. Such rows have
-        the state ``predicted``; the gate has nothing to hold them against, and the manifest counts them.
-      allow_nondeterministic: also decisions for kernels that need leave (``KernelSpec.needs_leave``), and for configs
-        whose bits were seen to differ from run to run; the manifest counts them. Without it the best of the other
-        kernels is the pack's winner.
-      quarantine: the list that the pack carries, for whoever uses it.
-      in_force: no row that it or ``quarantine`` speaks of is shipped, gate or not; None is what is in quarantine for
-        this user's jobs.
+      policy: the doubts that the gate lets pass on purpose; the manifest counts them.
+      allow_predicted: also ships predictions for problems on devices where nothing was measured. Such rows have the
+        state ``predicted``; the gate has nothing to hold them against, and the manifest counts them.
+      allow_nondeterministic: also ships decisions for kernels that need leave (``KernelSpec.needs_leave``), and for
+        configs whose bits were seen to differ from run to run; the manifest counts them. Without it the best of the
+        other kernels is the pack's winner.
+      quarantine: the list that the pack carries, for the jobs that use the pack.
+      in_force: the quarantine list that is active now; None is the list of this user's jobs. No row that matches it or
+        ``quarantine`` is shipped, with the gate or without.
       note: a line for people, which the manifest keeps.
 
     Raises:
       NoDataError: nothing fits.
-      GateError: a row lacks proof, or is in quarantine; the message lists what and why, ``objections`` all of it.
-      IntegrityError: a quarantine list that is in force cannot be read.
+      GateError: a row lacks proof, or is in quarantine; the message lists the rows and reasons, ``objections`` has all.
+      IntegrityError: an active quarantine list cannot be read.
       UsageError: a name, version or note that a pack cannot have, or an empty reason.
       StorageError: ``path`` is taken (``overwrite`` replaces a pack, and only a pack), or cannot be written.
     """

@@ -41,7 +41,7 @@ class Store:
         try:
             with storage_errors(self.path), immediate(self._connection):
                 yield self._connection
-                # Last, so that nothing is acknowledged that nobody will find.
+                # Last, so that no write to a file that has lost its name is acknowledged.
                 self._check_in_place()
         except BaseException:
             self._catalog.forget()

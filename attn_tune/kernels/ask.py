@@ -84,9 +84,9 @@ class Ask:
         return f"it is not deterministic ({why}); {_LEAVE}"
 
     def other_bits(self, spec: KernelSpec, row: Row) -> str | None:
-        """Why a config whose bits were seen to differ from run to run may not answer; None if it may.
+        """The reason why a config whose bits were seen to differ from run to run may not answer, or None.
 
-        The same leave as for a kernel that declares it (``reluctance_of``).
+        It needs the same leave as a kernel that declares this (``reluctance_of``).
         """
         if row.repeatable is not False:
             return None
@@ -101,13 +101,13 @@ class Ask:
         return reason
 
     def forbidden_bits(self, repeatable: bool | None) -> str | None:
-        """Why a config whose bits were seen to differ may not run in a job that requires determinism; else None."""
+        """The reason why a job that requires determinism may not run a config whose bits differ, or None."""
         if repeatable is False and self.determinism is Determinism.REQUIRED:
             return f"its bits differ from run to run, and {VARIABLE}=1 forbids that"
         return None
 
     def barred(self, spec: KernelSpec, config: Any) -> str | None:
-        """Why a heuristic's config may not answer: it is in quarantine, or a row of it was turned down for its bits."""
+        """The reason why a heuristic's config may not answer (quarantine, or a row refused for its bits), or None."""
         seen = self._other_bits.get((spec.name, config_to_json(config_to_dict(config))))
         return seen or self.quarantined(spec, config)
 

@@ -8,7 +8,7 @@ from attn_tune.kernels.problem import AttentionProblem
 
 # Tokens. The coarsest is the longest tile of any kernel.
 STEPS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
-# How far below a multiple the odd length of a step lies: the last tile of a kernel that masks is then nearly full.
+# Tokens by which the odd length of a step is below a multiple: the last tile of a kernel that masks is nearly full.
 _BELOW = 3
 # Channels that matrix units want, and sequences that one step of a kernel takes.
 _CHANNELS, _SEQUENCES = 64, 8

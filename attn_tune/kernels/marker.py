@@ -20,7 +20,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a marker says: a launch of one direction of one problem.
+    """The content of a marker: a launch of one direction of one problem.
 
     Attributes:
       is_cut: XLA cuts it over devices, and the launches of the shards have marks of their own.

@@ -39,8 +39,9 @@ class MaskInfo:
       q_segment_ids, kv_segment_ids: only equal ids attend. Padding is any pair of ids that never meet; the
         constructors write ``Q_PADDING`` and ``KV_PADDING``.
       q_positions, kv_positions: where the tokens stand, for ``causal`` and ``sliding_window``.
-      q_lengths, kv_lengths: how many queries and keys of each batch entry count. ``from_lengths`` writes them beside
-        the segment ids that say the same; alone they mask nothing. What is stored beyond them may be infinite or NaN.
+      q_lengths, kv_lengths: the numbers of queries and keys of each batch entry that count. ``from_lengths`` writes
+        them beside the segment ids that say the same; alone they mask nothing. Values stored beyond them may be
+        infinite or NaN.
       causal: a row sees its own position and those before it.
       sliding_window: ``(left, right)``: position ``p`` sees ``[p - left, p + right]``; None is unbounded. An integer
         ``w`` is ``(w, w)``.

@@ -1,4 +1,4 @@
-"""How a call of an op is cut over a mesh: an op names the dimensions of its arrays, and batch and heads are parallel.
+"""Rules that cut a call of an op over a mesh: an op names the dimensions of its arrays; batch and heads are parallel.
 
 Each array has one letter a dimension. ``b`` (batch), ``n`` (query heads) and ``k`` (key/value heads) are parallel: a
 shard computes its own part of them. Every other letter stays whole on each device.
@@ -21,7 +21,7 @@ _log = logging.getLogger("attn_tune")
 class Axes(NamedTuple):
     """Mesh axes of each parallel dimension, outermost first; ``heads`` starts with all of ``kv_heads``.
 
-    Where ``heads`` has more axes, several shards along those share a key/value head, and each reads one.
+    If ``heads`` has more axes, several shards along those share a key/value head, and each reads one.
     """
 
     batch: tuple[str, ...] = ()

@@ -46,7 +46,7 @@ def partitioned(
     def plan(mesh: Any, arguments: Any, results: Any) -> tuple[Axes, Any, Any]:
         """The axes, and the specs of inputs and outputs."""
         (arrays,) = arguments
-        # Where no operand of the program is on a mesh, shardings have no names here: everything is gathered.
+        # If no operand of the program is on a mesh, its shardings name no axes: everything is gathered.
         specs = {
             leaf_name(path): getattr(leaf.sharding, "spec", ())
             for path, leaf in jax.tree_util.tree_leaves_with_path(arrays)

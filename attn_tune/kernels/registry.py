@@ -15,7 +15,7 @@ from attn_tune.kernels.installed import BrokenPackage, installed_kernels
 from attn_tune.kernels.spec import KernelSpec, Op
 from attn_tune.schema.errors import unknown_name
 
-# What the last call of ``kernels`` left out.
+# The packages that the last call of ``kernels`` left out.
 _broken: tuple[BrokenPackage, ...] = ()
 
 

@@ -102,7 +102,7 @@ def status_counts(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def failures(trials: pd.DataFrame) -> pd.DataFrame:
-    """Why configs did not make it, counted by kernel, direction, status and first line, the commonest first.
+    """The reasons why configs failed, counted by kernel, direction, status and first line, the commonest first.
 
     ``trials`` needs the columns ``kernel``, ``direction``, ``status`` and ``reason``.
     """
@@ -135,7 +135,7 @@ def imported(rows: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
 
 
 def remarks(winners: pd.DataFrame) -> list[str]:
-    """What the words ``tie`` and ``regret`` mean, for a table of ``summary`` in which that matters."""
+    """Explanations of the words ``tie`` and ``regret``, for a table of ``summary`` that needs them."""
     lines = []
     if "tie" in set(winners["rule"]):
         lines.append(

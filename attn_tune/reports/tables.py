@@ -57,7 +57,7 @@ def formatted(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns, columns=list(columns))
 
 
-# What goes first where a terminal is too narrow for every column.
+# Columns to drop, in this order, if a terminal is too narrow for all of them.
 _DROPPED = (
     "deterministic", "samples", "rank", "version", "environment", "device", "heuristic_ns", "worst_error", "tflops",
     "rule", "backend", "low_ns", "high_ns", "tried", "refused", "regret_bound", "place", "part",
@@ -70,7 +70,7 @@ _GAP = 3
 def fit(frame: pd.DataFrame, width: int) -> pd.DataFrame:
     """The frame without its least important columns, as many of them as numbers need to stay on one line.
 
-    ``width`` is in characters. What is left may still be too wide: words fold.
+    ``width`` is in characters. The rest may still be too wide: words fold.
     """
     needed = _least_widths(frame)
     for name in _DROPPED:

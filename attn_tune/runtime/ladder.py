@@ -3,9 +3,10 @@
 Sources in order; in each, device exact, variant, family; at each, exact signature, bucket, bounded neighbour. The
 order is fixed and depends on nothing but the question and the packs, so that every process answers alike.
 
-The rows of the exact signature are a ranked list: where the first may not be used, the next one is asked. Of another
-signature only the winner answers, with its config adapted to the question: how its losers would do against an untuned
-kernel here, nobody measured. If the question names a kernel, that kernel's row answers, whatever its rank.
+The rows of the exact signature are a ranked list: if the first may not be used, the next one is asked. Of another
+signature only the winner answers, with its config adapted to the question. Its losers do not answer, because they were
+not measured against an untuned kernel at the problem asked for. If the question names a kernel, that kernel's row
+answers, at any rank.
 """
 
 import itertools

@@ -105,7 +105,7 @@ _overlays: contextvars.ContextVar[Overlays] = contextvars.ContextVar(
 _earlier: contextvars.ContextVar["View | None"] = contextvars.ContextVar(
     "attn_tune_earlier_view", default=None
 )
-# As long as nobody has put anything in force, neither the context variables nor the jit key can say otherwise.
+# Until a pack, a pin or an earlier view is first put here, neither the context variables nor the jit key hold any.
 _ever_used = False
 
 _swaps = itertools.count(1)

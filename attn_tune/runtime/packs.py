@@ -67,7 +67,7 @@ class Pack:
       contracts: per kernel id (``"op/name"``), the contract version of the op it was tuned under.
       contents: the rows, for lookups one by one.
       gate: what the release gate found, as the manifest says it; empty for a pack without one.
-      note: what the manifest says for people: who made it, when, from what. Empty without one.
+      note: the manifest's line for people, for example who made the pack, when and from what; empty without one.
       quarantine: what must not run where this pack is in force, whoever says so.
       signers: the keys that signed it, if any. That they did is proven by ``signing.verify``, not by being here.
       path: where it was read from.

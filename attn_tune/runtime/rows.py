@@ -54,7 +54,7 @@ class Row:
 _STORED = tuple(f.name for f in fields(Row) if f.name not in ("op", "direction"))
 _TEXTS = ("device", "signature", "kernel", "state", "env")
 OPTIONAL = ("median_ns", "heuristic_ns", "gain_ppm", "regret_ppm", "error_ppm", "features")
-# What the writer leaves out where it is unknown; rows of earlier writers lack it too.
+# Fields that the writer leaves out if they are unknown; rows of earlier writers lack them too.
 OMITTED = ("repeatable", "features")
 _NUMBERS = ("rank", "samples", *OPTIONAL)
 _SIGNED = ("gain_ppm", "regret_ppm")

@@ -1,4 +1,4 @@
-"""How far one signature is from another: exact, in the same bucket, near, or not comparable.
+"""The distance of one signature from another: exact, in the same bucket, near, or not comparable.
 
 A *bucket* holds the signatures that become equal after rounding every scalable field up to a power of two. A
 *neighbour* has every scalable field within a factor of ``MAX_RATIO``. In both, categorical fields are equal, no

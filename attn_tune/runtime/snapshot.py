@@ -69,7 +69,7 @@ _lockfile_path: str | None = None
 
 
 def current_snapshot() -> Snapshot:
-    """The snapshot in force, made from the environment variables on first use.
+    """The active snapshot, made from the environment variables on first use.
 
     Raises:
       StorageError, IntegrityError: the lockfile that the job must run with cannot be used.

@@ -27,11 +27,11 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conditions:
-    """What a device went through during a measurement: lowest and highest reading of each, None where unknown.
+    """The state of a device during a measurement: lowest and highest reading of each sensor, None if unknown.
 
     Attributes:
       throttle: reasons of a slower device that were seen, in NVML's words, or ``SHARED_HOST``.
-      repeats: how often the measurement was thrown away and taken anew because the clock had moved.
+      repeats: the number of times that the measurement was discarded and repeated because the clock had moved.
     """
 
     sm_clock_mhz: tuple[int, int] | None = None
@@ -47,7 +47,7 @@ class Conditions:
 
     @property
     def disturbances(self) -> tuple[str, ...]:
-        """What made the times of the measurement noisy, a phrase each."""
+        """The causes of noise in the times of the measurement, a phrase each."""
         found = []
         if SHARED_HOST in self.throttle:
             found.append("another sweep ran on the host")

@@ -43,8 +43,8 @@ class Field:
     A field whose ``default`` is ``REQUIRED`` always appears in the text. ``None`` means "not there" (no window,
     no mask); it equals only itself, in every kind.
 
-    ``order_with`` names another integer field. Which of the two is larger, or that they are equal, is then part of the
-    problem's meaning: a stored row answers only a question of the same order, however near both values are.
+    ``order_with`` names another integer field. The order of the two (less, equal, greater) is then part of the
+    problem's meaning: a stored row answers only a question of the same order, even if both values are near.
     """
 
     name: str

@@ -17,7 +17,7 @@ WHOLE = ""
 
 
 class Status(enum.StrEnum):
-    """What became of a trial.
+    """The outcome of a trial.
 
     ``unproven`` ran right on its case and was timed, but no feature problem could run. It is no evidence for a
     decision unless that is asked for.

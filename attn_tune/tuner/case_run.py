@@ -157,7 +157,7 @@ class CaseRun:
 
 
 def _with_search(search: KernelSearch, config: Mapping[str, Any], outcome: Outcome) -> Outcome:
-    """What the finals found of a config, with what its search knows of it."""
+    """The outcome of a config in the finals, completed with the findings of its search."""
     digest = config_digest(config)
     if digest in search.wavering:
         outcome = dataclasses.replace(outcome, repeatable=False)

@@ -63,7 +63,7 @@ def part_function(ref: ConfigRef) -> Callable[[Any], Outputs]:
     config = config_from_dict(search.config, ref.config)
     names = part_outputs(search, ref.part)
     problem = ref.runs_on
-    # What importing a library does to JAX is not the config's doing.
+    # Loaded here, because changes to JAX that come from importing a library are not the config's.
     call = load(search.call)
 
     def function(inputs: Any) -> Outputs:

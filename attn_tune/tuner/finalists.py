@@ -1,4 +1,4 @@
-"""Which configs of a kernel meet in the finals, and which whole configs its parts' winners make."""
+"""The configs of a kernel that go to the finals, and the whole configs that the winners of its parts make."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -7,9 +7,9 @@ from typing import Any
 from attn_tune.schema.config import config_digest
 from attn_tune.tuner.tally import Tally
 
-# How many proven configs (right on the case and on the battery) of a kernel go to the finals besides the heuristic's,
-# and how many at most of those that may be as good: only the finals tell apart what is that close, and what is not in
-# them cannot be a tie of the winner.
+# The number of proven configs (right on the case and on the battery) of a kernel that go to the finals besides the
+# heuristic's, and the most that go if more may be as good. Only the finals can distinguish configs that are this close,
+# and a config that is not in them cannot be a tie of the winner.
 FINALISTS, MOST_FINALISTS = 3, 6
 CLOSE = 1.02
 # Of each part, this many are put together with those of the others.
@@ -17,7 +17,7 @@ _RUNNERS_UP = 3
 
 
 def places(times: Sequence[float]) -> int:
-    """How many configs deserve a place in the finals, by their ``times``, the fastest first."""
+    """The number of configs that go to the finals, by their ``times``, the fastest first."""
     close = sum(ns <= CLOSE * times[0] for ns in times)
     return min(len(times), MOST_FINALISTS, max(FINALISTS, close))
 

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Fleet:
-    """What ``sweep`` runs on when there is more than one device. It owns ``executors`` and closes them.
+    """The executors of a ``sweep`` over more than one device. It owns ``executors`` and closes them.
 
     One executor is used from the caller's thread. Of several each has a thread that lives as long as the fleet: a
     worker process ends with the thread that started it. ``is_shared`` says whether another sweep measures on the same

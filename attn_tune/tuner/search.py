@@ -38,11 +38,11 @@ class Leave(Exception):
 class KernelSearch:
     """Searches one kernel on one case. After ``trials`` is exhausted, ``finalists`` are known.
 
-    ``run`` executes a request; ``leave`` is asked before each config whether to stop; ``expect`` is told which configs
-    will come, for who can prepare for them. The battery costs several compiles, so only the heuristic, at the start,
-    and the fastest, at the end, must pass it: ``proven`` are those that did. ``features`` says how many of its problems
-    each of them ran, ``wavering`` are those whose bits differed there from run to run. A config that could run none is
-    ``unproven``, and goes no further unless the plan allows it.
+    ``run`` executes a request; ``leave`` is asked before each config whether to stop; ``expect`` gets the configs that
+    will come, so that an executor can prepare for them. The battery costs several compiles, so only the heuristic, at
+    the start, and the fastest, at the end, must pass it: ``proven`` are those that did. ``features`` is the number of
+    its problems that each of them ran, ``wavering`` are those whose bits differed there from run to run. A config that
+    could run none is ``unproven``, and goes no further unless the plan allows it.
     """
 
     case: Case
@@ -276,7 +276,7 @@ class KernelSearch:
         ]
 
     def _on_battery(self, config: Mapping[str, Any]) -> tuple[int, Outcome | None]:
-        """How many problems of the battery the config ran and passed; the outcome of the first on which it failed.
+        """The number of battery problems that the config ran and passed, and the outcome of the first failure, or None.
 
         Raises:
           Leave: ``leave()`` is true.

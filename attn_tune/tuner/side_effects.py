@@ -1,4 +1,4 @@
-"""What a config may not do besides computing: call back into Python when it runs, or change JAX when it is traced."""
+"""Checks that a config has no side effects: no call into Python when it runs, no change to JAX when it is traced."""
 
 import contextlib
 import os
@@ -62,7 +62,7 @@ def unchanged_configuration() -> Iterator[None]:
         for name in changed:
             jax.config.update(name, before[name])
     if changed:
-        # What holds in one thread only cannot be taken back from outside.
+        # A value that one thread has set for itself cannot be reset from outside.
         options = ", ".join(f"{name} to {value!r}" for name, value in changed.items())
         raise ChangedConfigError(
             f"tracing it sets options of JAX ({options}), which every config after it would be traced under; use the "

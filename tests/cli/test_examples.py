@@ -27,7 +27,7 @@ def examples():
 EXAMPLES = list(dict.fromkeys(examples()))
 # These compile, or need a program, a GPU or the spool of misses.
 NEEDS = ("sweep", "validate", "audit", "misses import", "misses clear", "sign")
-# What an example asks for that is not there: a point that was not swept, a key that is not in quarantine.
+# Exit codes of examples that ask for something missing: a point that was not swept, a key not in quarantine.
 STATUS = {"best": 3, "quarantine remove": 3, "pin remove": 3, "export": 3, "verify": 5}
 
 

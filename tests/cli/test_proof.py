@@ -1,4 +1,4 @@
-"""What is unproven or in doubt, as the commands say it."""
+"""Unproven and doubtful rows in the output of the commands."""
 
 import json
 

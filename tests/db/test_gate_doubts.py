@@ -1,4 +1,4 @@
-"""What the gate doubts is refused with its reason, and shipped only on purpose; the pack keeps the count."""
+"""Rows that the gate doubts are refused with a reason and shipped only on purpose; the pack keeps their count."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What a sweep need not try again."""
+"""Configs that a sweep need not try again."""
 
 from attn_tune.db import Database
 from attn_tune.schema import Status

@@ -46,7 +46,7 @@ def spawn(work, *args):
 
 
 def hear(read_end, count):
-    """What the process said in its first ``count`` numbers, as it came, or fewer if it ended."""
+    """The bytes of the first ``count`` numbers that the process wrote, or of fewer if it ended."""
     data = b""
     while len(data) < 8 * count and (chunk := os.read(read_end, 8 * count - len(data))):
         data += chunk
@@ -54,7 +54,7 @@ def hear(read_end, count):
 
 
 def finish(pid, read_end, data=b""):
-    """What the process said, ``data`` before all, and how it ended."""
+    """The numbers that the process wrote, those in ``data`` first, and its exit code."""
     while chunk := os.read(read_end, 1 << 16):
         data += chunk
     os.close(read_end)

@@ -52,7 +52,7 @@ async def f(x, /, y=-1.5e300, *z, k=None, **more):
 
 type Alias[**P] = dict[str, P]
 '''
-# What Python 3.12.1 and 3.13.0 both make of it.
+# The digest that Python 3.12.1 and 3.13.0 both give.
 GOLDEN = "b2:8b84e12fd53c7a0ad234b57e930e7979"
 
 

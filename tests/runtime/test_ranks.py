@@ -87,7 +87,7 @@ def clock(monkeypatch):
 
 
 def exchange(said, deadline_s=PATIENCE_S / 2, store=None, last=None):
-    """What each process makes of it: verdicts by process; a process whose statement is None does not take part.
+    """The verdict of each process, by process; a process whose statement is None does not take part.
 
     The process ``last`` says nothing before the others have. ``waited_s`` is added to each verdict.
     """

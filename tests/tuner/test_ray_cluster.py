@@ -98,7 +98,7 @@ def until_it_works(get_node):
 
 
 def actor_of(executor) -> dict:
-    """What Ray knows of an executor's actor: its state, its process and its node."""
+    """Ray's record of an executor's actor: its state, its process and its node."""
     from ray._private.state import actors
 
     return actors(executor._actor._actor_id.hex())

@@ -1,4 +1,4 @@
-"""What goes wrong only while it is timed is seen, in the search and in the finals."""
+"""A config that is wrong only while it is timed is found, in the search and in the finals."""
 
 import jax.numpy as jnp
 import pytest
@@ -66,7 +66,7 @@ def finals(session, point, device, *refs, twin=0):
 def test_one_wrong_output_among_the_timed_ones_is_enough_in_the_finals(
     session, planted, point, device, monkeypatch, room
 ):
-    """Where there is no room for the proven outputs, the rule alone judges."""
+    """If there is no room for the proven outputs, the rule alone judges."""
     monkeypatch.setattr(session_module, "PROVEN_BYTES", room)
     # It takes part twice, so it is warmed up twice.
     slips = ref(point, "slips", SECOND_TIMED["finals"] + POLICY.warmup)

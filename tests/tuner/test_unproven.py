@@ -17,7 +17,7 @@ RACE = {("k", "", s): us * 1000 for s, us in [(4, 100), (5, 80), (6, 60)]}
 
 
 def only_large_take_it(problem, device, config):
-    """What the case is, all take; of the battery, sizes up to 5 nothing at all."""
+    """Refuse every battery problem for sizes up to 5; every size takes the case itself."""
     return "too small" if problem.kv_len != 16 and config.size < 6 else None
 
 

@@ -29,7 +29,7 @@ type Specs = Sequence[PartitionSpec | None]
 MOST_KV_HEADS = 256
 
 
-# What the call returns depends on ``return_lse``. The other forms leave their arguments to the first.
+# The result type depends on ``return_lse``. The other forms leave their arguments to the first.
 @overload
 def flash_attention(
     query: Float[Array, "B T N H"],

@@ -136,7 +136,7 @@ def _run(problem: Problem, request: Request, direction: str, inputs: Any) -> dic
     """Run one direction, on one device or on each of several.
 
     Under a ``shard_map`` that checks types, the kernel is traced at lowering, because most kernels do not declare over
-    which axes their outputs vary. Where XLA partitions the program, each device's part is looked up while XLA compiles,
+    which axes their outputs vary. If XLA partitions the program, each device's part is looked up while XLA compiles,
     in the packs that are active now.
     """
     problem = with_shapes(problem, _operands(inputs))

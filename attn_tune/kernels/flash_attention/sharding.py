@@ -19,7 +19,7 @@ from attn_tune.schema.errors import UnsupportedError, UsageError
 
 
 class Inputs(NamedTuple):
-    """What one call reads. ``largest_sinks`` is for outputs that are not normalised: one sink a query head."""
+    """The arrays that one call reads. ``largest_sinks``, one a query head, is for outputs that are not normalised."""
 
     operands: Operands
     largest_sinks: Float[Array, " N"] | None = None

@@ -47,7 +47,7 @@ def extent_of(problem: Problem) -> Extent:
 def output_types(
     problem: Problem, inputs: Operands | BackwardInputs
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """What a launch with these inputs returns."""
+    """The shapes and dtypes of the outputs of a launch with these inputs, by name."""
     if isinstance(inputs, BackwardInputs):
         o = inputs.operands
         like = {"dq": o.q, "dk": o.k, "dv": o.v, "dbias": o.bias}
@@ -79,7 +79,7 @@ def own_part(operands: Operands, axes: Axes) -> Operands:
 
 
 def _own_head(operands: Operands, axes: Axes) -> Array | None:
-    """Which key/value head a shard reads; None where it has no others."""
+    """The index of the key/value head that a shard reads, or None if it has no other."""
     heads = operands.k.shape[2]
     if not axes.shared or heads == 1:
         return None

@@ -96,7 +96,7 @@ class _Reader:
     def instruction(self, i: Instruction, known: dict[str, Made], runs: int) -> Made:
         name = i.word("op_name")
         mark = find_mark(name)
-        # What the partitioner adds around the shards' launches is no launch.
+        # Instructions that the partitioner adds around the shards' launches are no launches.
         if mark is not None and not mark.is_cut and i.opcode != "call":
             place = name[: name.find("attn_tune.")], f"{mark.signature} {mark.direction}"
             self.names[place] = max(runs, self.names.get(place, 0))

@@ -36,7 +36,7 @@ class Launch:
 
     @property
     def most_held(self) -> int:
-        """How many runs' outputs may be kept at a time."""
+        """The number of runs whose outputs may be kept at a time, at least 1."""
         return max(1, HELD_BYTES // max(1, self.output_bytes))
 
 
@@ -54,8 +54,8 @@ class Timer(Protocol):
     def sample(self, launches: Sequence[Launch], flush: Flush | None) -> list[int]:
         """Runs each launch once (``repeats`` times), in order, each after a ``flush`` of the cache.
 
-        Returns one duration a launch, in nanoseconds, at least 1. What the flush takes is not in it, nor what
-        ``Launch.check`` takes.
+        Returns one duration a launch, in nanoseconds, at least 1. It includes neither the time of the flush nor
+        that of ``Launch.check``.
 
         Raises:
           TimerError: the device's records do not fit what was launched.

@@ -232,7 +232,7 @@ def run_mapped(mesh):
 
 
 def run_other_ways():
-    """What else may stand around a call: no jit, shardings given to jit, a mesh, remat, the older partitioner."""
+    """Call in other contexts: no jit, shardings given to jit, a mesh, remat, the older partitioner."""
     arrays, options = CASES["bias_sinks_lengths_dropout_lse"]
 
     def run(arrays):
@@ -275,7 +275,7 @@ def run_other_ways():
 
 
 def run_packs():
-    """The config of a shard comes from what was in force when the call was traced, not when it is compiled."""
+    """The config of a shard comes from the pins that were active when the call was traced, not when it is compiled."""
     from attn_tune.runtime.overlay import in_force
     from attn_tune.runtime.pins import Pin
 

@@ -96,7 +96,7 @@ def test_lengths_of_a_mask_without_ids_hide_nothing():
     np.testing.assert_array_equal(got, flash_attention(Q, KEYS, V))
 
 
-# What a library is given: it may multiply what it hides.
+# Inputs of a library's kernel, which may multiply the values that it hides.
 WIDE = 64
 LARGE = Problem(
     batch=B, q_len=T, kv_len=S, num_q_heads=N, num_kv_heads=K, head_dim=WIDE, v_head_dim=WIDE, dtype="bfloat16",

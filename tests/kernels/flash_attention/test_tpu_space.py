@@ -58,7 +58,7 @@ def test_what_ran_for_a_near_problem_is_adapted_to_what_may_run(spec, lengths):
                 assert search.infeasible(asked, V6E, found) is None
                 changed += found != whole
                 if search.infeasible(asked, V6E, whole) is None:
-                    # What may run here as it is stays as it is.
+                    # A config that may run here stays as it is.
                     assert found == whole
         assert changed or min(lengths) >= 2048
 

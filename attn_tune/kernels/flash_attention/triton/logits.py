@@ -22,9 +22,9 @@ _COLUMN_FACTOR = tl.constexpr(0x74C90AA3)
 
 
 class Extras(NamedTuple):
-    """Pointers at the optional arrays of one batch and head, the dropout state, and how many keys count.
+    """Pointers at the optional arrays of one batch and head, the dropout state, and the number of keys that count.
 
-    What is absent holds any scalar, and is not looked at: Triton 3.6 cannot return None in a tuple.
+    An absent array is any scalar, which is never read: Triton 3.6 cannot return None in a tuple.
     """
 
     bias: tl.tensor

@@ -43,9 +43,9 @@ class Static:
       block_h, block_v: head dims padded to a power of two of at least 16.
       left, right: window bounds with causal folded in (``Problem.bounds``).
       skips_left, skips_right: keys beyond that bound can be skipped by their number.
-      has_lengths: the lengths of the keys are given: what is stored beyond them is not read.
-      has_ranges: the launch is told which tiles share a segment (``ranges.py``); the others are skipped, and segments
-        are not compared where all are the same.
+      has_lengths: the lengths of the keys are given; nothing beyond them is read.
+      has_ranges: the launch has the ranges of tiles that share a segment (``ranges.py``); the others are skipped, and
+        segments are not compared where all are the same.
       wide_pairs: offsets into one head's [T, S] bias or mask do not fit 32 bits.
       heads_per_section: batch-heads worked on together, a divisor of their number.
       unit: turns a natural logit into what the kernel computes with: a base-2 logit or, with a soft cap, a share of it.

@@ -57,7 +57,7 @@ def key_head(base, batch, kv_head, width: tl.constexpr, static: tl.constexpr):
 
 @triton.jit
 def key_length(lengths, batch, static: tl.constexpr):
-    """How many keys of a batch entry count; without lengths any number, which is not looked at."""
+    """The number of keys of a batch entry that count; without lengths any number, which is never used."""
     length = batch
     if static.has_lengths:
         length = tl.load(lengths + batch)

@@ -19,7 +19,7 @@ _FEWEST_KEYS, _FEWEST_KEYS_UNTUNED = 64, 512
 _KNOBS = ("block_q", "block_k", "num_warps", "num_splits")
 # Rows of a tile up to which reading keys and values takes all the time.
 _FEW_ROWS = 32
-# What a forward of few rows takes on an H200 (Triton 3.6 and 3.9; ``_few_rows_us``): a launch, the first tile of a
+# The cost of a forward of few rows on an H200 (Triton 3.6 and 3.9; ``_few_rows_us``): a launch, the first tile of a
 # program and each further kilobyte of keys and values, in microseconds; memory bandwidth, in bytes a microsecond; the
 # second launch, and what each split adds to it.
 _LAUNCH_US, _TILE_US, _KILOBYTE_US, _BANDWIDTH = 3.0, 0.55, 0.0107, 4.4e6
