@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attn_tune.tuner.predict.schedule import schedule_to_dict
+from attn_tune.tuner.scratch import Scratch, in_memory
 from attn_tune.tuner.targets import find_target
 from attn_tune.tuner.targets.launches import launches_of
-from attn_tune.tuner.targets.scratch import Scratch
 from attn_tune.tuner.targets.tpu import (
     compile_launch,
     compiler_environment,
@@ -38,7 +38,7 @@ def main(target: str, out: Path, head_dims: list[int]) -> None:
     """Compiles what is not in ``out`` yet."""
     lines = out.read_text().splitlines() if out.exists() else []
     done = {json.dumps(json.loads(line)["config"]) for line in lines}
-    with Scratch() as scratch:
+    with Scratch("attn-tune-target-", in_memory()) as scratch:
         os.environ.update(compiler_environment(scratch.path))
         for config in configs(target, head_dims):
             if json.dumps(config) in done:
