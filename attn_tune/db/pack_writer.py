@@ -21,8 +21,10 @@ def check_target(path: Path, *, overwrite: bool) -> None:
     """Refuses a path that is taken; with ``overwrite``, one that holds anything but a pack of the same kind.
 
     Raises:
-      StorageError: it is.
+      StorageError: it is, or it lies within a pack, which another file would break.
     """
+    if around := next((folder for folder in path.absolute().parents if is_pack(folder)), None):
+        raise StorageError(f"{path} lies within the pack {around}; choose a path beside it")
     if not path.exists() and not path.is_symlink():
         return
     if not overwrite:

@@ -203,13 +203,7 @@ def unsupported(spec: KernelSpec, problem: Any, direction: str, device: Device) 
     """Why ``spec`` cannot do ``problem`` here: no such direction, a module that is missing, or its own reason."""
     if direction not in spec.searches:
         return f"it has no {direction}"
-    try:
-        return missing(spec) or spec.unsupported(problem, direction, device)
-    except Exception as error:
-        if not spec.entry_point:
-            raise
-        # An installed package that does not fit this attn-tune must not end a job that has other kernels.
-        return f"its check of the problem failed: {type(error).__name__}: {error}"
+    return missing(spec) or spec.unsupported(problem, direction, device)
 
 
 def runs_on(spec: KernelSpec, device: Device) -> bool:

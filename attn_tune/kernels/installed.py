@@ -1,10 +1,12 @@
 """Kernels of installed packages: loaded through entry points and checked; a broken package is left out."""
 
+import functools
 import importlib.metadata
 import importlib.util
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass, replace
+from typing import Any
 
 from attn_tune.kernels.spec import KernelSpec, Op, Search
 from attn_tune.schema.errors import UsageError, short
@@ -69,7 +71,22 @@ def _load(
         if spec.id in used | own:
             raise UsageError(f"there is another kernel {spec.id!r}; rename this one")
         own.add(spec.id)
-        yield replace(spec, entry_point=point.value)
+        yield replace(spec, entry_point=point.value, unsupported=_contained(spec.unsupported))
+
+
+def _contained(unsupported: Callable[..., str | None]) -> Callable[..., str | None]:
+    """``unsupported`` of an installed kernel, where whatever it raises is its reason: it is asked of every problem."""
+
+    @functools.wraps(unsupported)
+    def reason(*args: Any) -> str | None:
+        try:
+            return unsupported(*args)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit too
+            return f"its check of the problem failed: {_one_line(error)}"
+
+    return reason
 
 
 def _one_line(error: BaseException) -> str:

@@ -132,6 +132,20 @@ def test_a_check_that_raises_refuses_its_own_kernel_only(site):
     assert "its check of the problem failed: AttributeError" in said
 
 
+@pytest.mark.parametrize("raised", ["SystemExit(3)", "RuntimeError('boo')"])
+def test_no_check_of_an_installed_kernel_ends_a_command_or_a_job(site, raised):
+    install(
+        site,
+        "hostile",
+        COPY
+        + f"def unsupported(problem, direction, device):\n    raise {raised}\n"
+        + "SPEC = dataclasses.replace(XLA, name='hostile', unsupported=unsupported)",
+    )
+    assert lookup("flash_attention", SIGNATURE).kernel.endswith("xla")
+    spec = registry.get_kernel("flash_attention/hostile")
+    assert "its check of the problem failed" in spec.unsupported(None, "fwd", None)
+
+
 def test_the_keyboard_still_interrupts(site):
     install(site, "broken", "raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):

@@ -130,3 +130,11 @@ def test_what_nothing_makes_takeable_is_left_out():
     tpu, cpu = registry.get_kernel("flash_attention/pallas_tpu_splash"), device_from_kind("cpu")
     config = config_to_dict(tpu.searches["fwd"].heuristic(CAUSAL, device_from_kind("tpu-v6e")))
     assert battery_for(OP, tpu, "fwd", cpu, CAUSAL, config) == ()
+
+
+def test_a_problem_of_one_sequence_and_head_is_proven_with_several_too():
+    one = dataclasses.replace(CAUSAL, batch=1, num_q_heads=1, num_kv_heads=1)
+    sizes = {(p.batch, p.num_kv_heads, p.group_size) for p in battery(one)}
+    assert sizes == {(1, 1, 1), (2, 2, 2)}
+    many = dataclasses.replace(CAUSAL, batch=4)
+    assert {(p.batch, p.num_kv_heads, p.group_size) for p in battery(many)} == {(2, 2, 4)}

@@ -13,6 +13,8 @@ from attn_tune.tuner.sweep import sweep
 from tests.db.facts import begin
 from tests.tuner.replay import ReplayExecutor, one_launch
 
+# Four pairs of lengths, and one with several sequences and heads.
+PASSED = 5
 RACE = {("k", "", s): us * 1000 for s, us in [(4, 100), (5, 80), (6, 60)]}
 
 
@@ -58,10 +60,10 @@ def decided(trials):
 def test_finals_say_how_many_problems_were_passed(swept):
     trials = swept(lambda problem, device, config: None)
     finals = [t for t in trials if t.stage is Stage.FINAL]
-    assert {t.features for t in finals} == {4}
+    assert {t.features for t in finals} == {PASSED}
     assert {t.features for t in trials if t.stage is Stage.SEARCH} == {None}
     (decision,) = decided(trials)
-    assert (decision.config["size"], decision.features) == (6, 4)
+    assert (decision.config["size"], decision.features) == (6, PASSED)
 
 
 def test_without_a_problem_a_config_is_unproven_and_nothing_is_decided(swept):
@@ -76,7 +78,7 @@ def test_without_a_problem_a_config_is_unproven_and_nothing_is_decided(swept):
 
 def test_the_untuned_config_and_the_winner_are_looked_at_one_by_one(swept):
     trials = swept(only_large_take_it)
-    assert statuses(trials)[-1] == (6, Status.OK, Stage.FINAL, 4)
+    assert statuses(trials)[-1] == (6, Status.OK, Stage.FINAL, PASSED)
     (decision,) = decided(trials)
     assert (decision.config["size"], decision.heuristic_ns) == (6, None)
 

@@ -17,20 +17,35 @@ def battery(problem: Problem) -> tuple[Problem, ...]:
 
     Flags, dtypes, head dims and broadcast axes are the problem's own; lengths are odd, unequal both ways (which gives
     fully masked rows under a causal mask), and long enough for several tiles. Windows and caps shrink until they bite.
+    A problem of one sequence, key head or head a group has one variant more, with two of each.
     """
-    kv_heads = min(problem.num_kv_heads, MAX_KV_HEADS)
     small = dataclasses.replace(
         problem,
-        batch=min(problem.batch, MAX_BATCH),
-        num_kv_heads=kv_heads,
-        num_q_heads=kv_heads * min(problem.group_size, MAX_GROUP),
+        **_heads(problem, 1),
         soft_cap=None if problem.soft_cap is None else min(problem.soft_cap, BITING_CAP),
         dropout_rate=BITING_DROPOUT if problem.dropout_rate > 0 else 0.0,
     )
+    # A row of one sequence or head may be lent to several, which nothing else here would run.
+    several = dataclasses.replace(small, **_heads(problem, 2))
+    problems = [(small, lengths) for lengths in LENGTHS]
+    problems += [(several, LENGTHS[1])] if several != small else []
     return tuple(
-        dataclasses.replace(small, q_len=t, kv_len=s, window=_shrink(problem.window, s))
-        for t, s in LENGTHS
+        dataclasses.replace(one, q_len=t, kv_len=s, window=_shrink(problem.window, s))
+        for one, (t, s) in problems
     )
+
+
+def _heads(problem: Problem, least: int) -> dict[str, int]:
+    """Few sequences, key heads and query heads a key head; of each at least ``least``."""
+    batch, kv_heads, group = (
+        max(least, min(number, most))
+        for number, most in (
+            (problem.batch, MAX_BATCH),
+            (problem.num_kv_heads, MAX_KV_HEADS),
+            (problem.group_size, MAX_GROUP),
+        )
+    )
+    return {"batch": batch, "num_kv_heads": kv_heads, "num_q_heads": kv_heads * group}
 
 
 def feature_problems() -> dict[str, Problem]:
