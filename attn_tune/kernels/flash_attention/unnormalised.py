@@ -108,17 +108,16 @@ def _logit_of(
     problem: Problem, operands: Operands, column: Int[Array, "B N T"], seen: Array
 ) -> Float[Array, "B N T"]:
     """The logit of one key a row, differentiable; not rounded, which has no part in a derivative."""
-    batch, q_len, heads, head_dim = operands.q.shape
-    kv_heads = operands.k.shape[2]
-    grouped = (batch, kv_heads, heads // kv_heads, q_len)
-    # Mapped over batch and heads, so that either may be sharded.
-    take = jax.vmap(jax.vmap(lambda keys, column: keys[column]))
-    keys = take(operands.k.swapaxes(1, 2), column.reshape(grouped))
-    queries = operands.q.swapaxes(1, 2).reshape(*grouped, head_dim)
+    heads, kv_heads = operands.q.shape[2], operands.k.shape[2]
+    head = jnp.arange(heads) // (heads // kv_heads)
+    # Mapped over the batch, which may be sharded. Query heads are not grouped: where they are sharded and shared, that
+    # would cut a mesh axis in two.
+    keys = jax.vmap(lambda keys, column: keys[column, head[:, None]])(operands.k, column)
     # A row that sees nothing may have found padding, which may not be a number.
-    seen = seen.reshape(*grouped, 1)
+    seen = seen[..., None]
+    queries = operands.q.swapaxes(1, 2)
     product = jnp.where(seen, queries, 0).astype(jnp.float32) * jnp.where(seen, keys, 0)
-    logit = problem.scale * jnp.sum(product, axis=-1).reshape(batch, heads, q_len)
+    logit = problem.scale * jnp.sum(product, axis=-1)
     if problem.soft_cap is not None:
         logit = problem.soft_cap * jnp.tanh(logit / problem.soft_cap)
     if operands.bias is not None:

@@ -196,10 +196,10 @@ def run_layer():
     return [difference(compiled(*operands), want), gathers(compiled)]
 
 
-def run_shared_heads(kind):
+def run_shared_heads(kind, **options):
     """Eight query heads over four devices, which share two key/value heads."""
     arrays = base(heads=8)
-    options = {"causal": True, "dropout_prob": 0.2, "dropout_seed": 3}
+    options = {"causal": True, "dropout_prob": 0.2, "dropout_seed": 3} | options
     run = jax.jit(lambda arrays: graded(lambda a: call(a, options), arrays))
     want = run(whole(arrays))
     mesh = mesh_of(kind, (2, 4))
@@ -319,6 +319,7 @@ def main():
     results["shared_heads"] = {
         "automatic": run_shared_heads(AxisType.Auto),
         "explicit": run_shared_heads(AxisType.Explicit),
+        "unnormalised": run_shared_heads(AxisType.Auto, normalize_output=False),
     }
     results["length"] = {name: run_sharded_length(mesh) for name, mesh in kinds.items()}
     results["warnings"] = list(warnings)

@@ -58,7 +58,7 @@ def test_a_layer_with_sharded_batch_and_heads_gathers_nothing(results, partition
     assert gathers == 0
 
 
-@pytest.mark.parametrize("way", ["automatic", "explicit"])
+@pytest.mark.parametrize("way", ["automatic", "explicit", "unnormalised"])
 def test_shards_may_share_key_value_heads(results, way):
     difference, shapes = results["shared_heads"][way]
     assert difference < NEAR
