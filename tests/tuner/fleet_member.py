@@ -37,7 +37,7 @@ class FleetMember(ReplayExecutor):
             assert self.gate.wait(PATIENCE_S)
         deadline = time.monotonic() + PATIENCE_S
         while self.hangs:
-            assert time.monotonic() < deadline, "nobody interrupts it"
+            assert time.monotonic() < deadline, "the sweep was not interrupted"
             time.sleep(0.01)
             if self.interrupt():
                 raise Interrupted("interrupted while a config was running")

@@ -4,6 +4,8 @@ The figures are untuned kernels raced with one another on an H200 over 36 drawn 
 (``benchmarks/unseen_shapes.py untuned``, recorded in ``benchmarks/results/h200``).
 """
 
+import math
+
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
@@ -43,7 +45,7 @@ def priority(kernel: str, problem: Problem, direction: str, device: Device) -> i
 def _forward(problem: Problem, device: Device) -> tuple[str, ...]:
     units = device.units or _UNITS
     row_tiles = problem.batch * problem.num_q_heads * -(-problem.q_len // _TILE)
-    if _window(problem) <= _NARROW_WINDOW:
+    if keys_a_row_sees(problem) <= _NARROW_WINDOW:
         return "triton_split", "triton", "triton_hopper", "cudnn"
     rounds = -(-row_tiles // units)
     used = problem.q_len / (_TILE * -(-problem.q_len // _TILE))
@@ -81,7 +83,7 @@ def _backward(problem: Problem, device: Device) -> tuple[str, ...]:
     is_narrow_head = max(problem.head_dim, problem.v_head_dim) <= 64
     is_whole = problem.q_len % _SMALL_TILE == 0 and problem.kv_len % _SMALL_TILE == 0
     is_full = problem.bounds == (None, None)
-    if _window(problem) <= _NARROW_WINDOW:
+    if keys_a_row_sees(problem) <= _NARROW_WINDOW:
         return "triton", "cudnn"
     if 2 * programs < (device.units or _UNITS):
         # Its two launches are too small to hide one another's latency: cuDNN is 1.1 to 1.2 times as fast.
@@ -95,7 +97,7 @@ def _backward(problem: Problem, device: Device) -> tuple[str, ...]:
     return "cudnn", "triton"
 
 
-def _window(problem: Problem) -> float:
-    """Keys that a row sees through its window; without one, any number."""
+def keys_a_row_sees(problem: Problem) -> float:
+    """The keys that a row sees through its window; without one infinity."""
     left, right = problem.bounds
-    return float("inf") if left is None or right is None else left + right + 1
+    return math.inf if left is None or right is None else left + right + 1

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 import re
 
 from attn_tune.kernels.flash_attention.problem import Problem
@@ -19,6 +18,7 @@ from attn_tune.kernels.flash_attention.triton.limits import (
     shared_limit,
 )
 from attn_tune.kernels.flash_attention.triton.static import padded
+from attn_tune.kernels.flash_attention.untuned import keys_a_row_sees
 from attn_tune.runtime.environments import current_environment
 from attn_tune.schema.device import Device
 
@@ -136,7 +136,7 @@ def _known(problem: Problem, device: Device, column: int) -> tuple[int, ...]:
     is_packed = problem.has_segments and (column > 0 or not problem.has_lengths)
     # The narrow tile of dk/dv won on every problem of the grid of peers where no heads share keys.
     shares_nothing = column == 2 and width == 128 and problem.group_size == 1
-    is_narrow = is_packed or shares_nothing or _keys_a_row_sees(problem) <= _NARROW
+    is_narrow = is_packed or shares_nothing or keys_a_row_sees(problem) <= _NARROW
     is_ragged = problem.q_len % 64 != 0 or problem.kv_len % 64 != 0
     if table is _SM90 and column == 2 and width <= 64 and is_ragged and problem.group_size == 1:
         return _SM90_RAGGED_DKV
@@ -158,12 +158,6 @@ def _fills(problem: Problem, device: Device) -> bool:
 
 def _row[V](table: dict[int, V], width: int) -> V:
     return next(table[bound] for bound in sorted(table) if width <= bound)
-
-
-def _keys_a_row_sees(problem: Problem) -> float:
-    """Through a window; without one, any number."""
-    left, right = problem.bounds
-    return math.inf if left is None or right is None else left + right + 1
 
 
 @functools.cache
