@@ -1,5 +1,6 @@
 """The static half of one flash-attention call: shapes, dtypes and flags, and the op's signature."""
 
+import functools
 from dataclasses import dataclass
 
 from attn_tune.kernels.problem import (
@@ -104,16 +105,7 @@ class Problem(AttentionProblem):
     @property
     def visible_pairs(self) -> int:
         """Pairs (row, column) that causal and window leave visible, per batch and head."""
-        left, right = self.bounds
-        if left is None and right is None:
-            return self.q_len * self.kv_len
-        total = 0
-        for row in range(self.q_len):
-            position = row + self.offset
-            first = 0 if left is None else max(0, position - left)
-            last = self.kv_len - 1 if right is None else min(self.kv_len - 1, position + right)
-            total += max(0, last - first + 1)
-        return total
+        return _visible_pairs(self.q_len, self.kv_len, *self.bounds)
 
     @property
     def signature(self) -> Signature:
@@ -139,6 +131,19 @@ class Problem(AttentionProblem):
             logits_dtype=values["logits"],
             precision=values["prec"],
         )
+
+
+@functools.lru_cache(maxsize=4096)
+def _visible_pairs(q_len: int, kv_len: int, left: int | None, right: int | None) -> int:
+    # Remembered: limits and priorities of several kernels ask for it in one lookup, and it takes a step a row.
+    if left is None and right is None:
+        return q_len * kv_len
+    total = 0
+    for position in range(kv_len - q_len, kv_len):
+        first = 0 if left is None else max(0, position - left)
+        last = kv_len - 1 if right is None else min(kv_len - 1, position + right)
+        total += max(0, last - first + 1)
+    return total
 
 
 def flops(problem: Problem, direction: str) -> int:
