@@ -26,7 +26,7 @@ from attn_tune.tuner.side_effects import (
 
 # Where the program was written is not what it does. Triton's configuration holds such places too, in binary.
 _PLACES = re.compile(r"^#loc.*\n| loc\((?:[^()]|\([^()]*\))*\)", re.MULTILINE)
-_OPAQUE = re.compile(r'backend_config = "[^"]*"')
+_OPAQUE = re.compile(r'(?:backend_config|opaque) = "[^"]*"')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -79,8 +79,9 @@ def custom_calls(lowered):
 
     def visit(op):
         if op.name == "stablehlo.custom_call":
-            assert op.attributes["call_target_name"].value == "triton_kernel_call"
-            any_call = Message.parse(zlib.decompress(op.attributes["backend_config"].value_bytes))
+            assert op.attributes["call_target_name"].value == "triton_kernel_call_ffi"
+            opaque = op.attributes["mhlo.backend_config"]["opaque"]
+            any_call = Message.parse(zlib.decompress(opaque.value_bytes))
             call = Message.parse(any_call[1])
             kernel = Message.parse(call[1])
             calls.append(

@@ -53,6 +53,16 @@ def test_warps_of_specialisation_are_launched(capability, added):
     assert compiled.scratch_bytes > 0
 
 
+def test_scratch_memory_is_an_output_that_nobody_sees():
+    product = samples.specialised_matmul
+    lowered, (compiled,) = lower(product, array(256, 256), array(256, 256))
+    (call,) = custom_calls(lowered)
+    blocks = call.grid[0] * call.grid[1] * call.grid[2]
+    assert call.parameters == 4
+    assert f"tensor<{blocks * compiled.scratch_bytes}xui8>" in lowered.as_text()
+    assert len(jax.tree.leaves(lowered.out_info)) == 1
+
+
 def test_the_launcher_is_told_what_to_set_to_zero():
     lowered, (compiled,) = lower(samples.column_sums, array(6, 32, dtype=jnp.float32))
     (call,) = custom_calls(lowered)

@@ -6,6 +6,7 @@ the machine code.
 """
 
 import functools
+import math
 import os
 import zlib
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -22,14 +24,16 @@ from attn_tune.kernels._common.triton_compile import (
     recording_context,
 )
 from attn_tune.kernels._common.triton_image import with_image
-from attn_tune.kernels._common.triton_interpret import interpret, is_interpreted
-from attn_tune.kernels._common.triton_launch import CompileOptions, Launch, bind_launch
+from attn_tune.kernels._common.triton_interpret import interpret, is_interpreted, numpy_dtype
+from attn_tune.kernels._common.triton_launch import ArrayType, CompileOptions, Launch, bind_launch
 from attn_tune.kernels._common.triton_target import target_capability, target_context
 from attn_tune.schema.errors import UnsupportedError, UsageError
 
 POINTER_ALIGNMENT = 16
-CALL_TARGET = "triton_kernel_call"
-ASSEMBLER_VARIABLES = ("JAX_TRITON_PTXAS_EXTRA_FLAGS", "JAX_TRITON_PTXAS_DEVICE_DEBUG")
+# jaxlib's launcher, by the interface that XLA can put into CUDA graphs. In a loop that holds a call which it cannot,
+# XLA launches every kernel by itself, and clears the outputs of cuDNN's backward first.
+CALL_TARGET = "triton_kernel_call_ffi"
+_ASSEMBLER_VARIABLES = ("JAX_TRITON_PTXAS_EXTRA_FLAGS", "JAX_TRITON_PTXAS_DEVICE_DEBUG")
 
 # jax wants these made while nothing is being traced.
 target_context()
@@ -122,14 +126,21 @@ def _output_types(*operands: Any, launch: Launch) -> list[Any]:
 def _lower_for_cuda(ctx: Any, *operands: Any, launch: Launch) -> Any:
     if is_interpreted(launch.kernel):
         return _lower_interpreted(ctx, *operands, launch=launch)
+    return lower_launch(ctx, operands, launch, zeroed=[False] * len(launch.out_types))
+
+
+def lower_launch(ctx: Any, operands: Any, launch: Launch, *, zeroed: Sequence[bool]) -> Any:
+    """Compile ``launch`` and emit its call; the outputs that ``zeroed`` marks are set to zero on the stream before."""
     in_dtypes = tuple(str(aval.dtype) for aval in ctx.avals_in)
     compiled = compile_kernel(launch, in_dtypes, target_capability())
-    lower = jax.ffi.ffi_lowering(
-        CALL_TARGET,
-        api_version=2,
-        backend_config=zlib.compress(_serialize(launch, compiled)),  # pyright: ignore[reportArgumentType]
-    )
-    return lower(ctx, *operands)
+    # The launcher would allocate scratch memory itself, which no graph inside a graph may do.
+    scratch = math.prod(launch.grid) * compiled.num_ctas * compiled.scratch_bytes
+    if scratch:
+        room = ShapedArray((scratch,), np.dtype(np.uint8))
+        ctx = ctx.replace(avals_out=[*ctx.avals_out, room])
+    message = zlib.compress(_serialize(launch, compiled, zeroed))
+    outputs = jax.ffi.ffi_lowering(CALL_TARGET)(ctx, *operands, opaque=message)
+    return outputs[: len(launch.out_types)]
 
 
 def _lower_elsewhere(ctx: Any, *operands: Any, launch: Launch) -> Any:
@@ -157,8 +168,8 @@ mlir.register_lowering(_triton_call_p, _lower_for_cuda, platform="cuda")
 mlir.register_lowering(_triton_call_p, _lower_elsewhere)
 
 
-def _serialize(launch: Launch, compiled: CompiledKernel) -> bytes:
-    """The launch as jaxlib's launcher reads it."""
+def _serialize(launch: Launch, compiled: CompiledKernel, zeroed: Sequence[bool]) -> bytes:
+    """The launch as jaxlib's launcher reads it: a pointer a parameter, and how many bytes of it to set to zero."""
     from jaxlib import gpu_triton
 
     if not hasattr(gpu_triton, "TritonKernel"):
@@ -173,15 +184,24 @@ def _serialize(launch: Launch, compiled: CompiledKernel) -> bytes:
         compiled.ptx,
         "",
         compiled.capability,
-        *((compiled.scratch_bytes, compiled.scratch_align) if compiled.scratch_bytes else ()),
     )
-    pointer = gpu_triton.create_array_parameter(0, POINTER_ALIGNMENT)
-    call = gpu_triton.TritonKernelCall(kernel, *launch.grid, [pointer] * len(launch.pointer_names))
-    message = call.to_proto(launch.name, b"")
+    operands = len(launch.pointer_names) - len(launch.out_types)
+    outputs = zip(launch.out_types, zeroed, strict=True)
+    sizes = [0] * operands + [_size(out) if zero else 0 for out, zero in outputs]
+    pointers = [gpu_triton.create_array_parameter(size, POINTER_ALIGNMENT) for size in sizes]
+    if compiled.scratch_bytes:
+        # Triton's last parameters are its scratch memory and a profiler's; the launcher adds null pointers for both.
+        # One of these is left over here, and CUDA reads no more parameters than the kernel has.
+        pointers.append(gpu_triton.create_array_parameter(0, compiled.scratch_align))
+    message = gpu_triton.TritonKernelCall(kernel, *launch.grid, pointers).to_proto(launch.name, b"")
     # Whoever asks jaxlib for flags of its own assembler wants the PTX assembled again.
-    if any(os.environ.get(name) for name in ASSEMBLER_VARIABLES):
+    if any(os.environ.get(name) for name in _ASSEMBLER_VARIABLES):
         return message
     return with_image(message, compiled.name, compiled.shared_bytes, compiled.cubin)
+
+
+def _size(out: ArrayType) -> int:
+    return int(np.prod(out.shape, dtype=np.int64)) * numpy_dtype(out.dtype).itemsize
 
 
 def _batch_in_sequence(operands: Any, axes: Any, *, launch: Launch) -> Any:

@@ -5,8 +5,6 @@ with another use of it, and no second program.
 """
 
 import functools
-import os
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +15,9 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from attn_tune.kernels._common import triton_call as plain
-from attn_tune.kernels._common.triton_compile import CompiledKernel, compile_kernel
-from attn_tune.kernels._common.triton_image import with_image
-from attn_tune.kernels._common.triton_interpret import interpret, is_interpreted, numpy_dtype
-from attn_tune.kernels._common.triton_launch import ArrayType, CompileOptions, Launch, bind_launch
-from attn_tune.kernels._common.triton_target import target_capability
-from attn_tune.schema.errors import UnsupportedError, UsageError
+from attn_tune.kernels._common.triton_interpret import interpret, is_interpreted
+from attn_tune.kernels._common.triton_launch import CompileOptions, Launch, bind_launch
+from attn_tune.schema.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -88,14 +83,7 @@ def _output_types(*operands: Any, call: ZeroedLaunch) -> list[Any]:
 def _lower_for_cuda(ctx: Any, *operands: Any, call: ZeroedLaunch) -> Any:
     if is_interpreted(call.launch.kernel):
         return _lower_interpreted(ctx, *operands, call=call)
-    in_dtypes = tuple(str(aval.dtype) for aval in ctx.avals_in)
-    compiled = compile_kernel(call.launch, in_dtypes, target_capability())
-    lower = jax.ffi.ffi_lowering(
-        plain.CALL_TARGET,
-        api_version=2,
-        backend_config=zlib.compress(_serialize(call, compiled)),  # pyright: ignore[reportArgumentType]
-    )
-    return lower(ctx, *operands)
+    return plain.lower_launch(ctx, operands, call.launch, zeroed=call.zeroed)
 
 
 def _lower_elsewhere(ctx: Any, *operands: Any, call: ZeroedLaunch) -> Any:
@@ -117,39 +105,6 @@ def _lower_interpreted(ctx: Any, *operands: Any, call: ZeroedLaunch) -> Any:
 
 mlir.register_lowering(_zeroed_call_p, _lower_for_cuda, platform="cuda")
 mlir.register_lowering(_zeroed_call_p, _lower_elsewhere)
-
-
-def _serialize(call: ZeroedLaunch, compiled: CompiledKernel) -> bytes:
-    """The launch as jaxlib's launcher reads it: a pointer a parameter, and how many bytes of it to set to zero."""
-    from jaxlib import gpu_triton
-
-    if not hasattr(gpu_triton, "TritonKernel"):
-        raise UnsupportedError(
-            "jax has no CUDA plugin here, which Triton kernels are launched by; pip install 'attn-tune[cuda]'"
-        )
-    launch = call.launch
-    kernel = gpu_triton.TritonKernel(
-        compiled.name,
-        compiled.num_warps,
-        compiled.num_ctas,
-        compiled.shared_bytes,
-        compiled.ptx,
-        "",
-        compiled.capability,
-        *((compiled.scratch_bytes, compiled.scratch_align) if compiled.scratch_bytes else ()),
-    )
-    operands = len(launch.pointer_names) - len(launch.out_types)
-    outputs = zip(launch.out_types, call.zeroed, strict=True)
-    sizes = [0] * operands + [_size(out) if zero else 0 for out, zero in outputs]
-    pointers = [gpu_triton.create_array_parameter(n, plain.POINTER_ALIGNMENT) for n in sizes]
-    message = gpu_triton.TritonKernelCall(kernel, *launch.grid, pointers).to_proto(launch.name, b"")
-    if any(os.environ.get(name) for name in plain.ASSEMBLER_VARIABLES):
-        return message
-    return with_image(message, compiled.name, compiled.shared_bytes, compiled.cubin)
-
-
-def _size(out: ArrayType) -> int:
-    return int(np.prod(out.shape, dtype=np.int64)) * numpy_dtype(out.dtype).itemsize
 
 
 def _batch_in_sequence(operands: Any, axes: Any, *, call: ZeroedLaunch) -> Any:
