@@ -7,8 +7,8 @@ changed digest makes the row stale even where the compiler still makes the same 
 lowered from the old checkout, which must be the source it was measured with, and from this one, both by what is
 installed. Of a Triton kernel every launch is compiled, by the Triton the row was measured with, and kernels, grids and
 code must be equal; of any other, those for TPUs too, the lowered StableHLO, which holds all that its library is told.
-Equal rows get the digest of today; all others are left out and named. Rows that are not stale are copied. Nothing
-runs, no GPU or TPU is needed.
+Equal rows get the digest of today; all others are left out and named, and so are rows whose signature no problem has
+any more. Rows that are not stale are copied. Nothing runs, no GPU or TPU is needed.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from typing import Any
 
 from attn_tune.db.pack_files import files_of_rows
 from attn_tune.db.pack_writer import check_target, write_pack
-from attn_tune.kernels.registry import get_kernel
+from attn_tune.kernels.registry import get_kernel, get_op
 from attn_tune.runtime.answer import Knobs
 from attn_tune.runtime.packs import Pack, read_pack
 from attn_tune.runtime.rows import Row
@@ -81,9 +81,10 @@ def main() -> int:
     pack = read_pack(args.pack)
     check_target(args.out, overwrite=args.overwrite)
     kept = args.keep or ()
-    current = {row.key for row in pack.rows if row.kernel in kept or not _is_stale(row, pack)}
+    rows = [row for row in pack.rows if _has_a_problem(row)]
+    current = {row.key for row in rows if row.kernel in kept or not _is_stale(row, pack)}
     stale, not_asked = [], []
-    for row in pack.rows:
+    for row in rows:
         if row.key not in current:
             asked = not args.kernel or row.kernel in args.kernel
             (stale if asked else not_asked).append(row)
@@ -96,13 +97,18 @@ def main() -> int:
     for row in stale:
         verdict = "the same programs" if row in equal else "LEFT OUT: other programs"
         print(f"{row.kernel:14s} {row.direction} {row.signature}: {verdict}")
+    for row in pack.rows:
+        if row not in rows:
+            print(
+                f"{row.kernel:14s} {row.direction} {row.signature}: LEFT OUT: no problem is said so"
+            )
     for row in not_asked:
         print(f"{row.kernel:14s} {row.direction} {row.signature}: LEFT OUT: not asked for")
     restamped, environments = _restamp(equal, pack)
-    rows = [_with_todays_knobs(row) for row in pack.rows if row.key in current] + restamped
-    used = {row.env for row in rows}
+    packed = [_with_todays_knobs(row) for row in rows if row.key in current] + restamped
+    used = {row.env for row in packed}
     files = files_of_rows(
-        rows,
+        packed,
         name=pack.name,
         version=args.version or pack.version,
         devices=pack.devices,
@@ -113,9 +119,15 @@ def main() -> int:
     )
     write_pack(args.out, files)
     print(
-        f"{len(current)} rows kept, {len(equal)} restamped, {len(stale) - len(equal) + len(not_asked)} left out"
+        f"{len(current)} rows kept, {len(equal)} restamped, {len(pack.rows) - len(packed)} left out"
     )
     return 0
+
+
+def _has_a_problem(row: Row) -> bool:
+    """Whether a problem has the row's signature: not one of a window that hides nothing, say."""
+    op = get_op(row.op)
+    return op.from_signature(op.parse_signature(row.signature)).signature.text == row.signature
 
 
 def _is_stale(row: Row, pack: Pack) -> bool:

@@ -7,7 +7,9 @@
 ``grid`` draws problems by a seed: head counts and head dims of public models, lengths from 1 to 32k that are mostly no
 round numbers, and features. ``race`` takes, for each problem and direction, the config that auto takes from the packs
 that are active and the winner of the sweep, and times both in one race with a cold cache. ``untuned`` races the untuned
-config of every kernel instead: it says which kernel an untuned call should prefer. Both need the GPU in question.
+config of every kernel instead: it says which kernel an untuned call should prefer. ``configs`` races some configs of
+every kernel besides, those of the shipped packs as a lookup would adapt them and some drawn by chance: most of what a
+sweep says, in a twentieth of its time. All need the GPU in question.
 """
 
 import argparse
@@ -145,6 +147,57 @@ def untuned_rivals(signature: str, direction: str) -> dict[str, Side]:
     return found
 
 
+def config_rivals(signature: str, direction: str, drawn: int) -> dict[str, Side]:
+    """What ``untuned_rivals`` returns, and of each of those kernels ``drawn`` configs of the pack and of each part."""
+    from attn_tune.kernels.ask import Ask
+    from attn_tune.kernels.registry import get_kernel, get_op
+    from attn_tune.runtime.devices import current_device
+    from attn_tune.schema.config import config_from_dict, config_to_dict
+
+    op = get_op("flash_attention")
+    question = Ask(op, direction, signature, current_device(), None)
+    problem, device = question.problem, question.device
+    found = untuned_rivals(signature, direction)
+    chance = random.Random(f"{signature} {direction}")
+    for untuned in list(found.values())[1:]:
+        spec = get_kernel(f"flash_attention/{untuned.kernel}")
+        if spec.needs_leave(direction):
+            # Auto takes it only where a pack says so.
+            continue
+        search = spec.searches[direction]
+        base = config_from_dict(search.config, untuned.config)
+        known = [
+            search.adapt(
+                op.from_signature(op.parse_signature(row.signature)),
+                problem,
+                device,
+                config_from_dict(search.config, row.config),
+            )
+            for row in _shipped_rows()
+            if (row.kernel, row.direction) == (untuned.kernel, direction)
+        ]
+        known = list(dict.fromkeys(config for config in known if config))
+        configs = chance.sample(known, min(drawn, len(known)))
+        for part, candidates in search.candidates.items():
+            every = list(candidates(problem, device))
+            for config in chance.sample(every, min(drawn, len(every))):
+                configs.append(search.whole(base, part, config))
+        fitting = [c for c in configs if search.infeasible(problem, device, c) is None]
+        for config in dict.fromkeys([base, *fitting]):
+            side = Side(untuned.kernel, config_to_dict(config))
+            if side not in found.values():
+                found[f"{untuned.kernel} {len(found)}"] = side
+    return found
+
+
+@functools.cache
+def _shipped_rows() -> tuple[Any, ...]:
+    from attn_tune.runtime.packs import read_pack
+    from attn_tune.runtime.sources import SHIPPED
+
+    return read_pack(SHIPPED / "nvidia-h200").rows
+
+
 def auto(signature: str, direction: str) -> Side:
     """The kernel and config of a call of this signature here, with the packs that are active.
 
@@ -195,7 +248,9 @@ def measure(args: argparse.Namespace, rivals: Any) -> list[dict[str, Any]]:
 
 def line(row: Mapping[str, Any]) -> str:
     """Auto over the fastest rival, then every time in microseconds."""
-    times = "  ".join(f"{label} {us:.1f}" for label, us in row["us"].items())
+    best = min((label for label in row["us"] if label != "auto"), key=row["us"].__getitem__)
+    shown = [label for label in row["us"] if " " not in label or label == best]
+    times = "  ".join(f"{label} {row['us'][label]:.1f}" for label in shown)
     kernel = row["sides"]["auto"]["kernel"]
     return f"{loss(row):6.3f}  {row['point']} {row['direction']}  {kernel}  {times}"
 
@@ -223,7 +278,12 @@ def main() -> int:
     grid.add_argument("--seed", type=int, required=True)
     grid.add_argument("--count", type=int, default=24)
     grid.add_argument("--out", type=Path, help="default: standard output")
-    for command, text in (("race", "auto beside a sweep's winners"), ("untuned", "every kernel")):
+    texts = {
+        "race": "auto beside a sweep's winners",
+        "untuned": "every kernel",
+        "configs": "some configs of every kernel",
+    }
+    for command, text in texts.items():
         timed = commands.add_parser(command, help=text)
         timed.add_argument("grid", type=Path)
         timed.add_argument("--out", type=Path)
@@ -232,6 +292,8 @@ def main() -> int:
         timed.add_argument("--threads", type=int, default=8, help="compilations at a time")
         if command == "race":
             timed.add_argument("--db", type=Path, required=True, help="the sweep's database")
+        if command == "configs":
+            timed.add_argument("--drawn", type=int, default=5, help="of each part, by chance")
     joined = commands.add_parser("join", help="summarise files made before; nothing is run")
     joined.add_argument("files", type=Path, nargs="+")
     args = parser.parse_args()
@@ -245,6 +307,8 @@ def main() -> int:
             print(line(row))
     elif args.command == "untuned":
         rows = measure(args, untuned_rivals)
+    elif args.command == "configs":
+        rows = measure(args, functools.partial(config_rivals, drawn=args.drawn))
     else:
         from attn_tune.db import Database
 

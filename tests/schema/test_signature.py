@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from attn_tune.kernels.flash_attention.problem import FIELDS, Problem
+from attn_tune.kernels.registry import get_op
 from attn_tune.schema import Field, FieldKind, Signature, UsageError
 
 BASE = Problem(
@@ -160,15 +161,47 @@ def test_an_impossible_problem_is_refused(change, complaint):
         dataclasses.replace(BASE, **change)
 
 
-@given(problems)
-def test_visible_pairs_agree_with_the_mask_written_out(problem):
-    problem = dataclasses.replace(
-        problem, q_len=problem.q_len % 40 + 1, kv_len=problem.kv_len % 40 + 1
-    )
-    left, right = problem.bounds
+def pairs(problem, left, right):
+    """The visible pairs, counted one by one."""
     count = 0
     for i in range(problem.q_len):
         p = i + problem.kv_len - problem.q_len
         for j in range(problem.kv_len):
             count += (left is None or j >= p - left) and (right is None or j <= p + right)
-    assert problem.visible_pairs == count
+    return count
+
+
+@given(problems)
+def test_visible_pairs_agree_with_the_mask_written_out(problem):
+    problem = dataclasses.replace(
+        problem, q_len=problem.q_len % 40 + 1, kv_len=problem.kv_len % 40 + 1
+    )
+    assert problem.visible_pairs == pairs(problem, *problem.bounds)
+
+
+@given(
+    q_len=st.integers(1, 9),
+    kv_len=st.integers(1, 9),
+    causal=st.booleans(),
+    window=st.tuples(*[st.none() | st.integers(0, 10)] * 2),
+)
+def test_bounds_that_hide_nothing_are_left_out_and_others_are_kept(q_len, kv_len, causal, window):
+    said = Problem(
+        batch=1, q_len=q_len, kv_len=kv_len, num_q_heads=1, num_kv_heads=1, head_dim=64,
+        v_head_dim=64, scale=1.0, causal=causal, window=window,
+    )  # fmt: skip
+    left, right = window[0], 0 if causal else window[1]
+    assert pairs(said, *said.bounds) == pairs(said, left, right)
+    kept_left, kept_right = said.bounds
+    if kept_left is not None:
+        assert pairs(said, None, kept_right) > said.visible_pairs
+    if kept_right is not None:
+        assert pairs(said, kept_left, None) > said.visible_pairs
+    positions = dataclasses.replace(said, causal=causal, window=window, has_positions=True)
+    assert positions.bounds == (left, right)
+
+
+def test_a_window_as_long_as_the_keys_is_looked_up_as_none():
+    plain = "flash_attention/v1 b=2 t=430 s=430 n=28 k=4 h=128 v=128 dtype=bfloat16 causal=1"
+    op = get_op("flash_attention")
+    assert op.from_signature(op.parse_signature(f"{plain} left=1023")).signature.text == plain

@@ -77,8 +77,7 @@ class Problem(AttentionProblem):
         check_choice("precision", self.precision, PRECISIONS)
         if self.has_lengths and not self.has_segments:
             raise UsageError("lengths (len=1) come with the segment ids (seg=1) that say the same")
-        if self.causal and self.window[1] is not None:
-            object.__setattr__(self, "window", (self.window[0], None))
+        self._drop_what_hides_nothing()
         for name in ("mask_dims", "bias_dims"):
             dims = getattr(self, name)
             if dims is not None:
@@ -86,6 +85,16 @@ class Problem(AttentionProblem):
                 sizes = (self.batch, self.num_q_heads, self.q_len, self.kv_len)
                 kept = ("1" if n == 1 else d for d, n in zip(dims, sizes, strict=True))
                 object.__setattr__(self, name, "".join(kept))
+
+    def _drop_what_hides_nothing(self) -> None:
+        """Leaves out bounds that no pair exceeds: one problem, one signature, and no comparisons in its kernel."""
+        left, right = self.bounds
+        if not self.has_positions:
+            # The last row has the last key's position, and the first one is T - 1 before it.
+            left = None if left is not None and left >= self.kv_len - 1 else left
+            right = None if right is not None and right >= self.q_len - 1 else right
+        object.__setattr__(self, "causal", self.causal and right == 0)
+        object.__setattr__(self, "window", (left, None if self.causal else right))
 
     @property
     def group_size(self) -> int:

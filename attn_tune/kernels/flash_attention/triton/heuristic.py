@@ -24,13 +24,25 @@ from attn_tune.schema.device import Device
 
 # (block_q, block_k, num_warps, num_stages) of forward, dq and dk/dv, by head dim up to; a fifth figure is
 # max_registers. Those of sm_90 lose least in the worst case over exhaustive sweeps of causal bf16 shapes of 16k tokens
-# on an H200 with Triton 3.6 and with 3.9 (benchmarks/heuristic_regret.py).
+# on an H200 with Triton 3.6 and with 3.9 (benchmarks/heuristic_regret.py); the others of sm_90 are from races of drawn
+# shapes (benchmarks/unseen_shapes.py configs).
 _SM90 = {
     # Two blocks of 4 warps on one multiprocessor overlap one's softmax with the other's products.
     64: ((64, 64, 4, 3), (128, 64, 8, 3), (64, 64, 4, 3)),
-    128: ((64, 64, 4, 3), (128, 32, 8, 3), (64, 128, 8, 4)),
+    128: ((64, 64, 4, 3), (128, 32, 8, 3), (64, 64, 4, 2)),
     256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2)),
 }
+# dk/dv at head dim 128 where heads share keys and no tile is cut: up to 1.1 times as fast as the tile above.
+_SM90_SHARED_DKV = (64, 128, 8, 4)
+# dq where tiles are cut, by head dim up to: larger ones take 1.2 to 1.32 times the time (1x2460, 18x1533x1777; 48x669
+# at head dim 64). Where all rows fit one of 128 that is faster over many keys (1.2 times at 9x68x3456), half empty.
+_SM90_CUT_DQ, _SM90_CUT_LONE_DQ = {64: (64, 32, 4, 3), 128: (64, 64, 4, 2)}, (128, 64, 8, 3)
+# dq and dk/dv of few programs a multiprocessor: a program's own latency counts (1.1 to 1.4 times as fast at 1x85, 1x92,
+# 1x241 and 1x46x18048); dk/dv only of few keys, whose programs are short.
+_SM90_SMALL = {1: (64, 32, 4, 3), 2: (64, 64, 4, 3)}
+_FEW_WAVES, _FEW_KEYS = {1: 2, 2: 1}, 512
+# Of packed documents a few rows see few keys: 1.2 times as fast as a deeper pipeline (36x4x7176).
+_SM90_FEW_ROWS_OF_DOCUMENTS, _FEW_ROWS = (16, 16, 2, 2), 16
 # Where a row sees at most _NARROW keys, or packed documents, what larger tiles compute is mostly masked.
 _SM90_NARROW = {
     64: ((64, 32, 4, 3), (64, 32, 4, 3), (64, 64, 4, 3)),
@@ -38,8 +50,8 @@ _SM90_NARROW = {
     256: _SM90[256],
 }
 _NARROW = 1024
-# dk/dv of lengths that are no multiple of 64, where no heads share keys: within 7 % of the best of 200 configs at
-# 32x197 and 16x577, where the tile above loses 30 %.
+# dk/dv of lengths that are no multiple of 64, where no heads share keys and nothing or little is masked: within 7 % of
+# the best of 200 configs at 32x197 and 16x577, where the tile above loses 30 %.
 _SM90_RAGGED_DKV = (32, 64, 4, 4)
 # Not measured: what did well on sm_90 before the window and the compiler were told apart.
 _SM100 = {
@@ -96,8 +108,12 @@ def _fitted[T: (ForwardConfig, DqConfig, DkvConfig)](
         num_warps=num_warps,
         num_stages=num_stages,
     )
-    if isinstance(tile, DkvConfig):
-        tile = dataclasses.replace(tile, block_q=_filled_block(problem.q_len, tile.block_q))
+    if (
+        isinstance(tile, DkvConfig)
+        and (fill := _filled_block(problem, tile.block_q)) < tile.block_q
+    ):
+        # Small tiles want more of them under way: three stages are 1.12 times as fast as two at 9x68x3456.
+        tile = dataclasses.replace(tile, block_q=fill, num_stages=max(3, num_stages))
     if problem.dtype == "float32":
         # Three passes of tf32 hold three tiles where one pass holds one: with the owned block whole, the forward at H64
         # spills 576 bytes on sm_100 and dk/dv at H256 1.5 KB.
@@ -116,14 +132,26 @@ def _fitted[T: (ForwardConfig, DqConfig, DkvConfig)](
     return tile
 
 
-def _filled_block(length: int, block: int) -> int:
-    """``block``, halved until the blocks that cover ``length`` are at least three quarters full.
+def _with_fewer_rows(tile: DqConfig, block_q: int) -> DqConfig:
+    """A tile that was cut from ``block_q`` rows to those that there are, with warps for these and enough keys.
 
-    68 queries take two blocks of 64 or five of 16: with those the backward is 1.18 times as fast (9x68x3456).
+    1.2 times as fast at 128x60 (four warps for eight) and 16x17x698 (64 keys for 32).
     """
-    while block > 16 and 4 * length < 3 * block * -(-length // block):
-        block //= 2
-    return block
+    warps = max(4, tile.num_warps * tile.block_q // block_q)
+    keys = 64 if tile.block_q <= 32 and tile.block_k == 32 else tile.block_k
+    return dataclasses.replace(tile, num_warps=min(tile.num_warps, warps), block_k=keys)
+
+
+def _filled_block(problem: Problem, block: int) -> int:
+    """The largest block of queries up to ``block`` whose blocks are three quarters full, or the one that fills most.
+
+    68 queries take two blocks of 64 or five of 16: with those the backward is 1.18 times as fast (9x68x3456). Over few
+    keys so small a block only makes a program's loop longer (32x37).
+    """
+    least = 16 if problem.kv_len > _FEW_KEYS else 32
+    blocks = [size for size in (128, 64, 32, 16) if least <= size <= block] or [block]
+    fill = {size: problem.q_len / (size * -(-problem.q_len // size)) for size in blocks}
+    return next((size for size in blocks if fill[size] >= 0.75), max(blocks, key=fill.__getitem__))
 
 
 def _known(problem: Problem, device: Device, column: int) -> tuple[int, ...]:
@@ -134,17 +162,46 @@ def _known(problem: Problem, device: Device, column: int) -> tuple[int, ...]:
     plain_forward = column == 0 and not _has_features(problem) and _fills(problem, device)
     # Padding too, in the backward: 1.15 times as fast at head dim 128 (18x1533x1777).
     is_packed = problem.has_segments and (column > 0 or not problem.has_lengths)
-    # The narrow tile of dk/dv won on every problem of the grid of peers where no heads share keys.
-    shares_nothing = column == 2 and width == 128 and problem.group_size == 1
-    is_narrow = is_packed or shares_nothing or keys_a_row_sees(problem) <= _NARROW
-    is_ragged = problem.q_len % 64 != 0 or problem.kv_len % 64 != 0
-    if table is _SM90 and column == 2 and width <= 64 and is_ragged and problem.group_size == 1:
-        return _SM90_RAGGED_DKV
-    if table is _SM90 and is_narrow:
-        table = _SM90_NARROW
-    elif table is _SM90 and plain_forward and _is_compiled_as_before():
-        return _SM90_FORWARD_BEFORE.get(width) or _row(table, width)[0]
+    is_narrow = is_packed or keys_a_row_sees(problem) <= _NARROW
+    if table is _SM90:
+        if column > 0 and width <= 128 and (row := _known_cut_or_small(problem, device, column)):
+            return row
+        if column == 0 and is_packed and problem.q_len <= _FEW_ROWS:
+            return _SM90_FEW_ROWS_OF_DOCUMENTS
+        if is_narrow:
+            table = _SM90_NARROW
+        elif plain_forward and _is_compiled_as_before():
+            return _SM90_FORWARD_BEFORE.get(width) or _row(table, width)[0]
+        elif column == 2 and width == 128 and problem.group_size > 1 and not _is_cut(problem):
+            return _SM90_SHARED_DKV
     return _row(table, width)[column]
+
+
+def _known_cut_or_small(problem: Problem, device: Device, column: int) -> tuple[int, ...] | None:
+    """The row of a backward's launch on sm_90 that has few programs or whose last tiles are cut; None for others."""
+    is_dq = column == 1
+    heads, length = (
+        (problem.num_q_heads, problem.q_len) if is_dq else (problem.num_kv_heads, problem.kv_len)
+    )
+    waves = problem.batch * heads * -(-length // 64) / (device.units or _UNITS)
+    has_few_keys = problem.kv_len <= _FEW_KEYS
+    if is_dq and _is_cut(problem) and 64 < problem.q_len <= 128 and not has_few_keys:
+        return _SM90_CUT_LONE_DQ
+    if waves <= _FEW_WAVES[column] and (is_dq or has_few_keys):
+        return _SM90_SMALL[column]
+    if not _is_cut(problem):
+        return None
+    width = max(padded(problem.head_dim), padded(problem.v_head_dim))
+    if is_dq:
+        return _row(_SM90_CUT_DQ, width)
+    is_plain = problem.bounds == (None, None) or has_few_keys
+    shares_nothing = width <= 64 and problem.group_size == 1
+    return _SM90_RAGGED_DKV if shares_nothing and is_plain and waves > 2 else None
+
+
+def _is_cut(problem: Problem) -> bool:
+    """Whether the last tile of 64 rows or keys is not full."""
+    return problem.q_len % 64 != 0 or problem.kv_len % 64 != 0
 
 
 def _fills(problem: Problem, device: Device) -> bool:

@@ -66,6 +66,9 @@ def _few_rows_us(problem: Problem, device: Device, tile: ForwardConfig) -> float
     tiles = -(-keys // (tile.num_splits * tile.block_k))
     tile_us = _TILE_US + _KILOBYTE_US * tile.block_k * bytes_per_key / 1024
     memory_us = heads * keys * bytes_per_key / _BANDWIDTH
+    if problem.has_lengths:
+        # The longest sequence decides how long a program takes, their mean what is read.
+        memory_us /= 2
     if waves > 1:
         memory_us *= math.ceil(waves) / waves
     us = _LAUNCH_US + max(math.ceil(waves) * tiles * tile_us, memory_us)
