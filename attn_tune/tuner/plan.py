@@ -12,7 +12,7 @@ from attn_tune.kernels.spec import LIBRARIES, KernelSpec, Search
 from attn_tune.schema.config import config_digest, config_to_dict
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
-from attn_tune.schema.errors import NoDataError
+from attn_tune.schema.errors import NoDataError, UnsupportedError
 from attn_tune.schema.signature import Signature
 from attn_tune.schema.trial import DIRECTIONS, WHOLE, Stage, Status, Trial
 from attn_tune.tuner.case import Case, GridPoint, make_cases
@@ -200,9 +200,10 @@ class _Planner:
                 part: _distinct(_first(heuristic, part), make(problem, self.device))
                 for part, make in search.candidates.items()
             }
-        except (
-            Exception
-        ) as error:  # A kernel's own mistake is its result, not the end of the sweep.
+        # A kernel's own mistake is its result, not the end of the sweep.
+        except UnsupportedError as error:
+            return out(refuse(Status.RUNTIME_ERROR, str(error), {}))
+        except Exception as error:
             message = f"declaring its configs failed: {type(error).__name__}: {error}"
             return out(refuse(Status.RUNTIME_ERROR, message, {}))
         past = self._past(spec, case, environment, known)
