@@ -1,6 +1,7 @@
 """Kernels of installed packages: a broken package is left out with one warning, and everything else works."""
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -244,6 +245,21 @@ def test_commands_show_a_broken_package_on_stderr_and_go_on(command):
     assert done.stdout.startswith("{")
     assert done.stderr.count("broken_module") == 1
     assert done.stderr.startswith("warning: the kernels of package 'broken'")
+
+
+def test_what_a_package_prints_is_no_part_of_the_json(command, tmp_path):
+    install(
+        tmp_path,
+        "loud",
+        COPY
+        + "import os\nprint('as it is imported')\nos.system('echo of a child')\n"
+        + "def unsupported(*_):\n    print('as it is asked')\n"
+        + "SPEC = dataclasses.replace(XLA, name='loud', unsupported=unsupported)",
+    )
+    done = command("plan", "--grid", SIGNATURE, "--kernel", "loud", "--json")
+    assert json.loads(done.stdout)["kernels"], done.stderr
+    for text in ("as it is imported", "of a child", "as it is asked"):
+        assert text in done.stderr
 
 
 def test_the_doctor_fails_on_a_broken_package(command):
