@@ -109,7 +109,8 @@ def test_a_broken_package_is_left_out_with_one_warning(site, kind):
         found = registry.kernels()
         lookup("flash_attention", SIGNATURE)
         attn_tune.explain("flash_attention", SIGNATURE)
-    (said,) = [str(w.message) for w in caught]
+    ((category, said),) = [(w.category, str(w.message)) for w in caught]
+    assert category is attn_tune.AttnTuneWarning
     assert "package 'broken' (broken = broken_module:SPEC)" in said
     assert error in said
     assert "attn-tune doctor" in said
