@@ -1,9 +1,12 @@
 """What the words of a command line mean."""
 
+import re
+
 import pytest
 
 from attn_tune.cli import choose, options
-from attn_tune.schema import NoDataError, UsageError
+from attn_tune.schema import UsageError
+from attn_tune.tuner.grid import load_grid
 
 
 @pytest.mark.parametrize(
@@ -63,8 +66,9 @@ def test_a_point_is_found_by_name_and_by_signature(text):
 
 
 def test_unknown_points_are_refused_with_a_way_out():
+    known = ", ".join(p.name for p in load_grid("llama3-8b", lengths=("all",)).points)
     with pytest.raises(
-        NoDataError, match="no grid point 'llama3-8b/3x3k'; there are llama3-8b/8x2k"
+        UsageError, match=f"unknown grid point 'llama3-8b/3x3k'; known: {re.escape(known)}$"
     ):
         choose.signature("llama3-8b/3x3k")
     with pytest.raises(UsageError, match="unknown grid point"):
