@@ -155,6 +155,14 @@ def export_pack(
     )
 
 
+def objections_to(database: Database, decisions: Sequence[Decision]) -> list[Objection]:
+    """What ``export_pack`` would have against shipping ``decisions`` of ``database`` by its usual policy."""
+    shipped = [d for d in decisions if not needs_leave(d)] or decisions
+    found = check_rows(shipped, _evidence_of(database))
+    forbidden = check_quarantine(shipped, quarantine_in_force(os.environ))
+    return [*forbidden, *(one for one in found if not STRICT.passes(one))]
+
+
 def _forbidden(shipped: Sequence[Entry], in_force: Quarantine | None) -> Quarantine:
     if in_force is None:
         in_force = quarantine_in_force(os.environ)
