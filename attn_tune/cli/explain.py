@@ -96,7 +96,7 @@ def gate_lines(objections: "Sequence[Objection]", rows: int) -> "Iterator[str]":
 def _unshipped(
     db: Path, found: "dict[str, Explanation]", device: "Device"
 ) -> "tuple[dict[str, Decision], list[Objection]]":
-    """The winners in ``db``, by direction, that a call does not get on ``device``; and the gate's objections to them."""
+    """The winners in ``db``, by direction, that a call does not get on ``device``; the gate's objections to them."""
     if not db.exists() and db == options.default_database():
         return {}, []
     from attn_tune.db.packs import objections_to

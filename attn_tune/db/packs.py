@@ -30,6 +30,7 @@ from attn_tune.runtime.packs import pack_from_files
 from attn_tune.runtime.quarantine import Entry, Quarantine
 from attn_tune.runtime.quarantine_files import quarantine_in_force
 from attn_tune.schema import Decision, GateError, IntegrityError, NoDataError, Rule, UsageError
+from attn_tune.schema.words import counted
 
 SHOWN = 20
 EVERYTHING = Selection()
@@ -125,6 +126,12 @@ def export_pack(
             "ship them with --allow-nondeterministic, or ask for others too"
         )
     if not chosen:
+        imported = 0 if everything or left_out else len(database.frame("imported"))
+        if imported:
+            raise NoDataError(
+                f"{database.path} has {counted(imported, 'row')} of imported packs and no trials of its own, and only "
+                "what was measured there is exported: sweep first, or bring packs together with 'attn-tune merge-packs'"
+            )
         raise NoDataError(
             f"{database.path} has no decision for {selection}; sweep first, or ask for less"
         )
