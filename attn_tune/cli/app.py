@@ -1,8 +1,9 @@
 """The application: its commands, and the one place where an error becomes a line and an exit code."""
 
+import contextlib
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from typer.core import TyperGroup
 from attn_tune.cli import process, sink
 from attn_tune.cli.commands import COMMANDS, load_command
 from attn_tune.cli.exit_codes import FAILED, INTERRUPTED
+from attn_tune.cli.options import Format
 from attn_tune.schema.errors import StorageError
 
 
@@ -34,52 +36,67 @@ class _Commands(TyperGroup):
 
     def parse_args(self, ctx, args):
         # Before anything can fail: an error has to know how it is to be reported.
-        ctx.meta[_JSON] = _wants_json(args)
+        ctx.meta[_FORMAT] = _format(args)
         sink.begin_command()
-        return super().parse_args(ctx, args)
+        with _reporting(ctx):
+            return super().parse_args(ctx, args)
 
     def invoke(self, ctx):
-        try:
+        alone = sink.answers_alone() if ctx.meta[_FORMAT] else contextlib.nullcontext()
+        with _reporting(ctx), alone:
             return super().invoke(ctx)
-        except (typer.Exit, typer.Abort):
-            raise
-        except KeyboardInterrupt:
-            _report(ctx, "interrupted", "KeyboardInterrupt", INTERRUPTED)
-            raise typer.Exit(INTERRUPTED) from None
-        except Exception as error:
-            from attn_tune.schema import AttnTuneError, UsageError
 
-            if not isinstance(error, AttnTuneError):
-                # typer shows its own errors, about the command line; of all others Python shows the traceback.
-                if ctx.meta[_JSON]:
-                    if say := getattr(error, "format_message", None):
-                        sink.emit_error_json(say(), UsageError.__name__, UsageError.exit_code)
-                    else:
-                        sink.emit_error_json(str(error), type(error).__name__, FAILED)
-                raise
+
+_FORMAT = "attn_tune.format"
+
+
+def _format(args: Sequence[str]) -> str:
+    """The format for programs that the answer is to have, and with ``json`` an error too; empty for a table."""
+    if "--help" in args or "-h" in args:
+        return ""
+    given = [b for a, b in itertools.pairwise(args) if a in ("-f", "--format")]
+    given += [a.removeprefix("--format=") for a in args]
+    known = (Format.JSON, Format.CSV, Format.MARKDOWN)
+    return "json" if "--json" in args else next((str(one) for one in known if one in given), "")
+
+
+@contextlib.contextmanager
+def _reporting(ctx: Any) -> Iterator[None]:
+    """Makes a line and an exit code of an error; of a defect Python shows the traceback."""
+    try:
+        yield
+    except (typer.Exit, typer.Abort):
+        raise
+    except KeyboardInterrupt:
+        _report(ctx, "interrupted", "KeyboardInterrupt", INTERRUPTED)
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        from attn_tune.schema import AttnTuneError, UsageError
+
+        kind, code, message = type(error).__name__, FAILED, str(error)
+        if isinstance(error, AttnTuneError):
+            code = error.exit_code
             if ctx.params.get("debug"):
                 import traceback
 
                 traceback.print_exc()
-            _report(ctx, str(error), type(error).__name__, error.exit_code)
-            raise typer.Exit(error.exit_code) from None
-
-
-_JSON = "attn_tune.json"
-
-
-def _wants_json(args: Sequence[str]) -> bool:
-    """Whether the command's answer, and so its error, is to be one JSON object on stdout."""
-    pairs = itertools.pairwise(args)
-    return (
-        "--json" in args
-        or "--format=json" in args
-        or any(a in ("-f", "--format") and b == "json" for a, b in pairs)
-    )
+        elif say := getattr(error, "format_message", None):  # typer's, about the command line
+            kind, code, message = UsageError.__name__, UsageError.exit_code, say()
+            place = getattr(error, "ctx", None) or ctx
+            if message == place.get_help():  # there are no words at all
+                raise
+            line = " ".join(message.split()).rstrip(".")
+            message = f"{line[:1].lower()}{line[1:]}; see '{place.command_path} --help'"
+        else:
+            if ctx.meta[_FORMAT] == Format.JSON:
+                sink.emit_error_json(message, kind, code)
+            raise
+        _report(ctx, message, kind, code)
+        raise typer.Exit(code) from None
 
 
 def _report(ctx: Any, message: str, kind: str, exit_code: int) -> None:
-    if ctx.meta[_JSON]:
+    if ctx.meta[_FORMAT] == Format.JSON:
         sink.emit_error_json(message, kind, exit_code)
     print(f"error: {message}", file=sys.stderr)
 

@@ -246,7 +246,6 @@ def signature(text: str, grids: Sequence[str] | None = None) -> "GridPoint":
 
     Raises:
       UsageError: malformed, or unknown.
-      NoDataError: the grid has no such point.
     """
     from attn_tune.tuner.grid import grid_point
 

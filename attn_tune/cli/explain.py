@@ -1,6 +1,8 @@
 """``attn-tune explain``."""
 
 import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,11 +11,15 @@ import typer
 from attn_tune.cli import choose, options, sink
 from attn_tune.cli.lab import open_lab
 from attn_tune.schema import AttnTuneError
-from attn_tune.schema.words import config_words, duration
+from attn_tune.schema.words import config_words, counted, duration
 
 if TYPE_CHECKING:
+    from attn_tune.db.gate import Objection
     from attn_tune.runtime.explain import Explanation
     from attn_tune.schema import Decision, Device
+
+# The reasons of the gate that are shown; ``export`` lists all rows.
+_REASONS = 5
 
 
 def explain(
@@ -41,7 +47,7 @@ def explain(
         way: dispatch.explain(asked.op, asked.signature.text, way, device=target)
         for way in choose.directions(direction)
     }
-    unshipped = _unshipped(db, found, target)
+    unshipped, objections = _unshipped(db, found, target)
     if json:
         sink.emit_json(
             {
@@ -58,21 +64,44 @@ def explain(
             f"({decision.rule}{time}). Calls read packs, not the lab database."
         )
     if unshipped:
-        print(f"To use it:\n{steps_to_ship(db)}")
+        decisions = list(unshipped.values())
+        print("To use it:", *steps_to_ship(db, decisions), sep="\n")
+        for line in gate_lines(objections, len(decisions)):
+            print(line)
 
 
-def steps_to_ship(db: Path) -> str:
-    """The commands that make the user's jobs find what ``db`` decided."""
-    return f"  attn-tune export my-pack --db {shlex.quote(str(db))}\n  attn-tune import my-pack"
+def steps_to_ship(db: Path, decisions: "Sequence[Decision]") -> list[str]:
+    """The commands that make the user's jobs find ``decisions`` of ``db``."""
+    from attn_tune.db.gate import needs_leave
+
+    leave = " --allow-nondeterministic" if all(map(needs_leave, decisions)) else ""
+    return [
+        f"  attn-tune export my-pack --db {shlex.quote(str(db))}{leave}",
+        "  attn-tune import my-pack",
+    ]
+
+
+def gate_lines(objections: "Sequence[Objection]", rows: int) -> "Iterator[str]":
+    """Says that ``export`` will refuse some of ``rows`` rows, and why; nothing without ``objections``."""
+    if objections:
+        refused = len({id(one.decision) for one in objections})
+        yield f"But export will refuse {refused} of {counted(rows, 'row')} as they are:"
+    reasons = Counter(one.reason for one in objections).most_common()
+    for reason, count in reasons[:_REASONS]:
+        yield f"  {counted(count, 'row')}: {reason}"
+    if len(reasons) > _REASONS:
+        yield f"  and for {counted(len(reasons) - _REASONS, 'more reason')}"
 
 
 def _unshipped(
     db: Path, found: "dict[str, Explanation]", device: "Device"
-) -> "dict[str, Decision]":
-    """The winners in ``db``, by direction, that are not what a call gets on ``device``."""
+) -> "tuple[dict[str, Decision], list[Objection]]":
+    """The winners in ``db``, by direction, that a call does not get on ``device``; the gate's objections to them."""
     if not db.exists() and db == options.default_database():
-        return {}
-    others = {}
+        return {}, []
+    from attn_tune.db.packs import objections_to
+
+    others, objections = {}, []
     try:
         with open_lab(db) as database:
             for way, one in found.items():
@@ -85,10 +114,11 @@ def _unshipped(
                         decision.config,
                     ):
                         others[way] = decision
+            objections = objections_to(database, list(others.values()))
     except AttnTuneError as error:
         # The lookup was explained; what it does not read is an extra.
         sink.note(f"the lab database was not asked: {error}")
-    return others
+    return others, objections
 
 
 def _row(decision: "Decision | None") -> dict[str, object] | None:

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attn_tune.cli import choose
-from attn_tune.schema import Decision, Device, Environment, Signature, Stage, StorageError, Trial
+from attn_tune.schema import (
+    Decision,
+    Device,
+    Environment,
+    Signature,
+    Stage,
+    Status,
+    StorageError,
+    Trial,
+)
 from attn_tune.schema.conditions import SHARED_HOST, Conditions
 
 if TYPE_CHECKING:
@@ -45,8 +54,8 @@ class SweepRequest:
 class SweepOutcome:
     """The end of a sweep (``"finished"``, ``"budget"`` or ``"stopped"``) and the state of its cases.
 
-    The labels of cases without a decision: ``without`` have no valid config, ``unfinished`` were begun, and
-    ``not_started`` were not.
+    The labels of cases without a decision: ``without`` have no valid config, ``unsupported`` are supported by none of
+    the kernels, ``unfinished`` were begun, and ``not_started`` were not.
     """
 
     ending: str
@@ -56,6 +65,7 @@ class SweepOutcome:
     decisions: tuple[Decision, ...]
     trials: int = 0
     without: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
     not_started: tuple[str, ...] = ()
 
@@ -204,14 +214,21 @@ def run_sweep(
             database.end_run(run_id, ending)
         decisions = tuple(_decide(database, plan))
     decided = {(d.signature, d.direction) for d in decisions}
-    fates: dict[str, list[str]] = {"without": [], "unfinished": [], "not_started": []}
+    fates: dict[str, list[str]] = {
+        "without": [],
+        "unsupported": [],
+        "unfinished": [],
+        "not_started": [],
+    }
     for one in plan.cases:
         case = one.case
         if (case.signature, case.direction) in decided:
             continue
         # A case in which nothing can run, or nothing is left to run, is never begun.
         idle = one.finished or not any(kernel.runnable for kernel in one.kernels)
-        if reason == "finished" or case in settled or idle:
+        if all(kernel.refusal is Status.UNSUPPORTED for kernel in one.kernels):
+            fates["unsupported"].append(case.label)
+        elif reason == "finished" or case in settled or idle:
             fates["without"].append(case.label)
         else:
             fates["unfinished" if case in begun else "not_started"].append(case.label)

@@ -53,8 +53,13 @@ def _stdout(given: io.TextIOWrapper) -> io.TextIOWrapper:
     """A stream in the place of ``given`` that fails as ``_Output`` does, and never for a character that its encoding
     does not have.
     """
+    number = given.fileno()
+    if not given.isatty():
+        # What native code and child processes print is no answer: it goes to stderr.
+        number = os.dup(number)
+        os.dup2(sys.stderr.fileno(), given.fileno())
     return io.TextIOWrapper(
-        io.BufferedWriter(_Output(given.fileno(), "w", closefd=False)),
+        io.BufferedWriter(_Output(number, "w", closefd=False)),
         encoding=given.encoding,
         errors="replace",
         line_buffering=given.line_buffering or given.write_through,

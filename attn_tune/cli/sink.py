@@ -1,9 +1,10 @@
 """Where answers go: results to stdout, everything else to stderr."""
 
+import contextlib
 import json
 import sys
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TextIO
 
 from attn_tune.cli.options import Format
 from attn_tune.schema.words import counted
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 # Whether the command has printed its JSON object.
 _has_json = False
+# Where answers for programs go; None is stdout.
+_answers: TextIO | None = None
 # A table that goes to a file or a pipe is as wide as it needs to be.
 UNLIMITED = 10_000
 
@@ -20,8 +23,20 @@ UNLIMITED = 10_000
 def emit_json(data: Mapping[str, Any]) -> None:
     """One JSON object on stdout; a command prints at most one."""
     global _has_json
-    print(json.dumps(data, indent=2, allow_nan=False, default=str))
+    print(json.dumps(data, indent=2, allow_nan=False, default=str), file=_answers)
     _has_json = True
+
+
+@contextlib.contextmanager
+def answers_alone() -> Iterator[None]:
+    """Keep stdout for the answer in a format for programs; what an installed package prints goes to stderr."""
+    global _answers
+    _answers = sys.stdout
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _answers = None
 
 
 def begin_command() -> None:
@@ -75,9 +90,9 @@ def emit_formatted(
         case Format.JSON:
             emit_json({key: tables.to_records(frame)})
         case Format.CSV:
-            print(tables.to_csv(frame), end="")
+            print(tables.to_csv(frame), end="", file=_answers)
         case Format.MARKDOWN:
-            print(tables.to_markdown(frame), end="")
+            print(tables.to_markdown(frame), end="", file=_answers)
         case Format.TABLE:
             emit_frame(frame, title=title)
 

@@ -12,13 +12,15 @@ import typer
 
 from attn_tune.cli import choose, fleet, options, sink, sources
 from attn_tune.cli.exit_codes import FAILED, INTERRUPTED
-from attn_tune.cli.explain import steps_to_ship
+from attn_tune.cli.explain import gate_lines, steps_to_ship
 from attn_tune.cli.lab import SweepOutcome, SweepRequest, run_sweep
 from attn_tune.cli.plan import show_plan
-from attn_tune.schema import AttnTuneError, Status
+from attn_tune.schema import AttnTuneError, Status, config_digest
+from attn_tune.schema.trial import WHOLE
 from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
+    from attn_tune.db import Database
     from attn_tune.tuner import Event
 
 PLAN_ALL = "'attn-tune plan --all'"
@@ -105,7 +107,8 @@ def sweep(
     _show(outcome, db, grid, json)
     if outcome.ending == "stopped":
         raise typer.Exit(INTERRUPTED)
-    if outcome.without and outcome.ending == "finished":
+    nothing = outcome.unsupported and not outcome.decisions
+    if (outcome.without or nothing) and outcome.ending == "finished":
         raise typer.Exit(FAILED)
 
 
@@ -171,6 +174,7 @@ def _stopping(stop: threading.Event) -> Iterator[None]:
 
 def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bool) -> None:
     from attn_tune.cli.lab import open_lab
+    from attn_tune.db.packs import objections_to
     from attn_tune.kernels import registry
     from attn_tune.reports import frames, tables
 
@@ -180,6 +184,8 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
     winners = frames.summary([d for d in outcome.decisions if d.rank == 0], names)
     with open_lab(db) as database:
         trials = database.frame("trials", run=outcome.run_id)
+        objections = objections_to(database, outcome.decisions)
+        wrong = list(_wrong_untuned(outcome, database))
     counts = frames.status_counts(trials)
     counts_done = outcome.plan.counts.done
     if json:
@@ -193,7 +199,10 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
                 "tried_before": counts_done,
                 "decisions": tables.to_records(winners),
                 "statuses": tables.to_records(counts),
+                "export_refuses": [one.facts for one in objections],
+                "wrong_untuned": wrong,
                 "without_valid_config": list(outcome.without),
+                "unsupported": list(outcome.unsupported),
                 "not_finished": list(outcome.unfinished),
                 "not_started": list(outcome.not_started),
             }
@@ -209,17 +218,47 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
         sink.say_absent(away, PLAN_ALL)
         for line in _next_steps(outcome, db, grids, counts_done):
             print(line)
+        for line in gate_lines(objections, len(outcome.decisions)):
+            print(line)
     unproven = sum(counts[Status.UNPROVEN]) if Status.UNPROVEN in counts else 0
     if unproven:
         sink.note(
             f"{unproven} configs are unproven: they take no feature problem of their op (--allow-unproven)"
         )
+    for one in wrong:
+        sink.note(
+            f"{one['kernel']} is wrong untuned: {one['point']} {one['direction']}; calls of it without a tuned config "
+            "give wrong results"
+        )
     for label in outcome.without:
         sink.note(f"no valid config: {label}")
+    for label in outcome.unsupported:
+        sink.note(f"unsupported by every kernel asked for: {label}")
     for label in outcome.unfinished:
         sink.note(f"not finished: {label}")
     if outcome.not_started:
         sink.note(f"not started: {counted(len(outcome.not_started), 'case')}")
+
+
+def _wrong_untuned(outcome: SweepOutcome, database: "Database") -> Iterator[dict[str, str]]:
+    """The kernels whose own untuned config, or a part of it, was found wrong, with the problem and the direction."""
+    for planned in outcome.plan.cases:
+        case = planned.case
+        for kernel in planned.kernels:
+            if not kernel.runnable:
+                continue
+            spec, untuned = kernel.kernel.id, kernel.heuristic
+            known = database.measured(
+                spec, case.direction, case.signature, outcome.device, kernel.environment
+            )
+            own = [(WHOLE, untuned), *((p.part, untuned[p.part]) for p in kernel.parts if p.part)]
+            if any(known.get((p, config_digest(c))) is Status.INCORRECT for p, c in own):
+                yield {
+                    "kernel": spec,
+                    "direction": case.direction,
+                    "signature": case.signature.text,
+                    "point": choose.brief("+".join(case.names)) or case.signature.text,
+                }
 
 
 def _next_steps(
@@ -237,7 +276,7 @@ def _next_steps(
         yield f"  attn-tune report --db {place}"
         yield f"  attn-tune best {point} --db {place}"
         yield "Calls read packs, not the lab database. To use these configs:"
-        yield steps_to_ship(db)
+        yield from steps_to_ship(db, outcome.decisions)
         yield f"  attn-tune explain {point}"
 
 

@@ -8,7 +8,13 @@ import typer
 
 from attn_tune.cli import choose, options, sink
 from attn_tune.cli.exit_codes import FAILED
-from attn_tune.schema import NoDataError, Status, UsageError, config_to_dict
+from attn_tune.schema import (
+    NoDataError,
+    Status,
+    UnsupportedError,
+    UsageError,
+    config_to_dict,
+)
 from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
@@ -200,11 +206,15 @@ class _Check:
             problem = None if self.is_fixed else takeable(op, self.problem, refused)
         if problem is None:
             return reason or ""
+        try:
+            config = given or config_to_dict(search.heuristic(problem, device))
+        except UnsupportedError as error:  # an installed kernel's own mistake
+            return str(error)
         return ConfigRef(
             kernel=self.spec.id,
             signature=op.to_signature(problem),
             direction=self.direction,
-            config=given or config_to_dict(search.heuristic(problem, device)),
+            config=config,
             # The problem itself: a signature knows neither its scale nor its cap.
             problem=problem,
         )

@@ -9,7 +9,6 @@ import secrets
 import sqlite3
 import struct
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -19,6 +18,7 @@ from attn_tune.db.migrations import APPLICATION_ID, SCHEMA_VERSION, migrations
 from attn_tune.runtime.archive import brief
 from attn_tune.runtime.whole_files import status_of_plain
 from attn_tune.schema import IntegrityError, NoDataError, StorageError, UsageError
+from attn_tune.schema.errors import warn
 
 BUSY_TIMEOUT_S = 30.0
 # Beyond the timeout of SQLite's own waiting, for the turn to write.
@@ -298,10 +298,9 @@ def _open_writable(path: Path) -> sqlite3.Connection:
 def _set_journal(connection: sqlite3.Connection, path: Path) -> None:
     wanted = "delete" if is_network(path) else "wal"
     if wanted == "delete":
-        warnings.warn(
+        warn(
             f"{path} is on a network file system: using a rollback journal; keep it on a local disk to let "
             "others read while a sweep writes",
-            stacklevel=6,
         )
     if connection.execute("PRAGMA journal_mode").fetchone()[0] != wanted:
         connection.execute(f"PRAGMA journal_mode = {wanted}")
@@ -335,10 +334,9 @@ def open_reader(path: Path) -> tuple[sqlite3.Connection, str]:
                 raise
             # A WAL database needs side files next to it; where none can be made, nobody else can write either.
             if _size(path, "-wal"):
-                warnings.warn(
+                warn(
                     f"{path} has unmerged writes and its folder is not writable ({error}): the newest rows may be "
                     "missing",
-                    stacklevel=4,
                 )
             return _checked_reader(path, _IMMUTABLE), _uri(path, _IMMUTABLE)
 

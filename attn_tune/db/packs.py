@@ -30,6 +30,7 @@ from attn_tune.runtime.packs import pack_from_files
 from attn_tune.runtime.quarantine import Entry, Quarantine
 from attn_tune.runtime.quarantine_files import quarantine_in_force
 from attn_tune.schema import Decision, GateError, IntegrityError, NoDataError, Rule, UsageError
+from attn_tune.schema.words import counted
 
 SHOWN = 20
 EVERYTHING = Selection()
@@ -125,6 +126,12 @@ def export_pack(
             "ship them with --allow-nondeterministic, or ask for others too"
         )
     if not chosen:
+        imported = 0 if everything or left_out else len(database.frame("imported"))
+        if imported:
+            raise NoDataError(
+                f"{database.path} has {counted(imported, 'row')} of imported packs and no trials of its own, and only "
+                "what was measured there is exported: sweep first, or bring packs together with 'attn-tune merge-packs'"
+            )
         raise NoDataError(
             f"{database.path} has no decision for {selection}; sweep first, or ask for less"
         )
@@ -153,6 +160,14 @@ def export_pack(
         left_out=tuple(sorted({d.kernel for d in left_out if selection.wants(d)})),
         quarantined=len(pack.quarantine.entries),
     )
+
+
+def objections_to(database: Database, decisions: Sequence[Decision]) -> list[Objection]:
+    """What ``export_pack`` would have against shipping ``decisions`` of ``database`` by its usual policy."""
+    shipped = [d for d in decisions if not needs_leave(d)] or decisions
+    found = check_rows(shipped, _evidence_of(database))
+    forbidden = check_quarantine(shipped, quarantine_in_force(os.environ))
+    return [*forbidden, *(one for one in found if not STRICT.passes(one))]
 
 
 def _forbidden(shipped: Sequence[Entry], in_force: Quarantine | None) -> Quarantine:

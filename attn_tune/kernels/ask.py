@@ -18,7 +18,7 @@ from attn_tune.runtime.unproven import VARIABLE as UNPROVEN
 from attn_tune.schema.config import config_from_dict, config_to_dict, config_to_json
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment, Grade
-from attn_tune.schema.errors import UsageError, unknown_name
+from attn_tune.schema.errors import UnsupportedError, UsageError, unknown_name
 from attn_tune.schema.signature import Signature
 
 AUTO = "auto"
@@ -179,7 +179,7 @@ def adapted(op: Op, spec: KernelSpec, row: Row, problem: Any, device: Device) ->
         stored = config_from_dict(search.config, row.config)
         tuned = op.from_signature(op.parse_signature(row.signature))
         config = search.adapt(tuned, problem, device, stored)
-    except UsageError as error:
+    except (UsageError, UnsupportedError) as error:
         return str(error)
     if config is None:
         return f"{spec.id} has no such config for this problem"

@@ -6,10 +6,10 @@ import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Any
+from typing import Any, Never
 
 from attn_tune.kernels.spec import KernelSpec, Op, Search
-from attn_tune.schema.errors import UsageError, short
+from attn_tune.schema.errors import UnsupportedError, UsageError, short
 
 GROUP = "attn_tune.kernels"
 _MAX_ERROR = 500
@@ -71,22 +71,55 @@ def _load(
         if spec.id in used | own:
             raise UsageError(f"there is another kernel {spec.id!r}; rename this one")
         own.add(spec.id)
-        yield replace(spec, entry_point=point.value, unsupported=_contained(spec.unsupported))
+        yield replace(
+            spec,
+            entry_point=point.value,
+            unsupported=_contained(spec.unsupported, "check of the problem", str),
+            searches={way: _contained_search(search) for way, search in spec.searches.items()},
+        )
 
 
-def _contained(unsupported: Callable[..., str | None]) -> Callable[..., str | None]:
-    """``unsupported`` of an installed kernel, where whatever it raises is its reason: it is asked of every problem."""
+def _contained_search(search: Search) -> Search:
+    """``search`` of an installed kernel, whose functions end no job: a check's failure is its reason.
 
-    @functools.wraps(unsupported)
-    def reason(*args: Any) -> str | None:
+    What makes configs raises ``UnsupportedError`` and nothing else.
+    """
+    return replace(
+        search,
+        heuristic=_contained(search.heuristic, "heuristic", _refuse),
+        candidates={
+            part: _contained(_listed(make), "list of configs", _refuse)
+            for part, make in search.candidates.items()
+        },
+        infeasible=_contained(search.infeasible, "check of a config", str),
+        adapt=_contained(search.adapt, "adapt", _refuse),
+    )
+
+
+def _contained(
+    function: Callable[..., Any], what: str, failed: Callable[[str], Any]
+) -> Callable[..., Any]:
+    """``function``, with the answer of ``failed`` to the reason in place of whatever it raises."""
+
+    @functools.wraps(function)
+    def answer(*args: Any) -> Any:
         try:
-            return unsupported(*args)
+            return function(*args)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit too
-            return f"its check of the problem failed: {_one_line(error)}"
+            return failed(f"its {what} failed: {_one_line(error)}")
 
-    return reason
+    return answer
+
+
+def _listed(make: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
+    # A generator would raise where it is read.
+    return lambda *args: tuple(make(*args))
+
+
+def _refuse(reason: str) -> Never:
+    raise UnsupportedError(reason)
 
 
 def _one_line(error: BaseException) -> str:

@@ -8,12 +8,11 @@ one or several.
 import functools
 import importlib
 import pkgutil
-import warnings
 from collections.abc import Iterator
 
 from attn_tune.kernels.installed import BrokenPackage, installed_kernels
 from attn_tune.kernels.spec import KernelSpec, Op
-from attn_tune.schema.errors import unknown_name
+from attn_tune.schema.errors import unknown_name, warn
 
 # The packages that the last call of ``kernels`` left out.
 _broken: tuple[BrokenPackage, ...] = ()
@@ -33,7 +32,7 @@ def ops() -> dict[str, Op]:
 def kernels() -> dict[str, KernelSpec]:
     """Every kernel by id, ``"op/name"``.
 
-    The kernels of a broken installed package are left out with one warning.
+    The kernels of a broken installed package are left out with one ``AttnTuneWarning``.
     """
     global _broken
     found = {spec.id: spec for spec in _folder_specs()}
@@ -41,7 +40,7 @@ def kernels() -> dict[str, KernelSpec]:
     for one in installed_kernels(ops(), found):
         if isinstance(one, BrokenPackage):
             broken.append(one)
-            warnings.warn(f"{one}; `attn-tune doctor` checks it again", stacklevel=2)
+            warn(f"{one}; `attn-tune doctor` checks it again")
         else:
             found[one.id] = one
     _broken = tuple(broken)

@@ -80,7 +80,11 @@ def heuristic(question: Ask, rejected: tuple[Rejection, ...] = ()) -> Choice | N
     ]
     for spec in sorted(able, key=lambda s: (-s.priority_for(problem, direction, device), s.name)):
         search = spec.searches[direction]
-        config = search.heuristic(problem, device)
+        try:
+            config = search.heuristic(problem, device)
+        except UnsupportedError as error:  # an installed kernel's own mistake
+            rejected = (*rejected, Rejection(subject=f"heuristic of {spec.id}", reason=str(error)))
+            continue
         reason = search.infeasible(problem, device, config)
         reason = reason or question.barred(spec, config)
         if reason is None:
@@ -109,7 +113,9 @@ def nothing_supports(question: Ask, steps: tuple[Step, ...] = ()) -> Unsupported
     reasons = [f"{r.subject}: {r.reason}" for r in question.refusals()]
     for spec in question.specs.values():
         if question.refusal_of(spec) is None and question.reluctance_of(spec) is None:
-            reasons.append(f"{spec.id}: its heuristic config may not run or is in quarantine")
+            reasons.append(
+                f"{spec.id}: its heuristic config cannot be made, may not run or is in quarantine"
+            )
     reasons += [f"{r.subject}: {r.reason}" for r in Walk(None, steps).rejected]
     return UnsupportedError(
         f"no kernel can do the {question.direction} of {question.signature} on {question.device}: "

@@ -59,8 +59,8 @@ def formatted(frame: pd.DataFrame) -> pd.DataFrame:
 
 # Columns to drop, in this order, if a terminal is too narrow for all of them.
 _DROPPED = (
-    "deterministic", "samples", "rank", "version", "environment", "device", "heuristic_ns", "worst_error", "tflops",
-    "rule", "backend", "low_ns", "high_ns", "tried", "refused", "regret_bound", "place", "part",
+    "features", "deterministic", "samples", "rank", "version", "environment", "device", "heuristic_ns", "worst_error",
+    "tflops", "rule", "backend", "low_ns", "high_ns", "tried", "refused", "regret_bound", "place", "part",
 )  # fmt: skip
 # A column of words folds down to so many characters before a column of numbers is left out for it.
 _WORDS_WIDTH = 16

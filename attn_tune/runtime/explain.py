@@ -55,6 +55,7 @@ class Explanation:
         if not self.steps and not self.ignored:
             table.append(("packs", "none holds rows"))
         if self.heuristic is not None:
+            table += [(r.subject, f"rejected: {r.reason}") for r in self.heuristic.rejected]
             table.append(("heuristic", _heuristic(self.heuristic, self.answer)))
         folded = () if every else self.absent
         table += [

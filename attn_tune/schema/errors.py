@@ -64,7 +64,11 @@ class GateError(AttnTuneError):
 
 
 class AttnTuneWarning(UserWarning):
-    """Something that works and is probably not meant: an untuned answer in the miss mode ``warn``, swapped axes."""
+    """Something that works and is probably not meant.
+
+    An untuned answer in the miss mode ``warn``, swapped axes, an installed package whose kernels are left out, or a
+    database on a network file system.
+    """
 
 
 def warn(message: str) -> None:
@@ -86,7 +90,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
 
     Example: ``unknown op 'flash_atention'; did you mean 'flash_attention'?``
     """
-    known = sorted(known)
+    known = sorted(set(known))
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if near:
         hint = "did you mean " + " or ".join(repr(n) for n in near) + "?"

@@ -12,14 +12,7 @@ from typing import Any
 
 from attn_tune.kernels.registry import get_op
 from attn_tune.runtime.whole_files import read_limited
-from attn_tune.schema import (
-    IntegrityError,
-    NoDataError,
-    Signature,
-    StorageError,
-    UsageError,
-    unknown_name,
-)
+from attn_tune.schema import IntegrityError, Signature, StorageError, UsageError, unknown_name
 from attn_tune.schema.trial import DIRECTIONS
 from attn_tune.tuner.case import GridPoint
 from attn_tune.tuner.lengths import ALL as ALL, FIELDS, Lengths, has_lengths
@@ -28,6 +21,8 @@ FOLDER = Path(__file__).parent.parent / "grids"
 DEFAULT_OP = "flash_attention"
 # The presets have 2 to 15 KB; a file of this size takes seconds to parse.
 _MAX_BYTES = 4 * 1024 * 1024
+# The points that an error names; a model's preset has no more.
+_SHOWN = 24
 
 _KEYS = ("summary", "source", "op", "run", "smoke", "include", "lengths", "layer")
 _LAYER_KEYS = ("name", "op", "source", "directions", "calls")
@@ -82,8 +77,7 @@ def grid_point(text: str, grids: Sequence[str] = ()) -> GridPoint:
       grids: grid files or presets whose points are looked at first.
 
     Raises:
-      UsageError: malformed, or of no preset.
-      NoDataError: the grid has no such point.
+      UsageError: malformed, or no such point.
     """
     if "=" in text:
         return load_grid(text).points[0]
@@ -93,23 +87,23 @@ def grid_point(text: str, grids: Sequence[str] = ()) -> GridPoint:
     grid = text.split("/")[0].split("+")[0]
     presets = [n for n in grid_names() if grid == n or grid.startswith(f"{n}.")]
     if not presets and own:
-        raise NoDataError(f"no grid point {text!r}; there are {_some(own)}")
+        raise _unknown(text, own)
     if not presets:
         unknown = unknown_name("grid point", text, grid_names())
         raise UsageError(f"{unknown}; --grid FILE knows the points of a file of your own")
     candidates = load_grid(max(presets, key=len), lengths=(ALL,)).points
     if point := _called(text, candidates):
         return point
-    raise NoDataError(f"no grid point {text!r}; there are {_some(candidates)}")
+    raise _unknown(text, candidates)
 
 
 def _called(text: str, found: Iterable[GridPoint]) -> GridPoint | None:
     return next((p for p in found if text in (p.name, *p.name.split("+"))), None)
 
 
-def _some(points: Sequence[GridPoint]) -> str:
-    more = ", ..." if len(points) > 6 else ""
-    return ", ".join(point.name for point in points[:6]) + more
+def _unknown(text: str, points: Sequence[GridPoint]) -> UsageError:
+    known = [point.name for point in points[:_SHOWN]] + ["..."] * (len(points) > _SHOWN)
+    return UsageError(f"unknown grid point {text!r}; known: {', '.join(known)}")
 
 
 def preset_points(lengths: Sequence[str] = ()) -> tuple[GridPoint, ...]:

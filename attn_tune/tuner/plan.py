@@ -12,7 +12,7 @@ from attn_tune.kernels.spec import LIBRARIES, KernelSpec, Search
 from attn_tune.schema.config import config_digest, config_to_dict
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
-from attn_tune.schema.errors import NoDataError
+from attn_tune.schema.errors import NoDataError, UnsupportedError
 from attn_tune.schema.signature import Signature
 from attn_tune.schema.trial import DIRECTIONS, WHOLE, Stage, Status, Trial
 from attn_tune.tuner.case import Case, GridPoint, make_cases
@@ -54,12 +54,12 @@ class PartPlan:
 class KernelPlan:
     """One kernel on one case.
 
-    ``pruned`` are trials that need no device: refused before compiling, with the reason. ``known`` are the ok trials
-    of an earlier run in an equal environment, ``failed`` the digests of whole configs that were found not to be right.
-    ``finals`` says whether the last round is still owed. ``prior`` tells, by part, what was measured on other cases; it
-    is asked when the search of a part begins, so it knows those before. ``allow_nondeterministic`` says whether a
-    config whose bits differ from run to run may be chosen, ``allow_unproven`` whether one may that ran no feature
-    problem.
+    ``pruned`` are trials that need no device: refused before compiling, with the reason. ``refusal`` is the status of a
+    kernel that cannot run the case at all. ``known`` are the ok trials of an earlier run in an equal environment,
+    ``failed`` the digests of whole configs that were found not to be right. ``finals`` says whether the last round is
+    still owed. ``prior`` tells, by part, what was measured on other cases; it is asked when the search of a part
+    begins, so it knows those before. ``allow_nondeterministic`` says whether a config whose bits differ from run to run
+    may be chosen, ``allow_unproven`` whether one may that ran no feature problem.
     """
 
     kernel: KernelSpec
@@ -67,6 +67,7 @@ class KernelPlan:
     heuristic: ConfigDict
     parts: tuple[PartPlan, ...] = ()
     pruned: tuple[Trial, ...] = ()
+    refusal: Status | None = None
     known: tuple[Trial, ...] = ()
     failed: frozenset[str] = frozenset()
     finals: bool = True
@@ -186,7 +187,12 @@ class _Planner:
             fresh = (WHOLE, trial.config_digest) not in known
             pruned = (trial,) if fresh else ()
             return KernelPlan(
-                kernel=spec, environment=environment, heuristic={}, pruned=pruned, finals=False
+                kernel=spec,
+                environment=environment,
+                heuristic={},
+                pruned=pruned,
+                refusal=trial.status,
+                finals=False,
             )
 
         search = spec.searches.get(case.direction)
@@ -200,9 +206,10 @@ class _Planner:
                 part: _distinct(_first(heuristic, part), make(problem, self.device))
                 for part, make in search.candidates.items()
             }
-        except (
-            Exception
-        ) as error:  # A kernel's own mistake is its result, not the end of the sweep.
+        # A kernel's own mistake is its result, not the end of the sweep.
+        except UnsupportedError as error:
+            return out(refuse(Status.RUNTIME_ERROR, str(error), {}))
+        except Exception as error:
             message = f"declaring its configs failed: {type(error).__name__}: {error}"
             return out(refuse(Status.RUNTIME_ERROR, message, {}))
         past = self._past(spec, case, environment, known)

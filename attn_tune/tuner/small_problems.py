@@ -8,6 +8,7 @@ from typing import Any
 from attn_tune.kernels.spec import KernelSpec, Op, Problem, load
 from attn_tune.schema.config import config_from_dict, config_to_dict
 from attn_tune.schema.device import Device
+from attn_tune.schema.errors import UnsupportedError
 from attn_tune.schema.trial import Status, Trial
 from attn_tune.tuner.protocol import Outcome
 
@@ -66,7 +67,10 @@ def _refused(
 ) -> str | None:
     if reason := spec.unsupported(problem, direction, device):
         return reason
-    config = fit(problem)
+    try:
+        config = fit(problem)
+    except UnsupportedError as error:  # an installed kernel's own mistake
+        return str(error)
     if config is None:
         return f"{spec.id} has no such config for this problem"
     return spec.searches[direction].infeasible(problem, device, config)

@@ -120,7 +120,7 @@ def test_names_of_a_file_of_ones_own_work_in_every_command(lab, own, tmp_path):
     for words in (["explain"], ["best", *db], ["kernels"]):
         assert "--grid FILE" in run(words[0], "mine.prompt", *words[1:]).stderr
         missing = run(words[0], "mine.nosuch", *words[1:], "--grid", own)
-        assert (missing.exit_code, "mine.prompt" in missing.stderr) == (3, True)
+        assert (missing.exit_code, "mine.prompt" in missing.stderr) == (2, True)
 
 
 REFUSED = [

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from attn_tune.cli.app import app
 from attn_tune.cli.commands import COMMANDS, load_command
-from tests.cli.fakes import POINT
+from tests.cli.fakes import POINT, fill
 
 CASES = {
     "no database": (["status", "--db", "none.db"], 3, "NoDataError"),
@@ -34,7 +34,7 @@ def test_an_error_is_one_object(tmp_path, monkeypatch, name):
     result, data = answer([*words, *asked])
     assert (result.exit_code, data["exit_code"], data["type"]) == (status, status, kind)
     assert set(data) == {"error", "type", "exit_code"}
-    assert data["error"] in result.stderr.replace("\n", " ") or kind == "UsageError"
+    assert f"error: {data['error']}\n" in result.stderr
 
 
 def with_json():
@@ -52,6 +52,43 @@ def test_every_command_reports_a_wrong_option_as_an_object(words):
     result, data = answer([*words, "--no-such-option", "--json"])
     assert (result.exit_code, data["exit_code"], data["type"]) == (2, 2, "UsageError")
     assert "--no-such-option" in data["error"]
+
+
+MISTAKES = {
+    "nosuch": "no such command 'nosuch'; see 'attn-tune --help'",
+    "--nosuch": "no such option: --nosuch; see 'attn-tune --help'",
+    "best": "missing argument 'point'; see 'attn-tune best --help'",
+    "pin nosuch": "no such command 'nosuch'; see 'attn-tune pin --help'",
+    "report --sect x": "no such option: --sect (Possible options: --section); see 'attn-tune report --help'",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_an_error_about_the_command_line_is_one_line_like_any_other(words):
+    result = CliRunner().invoke(app, words.split(), prog_name="attn-tune")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"error: {MISTAKES[words]}\n"
+
+
+def test_a_group_without_words_shows_its_help():
+    result = CliRunner().invoke(app, ["pin"], prog_name="attn-tune")
+    assert result.exit_code == 2
+    assert "error" not in result.stderr
+    assert "Commands:" in result.stderr
+
+
+@pytest.mark.parametrize("fmt", ["json", "csv", "markdown"])
+def test_stdout_has_the_answer_alone(tmp_path, monkeypatch, fmt):
+    def loud(*_):
+        print("from a package")
+
+    monkeypatch.setattr("attn_tune.cli.choose.kernel_ids", loud)
+    fill(tmp_path / "lab.db", directions=("fwd",))
+    words = ["report", "--format", fmt, "--db", str(tmp_path / "lab.db")]
+    result = CliRunner().invoke(app, words, prog_name="attn-tune")
+    assert (result.exit_code, result.stderr) == (0, "from a package\n")
+    assert "causal" in result.stdout
+    assert "package" not in result.stdout
 
 
 def test_a_defect_is_an_object_too(monkeypatch):

@@ -1,5 +1,7 @@
 """The end of a sweep and what comes after it: what is not finished, what to do next, what calls get."""
 
+import contextlib
+import dataclasses
 import json
 import shlex
 import time
@@ -10,8 +12,11 @@ from typer.testing import CliRunner
 
 from attn_tune.cli.app import app
 from attn_tune.cli.progress import LineWatch, Tally
+from attn_tune.kernels import registry
 from attn_tune.runtime import snapshot
-from attn_tune.schema import Status
+from attn_tune.schema import Status, config_to_dict
+from attn_tune.tuner.grid import load_grid
+from attn_tune.tuner.protocol import Outcome
 from tests.cli.fakes import DEVICE, ENVIRONMENT, POINT, SIGNATURE, FakeExecutor, fill
 
 LONGER = SIGNATURE.replace("t=128 s=128", "t=256 s=256")
@@ -127,6 +132,63 @@ def test_explain_says_what_only_the_lab_database_knows_until_it_is_shipped(
     after = run(*asked, *db)
     assert "otherwise" not in after.stdout
     assert json.loads(run(*asked, *db, "--json").stdout)["fwd"]["unshipped"] is None
+
+
+def test_rows_that_export_will_refuse_are_said_before(worker, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "attn_tune.cli.fleet._beside_others", lambda: contextlib.nullcontext(lambda: True)
+    )
+    shown = sweep(tmp_path, "-g", SIGNATURE).stdout
+    said = "But export will refuse 2 of 2 rows as they are:\n  2 rows: its last final was disturbed"
+    assert said in shown
+    assert "export will refuse" in run("explain", SIGNATURE, "--db", tmp_path / "lab.db").stdout
+    again = json.loads(sweep(tmp_path, "-g", SIGNATURE, "--json").stdout)
+    assert [one["doubt"] for one in again["export_refuses"]] == ["noisy", "noisy"]
+    refused = run("export", "my-pack", "--db", tmp_path / "lab.db")
+    assert (refused.exit_code, "2 of 2 rows" in refused.stderr) == (1, True)
+
+
+def test_an_untuned_config_that_is_wrong_is_said_at_the_end(worker, tmp_path, monkeypatch):
+    spec = registry.get_kernel("flash_attention/xla")
+    problem = registry.get_op("flash_attention").from_signature(
+        load_grid(SIGNATURE).points[0].signature
+    )
+    untuned = config_to_dict(spec.searches["fwd"].heuristic(problem, DEVICE))
+
+    def outcome(self, request):
+        wrong = request.ref.direction == "fwd" and request.ref.config == untuned
+        return Outcome(status=Status.INCORRECT) if wrong else FakeExecutor.run(self, request)
+
+    monkeypatch.setattr(worker, "run", outcome)
+    said = (
+        "flash_attention/xla is wrong untuned: cpu-smoke.llama3/1x128 fwd; "
+        "calls of it without a tuned config give wrong results\n"
+    )
+    words = ["-g", "cpu-smoke", "--point", "llama3"]
+    first, again = sweep(tmp_path, *words), sweep(tmp_path, *words)
+    assert first.exit_code == 0
+    assert said in first.stderr
+    assert "untuned: cpu-smoke.llama3/1x128 bwd" not in first.stderr
+    assert said in again.stderr
+    (row,) = json.loads(sweep(tmp_path, *words, "--json").stdout)["wrong_untuned"]
+    assert (row["kernel"], row["direction"]) == ("flash_attention/xla", "fwd")
+
+
+def test_what_the_kernels_asked_for_do_not_support_is_no_failure(worker, tmp_path, monkeypatch):
+    kernels = registry.kernels()
+    picky = dataclasses.replace(
+        kernels["flash_attention/xla"],
+        unsupported=lambda problem, direction, device: "long" if problem.q_len > 128 else None,
+    )
+    monkeypatch.setitem(kernels, picky.id, picky)
+    words = ["-g", SIGNATURE, "-g", LONGER, "-d", "fwd"]
+    done, again = sweep(tmp_path, *words), sweep(tmp_path, *words, "--json")
+    assert (done.exit_code, again.exit_code) == (0, 0)
+    assert f"unsupported by every kernel asked for: {LONGER} fwd\n" in done.stderr
+    assert "no valid config" not in done.stderr
+    assert json.loads(again.stdout)["unsupported"] == [f"{LONGER} fwd"]
+    assert sweep(tmp_path, "-g", LONGER, "-d", "fwd").exit_code == 1
 
 
 def test_explain_without_a_lab_database(tmp_path):

@@ -228,6 +228,13 @@ def test_overwriting_replaces_and_leaves_nothing_else(lab, tmp_path, name):
     assert [p.name for p in tmp_path.iterdir()] == [name]
 
 
+def test_imported_rows_alone_are_not_exported_and_the_error_says_so(lab, target, tmp_path):
+    export(lab, tmp_path / "pack.atpack")
+    import_pack(target, tmp_path / "pack.atpack")
+    with pytest.raises(NoDataError, match="has 16 rows of imported packs and no trials of its own"):
+        export(target, tmp_path / "again.atpack")
+
+
 def test_import_is_idempotent(lab, target, tmp_path):
     export(lab, tmp_path / "pack.atpack")
     first = import_pack(target, tmp_path / "pack.atpack")

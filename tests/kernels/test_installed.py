@@ -1,6 +1,7 @@
 """Kernels of installed packages: a broken package is left out with one warning, and everything else works."""
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -11,9 +12,16 @@ import pytest
 
 import attn_tune
 from attn_tune.kernels import registry
+from attn_tune.kernels.ask import adapted
 from attn_tune.kernels.dispatch import lookup
 from attn_tune.kernels.installed import GROUP
 from attn_tune.runtime import snapshot
+from attn_tune.runtime.devices import device_from_kind
+from attn_tune.runtime.environments import current_environment
+from attn_tune.runtime.rows import Row
+from attn_tune.schema import config_to_dict
+from attn_tune.tuner import make_plan
+from attn_tune.tuner.grid import load_grid
 
 ROOT = Path(__file__).resolve().parents[2]
 SIGNATURE = "flash_attention/v1 b=1 t=16 s=16 n=1 k=1 h=16 v=16 dtype=float32"
@@ -101,7 +109,8 @@ def test_a_broken_package_is_left_out_with_one_warning(site, kind):
         found = registry.kernels()
         lookup("flash_attention", SIGNATURE)
         attn_tune.explain("flash_attention", SIGNATURE)
-    (said,) = [str(w.message) for w in caught]
+    ((category, said),) = [(w.category, str(w.message)) for w in caught]
+    assert category is attn_tune.AttnTuneWarning
     assert "package 'broken' (broken = broken_module:SPEC)" in said
     assert error in said
     assert "attn-tune doctor" in said
@@ -146,6 +155,67 @@ def test_no_check_of_an_installed_kernel_ends_a_command_or_a_job(site, raised):
     assert "its check of the problem failed" in spec.unsupported(None, "fwd", None)
 
 
+@pytest.mark.parametrize(
+    ("field", "code"),
+    [
+        ("heuristic", "lambda *_: leave()"),
+        ("candidates", "{'': lambda *_: (leave() for _ in '1')}"),
+        ("infeasible", "lambda *_: leave()"),
+    ],
+)
+def test_an_installed_search_that_exits_leaves_out_its_own_kernel_only(site, field, code):
+    install(
+        site,
+        "hostile",
+        COPY
+        + "def leave():\n    raise SystemExit(3)\n"
+        + f"fwd = dataclasses.replace(XLA.searches['fwd'], {field}={code})\n"
+        + "SPEC = dataclasses.replace(XLA, name='hostile', searches={'fwd': fwd}, priority={'cpu': 99})",
+    )
+    (case,) = make_plan(
+        load_grid(SIGNATURE).points,
+        kernels=registry.kernels_of("flash_attention"),
+        device=device_from_kind("cpu"),
+        environment=current_environment(),
+        directions=("fwd",),
+    ).cases
+    plans = {plan.kernel.name: plan for plan in case.kernels}
+    assert plans["xla"].runnable
+    hostile = plans["hostile"]
+    assert hostile.todo == 0
+    assert all(trial.reason.endswith("failed: SystemExit: 3") for trial in hostile.pruned)
+    assert hostile.pruned
+    if field != "candidates":
+        assert lookup("flash_attention", SIGNATURE).kernel.endswith("xla")
+        assert "failed: SystemExit: 3" in str(attn_tune.explain("flash_attention", SIGNATURE))
+
+
+def test_an_installed_adapt_that_exits_gives_no_config(site):
+    install(
+        site,
+        "hostile",
+        COPY
+        + "def leave(*_):\n    raise SystemExit(3)\n"
+        + "fwd = dataclasses.replace(XLA.searches['fwd'], adapt=leave)\n"
+        + "SPEC = dataclasses.replace(XLA, name='hostile', searches={'fwd': fwd})",
+    )
+    spec, op = registry.get_kernel("flash_attention/hostile"), registry.get_op("flash_attention")
+    problem, device = op.from_signature(op.parse_signature(SIGNATURE)), device_from_kind("cpu")
+    config = spec.searches["fwd"].heuristic(problem, device)
+    row = Row(
+        op=op.name,
+        direction="fwd",
+        device=device.digest,
+        signature=SIGNATURE,
+        kernel="hostile",
+        rank=0,
+        config=config_to_dict(config),
+        state="winner",
+        env="",
+    )
+    assert adapted(op, spec, row, problem, device) == "its adapt failed: SystemExit: 3"
+
+
 def test_the_keyboard_still_interrupts(site):
     install(site, "broken", "raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
@@ -176,6 +246,21 @@ def test_commands_show_a_broken_package_on_stderr_and_go_on(command):
     assert done.stdout.startswith("{")
     assert done.stderr.count("broken_module") == 1
     assert done.stderr.startswith("warning: the kernels of package 'broken'")
+
+
+def test_what_a_package_prints_is_no_part_of_the_json(command, tmp_path):
+    install(
+        tmp_path,
+        "loud",
+        COPY
+        + "import os\nprint('as it is imported')\nos.system('echo of a child')\n"
+        + "def unsupported(*_):\n    print('as it is asked')\n"
+        + "SPEC = dataclasses.replace(XLA, name='loud', unsupported=unsupported)",
+    )
+    done = command("plan", "--grid", SIGNATURE, "--kernel", "loud", "--json")
+    assert json.loads(done.stdout)["kernels"], done.stderr
+    for text in ("as it is imported", "of a child", "as it is asked"):
+        assert text in done.stderr
 
 
 def test_the_doctor_fails_on_a_broken_package(command):

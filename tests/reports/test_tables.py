@@ -127,6 +127,12 @@ def test_at_80_columns_numbers_stay_on_one_line_and_lesser_columns_go():
     assert {"point", "config", "median_ns", "speedup"} <= set(shown.columns)
 
 
+def test_the_count_of_feature_problems_is_the_first_column_to_go():
+    frame = WIDE.assign(features=7)
+    shown = tables.fit(frame, tables.least_width(frame) - 1)
+    assert set(frame.columns) - set(shown.columns) == {"features"}
+
+
 def test_a_wide_terminal_shows_every_column():
     assert list(tables.fit(WIDE, 300).columns) == list(WIDE.columns)
 
