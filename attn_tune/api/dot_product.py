@@ -64,7 +64,8 @@ def dot_product_attention(
     """Attention with the signature and the results of ``jax.nn.dot_product_attention`` (JAX 0.11 and 0.12).
 
     Unlike ``flash_attention``, alignment is at the top left: row ``i`` and key ``i`` stand at one position also where
-    ``T != S``. A row that sees nothing gives the mean of all values; one at or past its query length gives zeros.
+    ``T != S``. A row that sees nothing gives the mean of all values, or zeros where there are none; one at or past its
+    query length gives zeros.
     Gradients reach query, key, value and bias; none flows through the residual.
 
     Example::

@@ -106,6 +106,30 @@ def test_random_calls_equal_those_of_jax(number):
         assert_same(got, want, tolerance)
 
 
+@pytest.mark.parametrize(
+    ("q", "kv", "arguments"),
+    [
+        ((0, 2, H), (3, 2, H), {}),
+        ((2, 0, 4, H), (2, 3, 2, H), {"is_causal": True, "local_window_size": 1}),
+        ((0, 4, 4, H), (0, 3, 2, H), {"key_value_seq_lengths": np.zeros(0, np.int32)}),
+        ((2, 0, 2, H), (2, 0, 2, H), {"mask": np.ones((2, 1, 0, 0), bool)}),
+        ((2, 5, 4, H), (2, 0, 2, H), {"is_causal": True}),
+    ],
+)
+def test_no_rows_and_no_keys_are_what_they_are_in_jax(q, kv, arguments):
+    q, kv = jnp.ones(q), jnp.ones(kv)
+    bias = jnp.ones((1, 1, q.shape[-3], kv.shape[-3]))
+
+    def of(function):
+        def loss(*arrays):
+            out, residual = function(*arrays, **arguments, return_residual=True)
+            return jnp.sum(out), (out, residual)
+
+        return jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(q, kv, kv, bias)
+
+    assert_same(of(dot_product_attention), of(jax.nn.dot_product_attention), 0.0)
+
+
 def test_the_signature_is_that_of_jax():
     def parameters(function):
         found = inspect.signature(function).parameters.values()
