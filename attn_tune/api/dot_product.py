@@ -64,7 +64,8 @@ def dot_product_attention(
     """Attention with the signature and the results of ``jax.nn.dot_product_attention`` (JAX 0.11 and 0.12).
 
     Unlike ``flash_attention``, alignment is at the top left: row ``i`` and key ``i`` stand at one position also where
-    ``T != S``. A row that sees nothing gives the mean of all values; one at or past its query length gives zeros.
+    ``T != S``. A row that sees nothing gives the mean of all values, or zeros where there are none; one at or past its
+    query length gives zeros.
     Gradients reach query, key, value and bias; none flows through the residual.
 
     Example::
@@ -94,7 +95,10 @@ def dot_product_attention(
         raise UsageError(f"key and value must have one shape, got {k.shape} and {v.shape}")
     dense = None if mask is None else _as_4d("mask", mask)
     if dense is not None and dense.dtype != bool:
-        raise UsageError(f"mask must be boolean, got {dense.dtype}; additive masks go into bias")
+        raise UsageError(
+            f"mask must be boolean, got {dense.dtype}: give 'mask != 0' for one of zeros and ones, such as flax makes "
+            "(or attn_tune.integrations.flax.attention_fn to its modules), and 'bias' for one that is added"
+        )
     if implementation is not None and not isinstance(implementation, str):
         raise UsageError(f"implementation must be the name of a kernel, got {implementation!r}")
     q_lengths = _lengths("query_seq_lengths", query_seq_lengths, k.shape[0])

@@ -14,7 +14,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from attn_tune.kernels.arguments import check_qkv, checked_bias, fit_4d
-from attn_tune.kernels.flash_attention.api import flash_attention
+from attn_tune.kernels.flash_attention.api import flash_attention, without_pairs
 from attn_tune.kernels.masks import MaskInfo
 from attn_tune.kernels.visibility import Window, window_of
 from attn_tune.schema.errors import UsageError
@@ -51,7 +51,7 @@ def attend_top_left(
     """``(out, lse)`` in O(N) memory beside what is given; no gradient flows through ``lse``.
 
     A causal edge or a window becomes one of ``flash_attention``, which aligns at the bottom right: keys that no row
-    sees and rows that see no key are cut off, so no positions are needed.
+    sees and rows that see no key are cut off, so no positions are needed. Without rows or keys no kernel is asked.
 
     Args:
       bias, mask: 4-D, each axis 1 or that of ``[B, N, T, S]``.
@@ -65,7 +65,7 @@ def attend_top_left(
       UsageError: an argument is malformed; the message names it.
       UnsupportedError: no kernel can do this here, or not the requested one.
     """
-    shape = check_qkv(query, key, value)
+    shape = check_qkv(query, key, value, may_be_empty=True)
     if bias is not None and not jnp.issubdtype(bias.dtype, jnp.floating):
         bias = bias.astype(jnp.float32)
     bias = checked_bias(bias, shape)
@@ -76,6 +76,8 @@ def attend_top_left(
     part = visible_part(shape["T"], shape["S"], left, 0 if is_causal else right)
     if scale is not None and jnp.ndim(scale):
         raise UsageError(f"scale must be a number, got an array of shape {jnp.shape(scale)}")
+    if 0 in (shape["B"], shape["T"], shape["S"]):
+        return without_pairs(query, value)
     if isinstance(scale, Tracer):
         # The kernels need a number; one that is traced is a factor of the query.
         query, scale = (query * scale).astype(query.dtype), 1.0

@@ -221,14 +221,16 @@ class _Check:
 
     def row(self, ref: "ConfigRef | str", executor: "Executor", device: "Device") -> dict[str, Any]:
         """How it went, for the table."""
-        from attn_tune.tuner.protocol import Run
+        from attn_tune.tuner.protocol import BATTERY_SEEDS, SWEPT_SEEDS, Run
 
         who = {"kernel": self.spec.id, "direction": self.direction, "problem": self.label}
         if isinstance(ref, str):
             refused = {"status": str(Status.UNSUPPORTED), "output": None, "worst_error": None}
             return who | refused | {"reason": ref}
         who["problem"] += self._changes(ref)
-        outcome = executor.run(Run(ref=ref, device=device, measure=False))
+        # Those of a sweep: the two must not disagree.
+        seeds = (*SWEPT_SEEDS, *BATTERY_SEEDS)
+        outcome = executor.run(Run(ref=ref, device=device, measure=False, seeds=seeds))
         worst = max(outcome.errors, key=lambda e: e.ratio, default=None)
         return who | {
             "status": str(outcome.status),

@@ -36,9 +36,9 @@ class Answer:
     environments: Mapping[str, Environment]
 
     @property
-    def decides(self) -> dict[str, tuple[int, str]]:
-        """By kernel, rank and config: evidence left out."""
-        return {row.kernel: (row.rank, config_to_json(row.config)) for row in self.rows}
+    def decides(self) -> dict[str, tuple[int, str, tuple[str, ...]]]:
+        """By kernel, rank, config and doubts: evidence left out."""
+        return {row.kernel: (row.rank, config_to_json(row.config), row.doubts) for row in self.rows}
 
     @property
     def winner(self) -> Row:
@@ -68,6 +68,7 @@ class Answer:
         return ", ".join(
             f"{r.kernel} {config_words(r.config)}"
             + ("" if r.median_ns is None else f" {duration(r.median_ns)}")
+            + "".join(f" ({doubt})" for doubt in r.doubts)
             for r in ranked
         )
 

@@ -10,7 +10,7 @@ from attn_tune.schema.words import config_words
 
 
 class Change(enum.StrEnum):
-    """How a row differs. ``evidence``: the same config and rank, another time, state or environment."""
+    """How a row differs. ``evidence``: the same config, rank and doubts, another time, state or environment."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -20,9 +20,10 @@ class Change(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """One row that differs: ``before`` and ``after`` are rank, config and state as text, empty where there is no row.
+    """One row that differs.
 
-    Times are integer nanoseconds, None where there is none.
+    ``before`` and ``after`` are rank, config, state and doubts as text, empty where there is no row. Times are integer
+    nanoseconds, None where there is none.
     """
 
     change: Change
@@ -94,10 +95,12 @@ def _change(a: Row | None, b: Row | None) -> Change | None:
         return Change.ADDED
     if b is None:
         return Change.REMOVED
-    if (a.rank, config_to_json(a.config)) != (b.rank, config_to_json(b.config)):
+    if (a.rank, a.doubts, config_to_json(a.config)) != (b.rank, b.doubts, config_to_json(b.config)):
         return Change.CHANGED
     return None if a == b else Change.EVIDENCE
 
 
 def _say(row: Row | None) -> str:
-    return "" if row is None else f"#{row.rank} {config_words(row.config)} {row.state}"
+    if row is None:
+        return ""
+    return ", ".join((f"#{row.rank} {config_words(row.config)} {row.state}", *row.doubts))

@@ -13,8 +13,13 @@ from attn_tune.schema.errors import UsageError
 DTYPES = ("bfloat16", "float16", "float32")
 
 
-def check_qkv(query: Array, key: Array, value: Array) -> dict[str, int]:
+def check_qkv(
+    query: Array, key: Array, value: Array, *, may_be_empty: bool = False
+) -> dict[str, int]:
     """The sizes by letter.
+
+    Args:
+      may_be_empty: whether the batch and the lengths may be zero.
 
     Raises:
       UsageError: not BTNH, mismatched sizes, or a dtype that no kernel has.
@@ -27,7 +32,7 @@ def check_qkv(query: Array, key: Array, value: Array) -> dict[str, int]:
             )
         if array.dtype.name not in DTYPES:
             raise UsageError(f"{name} must have dtype {', '.join(DTYPES)}, got {array.dtype}")
-        if 0 in array.shape:
+        if 0 in array.shape[2 if may_be_empty else 0 :]:
             raise UsageError(f"{name} is empty: shape {array.shape}")
     if not query.dtype == key.dtype == value.dtype:
         raise UsageError(

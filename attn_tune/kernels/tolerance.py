@@ -26,10 +26,9 @@ NORM_MULTIPLE = 3.0
 ROW_MULTIPLE = 4.0
 # Where the plain computation happens to be exact, one rounding of the output is still right. Float32 outputs also come
 # from other exponentials (exp2 of logits times log2 e) and other orders of summation: a few dozen roundings, in the
-# worst row several times as many. The gradient of a query that sees one key is exactly zero; the plain computation gets
-# that right, and a flash kernel, whose delta is summed apart, only to the rounding of terms that are tens of times as
-# large as a typical row, and hundreds of times the tenth of one that it is measured by. One pass of tf32, whose
-# roundings are 8192 times as large, still fails.
+# worst row several times as many. The gradient of a query that sees one key is the difference of equal numbers, and
+# right only to their rounding: they are tens of times as large as a typical row, and hundreds of times the tenth of one
+# that it is measured by. One pass of tf32, whose roundings are 8192 times as large, still fails.
 FLOOR_ROUNDINGS = 1.0
 FLOOR_ROUNDINGS_FLOAT32 = 32.0
 ROW_FLOOR_ROUNDINGS_FLOAT32 = 128.0

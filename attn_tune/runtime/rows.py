@@ -50,6 +50,18 @@ class Row:
         """What at most one row of a pack may answer: (device, signature, direction, kernel)."""
         return (self.device, self.signature, self.direction, self.kernel)
 
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What a lookup may turn the row down for, whatever its config: only a job that allows it gets the row.
+
+        The decision digest does not cover it.
+        """
+        found = {
+            "bits differ from run to run": self.repeatable is False,
+            "unproven": self.features == 0,
+        }
+        return tuple(doubt for doubt, is_one in found.items() if is_one)
+
 
 _STORED = tuple(f.name for f in fields(Row) if f.name not in ("op", "direction"))
 _TEXTS = ("device", "signature", "kernel", "state", "env")

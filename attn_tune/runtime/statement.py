@@ -58,6 +58,9 @@ def _decides(pack: Pack) -> str:
     except IntegrityError:
         # Of such a pack sound rows may still answer, so its bytes must be the same everywhere.
         said = f"broken, bytes {pack.digest}"
+    else:
+        if doubts := sorted([*row.key, *row.doubts] for row in pack.rows if row.doubts):
+            said += f", doubts {digest_json(doubts)}"
     if pack.quarantine.digest:
         said += f", quarantine {pack.quarantine.digest}"
     return f"{pack} ({said})"

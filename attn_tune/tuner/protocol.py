@@ -13,6 +13,10 @@ from attn_tune.schema.environment import Environment
 from attn_tune.schema.signature import Signature
 from attn_tune.schema.trial import WHOLE, Measurement, OutputError, Resources, Status
 
+# Seeds of a swept problem's inputs, and of its battery's, which no search has seen. Validation takes both.
+SWEPT_SEEDS = (0, 1)
+BATTERY_SEEDS = (1009,)
+
 
 class Phase(enum.StrEnum):
     """What a worker is doing; each has a deadline of its own."""
@@ -122,7 +126,7 @@ class Run:
     ref: ConfigRef
     device: Device
     measure: bool = True
-    seeds: tuple[int, ...] = (0, 1)
+    seeds: tuple[int, ...] = SWEPT_SEEDS
     policy: MeasurePolicy = field(default_factory=MeasurePolicy)
     best_ns: float | None = None
     lowered: Lowered | None = None

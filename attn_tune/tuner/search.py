@@ -18,14 +18,18 @@ from attn_tune.tuner.case import Case
 from attn_tune.tuner.dominance import Exhausted
 from attn_tune.tuner.finalists import MOST_FINALISTS, compose, places
 from attn_tune.tuner.plan import KernelPlan, PartPlan
-from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Outcome, Run
+from attn_tune.tuner.protocol import (
+    BATTERY_SEEDS,
+    ConfigRef,
+    MeasurePolicy,
+    Outcome,
+    Run,
+)
 from attn_tune.tuner.small_problems import battery_for, unproven
 from attn_tune.tuner.strategies import Batch, Prior, Space, Strategy, send
 from attn_tune.tuner.tally import Programs, Tally
 
 _MOST_HINTS = 32
-# Inputs that no search has seen.
-BATTERY_SEEDS = (1009,)
 # On a battery problem these mean that the config does not fit it, not that it is wrong.
 _DOES_NOT_FIT = (Status.OUT_OF_RESOURCES, Status.UNSUPPORTED)
 

@@ -106,6 +106,30 @@ def test_random_calls_equal_those_of_jax(number):
         assert_same(got, want, tolerance)
 
 
+@pytest.mark.parametrize(
+    ("q", "kv", "arguments"),
+    [
+        ((0, 2, H), (3, 2, H), {}),
+        ((2, 0, 4, H), (2, 3, 2, H), {"is_causal": True, "local_window_size": 1}),
+        ((0, 4, 4, H), (0, 3, 2, H), {"key_value_seq_lengths": np.zeros(0, np.int32)}),
+        ((2, 0, 2, H), (2, 0, 2, H), {"mask": np.ones((2, 1, 0, 0), bool)}),
+        ((2, 5, 4, H), (2, 0, 2, H), {"is_causal": True}),
+    ],
+)
+def test_no_rows_and_no_keys_are_what_they_are_in_jax(q, kv, arguments):
+    q, kv = jnp.ones(q), jnp.ones(kv)
+    bias = jnp.ones((1, 1, q.shape[-3], kv.shape[-3]))
+
+    def of(function):
+        def loss(*arrays):
+            out, residual = function(*arrays, **arguments, return_residual=True)
+            return jnp.sum(out), (out, residual)
+
+        return jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(q, kv, kv, bias)
+
+    assert_same(of(dot_product_attention), of(jax.nn.dot_product_attention), 0.0)
+
+
 def test_the_signature_is_that_of_jax():
     def parameters(function):
         found = inspect.signature(function).parameters.values()
@@ -163,7 +187,7 @@ def test_the_alignment_needs_no_positions_and_no_dense_mask(lengths, arguments, 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"mask": jnp.ones((1, 1, 4, 4))}, "mask must be boolean, got float32"),
+        ({"mask": jnp.ones((1, 1, 4, 4))}, "got float32: give 'mask != 0' .*flax.attention_fn"),
         ({"mask": jnp.ones((1, 1, 4, 3), bool)}, r"mask has shape \(1, 1, 4, 3\)"),
         ({"bias": jnp.ones((1, 3, 4, 4))}, "bias has 3 heads"),
         ({"value": jnp.ones((2, 4, 2, 16))}, "key and value must have one shape"),

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from attn_tune.cli.app import app
 from attn_tune.cli.commands import COMMANDS
 from attn_tune.schema import Status
+from attn_tune.tuner.protocol import BATTERY_SEEDS, SWEPT_SEEDS
 from tests.cli.fakes import DEVICE, POINT, SIGNATURE, FakeExecutor, fill
 
 
@@ -288,6 +289,18 @@ def test_validate_fails_on_a_wrong_kernel(fake_worker, monkeypatch):
     assert bad.exit_code == 1
     (row,) = json.loads(bad.stdout)["validations"]
     assert (row["status"], row["output"], row["worst_error"]) == ("incorrect", "dk", 2.0)
+
+
+def test_validate_judges_the_inputs_that_a_sweep_would(fake_worker, monkeypatch):
+    seeds = []
+    once = fake_worker.run
+    monkeypatch.setattr(
+        fake_worker,
+        "run",
+        lambda self, request: (seeds.append(request.seeds), once(self, request))[1],
+    )
+    run("validate", "-k", "flash_attention/xla", "-d", "bwd", "--feature", "sinks_window")
+    assert seeds == [(*SWEPT_SEEDS, *BATTERY_SEEDS)]
 
 
 def test_dry_run_touches_nothing(fake_worker, tmp_path):

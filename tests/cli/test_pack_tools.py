@@ -149,6 +149,16 @@ def test_diff_and_its_exit_code(pack, lab, tmp_path):
     assert json.loads(differs.stdout)["counts"]["removed"] == 1
 
 
+def test_diff_tells_a_row_whose_bits_were_seen_to_differ(tmp_path):
+    proven, doubted = (
+        write_folder(tmp_path / str(repeatable), pack_files([row(sig(64), repeatable=repeatable)]))
+        for repeatable in (True, False)
+    )
+    result = run("diff", proven, doubted, "--exit-code")
+    assert result.exit_code == 1
+    assert "0 added, 0 removed, 1 changed" in result.stdout
+
+
 def test_coverage_reaches_what_was_exported_and_lists_what_is_dead(pack, tmp_path):
     assert "2 reached, 0 dead" in run("coverage", pack).stdout
     dead = write_folder(tmp_path / "dead", pack_files([row(sig(1024))]))

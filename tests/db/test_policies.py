@@ -53,6 +53,14 @@ CASES = {
     "slow but proven": ("fastest-verified", UNPROVEN, SLOW, "replaced"),
     "the preferred comes": ("prefer=new", FAST, SLOW, "replaced"),
     "the preferred is there": ("prefer=old", SLOW, FAST, "kept"),
+    "the same but its bits differ": ("replace", SLOW, {**SLOW, "repeatable": False}, "replaced"),
+    "the same but unproven": ("keep", SLOW, {**SLOW, "features": 0}, "kept"),
+    "the same and better proven": (
+        "error",
+        SLOW,
+        {**SLOW, "repeatable": True, "features": 4},
+        "unchanged",
+    ),
     "the same": ("error", SLOW, {**SLOW, "median_ns": 7}, "unchanged"),
 }
 
@@ -113,23 +121,27 @@ def test_rows_of_two_contracts_are_not_merged(tmp_path):
 
 
 def test_diff_says_added_removed_changed_and_evidence_with_times(tmp_path):
-    before = {"fwd": [row(sig(t), 64, median_ns=1000) for t in (1, 2, 3)]}
+    before = {"fwd": [row(sig(t), 64, median_ns=1000) for t in (1, 2, 3, 5)]}
     after = {
         "fwd": [
             row(sig(1), 64, median_ns=800),
             row(sig(2), 128, median_ns=500),
             row(sig(4), 64),
+            row(sig(5), 64, repeatable=False, features=0),
         ]
     }
     old, new = (
         read_pack(write_folder(tmp_path / str(i), pack_files(rows)))
         for i, rows in enumerate((before, after))
     )
-    found = {(d.signature, str(d.change)): d.ratio for d in diff_packs(old, new)}
-    assert found == {
+    differences = diff_packs(old, new)
+    assert {(d.signature, str(d.change)): d.ratio for d in differences} == {
         (sig(1), "evidence"): 0.8,
         (sig(2), "changed"): 0.5,
         (sig(3), "removed"): None,
         (sig(4), "added"): None,
+        (sig(5), "changed"): 1.0,
     }
+    (doubted,) = (d for d in differences if d.signature == sig(5))
+    assert doubted.after == f"{doubted.before}, bits differ from run to run, unproven"
     assert diff_packs(old, old) == []

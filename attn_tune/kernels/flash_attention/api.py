@@ -116,8 +116,8 @@ def flash_attention(
     active packs and never tunes; forward and backward are chosen apart.
 
     Alignment is at the bottom right: row ``i`` stands at position ``i + S - T``. A row that sees nothing gives zeros
-    and zero gradients. Every mask that is given must allow a pair. With the alignment and the arguments of
-    ``jax.nn.dot_product_attention``: ``attn_tune.dot_product_attention``.
+    and zero gradients; no rows give no rows. Every mask that is given must allow a pair. With the alignment and the
+    arguments of ``jax.nn.dot_product_attention``: ``attn_tune.dot_product_attention``.
 
     Args:
       bias: ``[1 | B, 1 | K | N, 1 | T, 1 | S]``, added after the soft cap; its gradient has its own shape.
@@ -160,7 +160,10 @@ def flash_attention(
             "flash_attention is no attention_fn of flax: it would run without the module's mask and dropout; "
             "use 'from attn_tune.integrations.flax import attention_fn'"
         )
-    check_qkv(query, key, value)
+    check_qkv(query, key, value, may_be_empty=True)
+    if 0 in query.shape[:2]:
+        out, lse = without_pairs(query, value)
+        return (out, lse) if return_lse else out
     _warn_of_swapped_axes(query, key)
     mask = as_mask(
         mask_info=mask_info,
@@ -207,6 +210,15 @@ def flash_attention(
     # They are zero already; this is for their cotangents, which may not be numbers.
     out = zero_beyond(out, lengths_of(mask, problem.batch)[0])
     return (out, lse) if lse is not None and return_lse else out
+
+
+def without_pairs(
+    query: Float[Array, "B T N H"], value: Float[Array, "B S K V"]
+) -> tuple[Float[Array, "B T N V"], Float[Array, "B N T"]]:
+    """``(out, lse)`` of rows that see nothing, or of no rows: zeros and minus infinity. No kernel is asked."""
+    row = jnp.zeros_like(query[..., :1])
+    lse = row[..., 0].swapaxes(1, 2).astype(jnp.float32) - jnp.inf
+    return jnp.broadcast_to(row, (*row.shape[:3], value.shape[3])), lse
 
 
 @dataclass(frozen=True)

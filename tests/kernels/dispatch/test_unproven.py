@@ -58,6 +58,17 @@ def test_a_job_may_take_unproven_rows(monkeypatch):
     assert line == "process 2: use of unproven rows is allowed; processes 0, 1: none"
 
 
+@pytest.mark.parametrize("doubt", [{"features": 0}, {"repeatable": False}])
+def test_ranks_whose_packs_differ_in_a_doubt_disagree(doubt):
+    said = {}
+    for process, more in enumerate(({}, {"features": 4, "repeatable": True}, doubt)):
+        with use_pack(pack(row(sig(1024), 64, **more))):
+            said[process] = statement_of(current_view())
+    (line,) = differences(said)
+    assert line.startswith("process 2: pack 1 is overlay")
+    assert ", doubts b2:" in line.partition("; processes 0, 1: ")[0]
+
+
 def test_any_other_value_is_an_error(monkeypatch):
     monkeypatch.setenv("ATTN_TUNE_UNPROVEN", "yes")
     with pytest.raises(UsageError, match=r"ATTN_TUNE_UNPROVEN must be 1 .* got 'yes'"):

@@ -9,7 +9,7 @@ import pytest
 
 from attn_tune.kernels.flash_attention.api import flash_attention
 from attn_tune.kernels.masks import MaskInfo
-from attn_tune.schema.errors import AttnTuneWarning
+from attn_tune.schema.errors import AttnTuneWarning, UsageError
 from tests.kernels.dense import bounds, dense_attention, keep_mask
 
 B, T, S, N, K, H = 2, 9, 13, 4, 2, 8
@@ -192,6 +192,27 @@ def test_rows_that_see_nothing_give_zeros_and_zero_gradients(with_sinks):
     assert not grads[0][:, : S - T].any()
     empty = lse[:, :, : S - T]
     np.testing.assert_array_equal(empty, aux[None, :, None] + 0 * empty if with_sinks else -jnp.inf)
+
+
+@pytest.mark.parametrize(("batch", "t"), [(0, 4), (2, 0)])
+def test_no_rows_give_no_rows_and_zero_gradients(batch, t):
+    q, k, v = (jnp.ones((batch, n, 4, width)) for n, width in ((t, 8), (5, 8), (5, 16)))
+
+    def loss(*arrays):
+        out, lse = flash_attention(*arrays[:3], softmax_aux=arrays[3], causal=True, return_lse=True)
+        return out.sum() + lse.sum(), (out.shape, lse.shape)
+
+    arrays = (q, k, v, jnp.ones((4, 1)))
+    gradients, shapes = jax.grad(loss, (0, 1, 2, 3), has_aux=True)(*arrays)
+    assert shapes == ((batch, t, 4, 16), (batch, 4, t))
+    jax.tree.map(np.testing.assert_array_equal, gradients, tuple(map(jnp.zeros_like, arrays)))
+    with pytest.raises(UsageError, match="batch and head dim"):
+        flash_attention(q, k[:1, :, :, :7], v[:1])
+
+
+def test_no_keys_are_refused():
+    with pytest.raises(UsageError, match=r"key is empty: shape \(2, 0, 4, 8\)"):
+        flash_attention(*(jnp.ones((2, n, 4, 8)) for n in (3, 0, 0)))
 
 
 def test_dropout_follows_the_published_recipe_forward_and_backward():
