@@ -60,10 +60,11 @@ def make_pin(
         )
     signature = ""
     if isinstance(problem, str):
-        signature = contract.parse_signature(problem).text
+        signature = contract.problem_signature(problem).text
     elif problem is not None:
-        is_text = isinstance(problem, Signature)
-        signature = (problem if is_text else contract.to_signature(problem)).text
+        if isinstance(problem, Signature):
+            problem = contract.from_signature(problem)
+        signature = contract.to_signature(problem).text
     return Pin(
         op=op,
         direction=direction,

@@ -139,7 +139,7 @@ def device_condition(name: str) -> str:
 
 def _fields(op: Op, words: tuple[str, ...]) -> dict[str, Value]:
     if len(words) == 1 and words[0].startswith(f"{op.name}/v"):
-        return op.parse_signature(words[0]).values
+        return op.problem_signature(words[0]).values
     fields = {field.name: field for field in op.fields}
     found: dict[str, Value] = {}
     for word in words:

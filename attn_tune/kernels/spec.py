@@ -84,8 +84,16 @@ class Op:
     coarser: str = ""
     summary: str = ""
 
+    def problem_signature(self, text: str) -> Signature:
+        """The signature that a problem said by ``text`` is looked up by: what changes nothing is left out.
+
+        Raises:
+          UsageError: as ``parse_signature``; or no such problem can be.
+        """
+        return self.to_signature(self.from_signature(self.parse_signature(text)))
+
     def parse_signature(self, text: str) -> Signature:
-        """Reads a signature of this op.
+        """Reads a signature of this op, as it is.
 
         Raises:
           UsageError: the text is malformed or of another op or contract version.

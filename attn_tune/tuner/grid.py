@@ -152,8 +152,7 @@ def _union(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
 
 def _single(text: str, lengths: Sequence[str]) -> Grid:
     op = get_op(text.partition("/")[0].strip())
-    signature = op.parse_signature(text)
-    op.from_signature(signature)
+    signature = op.problem_signature(text)
     point = GridPoint(name=signature.text, op=op.name, signature=signature, source="")
     points = (point,) if not lengths or has_lengths(signature.values, lengths) else ()
     return Grid(name=signature.text, summary="one signature", source="", points=points)
@@ -264,7 +263,7 @@ def _point(
         known = [field.name for field in op.fields]
         _known(table, values, (*_LAYER_KEYS, *known))
         signature = Signature.build(op.name, op.version, op.fields, values)
-        op.from_signature(signature)
+        signature = op.to_signature(op.from_signature(signature))
     except UsageError as error:
         message = str(error)
         raise UsageError(message if message.startswith(table) else f"{table}: {message}") from None

@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 from attn_tune.kernels.flash_attention.problem import FIELDS, Problem
 from attn_tune.kernels.registry import get_op
 from attn_tune.schema import Field, FieldKind, Signature, UsageError
+from attn_tune.tuner.grid import load_grid, merge_points
 
 BASE = Problem(
     batch=2, q_len=128, kv_len=256, num_q_heads=8, num_kv_heads=2, head_dim=64, v_head_dim=64
@@ -201,7 +202,9 @@ def test_bounds_that_hide_nothing_are_left_out_and_others_are_kept(q_len, kv_len
     assert positions.bounds == (left, right)
 
 
-def test_a_window_as_long_as_the_keys_is_looked_up_as_none():
+def test_a_window_as_long_as_the_keys_is_looked_up_and_swept_as_none():
     plain = "flash_attention/v1 b=2 t=430 s=430 n=28 k=4 h=128 v=128 dtype=bfloat16 causal=1"
-    op = get_op("flash_attention")
-    assert op.from_signature(op.parse_signature(f"{plain} left=1023")).signature.text == plain
+    assert get_op("flash_attention").problem_signature(f"{plain} left=1023").text == plain
+    texts = (plain, f"{plain} left=429", f"{plain} left=428")
+    points = merge_points(point for text in texts for point in load_grid(text).points)
+    assert [point.signature.text for point in points] == [plain, f"{plain} left=428"]
