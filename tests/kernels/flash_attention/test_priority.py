@@ -54,7 +54,7 @@ def test_untuned_order_is_near_the_fastest_kernel_of_recorded_races(direction):
     assert max(losses.values()) <= 1.13, max(losses, key=losses.__getitem__)
 
 
-@pytest.mark.parametrize(("direction", "worst"), [("fwd", 1.35), ("bwd", 1.22)])
+@pytest.mark.parametrize(("direction", "worst"), [("fwd", 1.35), ("bwd", 1.15)])
 def test_untuned_choices_are_near_the_best_config_of_recorded_races(direction, worst):
     losses = {}
     for line in (RESULTS / "unseen_configs.jsonl").open():
@@ -70,7 +70,7 @@ def test_untuned_choices_are_near_the_best_config_of_recorded_races(direction, w
         # What runs without a pack was in most of these races; where not, there is nothing to compare.
         if (chosen := (kernel, str(untuned(kernel, text, direction)))) in times:
             losses[text] = times[chosen] / min(times.values())
-    assert len(losses) >= 60
+    assert len(losses) >= 50
     assert statistics.geometric_mean(losses.values()) <= 1.025
     assert max(losses.values()) <= worst, max(losses, key=losses.__getitem__)
 

@@ -34,6 +34,9 @@ _SM90 = {
 }
 # dk/dv at head dim 128 where heads share keys and no tile is cut: up to 1.1 times as fast as the tile above.
 _SM90_SHARED_DKV = (64, 128, 8, 4)
+# dk/dv at head dim 64 where no tile is cut and programs are many: three of them on one multiprocessor, 1.02 to 1.05
+# times as fast (8x640, 19x1664, and the rows of the pack).
+_SM90_WHOLE_DKV = (64, 64, 4, 3, 168)
 # dq where tiles are cut, by head dim up to: larger ones take 1.2 to 1.32 times the time (1x2460, 18x1533x1777; 48x669
 # at head dim 64). Where all rows fit one of 128 that is faster over many keys (1.2 times at 9x68x3456), half empty.
 _SM90_CUT_DQ, _SM90_CUT_LONE_DQ = {64: (64, 32, 4, 3), 128: (64, 64, 4, 2)}, (128, 64, 8, 3)
@@ -108,6 +111,8 @@ def _fitted[T: (ForwardConfig, DqConfig, DkvConfig)](
         num_warps=num_warps,
         num_stages=num_stages,
     )
+    if isinstance(tile, DqConfig) and tile.block_q < block_q:
+        tile = _with_fewer_rows(tile, block_q)
     if (
         isinstance(tile, DkvConfig)
         and (fill := _filled_block(problem, tile.block_q)) < tile.block_q
@@ -172,18 +177,18 @@ def _known(problem: Problem, device: Device, column: int) -> tuple[int, ...]:
             table = _SM90_NARROW
         elif plain_forward and _is_compiled_as_before():
             return _SM90_FORWARD_BEFORE.get(width) or _row(table, width)[0]
-        elif column == 2 and width == 128 and problem.group_size > 1 and not _is_cut(problem):
-            return _SM90_SHARED_DKV
+        elif column == 2 and not _is_cut(problem):
+            if width == 128 and problem.group_size > 1:
+                return _SM90_SHARED_DKV
+            if width <= 64 and _waves(problem, device, column) > 2:
+                return _SM90_WHOLE_DKV
     return _row(table, width)[column]
 
 
 def _known_cut_or_small(problem: Problem, device: Device, column: int) -> tuple[int, ...] | None:
     """The row of a backward's launch on sm_90 that has few programs or whose last tiles are cut; None for others."""
     is_dq = column == 1
-    heads, length = (
-        (problem.num_q_heads, problem.q_len) if is_dq else (problem.num_kv_heads, problem.kv_len)
-    )
-    waves = problem.batch * heads * -(-length // 64) / (device.units or _UNITS)
+    waves = _waves(problem, device, column)
     has_few_keys = problem.kv_len <= _FEW_KEYS
     if is_dq and _is_cut(problem) and 64 < problem.q_len <= 128 and not has_few_keys:
         return _SM90_CUT_LONE_DQ
@@ -197,6 +202,16 @@ def _known_cut_or_small(problem: Problem, device: Device, column: int) -> tuple[
     is_plain = problem.bounds == (None, None) or has_few_keys
     shares_nothing = width <= 64 and problem.group_size == 1
     return _SM90_RAGGED_DKV if shares_nothing and is_plain and waves > 2 else None
+
+
+def _waves(problem: Problem, device: Device, column: int) -> float:
+    """Programs a multiprocessor, of dq by 64 rows or of dk/dv by 64 keys."""
+    heads, length = (
+        (problem.num_q_heads, problem.q_len)
+        if column == 1
+        else (problem.num_kv_heads, problem.kv_len)
+    )
+    return problem.batch * heads * -(-length // 64) / (device.units or _UNITS)
 
 
 def _is_cut(problem: Problem) -> bool:
