@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 _MOST_PROCESSES = 64
 # The worker and the sweep keep a core between them: both mostly wait, and helpers are nicer than they are.
 _CORES_KEPT = 1
-# How many configs, per process, may be ready before the worker asks for them.
+# How many configs, per process, may be ready of those that come before the next to be lowered.
 _DEPTH = 6
 _CONFIG_S = 180.0
 _POLL_S = 0.1
@@ -90,6 +90,7 @@ class CompileAhead:
         self._on_ready = on_ready
         self._changed = threading.Condition()
         self._pending: OrderedDict[_Key, tuple[ConfigRef, int]] = OrderedDict()
+        self._places: dict[_Key, int] = {}
         self._busy: set[_Key] = set()
         self._ready: OrderedDict[_Key, _Answered] = OrderedDict()
         self._threads: list[threading.Thread] = []
@@ -130,6 +131,7 @@ class CompileAhead:
         capability = device.compute_capability or 0
         with self._changed:
             coming = {ref.key: (ref, capability) for ref in wanted}
+            self._places = {key: place for place, key in enumerate(coming)}
             for key in self._ready.keys() - coming.keys():
                 del self._ready[key]
             self._pending.clear()
@@ -227,7 +229,12 @@ class CompileAhead:
             return job
 
     def _has_room(self) -> bool:
-        return bool(self._pending) and len(self._ready) < _DEPTH * self.helpers
+        # What comes later may be ready too: it must not keep the next from being lowered.
+        first = next(iter(self._pending), None)
+        if first is None:
+            return False
+        earlier = sum(self._places.get(key, -1) < self._places[first] for key in self._ready)
+        return earlier < _DEPTH * self.helpers
 
     def _lose(self, ref: ConfigRef, error: HelperLost) -> None:
         logger.debug("compiling %s %s ahead: %s", ref.kernel, ref.config, error)

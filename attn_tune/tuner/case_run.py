@@ -1,6 +1,7 @@
 """One case on one executor: each kernel's search, then the finals. All of a case is measured on one device."""
 
 import dataclasses
+import functools
 import logging
 import time
 import uuid
@@ -27,7 +28,8 @@ logger = logging.getLogger(__name__)
 class CaseRun:
     """Runs ``plan`` on ``executor``. ``leave`` is asked before each config whether to stop.
 
-    ``upcoming`` says which case is likely next: its first configs are prepared while this one has its finals.
+    ``upcoming`` says which case is likely next: its first configs are prepared while this one has its finals. Those of
+    each next kernel are prepared while the one before it is searched.
     """
 
     plan: CasePlan
@@ -75,10 +77,11 @@ class CaseRun:
 
     def _searches_and_finals(self) -> Iterator[Event]:
         case, searches = self.plan.case, []
-        for kernel in self.plan.kernels:
-            if not kernel.runnable:
-                continue
+        runnable = [kernel for kernel in self.plan.kernels if kernel.runnable]
+        for kernel, following in zip(runnable, [*runnable[1:], None], strict=True):
             search = self._search(case, kernel)
+            if following:
+                search.after = functools.cache(self._search(case, following).opening)
             searches.append(search)
             yield self.meter.progress(
                 ProgressKind.KERNEL_STARTED, case=case, kernel=search.kernel_id

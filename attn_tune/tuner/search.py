@@ -43,7 +43,8 @@ class KernelSearch:
     """Searches one kernel on one case. After ``trials`` is exhausted, ``finalists`` are known.
 
     ``run`` executes a request; ``leave`` is asked before each config whether to stop; ``expect`` gets the configs that
-    will come, so that an executor can prepare for them. The battery costs several compiles, so only the heuristic, at
+    will come, so that an executor can prepare for them, and behind them ``after``, what comes when this search has
+    ended. The battery costs several compiles, so only the heuristic, at
     the start, and the fastest, at the end, must pass it: ``proven`` are those that did. ``features`` is the number of
     its problems that each of them ran, ``wavering`` are those whose bits differed there from run to run. A config that
     could run none is ``unproven``, and goes no further unless the plan allows it.
@@ -57,6 +58,7 @@ class KernelSearch:
     policy: MeasurePolicy
     strategy: Strategy
     expect: Callable[[Sequence[ConfigRef]], object] = lambda refs: None
+    after: Callable[[], Sequence[ConfigRef]] = tuple
     whole: Tally = field(default_factory=Tally)
     proven: Tally = field(default_factory=Tally)
     tried_whole: set[str] = field(default_factory=set)
@@ -156,7 +158,7 @@ class KernelSearch:
     def _say(self, coming: list[ConfigRef]) -> None:
         """Tells who prepares, unless it is what was said last: preparing would begin anew."""
         if coming and coming != self.said[-len(coming) :]:
-            self.expect(coming)
+            self.expect([*coming, *self.after()])
             self.said = coming
 
     def _refs(self, coming: Sequence[tuple[str, Mapping[str, Any]]]) -> list[ConfigRef]:

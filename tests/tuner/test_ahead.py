@@ -198,6 +198,18 @@ def test_helpers_keep_ahead_but_not_too_far(compile_ahead, helpers):
     assert one.lowered == most + 1
 
 
+def test_what_comes_later_and_is_ready_keeps_nothing_from_being_lowered(compile_ahead, helpers):
+    helpers.go.set()
+    one = compile_ahead(cores=3)
+    refs = [ref_of("fwd", num_stages=n) for n in range(1, 31)]
+    later = refs[: ahead._DEPTH * 2]
+    one.expect(later, H200)
+    until(lambda: one.lowered == len(later))
+    new = refs[len(later) : len(later) + 3]
+    one.expect([*new, *later], H200)
+    assert [one.take(ref) for ref in [*new, *later]] == [LOWERED] * (3 + len(later))
+
+
 def test_what_is_expected_again_is_not_lowered_again(compile_ahead, helpers):
     helpers.go.set()
     one = compile_ahead(cores=3)

@@ -180,6 +180,22 @@ def test_what_comes_is_said_in_the_order_it_comes(plan_for):
     assert {str(ref.config) for ref in battery} == {str(searched[0].config)}
 
 
+def test_the_next_kernel_s_first_configs_are_expected_behind_those_at_hand(plan_for):
+    times = {(kernel, "", n): 1000 + n for kernel in "ab" for n in (4, 8)}
+    executor = ReplayExecutor(times)
+    list(sweep(plan_for(one_launch("a", [8]), one_launch("b", [8])), executor))
+    at_hand, behind = (
+        [r for r in executor.expected[0] if r.kernel == f"flash_attention/{k}"] for k in "ab"
+    )
+    assert list(executor.expected[0]) == [*at_hand, *behind]
+    begun = next(
+        refs for refs in executor.expected if refs and refs[0].kernel == "flash_attention/b"
+    )
+    assert at_hand
+    assert behind == list(begun)[: len(behind)]
+    assert {ref.config["size"] for ref in behind} == {4, 8}
+
+
 def test_nothing_is_expected_of_a_sweep_that_was_left(plan_for):
     executor, stop = ReplayExecutor(FAST), threading.Event()
     for event in sweep(plan_for(one_launch("fast", [8, 16])), executor, stop=stop):
