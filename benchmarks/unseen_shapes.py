@@ -9,7 +9,13 @@ round numbers, and features. ``race`` takes, for each problem and direction, the
 that are active and the winner of the sweep, and times both in one race with a cold cache. ``untuned`` races the untuned
 config of every kernel instead: it says which kernel an untuned call should prefer. ``configs`` races some configs of
 every kernel besides, those of the shipped packs as a lookup would adapt them and some drawn by chance: most of what a
-sweep says, in a twentieth of its time. All need the GPU in question.
+sweep says, in a twentieth of its time. All need the GPU in question. ``prepare``, which does not, compiles the Triton
+kernels of ``configs`` into Triton's cache; several processes, each with a ``--shard``, do so in parallel:
+
+    for i in 0 1 2 3; do
+        ATTN_TUNE_DEVICE_AS=nvidia-h200 JAX_PLATFORMS=cpu \\
+            python benchmarks/unseen_shapes.py prepare unseen.toml --shard $i/4 &
+    done
 """
 
 import argparse
@@ -25,7 +31,9 @@ from pathlib import Path
 from typing import Any
 
 from flash_attention_peers import parse_shard, shard
-from untuned_regret import Side, build, race_sides
+from untuned_regret import Side, build, race_sides, ref_of
+
+from attn_tune.schema.errors import AttnTuneError
 
 # Query heads, key heads, head dim: published configurations, Hugging Face name beside them.
 MODELS: Mapping[str, tuple[int, int, int]] = {
@@ -190,6 +198,34 @@ def config_rivals(signature: str, direction: str, drawn: int) -> dict[str, Side]
     return found
 
 
+def prepare(args: argparse.Namespace) -> int:
+    """Lower the Triton configs that ``configs`` races; how many could not be."""
+    import jax
+
+    from attn_tune.kernels.registry import get_op
+    from attn_tune.kernels.spec import load
+    from attn_tune.runtime.devices import current_device
+    from attn_tune.tuner.compile import lower_config
+
+    op, capability, failed = get_op("flash_attention"), current_device().compute_capability or 0, 0
+    jobs = []
+    for _, signature, direction in asked(args.grid):
+        sides = config_rivals(signature, direction, args.drawn).values()
+        jobs += [(signature, direction, side) for side in {repr(s): s for s in sides}.values()]
+    for signature, direction, side in shard(jobs, *args.shard):
+        if not side.kernel.startswith("triton"):
+            continue
+        ref = ref_of(signature, direction, side)
+        problem = op.from_signature(ref.signature)
+        inputs = jax.eval_shape(lambda p=problem, d=direction: load(op.inputs)(p, d, 0))
+        try:
+            lower_config(ref, inputs, capability)
+        except AttnTuneError as error:
+            failed += 1
+            print(f"{side.kernel} {side.config}: {error}", file=sys.stderr)
+    return failed
+
+
 @functools.cache
 def _shipped_rows() -> tuple[Any, ...]:
     from attn_tune.runtime.packs import read_pack
@@ -212,19 +248,23 @@ def auto(signature: str, direction: str) -> Side:
     return Side(answer.kernel, answer.config)
 
 
-def measure(args: argparse.Namespace, rivals: Any) -> list[dict[str, Any]]:
-    """One row for each problem and direction of the grid: the rivals, and microseconds of each."""
+def asked(grid: Path) -> list[tuple[str, str, str]]:
+    """Name, signature and direction of each race."""
     from attn_tune.tuner.grid import load_grid
 
-    asked = [
+    return [
         (point.name, point.signature.text, direction)
-        for point in load_grid(str(args.grid)).points
+        for point in load_grid(str(grid)).points
         for direction in point.directions or ("fwd", "bwd")
     ]
+
+
+def measure(args: argparse.Namespace, rivals: Any) -> list[dict[str, Any]]:
+    """One row for each problem and direction of the grid: the rivals, and microseconds of each."""
     rows: list[dict[str, Any]] = []
     with ThreadPoolExecutor(args.threads) as pool:
         jobs = []
-        for name, signature, direction in shard(asked, *args.shard):
+        for name, signature, direction in shard(asked(args.grid), *args.shard):
             try:
                 found = rivals(signature, direction)
             except LookupError as error:
@@ -282,6 +322,7 @@ def main() -> int:
         "race": "auto beside a sweep's winners",
         "untuned": "every kernel",
         "configs": "some configs of every kernel",
+        "prepare": "compile what 'configs' races",
     }
     for command, text in texts.items():
         timed = commands.add_parser(command, help=text)
@@ -292,7 +333,7 @@ def main() -> int:
         timed.add_argument("--threads", type=int, default=8, help="compilations at a time")
         if command == "race":
             timed.add_argument("--db", type=Path, required=True, help="the sweep's database")
-        if command == "configs":
+        if command in ("configs", "prepare"):
             timed.add_argument("--drawn", type=int, default=5, help="of each part, by chance")
     joined = commands.add_parser("join", help="summarise files made before; nothing is run")
     joined.add_argument("files", type=Path, nargs="+")
@@ -307,6 +348,8 @@ def main() -> int:
             print(line(row))
     elif args.command == "untuned":
         rows = measure(args, untuned_rivals)
+    elif args.command == "prepare":
+        return 1 if prepare(args) else 0
     elif args.command == "configs":
         rows = measure(args, functools.partial(config_rivals, drawn=args.drawn))
     else:

@@ -94,6 +94,20 @@ def sides(signature: str, direction: str) -> tuple[Side, Side]:
     return Side(answer.kernel, answer.config), untuned
 
 
+def ref_of(signature: str, direction: str, side: Side) -> Any:
+    """The whole config on the problem, as a ``ConfigRef``."""
+    from attn_tune.kernels.registry import get_op
+    from attn_tune.tuner.protocol import ConfigRef
+
+    return ConfigRef(
+        kernel=f"flash_attention/{side.kernel}",
+        signature=get_op("flash_attention").parse_signature(signature),
+        direction=direction,
+        config=side.config,
+        part="",
+    )
+
+
 def build(signature: str, direction: str, side: Side) -> Any:
     """The compiled call."""
     import jax
@@ -101,18 +115,9 @@ def build(signature: str, direction: str, side: Side) -> Any:
     from attn_tune.kernels.registry import get_op
     from attn_tune.kernels.spec import load
     from attn_tune.tuner.compile import part_function
-    from attn_tune.tuner.protocol import ConfigRef
 
-    op = get_op("flash_attention")
-    parsed = op.parse_signature(signature)
-    problem = op.from_signature(parsed)
-    ref = ConfigRef(
-        kernel=f"flash_attention/{side.kernel}",
-        signature=parsed,
-        direction=direction,
-        config=side.config,
-        part="",
-    )
+    op, ref = get_op("flash_attention"), ref_of(signature, direction, side)
+    problem = op.from_signature(ref.signature)
     operands = jax.eval_shape(lambda: load(op.inputs)(problem, direction, 0))
     return jax.jit(part_function(ref)).lower(operands).compile()
 
