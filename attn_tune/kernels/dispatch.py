@@ -264,13 +264,15 @@ def _explicit(
 def _kernel_of_config(op: str, direction: str, config: Any) -> KernelSpec:
     if isinstance(config, Mapping) or not dataclasses.is_dataclass(config):
         raise UsageError(
-            f"a config given as {type(config).__name__} needs kernel=; name the kernel of {op}"
+            f"a config given as {type(config).__name__} does not say of which kernel of {op} it is: name one too, by "
+            "platform= in a call and by kernel= in a lookup"
         )
     owners = [s for s in kernels_of(op) if _config_type(s, direction) is type(config)]
     if len(owners) != 1:
         known = ", ".join(sorted(s.name for s in owners)) or "none"
         raise UsageError(
-            f"kernels of {op} with the {direction} config {type(config).__name__}: {known}; name one with kernel="
+            f"kernels of {op} with the {direction} config {type(config).__name__}: {known}; name one, by "
+            "platform= in a call and by kernel= in a lookup"
         )
     return owners[0]
 

@@ -339,3 +339,11 @@ def test_swapped_axes_get_a_warning_and_many_heads_none():
         warnings.simplefilter("error")
         trace((1, 1, 512, 64), (1, 2048, 512, 64))
         trace((1, 1, 512, 64), (1, 8, 128, 64))
+
+
+def test_a_config_as_a_mapping_needs_its_kernel_s_name():
+    config = {"chunk_q": 8, "chunk_k": 8}
+    with pytest.raises(UsageError, match="name one too, by platform= in a call"):
+        flash_attention(*qkv(), cfg={"fwd": config})
+    out = flash_attention(*qkv(), cfg={"fwd": config}, platform="xla")
+    np.testing.assert_allclose(out, flash_attention(*qkv()), atol=1e-5)
