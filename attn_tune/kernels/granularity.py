@@ -17,10 +17,11 @@ _CHANNELS, _SEQUENCES = 64, 8
 def coarser[P: AttentionProblem](problem: P) -> Iterator[P]:
     """Distinct variants of ``problem`` from the least changed to the most, without itself.
 
-    First its lengths alone grow: of each step to an odd length just below a multiple, then to the multiple. A single
-    query or key stays single as long as anything else helps. Then its head dims grow by one factor to multiples of 64,
-    then its batch to a multiple of 8, each again with every step. Whether there are more queries than keys, fewer or as
-    many is always kept: it decides the meaning of masks.
+    First its lengths alone grow: of each step to an odd length just below a multiple, then to the multiple, and where
+    they differ one alone before both: a kernel that cannot take odd numbers of queries may take odd numbers of keys. A
+    single query or key stays single as long as anything else helps. Then its head dims grow by one factor to multiples
+    of 64, then its batch to a multiple of 8, each again with every step. Whether there are more queries than keys,
+    fewer or as many is always kept: it decides the meaning of masks.
     """
     seen = {problem}
     factor = _CHANNELS // math.gcd(problem.head_dim, problem.v_head_dim, _CHANNELS)
@@ -41,16 +42,21 @@ def coarser[P: AttentionProblem](problem: P) -> Iterator[P]:
 
 
 def _lengths(problem: AttentionProblem, keep_one: bool) -> Iterator[tuple[int, int]]:
+    lengths = problem.q_len, problem.kv_len
     for step in STEPS:
         for below in (_BELOW, 0):
-            short, long = sorted((problem.q_len, problem.kv_len))
-            if not (keep_one and short == 1):
-                short = _longer(short, step, below)
-            if not (keep_one and long == 1):
-                long = _longer(long, step, below)
-            if problem.q_len != problem.kv_len and short >= long:
-                long = short + step
-            yield (short, long) if problem.q_len <= problem.kv_len else (long, short)
+            q_len, kv_len = (n if keep_one and n == 1 else _longer(n, step, below) for n in lengths)
+            if problem.q_len == problem.kv_len:
+                yield q_len, kv_len
+                continue
+            has_more_keys = problem.q_len < problem.kv_len
+            for q, kv in ((q_len, problem.kv_len), (problem.q_len, kv_len)):
+                if q != kv and (q < kv) == has_more_keys:
+                    yield q, kv
+            if has_more_keys:
+                yield q_len, kv_len if kv_len > q_len else q_len + step
+            else:
+                yield q_len if q_len > kv_len else kv_len + step, kv_len
 
 
 def _longer(length: int, step: int, below: int) -> int:

@@ -3,15 +3,20 @@
 import dataclasses
 import importlib
 
+import jax.numpy as jnp
 import pytest
 
 from attn_tune.kernels import registry
 from attn_tune.kernels.flash_attention.battery import battery, feature_problems
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.granularity import STEPS, coarser
+from attn_tune.kernels.spec import load
 from attn_tune.runtime.devices import device_from_kind
 from attn_tune.schema.config import config_to_dict
+from attn_tune.tuner.maker import compile_maker
+from attn_tune.tuner.protocol import BATTERY_SEEDS
 from attn_tune.tuner.small_problems import battery_for, refusal, takeable
+from attn_tune.tuner.validate import judge
 
 FULL = Problem(
     batch=1, q_len=4096, kv_len=4096, num_q_heads=32, num_kv_heads=8, head_dim=128, v_head_dim=128
@@ -138,3 +143,43 @@ def test_a_problem_of_one_sequence_and_head_is_proven_with_several_too():
     assert sizes == {(1, 1, 1), (2, 2, 2)}
     many = dataclasses.replace(CAUSAL, batch=4)
     assert {(p.batch, p.num_kv_heads, p.group_size) for p in battery(many)} == {(2, 2, 4)}
+
+
+SMALL = dataclasses.replace(CAUSAL, num_q_heads=2, num_kv_heads=1, head_dim=32, v_head_dim=32)
+
+
+def own_delta(problem, inputs):
+    """What a kernel does that makes ``delta`` of the output, whatever it was given."""
+    rows = jnp.sum(inputs.dout.astype(jnp.float32) * inputs.residuals.out, axis=-1)
+    return problem, inputs._replace(delta=rows.swapaxes(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("direction", "mistake"),
+    [
+        ("fwd", lambda p, inputs: (dataclasses.replace(p, scale=p.head_dim**-0.5), inputs)),
+        ("bwd", lambda p, inputs: (dataclasses.replace(p, scale=p.head_dim**-0.5), inputs)),
+        ("bwd", own_delta),
+    ],
+    ids=["own scale", "own scale", "own delta"],
+)
+def test_the_battery_finds_a_kernel_that_ignores_what_no_signature_says(direction, mistake):
+    search = registry.get_kernel("flash_attention/xla").searches[direction]
+    found = []
+    for small in battery(SMALL):
+        case = compile_maker(OP, small, direction).make(*BATTERY_SEEDS)
+        config = search.heuristic(small, device_from_kind("cpu"))
+        for problem, inputs in ((small, case.inputs), mistake(small, case.inputs)):
+            errors = judge(load(search.call)(problem, config, inputs), case, ())
+            found.append(max(error.ratio for error in errors) <= 1)
+    right, mistaken = found[::2], found[1::2]
+    assert all(right)
+    assert not all(mistaken)
+
+
+def test_an_odd_number_of_keys_is_kept_where_only_queries_must_be_even():
+    for hard in battery(SMALL):
+        if hard.q_len != hard.kv_len and hard.q_len > 1:
+            taken = takeable(OP, hard, lambda p: "odd queries" if p.q_len % 8 else None)
+            assert taken is not None
+            assert taken.kv_len == hard.kv_len

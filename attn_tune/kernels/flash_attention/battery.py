@@ -10,6 +10,8 @@ LENGTHS = ((389, 389), (197, 421), (421, 197), (1, 301))
 BITING_CAP = 2.0
 BITING_DROPOUT = 0.25
 MAX_BATCH, MAX_KV_HEADS, MAX_GROUP = 2, 2, 8
+# Times the problem's own scale.
+OTHER_SCALE = 0.6
 
 
 def battery(problem: Problem) -> tuple[Problem, ...]:
@@ -17,7 +19,8 @@ def battery(problem: Problem) -> tuple[Problem, ...]:
 
     Flags, dtypes, head dims and broadcast axes are the problem's own; lengths are odd, unequal both ways (which gives
     fully masked rows under a causal mask), and long enough for several tiles. Windows and caps shrink until they bite.
-    A problem of one sequence, key head or head a group has one variant more, with two of each.
+    What no signature says is other than usual in one variant: the scale, and the lse, which takes part in the
+    derivative. A problem of one sequence, key head or head a group has one variant more, with two of each.
     """
     small = dataclasses.replace(
         problem,
@@ -27,7 +30,12 @@ def battery(problem: Problem) -> tuple[Problem, ...]:
     )
     # A row of one sequence or head may be lent to several, which nothing else here would run.
     several = dataclasses.replace(small, **_heads(problem, 2))
-    problems = [(small, lengths) for lengths in LENGTHS]
+    # A call may come with any scale, and differentiate the lse it is given; its row answers all the same.
+    unusual = dataclasses.replace(
+        small, scale=OTHER_SCALE * problem.scale, has_lse_gradient=True, needs_lse=True
+    )
+    of_length = (small, unusual, small, small)
+    problems = list(zip(of_length, LENGTHS, strict=True))
     problems += [(several, LENGTHS[1])] if several != small else []
     return tuple(
         dataclasses.replace(one, q_len=t, kv_len=s, window=_shrink(problem.window, s))
