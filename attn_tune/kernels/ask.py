@@ -96,7 +96,7 @@ class Ask:
             if is_asked or spec.backend in LIBRARIES:
                 return None
             reason = f"its bits differ from run to run; {_LEAVE}"
-        # Nor may the heuristics choose what was turned down here.
+        # Nor do the heuristics choose what was turned down here, while anything else can be had.
         self._other_bits[spec.name, config_to_json(row.config)] = reason
         return reason
 
@@ -106,10 +106,9 @@ class Ask:
             return f"its bits differ from run to run, and {VARIABLE}=1 forbids that"
         return None
 
-    def barred(self, spec: KernelSpec, config: Any) -> str | None:
-        """The reason why a heuristic's config may not answer (quarantine, or a row refused for its bits), or None."""
-        seen = self._other_bits.get((spec.name, config_to_json(config_to_dict(config))))
-        return seen or self.quarantined(spec, config)
+    def unwanted_bits(self, spec: KernelSpec, config: Any) -> str | None:
+        """The reason why a row with this config was turned down for its bits, or None."""
+        return self._other_bits.get((spec.name, config_to_json(config_to_dict(config))))
 
     def refusals(self) -> tuple[Rejection, ...]:
         """Every kernel that cannot or does not answer, with its reason."""

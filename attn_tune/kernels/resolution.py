@@ -9,6 +9,7 @@ from attn_tune.kernels.locked import locked_choice
 from attn_tune.kernels.spec import KernelSpec
 from attn_tune.runtime import snapshot
 from attn_tune.runtime.answer import Answer, Knobs, Rejection, Rung, SourceKind
+from attn_tune.runtime.determinism import Determinism
 from attn_tune.runtime.ladder import Match, Question, Step, Walk, walk
 from attn_tune.runtime.overlay import View
 from attn_tune.runtime.pins import Pin
@@ -70,7 +71,9 @@ def resolve_question(question: Ask, view: View, *, tell: bool = False) -> Resolv
 def heuristic(question: Ask, rejected: tuple[Rejection, ...] = ()) -> Choice | None:
     """The untuned choice: of the kernels that can, the one its platform prefers; None if none can.
 
-    A heuristic must be feasible; one that is not, or is in quarantine, passes to the next kernel all the same.
+    A heuristic must be feasible; one that is not, or is in quarantine, passes to the next kernel all the same. One that
+    a row was turned down for, for its bits, comes last: without that row it would have answered, and a row must not
+    make a call fail.
     """
     problem, direction, device = question.problem, question.direction, question.device
     able = [
@@ -78,6 +81,7 @@ def heuristic(question: Ask, rejected: tuple[Rejection, ...] = ()) -> Choice | N
         for spec in question.specs.values()
         if question.refusal_of(spec) is None and question.reluctance_of(spec, untuned=True) is None
     ]
+    last: Choice | None = None
     for spec in sorted(able, key=lambda s: (-s.priority_for(problem, direction, device), s.name)):
         search = spec.searches[direction]
         try:
@@ -86,12 +90,19 @@ def heuristic(question: Ask, rejected: tuple[Rejection, ...] = ()) -> Choice | N
             rejected = (*rejected, Rejection(subject=f"heuristic of {spec.id}", reason=str(error)))
             continue
         reason = search.infeasible(problem, device, config)
-        reason = reason or question.barred(spec, config)
-        if reason is None:
+        reason = reason or question.quarantined(spec, config)
+        bits = question.unwanted_bits(spec, config)
+        if reason is None and bits is None:
             answer = plain_answer(question, spec, config, Rung.HEURISTIC, rejected=rejected)
             return Choice(spec, config, answer)
-        rejected = (*rejected, Rejection(subject=f"heuristic of {spec.id}", reason=reason))
-    return None
+        subject = f"heuristic of {spec.id}"
+        if reason is None and last is None and question.determinism is not Determinism.REQUIRED:
+            more = {"rejected": rejected, "repeatable": False}
+            last = Choice(
+                spec, config, plain_answer(question, spec, config, Rung.HEURISTIC, **more)
+            )
+        rejected = (*rejected, Rejection(subject=subject, reason=reason or bits or ""))
+    return last
 
 
 def plain_answer(question: Ask, spec: KernelSpec, config: Any, rung: Rung, **more: Any) -> Answer:

@@ -152,6 +152,24 @@ def test_the_heuristic_does_not_bring_back_the_config_of_such_a_row(monkeypatch,
     assert any("heuristic of" in r.subject and "bits" in r.reason for r in answer.rejected)
 
 
+def test_rows_whose_bits_differ_make_no_call_fail_unless_it_asks_for_equal_bits(monkeypatch):
+    untuned, rows = lookup(OP, sig(1024), device=H200), []
+    answer = untuned
+    while answer.repeatable is not False:
+        block, kernel = answer.config["block"], answer.kernel
+        rows.append(row(sig(1024), block, kernel=kernel, rank=len(rows), repeatable=False))
+        with use_pack(pack(*rows)):
+            answer = lookup(OP, sig(1024), device=H200)
+    assert len(rows) > 1
+    assert (answer.kernel, answer.config, answer.rung) == (
+        untuned.kernel, untuned.config, Rung.HEURISTIC,
+    )  # fmt: skip
+    monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", "1")
+    reload()
+    with use_pack(pack(*rows)), pytest.raises(UnsupportedError, match="bits differ"):
+        lookup(OP, sig(1024), device=H200)
+
+
 def test_a_lockfile_knows_that_bits_differ(monkeypatch, tmp_path):
     wavering("0", monkeypatch)
     frozen = freeze(tmp_path / "job.lock")
