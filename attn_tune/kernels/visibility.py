@@ -83,6 +83,9 @@ def dense_4d(mask: Array) -> Bool[Array, "_b _h _t _s"]:
     Raises:
       UsageError: another rank, or a floating-point mask.
     """
+    if isinstance(mask, np.ndarray) and np.issubdtype(mask.dtype, np.integer):
+        # JAX would cut it to 32 bits first.
+        mask = mask != 0
     mask = jnp.asarray(mask)
     if not (mask.dtype == bool or jnp.issubdtype(mask.dtype, jnp.integer)):
         raise UsageError(

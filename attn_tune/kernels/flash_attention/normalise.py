@@ -3,6 +3,8 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array
 
 from attn_tune.kernels.arguments import (
@@ -101,6 +103,24 @@ def normalise(
     return problem, operands
 
 
+def _check_fits(name: str, array: Any) -> None:
+    """Refuses known integers that 32 bits do not hold; of traced ones the lower 32 bits count.
+
+    Raises:
+      UsageError: there is one.
+    """
+    if isinstance(array, Array) and (isinstance(array, Tracer) or array.dtype.itemsize <= 4):
+        return
+    known = np.asarray(array)
+    if known.dtype.kind not in "iu" or not known.size:
+        return
+    least, most, limits = int(known.min()), int(known.max()), np.iinfo(np.int32)
+    if not limits.min <= least <= most <= limits.max:
+        raise UsageError(
+            f"{name} must fit 32 bits, got values from {least} to {most}: number them anew"
+        )
+
+
 def _pair_of_rows(
     name: str, q_rows: Any, kv_rows: Any, shape: dict[str, int]
 ) -> tuple[Array | None, Array | None]:
@@ -111,6 +131,7 @@ def _pair_of_rows(
         raise UsageError(f"{missing}_{name} is missing: give both sides")
     rows = []
     for side, array, length in (("q", q_rows, shape["T"]), ("kv", kv_rows, shape["S"])):
+        _check_fits(f"{side}_{name}", array)
         array = jnp.asarray(array)
         if array.ndim != 2 or not jnp.issubdtype(array.dtype, jnp.integer):
             raise UsageError(

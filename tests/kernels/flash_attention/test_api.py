@@ -347,3 +347,17 @@ def test_a_config_as_a_mapping_needs_its_kernel_s_name():
         flash_attention(*qkv(), cfg={"fwd": config})
     out = flash_attention(*qkv(), cfg={"fwd": config}, platform="xla")
     np.testing.assert_allclose(out, flash_attention(*qkv()), atol=1e-5)
+
+
+def test_wide_integers_are_not_cut_to_32_bits():
+    q, k, v = qkv()
+    wide = np.where(np.asarray(SAME[0, 0]).any(0)[None], 2**40, 0) * np.ones((B, 1), np.int64)
+    padding = flash_attention(q, k, v, attention_mask=wide)
+    np.testing.assert_array_equal(padding, flash_attention(q, k, v, attention_mask=wide != 0))
+    ids = np.array([[1] * T] * B) + 2**32
+    with pytest.raises(
+        UsageError, match="q_segment_ids must fit 32 bits, got values from 4294967297"
+    ):
+        flash_attention(q, k, v, q_segment_ids=ids, kv_segment_ids=np.ones((B, S), np.int64))
+    same = flash_attention(q, k, v, q_segment_ids=ids - 2**32, kv_segment_ids=np.ones((B, S), int))
+    np.testing.assert_allclose(same, flash_attention(q, k, v), atol=1e-6)
