@@ -80,7 +80,7 @@ def choose(
       config: a config dataclass, or its plain-data form together with ``kernel``; used as it is once it is checked.
 
     Raises:
-      UsageError: unknown op, direction, kernel or knob.
+      UsageError: unknown op, direction, kernel or knob; an environment variable has a value that it cannot have.
       UnsupportedError: no kernel can do the problem on this device, or the given config cannot; with every reason.
       NoDataError: nothing tuned answers, and misses are strict.
       LockfileError: the job's lockfile does not answer.
@@ -189,6 +189,7 @@ def _find(
 ) -> _Found:
     """The first answer to a question, remembered. The key is made anew: asking may have brought jax in."""
     view = current_view()
+    misses.miss_mode()  # A misspelled one is an error now, not at the first miss.
     ranks.check(view)
     here = device or current_device()
     if device is None:
