@@ -35,6 +35,7 @@ def explain(
 ) -> None:
     """Say which kernel and config a call would get here, and why.
 
+    A call that is refused is explained too, with exit code 0.
     Calls read packs, never the lab database: where the database of --db decided otherwise, that is said too.
 
     Example: attn-tune explain llama3-8b/4x4k --direction bwd --device nvidia-h200

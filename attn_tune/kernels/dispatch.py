@@ -148,13 +148,14 @@ def explain(
     device: Device | None = None,
     kernel: str | None = None,
 ) -> Explanation:
-    """Every step of the lookup that ``choose`` would make now. Counts nothing and never misses strictly.
+    """Every step of the lookup that ``choose`` would make now. Counts nothing; a refused miss is said, not raised.
 
     Raises:
-      UsageError: unknown op, direction or kernel, or a malformed signature.
+      UsageError: unknown op, direction or kernel, a malformed signature, or an environment variable as in ``choose``.
       StorageError, IntegrityError: the job's lockfile cannot be used.
     """
     view = current_view()
+    strict_by = misses.strict_by()
     question = _ask(op, direction, problem, device or current_device(), kernel, view)
     untuned = heuristic(question)
     ignored = [
@@ -170,6 +171,8 @@ def explain(
         steps, choice = resolved.steps, resolved.choice
     except LockfileError as error:
         ignored, steps, choice = [Rejection(subject="everything", reason=str(error))], (), None
+    answer = choice.answer if choice else None
+    refused_by = strict_by if answer and answer.is_miss else ""
     return Explanation(
         op=op,
         direction=direction,
@@ -180,7 +183,8 @@ def explain(
         kernels=question.refusals(),
         absent=tuple(s.id for s in question.specs.values() if not runs_on(s, question.device)),
         heuristic=untuned.answer if untuned else None,
-        answer=choice.answer if choice else None,
+        answer=None if refused_by else answer,
+        refused_by=refused_by,
     )
 
 

@@ -125,6 +125,17 @@ def take_mode(mode: MissMode) -> None:
     _mode = mode
 
 
+def strict_by() -> str:
+    """The setting that makes a miss an error, as it was made; ``""`` where misses are answered.
+
+    Raises:
+      UsageError: as ``miss_mode``.
+    """
+    if miss_mode() is not MissMode.STRICT:
+        return ""
+    return f"{ON_MISS}=strict" if _said is None else 'set_miss_mode("strict")'
+
+
 def count(answer: Answer, nearest: Callable[[], str]) -> None:
     """Counts one lookup and, on a miss, does what the mode says. ``nearest`` says what came nearest.
 
