@@ -44,6 +44,12 @@ class Explanation:
     answer: Answer | None
     refused_by: str = ""
 
+    @property
+    def pin_ended_by(self) -> str:
+        """What ends the pin that answers; ``""`` where none does."""
+        chosen = [s.note for s in self.steps if s.chosen and s.kind is SourceKind.PIN]
+        return chosen[0] if chosen else ""
+
     def __str__(self) -> str:
         return self.text()
 
@@ -123,7 +129,9 @@ def _step(step: Step) -> tuple[str, str]:
     facts = [str(step.grade), state] if step.grade else [state]
     if step.distance:
         facts.append(f"{2**step.distance:.2f}x away: {row.signature}")
-    if step.note:
+    if step.kind is SourceKind.PIN:
+        facts.append(f"asked before all packs; to end it: {step.note}")
+    elif step.note:
         facts.append(f"device differs in {step.note}")
     if row.regret_ppm is not None:
         facts.append(f"regret at most {max(0, row.regret_ppm) / 1e4:.1f} % where measured")

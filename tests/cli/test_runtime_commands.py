@@ -95,7 +95,9 @@ def test_a_pin_answers_and_is_taken_out():
         assert run("pin", "add", *words, "--device", device).exit_code == 0
     (one,) = json.loads(run("pin", "list", "--json").stdout)["pins"]
     assert one["config"] == {"chunk_k": 128, "chunk_q": 64}
-    assert "CHOSEN (pinned)" in run("explain", POINT, "-d", "fwd", "--device", "nvidia-h200").stdout
+    told = run("explain", POINT, "-d", "fwd", "--device", "nvidia-h200").stdout
+    end = f"attn-tune pin remove {one['id']} --file {one['file']}"
+    assert f"CHOSEN (pinned, asked before all packs; to end it: {end})" in told
     assert "pinned" not in run("explain", POINT, "-d", "fwd", "--device", "nvidia-l4").stdout
     assert run("pin", "remove", "x").exit_code == 3
     assert run("pin", "remove", one["id"]).exit_code == 0
