@@ -35,6 +35,7 @@ def explain(
 ) -> None:
     """Say which kernel and config a call would get here, and why.
 
+    A call that is refused is explained too, with exit code 0.
     Calls read packs, never the lab database: where the database of --db decided otherwise, that is said too.
 
     Example: attn-tune explain llama3-8b/4x4k --direction bwd --device nvidia-h200
@@ -58,14 +59,18 @@ def explain(
         return
     print("\n\n".join(one.text(every=every).rstrip() for one in found.values()))
     for way, decision in unshipped.items():
+        is_pinned = bool(found[way].pin_ended_by)
+        why = "The pin answers first." if is_pinned else "Calls read packs, not the lab database."
         time = f", {duration(decision.median_ns)}" if decision.median_ns else ""
         print(
             f"\n{db} decided {way} otherwise: {decision.kernel} {config_words(decision.config)} "
-            f"({decision.rule}{time}). Calls read packs, not the lab database."
+            f"({decision.rule}{time}). {why}"
         )
     if unshipped:
         decisions = list(unshipped.values())
-        print("To use it:", *steps_to_ship(db, decisions), sep="\n")
+        # What is exported answers only once no pin does.
+        unpin = [f"  {found[way].pin_ended_by}" for way in unshipped if found[way].pin_ended_by]
+        print("To use it:", *unpin, *steps_to_ship(db, decisions), sep="\n")
         for line in gate_lines(objections, len(decisions)):
             print(line)
 

@@ -80,7 +80,7 @@ def choose(
       config: a config dataclass, or its plain-data form together with ``kernel``; used as it is once it is checked.
 
     Raises:
-      UsageError: unknown op, direction, kernel or knob.
+      UsageError: unknown op, direction, kernel or knob; an environment variable has a value that it cannot have.
       UnsupportedError: no kernel can do the problem on this device, or the given config cannot; with every reason.
       NoDataError: nothing tuned answers, and misses are strict.
       LockfileError: the job's lockfile does not answer.
@@ -148,13 +148,14 @@ def explain(
     device: Device | None = None,
     kernel: str | None = None,
 ) -> Explanation:
-    """Every step of the lookup that ``choose`` would make now. Counts nothing and never misses strictly.
+    """Every step of the lookup that ``choose`` would make now. Counts nothing; a refused miss is said, not raised.
 
     Raises:
-      UsageError: unknown op, direction or kernel, or a malformed signature.
+      UsageError: unknown op, direction or kernel, a malformed signature, or an environment variable as in ``choose``.
       StorageError, IntegrityError: the job's lockfile cannot be used.
     """
     view = current_view()
+    strict_by = misses.strict_by()
     question = _ask(op, direction, problem, device or current_device(), kernel, view)
     untuned = heuristic(question)
     ignored = [
@@ -170,6 +171,8 @@ def explain(
         steps, choice = resolved.steps, resolved.choice
     except LockfileError as error:
         ignored, steps, choice = [Rejection(subject="everything", reason=str(error))], (), None
+    answer = choice.answer if choice else None
+    refused_by = strict_by if answer and answer.is_miss else ""
     return Explanation(
         op=op,
         direction=direction,
@@ -180,7 +183,8 @@ def explain(
         kernels=question.refusals(),
         absent=tuple(s.id for s in question.specs.values() if not runs_on(s, question.device)),
         heuristic=untuned.answer if untuned else None,
-        answer=choice.answer if choice else None,
+        answer=None if refused_by else answer,
+        refused_by=refused_by,
     )
 
 
@@ -189,6 +193,7 @@ def _find(
 ) -> _Found:
     """The first answer to a question, remembered. The key is made anew: asking may have brought jax in."""
     view = current_view()
+    misses.miss_mode()  # A misspelled one is an error now, not at the first miss.
     ranks.check(view)
     here = device or current_device()
     if device is None:

@@ -149,6 +149,7 @@ def _pinned(question: Ask, pins: tuple[Pin, ...]) -> tuple[Choice | None, tuple[
                 rung=Rung.PINNED,
                 row=_row(question, pin.kernel, pin.config, "pinned"),
                 rejected=reason,
+                note=pin.ended_by,
             )
         )
         if reason is None:

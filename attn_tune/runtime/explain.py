@@ -28,7 +28,8 @@ class Explanation:
       kernels: kernels that cannot do the problem here, with the reason.
       absent: those of them, by id, that can do nothing on the device; the text has one line for all.
       heuristic: what would run untuned; None where nothing supports the problem.
-      answer: what runs; None likewise.
+      answer: what runs; None likewise, and where the call is refused.
+      refused_by: the setting by which the call, a miss, raises ``NoDataError``; ``""`` where it does not.
     """
 
     op: str
@@ -41,6 +42,13 @@ class Explanation:
     absent: tuple[str, ...]
     heuristic: Answer | None
     answer: Answer | None
+    refused_by: str = ""
+
+    @property
+    def pin_ended_by(self) -> str:
+        """What ends the pin that answers; ``""`` where none does."""
+        chosen = [s.note for s in self.steps if s.chosen and s.kind is SourceKind.PIN]
+        return chosen[0] if chosen else ""
 
     def __str__(self) -> str:
         return self.text()
@@ -56,7 +64,7 @@ class Explanation:
             table.append(("packs", "none holds rows"))
         if self.heuristic is not None:
             table += [(r.subject, f"rejected: {r.reason}") for r in self.heuristic.rejected]
-            table.append(("heuristic", _heuristic(self.heuristic, self.answer)))
+            table.append(("heuristic", self._untuned(self.heuristic)))
         folded = () if every else self.absent
         table += [
             (f"kernel {r.subject}", f"unsupported: {r.reason}")
@@ -70,11 +78,18 @@ class Explanation:
             f"{number:>2} {left:<{width}}  {right}"
             for number, (left, right) in enumerate(table, start=1)
         ]
-        if self.answer is None:
+        if self.answer is None and not self.refused_by:
             lines.append("nothing can run this problem here")
         return "\n".join(lines)
 
     __repr__ = __str__
+
+    def _untuned(self, heuristic: Answer) -> str:
+        text = f"{heuristic.kernel} {config_words(heuristic.config or {})}"
+        if self.refused_by:
+            return f"{text}  refused by {self.refused_by}: the call raises NoDataError"
+        is_chosen = self.answer is not None and self.answer.is_miss
+        return text + ("  CHOSEN (untuned: nothing stored answers)" if is_chosen else "")
 
     def _repr_html_(self) -> str:
         # Notebooks wrap the lines of a plain repr, and the table falls apart.
@@ -114,7 +129,9 @@ def _step(step: Step) -> tuple[str, str]:
     facts = [str(step.grade), state] if step.grade else [state]
     if step.distance:
         facts.append(f"{2**step.distance:.2f}x away: {row.signature}")
-    if step.note:
+    if step.kind is SourceKind.PIN:
+        facts.append(f"asked before all packs; to end it: {step.note}")
+    elif step.note:
         facts.append(f"device differs in {step.note}")
     if row.regret_ppm is not None:
         facts.append(f"regret at most {max(0, row.regret_ppm) / 1e4:.1f} % where measured")
@@ -125,12 +142,6 @@ def _step(step: Step) -> tuple[str, str]:
     if row.features is not None:
         facts.append(f"feature problems passed: {row.features}")
     return place, f"{text}  CHOSEN ({', '.join(facts)})"
-
-
-def _heuristic(heuristic: Answer, answer: Answer | None) -> str:
-    text = f"{heuristic.kernel} {config_words(heuristic.config or {})}"
-    is_chosen = answer is not None and answer.is_miss
-    return text + ("  CHOSEN (untuned: nothing stored answers)" if is_chosen else "")
 
 
 def _label(kind: SourceKind) -> str:

@@ -5,7 +5,7 @@ import enum
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +79,9 @@ class Stats:
 
 type _Key = tuple[str, str, str, str]
 
+# Of the environment, None until it is read; and of the program, which goes first.
 _mode: MissMode | None = None
+_said: MissMode | None = None
 _lookups: dict[Rung, int] = dict.fromkeys(Rung, 0)
 _misses: dict[_Key, int] = {}
 _forgotten = 0
@@ -88,21 +90,50 @@ _process = ""
 
 
 def set_miss_mode(mode: str) -> None:
-    """Says what a miss does from now on, in place of the environment variable ``ATTN_TUNE_ON_MISS``.
+    """Says what a miss does from now on, in place of the environment variable ``ATTN_TUNE_ON_MISS``, over reloads too.
 
     Raises:
       UsageError: unknown mode.
     """
-    global _mode
-    _mode = _parse(mode)
+    global _said
+    _said = _parse(mode, "miss mode")
 
 
 def miss_mode() -> MissMode:
-    """The mode in force."""
+    """The mode in force.
+
+    Raises:
+      UsageError: ``ATTN_TUNE_ON_MISS``, when it is first read, names no mode.
+    """
+    if _said is None and _mode is None:
+        take_mode(mode_of(os.environ))
+    return _said or _mode or MissMode.HEURISTIC
+
+
+def mode_of(environ: Mapping[str, str]) -> MissMode:
+    """The mode that ``environ`` asks for.
+
+    Raises:
+      UsageError: unknown mode.
+    """
+    return _parse(environ.get(ON_MISS) or MissMode.HEURISTIC, ON_MISS)
+
+
+def take_mode(mode: MissMode) -> None:
+    """Puts a mode of the environment in force, unless the program has set one."""
     global _mode
-    if _mode is None:
-        _mode = _parse(os.environ.get(ON_MISS) or MissMode.HEURISTIC)
-    return _mode
+    _mode = mode
+
+
+def strict_by() -> str:
+    """The setting that makes a miss an error, as it was made; ``""`` where misses are answered.
+
+    Raises:
+      UsageError: as ``miss_mode``.
+    """
+    if miss_mode() is not MissMode.STRICT:
+        return ""
+    return f"{ON_MISS}=strict" if _said is None else 'set_miss_mode("strict")'
 
 
 def count(answer: Answer, nearest: Callable[[], str]) -> None:
@@ -211,8 +242,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _parse(mode: str) -> MissMode:
+def _parse(mode: str, what: str) -> MissMode:
     try:
         return MissMode(mode)
     except ValueError:
-        raise UsageError(f"miss mode must be one of {', '.join(MissMode)}, got {mode!r}") from None
+        raise UsageError(f"{what} must be one of {', '.join(MissMode)}, got {mode!r}") from None

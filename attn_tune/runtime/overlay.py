@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from attn_tune.runtime import jitkeys, ranks, snapshot
+from attn_tune.runtime import jitkeys, misses, ranks, snapshot
 from attn_tune.runtime.locks import Lock
 from attn_tune.runtime.packs import Pack, read_pack
 from attn_tune.runtime.pins import Pin
@@ -127,13 +127,18 @@ def reload() -> bool:
     """Reads packs, pins, quarantine and lockfile anew from where the environment variables point; True if that changed
     anything. Jitted functions retrace on their next call if it did.
 
+    The miss mode is read too, but changes no answer: it holds for lookups from now on, and nothing retraces for it.
+
     Raises:
+      UsageError: a variable has a value that it cannot have; what was in force stays.
       StorageError, IntegrityError: the lockfile cannot be used; what was in force stays.
       DisagreementError: the processes of the job, which must all reload, would now choose differently.
     """
     # One at a time, or the key of one would meet the packs of another.
     with _reload_lock:
+        mode = misses.mode_of(os.environ)
         old, new = swap_snapshot()
+        misses.take_mode(mode)
         is_new = old is not None and old is not new
         if is_new and (keys := jit_keys()):
             # Never a key of before, even for packs of before: a trace that was under way during the swap may hold some

@@ -1,6 +1,7 @@
 """One config that somebody wants, whatever the packs say: within a ``with`` block, or in a file for a user's jobs."""
 
 import json
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,13 @@ class Pin:
     def id(self) -> str:
         """A short name of what it says."""
         return digest_text(self.line)[3:11]
+
+    @property
+    def ended_by(self) -> str:
+        """What ends it: a command for one of a file; one of a program ends with its block."""
+        if self.origin:
+            return f"attn-tune pin remove {self.id} --file {shlex.quote(self.origin)}"
+        return "leave its 'with attn_tune.pin(...)' block"
 
     def concerns(
         self, op: str, direction: str, signature: str, kernel: str | None, device: Device

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from attn_tune.cli.app import app
-from attn_tune.runtime import snapshot
+from attn_tune.runtime import misses, snapshot
 from attn_tune.runtime.overlay import use_pack
 from tests.cli.fakes import SIGNATURE, FakeExecutor, fill
 
@@ -17,7 +17,7 @@ ADD = ["quarantine", "add", "flash_attention/xla", "--reason", "wrong  dq", "--c
 
 def run(*words):
     # Each command is a process of its own: nothing that an earlier one read is in force.
-    snapshot._current = None
+    snapshot._current = misses._mode = None
     result = CliRunner().invoke(app, [str(word) for word in words], prog_name="attn-tune")
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -28,9 +28,10 @@ def run(*words):
 def home(tmp_path, monkeypatch):
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
-    for name in ("QUARANTINE", "PINS", "PACKS", "LOCKFILE"):
+    for name in ("QUARANTINE", "PINS", "PACKS", "LOCKFILE", "ON_MISS"):
         monkeypatch.delenv(f"ATTN_TUNE_{name}", raising=False)
     monkeypatch.setattr(snapshot, "_current", None)
+    monkeypatch.setattr(misses, "_mode", None)
     monkeypatch.setattr(snapshot, "_lockfile_path", None)
     return tmp_path
 
@@ -94,12 +95,25 @@ def test_a_pin_answers_and_is_taken_out():
         assert run("pin", "add", *words, "--device", device).exit_code == 0
     (one,) = json.loads(run("pin", "list", "--json").stdout)["pins"]
     assert one["config"] == {"chunk_k": 128, "chunk_q": 64}
-    assert "CHOSEN (pinned)" in run("explain", POINT, "-d", "fwd", "--device", "nvidia-h200").stdout
+    told = run("explain", POINT, "-d", "fwd", "--device", "nvidia-h200").stdout
+    end = f"attn-tune pin remove {one['id']} --file {one['file']}"
+    assert f"CHOSEN (pinned, asked before all packs; to end it: {end})" in told
     assert "pinned" not in run("explain", POINT, "-d", "fwd", "--device", "nvidia-l4").stdout
     assert run("pin", "remove", "x").exit_code == 3
     assert run("pin", "remove", one["id"]).exit_code == 0
     assert "Nothing" in run("pin", "list").stdout
     assert run("pin", "add", "flash_attention/xla", "-c", "chunk_q=64").exit_code == 2
+
+
+def test_explain_says_that_strict_jobs_refuse_a_miss(monkeypatch):
+    asked = ["explain", "flash_attention/v1 b=1 t=77 s=77 n=2 k=2 h=64 v=64 dtype=float32"]
+    monkeypatch.setenv("ATTN_TUNE_ON_MISS", "strict")
+    told = run(*asked, "-d", "fwd", "--device", "cpu")
+    assert (told.exit_code, "refused by ATTN_TUNE_ON_MISS=strict" in told.stdout) == (0, True)
+    assert "CHOSEN" not in told.stdout
+    monkeypatch.setenv("ATTN_TUNE_ON_MISS", "strickt")
+    misspelled = run(*asked, "--device", "cpu")
+    assert (misspelled.exit_code, "strickt" in misspelled.stderr) == (2, True)
 
 
 def test_a_broken_file_of_pins_is_named(home):

@@ -120,6 +120,16 @@ def test_explain_says_what_only_the_lab_database_knows_until_it_is_shipped(
     shown = sweep(tmp_path, "-g", "cpu-smoke", "--point", "llama3", "-d", "fwd").stdout
     db = ["--db", tmp_path / "lab.db"]
     asked = ["explain", POINT, "-d", "fwd", "--device", "cpu"]
+    # A pin would answer before what is exported, so it goes first.
+    pins = tmp_path / "my pins.json"
+    monkeypatch.setenv("ATTN_TUNE_PINS", str(pins))
+    knobs = ["-c", "chunk_q=8", "-c", "chunk_k=8"]
+    run("pin", "add", "flash_attention/xla", *knobs, "--file", pins)
+    pinned = run(*asked, *db).stdout
+    assert "The pin answers first" in pinned
+    steps = [line.strip() for line in pinned.splitlines() if line.startswith("  attn-tune")]
+    assert [step.split()[1] for step in steps] == ["pin", "export", "import"]
+    assert run(*shlex.split(steps[0])[1:]).exit_code == 0
     before = run(*asked, *db)
     assert "decided fwd otherwise: flash_attention/xla chunk_" in before.stdout
     assert "Calls read packs" in before.stdout

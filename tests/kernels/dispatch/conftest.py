@@ -18,11 +18,13 @@ def toy(monkeypatch, tmp_path):
         "ATTN_TUNE_PROJECT_PACK",
         "ATTN_TUNE_DEVICE_AS",
         "ATTN_TUNE_LOCKFILE",
+        "ATTN_TUNE_ON_MISS",
         "ATTN_TUNE_QUARANTINE",
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(snapshot, "_current", None)
-    monkeypatch.setattr(misses, "_mode", misses.MissMode.HEURISTIC)
+    monkeypatch.setattr(misses, "_mode", None)
+    monkeypatch.setattr(misses, "_said", None)
     monkeypatch.setattr(snapshot, "_lockfile_path", None)
     counters.reset_stats()

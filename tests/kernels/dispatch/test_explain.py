@@ -4,8 +4,12 @@ import dataclasses
 import html
 import json
 
+import pytest
+
 from attn_tune.kernels.dispatch import explain
+from attn_tune.runtime import misses
 from attn_tune.runtime.overlay import use_pack
+from attn_tune.schema import UsageError
 from tests.kernels.dispatch.toy_op import pack
 from tests.runtime.packbuilder import H200, OP, row, sig
 
@@ -43,6 +47,27 @@ def test_explain_when_nothing_can_run():
     assert found.answer is None
     assert "nothing can run" in str(found)
     assert len(found.kernels) == 3
+
+
+def test_a_miss_that_strict_jobs_refuse_is_not_chosen(monkeypatch):
+    monkeypatch.setenv(misses.ON_MISS, "strict")
+    found = explain(OP, sig(1024), device=H200)
+    assert found.answer is None
+    assert "alpha block=8  refused by ATTN_TUNE_ON_MISS=strict: the call raises NoDataError" in str(
+        found
+    )
+    assert "CHOSEN" not in str(found)
+    assert "nothing can run" not in str(found)
+    with use_pack(pack(row(sig(1024), 64))):
+        assert explain(OP, sig(1024), device=H200).answer.rung == "exact"
+    misses.set_miss_mode("strict")
+    assert explain(OP, sig(1024), device=H200).refused_by == 'set_miss_mode("strict")'
+
+
+def test_a_misspelled_miss_mode_is_an_error_as_in_a_job(monkeypatch):
+    monkeypatch.setenv(misses.ON_MISS, "strickt")
+    with pytest.raises(UsageError, match="strickt"):
+        explain(OP, sig(1024), device=H200)
 
 
 def test_a_notebook_shows_the_text_unwrapped_and_escaped():

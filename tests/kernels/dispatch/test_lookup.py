@@ -132,6 +132,29 @@ def test_miss_modes():
         misses.set_miss_mode("loud")
 
 
+def test_the_miss_mode_of_the_environment_is_read_again(monkeypatch):
+    assert lookup(OP, sig(1024), device=H200).is_miss
+    monkeypatch.setenv(misses.ON_MISS, "strict")
+    assert reload() is False
+    with pytest.raises(NoDataError):
+        lookup(OP, sig(1024), device=H200)
+    monkeypatch.setenv(misses.ON_MISS, "strickt")
+    with pytest.raises(UsageError, match=r"ATTN_TUNE_ON_MISS must be one of .*'strickt'"):
+        reload()
+    assert misses.miss_mode() == "strict"
+    # What the program says goes before the environment.
+    misses.set_miss_mode("record")
+    monkeypatch.setenv(misses.ON_MISS, "heuristic")
+    reload()
+    assert misses.miss_mode() == "record"
+
+
+def test_a_misspelled_miss_mode_stops_the_first_lookup_even_of_a_stored_row(monkeypatch):
+    monkeypatch.setenv(misses.ON_MISS, "strickt")
+    with use_pack(pack(row(sig(1024), 1))), pytest.raises(UsageError, match="strickt"):
+        lookup(OP, sig(1024), device=H200)
+
+
 def test_stats_count_by_rung_within_bounds(monkeypatch):
     monkeypatch.setattr(misses, "MAX_KEYS", 3)
     with use_pack(pack(row(sig(1024), 1))):

@@ -31,7 +31,10 @@ def test_a_pin_goes_before_every_pack_and_the_innermost_first():
         assert lookup(OP, sig(1024), "bwd", device=H200).is_miss
         text = str(explain(OP, sig(1024), device=H200))
     words = " ".join(text.split())
-    assert "1 pin of toy.fwd pinned: alpha block=2 CHOSEN (pinned) 2 heuristic" in words
+    assert (
+        "1 pin of toy.fwd pinned: alpha block=2 CHOSEN (pinned, asked before all packs; " in words
+    )
+    assert "to end it: leave its 'with attn_tune.pin(...)' block) 2 heuristic" in words
     assert block() == 8
 
 
