@@ -104,10 +104,15 @@ def _store(path: Path, db: Path, *, policy: str, dry_run: bool, json: bool) -> N
 
     from attn_tune.db.imports import import_pack as read
 
-    with tempfile.TemporaryDirectory() as nowhere:
-        # A dry run makes no database.
-        place = db if db.exists() or not dry_run else Path(nowhere) / "lab.db"
-        with open_lab(place, create=True) as database:
+    # A dry run makes no database, and neither does a pack that cannot be imported.
+    if is_new := not db.exists():
+        with (
+            tempfile.TemporaryDirectory() as nowhere,
+            open_lab(Path(nowhere) / "lab.db", create=True) as database,
+        ):
+            taken = read(database, path, policy=policy, dry_run=dry_run)
+    if not (is_new and dry_run):
+        with open_lab(db, create=True) as database:
             taken = read(database, path, policy=policy, dry_run=dry_run)
     if json:
         sink.emit_json(dataclasses.asdict(taken))

@@ -202,6 +202,15 @@ def test_import_dry_run_stores_nothing_and_merge_packs(pack, lab, tmp_path):
     assert run("import", pack, "--db", db, "--on-conflict", "newest").exit_code == 2
 
 
+def test_an_import_that_fails_makes_no_database(pack, tmp_path):
+    db = tmp_path / "new" / "lab.db"
+    assert run("import", pack, "--db", db, "--on-conflict", "newest").exit_code == 2
+    assert run("import", tmp_path / "nope", "--db", db).exit_code == 4
+    (tmp_path / "bad.atpack").write_text("no pack")
+    assert run("import", tmp_path / "bad.atpack", "--db", db).exit_code == 5
+    assert not db.parent.exists()
+
+
 def test_rows_of_an_imported_pack_answer_best_and_report(pack, tmp_path):
     db = ["--db", tmp_path / "other.db"]
     assert run("import", pack, *db).exit_code == 0
