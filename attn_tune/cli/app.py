@@ -52,12 +52,29 @@ _FORMAT = "attn_tune.format"
 
 def _format(args: Sequence[str]) -> str:
     """The format for programs that the answer is to have, and with ``json`` an error too; empty for a table."""
-    if "--help" in args or "-h" in args:
-        return ""
-    given = [b for a, b in itertools.pairwise(args) if a in ("-f", "--format")]
-    given += [a.removeprefix("--format=") for a in args]
+    valued = _options_with_value(args)
+    words, as_json, fmt = iter(args), False, ""
+    for word in itertools.takewhile(lambda word: word != "--", words):
+        if word in ("--help", "-h"):
+            return ""
+        if word in valued:
+            value = next(words, "")
+            fmt = value if word in ("-f", "--format") else fmt
+        elif word.startswith(("--format=", "-f")):
+            fmt = word.removeprefix("--format=").removeprefix("-f")
+        as_json = as_json or word == "--json"
     known = (Format.JSON, Format.CSV, Format.MARKDOWN)
-    return "json" if "--json" in args else next((str(one) for one in known if one in given), "")
+    return "json" if as_json else fmt if fmt in known else ""
+
+
+def _options_with_value(args: Sequence[str]) -> set[str]:
+    """The options of the command in ``args``, and of its inner ones, after which the next word is a value."""
+    name = next((word for word in args if word in COMMANDS), None)
+    command = load_command(name) if name else None
+    commands = (command, *getattr(command, "commands", {}).values())
+    options = [one for each in commands if each for one in each.params]
+    taking = [one for one in options if not getattr(one, "is_flag", True)]
+    return {"-f", "--format", *(name for one in taking for name in one.opts)}
 
 
 @contextlib.contextmanager

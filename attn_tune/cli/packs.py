@@ -65,6 +65,13 @@ def import_pack(
             help=f"With --to db. {POLICIES} Default: error.",
         ),
     ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            help="With --to user. Put the pack in the place of the imported one of the same file name.",
+        ),
+    ] = False,
     dry_run: DryRun = False,
     json: options.Json = False,
 ) -> None:
@@ -77,8 +84,10 @@ def import_pack(
     if (to or (Target.DB if db else Target.USER)) is Target.USER:
         if db or on_conflict or dry_run:
             raise UsageError("--db, --on-conflict and --dry-run are for the lab database: --to db")
-        _install(path, json=json)
+        _install(path, replace=replace, json=json)
         return
+    if replace:
+        raise UsageError("--replace is for --to user; for the lab database: --on-conflict replace")
     _store(
         path,
         Path(db or os.environ.get(options.DB_VARIABLE) or options.default_database()),
@@ -88,10 +97,10 @@ def import_pack(
     )
 
 
-def _install(path: Path, *, json: bool) -> None:
+def _install(path: Path, *, replace: bool, json: bool) -> None:
     from attn_tune.cli.install import install_pack
 
-    place = install_pack(path)
+    place = install_pack(path, replace=replace)
     if json:
         sink.emit_json({"path": str(place)})
     else:
@@ -104,10 +113,15 @@ def _store(path: Path, db: Path, *, policy: str, dry_run: bool, json: bool) -> N
 
     from attn_tune.db.imports import import_pack as read
 
-    with tempfile.TemporaryDirectory() as nowhere:
-        # A dry run makes no database.
-        place = db if db.exists() or not dry_run else Path(nowhere) / "lab.db"
-        with open_lab(place, create=True) as database:
+    # A dry run makes no database, and neither does a pack that cannot be imported.
+    if is_new := not db.exists():
+        with (
+            tempfile.TemporaryDirectory() as nowhere,
+            open_lab(Path(nowhere) / "lab.db", create=True) as database,
+        ):
+            taken = read(database, path, policy=policy, dry_run=dry_run)
+    if not (is_new and dry_run):
+        with open_lab(db, create=True) as database:
             taken = read(database, path, policy=policy, dry_run=dry_run)
     if json:
         sink.emit_json(dataclasses.asdict(taken))

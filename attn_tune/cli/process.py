@@ -24,6 +24,9 @@ def settle() -> None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout = _stdout(sys.stdout)
+    if sys.stderr is sys.__stderr__ and isinstance(sys.stderr, io.TextIOWrapper):
+        number, errors = sys.stderr.fileno(), sys.stderr.errors or "backslashreplace"
+        sys.stderr = _text(_ErrorOutput(number, "w", closefd=False), sys.stderr, errors)
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     if not _may_have_tpu():
         for name, value in _LONE_HOST.items():
@@ -49,6 +52,18 @@ class _Output(io.FileIO):
         return memoryview(data).nbytes
 
 
+class _ErrorOutput(_Output):
+    """The file under stderr. That it cannot be written is no error: there is nowhere to say it, and the command ends
+    with its own exit code.
+    """
+
+    def write(self, data: Any, /) -> int | None:
+        try:
+            return super().write(data)
+        except StorageError:
+            return memoryview(data).nbytes
+
+
 def _stdout(given: io.TextIOWrapper) -> io.TextIOWrapper:
     """A stream in the place of ``given`` that fails as ``_Output`` does, and never for a character that its encoding
     does not have.
@@ -58,10 +73,15 @@ def _stdout(given: io.TextIOWrapper) -> io.TextIOWrapper:
         # What native code and child processes print is no answer: it goes to stderr.
         number = os.dup(number)
         os.dup2(sys.stderr.fileno(), given.fileno())
+    return _text(_Output(number, "w", closefd=False), given, "replace")
+
+
+def _text(file: io.FileIO, given: io.TextIOWrapper, errors: str) -> io.TextIOWrapper:
+    """A stream to ``file`` with the encoding and the buffering of ``given``."""
     return io.TextIOWrapper(
-        io.BufferedWriter(_Output(number, "w", closefd=False)),
+        io.BufferedWriter(file),
         encoding=given.encoding,
-        errors="replace",
+        errors=errors,
         line_buffering=given.line_buffering or given.write_through,
     )
 

@@ -23,8 +23,12 @@ def merge(
     Example: attn-tune merge host-a.db host-b.db --db lab.db
     """
     from attn_tune.db import merge_database
+    from attn_tune.db.merge import check_source
     from attn_tune.tuner.ahead import usable_cores
 
+    if not db.exists():  # none is made for what cannot be merged
+        for path in paths:
+            check_source(path)
     done = []
     with open_lab(db, create=True) as database:
         for path in paths:

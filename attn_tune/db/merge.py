@@ -28,13 +28,7 @@ def merge_database(database: Database, path: str | os.PathLike[str]) -> MergeSum
     Raises:
       NoDataError, IntegrityError, StorageError: as ``Database.open``.
     """
-    path = Path(path)
-    with storage_errors(path):
-        reader, uri = open_reader(path)
-        try:
-            _check_source(reader, path)
-        finally:
-            reader.close()
+    uri = check_source(path)
     # Looking up four references of every trial again takes a quarter of the time: their ids come from maps of our rows.
     with (
         database.attached(uri, merge_queries.SOURCE),
@@ -49,11 +43,22 @@ def merge_database(database: Database, path: str | os.PathLike[str]) -> MergeSum
             ) from error
 
 
-def _check_source(source: sqlite3.Connection, path: Path) -> None:
-    """Rows are copied as they are, so the source must be sound."""
-    problems = health.find_quick_problems(source)
+def check_source(path: str | os.PathLike[str]) -> str:
+    """Proves that the lab database at ``path`` is sound, for its rows are copied as they are; returns its URI.
+
+    Raises:
+      NoDataError, IntegrityError, StorageError: as ``Database.open``.
+    """
+    path = Path(path)
+    with storage_errors(path):
+        reader, uri = open_reader(path)
+        try:
+            problems = health.find_quick_problems(reader)
+        finally:
+            reader.close()
     if problems:
         raise IntegrityError(f"{path} is damaged: {'; '.join(problems[:3])}; nothing was merged")
+    return uri
 
 
 def _copy(target: sqlite3.Connection) -> MergeSummary:

@@ -298,7 +298,7 @@ def _ranked(decisions: list[Decision]) -> list[Decision]:
 def _error(
     objections: Sequence[Objection],
     rows: int,
-    way_out: str = "sweep these again with --no-resume, select fewer rows, or give a reason to go without the gate",
+    way_out: str = "sweep these again with --no-resume, select fewer rows, or ship them with --no-gate REASON",
 ) -> GateError:
     lines = [
         f"{len({id(o.decision) for o in objections})} of {rows} rows may not be shipped; nothing was written:"

@@ -18,6 +18,8 @@ CASES = {
     "a pack that is not there": (["inspect", "none.atpack"], 4, "StorageError"),
     "as a format": (["report", "--db", "none.db", "-f", "json"], 3, "NoDataError"),
     "as a long format": (["report", "--db", "none.db", "--format=json"], 3, "NoDataError"),
+    "as a format in one word": (["report", "--db", "none.db", "-fjson"], 3, "NoDataError"),
+    "beside a format": (["report", "--db", "none.db", "--json", "-f", "csv"], 3, "NoDataError"),
 }
 
 
@@ -104,3 +106,22 @@ def test_a_defect_is_an_object_too(monkeypatch):
 def test_without_json_stdout_stays_empty(tmp_path):
     result = CliRunner().invoke(app, ["status", "--db", str(tmp_path / "none.db")])
     assert (result.exit_code, result.stdout) == (3, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "plan --from-fn json",
+        "plan --from-fn --json",
+        "devices --device json",
+        "explain json",
+        "explain -- --json",
+        "report --db none.db --op json",
+        "report --db none.db -f json -f table",
+    ],
+)
+def test_a_value_that_reads_like_the_option_asks_for_no_json(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, words.split(), prog_name="attn-tune")
+    assert (result.exit_code != 0, result.stdout) == (True, "")
+    assert result.stderr.startswith("error: ")

@@ -1,14 +1,17 @@
 """The commands for a pack in hand, by their exit codes and what they print."""
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from attn_tune.cli.app import app
+from attn_tune.cli.install import install_pack
+from attn_tune.runtime.packs import read_pack
 from tests.cli.fakes import POINT, fill
-from tests.runtime.packbuilder import pack_files, row, sig, write_folder
+from tests.runtime.packbuilder import pack_files, row, sig, write_folder, write_zip
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -202,6 +205,15 @@ def test_import_dry_run_stores_nothing_and_merge_packs(pack, lab, tmp_path):
     assert run("import", pack, "--db", db, "--on-conflict", "newest").exit_code == 2
 
 
+def test_an_import_that_fails_makes_no_database(pack, tmp_path):
+    db = tmp_path / "new" / "lab.db"
+    assert run("import", pack, "--db", db, "--on-conflict", "newest").exit_code == 2
+    assert run("import", tmp_path / "nope", "--db", db).exit_code == 4
+    (tmp_path / "bad.atpack").write_text("no pack")
+    assert run("import", tmp_path / "bad.atpack", "--db", db).exit_code == 5
+    assert not db.parent.exists()
+
+
 def test_rows_of_an_imported_pack_answer_best_and_report(pack, tmp_path):
     db = ["--db", tmp_path / "other.db"]
     assert run("import", pack, *db).exit_code == 0
@@ -234,6 +246,78 @@ def test_import_without_options_is_for_the_users_jobs(pack, tmp_path):
     assert not (tmp_path / "x.db").exists()
     assert run("import", pack, "--to", "db").exit_code == 0
     assert run("best", POINT).exit_code == 0, "the default database"
+
+
+def two_packs(tmp_path, form):
+    """Two packs of one name and different rows: folders, or files."""
+    for place, length in (("old", 64), ("new", 128)):
+        files = pack_files([row(sig(length))])
+        (tmp_path / place).mkdir()
+        if form == "folder":
+            yield write_folder(tmp_path / place / "mine", files)
+        else:
+            yield write_zip(tmp_path / place / "mine.atpack", files)
+
+
+@pytest.mark.parametrize("form", ["folder", "file"])
+def test_an_imported_pack_is_replaced_when_asked(tmp_path, form):
+    old, new = two_packs(tmp_path, form)
+    place = tmp_path / "home" / "attn-tune" / "packs" / old.name
+    assert run("import", old).exit_code == 0
+    refused = run("import", new)
+    assert (refused.exit_code, "--replace" in refused.stderr) == (4, True)
+    assert read_pack(place).digest == read_pack(old).digest
+    done = run("import", new, "--replace")
+    assert done.exit_code == 0, done.stderr
+    assert read_pack(place).digest == read_pack(new).digest
+    assert [child.name for child in place.parent.iterdir()] == [old.name]
+    refused = run("import", old, "--replace", "--db", tmp_path / "lab.db")
+    assert (refused.exit_code, "--on-conflict" in refused.stderr) == (2, True)
+
+
+def test_the_working_directory_is_imported_by_its_name(tmp_path, monkeypatch):
+    old, new = two_packs(tmp_path, "folder")
+    place = tmp_path / "home" / "attn-tune" / "packs" / old.name
+    for pack in (old, new):
+        monkeypatch.chdir(pack)
+        done = run("import", ".", "--replace")
+        assert done.exit_code == 0, done.stderr
+        assert read_pack(place).digest == read_pack(pack).digest
+
+
+def test_a_broken_imported_pack_is_replaced_and_no_sound_one_by_a_broken_one(tmp_path):
+    old, new = two_packs(tmp_path, "folder")
+    place = tmp_path / "home" / "attn-tune" / "packs" / old.name
+    assert run("import", old).exit_code == 0
+    (place / "SHA256SUMS").write_text("")
+    assert run("import", new, "--replace").exit_code == 0
+    (old / "SHA256SUMS").write_text("")
+    assert run("import", old, "--replace").exit_code == 5
+    assert read_pack(place).digest == read_pack(new).digest
+
+
+def test_an_imported_folder_is_never_absent_while_it_is_replaced(tmp_path, monkeypatch):
+    """Also where the system refuses to exchange two names: then nothing is changed."""
+    old, new = two_packs(tmp_path, "folder")
+    place = tmp_path / "home" / "attn-tune" / "packs" / old.name
+    assert run("import", old).exit_code == 0
+    stop, seen = threading.Event(), set()
+
+    def watch():
+        while not stop.is_set():
+            seen.add((place / "manifest.json").is_file())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for pack in (new, old) * 10:
+        install_pack(pack, replace=True)
+    stop.set()
+    watcher.join()
+    assert seen == {True}
+    monkeypatch.setattr("attn_tune.cli.install._RENAME_EXCHANGE", 1 << 20)  # no such flag
+    refused = run("import", new, "--replace")
+    assert (refused.exit_code, "remove it, then import" in refused.stderr) == (4, True)
+    assert read_pack(place).digest == read_pack(old).digest
 
 
 def test_inspect_counts_what_the_rows_say_of_their_proof(tmp_path):

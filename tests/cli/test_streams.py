@@ -39,6 +39,18 @@ def test_an_error_of_the_command_keeps_its_own_code():
     assert done.stderr.startswith(b"error: unknown grid")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_error_that_nobody_reads_keeps_its_code(unbuffered):
+    read, write = os.pipe()
+    os.close(read)
+    line = [sys.executable, "-m", "attn_tune", "plan", "--grid", "nosuch"]
+    environ = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(line, env=environ, stdout=write, stderr=write, check=False)
+    os.close(write)
+    assert done.returncode == 2
+    assert run("$A plan --grid nosuch 2> /dev/full").returncode == 2
+
+
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 def test_a_closed_stream_is_as_good_as_none(closed):
     done = run(f"$A grids {closed}")

@@ -45,6 +45,14 @@ def test_merge_twice(tmp_path, host):
     assert again["merged"] == [{"path": str(host), "runs": 0, "trials": 0}]
 
 
+def test_a_merge_that_fails_makes_no_database(tmp_path, host):
+    lab = tmp_path / "new" / "lab.db"
+    (tmp_path / "text.db").write_text("no database")
+    assert run("merge", tmp_path / "nope.db", "--db", lab).exit_code == 3
+    assert run("merge", host, tmp_path / "text.db", "--db", lab).exit_code == 5
+    assert not lab.parent.exists()
+
+
 def test_gc_says_what_goes_before_it_does(host):
     dry = run("gc", "--db", host, "--dry-run", "--superseded")
     assert dry.exit_code == 0, dry.stderr

@@ -75,6 +75,7 @@ def test_what_is_not_proven_is_refused_with_the_reason(tmp_path, case):
     with pytest.raises(GateError, match=fragment) as error:
         export(path, tmp_path / "pack")
     assert SHORT.text in str(error.value)
+    assert "--no-gate REASON" in str(error.value)
     assert error.value.exit_code == 1
     assert not (tmp_path / "pack").exists()
     # The way out keeps its reason in the pack for good.
