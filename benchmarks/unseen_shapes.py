@@ -156,7 +156,7 @@ def untuned_rivals(signature: str, direction: str) -> dict[str, Side]:
 
 
 def config_rivals(signature: str, direction: str, drawn: int) -> dict[str, Side]:
-    """What ``untuned_rivals`` returns, and of each of those kernels ``drawn`` configs of the pack and of each part."""
+    """The sides of ``untuned_rivals``, and ``drawn`` more configs of each kernel and part, and of the pack."""
     from attn_tune.kernels.ask import Ask
     from attn_tune.kernels.registry import get_kernel, get_op
     from attn_tune.runtime.devices import current_device

@@ -10,7 +10,7 @@ from attn_tune.schema.words import config_words
 
 
 class Change(enum.StrEnum):
-    """How a row differs. ``evidence``: the same config, rank and doubts, another time, state or environment."""
+    """A kind of difference. ``evidence``: the same config, rank and doubts, another time, state or environment."""
 
     ADDED = "added"
     REMOVED = "removed"

@@ -163,7 +163,7 @@ def export_pack(
 
 
 def objections_to(database: Database, decisions: Sequence[Decision]) -> list[Objection]:
-    """What ``export_pack`` would have against shipping ``decisions`` of ``database`` by its usual policy."""
+    """The objections of ``export_pack`` to shipping ``decisions`` of ``database``, by its usual policy."""
     shipped = [d for d in decisions if not needs_leave(d)] or decisions
     found = check_rows(shipped, _evidence_of(database))
     forbidden = check_quarantine(shipped, quarantine_in_force(os.environ))

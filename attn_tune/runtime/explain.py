@@ -46,7 +46,7 @@ class Explanation:
 
     @property
     def pin_ended_by(self) -> str:
-        """What ends the pin that answers; ``""`` where none does."""
+        """The way to end the pin that answers; ``""`` where none does."""
         chosen = [s.note for s in self.steps if s.chosen and s.kind is SourceKind.PIN]
         return chosen[0] if chosen else ""
 

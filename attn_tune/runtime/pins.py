@@ -50,7 +50,7 @@ class Pin:
 
     @property
     def ended_by(self) -> str:
-        """What ends it: a command for one of a file; one of a program ends with its block."""
+        """The way to end it: a command for a pin of a file; the end of its block for one of a program."""
         if self.origin:
             return f"attn-tune pin remove {self.id} --file {shlex.quote(self.origin)}"
         return "leave its 'with attn_tune.pin(...)' block"

@@ -52,7 +52,7 @@ class Row:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What a lookup may turn the row down for, whatever its config: only a job that allows it gets the row.
+        """The reasons to turn the row down, whatever its config: only a job that allows them gets it.
 
         The decision digest does not cover it.
         """

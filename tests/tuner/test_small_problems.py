@@ -149,7 +149,7 @@ SMALL = dataclasses.replace(CAUSAL, num_q_heads=2, num_kv_heads=1, head_dim=32, 
 
 
 def own_delta(problem, inputs):
-    """What a kernel does that makes ``delta`` of the output, whatever it was given."""
+    """Inputs as a kernel sees them that makes ``delta`` of the output."""
     rows = jnp.sum(inputs.dout.astype(jnp.float32) * inputs.residuals.out, axis=-1)
     return problem, inputs._replace(delta=rows.swapaxes(1, 2))
 

@@ -117,7 +117,7 @@ def _check_fits(name: str, array: Any) -> None:
     least, most, limits = int(known.min()), int(known.max()), np.iinfo(np.int32)
     if not limits.min <= least <= most <= limits.max:
         raise UsageError(
-            f"{name} must fit 32 bits, got values from {least} to {most}: number them anew"
+            f"{name} must fit 32 bits, got values from {least} to {most}: give them smaller numbers"
         )
 
 

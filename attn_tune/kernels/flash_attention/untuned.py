@@ -33,7 +33,7 @@ _BANDWIDTH = 4.4e6
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """What a forward of bf16 takes on an H200, in microseconds; three figures are for head dims up to 64, 128 and 256.
+    """The time of a bf16 forward on an H200, in microseconds; three figures are for head dims up to 64, 128 and 256.
 
     Attributes:
       launch: what every call takes.
