@@ -71,6 +71,9 @@ def test_a_kernel_that_proves_nothing_needs_leave(monkeypatch, tmp_path, allowed
     refused = run("export", tmp_path / "p.atpack", "--db", db)
     assert refused.exit_code == 1
     assert "its config ran no feature problem (--allow-unproven ships it)" in refused.stderr
-    assert run("export", tmp_path / "p.atpack", "--db", db, "--allow-unproven").exit_code == 0
+    # On a busy machine the gate may object to the times as well.
+    leave = ("--allow-unproven", "--allow-noisy", "--max-regret", "1000")
+    shipped = run("export", tmp_path / "p.atpack", "--db", db, *leave)
+    assert shipped.exit_code == 0, shipped.stderr
     inspected = run("inspect", tmp_path / "p.atpack")
     assert "1 unproven: their configs ran no feature problem" in inspected.stdout

@@ -129,7 +129,7 @@ ONE = {"query": QUERY[:1], "key": KEY[:1], "value": VALUE[:1]}
         ({"key": KEY[:, :5]}, "key and value must agree"),
         ({"query": QUERY[:1]}, "query and key must agree"),
         ({"query": QUERY[:, :, :3]}, "multiple of key/value heads"),
-        ({"query": QUERY[:, :0]}, "empty"),
+        ({"query": QUERY[:, :, :0]}, "empty"),
         ({"bias": jnp.zeros((B, N, T))}, "bias must be"),
         ({"platform": {"forward": "xla"}}, "keys are fwd and bwd"),
         ({"platform": {"fwd": 3}}, "must be the name of a kernel"),
