@@ -95,13 +95,13 @@ def heuristic(question: Ask, rejected: tuple[Rejection, ...] = ()) -> Choice | N
         if reason is None and bits is None:
             answer = plain_answer(question, spec, config, Rung.HEURISTIC, rejected=rejected)
             return Choice(spec, config, answer)
-        subject = f"heuristic of {spec.id}"
         if reason is None and last is None and question.determinism is not Determinism.REQUIRED:
             more = {"rejected": rejected, "repeatable": False}
             last = Choice(
                 spec, config, plain_answer(question, spec, config, Rung.HEURISTIC, **more)
             )
-        rejected = (*rejected, Rejection(subject=subject, reason=reason or bits or ""))
+        turned_down = Rejection(subject=f"heuristic of {spec.id}", reason=reason or bits or "")
+        rejected = (*rejected, turned_down)
     return last
 
 

@@ -104,7 +104,7 @@ def normalise(
 
 
 def _check_fits(name: str, array: Any) -> None:
-    """Refuses known integers that 32 bits do not hold; of traced ones the lower 32 bits count.
+    """Refuse known integers that 32 bits do not hold; of traced ones the lower 32 bits count.
 
     Raises:
       UsageError: there is one.

@@ -87,7 +87,7 @@ class Problem(AttentionProblem):
                 object.__setattr__(self, name, "".join(kept))
 
     def _drop_what_hides_nothing(self) -> None:
-        """Leaves out bounds that no pair exceeds: one problem, one signature, and no comparisons in its kernel."""
+        """Leave out bounds that no pair exceeds: one problem, one signature, and no comparisons in its kernel."""
         left, right = self.bounds
         if not self.has_positions:
             # The last row has the last key's position, and the first one is T - 1 before it.

@@ -36,12 +36,12 @@ class _Cost:
     """The time of a bf16 forward on an H200, in microseconds; three figures are for head dims up to 64, 128 and 256.
 
     Attributes:
-      launch: what every call takes.
+      launch: time of any call, however small.
       resident: programs that one multiprocessor holds at a time.
-      start: what a program takes before its first tile, and what each 64 of the head dim add.
-      tile: a tile of keys, where all multiprocessors are busy.
-      lone: a tile of keys, where a program waits for nothing but its own last tile.
-      cap, sinks, lengths: how many times as long it takes with a soft cap, sinks, or padding said as lengths.
+      start: time of a program before its first tile, and the time that each 64 of the head dim add.
+      tile: time of a tile of keys while all multiprocessors are busy.
+      lone: time of a tile of keys in a program that has a multiprocessor to itself.
+      cap, sinks, lengths: factors of the time with a soft cap, with sinks, and with padding said as lengths.
     """
 
     launch: float
@@ -94,6 +94,7 @@ def priority(kernel: str, problem: Problem, direction: str, device: Device) -> i
 
 
 def _forward(problem: Problem, device: Device) -> tuple[str, ...]:
+    """The kernels for a forward, the preferred one first."""
     if keys_a_row_sees(problem) <= _NARROW_WINDOW:
         return "triton_split", "triton", "triton_hopper", "cudnn"
     has_documents = problem.has_segments and not problem.has_lengths
@@ -147,6 +148,7 @@ def _work(kernel: str, problem: Problem, device: Device) -> tuple[int, float, fl
 
 
 def _split_work(problem: Problem, device: Device) -> tuple[int, float, float, float]:
+    """``_work`` of the untuned config of `triton_split`."""
     from attn_tune.kernels.flash_attention.triton_split import space
     from attn_tune.kernels.flash_attention.triton_split.limits import packed_rows
 
@@ -177,6 +179,7 @@ def _tiles(problem: Problem, rows: int, keys: int) -> tuple[int, int, int]:
 
 
 def _backward(problem: Problem, device: Device) -> tuple[str, ...]:
+    """The kernels for a backward, the preferred one first."""
     length = max(problem.q_len, problem.kv_len)
     width = max(problem.head_dim, problem.v_head_dim)
     programs = problem.batch * problem.num_kv_heads * -(-problem.kv_len // _SMALL_TILE)
