@@ -1,4 +1,4 @@
-"""How a worker's end is told, on a real process that needs no device: a compile helper that waits for work."""
+"""How a worker's end is told, on real processes that need no device."""
 
 import os
 import signal
@@ -12,14 +12,24 @@ from attn_tune.tuner import process as process_module
 from attn_tune.tuner.process import WorkerDied, WorkerProcess, WorkerTooBig
 from tests.patience import PATIENCE_S
 
-HELPER = "attn_tune.tuner.lowering"
+# A worker with nothing to do: it ends only when the parent closes its socket.
+IDLE = "import socket, sys; socket.socket(fileno=int(sys.argv[1])).recv(1)"
 
 
 @pytest.fixture
-def worker():
-    process = WorkerProcess(module=HELPER)
-    yield process
-    process.kill()
+def idle_worker(monkeypatch, tmp_path):
+    """A function that starts an idle worker with the given variables."""
+    (tmp_path / "idle_worker.py").write_text(IDLE)
+    monkeypatch.syspath_prepend(tmp_path)
+    started = []
+
+    def start(**variables: str) -> WorkerProcess:
+        started.append(WorkerProcess(variables, "idle_worker"))
+        return started[-1]
+
+    yield start
+    for worker in started:
+        worker.kill()
 
 
 def death_of(worker: WorkerProcess) -> WorkerDied:
@@ -36,10 +46,12 @@ def death_of(worker: WorkerProcess) -> WorkerDied:
         ((None, None), Status.CRASHED, "from outside"),
     ],
 )
-def test_the_oom_killer_is_named_only_if_it_struck(monkeypatch, counts, status, words):
+def test_the_oom_killer_is_named_only_if_it_struck(
+    monkeypatch, idle_worker, counts, status, words
+):
     answers = list(counts)
     monkeypatch.setattr(process_module, "oom_kills", lambda: answers.pop(0))
-    worker = WorkerProcess(module=HELPER)
+    worker = idle_worker()
     os.kill(worker.pid, signal.SIGKILL)
     death = death_of(worker)
     assert death.status is status
@@ -47,20 +59,22 @@ def test_the_oom_killer_is_named_only_if_it_struck(monkeypatch, counts, status, 
     assert death.by_outsider
 
 
-def test_our_own_kill_is_nobody_elses(worker):
+def test_our_own_kill_is_nobody_elses(idle_worker):
+    worker = idle_worker()
     worker.kill()
     assert not death_of(worker).by_outsider
 
 
-def test_a_signal_is_named(worker):
+def test_a_signal_is_named(idle_worker):
+    worker = idle_worker()
     os.kill(worker.pid, signal.SIGSEGV)
     death = death_of(worker)
     assert "killed by SIGSEGV" in str(death)
     assert (death.status, death.by_outsider) == (Status.CRASHED, False)
 
 
-def test_a_worker_above_its_limit_is_killed(monkeypatch):
-    worker = WorkerProcess({"ATTN_TUNE_WORKER_GIB": "0.001"}, HELPER)
+def test_a_worker_above_its_limit_is_killed(idle_worker):
+    worker = idle_worker(ATTN_TUNE_WORKER_GIB="0.001")
     with pytest.raises(
         WorkerTooBig, match=r"host memory: 0\.\d GiB used, limit 0\.0 GiB"
     ) as caught:
