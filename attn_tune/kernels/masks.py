@@ -25,8 +25,10 @@ from attn_tune.kernels.visibility import (
 )
 from attn_tune.schema.errors import UsageError
 
-Q_PADDING = -1
-KV_PADDING = -2
+# Above the ids of all documents, which padding follows: the Triton kernels compare the ranges of the ids of two tiles,
+# and that of the last document and its padding would else meet every document. In this order neither meets the other's.
+Q_PADDING = 2**31 - 2
+KV_PADDING = 2**31 - 1
 
 
 @jax.tree_util.register_dataclass
@@ -158,8 +160,8 @@ class MaskInfo:
         if not same:
             # Row i of sequence r stands at (i - start_q) + (len_k - len_q): the ends of both sides meet.
             shift = kv_offsets[1:] - q_offsets[1:]
-            q_start = jnp.where(q_ids < 0, 0, kv_offsets[q_ids] - shift[q_ids])
-            kv_start = jnp.where(kv_ids < 0, 0, kv_offsets[kv_ids])
+            q_start = jnp.where(q_ids == Q_PADDING, 0, kv_offsets[q_ids] - shift[q_ids])
+            kv_start = jnp.where(kv_ids == KV_PADDING, 0, kv_offsets[kv_ids])
             positions = {
                 "q_positions": (jnp.arange(q_len, dtype=jnp.int32) - q_start)[None],
                 "kv_positions": (jnp.arange(kv_len, dtype=jnp.int32) - kv_start)[None],

@@ -11,8 +11,8 @@ from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands,
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.reference import reference
 from attn_tune.kernels.flash_attention.rounding import round_to
+from attn_tune.kernels.masks import KV_PADDING, Q_PADDING
 
-Q_PADDING, KV_PADDING = -1, -2
 # A standard normal is above this four times in five.
 VISIBLE_ABOVE = -0.8416
 TOKENS_PER_DOCUMENT = 1024
@@ -27,11 +27,11 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
 
     Queries, keys, values, bias and cotangents are standard normal. For ``fwd`` odd seeds have some keys that are much
     longer, so that the running maximum of a row moves late and far; but not under a soft cap, near which it would show
-    what kernels approximate. Segments and positions are those of documents
-    packed end to end, with padding at the end of the row, or, with lengths, that padding alone; queries are aligned
-    with keys at the bottom right. Sinks are large enough to take a sizeable share of the softmax. For ``bwd`` the
-    residuals come from the reference, rounded as a kernel would store them, and ``delta`` is computed from the rounded
-    output, with a cotangent of the lse if the problem has one.
+    what kernels approximate. Segments and positions are those of documents packed end to end, with padding at the end
+    of the row, or, with lengths, that padding alone; queries are aligned with keys at the bottom right. Sinks are large
+    enough to take a sizeable share of the softmax. For ``bwd`` the residuals come from the reference, rounded as a
+    kernel would store them, and ``delta`` is computed from the rounded output, with a cotangent of the lse if the
+    problem has one.
     """
     q_key, k_key, v_key, bias_key, mask_key, doc_key, sink_key, seed_key, dout_key = (
         jax.random.split(jax.random.key(seed), 9)
@@ -136,9 +136,10 @@ def _dropout_words(key: Array) -> Array:
 
 
 def _lengths(key: Array, p: Problem) -> Int[Array, " B"]:
-    """From half of the keys to all. Of a small problem, which is there for its edges, the last entry has none."""
+    """From half of the keys to all. Of a small batch, which is there for its edges, the last entry has none."""
     lengths = jax.random.randint(key, (p.batch,), (p.kv_len + 1) // 2, p.kv_len + 1, jnp.int32)
-    return lengths.at[-1].set(0) if p.kv_len < TOKENS_PER_DOCUMENT else lengths
+    # A lone entry without keys would leave nothing to compare or to time.
+    return lengths.at[-1].set(0) if p.batch > 1 and p.kv_len < TOKENS_PER_DOCUMENT else lengths
 
 
 def _documents(
@@ -148,7 +149,8 @@ def _documents(
     length = max(p.q_len, p.kv_len)
     count = min(max(length // TOKENS_PER_DOCUMENT, MIN_DOCUMENTS), MAX_DOCUMENTS, length)
     column = jnp.arange(length, dtype=jnp.int32)
-    used = length - length // 16
+    # Of few queries at the end of many keys most must see something.
+    used = length - min(p.q_len, p.kv_len) // 16
     starts = jax.random.randint(key, (p.batch, count - 1), 1, max(used, 2), jnp.int32)
     starts = jnp.concatenate([jnp.zeros((p.batch, 1), jnp.int32), jnp.sort(starts, axis=1)], axis=1)
     ids = jax.vmap(lambda s: jnp.searchsorted(s, column, side="right").astype(jnp.int32))(starts)

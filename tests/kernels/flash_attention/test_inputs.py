@@ -1,5 +1,7 @@
 """The inputs that kernels are judged by: what an even seed does not try, an odd one does."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -49,3 +51,22 @@ def test_the_long_keys_are_the_others_made_longer():
     is_long = np.arange(1024) % LONG_KEY_EVERY == LONG_KEY_EVERY // 2
     np.testing.assert_array_equal(keys[:, ~is_long], plain[:, ~is_long])
     np.testing.assert_array_equal(keys[:, is_long], plain[:, is_long] * LONG_KEY)
+
+
+@pytest.mark.parametrize("q_len", [1, 8, 256])
+def test_queries_at_the_end_of_packed_documents_see_some_keys(q_len):
+    problem = dataclasses.replace(_problem(has_segments=True), q_len=q_len)
+    for seed in range(4):
+        operands = make_inputs(problem, "fwd", seed)
+        q_ids, kv_ids = (np.asarray(x) for x in (operands.q_segments, operands.kv_segments))
+        sees = (q_ids[:, :, None] == kv_ids[:, None, :]).any(-1)
+        assert sees.mean() > 0.9
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_lengths_leave_a_lone_sequence_keys_and_one_of_several_none(batch):
+    problem = dataclasses.replace(
+        _problem(has_segments=True, has_lengths=True), batch=batch, kv_len=500
+    )
+    lengths = np.asarray(make_inputs(problem, "fwd", 0).kv_lengths)
+    assert (lengths == 0).sum() == (batch > 1)

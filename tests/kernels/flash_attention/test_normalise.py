@@ -8,7 +8,7 @@ import pytest
 from attn_tune.kernels.flash_attention import api
 from attn_tune.kernels.flash_attention.api import flash_attention
 from attn_tune.kernels.flash_attention.cudnn.config import ForwardConfig as CudnnConfig
-from attn_tune.kernels.masks import MaskInfo
+from attn_tune.kernels.masks import KV_PADDING, Q_PADDING, MaskInfo
 from attn_tune.schema.errors import UsageError
 
 B, T, S, N, K, H = 2, 6, 8, 4, 2, 16
@@ -88,8 +88,8 @@ def test_packed_self_attention_needs_no_positions(seen):
     row = QUERY[:1], KEY[:1, :T], VALUE[:1, :T]
     problem, operands, _ = seen(*row, cum_seqlens_q=jnp.array([0, 2, 5]), causal=True)
     assert (problem.has_segments, problem.has_positions) == (True, False)
-    np.testing.assert_array_equal(operands.q_segments, [[0, 0, 1, 1, 1, -1]])
-    np.testing.assert_array_equal(operands.kv_segments, [[0, 0, 1, 1, 1, -2]])
+    np.testing.assert_array_equal(operands.q_segments, [[0, 0, 1, 1, 1, Q_PADDING]])
+    np.testing.assert_array_equal(operands.kv_segments, [[0, 0, 1, 1, 1, KV_PADDING]])
 
 
 def test_packed_cross_attention_aligns_each_sequence_at_its_end(seen):

@@ -8,6 +8,7 @@ from attn_tune.kernels.flash_attention.battery import feature_problems
 from attn_tune.kernels.flash_attention.inputs import make_inputs
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.reference import baseline, reference
+from attn_tune.kernels.masks import KV_PADDING, Q_PADDING
 from attn_tune.kernels.tolerance import compare
 from tests.kernels.flash_attention import dense_numpy
 from tests.kernels.flash_attention.dense_inputs import (
@@ -154,17 +155,17 @@ def test_documents_are_packed_and_padded(name):
     p = PROBLEMS[name]
     o = make_inputs(p, "fwd", 0)
     q_ids, kv_ids = np.asarray(o.q_segments), np.asarray(o.kv_segments)
-    assert np.all(q_ids[:, -1] == -1)
-    assert np.all(kv_ids[:, -1] == -2)
-    real = kv_ids[0][kv_ids[0] > 0]
+    assert np.all(q_ids[:, -1] == Q_PADDING)
+    assert np.all(kv_ids[:, -1] == KV_PADDING)
+    real = kv_ids[0][kv_ids[0] != KV_PADDING]
     assert np.all(np.diff(real) >= 0)
     assert len(set(real)) > 1
     if o.kv_positions is not None:
         positions = np.asarray(o.kv_positions)
-        inside = (np.diff(kv_ids, axis=1) == 0) & (kv_ids[:, 1:] > 0)
+        inside = (np.diff(kv_ids, axis=1) == 0) & (kv_ids[:, 1:] != KV_PADDING)
         assert np.all(np.diff(positions, axis=1)[inside] == 1)
     common = min(p.q_len, p.kv_len)
-    live = q_ids[:, -common:] > 0
+    live = q_ids[:, -common:] != Q_PADDING
     np.testing.assert_array_equal(q_ids[:, -common:][live], kv_ids[:, -common:][live])
     if p.q_len == p.kv_len:
         assert 0.1 < dense_numpy.visible(p, o).mean() < 0.9

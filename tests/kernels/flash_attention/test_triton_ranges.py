@@ -11,6 +11,7 @@ from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton.ranges import key_ranges, row_ranges, settled
 from attn_tune.kernels.flash_attention.triton.static import static_of
+from attn_tune.kernels.masks import MaskInfo
 
 SIZES = (16, 32)
 
@@ -93,3 +94,25 @@ def test_a_run_with_a_gap_is_no_run():
 @pytest.mark.parametrize("ranges", [key_ranges, row_ranges])
 def test_without_segments_there_are_none(ranges):
     assert ranges(None, None, _static(16, 16, 16, 16)) is None
+
+
+@pytest.mark.parametrize("used", [200, 230, 256])
+def test_padding_of_the_constructors_meets_no_document_but_its_neighbour(used):
+    """A tile that holds the end of the last document and padding walks that document, not all of them."""
+    offsets = jnp.array([0, 70, 150, used])
+    mask = MaskInfo.from_cum_seqlens(offsets, q_len=256, kv_len=256)
+    assert mask.q_segment_ids is not None
+    assert mask.kv_segment_ids is not None
+    static = _static(256, 256, 16, 16)
+    for found in (
+        key_ranges(mask.q_segment_ids, mask.kv_segment_ids, static),
+        row_ranges(mask.q_segment_ids, mask.kv_segment_ids, static),
+    ):
+        begin, _, _, end = _settled(found[0]).T
+        # The last document begins in tile 9, with the end of the one before.
+        of_last = -(-used // 16) - 1
+        assert begin[of_last] == 150 // 16
+        assert (end[: 70 // 16] <= 70 // 16 + 1).all()
+        # Padding alone meets nothing that lies in whole tiles of documents.
+        alone = np.arange(of_last + 1, 256 // 16)
+        assert all(begin[i] >= used // 16 or end[i] <= begin[i] for i in alone)

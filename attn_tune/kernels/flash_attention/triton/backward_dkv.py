@@ -23,7 +23,7 @@ from attn_tune.kernels.flash_attention.triton.logits import (
     squash,
 )
 from attn_tune.kernels.flash_attention.triton.ranges import narrowed, row_ranges
-from attn_tune.kernels.flash_attention.triton.static import static_of
+from attn_tune.kernels.flash_attention.triton.static import skips_segments, static_of
 from attn_tune.kernels.flash_attention.triton.tile import (
     head_rows,
     key_head,
@@ -42,7 +42,8 @@ from attn_tune.kernels.flash_attention.triton.tile import (
 
 def backward_dkv(problem: Problem, config: DkvConfig, arrays: tuple) -> tuple[jax.Array, jax.Array]:
     """``dk`` [B, S, K, H] and ``dv`` [B, S, K, V]; ``arrays`` as from ``backward.kernel_arrays``."""
-    static = static_of(problem, config, ranges=True)
+    skips = skips_segments(problem, config.block_q, config.block_k, of_keys=True)
+    static = static_of(problem, config, ranges=skips)
     k, v, q_segments, kv_segments = *arrays[1:3], *arrays[8:10]
     dk, dv = triton_call(
         dkv_kernel,

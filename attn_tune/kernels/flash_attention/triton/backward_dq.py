@@ -19,7 +19,7 @@ from attn_tune.kernels.flash_attention.triton.logits import (
     squash,
 )
 from attn_tune.kernels.flash_attention.triton.ranges import key_ranges, narrowed
-from attn_tune.kernels.flash_attention.triton.static import static_of
+from attn_tune.kernels.flash_attention.triton.static import skips_segments, static_of
 from attn_tune.kernels.flash_attention.triton.tile import (
     head_rows,
     key_head,
@@ -37,7 +37,9 @@ from attn_tune.kernels.flash_attention.triton.tile import (
 
 def backward_dq(problem: Problem, config: DqConfig, arrays: tuple) -> jax.Array:
     """``dq`` [B, T, N, H]; ``arrays`` as from ``backward.kernel_arrays``."""
-    static = static_of(problem, config, ranges=True)
+    static = static_of(
+        problem, config, ranges=skips_segments(problem, config.block_q, config.block_k)
+    )
     q, q_segments, kv_segments = arrays[0], *arrays[8:10]
     (dq,) = triton_call(
         dq_kernel,

@@ -22,7 +22,7 @@ from attn_tune.kernels.flash_attention.triton.logits import (
     squash,
 )
 from attn_tune.kernels.flash_attention.triton.ranges import key_ranges, narrowed
-from attn_tune.kernels.flash_attention.triton.static import static_of
+from attn_tune.kernels.flash_attention.triton.static import skips_segments, static_of
 from attn_tune.kernels.flash_attention.triton.tile import (
     LN2,
     LOG2E,
@@ -40,7 +40,9 @@ from attn_tune.kernels.flash_attention.triton.tile import (
 
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, jax.Array]:
     """``out`` [B, T, N, V] in q's dtype and ``lse`` [B, N, T] in float32."""
-    static = static_of(problem, config, ranges=True)
+    static = static_of(
+        problem, config, ranges=skips_segments(problem, config.block_q, config.block_k)
+    )
     batch, rows, heads = problem.batch, problem.q_len, problem.num_q_heads
     out, lse = triton_call(
         forward_kernel,

@@ -24,12 +24,14 @@ WIDTH = tl.constexpr(5)
 def key_ranges(
     q_segments: Int[Array, "B T"] | None, kv_segments: Int[Array, "B S"] | None, static: Static
 ) -> Int[Array, "B q_blocks 5"] | None:
-    """``(begin, full_begin, full_end, end, full)`` in tiles of keys, for each tile of rows; None without segments.
+    """``(begin, full_begin, full_end, end, full)`` in tiles of keys, for each tile of rows; None unless ``has_ranges``.
 
     Every key that shares a segment with a row of the tile is in ``[begin, end)``, which is empty or reversed where
     there is none. All keys of ``full`` tiles do with all rows; the first and the last of them are those of
     ``[full_begin, full_end)``, which is a run without a gap if it is as long as that: ``settled`` says so.
     """
+    if q_segments is None or kv_segments is None or not static.has_ranges:
+        return None
     return _ranges(q_segments, kv_segments, static.block_q, static.block_k)
 
 
@@ -37,13 +39,13 @@ def row_ranges(
     q_segments: Int[Array, "B T"] | None, kv_segments: Int[Array, "B S"] | None, static: Static
 ) -> Int[Array, "B kv_blocks 5"] | None:
     """As ``key_ranges`` in tiles of rows, for each tile of keys."""
+    if q_segments is None or kv_segments is None or not static.has_ranges:
+        return None
     return _ranges(kv_segments, q_segments, static.block_k, static.block_q)
 
 
-def _ranges(own: Array | None, other: Array | None, block: int, other_block: int) -> Array | None:
+def _ranges(own: Array, other: Array, block: int, other_block: int) -> Array:
     """In as few programs as XLA makes of it, three: each costs 3 us on an H200, a hundredth of a forward."""
-    if own is None or other is None:
-        return None
     if own.shape == other.shape and block == other_block:
         low, high = _extremes(jnp.stack((own, other)), block)
         (own_min, other_min), (own_max, other_max) = low, high
