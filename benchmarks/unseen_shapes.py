@@ -9,7 +9,8 @@ round numbers, and features. ``race`` takes, for each problem and direction, the
 that are active and the winner of the sweep, and times both in one race with a cold cache. ``untuned`` races the untuned
 config of every kernel instead: it says which kernel an untuned call should prefer. ``configs`` races some configs of
 every kernel besides, those of the shipped packs as a lookup would adapt them and some drawn by chance: most of what a
-sweep says, in a twentieth of its time. All need the GPU in question. ``prepare``, which does not, compiles the Triton
+sweep says, in a twentieth of its time; with ``--menu`` those that ``fit_costs.py`` tells apart instead, and splits and
+sections beside the untuned ones. All need the GPU in question. ``prepare``, which does not, compiles the Triton
 kernels of ``configs`` into Triton's cache; several processes, each with a ``--shard``, do so in parallel:
 
     for i in 0 1 2 3; do
@@ -19,6 +20,7 @@ kernels of ``configs`` into Triton's cache; several processes, each with a ``--s
 """
 
 import argparse
+import dataclasses
 import functools
 import json
 import math
@@ -198,6 +200,63 @@ def config_rivals(signature: str, direction: str, drawn: int) -> dict[str, Side]
     return found
 
 
+def menu_rivals(signature: str, direction: str) -> dict[str, Side]:
+    """The sides of ``untuned_rivals``, and the configs of each Triton kernel that ``fit_costs.py`` fits figures to."""
+    from fit_costs import MENU, TILE
+
+    from attn_tune.kernels.ask import Ask
+    from attn_tune.kernels.flash_attention import costs
+    from attn_tune.kernels.registry import get_op
+    from attn_tune.runtime.devices import current_device
+    from attn_tune.schema.config import config_from_dict, config_to_dict
+
+    question = Ask(get_op("flash_attention"), direction, signature, current_device(), None)
+    problem, device = question.problem, question.device
+    width = next(w for w in (64, 128, 256) if costs.width(problem) <= w)
+    found = {
+        label: side
+        for label, side in untuned_rivals(signature, direction).items()
+        if side.kernel in ("cudnn", "triton", "triton_hopper", "triton_split")
+    }
+    for kernel, untuned in list(found.items())[1:]:
+        if kernel == "cudnn":
+            continue
+        search = question.specs[kernel].searches[direction]
+        base = config_from_dict(search.config, untuned.config)
+        configs = []
+        for part in search.outputs:
+            for knobs in MENU[f"{kernel}/{part or 'fwd'}"][width]:
+                names = (
+                    ("block_k", "num_stages", "ping_pong") if kernel == "triton_hopper" else TILE
+                )
+                values = dict(zip(names, knobs, strict=False))
+                if "max_registers" in names:
+                    values.setdefault("max_registers", None)
+                values |= {"ping_pong": bool(knobs[2])} if kernel == "triton_hopper" else {}
+                tile = getattr(base, part) if part else base
+                values = {name: value for name, value in values.items() if hasattr(tile, name)}
+                tile = dataclasses.replace(tile, **values)
+                configs.append(search.whole(base, part, tile) if part else tile)
+        # Splits and sections of half and twice the number, of the untuned tile.
+        near = {"triton_split": "num_splits", "triton_hopper": "heads_per_section"}.get(kernel)
+        if near:
+            configs += [
+                config
+                for config in search.candidates[""](problem, device)
+                if dataclasses.replace(config, **{near: getattr(base, near)}) == base
+            ]
+        for config in dict.fromkeys(configs):
+            side = Side(kernel, config_to_dict(config))
+            if search.infeasible(problem, device, config) is None and side not in found.values():
+                found[f"{kernel} {len(found)}"] = side
+    return found
+
+
+def raced_by(args: argparse.Namespace) -> Any:
+    """The function that finds the sides of ``configs`` and ``prepare``."""
+    return menu_rivals if args.menu else functools.partial(config_rivals, drawn=args.drawn)
+
+
 def prepare(args: argparse.Namespace) -> int:
     """Lower the Triton configs that ``configs`` races; how many could not be."""
     import jax
@@ -210,7 +269,7 @@ def prepare(args: argparse.Namespace) -> int:
     op, capability, failed = get_op("flash_attention"), current_device().compute_capability or 0, 0
     jobs = []
     for _, signature, direction in asked(args.grid):
-        sides = config_rivals(signature, direction, args.drawn).values()
+        sides = raced_by(args)(signature, direction).values()
         jobs += [(signature, direction, side) for side in {repr(s): s for s in sides}.values()]
     for signature, direction, side in shard(jobs, *args.shard):
         if not side.kernel.startswith("triton"):
@@ -300,6 +359,30 @@ def loss(row: Mapping[str, Any]) -> float:
     return row["us"]["auto"] / min((us for label, us in row["us"].items() if label != "auto"))
 
 
+def record(rows: Sequence[Mapping[str, Any]], into: Path) -> None:
+    """Writes races of ``configs`` as lines of ``into``, in the place of older ones of the same problem."""
+    found = {}
+    for line in into.read_text().splitlines() if into.exists() else ():
+        race = json.loads(line)
+        found[race["signature"], race["direction"]] = line
+    for row in rows:
+        sides = {repr(side): (side, row["us"][label]) for label, side in row["sides"].items()}
+        times = [
+            [side["kernel"], _values(side["config"]), round(us, 2)]
+            for side, us in sides.values()
+            if math.isfinite(us)
+        ]
+        race = {"signature": row["signature"], "direction": row["direction"], "times": times}
+        found[row["signature"], row["direction"]] = json.dumps(race, separators=(",", ":"))
+    into.write_text("\n".join(found.values()) + "\n")
+
+
+def _values(config: Mapping[str, Any]) -> list[Any]:
+    """The values of the knobs, without those that are None."""
+    values = (_values(v) if isinstance(v, Mapping) else v for v in config.values())
+    return [value for value in values if value is not None]
+
+
 def summarise(rows: Sequence[Mapping[str, Any]]) -> None:
     """Geometric mean and worst loss, by direction and for all."""
     for direction in ("fwd", "bwd", ""):
@@ -335,9 +418,18 @@ def main() -> int:
             timed.add_argument("--db", type=Path, required=True, help="the sweep's database")
         if command in ("configs", "prepare"):
             timed.add_argument("--drawn", type=int, default=5, help="of each part, by chance")
+            timed.add_argument("--menu", action="store_true", help="those of fit_costs.py instead")
     joined = commands.add_parser("join", help="summarise files made before; nothing is run")
     joined.add_argument("files", type=Path, nargs="+")
+    recorded = commands.add_parser(
+        "record", help="add races of 'configs' to a file of fit_costs.py"
+    )
+    recorded.add_argument("files", type=Path, nargs="+")
+    recorded.add_argument("--into", type=Path, required=True)
     args = parser.parse_args()
+    if args.command == "record":
+        record([row for path in args.files for row in json.loads(path.read_text())], args.into)
+        return 0
     if args.command == "grid":
         text = to_toml(args.seed, args.count)
         args.out.write_text(text) if args.out else print(text, end="")
@@ -351,7 +443,7 @@ def main() -> int:
     elif args.command == "prepare":
         return 1 if prepare(args) else 0
     elif args.command == "configs":
-        rows = measure(args, functools.partial(config_rivals, drawn=args.drawn))
+        rows = measure(args, raced_by(args))
     else:
         from attn_tune.db import Database
 

@@ -54,25 +54,41 @@ def test_untuned_order_is_near_the_fastest_kernel_of_recorded_races(direction):
     assert max(losses.values()) <= 1.13, max(losses, key=losses.__getitem__)
 
 
-@pytest.mark.parametrize(("direction", "worst"), [("fwd", 1.35), ("bwd", 1.15)])
-def test_untuned_choices_are_near_the_best_config_of_recorded_races(direction, worst):
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_untuned_choices_are_near_the_best_config_of_recorded_races(direction):
     losses = {}
     for line in (RESULTS / "unseen_configs.jsonl").open():
         race = json.loads(line)
-        if race["direction"] != direction:
-            continue
         times = {
             (kernel, str(config)): us for kernel, config, us in race["times"] if kernel in RANKED
         }
+        if race["direction"] != direction or not times:
+            continue
         text = OP.from_signature(OP.parse_signature(race["signature"])).signature.text
         raced = {kernel for kernel, _ in times}
         kernel = next(name for name in in_order(text, direction) if name in raced)
         # What runs without a pack was in most of these races; where not, there is nothing to compare.
         if (chosen := (kernel, str(untuned(kernel, text, direction)))) in times:
             losses[text] = times[chosen] / min(times.values())
-    assert len(losses) >= 50
-    assert statistics.geometric_mean(losses.values()) <= 1.025
-    assert max(losses.values()) <= worst, max(losses, key=losses.__getitem__)
+    assert len(losses) >= 200
+    assert statistics.geometric_mean(losses.values()) <= 1.03
+    assert sum(loss > 1.1 for loss in losses.values()) <= 0.09 * len(losses)
+
+
+def test_untuned_tiles_are_near_the_best_of_exhaustive_searches():
+    losses = {}
+    for line in (RESULTS / "searches.jsonl").open():
+        search = json.loads(line)
+        spec = get_kernel(search["kernel"])
+        problem = OP.from_signature(OP.parse_signature(search["signature"]))
+        config = spec.searches[search["direction"]].heuristic(problem, H200)
+        tile = getattr(config, search["part"]) if search["part"] else config
+        times = {tuple(knobs): ns for *knobs, ns in search["rows"] if ns is not None}
+        chosen = times[tuple(getattr(tile, name) for name in search["knobs"])]
+        losses[search["signature"], search["part"]] = chosen / min(times.values())
+    assert len(losses) >= 30
+    assert statistics.geometric_mean(losses.values()) <= 1.01
+    assert max(losses.values()) <= 1.05, max(losses, key=losses.__getitem__)
 
 
 def untuned(kernel, text, direction):
@@ -109,11 +125,6 @@ def problem(B=4, T=4096, S=None, N=16, K=16, H=128, **flags):
         (problem(B=1, T=8, S=256, N=28, K=4, causal=True), "triton"),
         # Too few tiles of 128 rows for all multiprocessors.
         (problem(B=1, T=926, S=2304, N=9, K=3, H=64, causal=True), "triton_split"),
-        # Documents, of which a row sees one: 11 times as fast as reading all of them.
-        (
-            problem(B=1, T=256, S=20352, N=8, K=4, H=256, causal=True, has_segments=True),
-            "triton_hopper",
-        ),
         # Many short sequences: programs that start cheaply.
         (problem(B=128, T=32, N=28, K=4), "triton"),
         (problem(B=32, T=140, N=32, K=8, H=64), "triton"),
@@ -141,7 +152,6 @@ def test_untuned_forward_goes_to_the_kernel_that_was_fastest(p, first):
         (problem(B=1, T=241, N=28, K=4), "cudnn"),
         (problem(B=16, T=312, N=71, K=1, H=64, has_segments=True, has_lengths=True), "cudnn"),
         (problem(B=8, T=827, N=40, K=8, has_sinks=True), "cudnn"),
-        (problem(B=8, T=2048, N=32, K=32, H=64, causal=True), "triton"),
         (problem(causal=True), "cudnn"),
         (problem(causal=True, window=(127, None)), "triton"),
     ],

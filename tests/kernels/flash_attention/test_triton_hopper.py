@@ -195,7 +195,7 @@ def test_no_edge_is_left_unmasked(p, block_k):
 @pytest.mark.parametrize("causal", [False, True])
 def test_lengths_only_cut_the_last_tile(causal, length):
     p = problem(T=512, has_segments=True, has_lengths=True, causal=causal)
-    c = config(p)
+    c = config(p, block_k=128, num_stages=2)
     masked = dataclasses.replace(p, has_segments=False, has_lengths=False)
     plan = plan_of(p, c, static_of(masked, c))
     _, others = _tiles_with_an_edge(p, c, length)

@@ -86,23 +86,6 @@ def untuned(p, d, part):
     return part_of(SPEC.searches[direction].heuristic(p, d), part)
 
 
-@pytest.mark.parametrize(("kv_heads", "tile"), [(16, (64, 64, 4, 2)), (4, (64, 128, 8, 4))])
-def test_on_hopper_dkv_takes_the_wide_tile_only_where_heads_share_keys(kv_heads, tile):
-    dkv = untuned(problem(K=kv_heads, causal=True), device(), "dkv")
-    assert (dkv.block_q, dkv.block_k, dkv.num_warps, dkv.num_stages) == tile
-
-
-@pytest.mark.parametrize("part", ["", "dq"])
-def test_a_narrow_window_gets_tiles_that_are_not_mostly_masked(part):
-    wide, narrow = (
-        untuned(problem(H=64, causal=True, window=(left, None)), device(), part)
-        for left in (1024, 1023)
-    )
-    assert narrow.block_q * narrow.block_k < wide.block_q * wide.block_k
-    # A window on one side only is none.
-    assert untuned(problem(H=64, window=(127, None)), device(), part) == wide
-
-
 @pytest.mark.parametrize(
     ("triton", "capped"), [("3.6.0", True), ("3.8.1", True), ("3.9.0", False), ("", False)]
 )

@@ -1,9 +1,10 @@
-"""The untuned choice: a table by architecture, head dim and window, made to fit lengths, dtype and shared memory."""
+"""The untuned choice: the config that should take least, or that of a table, made to fit lengths, dtype and memory."""
 
 import dataclasses
 import functools
 import re
 
+from attn_tune.kernels.flash_attention import costs
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import (
     BackwardConfig,
@@ -18,44 +19,22 @@ from attn_tune.kernels.flash_attention.triton.limits import (
     shared_limit,
 )
 from attn_tune.kernels.flash_attention.triton.static import padded
-from attn_tune.kernels.flash_attention.untuned import keys_a_row_sees
 from attn_tune.runtime.environments import current_environment
 from attn_tune.schema.device import Device
 
 # (block_q, block_k, num_warps, num_stages) of forward, dq and dk/dv, by head dim up to; a fifth figure is
-# max_registers. Those of sm_90 lose least in the worst case over exhaustive sweeps of causal bf16 shapes of 16k tokens
-# on an H200 with Triton 3.6 and with 3.9 (benchmarks/heuristic_regret.py); the others of sm_90 are from races of drawn
-# shapes (benchmarks/unseen_shapes.py configs).
+# max_registers. Those of sm_90 are for what ``costs.py`` has no figures for: they lose least in the worst case over
+# exhaustive sweeps of causal bf16 shapes of 16k tokens on an H200 (benchmarks/heuristic_regret.py).
 _SM90 = {
     # Two blocks of 4 warps on one multiprocessor overlap one's softmax with the other's products.
     64: ((64, 64, 4, 3), (128, 64, 8, 3), (64, 64, 4, 3)),
     128: ((64, 64, 4, 3), (128, 32, 8, 3), (64, 64, 4, 2)),
     256: ((128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 2)),
 }
-# dk/dv at head dim 128 where heads share keys and no tile is cut: up to 1.1 times as fast as the tile above.
-_SM90_SHARED_DKV = (64, 128, 8, 4)
-# dk/dv at head dim 64 where no tile is cut and programs are many: three of them on one multiprocessor, 1.02 to 1.05
-# times as fast (8x640, 19x1664, and the rows of the pack).
-_SM90_WHOLE_DKV = (64, 64, 4, 3, 168)
-# dq where tiles are cut, by head dim up to: larger ones take 1.2 to 1.32 times the time (1x2460, 18x1533x1777; 48x669
-# at head dim 64). Where all rows fit one of 128 that is faster over many keys (1.2 times at 9x68x3456), half empty.
-_SM90_CUT_DQ, _SM90_CUT_LONE_DQ = {64: (64, 32, 4, 3), 128: (64, 64, 4, 2)}, (128, 64, 8, 3)
-# dq and dk/dv of few programs a multiprocessor: a program's own latency counts (1.1 to 1.4 times as fast at 1x85, 1x92,
-# 1x241 and 1x46x18048); dk/dv only of few keys, whose programs are short.
-_SM90_SMALL = {1: (64, 32, 4, 3), 2: (64, 64, 4, 3)}
-_FEW_WAVES, _FEW_KEYS = {1: 2, 2: 1}, 512
-# Of packed documents a few rows see few keys: 1.2 times as fast as a deeper pipeline (36x4x7176).
-_SM90_FEW_ROWS_OF_DOCUMENTS, _FEW_ROWS = (16, 16, 2, 2), 16
-# Where a row sees at most _NARROW keys, or packed documents, what larger tiles compute is mostly masked.
-_SM90_NARROW = {
-    64: ((64, 32, 4, 3), (64, 32, 4, 3), (64, 64, 4, 3)),
-    128: ((64, 64, 4, 3), (64, 64, 4, 2), (64, 64, 4, 2)),
-    256: _SM90[256],
-}
-_NARROW = 1024
-# dk/dv of lengths that are no multiple of 64, where no heads share keys and nothing or little is masked: within 7 % of
-# the best of 200 configs at 32x197 and 16x577, where the tile above loses 30 %.
-_SM90_RAGGED_DKV = (32, 64, 4, 4)
+# The launch of a column.
+_LAUNCHES = ("triton/fwd", "triton/dq", "triton/dkv")
+# A forward of few queries reads keys and values once: two warps a tile, a deeper pipeline where it must find them.
+_FEW_QUERIES, _FEW_QUERIES_OF_DOCUMENTS = (16, 64, 2, 2), (16, 64, 2, 3)
 # Not measured: what did well on sm_90 before the window and the compiler were told apart.
 _SM100 = {
     64: ((128, 64, 4, 3), (128, 64, 4, 3), (32, 64, 4, 4)),
@@ -65,8 +44,6 @@ _SM100 = {
 # Before Triton 3.9 the forward's 64x64 is 15 to 20 % slower at head dim 128 than this; since then it is the fastest.
 _SM90_FORWARD_BEFORE = {128: (128, 64, 8, 2, 128)}
 _BEFORE = (3, 9)
-# Multiprocessors, where the device does not say.
-_UNITS = 132
 _SM80 = {
     64: ((128, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 2)),
     128: ((128, 64, 8, 3), (64, 64, 8, 2), (64, 64, 8, 2)),
@@ -113,19 +90,17 @@ def _fitted[T: (ForwardConfig, DqConfig, DkvConfig)](
     )
     if isinstance(tile, DqConfig) and tile.block_q < block_q:
         tile = _with_fewer_rows(tile, block_q)
-    if (
-        isinstance(tile, DkvConfig)
-        and (fill := _filled_block(problem, tile.block_q)) < tile.block_q
-    ):
-        # Small tiles want more of them under way: three stages are 1.12 times as fast as two at 9x68x3456.
-        tile = dataclasses.replace(tile, block_q=fill, num_stages=max(3, num_stages))
     if problem.dtype == "float32":
         # Three passes of tf32 hold three tiles where one pass holds one: with the owned block whole, the forward at H64
         # spills 576 bytes on sm_100 and dk/dv at H256 1.5 KB.
         tile = _halved(tile)
         owned = "block_k" if isinstance(tile, DkvConfig) else "block_q"
         tile = dataclasses.replace(tile, **{owned: max(16, _owned(tile) // 2)})
-    if _has_features(problem) and _pairs_per_thread(tile) > _MOST_FEATURE_PAIRS:
+    if (
+        _has_features(problem)
+        and not _has_figures(problem, device)
+        and _pairs_per_thread(tile) > _MOST_FEATURE_PAIRS
+    ):
         tile = dataclasses.replace(tile, num_warps=2 * tile.num_warps)
     while _owned(tile) < 8 * tile.num_warps:
         tile = dataclasses.replace(tile, num_warps=tile.num_warps // 2)
@@ -147,76 +122,57 @@ def _with_fewer_rows(tile: DqConfig, block_q: int) -> DqConfig:
     return dataclasses.replace(tile, num_warps=min(tile.num_warps, warps), block_k=keys)
 
 
-def _filled_block(problem: Problem, block: int) -> int:
-    """The largest block of queries up to ``block`` whose blocks are three quarters full, or the one that fills most.
-
-    68 queries take two blocks of 64 or five of 16: with those the backward is 1.18 times as fast (9x68x3456). Over few
-    keys so small a block only makes a program's loop longer (32x37).
-    """
-    least = 16 if problem.kv_len > _FEW_KEYS else 32
-    blocks = [size for size in (128, 64, 32, 16) if least <= size <= block] or [block]
-    fill = {size: problem.q_len / (size * -(-problem.q_len // size)) for size in blocks}
-    return next((size for size in blocks if fill[size] >= 0.75), max(blocks, key=fill.__getitem__))
-
-
 def _known(problem: Problem, device: Device, column: int) -> tuple[int, ...]:
-    """The row of the tables for one launch."""
-    capability = device.compute_capability or 0
-    width = max(padded(problem.head_dim), padded(problem.v_head_dim))
-    table = _TABLES.get(capability, _SMALL)
-    plain_forward = column == 0 and not _has_features(problem) and _fills(problem, device)
-    # Padding too, in the backward: 1.15 times as fast at head dim 128 (18x1533x1777).
-    is_packed = problem.has_segments and (column > 0 or not problem.has_lengths)
-    is_narrow = is_packed or keys_a_row_sees(problem) <= _NARROW
-    if table is _SM90:
-        if column > 0 and width <= 128 and (row := _known_cut_or_small(problem, device, column)):
-            return row
-        if column == 0 and is_packed and problem.q_len <= _FEW_ROWS:
-            return _SM90_FEW_ROWS_OF_DOCUMENTS
-        if is_narrow:
-            table = _SM90_NARROW
-        elif plain_forward and _is_compiled_as_before():
-            return _SM90_FORWARD_BEFORE.get(width) or _row(table, width)[0]
-        elif column == 2 and not _is_cut(problem):
-            if width == 128 and problem.group_size > 1:
-                return _SM90_SHARED_DKV
-            if width <= 64 and _waves(problem, device, column) > 2:
-                return _SM90_WHOLE_DKV
-    return _row(table, width)[column]
+    """The row for one launch: that of the tables, or the one that should take least."""
+    if _has_figures(problem, device):
+        return least(problem, device, column)[1]
+    table = _TABLES.get(device.compute_capability or 0, _SMALL)
+    found = max(padded(problem.head_dim), padded(problem.v_head_dim))
+    is_plain_forward = table is _SM90 and column == 0 and not _has_features(problem)
+    if is_plain_forward and _is_of_older_triton(problem, device):
+        return _SM90_FORWARD_BEFORE.get(found) or _row(table, found)[0]
+    return _row(table, found)[column]
 
 
-def _known_cut_or_small(problem: Problem, device: Device, column: int) -> tuple[int, ...] | None:
-    """The row of a backward's launch on sm_90 that has few programs or whose last tiles are cut; None for others."""
-    is_dq = column == 1
-    waves = _waves(problem, device, column)
-    has_few_keys = problem.kv_len <= _FEW_KEYS
-    if is_dq and _is_cut(problem) and 64 < problem.q_len <= 128 and not has_few_keys:
-        return _SM90_CUT_LONE_DQ
-    if waves <= _FEW_WAVES[column] and (is_dq or has_few_keys):
-        return _SM90_SMALL[column]
-    if not _is_cut(problem):
-        return None
-    width = max(padded(problem.head_dim), padded(problem.v_head_dim))
-    if is_dq:
-        return _row(_SM90_CUT_DQ, width)
-    is_plain = problem.bounds == (None, None) or has_few_keys
-    shares_nothing = width <= 64 and problem.group_size == 1
-    return _SM90_RAGGED_DKV if shares_nothing and is_plain and waves > 2 else None
+def _has_figures(problem: Problem, device: Device) -> bool:
+    """Whether ``costs.py`` chooses."""
+    is_known = costs.known(device) and costs.modelled(problem)
+    return is_known and not _is_of_older_triton(problem, device)
 
 
-def _waves(problem: Problem, device: Device, column: int) -> float:
-    """Programs a multiprocessor, of dq by 64 rows or of dk/dv by 64 keys."""
-    heads, length = (
-        (problem.num_q_heads, problem.q_len)
-        if column == 1
-        else (problem.num_kv_heads, problem.kv_len)
+def _is_of_older_triton(problem: Problem, device: Device) -> bool:
+    """Whether the figures, of what a newer Triton compiled, say less than the tables: of many large tiles."""
+    return _is_compiled_as_before() and _fills(problem, device) and not costs.is_narrow(problem)
+
+
+def least(problem: Problem, device: Device, column: int) -> tuple[float, tuple[int, ...]]:
+    """Microseconds and row of the launch of a column that should take least; 0 is the forward, 1 dq and 2 dk/dv."""
+    if column == 0 and costs.has_few_queries(problem):
+        is_packed = costs.has_documents(problem)
+        return 0.0, _FEW_QUERIES_OF_DOCUMENTS if is_packed else _FEW_QUERIES
+    name = _LAUNCHES[column]
+    return min(
+        (costs.launch_us(costs.Launch(name, row), problem, device), row)
+        for row in costs.choices(name, problem)
+        if _is_of_use(problem, row, column)
     )
-    return problem.batch * heads * -(-length // 64) / (device.units or _UNITS)
 
 
-def _is_cut(problem: Problem) -> bool:
-    """Whether the last tile of 64 rows or keys is not full."""
-    return problem.q_len % 64 != 0 or problem.kv_len % 64 != 0
+def _is_of_use(problem: Problem, row: tuple[int, ...], column: int) -> bool:
+    """Whether a row is for problems like this one.
+
+    Tiles of fewer rows are for fewer rows; wide tiles of keys are ahead where heads share keys and no tile is cut; and
+    what a cap of registers spills is more where tiles are cut, or logits capped softly, than the figures know.
+    """
+    block_q, block_k, *_ = row
+    if column == 0 and (block_q < 64) != (problem.q_len <= 32):
+        return False
+    is_whole = problem.q_len % block_q == 0 and problem.kv_len % block_k == 0
+    if column == 2 and block_k > 64:
+        return is_whole and problem.group_size > 1
+    if column == 2 and len(row) > 4 and block_q == block_k:
+        return is_whole and problem.soft_cap is None
+    return True
 
 
 def _fills(problem: Problem, device: Device) -> bool:
@@ -225,7 +181,7 @@ def _fills(problem: Problem, device: Device) -> bool:
     At 128 queries over 8k keys they are not, and take 2.6 times as long as tiles of 64.
     """
     tiles = problem.batch * problem.num_q_heads * -(-problem.q_len // 128)
-    return tiles >= 2 * (device.units or _UNITS)
+    return tiles >= 2 * costs.units(device)
 
 
 def _row[V](table: dict[int, V], width: int) -> V:

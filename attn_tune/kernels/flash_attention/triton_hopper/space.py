@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
+from attn_tune.kernels.flash_attention import costs
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.limits import infeasible, units
@@ -16,28 +17,19 @@ from attn_tune.schema.device import Device
 # fit the cache: there one section deals them out evenly (1.03 times as fast at 1x2816, 1.1 at 4x512).
 _SECTION_BYTES, _CACHED_BYTES, _FEW_TILES = 16 * 2**20, 32 * 2**20, 6
 _FEWEST_HEADS, _MOST_HEADS = 4, 16
-# By head dim: keys of a tile, stages, turns (H200, Triton 3.9; benchmarks/results/h200/hopper.txt).
-_UNTUNED = {64: (128, 4, False), 128: (128, 2, True), 256: (64, 2, False)}
-# Without a causal mask, where tiles of 128 keys reach this far beyond the last key: 1.07 to 1.15 times as fast (4x429).
-_RAGGED_TILE, _RAGGED_WASTE = (64, 3, False), 1.1
+_LAUNCH = "triton_hopper/fwd"
 _STAGES = (2, 3, 4)
 
 
 def heuristic(problem: Problem, device: Device) -> ForwardConfig:
-    """The untuned config: the largest tile of keys whose logits and weights fit the registers."""
-    block_k, stages, ping_pong = _UNTUNED.get(problem.head_dim, (64, 2, False))
-    if (
-        block_k == 128
-        and not problem.causal
-        and _waste(problem, 128) > _RAGGED_WASTE * _waste(problem, 64)
-    ):
-        block_k, stages, ping_pong = _RAGGED_TILE
+    """The untuned config: the tile of keys that should take least."""
+    block_k, stages, ping_pong = least(problem, device)[1]
     config = ForwardConfig(
         block_k=block_k,
         num_stages=stages,
         heads_per_section=_nearest_section(problem, _wanted_heads(problem, device)),
         num_programs=min(num_tiles(problem), units(device)),
-        ping_pong=ping_pong,
+        ping_pong=bool(ping_pong),
     )
     # A soft cap's tanh takes longer than the products: 1.13 times as fast at 8x1280, head dim 256.
     fast = dataclasses.replace(config, fast_tanh=True)
@@ -45,6 +37,14 @@ def heuristic(problem: Problem, device: Device) -> ForwardConfig:
         fast
         if problem.soft_cap is not None and infeasible(problem, device, fast) is None
         else config
+    )
+
+
+def least(problem: Problem, device: Device) -> tuple[float, tuple[int, ...]]:
+    """Microseconds, and keys of a tile, stages and turns, of the launch that should take least."""
+    return min(
+        (costs.launch_us(costs.Launch(_LAUNCH, knobs), problem, device), knobs)
+        for knobs in costs.choices(_LAUNCH, problem)
     )
 
 
@@ -96,11 +96,6 @@ def _wanted_heads(problem: Problem, device: Device) -> float:
         # Of packed documents little is read at a time: 1.1 times as fast with eight times the heads.
         wanted *= 8
     return wanted
-
-
-def _waste(problem: Problem, block_k: int) -> float:
-    """The keys of all tiles over those that there are."""
-    return -(-problem.kv_len // block_k) * block_k / problem.kv_len
 
 
 def _nearest_section(problem: Problem, wanted: float) -> int:

@@ -5,7 +5,9 @@ import itertools
 import math
 from collections.abc import Iterator
 
+from attn_tune.kernels.flash_attention import costs
 from attn_tune.kernels.flash_attention._triton import host
+from attn_tune.kernels.flash_attention.costs import BANDWIDTH, parts_us, visible_keys
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_split.config import MOST_SPLITS, ForwardConfig
 from attn_tune.kernels.flash_attention.triton_split.limits import infeasible, packed_rows, units
@@ -13,28 +15,53 @@ from attn_tune.schema.device import Device
 
 # Two blocks on every multiprocessor hide one's waiting behind the other's; more than eight only add parts to combine.
 _WANTED_BLOCKS, _MOST_BLOCKS = 2, 8
-# Keys of one part at least: with fewer, a program starts and ends its pipeline for a tile or two. In an untuned choice
-# for many rows so many that the second launch, some microseconds, is small beside what it saves.
+# Keys of one part at least: with fewer, a program starts and ends its pipeline for a tile or two. Where nothing is
+# known of the device so many that the second launch, some microseconds, is small beside what it saves.
 _FEWEST_KEYS, _FEWEST_KEYS_UNTUNED = 64, 512
+_LAUNCH = "triton_split/fwd"
 _KNOBS = ("block_q", "block_k", "num_warps", "num_splits")
 # Rows of a tile up to which reading keys and values takes all the time.
 _FEW_ROWS = 32
 # The cost of a forward of few rows on an H200 (Triton 3.6 and 3.9; ``_few_rows_us``): a launch, the first tile of a
-# program and each further kilobyte of keys and values, in microseconds; memory bandwidth, in bytes a microsecond; the
-# second launch, and what each split adds to it.
-_LAUNCH_US, _TILE_US, _KILOBYTE_US, _BANDWIDTH = 3.0, 0.55, 0.0107, 4.4e6
+# program and each further kilobyte of keys and values, in microseconds; the second launch, and what each split adds.
+_LAUNCH_US, _TILE_US, _KILOBYTE_US = 3.0, 0.55, 0.0107
 _COMBINE_US, _SPLIT_US = 0.9, 0.035
 
 
 def heuristic(problem: Problem, device: Device) -> ForwardConfig:
     """The untuned config: a tile for all rows that share keys, up to 64, and splits that keep the device busy."""
+    return untuned(problem, device)[1]
+
+
+def untuned(problem: Problem, device: Device) -> tuple[float, ForwardConfig]:
+    """Microseconds that a forward should take, infinite without figures, and its config."""
     rows = min(32 if problem.dtype == "float32" else 64, host.block_cap(packed_rows(problem)))
     if rows <= _FEW_ROWS and problem.dtype != "float32":
         return _few_rows(problem, device, rows)
-    return _many_rows(problem, device, rows)
+    if not costs.known(device):
+        return math.inf, _many_rows(problem, device, rows)
+    us, config = _least(problem, device)
+    return us, config if costs.modelled(problem) else _many_rows(problem, device, rows)
 
 
-def _few_rows(problem: Problem, device: Device, rows: int) -> ForwardConfig:
+def _least(problem: Problem, device: Device) -> tuple[float, ForwardConfig]:
+    """The tile and the number of splits that should take least, of many rows on a device with figures."""
+    us, (knobs, splits) = min(
+        (costs.launch_us(costs.Launch(_LAUNCH, knobs, splits), problem, device), (knobs, splits))
+        for knobs in costs.choices(_LAUNCH, problem)
+        for splits in _all_splits(problem)
+    )
+    config = ForwardConfig(
+        block_q=min(knobs[0], host.block_cap(packed_rows(problem))),
+        block_k=min(knobs[1], host.block_cap(problem.kv_len)),
+        num_warps=knobs[2],
+        num_stages=knobs[3],
+        num_splits=splits,
+    )
+    return us + costs.call_us(_LAUNCH, problem), _fitted(problem, device, config)
+
+
+def _few_rows(problem: Problem, device: Device, rows: int) -> tuple[float, ForwardConfig]:
     """The tile of keys and the number of splits that should take least, larger tiles and fewer splits where equal."""
     largest = 64 if _is_wide(problem) else 128
     options = []
@@ -46,9 +73,12 @@ def _few_rows(problem: Problem, device: Device, rows: int) -> ForwardConfig:
             num_stages=3,
             num_splits=splits,
         )
+        if _walked(problem, tile) < tile.num_stages:
+            # A stage that stays empty takes the room of another program.
+            tile = dataclasses.replace(tile, num_stages=2)
         tile = _fitted(problem, device, tile)
         options.append((_few_rows_us(problem, device, tile), tile))
-    return min(options, key=lambda option: option[0])[1]
+    return min(options, key=lambda option: option[0])
 
 
 def _few_rows_us(problem: Problem, device: Device, tile: ForwardConfig) -> float:
@@ -63,9 +93,9 @@ def _few_rows_us(problem: Problem, device: Device, tile: ForwardConfig) -> float
     programs = _programs(problem, block_q=tile.block_q) * tile.num_splits
     held = host.shared_bytes_at_most(problem, device, tile)
     waves = programs / (units(device) * max(1, host.shared_limit(device) // held))
-    tiles = -(-keys // (tile.num_splits * tile.block_k))
+    tiles = _walked(problem, tile)
     tile_us = _TILE_US + _KILOBYTE_US * tile.block_k * bytes_per_key / 1024
-    memory_us = heads * keys * bytes_per_key / _BANDWIDTH
+    memory_us = heads * keys * bytes_per_key / BANDWIDTH
     if problem.has_lengths:
         # The longest sequence decides how long a program takes, their mean what is read.
         memory_us /= 2
@@ -73,9 +103,13 @@ def _few_rows_us(problem: Problem, device: Device, tile: ForwardConfig) -> float
         memory_us *= math.ceil(waves) / waves
     us = _LAUNCH_US + max(math.ceil(waves) * tiles * tile_us, memory_us)
     if tile.num_splits > 1:
-        parts = heads * packed_rows(problem) * tile.num_splits * 4 * problem.v_head_dim
-        us += _COMBINE_US + _SPLIT_US * tile.num_splits + parts / _BANDWIDTH
+        us += _COMBINE_US + _SPLIT_US * tile.num_splits + parts_us(problem, tile.num_splits)
     return us
+
+
+def _walked(problem: Problem, tile: ForwardConfig) -> int:
+    """Tiles of keys that a program walks at most."""
+    return -(-visible_keys(problem) // (tile.num_splits * tile.block_k))
 
 
 def _all_splits(problem: Problem) -> list[int]:
@@ -122,14 +156,6 @@ def candidates(problem: Problem, device: Device) -> tuple[ForwardConfig, ...]:
     """Tiles for all rows that share keys or half of them, and splits that give multiprocessors work."""
     start = heuristic(problem, device)
     return host.nearest_first(start, _tiles(problem, device), _KNOBS)
-
-
-def visible_keys(problem: Problem) -> int:
-    """Keys that some row may see, as far as causal and window go by their number."""
-    left, _ = problem.bounds
-    if left is None or problem.has_positions:
-        return problem.kv_len
-    return min(problem.kv_len, left + problem.q_len)
 
 
 def _tiles(problem: Problem, device: Device) -> Iterator[ForwardConfig]:
