@@ -7,7 +7,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from attn_tune.api.top_left import HIDDEN, attend_top_left
+from attn_tune.kernels.other_names import OF_JAX, hinting
 from attn_tune.schema.errors import UsageError
+
+_OF_FLASH_ATTENTION = {ours: jax for jax, ours in OF_JAX.items()}
 
 
 @overload
@@ -46,6 +49,7 @@ def dot_product_attention(
 ) -> tuple[Array, Array]: ...
 
 
+@hinting("attn_tune.flash_attention, which aligns at the bottom right", _OF_FLASH_ATTENTION)
 def dot_product_attention(
     query: ArrayLike,
     key: ArrayLike,

@@ -185,6 +185,7 @@ def explain(
         heuristic=untuned.answer if untuned else None,
         answer=None if refused_by else answer,
         refused_by=refused_by,
+        locked_by=view.snapshot.lockfile.path if view.snapshot.lockfile else "",
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UsageError, near_names
 from attn_tune.schema.signature import Field, FieldKind, Signature, Value
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -32,6 +32,13 @@ SIZE_FIELDS = (
     Field(name="h", kind=_C, is_int=True, doc="head dim"),
     Field(name="v", kind=_C, is_int=True, doc="value head dim"),
 )
+# Messages say the word of signatures and grids, with the attribute's name behind it.
+_WORDS: dict[str, str] = {
+    **{size: field.name for size, field in zip(SIZES, SIZE_FIELDS, strict=True)},
+    "mask_dims": "mask",
+    "bias_dims": "bias",
+}
+
 MASK_FIELDS = (
     Field(name="causal", kind=_C, is_int=True, default=0, doc="1: causal, bottom-right aligned"),
     Field(
@@ -97,23 +104,25 @@ class AttentionProblem:
         for name in SIZES:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UsageError(f"{name} must be a positive integer, got {value!r}")
+                raise UsageError(f"{_WORDS[name]}={value!r} ({name}) must be a positive integer")
         if self.num_q_heads % self.num_kv_heads:
             raise UsageError(
-                f"num_q_heads={self.num_q_heads} must be a multiple of num_kv_heads={self.num_kv_heads}"
+                f"n={self.num_q_heads} (num_q_heads) must be a multiple of k={self.num_kv_heads} (num_kv_heads)"
             )
         check_choice("dtype", self.dtype, DTYPES)
-        for bound in self.window:
+        for word, bound in zip(("left", "right"), self.window, strict=True):
             if bound is not None and bound < 0:
-                raise UsageError(f"window bounds must be non-negative or None, got {self.window!r}")
+                raise UsageError(f"{word}={bound!r} (window) must be non-negative, or left out")
         for name in ("mask_dims", "bias_dims"):
             dims = getattr(self, name)
             if dims is not None and (
                 len(dims) != 4 or any(d not in (x, "1") for d, x in zip(dims, "bnts", strict=True))
             ):
-                raise UsageError(f"{name} must have one of b1, n1, t1, s1 per axis, got {dims!r}")
+                raise UsageError(
+                    f"{_WORDS[name]}={dims!r} ({name}) must have one of b1, n1, t1, s1 per axis"
+                )
         if self.soft_cap is not None and not (math.isfinite(self.soft_cap) and self.soft_cap > 0):
-            raise UsageError(f"soft_cap must be positive, got {self.soft_cap!r}")
+            raise UsageError(f"logits_soft_cap must be positive, got {self.soft_cap!r}")
         if not 0.0 <= self.dropout_rate < 1.0:
             raise UsageError(f"dropout_rate must be in [0, 1), got {self.dropout_rate!r}")
 
@@ -146,7 +155,11 @@ def all_values(signature: Signature, fields: Iterable[Field]) -> dict[str, Any]:
 
 
 def shared_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of ``shared_values``; scale is ``1/sqrt(H)``, cap and dropout take their canonical values."""
+    """The inverse of ``shared_values``; scale is ``1/sqrt(H)``, cap and dropout take their canonical values.
+
+    Raises:
+      UsageError: a flag is neither 0 nor 1.
+    """
     return {
         "batch": values["b"],
         "q_len": values["t"],
@@ -156,18 +169,37 @@ def shared_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
         "head_dim": values["h"],
         "v_head_dim": values["v"],
         "dtype": values["dtype"],
-        "causal": bool(values["causal"]),
+        "causal": flag(values, "causal"),
         "window": (values["left"], values["right"]),
         "mask_dims": values["mask"],
         "bias_dims": values["bias"],
-        "has_sinks": bool(values["sinks"]),
-        "soft_cap": CANONICAL_SOFT_CAP if values["cap"] else None,
+        "has_sinks": flag(values, "sinks"),
+        "soft_cap": CANONICAL_SOFT_CAP if flag(values, "cap") else None,
         "scale": 1.0 / math.sqrt(values["h"]),
-        "dropout_rate": CANONICAL_DROPOUT if values["drop"] else 0.0,
+        "dropout_rate": CANONICAL_DROPOUT if flag(values, "drop") else 0.0,
     }
 
 
-def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    """Raises UsageError unless ``value`` is known."""
+def flag(values: Mapping[str, Any], word: str) -> bool:
+    """The value of a signature's field that is 1 or 0.
+
+    Raises:
+      UsageError: it is something else.
+    """
+    if values[word] not in (0, 1):
+        raise UsageError(f"{word}={values[word]!r} must be 0 or 1")
+    return bool(values[word])
+
+
+def check_choice(word: str, value: str, known: tuple[str, ...], *, name: str = "") -> None:
+    """Checks a value of the signature's field ``word``; ``name`` is the problem's attribute, if it is another word.
+
+    Raises:
+      UsageError: ``value`` is not known; the message has the nearest one.
+    """
     if value not in known:
-        raise UsageError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+        near = near_names(str(value), known, most=1)
+        raise UsageError(
+            f"{word}={value!r}{f' ({name})' if name else ''} must be one of {', '.join(known)}"
+            f"{f'; {near}' if near else ''}"
+        )

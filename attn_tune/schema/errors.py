@@ -91,9 +91,16 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     Example: ``unknown op 'flash_atention'; did you mean 'flash_attention'?``
     """
     known = sorted(set(known))
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if near:
-        hint = "did you mean " + " or ".join(repr(n) for n in near) + "?"
-    else:
+    hint = near_names(name, known)
+    if not hint:
         hint = "known: " + ", ".join(known) if known else "none is registered"
     return UsageError(f"unknown {kind} {name!r}; {hint}")
+
+
+def near_names(name: str, known: Iterable[str], most: int = 3) -> str:
+    """A question after at most ``most`` known names that are near ``name``, or ``""``.
+
+    Example: ``did you mean 'bfloat16' or 'float16'?``
+    """
+    near = difflib.get_close_matches(name, list(known), n=most, cutoff=0.5)
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from attn_tune.schema.digest import digest_text
-from attn_tune.schema.errors import UsageError, short
+from attn_tune.schema.errors import UsageError, short, unknown_name
 
 type Value = int | str | None
 
@@ -91,7 +91,7 @@ class Signature:
         fields = tuple(fields)
         unknown = set(values) - {f.name for f in fields}
         if unknown:
-            raise UsageError(f"signature of {op} has no field {sorted(unknown)[0]!r}")
+            raise unknown_name(f"signature field of {op}", min(unknown), [f.name for f in fields])
         items = []
         for field in fields:
             value = values.get(field.name, field.default)
@@ -134,8 +134,10 @@ class Signature:
         values: dict[str, Value] = {}
         for item in rest:
             name, sep, value = item.partition("=")
-            if not sep or name not in by_name:
-                raise UsageError(f"signature {text!r}: cannot read {item!r}")
+            if not sep:
+                raise UsageError(f"signature {text!r}: {item!r} must be FIELD=VALUE")
+            if name not in by_name:
+                raise UsageError(f"signature {text!r}: {unknown_name('field', name, by_name)}")
             if name in values:
                 raise UsageError(f"signature {text!r}: field {name!r} appears twice")
             values[name] = by_name[name].parse(value)

@@ -207,6 +207,45 @@ def test_what_is_malformed_is_named(change, message):
         dot_product_attention(**{"query": q, "key": k, "value": v} | change)
 
 
+@pytest.mark.parametrize(
+    ("function", "name", "here"),
+    [
+        (
+            attn_tune.flash_attention,
+            "is_causal",
+            r"'causal'; .* attn_tune\.dot_product_attention, which .* top",
+        ),
+        (attn_tune.flash_attention, "scale", "'softmax_scale'"),
+        (
+            dot_product_attention,
+            "causal",
+            r"'is_causal'; .* attn_tune\.flash_attention, which .* bottom",
+        ),
+    ],
+)
+def test_the_other_functions_name_is_refused_with_the_own_one(function, name, here):
+    message = rf"{function.__name__}\(\) got an unexpected .* '{name}': here it is {here}"
+    with pytest.raises(TypeError, match=message):
+        function(*qkv(), **{name: True})
+    assert name not in inspect.signature(function).parameters
+
+
+def test_every_name_that_a_hint_gives_is_an_argument():
+    of = {
+        f: set(inspect.signature(f).parameters)
+        for f in (attn_tune.flash_attention, dot_product_attention)
+    }
+    for function, other in zip(of, reversed(of), strict=True):
+        hinted = 0
+        for name in of[other] - of[function]:
+            with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'") as info:
+                function(*qkv(), **{name: None})
+            _, hint, rest = str(info.value).partition("here it is '")
+            hinted += bool(hint)
+            assert not hint or rest.partition("'")[0] in of[function]
+        assert hinted == 5
+
+
 def test_an_implementation_is_used_or_refused():
     q, k, v = qkv()
     assert_same(

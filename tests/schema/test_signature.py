@@ -135,7 +135,9 @@ def test_causal_makes_the_right_bound_redundant():
         ("flash_attention/v1 b=1", "needs the field 't'"),
         ("flash_attention/v1 b=1 b=2", "appears twice"),
         ("flash_attention/v1 b=x", "is not an integer"),
-        ("flash_attention/v1 zz=1", "cannot read 'zz=1'"),
+        ("flash_attention/v1 zz=1", "unknown field 'zz'; known: b, "),
+        (BASE.signature.text + " causl=1", r"unknown field 'causl'; did you mean 'causal'"),
+        (BASE.signature.text + " causal", "'causal' must be FIELD=VALUE"),
         (BASE.signature.text + " causal=0", "not canonical"),
     ],
 )
@@ -147,14 +149,19 @@ def test_a_malformed_text_is_refused(text, complaint):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"batch": 0}, "batch must be a positive integer"),
-        ({"num_q_heads": 7}, "num_q_heads=7 must be a multiple of num_kv_heads=2"),
-        ({"dtype": "int8"}, "dtype must be one of"),
-        ({"window": (-1, None)}, "non-negative"),
-        ({"mask_dims": "bnt"}, "mask_dims"),
-        ({"soft_cap": 0.0}, "soft_cap must be positive"),
+        ({"batch": 0}, r"b=0 \(batch\) must be a positive integer"),
+        ({"num_q_heads": 7}, r"n=7 \(num_q_heads\) must be a multiple of k=2 \(num_kv_heads\)"),
+        ({"dtype": "int8"}, "dtype='int8' must be one of bfloat16, float16, float32"),
+        ({"dtype": "bfloat61"}, r"must be one of .*; did you mean 'bfloat16'"),
+        ({"window": (-1, None)}, r"left=-1 \(window\) must be non-negative"),
+        ({"mask_dims": "bnt"}, r"mask='bnt' \(mask_dims\)"),
+        ({"soft_cap": 0.0}, "logits_soft_cap must be positive"),
         ({"dropout_rate": 1.0}, "dropout_rate"),
-        ({"precision": "exact"}, "precision must be one of"),
+        (
+            {"precision": "hihg"},
+            r"prec='hihg' \(precision\) must be one of .*; did you mean 'high'",
+        ),
+        ({"logits_dtype": "int8"}, r"logits='int8' \(logits_dtype\) must be one of"),
     ],
 )
 def test_an_impossible_problem_is_refused(change, complaint):

@@ -41,7 +41,7 @@ class Problem(AttentionProblem):
 
     def __post_init__(self):
         AttentionProblem.__post_init__(self)
-        check_choice("softmax_dtype", self.softmax_dtype, DTYPES)
+        check_choice("softmax", self.softmax_dtype, DTYPES, name="softmax_dtype")
 
     @property
     def signature(self) -> Signature:

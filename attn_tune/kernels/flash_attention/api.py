@@ -19,6 +19,7 @@ from attn_tune.kernels.flash_attention.request import request_of
 from attn_tune.kernels.flash_attention.sharding import Inputs, sharded, sharded_by_types
 from attn_tune.kernels.flash_attention.unnormalised import row_maximum, unnormalise
 from attn_tune.kernels.masks import MaskInfo
+from attn_tune.kernels.other_names import OF_JAX, hinting
 from attn_tune.kernels.padding import zero_beyond
 from attn_tune.kernels.sinks import largest_sinks_of
 from attn_tune.schema.errors import UsageError, warn
@@ -73,6 +74,7 @@ def flash_attention(
 def flash_attention(*arrays: Any, return_lse: bool, **arguments: Any) -> Any: ...
 
 
+@hinting("attn_tune.dot_product_attention, which aligns at the top left", OF_JAX)
 def flash_attention(
     query: Float[Array, "B T N H"],
     key: Float[Array, "B S K H"],

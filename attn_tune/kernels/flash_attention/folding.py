@@ -18,7 +18,8 @@ def fold_vmap(function: Callable[[Inputs], dict]) -> Callable[[Inputs], dict]:
 
     What cannot be folded runs element by element: sinks that differ per element (there is one set a call), dropout
     (the mask depends on the batch index, and each element must drop what it would drop alone), and the gradient of a
-    bias that broadcasts over the batch (it would be summed over the mapped axis as well).
+    bias that broadcasts over the batch (it would be summed over the mapped axis as well). An axis of size 0 gives empty
+    outputs.
     """
     mapped = custom_vmap(function)
 
@@ -31,7 +32,11 @@ def fold_vmap(function: Callable[[Inputs], dict]) -> Callable[[Inputs], dict]:
             inputs,
             is_mapped,
         )
-        if _can_fold(spread, is_mapped):
+        if axis_size == 0:
+            # A batch of none is no problem of the op. No element runs, but it has the types of the outputs.
+            with jax.disable_jit(False):
+                outputs = jax.lax.map(mapped, spread)
+        elif _can_fold(spread, is_mapped):
             outputs = jax.tree.map(
                 lambda x: x.reshape(axis_size, x.shape[0] // axis_size, *x.shape[1:]),
                 mapped(_folded(spread, is_mapped)),

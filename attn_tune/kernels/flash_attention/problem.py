@@ -10,6 +10,7 @@ from attn_tune.kernels.problem import (
     AttentionProblem,
     all_values,
     check_choice,
+    flag,
     shared_arguments,
     shared_values,
 )
@@ -73,8 +74,8 @@ class Problem(AttentionProblem):
 
     def __post_init__(self):
         AttentionProblem.__post_init__(self)
-        check_choice("logits_dtype", self.logits_dtype, LOGITS_DTYPES)
-        check_choice("precision", self.precision, PRECISIONS)
+        check_choice("logits", self.logits_dtype, LOGITS_DTYPES, name="logits_dtype")
+        check_choice("prec", self.precision, PRECISIONS, name="precision")
         if self.has_lengths and not self.has_segments:
             raise UsageError("lengths (len=1) come with the segment ids (seg=1) that say the same")
         self._drop_what_hides_nothing()
@@ -134,9 +135,9 @@ class Problem(AttentionProblem):
         values = all_values(signature, FIELDS)
         return cls(
             **shared_arguments(values),
-            has_segments=bool(values["seg"]),
-            has_lengths=bool(values["len"]),
-            has_positions=bool(values["pos"]),
+            has_segments=flag(values, "seg"),
+            has_lengths=flag(values, "len"),
+            has_positions=flag(values, "pos"),
             logits_dtype=values["logits"],
             precision=values["prec"],
         )

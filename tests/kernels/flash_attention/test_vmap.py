@@ -1,5 +1,7 @@
 """vmap equals a loop, forward and gradients, whether the mapped axis can be folded into the batch or not."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,6 +54,35 @@ def test_vmap_equals_a_loop(name):
 
     got, want = both(*arrays)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=2e-5), got, want)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_an_axis_of_size_0_gives_empty_results_as_in_jax(transform):
+    q, k = jnp.zeros((0, B, T, N, H), jnp.bfloat16), jnp.zeros((0, B, S, K, H), jnp.bfloat16)
+
+    def results_of(attention):
+        def total(q, k):
+            return jnp.sum(attention(q, k, k).astype(jnp.float32))
+
+        mapped = jax.vmap(lambda q, k: attention(q, k, k))
+        grads = jax.grad(lambda q, k: jnp.sum(jax.vmap(total)(q, k)), (0, 1))
+        return tuple(transform(f)(q, k) for f in (mapped, grads, jax.vmap(jax.grad(total, (0, 1)))))
+
+    got = results_of(lambda *x: flash_attention(*x, softmax_aux=jnp.zeros(N)))
+    want = results_of(jax.nn.dot_product_attention)
+    assert jax.tree.map(jax.typeof, got) == jax.tree.map(jax.typeof, want)
+
+
+def test_what_is_not_mapped_over_an_axis_of_size_0_has_zero_gradients():
+    q, k, v = draw(1, B, T, N, H), draw(2, B, S, K, H), jnp.zeros((0, B, S, K, H))
+
+    def total(q, k):
+        attend = functools.partial(flash_attention, dropout_prob=0.5)
+        return jnp.sum(jax.vmap(attend, (None, None, 0))(q, k, v))
+
+    with jax.disable_jit():
+        got = jax.grad(total, (0, 1))(q, k)
+    jax.tree.map(lambda g, x: np.testing.assert_array_equal(g, 0 * x), got, (q, k))
 
 
 def test_folding_makes_one_call_and_keeps_broadcast_axes():
