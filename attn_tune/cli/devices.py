@@ -1,15 +1,34 @@
 """``attn-tune devices``."""
 
+from typing import Annotated
+
+import typer
+
 from attn_tune.cli import choose, options, sink
+from attn_tune.schema import UsageError
 
 
-def devices(device: options.DeviceName = None, json: options.Json = False) -> None:
+def devices(
+    device: options.DeviceName = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="List what --device can name, here or not.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
     """Show the devices here, as decisions are matched to them.
 
     Example: attn-tune devices --device nvidia-h200
     """
     import pandas as pd
 
+    if every:
+        from attn_tune.runtime.devices import known_devices
+
+        if device:
+            raise UsageError("--all lists every device; leave --device out")
+        rows = [{"device": name, "family": family} for name, family in known_devices().items()]
+        sink.emit_formatted(pd.DataFrame(rows), options.table_or_json(json), key="known")
+        return
     if device:
         found = [choose.device(device)]
     else:

@@ -10,6 +10,7 @@ import typer
 
 from attn_tune.cli import choose, options, sink
 from attn_tune.cli.lab import open_lab
+from attn_tune.runtime.lockfile import LOCKFILE
 from attn_tune.schema import AttnTuneError
 from attn_tune.schema.words import config_words, counted, duration
 
@@ -58,21 +59,37 @@ def explain(
         )
         return
     print("\n\n".join(one.text(every=every).rstrip() for one in found.values()))
+    # One process has one lockfile, for all directions.
+    lockfile = next((one.locked_by for one in found.values()), "")
     for way, decision in unshipped.items():
-        is_pinned = bool(found[way].pin_ended_by)
-        why = "The pin answers first." if is_pinned else "Calls read packs, not the lab database."
         time = f", {duration(decision.median_ns)}" if decision.median_ns else ""
         print(
             f"\n{db} decided {way} otherwise: {decision.kernel} {config_words(decision.config)} "
-            f"({decision.rule}{time}). {why}"
+            f"({decision.rule}{time}). {_why_not(found[way])}"
         )
     if unshipped:
         decisions = list(unshipped.values())
         # What is exported answers only once no pin does.
         unpin = [f"  {found[way].pin_ended_by}" for way in unshipped if found[way].pin_ended_by]
-        print("To use it:", *unpin, *steps_to_ship(db, decisions), sep="\n")
+        unlock = [f"  unset {LOCKFILE}"] if lockfile else []
+        print("To use it:", *unlock, *unpin, *steps_to_ship(db, decisions), sep="\n")
+        if lockfile:
+            print(
+                "Then, to have a lockfile again, freeze all that the job asks once more:\n"
+                f"  attn-tune freeze {shlex.quote(lockfile)} --overwrite --grid GRID\n"
+                "  or attn_tune.freeze at the end of the job"
+            )
         for line in gate_lines(objections, len(decisions)):
             print(line)
+
+
+def _why_not(one: "Explanation") -> str:
+    """The reason why a call does not get what the lab database decided."""
+    if one.locked_by:
+        return f"The lockfile {one.locked_by} answers first, and it alone."
+    return (
+        "The pin answers first." if one.pin_ended_by else "Calls read packs, not the lab database."
+    )
 
 
 def steps_to_ship(db: Path, decisions: "Sequence[Decision]") -> list[str]:

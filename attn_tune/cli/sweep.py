@@ -1,6 +1,7 @@
 """``attn-tune sweep``."""
 
 import contextlib
+import queue
 import shlex
 import signal
 import threading
@@ -156,20 +157,30 @@ def _run(request: SweepRequest, where: fleet.Where) -> SweepOutcome:
 @contextlib.contextmanager
 def _stopping(stop: threading.Event) -> Iterator[None]:
     """Ctrl-C or a termination signal asks for a clean stop; a second Ctrl-C does not ask."""
+    # A handler may interrupt the main thread while it writes, and must not write itself.
+    said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def ask(number: int, frame: object) -> None:
         if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         if not stop.is_set():
-            sink.note("stopping; what was measured is stored")
+            said.put("stopping; what was measured is stored")
         stop.set()
 
+    def say() -> None:
+        for text in iter(said.get, None):
+            sink.note(text)
+
+    speaker = threading.Thread(target=say, daemon=True)
+    speaker.start()
     before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        said.put(None)
+        speaker.join()
 
 
 def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bool) -> None:

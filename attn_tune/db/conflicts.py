@@ -160,15 +160,17 @@ def _faster(stored: Answer, incoming: Answer) -> tuple[Fate, str]:
 
 
 def conflict_error(what: str, conflicts: Sequence[Outcome]) -> UsageError:
-    """The error that lists ``conflicts``, and how to go on."""
+    """The error that says how to go on, with a list of the problems under it and their answers, each once."""
+    problems: dict[str, dict[str, None]] = {}
+    for one in conflicts:
+        answers = problems.setdefault(f"  {one.signature} {one.direction} on {one.device}", {})
+        answers |= {f"    stored: {one.stored}": None, f"    pack:   {one.incoming}": None}
     lines = [
-        f"{what} {counted(len(conflicts), 'problem')} otherwise; nothing was written. Choose another policy:"
+        f"{what} {counted(len(problems), 'problem')} otherwise; nothing was written: choose another policy with "
+        f"--on-conflict ({', '.join(POLICIES[1:])})"
     ]
-    for one in conflicts[:SHOWN]:
-        lines.append(f"  {one.signature} {one.direction} on {one.device}")
-        lines.append(f"    stored: {one.stored}")
-        lines.append(f"    pack:   {one.incoming}")
-    if len(conflicts) > SHOWN:
-        lines.append(f"  and {len(conflicts) - SHOWN} more")
-    lines.append(f"policies: {', '.join(POLICIES[1:])}")
+    for problem, answers in list(problems.items())[:SHOWN]:
+        lines += [problem, *answers]
+    if len(problems) > SHOWN:
+        lines.append(f"  and {len(problems) - SHOWN} more")
     return UsageError("\n".join(lines))

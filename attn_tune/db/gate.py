@@ -65,9 +65,14 @@ class Objection:
             "doubt": self.doubt and str(self.doubt),
         }
 
-    def __str__(self) -> str:
+    @property
+    def row(self) -> str:
+        """The row in words."""
         d = self.decision
-        return f"{d.kernel} {d.direction} {d.signature} on {d.device}: {self.reason}"
+        return f"{d.kernel} {d.direction} {d.signature} on {d.device}"
+
+    def __str__(self) -> str:
+        return f"{self.row}: {self.reason}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -300,13 +300,21 @@ def _error(
     rows: int,
     way_out: str = "sweep these again with --no-resume, select fewer rows, or ship them with --no-gate REASON",
 ) -> GateError:
-    lines = [
-        f"{len({id(o.decision) for o in objections})} of {rows} rows may not be shipped; nothing was written:"
-    ]
-    lines += [f"  {objection}" for objection in objections[:SHOWN]]
+    """One sentence with the way out, and a list under it: of the rows, by cause where there are several."""
+    causes: dict[str, list[str]] = {}
+    for one in objections:
+        causes.setdefault(one.reason, [])
+    for one in objections[:SHOWN]:
+        causes[one.reason].append(one.row)
+    refused = f"{len({id(o.decision) for o in objections})} of {counted(rows, 'row')}"
+    why = f": {next(iter(causes))}" if len(causes) == 1 else ""
+    lines = [f"{refused} may not be shipped{why}; nothing was written: {way_out}"]
+    for reason, listed in causes.items():
+        if len(causes) > 1 and listed:
+            lines.append(f"  {reason}")
+        lines += [f"{'  ' if why else '    '}{row}" for row in listed]
     if len(objections) > SHOWN:
         lines.append(f"  and {len(objections) - SHOWN} more")
-    lines.append(way_out)
     error = GateError("\n".join(lines))
     error.objections = [one.facts for one in objections]
     return error

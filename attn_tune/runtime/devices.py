@@ -10,7 +10,7 @@ from typing import Any
 
 from attn_tune.runtime import aliases, cuda_driver, targets
 from attn_tune.schema.device import Device
-from attn_tune.schema.errors import UsageError, unknown_name
+from attn_tune.schema.errors import UsageError, near_names
 
 DEVICE_AS = "ATTN_TUNE_DEVICE_AS"
 
@@ -84,10 +84,24 @@ def device_from_kind(kind: str) -> Device:
         return _target(text, text, targets.REPRESENTATIVE.get(text, ""))
     found = aliases.alias(kind) or aliases.alias(f"NVIDIA {kind}") or aliases.alias(f"TPU {kind}")
     if found is None:
-        raise unknown_name(
-            "device", kind, {**aliases.variants(), **targets.SHARED_BYTES, "cpu": ""}
-        )
+        raise _unknown(kind)
     return _target(found.variant, found.family, found.variant, found.partition)
+
+
+def known_devices() -> dict[str, str]:
+    """Every variant and architecture that ``device_from_kind`` knows by its own name, with its family."""
+    architectures = {name: name for name in targets.SHARED_BYTES}
+    return {"cpu": cpu_device().family, **architectures, **aliases.variants()}
+
+
+def _unknown(kind: str) -> UsageError:
+    """There are too many devices to name them all: the near ones, and where the others are."""
+    known = sorted(known_devices())
+    # Without the vendor, where somebody has left it out: the name is read that way too.
+    short = [name.partition("-")[2] for name in known if "-" in name]
+    near = near_names(kind.lower(), known) or near_names(kind.lower(), short)
+    every = "'attn-tune devices --all' lists those that are known"
+    return UsageError(f"unknown device {kind!r}; {f'{near} ' if near else ''}{every}")
 
 
 def device_from_identity(identity: Mapping[str, Any]) -> Device:

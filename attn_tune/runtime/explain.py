@@ -30,6 +30,7 @@ class Explanation:
       heuristic: what would run untuned; None where nothing supports the problem.
       answer: what runs; None likewise, and where the call is refused.
       refused_by: the setting by which the call, a miss, raises ``NoDataError``; ``""`` where it does not.
+      locked_by: the path of the lockfile in force, which alone answers; ``""`` without one.
     """
 
     op: str
@@ -43,6 +44,7 @@ class Explanation:
     heuristic: Answer | None
     answer: Answer | None
     refused_by: str = ""
+    locked_by: str = ""
 
     @property
     def pin_ended_by(self) -> str:

@@ -3,13 +3,17 @@
 import contextlib
 import dataclasses
 import json
+import os
 import shlex
+import signal
+import threading
 import time
 from typing import ClassVar
 
 import pytest
 from typer.testing import CliRunner
 
+from attn_tune.cli import sweep as command
 from attn_tune.cli.app import app
 from attn_tune.cli.progress import LineWatch, Tally
 from attn_tune.kernels import registry
@@ -130,6 +134,22 @@ def test_explain_says_what_only_the_lab_database_knows_until_it_is_shipped(
     steps = [line.strip() for line in pinned.splitlines() if line.startswith("  attn-tune")]
     assert [step.split()[1] for step in steps] == ["pin", "export", "import"]
     assert run(*shlex.split(steps[0])[1:]).exit_code == 0
+    # Nor does a pack answer while a lockfile is in force.
+    lock = tmp_path / "my job.lock"
+    assert run("freeze", lock, "-g", "cpu-smoke", "--device", "cpu").exit_code == 0
+    monkeypatch.setenv("ATTN_TUNE_LOCKFILE", str(lock))
+    locked = run(*asked, *db).stdout
+    assert f"The lockfile {lock} answers first, and it alone." in locked
+    assert "Calls read packs" not in locked
+    steps = [line.strip() for line in locked.partition("To use it:\n")[2].splitlines()]
+    assert [step.split()[:2] for step in steps if step.startswith(("unset", "attn-tune"))] == [
+        ["unset", "ATTN_TUNE_LOCKFILE"],
+        ["attn-tune", "export"],
+        ["attn-tune", "import"],
+        ["attn-tune", "freeze"],
+    ]
+    assert f"attn-tune freeze '{lock}' --overwrite" in locked
+    monkeypatch.delenv("ATTN_TUNE_LOCKFILE")
     before = run(*asked, *db)
     assert "decided fwd otherwise: flash_attention/xla chunk_" in before.stdout
     assert "Calls read packs" in before.stdout
@@ -288,3 +308,17 @@ def test_progress_says_what_is_being_done(worker, tmp_path, monkeypatch):
     monkeypatch.setattr("attn_tune.cli.progress.LINE_EVERY_S", 0.0)
     said = sweep(tmp_path, "-g", SIGNATURE, "-d", "fwd").stderr
     assert said.index("searching xla") < said.index("finals  best")
+
+
+def test_a_signal_handler_writes_nothing_itself(monkeypatch):
+    """It may interrupt a write to the same stream, which Python refuses to enter twice."""
+    said, stop = [], threading.Event()
+    monkeypatch.setattr(
+        command.sink, "note", lambda text: said.append((text, threading.get_ident()))
+    )
+    with command._stopping(stop):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.wait(60)
+    ((text, thread),) = said
+    assert "what was measured is stored" in text
+    assert thread != threading.get_ident()

@@ -215,6 +215,35 @@ def test_what_is_in_quarantine_is_never_a_winner(tmp_path, entry, is_hit, ungate
     assert not (tmp_path / "pack").exists()
 
 
+def test_rows_that_are_refused_for_one_cause_stand_under_one_sentence(tmp_path):
+    trials = [trial(config, 1000_000, at) for config in (FAST, UNTUNED) for at in (SHORT, LONG)]
+    path = lab(tmp_path / "lab.db", trials)
+    with pytest.raises(GateError) as error:
+        export(path, tmp_path / "pack", in_force=in_quarantine(op="flash_attention"))
+    first, *rows = str(error.value).splitlines()
+    assert first.startswith("2 of 2 rows may not be shipped: its config is in quarantine: hangs (")
+    assert first.endswith("take the entry out with 'attn-tune quarantine remove'")
+    assert [row.startswith("  flash_attention/") for row in rows] == [True, True]
+    assert not any("hangs" in row for row in rows)
+
+
+def test_rows_that_are_refused_for_several_causes_stand_under_each(tmp_path):
+    trials = [trial(config, 1000_000, at) for config in (FAST, UNTUNED) for at in (SHORT, LONG)]
+    path = lab(tmp_path / "lab.db", trials)
+    with pytest.raises(GateError) as error:
+        export(
+            path,
+            tmp_path / "pack",
+            revalidate=lambda rows: [f"dq {d.signature.values['t']}" for d in rows],
+        )
+    first, *rest = str(error.value).splitlines()
+    assert first.startswith("2 of 2 rows may not be shipped; nothing was written: sweep these")
+    assert first.endswith("--no-gate REASON")
+    causes = [line for line in rest if line.startswith("  validated again, it failed: dq ")]
+    rows = [line for line in rest if line.startswith("    flash_attention/")]
+    assert (len(causes), len(rows), len(rest)) == (2, 2, 4)
+
+
 def test_the_list_of_the_pack_itself_counts(tmp_path):
     path = lab(tmp_path / "lab.db", [trial(FAST, 1000_000), trial(UNTUNED, 1500_000)])
     carried = in_quarantine(config={"block_q": 128}).entries

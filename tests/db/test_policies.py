@@ -100,6 +100,23 @@ def test_what_a_policy_leaves_open_is_an_error_that_lists_both(tmp_path, target,
     assert not (tmp_path / "x").exists()
 
 
+def test_a_problem_that_three_packs_answer_otherwise_is_listed_once_under_one_sentence(tmp_path):
+    packs = [
+        read_pack(make(tmp_path, name, block=block, median_ns=1000))
+        for name, block in (("a", 64), ("b", 32), ("c", 16))
+    ]
+    with pytest.raises(UsageError) as error:
+        merge_packs(packs, tmp_path / "x", name="x", version="1")
+    assert str(error.value).splitlines() == [
+        "the packs answer 1 problem otherwise; nothing was written: choose another policy with --on-conflict "
+        "(keep, replace, fastest-verified, prefer=NAME)",
+        f"  {sig(1024)} fwd on {packs[0].devices[packs[0].rows[0].device]}",
+        "    stored: alpha block=64 1.00 us",
+        "    pack:   alpha block=32 1.00 us",
+        "    pack:   alpha block=16 1.00 us",
+    ]
+
+
 def test_merging_keeps_every_problem_and_says_what_it_was_made_of(tmp_path):
     old = make(tmp_path, "old", **SLOW)
     other = write_folder(tmp_path / "other", pack_files(ALONE, name="other"))

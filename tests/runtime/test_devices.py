@@ -13,6 +13,7 @@ from attn_tune.runtime.devices import (
     describe,
     device_from_identity,
     device_from_kind,
+    known_devices,
 )
 from attn_tune.runtime.shelf import match_level
 from attn_tune.schema.errors import UsageError
@@ -176,8 +177,31 @@ def test_targets_by_architecture():
     assert device_from_kind("tpu-v6e").platform == "tpu"
     assert device_from_kind("H100 PCIe") == device_from_kind("nvidia-h100-pcie")
     assert device_from_kind("cpu").platform == "cpu"
-    with pytest.raises(UsageError, match="nvidia-h200"):
-        device_from_kind("nvidia-h2000")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("nvidia-h2000", "did you mean 'nvidia-h200' or "),
+        ("H20O", "did you mean 'h20' or 'h200' or "),
+        ("foo", "'foo'; 'attn-tune "),
+    ],
+)
+def test_an_unknown_device_is_one_short_line_with_the_near_ones(name, hint):
+    with pytest.raises(UsageError) as info:
+        device_from_kind(name)
+    message = str(info.value)
+    assert message.startswith(f"unknown device {name!r}; ")
+    assert hint in message
+    assert message.endswith("'attn-tune devices --all' lists those that are known")
+    assert len(message) < 200
+
+
+def test_every_known_device_is_found_by_its_name_and_without_its_vendor():
+    for name, family in known_devices().items():
+        assert device_from_kind(name).family == family
+        _, dash, rest = name.partition("-")
+        assert not dash or device_from_kind(rest).variant == name
 
 
 def test_identities_round_trip_strictly():
