@@ -124,8 +124,15 @@ def test_a_signature_is_a_grid_of_one_point():
     text = "flash_attention/v1 b=1 t=7 s=9 n=4 k=2 h=64 v=64 dtype=float32 causal=1"
     (point,) = load_grid(text).points
     assert point.signature.text == point.name == text
-    with pytest.raises(UsageError, match="num_q_heads=3 must be a multiple"):
+    with pytest.raises(UsageError, match=r"n=3 \(num_q_heads\) must be a multiple of k=2"):
         load_grid("flash_attention/v1 b=1 t=7 s=9 n=3 k=2 h=64 v=64 dtype=float32")
+
+
+@pytest.mark.parametrize("word", ["causal", "sinks", "cap", "drop", "seg", "len", "pos"])
+def test_a_flag_of_a_signature_is_one_or_zero(word):
+    text = f"flash_attention/v1 b=1 t=7 s=9 n=4 k=2 h=64 v=64 dtype=float32 {word}=2"
+    with pytest.raises(UsageError, match=f"{word}=2 must be 0 or 1"):
+        load_grid(text)
 
 
 @pytest.mark.parametrize(
@@ -163,10 +170,16 @@ def test_users_own_file_has_the_same_format(tmp_path: Path):
         ("summary = ", "not valid TOML"),
         ("[lengths]\n", "key 'summary' is missing"),
         (GOOD + "heads = 4\n", r"\[\[layer\]\] 1: unknown key 'heads'"),
-        (GOOD.replace("n = 4", "n = 3"), r"\[\[layer\]\] 1: num_q_heads=3 must be a multiple"),
+        (
+            GOOD.replace("n = 4", "n = 3"),
+            r"\[\[layer\]\] 1: n=3 \(num_q_heads\) must be a multiple of k=2",
+        ),
         (GOOD.replace("n = 4", "n = '4'"), r"\[\[layer\]\] 1: signature field n='4'"),
         (GOOD.replace("n = 4\n", ""), r"\[\[layer\]\] 1: .*needs the field 'n'"),
-        (GOOD.replace("'float32'", "'float31'"), r"\[\[layer\]\] 1: dtype must be one of"),
+        (
+            GOOD.replace("'float32'", "'float31'"),
+            r"\[\[layer\]\] 1: dtype='float31' must be one of .* did you mean 'float32'",
+        ),
         (GOOD + "op = 'flash_atention'\n", r"\[\[layer\]\] 1: .*did you mean 'flash_attention'"),
         (GOOD.replace("1x64", "64"), r"\[lengths\] x: lengths '64' must be"),
         (GOOD.replace("['1x64']", "'1x64'"), r"\[lengths\]: key 'x' must be a list"),

@@ -274,6 +274,6 @@ UNREAD = {
     "8-bit floats": (
         eight_bits,
         tuple(shape(2, 64, 4, 16, dtype=jnp.float8_e4m3fn) for _ in range(3)),
-        "dtype must be one of",
+        "must be one of bfloat16, float16, float32",
     ),
 }
