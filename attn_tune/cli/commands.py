@@ -54,6 +54,14 @@ COMMANDS = {
         "pack_tools:coverage",
         "Prove that every row of a pack can answer on its own device; list the dead.",
     ),
+    "restamp": (
+        "restamp:restamp",
+        "Keep the rows of a pack whose kernels' source changed and whose programs did not.",
+    ),
+    "programs": (
+        "restamp:programs",
+        "Lower calls of rows: a JSON object a line from stdin, an answer a line to stdout.",
+    ),
     "quarantine": (
         "quarantine:quarantine",
         "Say what must not run, whoever says it should: add, remove, list.",

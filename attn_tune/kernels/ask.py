@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attn_tune.kernels.registry import kernels_of
+from attn_tune.kernels.source import current_digest
 from attn_tune.kernels.spec import LIBRARIES, PLATFORMS, KernelSpec, Op
 from attn_tune.runtime import environments
 from attn_tune.runtime.answer import Rejection
@@ -122,8 +123,10 @@ class Ask:
             return Grade.STALE
         if spec.name not in self._environments:
             self._environments[spec.name] = spec.environment(environments.current_environment())
+        measured = pack.environments[row.env]
+        source = current_digest(measured.source_hash)
         return self._environments[spec.name].grade(
-            pack.environments[row.env],
+            dataclasses.replace(measured, source_hash=source),
             contract=self.op.version,
             row_contract=pack.contracts[spec.id],
         )

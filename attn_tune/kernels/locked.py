@@ -7,6 +7,7 @@ from typing import Any
 
 from attn_tune.kernels.ask import AUTO, Ask
 from attn_tune.kernels.registry import get_kernel, get_op
+from attn_tune.kernels.source import current_digest
 from attn_tune.kernels.spec import KernelSpec
 from attn_tune.runtime.answer import Answer
 from attn_tune.runtime.environments import current_environment
@@ -116,7 +117,7 @@ def locked_choice(question: Ask, lockfile: Lockfile) -> tuple[KernelSpec, Any, E
         spec = question.specs[entry.kernel]
         if entry.contract != question.op.version:
             reason = f"the contract of {entry.op} is now v{question.op.version}, it was v{entry.contract}"
-        elif entry.source_hash != spec.source_hash:
+        elif current_digest(entry.source_hash) != spec.source_hash:
             reason = f"the source of {spec.id} has changed since"
         else:
             return spec, config, entry

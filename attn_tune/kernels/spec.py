@@ -170,7 +170,8 @@ class KernelSpec:
       searches: per direction; a direction that is absent is not implemented.
       unsupported: ``(problem, direction, device) -> reason or None``: a sentence that says why this kernel cannot do
         this problem on this device at all.
-      modules: names of the modules whose source decides the generated code; hashed into the environment.
+      modules: names of modules whose source decides the generated code and that no call reaches by imports; hashed into
+        the environment with all that the calls do reach (``kernels.source``).
       priority: per platform, the order in which untuned kernels are preferred, highest first; 0 where absent. A number,
         or ``(problem, direction, device) -> number`` where it depends on these.
       requires: importable modules without which the kernel cannot run, e.g. ``("triton",)``.
@@ -185,7 +186,7 @@ class KernelSpec:
     backend: str
     searches: Mapping[str, Search]
     unsupported: Callable[[Problem, str, Device], str | None]
-    modules: tuple[str, ...]
+    modules: tuple[str, ...] = ()
     priority: Mapping[str, Priority] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
     extra: str = ""
@@ -205,10 +206,11 @@ class KernelSpec:
 
     @property
     def source_hash(self) -> str:
-        """The digest of the modules' source and of the libraries' versions."""
+        """The digest of the source that the calls reach, and of the libraries' versions."""
         from attn_tune.kernels.source import source_hash
 
-        return source_hash(self.modules, self.libraries)
+        calls = {search.call.partition(":")[0] for search in self.searches.values()}
+        return source_hash((*sorted(calls), *self.modules), self.libraries)
 
     def needs_leave(self, direction: str) -> bool:
         """Whether this direction is only swept, shipped and chosen where non-deterministic kernels are allowed.

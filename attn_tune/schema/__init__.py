@@ -42,3 +42,5 @@ from attn_tune.schema.trial import (
     Status as Status,
     Trial as Trial,
 )
+
+DECIDES_NO_CODE = "records, and errors with their words"

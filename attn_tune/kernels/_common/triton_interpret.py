@@ -14,6 +14,8 @@ from attn_tune.kernels._common.triton_launch import Launch
 from attn_tune.kernels._common.triton_narrow_floats import right_narrow_floats
 from attn_tune.schema.errors import AttnTuneError
 
+DECIDES_NO_CODE = "runs in place of a GPU, never on one"
+
 FENCE_BYTES = 4096
 
 # The interpreter patches triton.language and keeps the grid position in globals.

@@ -5,6 +5,8 @@ import textwrap
 
 from attn_tune.schema.errors import AttnTuneError
 
+DECIDES_NO_CODE = "refuses what does not fit, and changes nothing that does"
+
 WARP_SIZE = 32
 MAX_THREADS = 1024
 # Columns of tensor memory of one Blackwell SM (PTX ISA, tcgen05).

@@ -7,6 +7,8 @@ from typing import Any
 
 from attn_tune.schema.errors import UnsupportedError, UsageError
 
+DECIDES_NO_CODE = "the GPU to compile for; a row holds the device"
+
 
 @contextmanager
 def compile_target(capability: int) -> Iterator[None]:

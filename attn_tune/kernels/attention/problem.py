@@ -15,6 +15,8 @@ from attn_tune.kernels.problem import (
 )
 from attn_tune.schema.signature import Field, FieldKind, Signature
 
+DECIDES_NO_CODE = "the op's contract, whose version is in every signature"
+
 NAME = "attention"
 VERSION = 1
 

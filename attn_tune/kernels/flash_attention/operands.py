@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+DECIDES_NO_CODE = "the op's contract, whose version is in every signature"
+
 
 class Operands(NamedTuple):
     """Normalised arrays. Optional ones are None exactly when the problem's flag is off.

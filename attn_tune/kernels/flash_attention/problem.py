@@ -17,6 +17,8 @@ from attn_tune.kernels.problem import (
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind, Signature
 
+DECIDES_NO_CODE = "the op's contract, whose version is in every signature"
+
 NAME = "flash_attention"
 VERSION = 1
 LOGITS_DTYPES = ("float32", "bfloat16", "float16")

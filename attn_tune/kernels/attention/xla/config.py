@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+DECIDES_NO_CODE = "names and bounds of knobs; a row holds their values"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:

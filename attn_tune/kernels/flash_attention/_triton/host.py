@@ -21,6 +21,8 @@ from attn_tune.kernels.flash_attention.triton.space import (
 )
 from attn_tune.kernels.flash_attention.triton.static import padded
 
+DECIDES_NO_CODE = "spaces, limits and untuned choices; a row holds its config"
+
 __all__ = [
     "DkvConfig",
     "ForwardConfig",

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from attn_tune.schema.errors import UsageError
 
+DECIDES_NO_CODE = "names and bounds of knobs; a row holds their values"
+
 WARPGROUP_ROWS = 64
 # Warpgroups of the forward that compute; a third one loads.
 FORWARD_GROUPS = 2

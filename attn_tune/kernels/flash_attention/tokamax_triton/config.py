@@ -5,6 +5,8 @@ from typing import Any
 
 from attn_tune.schema.errors import UsageError
 
+DECIDES_NO_CODE = "names and bounds of knobs; a row holds their values"
+
 MIN_BLOCK = 16  # A Triton product needs at least 16 rows and columns.
 
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from attn_tune.schema.errors import UsageError
 
+DECIDES_NO_CODE = "names and bounds of knobs; a row holds their values"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForwardConfig:
