@@ -2,6 +2,7 @@
 # make test       everything CI runs: ruff, pyright, import-linter, pytest
 # make test-fast  tests of the schema, runtime, database, lookup and CLI, in under a minute
 # make docs       regenerate the pages that are made from the code
+# make site       build the documentation as a web site in build/site
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -24,7 +25,7 @@ PLUGIN := $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m))
 EXTRA := $(if $(GPU),cuda,$(if $(TPU),tpu))
 
 .DEFAULT_GOAL := help
-.PHONY: help sweep test test-fast lint format docs clean
+.PHONY: help sweep test test-fast lint format docs site clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -52,6 +53,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+	$(BIN)/python tools/check_docstrings.py attn_tune benchmarks docs examples tests tools
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -65,6 +67,9 @@ format: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/generate.py
+
+site: $(VENV)/.installed-dev
+	$(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .import_linter_cache

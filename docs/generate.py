@@ -136,12 +136,20 @@ def schema() -> str:
     return "```sql\n" + "\n\n".join(f"{sql.strip()};" for (sql,) in found) + "\n```\n"
 
 
+def reference() -> str:
+    """A directive of mkdocstrings for every public name."""
+    import attn_tune
+
+    return "".join(f"\n::: attn_tune.{name}\n" for name in attn_tune.__all__) + "\n"
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "exit-codes": exit_codes,
     "grids": grids,
     "fields": fields,
     "kernels": kernels,
+    "reference": reference,
     "schema": schema,
 }
 

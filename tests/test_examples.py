@@ -1,0 +1,52 @@
+"""The scripts in ``examples/`` run, each in a process of its own, as their first lines say."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+pytestmark = pytest.mark.slow
+
+
+def run(name, *words):
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / f"{name}.py", *map(str, words)],
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(EXAMPLES.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_call_attention_prints_gradients_and_the_lookup():
+    out = run("call_attention")
+    assert "gradients [(2, 256, 8, 64), (2, 256, 2, 64), (2, 256, 2, 64)]" in out
+    assert "xla" in out
+
+
+def test_a_swept_pack_answers_and_its_database_can_be_asked(tmp_path):
+    out = run("tune_and_use", tmp_path)
+    assert "out (1, 128, 4, 32)" in out
+    assert "my-pack" in out
+    out = run("ask_database", tmp_path / "lab.db")
+    assert "'status': 'ok'" in out
+    assert "'kernel': 'xla'" in out or "flash_attention/xla" in out
+
+
+def test_flax_block_trains():
+    assert "parameters with gradients" in run("flax_block")
+
+
+def test_sharded_attention_gathers_nothing():
+    out = run("sharded")
+    assert "out is sharded as the query: True" in out
+    assert "all-gathers in the program: 0" in out
+
+
+def test_every_example_is_run_here():
+    here = Path(__file__).read_text()
+    assert all(f'run("{path.stem}"' in here for path in EXAMPLES.glob("*.py"))
