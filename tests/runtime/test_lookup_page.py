@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from attn_tune.runtime.answer import Rung
 from attn_tune.runtime.quarantine import entries_from_json
+
+from attn_tune.runtime.answer import Rung
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "lookup.md").read_text()
