@@ -106,5 +106,6 @@ def _miss(question: Ask, steps: list[Step]) -> str:
 
 
 def _parts(direction: str, signature: str, kernel: str, device: str) -> dict[str, str]:
-    words = dict(word.partition("=")[::2] for word in signature.split()[1:])
+    pairs = (word.partition("=") for word in signature.split()[1:])
+    words = {name: value for name, _, value in pairs}
     return {"direction": direction, "kernel": kernel or "any", "device": device or "any"} | words

@@ -274,7 +274,7 @@ def test_a_row_that_the_guards_would_add_may_not_be_in_quarantine(tmp_path):
 def test_a_list_that_cannot_be_read_stops_every_export(tmp_path, monkeypatch):
     path = lab(tmp_path / "lab.db", [trial(FAST, 1000_000), trial(UNTUNED, 1500_000)])
     (tmp_path / "list.json").write_text("{")
-    monkeypatch.setenv("ATTN_TUNE_QUARANTINE", str(tmp_path / "list.json"))
+    monkeypatch.setenv("ATTN_TUNE_OVERRIDES", str(tmp_path / "list.json"))
     with pytest.raises(IntegrityError, match=r"list\.json"):
         export(path, tmp_path / "pack")
 
