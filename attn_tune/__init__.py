@@ -26,11 +26,11 @@ _PUBLIC = {
     "choose": "attn_tune.kernels.dispatch",
     "lookup": "attn_tune.kernels.dispatch",
     "explain": "attn_tune.kernels.dispatch",
-    "pin": "attn_tune.kernels.pinning",
-    "freeze": "attn_tune.kernels.locked",
-    "use_lockfile": "attn_tune.runtime.overlay",
-    "use_pack": "attn_tune.runtime.overlay",
-    "reload": "attn_tune.runtime.overlay",
+    "use_config": "attn_tune.kernels.override_entries",
+    "use_overrides": "attn_tune.runtime.layers",
+    "use_pack": "attn_tune.runtime.layers",
+    "freeze": "attn_tune.kernels.override_freeze",
+    "reload": "attn_tune.runtime.layers",
     "read_pack": "attn_tune.runtime.packs",
     "stats": "attn_tune.runtime.counters",
     "reset_stats": "attn_tune.runtime.counters",
@@ -72,14 +72,14 @@ if TYPE_CHECKING:
         expand_heads as expand_heads,
         repeat_kv_heads as repeat_kv_heads,
     )
-    from attn_tune.kernels.locked import freeze as freeze
     from attn_tune.kernels.masks import MaskInfo as MaskInfo
     from attn_tune.kernels.modes import (
         Mode as Mode,
         mode_of as mode_of,
     )
+    from attn_tune.kernels.override_entries import use_config as use_config
+    from attn_tune.kernels.override_freeze import freeze as freeze
     from attn_tune.kernels.partition import stable_spec as stable_spec
-    from attn_tune.kernels.pinning import pin as pin
     from attn_tune.kernels.spec import (
         KernelSpec as KernelSpec,
         Op as Op,
@@ -96,13 +96,13 @@ if TYPE_CHECKING:
     )
     from attn_tune.runtime.devices import current_device as current_device
     from attn_tune.runtime.environments import current_environment as current_environment
-    from attn_tune.runtime.listeners import add_listener as add_listener
-    from attn_tune.runtime.misses import set_miss_mode as set_miss_mode
-    from attn_tune.runtime.overlay import (
+    from attn_tune.runtime.layers import (
         reload as reload,
-        use_lockfile as use_lockfile,
+        use_overrides as use_overrides,
         use_pack as use_pack,
     )
+    from attn_tune.runtime.listeners import add_listener as add_listener
+    from attn_tune.runtime.misses import set_miss_mode as set_miss_mode
     from attn_tune.runtime.packs import read_pack as read_pack
     from attn_tune.schema.errors import (
         AttnTuneError as AttnTuneError,

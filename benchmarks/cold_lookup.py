@@ -22,7 +22,7 @@ import gc, sys, time
 start = time.perf_counter()
 from attn_tune.kernels.dispatch import lookup
 from attn_tune.kernels.registry import get_op, kernels_of
-from attn_tune.runtime import aliases, environments, overlay, snapshot
+from attn_tune.runtime import aliases, environments, layers, settings
 from attn_tune.runtime.devices import device_from_kind
 from attn_tune.runtime.sources import Locations, Source, SourceKind
 from attn_tune.runtime.ladder import Question, walk

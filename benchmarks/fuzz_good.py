@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from attn_tune.db.pack_files import files_of_rows
 from attn_tune.db.pack_writer import zip_bytes
-from attn_tune.runtime.quarantine import Entry
+from attn_tune.runtime.overrides.entries import Entry
 from attn_tune.runtime.rows import Row
 from attn_tune.schema import Device, Environment
 
@@ -65,8 +65,12 @@ GOOD = good_pack()
 # The same with a quarantine list.
 LISTED = good_pack(
     [
-        Entry(reason="wrong", op="toy", kernel="beta", config={}, signature={"t": 1024}),
-        Entry(reason="hangs", device="sm_90", config={"dq": {"block": 16}}, signature={}),
+        Entry(
+            never=True, reason="wrong", op="toy", kernel="beta", config={}, signature={"t": 1024}
+        ),
+        Entry(
+            never=True, reason="hangs", device="sm_90", config={"dq": {"block": 16}}, signature={}
+        ),
     ]
 )
 ZIP = zip_bytes(GOOD)

@@ -103,7 +103,7 @@ def check_list(pack: Pack, mutant: Files) -> None:
     """The quarantine list that was read is the one that is there: nothing of it is lost, and nothing matches more."""
     items = []
     if QUARANTINE in mutant:
-        items = json.loads(mutant[QUARANTINE], object_pairs_hook=no_duplicates)["entries"]
+        items = json.loads(mutant[QUARANTINE], object_pairs_hook=no_duplicates)["never"]
     entries = pack.quarantine.entries
     assert len(entries) == len(items)
     for entry, item in zip(entries, items, strict=True):

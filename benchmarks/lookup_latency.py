@@ -115,9 +115,9 @@ def main() -> int:
 
 
 def _shipped_paths() -> list[str]:
-    from attn_tune.runtime.snapshot import current_snapshot
+    from attn_tune.runtime.settings import current_settings
 
-    return [source.path for source in current_snapshot().sources]
+    return [source.path for source in current_settings().sources]
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def own_directories(tmp_path_factory):
-    """Nothing of the real user is read or written: no database, pack, quarantine list, key or spool."""
+    """Nothing of the real user is read or written: no database, pack, override, key or spool."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("DATA", "CONFIG", "STATE"):
             patch.setenv(f"XDG_{name}_HOME", str(tmp_path_factory.mktemp(name.lower())))

@@ -62,21 +62,9 @@ COMMANDS = {
         "restamp:programs",
         "Lower calls of rows: a JSON object a line from stdin, an answer a line to stdout.",
     ),
-    "quarantine": (
-        "quarantine:quarantine",
-        "Say what must not run, whoever says it should: add, remove, list.",
-    ),
-    "pin": (
-        "pin:pin",
-        "Pin one config for a user's jobs, whatever packs say: add, remove, list.",
-    ),
-    "freeze": (
-        "lockfile:freeze",
-        "Write a lockfile: what lookups answer now, for jobs to replay.",
-    ),
-    "check-lockfile": (
-        "lockfile:check_lockfile",
-        "Say whether a job here would replay a lockfile exactly.",
+    "override": (
+        "override:app",
+        "Override lookups: use this config, never that one, only these answers.",
     ),
     "kernels": (
         "kernels:kernels",

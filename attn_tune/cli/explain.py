@@ -10,7 +10,6 @@ import typer
 
 from attn_tune.cli import choose, options, sink
 from attn_tune.cli.lab import open_lab
-from attn_tune.runtime.lockfile import LOCKFILE
 from attn_tune.schema import AttnTuneError
 from attn_tune.schema.words import config_words, counted, duration
 
@@ -59,8 +58,8 @@ def explain(
         )
         return
     print("\n\n".join(one.text(every=every).rstrip() for one in found.values()))
-    # One process has one lockfile, for all directions.
-    lockfile = next((one.locked_by for one in found.values()), "")
+    # One process has the same files of overrides for all directions.
+    only = next((one for one in found.values() if one.only_by), None)
     for way, decision in unshipped.items():
         time = f", {duration(decision.median_ns)}" if decision.median_ns else ""
         print(
@@ -69,14 +68,14 @@ def explain(
         )
     if unshipped:
         decisions = list(unshipped.values())
-        # What is exported answers only once no pin does.
-        unpin = [f"  {found[way].pin_ended_by}" for way in unshipped if found[way].pin_ended_by]
-        unlock = [f"  unset {LOCKFILE}"] if lockfile else []
-        print("To use it:", *unlock, *unpin, *steps_to_ship(db, decisions), sep="\n")
-        if lockfile:
+        # What is exported answers only once no override does.
+        ends = [only.only_ended_by] if only else [found[w].override_ended_by for w in unshipped]
+        ends = [f"  {end}" for end in dict.fromkeys(ends) if end]
+        print("To use it:", *ends, *steps_to_ship(db, decisions), sep="\n")
+        if only:
             print(
-                "Then, to have a lockfile again, freeze all that the job asks once more:\n"
-                f"  attn-tune freeze {shlex.quote(lockfile)} --overwrite --grid GRID\n"
+                "Then, to have such a file again, freeze all that the job asks once more:\n"
+                f"  attn-tune override freeze {shlex.quote(only.only_by)} --overwrite --grid GRID\n"
                 "  or attn_tune.freeze at the end of the job"
             )
         for line in gate_lines(objections, len(decisions)):
@@ -85,11 +84,11 @@ def explain(
 
 def _why_not(one: "Explanation") -> str:
     """The reason why a call does not get what the lab database decided."""
-    if one.locked_by:
-        return f"The lockfile {one.locked_by} answers first, and it alone."
-    return (
-        "The pin answers first." if one.pin_ended_by else "Calls read packs, not the lab database."
-    )
+    if one.only_by:
+        return f"The overrides in {one.only_by} answer first, and they alone."
+    if one.override_ended_by:
+        return "An override answers first."
+    return "Calls read packs, not the lab database."
 
 
 def steps_to_ship(db: Path, decisions: "Sequence[Decision]") -> list[str]:

@@ -128,13 +128,14 @@ def export_pack(
         typer.Option(
             "--quarantine",
             metavar="FILE",
-            help="A quarantine list that the pack carries, for all who use it. Repeatable.",
+            help="A file of overrides whose never entries the pack carries, for all who use it. Repeatable.",
         ),
     ] = None,
     with_quarantine: Annotated[
         bool,
         typer.Option(
-            "--with-quarantine", help="Carry what is in quarantine here ('attn-tune quarantine')."
+            "--with-quarantine",
+            help="Carry the never entries in force here ('attn-tune override list').",
         ),
     ] = False,
     wheel: Annotated[
@@ -165,11 +166,14 @@ def export_pack(
     from attn_tune.db.selection import Selection
     from attn_tune.db.wheels import export_wheel
     from attn_tune.kernels.registry import get_op
-    from attn_tune.runtime.quarantine_files import quarantine_in_force, read_list
+    from attn_tune.runtime.overrides.files import read_overrides
+    from attn_tune.runtime.overrides.in_force import Overrides, files_in_force
 
-    in_force = quarantine_in_force(os.environ)
-    entries = [entry for file in quarantine or () for entry in read_list(file)]
-    entries += in_force.entries if with_quarantine else ()
+    in_force = Overrides(files_in_force(os.environ))
+    entries = [
+        entry for file in quarantine or () for entry in Overrides([read_overrides(file)]).never
+    ]
+    entries += in_force.never if with_quarantine else ()
     with _objections_as_json(json), open_lab(db) as database:
         tried = database.frame("coverage")
         chosen = choose.stored_points(tried["signature"], grid, lengths, point)

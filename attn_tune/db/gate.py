@@ -16,8 +16,8 @@ from typing import Any
 from attn_tune.db.evidence import Evidence, Record, group_by_problem
 from attn_tune.runtime.answer import SourceKind
 from attn_tune.runtime.ladder import Match, Question, walk
+from attn_tune.runtime.overrides.in_force import Overrides
 from attn_tune.runtime.packs import Pack
-from attn_tune.runtime.quarantine import Quarantine
 from attn_tune.runtime.shelf import Shelf
 from attn_tune.schema import Decision, Environment, Grade, Rule, UsageError
 from attn_tune.schema.environment import UNKNOWN
@@ -142,18 +142,19 @@ def check_rows(
     return found
 
 
-def check_quarantine(decisions: Iterable[Decision], quarantine: Quarantine) -> list[Objection]:
+def check_quarantine(decisions: Iterable[Decision], overrides: Overrides) -> list[Objection]:
     """Those of ``decisions`` that must not run, with the entry that says so."""
     found = []
     for d in decisions:
         op = _op(d.op)
         defaults = {field.name: field.default for field in op.fields} if op else {}
-        entry = quarantine.entry(
+        entry = overrides.forbidding(
             d.op,
             d.kernel.partition("/")[2],
             d.direction,
             d.device,
             d.config,
+            d.signature.text,
             defaults | d.signature.values,
         )
         if entry is not None:

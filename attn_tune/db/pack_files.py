@@ -9,8 +9,9 @@ from dataclasses import asdict
 from typing import Any
 
 from attn_tune.runtime.archive import MANIFEST, QUARANTINE, SIGNED, SUMS
+from attn_tune.runtime.overrides.entries import Entry
+from attn_tune.runtime.overrides.files import OverridesFile
 from attn_tune.runtime.packs import Pack
-from attn_tune.runtime.quarantine import Entry, list_text
 from attn_tune.runtime.rows import OMITTED, Row, decision_digest
 from attn_tune.schema import Decision, Device, Environment, UsageError, canonical_json
 
@@ -115,7 +116,7 @@ def files_of_rows(
     if note:
         manifest["note"] = note
     if entries:
-        files[QUARANTINE] = list_text(entries.values()).encode()
+        files[QUARANTINE] = OverridesFile(entries=tuple(entries.values())).text.encode()
         manifest["quarantine"] = {
             "entries": len(entries),
             "sha256": _sha256(files[QUARANTINE]),

@@ -26,9 +26,10 @@ from attn_tune.db.gate import (
 from attn_tune.db.pack_files import check_note, check_word, pack_files as pack_files
 from attn_tune.db.pack_writer import check_target, write_pack
 from attn_tune.db.selection import Selection, select
+from attn_tune.runtime.overrides.entries import Entry
+from attn_tune.runtime.overrides.files import OverridesFile
+from attn_tune.runtime.overrides.in_force import Overrides, files_in_force
 from attn_tune.runtime.packs import pack_from_files
-from attn_tune.runtime.quarantine import Entry, Quarantine
-from attn_tune.runtime.quarantine_files import quarantine_in_force
 from attn_tune.schema import Decision, GateError, IntegrityError, NoDataError, Rule, UsageError
 from attn_tune.schema.words import counted
 
@@ -76,7 +77,7 @@ def export_pack(
     allow_predicted: bool = False,
     allow_nondeterministic: bool = False,
     quarantine: Sequence[Entry] = (),
-    in_force: Quarantine | None = None,
+    in_force: Overrides | None = None,
     note: str | None = None,
     overwrite: bool = False,
 ) -> PackSummary:
@@ -95,14 +96,14 @@ def export_pack(
         configs whose bits were seen to differ from run to run; the manifest counts them. Without it the best of the
         other kernels is the pack's winner.
       quarantine: the list that the pack carries, for the jobs that use the pack.
-      in_force: the quarantine list that is active now; None is the list of this user's jobs. No row that matches it or
+      in_force: the ``never`` entries that hold now; None are those of this user's jobs. No row that matches it or
         ``quarantine`` is shipped, with the gate or without.
       note: a line for people, which the manifest keeps.
 
     Raises:
       NoDataError: nothing fits.
       GateError: a row lacks proof, or is in quarantine; the message lists the rows and reasons, ``objections`` has all.
-      IntegrityError: an active quarantine list cannot be read.
+      IntegrityError, StorageError: overrides of this user's jobs cannot be read.
       UsageError: a name, version or note that a pack cannot have, or an empty reason.
       StorageError: ``path`` is taken (``overwrite`` replaces a pack, and only a pack), or cannot be written.
     """
@@ -166,21 +167,21 @@ def objections_to(database: Database, decisions: Sequence[Decision]) -> list[Obj
     """The objections of ``export_pack`` to shipping ``decisions`` of ``database``, by its usual policy."""
     shipped = [d for d in decisions if not needs_leave(d)] or decisions
     found = check_rows(shipped, _evidence_of(database))
-    forbidden = check_quarantine(shipped, quarantine_in_force(os.environ))
+    forbidden = check_quarantine(shipped, Overrides(files_in_force(os.environ)))
     return [*forbidden, *(one for one in found if not STRICT.passes(one))]
 
 
-def _forbidden(shipped: Sequence[Entry], in_force: Quarantine | None) -> Quarantine:
+def _forbidden(shipped: Sequence[Entry], in_force: Overrides | None) -> Overrides:
     if in_force is None:
-        in_force = quarantine_in_force(os.environ)
+        in_force = Overrides(files_in_force(os.environ))
     if in_force.broken:
-        raise IntegrityError(f"{in_force.broken}; nothing is exported until it can")
-    return Quarantine((*shipped, *in_force.entries))
+        raise IntegrityError(f"{in_force.broken}; nothing is exported until then")
+    return Overrides([OverridesFile(entries=tuple(shipped)), *in_force.files])
 
 
-def _refuse_quarantined(chosen: Sequence[Decision], forbidden: Quarantine) -> None:
+def _refuse_quarantined(chosen: Sequence[Decision], forbidden: Overrides) -> None:
     if objections := check_quarantine(chosen, forbidden):
-        way_out = "select other rows, or take the entry out with 'attn-tune quarantine remove'"
+        way_out = "select other rows, or take the entry out with 'attn-tune override remove'"
         raise _error(objections, len(chosen), way_out)
 
 

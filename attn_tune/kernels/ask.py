@@ -12,15 +12,15 @@ from attn_tune.kernels.spec import LIBRARIES, PLATFORMS, KernelSpec, Op
 from attn_tune.runtime import environments
 from attn_tune.runtime.answer import Rejection
 from attn_tune.runtime.determinism import VARIABLE, Determinism
+from attn_tune.runtime.overrides.in_force import NO_OVERRIDES, Overrides
 from attn_tune.runtime.packs import Pack
-from attn_tune.runtime.quarantine import NONE, Quarantine
 from attn_tune.runtime.rows import Row
 from attn_tune.runtime.unproven import VARIABLE as UNPROVEN
 from attn_tune.schema.config import config_from_dict, config_to_dict, config_to_json
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment, Grade
 from attn_tune.schema.errors import UnsupportedError, UsageError, unknown_name
-from attn_tune.schema.signature import Signature
+from attn_tune.schema.signature import Signature, Value
 
 AUTO = "auto"
 _LEAVE = f"ask for it by name, or let packs choose it with {VARIABLE}=0"
@@ -36,7 +36,7 @@ class Ask:
         problem: Any,
         device: Device,
         kernel: str | None,
-        quarantine: Quarantine = NONE,
+        overrides: Overrides = NO_OVERRIDES,
         determinism: Determinism = Determinism.USUAL,
         unproven: bool = False,
     ):
@@ -51,7 +51,7 @@ class Ask:
         self.kernel = None if kernel in (None, AUTO) else resolve(op.name, kernel).name
         specs = kernels_of(op.name)
         self.specs = {s.name: s for s in specs if self.kernel in (None, s.name)}
-        self.quarantine = quarantine
+        self.overrides = overrides
         self.determinism = determinism
         self.unproven = unproven
         self._refusals: dict[str, str | None] = {}
@@ -139,7 +139,7 @@ class Ask:
             reluctance = (
                 f"it is unproven: its config ran no feature problem ({UNPROVEN}=1 allows that)"
             )
-        return self.quarantine.broken or reluctance or self.config_of(row.kernel, row.config)[1]
+        return self.overrides.broken or reluctance or self.config_of(row.kernel, row.config)[1]
 
     def adapt(self, row: Row) -> Row | str:
         """As ``Judge.adapt``. A row of a kernel that may not answer stays as it is: ``refusal`` says why."""
@@ -161,17 +161,25 @@ class Ask:
         except UsageError as error:
             return None, str(error)
         reason = search.infeasible(self.problem, self.device, config)
-        return config, reason or self.quarantined(spec, config)
+        return config, reason or self.forbidden(spec, config)
 
-    def quarantined(self, spec: KernelSpec, config: Any) -> str | None:
-        """Why a config of ``spec`` is in quarantine; None if it is not."""
-        if not self.quarantine.entries:
+    @functools.cached_property
+    def values(self) -> dict[str, Value]:
+        """The fields of the signature, those at their default too."""
+        return {field.name: field.default for field in self.op.fields} | self.signature.values
+
+    def forbidden(self, spec: KernelSpec, config: Any) -> str | None:
+        """The reason of the override that forbids a config of ``spec``; None if there is none."""
+        if not self.overrides.never:
             return None
-        data = config_to_dict(config)
-        values = {field.name: field.default for field in self.op.fields} | self.signature.values
-        return self.quarantine.reason(
-            self.op.name, spec.name, self.direction, self.device, data, values
+        data, text = config_to_dict(config), self.signature.text
+        entry = self.overrides.forbidding(
+            self.op.name, spec.name, self.direction, self.device, data, text, self.values
         )
+        if entry is None:
+            return None
+        origin = f" ({entry.origin})" if entry.origin else ""
+        return f"an override forbids it: {entry.reason}{origin}"
 
 
 def adapted(op: Op, spec: KernelSpec, row: Row, problem: Any, device: Device) -> Row | str:

@@ -5,6 +5,7 @@ in force: it holds the dictionary.
 """
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,9 @@ from attn_tune.runtime import counters, listeners, misses, ranks
 from attn_tune.runtime.answer import Answer, Rejection, Rung
 from attn_tune.runtime.devices import current_device
 from attn_tune.runtime.explain import Explanation, nearest_text
-from attn_tune.runtime.overlay import View, current_view
+from attn_tune.runtime.layers import current_view
+from attn_tune.runtime.overrides.in_force import way_out
+from attn_tune.runtime.view import View
 from attn_tune.schema.config import config_from_dict
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import LockfileError, UnsupportedError, UsageError
@@ -83,7 +86,7 @@ def choose(
       UsageError: unknown op, direction, kernel or knob; an environment variable has a value that it cannot have.
       UnsupportedError: no kernel can do the problem on this device, or the given config cannot; with every reason.
       NoDataError: nothing tuned answers, and misses are strict.
-      LockfileError: the job's lockfile does not answer.
+      LockfileError: only a file of overrides may answer, and it does not.
       DisagreementError: the processes of this job would choose differently.
     """
     if config is not None:
@@ -152,7 +155,7 @@ def explain(
 
     Raises:
       UsageError: unknown op, direction or kernel, a malformed signature, or an environment variable as in ``choose``.
-      StorageError, IntegrityError: the job's lockfile cannot be used.
+      StorageError, IntegrityError: a file of overrides that the environment names cannot be read.
     """
     view = current_view()
     strict_by = misses.strict_by()
@@ -160,18 +163,23 @@ def explain(
     untuned = heuristic(question)
     ignored = [
         Rejection(subject=f"pack {source.path}", reason=source.error)
-        for source in view.snapshot.sources
+        for source in view.settings.sources
         if source.error is not None
     ]
-    ignored += [Rejection(subject="pins", reason=reason) for reason in view.snapshot.pins.broken]
-    if question.quarantine.broken:
-        ignored.append(Rejection(subject="all packs", reason=question.quarantine.broken))
+    ignored += [
+        Rejection(subject="override", reason=reason)
+        for file in view.overrides.files
+        for reason in file.ignored
+    ]
+    if question.overrides.broken:
+        ignored.append(Rejection(subject="all packs", reason=question.overrides.broken))
     try:
         resolved = resolve_question(question, view, tell=True)
         steps, choice = resolved.steps, resolved.choice
     except LockfileError as error:
         ignored, steps, choice = [Rejection(subject="everything", reason=str(error))], (), None
     answer = choice.answer if choice else None
+    only = view.overrides.only
     refused_by = strict_by if answer and answer.is_miss else ""
     return Explanation(
         op=op,
@@ -185,7 +193,8 @@ def explain(
         heuristic=untuned.answer if untuned else None,
         answer=None if refused_by else answer,
         refused_by=refused_by,
-        locked_by=view.snapshot.lockfile.path if view.snapshot.lockfile else "",
+        only_by=only[0].path if only else "",
+        only_ended_by=way_out(only[0].path, os.environ) if only else "",
     )
 
 
@@ -204,7 +213,7 @@ def _find(
     choice = resolved.choice
     if choice is None:
         raise nothing_supports(question, resolved.steps)
-    view.snapshot.ledger.note(question.kernel or "", here, choice.answer)
+    view.settings.log.note(question.kernel or "", here, choice.answer)
     rung = choice.answer.rung
     found = _Found(
         choice,
@@ -226,16 +235,16 @@ def _find(
 def _ask(
     op: str, direction: str, problem: Any, device: Device, kernel: str | None, view: View
 ) -> Ask:
-    process = view.snapshot
+    settings = view.settings
     return Ask(
         get_op(op),
         direction,
         problem,
         device,
         kernel,
-        view.quarantine,
-        process.determinism,
-        process.unproven,
+        view.overrides,
+        settings.determinism,
+        settings.unproven,
     )
 
 
@@ -260,7 +269,7 @@ def _explicit(
             f"the {direction} config of {spec.id} is a {search.config.__name__}, got {type(config).__name__}"
         )
     reason = search.infeasible(question.problem, device, config)
-    if reason := reason or question.quarantined(spec, config):
+    if reason := reason or question.forbidden(spec, config):
         raise UnsupportedError(
             f"{spec.id} cannot run {question.signature} on {device} with {config}: {reason}"
         )

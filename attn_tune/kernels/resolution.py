@@ -1,19 +1,16 @@
-"""From one question to its choice: the lockfile alone, or else a pin, a stored row, the kernel's heuristic."""
+"""From one question to its choice: an override, a stored row, or the kernel's heuristic."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.kernels.ask import Ask
-from attn_tune.kernels.locked import locked_choice
+from attn_tune.kernels.override_answer import overridden
 from attn_tune.kernels.spec import KernelSpec
-from attn_tune.runtime import snapshot
 from attn_tune.runtime.answer import Answer, Knobs, Rejection, Rung, SourceKind
 from attn_tune.runtime.determinism import Determinism
 from attn_tune.runtime.ladder import Match, Question, Step, Walk, walk
-from attn_tune.runtime.overlay import View
-from attn_tune.runtime.pins import Pin
-from attn_tune.runtime.rows import Row
+from attn_tune.runtime.settings import shelves
+from attn_tune.runtime.view import View
 from attn_tune.schema.config import config_to_dict
 from attn_tune.schema.errors import UnsupportedError
 
@@ -36,32 +33,28 @@ class Resolved:
 
 
 def resolve_question(question: Ask, view: View, *, tell: bool = False) -> Resolved:
-    """Climbs down from the first to the last who may answer. ``tell`` as ``ladder.walk``.
+    """Ask overrides, then packs, then heuristics. ``tell`` as ``ladder.walk``.
 
     Raises:
-      LockfileError: a lockfile is in force and does not answer.
+      LockfileError: only a file of overrides may answer, and it does not.
     """
-    lockfile = view.snapshot.lockfile
-    if lockfile is not None:
-        spec, config, entry = locked_choice(question, lockfile)
+    found, asked = overridden(question)
+    if found is not None:
+        spec, config, entry = found
+        frozen = entry.frozen
         answer = plain_answer(
             question,
             spec,
             config,
-            Rung.LOCKED,
-            source=entry.source,
-            source_kind=SourceKind.LOCKFILE,
-            pack_digest=entry.pack_digest,
-            repeatable=entry.repeatable,
+            Rung.OVERRIDE,
+            source=frozen.source if frozen else str(entry),
+            source_kind=SourceKind.OVERRIDE,
+            pack_digest=frozen.pack_digest if frozen else "",
+            repeatable=frozen.repeatable if frozen else None,
         )
-        row = _row(question, spec.name, entry.config, f"{entry.rung} when it was frozen")
-        step = Step(source=lockfile.path, kind=SourceKind.LOCKFILE, rung=Rung.LOCKED, row=row)
-        return Resolved(Choice(spec, config, answer), (step,))
-    pinned, pins = _pinned(question, view.pins)
-    if pinned is not None:
-        return Resolved(pinned, pins)
+        return Resolved(Choice(spec, config, answer), asked)
     walked = _walk(question, view, tell=tell)
-    steps = (*pins, *walked.steps)
+    steps = (*asked, *walked.steps)
     rejected = Walk(None, steps).rejected
     if walked.match is not None:
         return Resolved(_from_match(question, walked.match, rejected), steps)
@@ -71,7 +64,7 @@ def resolve_question(question: Ask, view: View, *, tell: bool = False) -> Resolv
 def heuristic(question: Ask, rejected: tuple[Rejection, ...] = ()) -> Choice | None:
     """The untuned choice: of the kernels that can, the one its platform prefers; None if none can.
 
-    A heuristic must be feasible; one that is not, or is in quarantine, passes to the next kernel all the same. One that
+    A heuristic must be feasible; one that is not, or is forbidden, passes to the next kernel all the same. One that
     a row was turned down for, for its bits, comes last: without that row it would have answered, and a row must not
     make a call fail.
     """
@@ -90,7 +83,7 @@ def heuristic(question: Ask, rejected: tuple[Rejection, ...] = ()) -> Choice | N
             rejected = (*rejected, Rejection(subject=f"heuristic of {spec.id}", reason=str(error)))
             continue
         reason = search.infeasible(problem, device, config)
-        reason = reason or question.quarantined(spec, config)
+        reason = reason or question.forbidden(spec, config)
         bits = question.unwanted_bits(spec, config)
         if reason is None and bits is None:
             answer = plain_answer(question, spec, config, Rung.HEURISTIC, rejected=rejected)
@@ -125,54 +118,12 @@ def nothing_supports(question: Ask, steps: tuple[Step, ...] = ()) -> Unsupported
     for spec in question.specs.values():
         if question.refusal_of(spec) is None and question.reluctance_of(spec) is None:
             reasons.append(
-                f"{spec.id}: its heuristic config cannot be made, may not run or is in quarantine"
+                f"{spec.id}: its heuristic config cannot be made, may not run or is forbidden by an override"
             )
     reasons += [f"{r.subject}: {r.reason}" for r in Walk(None, steps).rejected]
     return UnsupportedError(
         f"no kernel can do the {question.direction} of {question.signature} on {question.device}: "
         f"{'; '.join(reasons) or 'none is registered'}"
-    )
-
-
-def _pinned(question: Ask, pins: tuple[Pin, ...]) -> tuple[Choice | None, tuple[Step, ...]]:
-    """The innermost pin that speaks of this question and may run; and a step for each that was looked at."""
-    steps = []
-    for pin in pins:
-        text, device = question.signature.text, question.device
-        if not pin.concerns(question.op.name, question.direction, text, question.kernel, device):
-            continue
-        config, reason = question.config_of(pin.kernel, pin.config)
-        steps.append(
-            Step(
-                source=str(pin),
-                kind=SourceKind.PIN,
-                rung=Rung.PINNED,
-                row=_row(question, pin.kernel, pin.config, "pinned"),
-                rejected=reason,
-                note=pin.ended_by,
-            )
-        )
-        if reason is None:
-            spec = question.specs[pin.kernel]
-            answer = plain_answer(
-                question, spec, config, Rung.PINNED, source=str(pin), source_kind=SourceKind.PIN
-            )
-            return Choice(spec, config, answer), tuple(steps)
-    return None, tuple(steps)
-
-
-def _row(question: Ask, kernel: str, config: Mapping[str, Any], state: str) -> Row:
-    """How a step shows what is in no pack."""
-    return Row(
-        op=question.op.name,
-        direction=question.direction,
-        device=question.device.digest,
-        signature=question.signature.text,
-        kernel=kernel,
-        rank=0,
-        config=config,
-        state=state,
-        env="",
     )
 
 
@@ -186,8 +137,8 @@ def _walk(question: Ask, view: View, *, tell: bool) -> Walk:
         device=question.device,
         kernel=question.kernel,
     )
-    shelves = snapshot.shelves(view.sources, op.name, question.direction, op.fields)
-    return walk(asked, shelves, question, tell=tell)
+    found = shelves(view.sources, op.name, question.direction, op.fields)
+    return walk(asked, found, question, tell=tell)
 
 
 def _from_match(question: Ask, match: Match, rejected: tuple[Rejection, ...]) -> Choice:

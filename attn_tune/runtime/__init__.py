@@ -1,8 +1,9 @@
 """The lookup runtime: packs in, answers out. Standard library only; jax when a device or a trace is asked for.
 
-``overlay`` puts packs in force (``use_pack``, ``reload``, ``use_lockfile``), ``packs`` reads them, ``ladder`` finds the
-row that answers, ``quarantine`` says what must not run, ``ranks`` compares the processes of a job, ``counters``,
-``misses`` and ``listeners`` tell of it, ``devices`` and ``environments`` say where this is.
+``layers`` puts packs and overrides in force (``use_pack``, ``use_overrides``, ``reload``), ``packs`` reads packs,
+``ladder`` finds the row that answers, ``overrides`` holds entries that go before all packs, ``ranks`` compares the
+processes of a job, ``counters``, ``misses`` and ``listeners`` tell of it, ``devices`` and ``environments`` say where
+this is.
 ``attn_tune.kernels.dispatch`` is the way in. Every name here is loaded when it is first used.
 """
 
@@ -10,9 +11,9 @@ import importlib
 from typing import Any
 
 _PUBLIC = {
-    "use_pack": "overlay",
-    "use_lockfile": "overlay",
-    "reload": "overlay",
+    "use_pack": "layers",
+    "use_overrides": "layers",
+    "reload": "layers",
     "read_pack": "packs",
     "stats": "counters",
     "reset_stats": "counters",

@@ -14,8 +14,7 @@ class Rung(enum.StrEnum):
     """Which step of the ladder answered, best first."""
 
     EXPLICIT = "explicit"
-    LOCKED = "locked"
-    PINNED = "pinned"
+    OVERRIDE = "override"
     EXACT = "exact"
     BUCKET = "bucket"
     NEIGHBOUR = "neighbour"
@@ -33,8 +32,7 @@ class DeviceLevel(enum.StrEnum):
 class SourceKind(enum.StrEnum):
     """Who put a pack or a config there, in the order they are asked."""
 
-    LOCKFILE = "lockfile"
-    PIN = "pin"
+    OVERRIDE = "override"
     OVERLAY = "overlay"
     USER = "user"
     PROJECT = "project"
@@ -79,7 +77,8 @@ class Answer:
     Attributes:
       kernel: the kernel's name within the op.
       config: plain data, as it runs; None only where nothing supports the problem.
-      source: ``"name version"`` of the pack, ``""`` for a rung without one; for a locked answer, of when it was frozen.
+      source: ``"name version"`` of the pack, ``""`` for a rung without one; of an override, the entry and its
+        file, or for a frozen one the pack that answered when it was frozen.
       pack_digest: the pack's digest, ``""`` likewise.
       level, grade, row_signature, state: of the row that answered; None or ``""`` for a rung without one. ``grade``
         ``stale`` says that the kernel's source has changed since the row was measured.

@@ -30,7 +30,8 @@ class Explanation:
       heuristic: what would run untuned; None where nothing supports the problem.
       answer: what runs; None likewise, and where the call is refused.
       refused_by: the setting by which the call, a miss, raises ``NoDataError``; ``""`` where it does not.
-      locked_by: the path of the lockfile in force, which alone answers; ``""`` without one.
+      only_by: the file of overrides that alone answers; ``""`` without one.
+      only_ended_by: the step after which the others answer again; ``""`` likewise.
     """
 
     op: str
@@ -44,12 +45,13 @@ class Explanation:
     heuristic: Answer | None
     answer: Answer | None
     refused_by: str = ""
-    locked_by: str = ""
+    only_by: str = ""
+    only_ended_by: str = ""
 
     @property
-    def pin_ended_by(self) -> str:
-        """The way to end the pin that answers; ``""`` where none does."""
-        chosen = [s.note for s in self.steps if s.chosen and s.kind is SourceKind.PIN]
+    def override_ended_by(self) -> str:
+        """The step that ends the override that answers; ``""`` where none does."""
+        chosen = [s.note for s in self.steps if s.chosen and s.kind is SourceKind.OVERRIDE]
         return chosen[0] if chosen else ""
 
     def __str__(self) -> str:
@@ -131,7 +133,7 @@ def _step(step: Step) -> tuple[str, str]:
     facts = [str(step.grade), state] if step.grade else [state]
     if step.distance:
         facts.append(f"{2**step.distance:.2f}x away: {row.signature}")
-    if step.kind is SourceKind.PIN:
+    if step.kind is SourceKind.OVERRIDE:
         facts.append(f"asked before all packs; to end it: {step.note}")
     elif step.note:
         facts.append(f"device differs in {step.note}")
@@ -147,8 +149,8 @@ def _step(step: Step) -> tuple[str, str]:
 
 
 def _label(kind: SourceKind) -> str:
-    if kind in (SourceKind.PIN, SourceKind.LOCKFILE):
-        return "" if kind is SourceKind.PIN else "lockfile"
+    if kind is SourceKind.OVERRIDE:
+        return ""  # Its source says it.
     return "use_pack" if kind is SourceKind.OVERLAY else f"{kind} pack"
 
 

@@ -1,6 +1,6 @@
-"""What of the lookup is part of JAX's jit key, so that a function is traced again when its packs change.
+"""The part of JAX's jit key that the lookup owns: a function is traced again when its packs or overrides change.
 
-Two user contexts: the digest of the process's snapshot (global), and the overlays in force (per thread).
+Two user contexts: the digest of the process's settings (global), and the layers of ``with`` blocks (per thread).
 """
 
 import sys
@@ -19,8 +19,8 @@ class JitKeys:
         # Importing it registers JAX options, which are part of every jit key too: now, not in the middle of a trace.
         import jax.extend.core
 
-        self.snapshot = jax.make_user_context(None)
-        self.overlays = jax.make_user_context(())
+        self.settings = jax.make_user_context(None)
+        self.layers = jax.make_user_context(())
 
 
 keys: JitKeys | None = None

@@ -74,8 +74,8 @@ class Match:
 class Step:
     """One thing the walk looked at: a rung of a source, and what became of it.
 
-    ``row`` is the row it speaks of, ``rejected`` why that row may not be used; ``note`` says how its device differs, of
-    a pin what ends it.
+    ``row`` is the row it speaks of, ``rejected`` why that row may not be used; ``note`` says how its device differs,
+    of an override what ends it.
     Both are None for a level that did not answer; ``note`` then says what came nearest. ``adapted_from`` as in
     ``Match``.
     """

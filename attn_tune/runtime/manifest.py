@@ -7,10 +7,9 @@ from typing import Any
 
 from attn_tune.runtime.archive import QUARANTINE, SIGNED, SUMS
 from attn_tune.runtime.devices import device_from_identity
-from attn_tune.runtime.quarantine import NONE, Quarantine, entries_from_json
+from attn_tune.runtime.overrides.files import NO_OVERRIDES, OverridesFile, parse_overrides
 from attn_tune.runtime.strict_json import parse_json
 from attn_tune.schema.device import Device
-from attn_tune.schema.digest import digest_text
 from attn_tune.schema.environment import Environment
 from attn_tune.schema.errors import IntegrityError, UsageError
 
@@ -116,7 +115,7 @@ def read_quarantine_list(
     sums: Mapping[str, str],
     pack: str,
     where: str,
-) -> Quarantine:
+) -> OverridesFile:
     """The list that the pack carries; an empty one if it carries none."""
     said = manifest.get("quarantine")
     if (said is None) != (QUARANTINE not in files):
@@ -124,15 +123,17 @@ def read_quarantine_list(
             f"{where}: its manifest names a quarantine list if, and only if, it holds {QUARANTINE}"
         )
     if said is None:
-        return NONE
+        return NO_OVERRIDES
     if not isinstance(said, dict) or text_of(said, "sha256", where) != sums[QUARANTINE]:
         raise IntegrityError(f"{where}: the manifest's checksum of {QUARANTINE} does not match")
     data = files[QUARANTINE]
     label = f"{where}: {QUARANTINE}"
-    entries = entries_from_json(parse_json(data, label), label, f"pack {pack}")
-    if not entries or len(entries) != count_of(said, "entries", where):
+    found = parse_overrides(parse_json(data, label), f"pack {pack}", label)
+    if found.only or not all(entry.never for entry in found.entries):
+        raise IntegrityError(f"{label} may hold 'never' entries alone")
+    if not found.entries or len(found.entries) != count_of(said, "entries", where):
         raise IntegrityError(f"{label} does not hold the entries that the manifest says")
-    return Quarantine(tuple(entries), "", digest_text(data.decode()))
+    return found
 
 
 def text_of(data: dict[str, Any], name: str, where: str) -> str:

@@ -1,7 +1,7 @@
 """Reads a config pack, a folder or one ``.atpack`` file, and believes nothing in it before it is proven.
 
 Layout: ``manifest.json``, ``shards/<family>/<op>.<direction>.json`` (a JSON array, one row a line), perhaps
-``quarantine.json`` (see ``quarantine``), ``SHA256SUMS`` over all of these, and perhaps ``SHA256SUMS.sig`` (see
+``quarantine.json`` (see ``overrides``), ``SHA256SUMS`` over all of these, and perhaps ``SHA256SUMS.sig`` (see
 ``signing``) over the sums.
 
 ``read_pack`` proves everything. ``open_pack``, for lookups, proves the sums, the manifest and the quarantine list, and
@@ -37,7 +37,7 @@ from attn_tune.runtime.manifest import (
     read_quarantine_list,
     text_of,
 )
-from attn_tune.runtime.quarantine import NONE, Quarantine
+from attn_tune.runtime.overrides.files import NO_OVERRIDES, OverridesFile
 from attn_tune.runtime.signing import (
     Signer,
     check_not_forged,
@@ -68,7 +68,7 @@ class Pack:
       contents: the rows, for lookups one by one.
       gate: what the release gate found, as the manifest says it; empty for a pack without one.
       note: the manifest's line for people, for example who made the pack, when and from what; empty without one.
-      quarantine: what must not run where this pack is in force, whoever says so.
+      quarantine: the ``never`` entries that it carries. They hold where the pack is in force.
       signers: the keys that signed it, if any. That they did is proven by ``signing.verify``, not by being here.
       path: where it was read from.
     """
@@ -83,7 +83,7 @@ class Pack:
     contents: Contents
     gate: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
-    quarantine: Quarantine = NONE
+    quarantine: OverridesFile = NO_OVERRIDES
     signers: tuple[Signer, ...] = ()
     path: str = ""
 

@@ -1,9 +1,9 @@
-"""Do all processes of a job decide by the same packs? Asked at first use, before anything is traced with an answer.
+"""The comparison of a job's processes: at first use, before anything is traced with an answer.
 
-Processes that choose differently compile different programs, and their collectives hang. So each publishes what it
-decides by in the key-value store of JAX's distributed client; process 0 compares and publishes its verdict, which the
-others wait for. There is no collective here and every wait has a deadline: a process that does not take part (a job
-of several programs) costs the others the deadline once and a warning, never a hang.
+Processes that choose differently compile different programs, and their collectives hang. So each publishes its
+statement (``agreement``) in the key-value store of JAX's distributed client; process 0 compares and publishes its
+verdict, which the others wait for. There is no collective here and every wait has a deadline: a process that does not
+take part (a job of several programs) costs the others the deadline once and a warning, never a hang.
 """
 
 import json
@@ -12,17 +12,14 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from attn_tune.runtime.agreement import device_statement, differences, statement_of
 from attn_tune.runtime.locks import Lock
-from attn_tune.runtime.packs import Pack
-from attn_tune.runtime.statement import device_statement, differences, statement_of
+from attn_tune.runtime.view import View
 from attn_tune.schema.device import Device
-from attn_tune.schema.digest import canonical_json, digest_json, digest_text
+from attn_tune.schema.digest import canonical_json, digest_json
 from attn_tune.schema.errors import DisagreementError, UsageError
-
-if TYPE_CHECKING:
-    from attn_tune.runtime.overlay import View
 
 DEADLINE = "ATTN_TUNE_RANKS_DEADLINE"
 DEFAULT_DEADLINE_S = 30.0
@@ -37,29 +34,22 @@ _lock = Lock()
 _log = logging.getLogger("attn_tune")
 
 
-class Agreement:
-    """What is known of one view, by round and topic: absent is not asked, ``""`` is agreed (or nobody answered)."""
-
-    __slots__ = ("errors",)
-
-    def __init__(self) -> None:
-        self.errors: dict[tuple[int, str], str] = {}
-
-
 def is_job() -> bool:
     """Whether this is one process of several that JAX's distributed client connects."""
     return not _forked and _client() is not None
 
 
 def next_round() -> None:
-    """The packs may have changed: from now on every view is compared anew, changed or not."""
+    """Compare every view anew from now on, changed or not, for the packs may have changed."""
     global _round
     _round += 1
 
 
-def check(view: "View") -> None:
-    """Compares what ``view`` decides by with the job's other processes, once. It needs no device and starts none:
-    JAX's own start waits for all processes, minutes long if one of them looks elsewhere.
+def check(view: View) -> None:
+    """Compare the statement of ``view`` with those of the job's other processes, once.
+
+    It needs no device and starts none: JAX's own start waits for all processes, minutes long if one of them looks
+    elsewhere.
 
     Raises:
       DisagreementError: they differ, with every difference; and again at every later call.
@@ -68,13 +58,14 @@ def check(view: "View") -> None:
     _check(view, "packs", lambda: statement_of(view))
 
 
-def check_device(view: "View", device: Device) -> None:
-    """The same for the device that is asked about, as the packs of ``view`` see it."""
+def check_device(view: View, device: Device) -> None:
+    """Compare the device that is asked about, as the packs of ``view`` see it, likewise."""
     _check(view, "device", lambda: device_statement(view, device))
 
 
-def _check(view: "View", topic: str, statement: Callable[[], dict[str, str]]) -> None:
-    errors, key = view.agreement.errors, (_round, topic)
+def _check(view: View, topic: str, statement: Callable[[], dict[str, str]]) -> None:
+    """Ask once a round and a topic. ``View.agreement`` keeps the error, ``""`` where all agree or nobody answers."""
+    errors, key = view.agreement, (_round, topic)
     if key not in errors:
         if not is_job():
             return
@@ -197,14 +188,12 @@ class _Exchange:
         )
 
 
-def _meeting(view: "View") -> str:
+def _meeting(view: View) -> str:
     """Where equal views of all processes meet: by the names of what is in force, for its content is the question.
 
     Not by a count of views: threads may come to theirs in any order.
     """
-    layers = view.overlays.layers
-    names = [layer.name if isinstance(layer, Pack) else str(layer) for layer in layers]
-    return f"{_round}/{digest_text(canonical_json(names))[3:]}"
+    return f"{_round}/{digest_json([layer.name for layer in view.layers])[3:]}"
 
 
 def _deadline() -> float:

@@ -33,7 +33,7 @@ class NoDataError(AttnTuneError, LookupError):
 
 
 class LockfileError(NoDataError):
-    """The job's lockfile does not answer a question, or its answer no longer means here what it meant then."""
+    """Only a file of overrides may answer, and it does not, or its answer no longer means what it meant then."""
 
 
 class DisagreementError(AttnTuneError, RuntimeError):

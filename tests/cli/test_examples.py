@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from attn_tune.cli.app import app
 from attn_tune.cli.commands import COMMANDS, load_command
-from attn_tune.runtime import snapshot
+from attn_tune.runtime import settings
 from tests.cli.fakes import fill
 
 
@@ -27,8 +27,8 @@ def examples():
 EXAMPLES = list(dict.fromkeys(examples()))
 # These compile, or need a program, a GPU or the spool of misses.
 NEEDS = ("sweep", "validate", "audit", "misses import", "misses clear", "sign")
-# Exit codes of examples that ask for something missing: a point that was not swept, a key not in quarantine.
-STATUS = {"best": 3, "quarantine remove": 3, "pin remove": 3, "export": 3, "verify": 5}
+# Exit codes of examples that ask for something missing: a point that was not swept, an id of no override.
+STATUS = {"best": 3, "override remove": 3, "export": 3, "verify": 5}
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +41,13 @@ def made(tmp_path_factory):
     run("export", folder / "h200.atpack", "--db", folder / "lab.db")
     for name in ("h200-llama", "h200-1", "h200-2", "a", "b"):
         shutil.copy(folder / "h200.atpack", folder / f"{name}.atpack")
-    run("freeze", folder / "job.lock", "--grid", "cpu-smoke", "--device", "cpu")
+    run("override", "freeze", folder / "job.json", "--grid", "cpu-smoke", "--device", "cpu")
     (folder / "keys").mkdir()
     return folder
 
 
 def run(*words):
-    snapshot._current = None
+    settings._current = None
     return CliRunner().invoke(app, [str(word) for word in words], prog_name="attn-tune")
 
 
@@ -71,14 +71,13 @@ def test_an_example_runs(text, made, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
-    for name in ("PACKS", "PINS", "QUARANTINE", "LOCKFILE", "REQUIRE_SIGNED", "TRUSTED_KEYS"):
+    for name in ("PACKS", "OVERRIDES", "REQUIRE_SIGNED", "TRUSTED_KEYS"):
         monkeypatch.delenv(f"ATTN_TUNE_{name}", raising=False)
     monkeypatch.setenv("ATTN_TUNE_DB", str(folder / "lab.db"))
-    monkeypatch.setattr(snapshot, "_current", None)
-    monkeypatch.setattr(snapshot, "_lockfile_path", None)
+    monkeypatch.setattr(settings, "_current", None)
     words = shlex.split(text.partition(" > ")[0])[1:]
-    if words[0] in ("export", "freeze"):
-        (folder / words[1]).unlink()
+    if words[0] == "export" or words[:2] == ["override", "freeze"]:
+        (folder / next(word for word in words[1:] if word != "freeze")).unlink()
     result = run(*words)
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception

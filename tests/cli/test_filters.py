@@ -111,7 +111,7 @@ def test_names_of_a_file_of_ones_own_work_in_every_command(lab, own, tmp_path):
     assert "256" in run("explain", "mine.prompt", "--grid", own, "--device", "cpu").stdout
     assert "mine.prompt" in run("kernels", "mine.prompt", "--grid", own, "--device", "cpu").stdout
     pinned = run(
-        "pin", "add", "flash_attention/xla", "-c", "chunk_q=64", "-c", "chunk_k=64",
+        "override", "add", "use", "flash_attention/xla", "-c", "chunk_q=64", "-c", "chunk_k=64",
         "--point", "mine.prompt", "--grid", own,
     )  # fmt: skip
     assert (pinned.exit_code, LONGER in pinned.stdout) == (0, True)
@@ -123,22 +123,22 @@ def test_names_of_a_file_of_ones_own_work_in_every_command(lab, own, tmp_path):
         assert (missing.exit_code, "mine.prompt" in missing.stderr) == (2, True)
 
 
+FREEZE = "override freeze job.json"
 REFUSED = [
     ["validate", "--point", "llama3"],
     ["validate", "--lengths", "4k"],
     ["validate", "--grid", "cpu-smoke", "--feature", "sinks"],
     ["grids", "--lengths", "4k"],
     ["audit", "--grid", "cpu-smoke", "--target", "sm_90", "--device", "sm_80"],
-    ["pin", "add", "flash_attention/xla", "--grid", "cpu-smoke"],
-    *([name, "--point", "x"] for name in ("plan", "sweep", "freeze", "audit")),
-    *([name, "--lengths", "4k"] for name in ("plan", "sweep", "freeze", "audit")),
+    ["override", "add", "use", "flash_attention/xla", "--grid", "cpu-smoke"],
+    *([*name.split(), "--point", "x"] for name in ("plan", "sweep", FREEZE, "audit")),
+    *([*name.split(), "--lengths", "4k"] for name in ("plan", "sweep", FREEZE, "audit")),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("words", REFUSED, ids=" ".join)
 def test_a_filter_that_cannot_be_applied_is_a_usage_error(tmp_path, words):
-    lock = [tmp_path / "job.lock"] if words[0] == "freeze" else []
-    result = run(words[0], *lock, *words[1:])
+    result = run(*words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert any(word in result.stderr for word in ("--grid", "a grid", "--target"))
 
@@ -150,9 +150,9 @@ def test_lengths_narrow_signatures_own_layers_and_misses(own, tmp_path, grid):
     sizes = {"misses": "64"}.get(grid, "256")
     for words in (
         ["plan", *chosen, "--device", "cpu"],
-        ["freeze", tmp_path / "l", "--overwrite", *chosen, "--device", "cpu"],
+        ["override", "freeze", tmp_path / "l", "--overwrite", *chosen, "--device", "cpu"],
     ):
-        if words[0] == "freeze" and grid == "misses":
+        if words[0] == "override" and grid == "misses":
             continue
         kept, dropped = run(*words, "--lengths", sizes), run(*words, "--lengths", "9k")
         assert kept.exit_code == 0, kept.stderr
@@ -169,9 +169,10 @@ def test_commands_with_filters_are_all_tested_here():
     taking = {
         name
         for name in COMMANDS
-        if any({"--point", "--lengths"} & set(p.opts) for p in load_command(name).params)
+        for command in (load_command(name), *getattr(load_command(name), "commands", {}).values())
+        if any({"--point", "--lengths"} & set(p.opts) for p in command.params)
     }
-    tested = {"export", "report", "validate", "grids", "plan", "sweep", "freeze", "audit"}
+    tested = {"export", "report", "validate", "grids", "plan", "sweep", "override", "audit"}
     assert taking == tested
 
 

@@ -60,7 +60,7 @@ MISTAKES = {
     "nosuch": "no such command 'nosuch'; see 'attn-tune --help'",
     "--nosuch": "no such option: --nosuch; see 'attn-tune --help'",
     "best": "missing argument 'point'; see 'attn-tune best --help'",
-    "pin nosuch": "no such command 'nosuch'; see 'attn-tune pin --help'",
+    "override nosuch": "no such command 'nosuch'; see 'attn-tune override --help'",
     "report --sect x": "no such option: --sect (Possible options: --section); see 'attn-tune report --help'",
 }
 
@@ -73,7 +73,7 @@ def test_an_error_about_the_command_line_is_one_line_like_any_other(words):
 
 
 def test_a_group_without_words_shows_its_help():
-    result = CliRunner().invoke(app, ["pin"], prog_name="attn-tune")
+    result = CliRunner().invoke(app, ["override"], prog_name="attn-tune")
     assert result.exit_code == 2
     assert "error" not in result.stderr
     assert "Commands:" in result.stderr

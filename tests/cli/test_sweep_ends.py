@@ -17,7 +17,7 @@ from attn_tune.cli import sweep as command
 from attn_tune.cli.app import app
 from attn_tune.cli.progress import LineWatch, Tally
 from attn_tune.kernels import registry
-from attn_tune.runtime import snapshot
+from attn_tune.runtime import settings
 from attn_tune.schema import Status, config_to_dict
 from attn_tune.tuner.grid import load_grid
 from attn_tune.tuner.protocol import Outcome
@@ -34,7 +34,7 @@ name = "prompt"
 
 def run(*words):
     # Each command is a process of its own: no pack that an earlier one saw is remembered.
-    snapshot._current = None
+    settings._current = None
     result = CliRunner().invoke(app, [str(word) for word in words], prog_name="attn-tune")
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -46,9 +46,9 @@ def home(tmp_path, monkeypatch):
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     monkeypatch.setenv("ATTN_TUNE_LEASES", str(tmp_path / "leases"))
-    for name in ("PACKS", "PINS", "QUARANTINE", "LOCKFILE", "DB"):
+    for name in ("PACKS", "OVERRIDES", "DB"):
         monkeypatch.delenv(f"ATTN_TUNE_{name}", raising=False)
-    monkeypatch.setattr(snapshot, "_current", None)
+    monkeypatch.setattr(settings, "_current", None)
     monkeypatch.setattr("attn_tune.runtime.devices.current_device", lambda: DEVICE)
 
 
@@ -124,32 +124,32 @@ def test_explain_says_what_only_the_lab_database_knows_until_it_is_shipped(
     shown = sweep(tmp_path, "-g", "cpu-smoke", "--point", "llama3", "-d", "fwd").stdout
     db = ["--db", tmp_path / "lab.db"]
     asked = ["explain", POINT, "-d", "fwd", "--device", "cpu"]
-    # A pin would answer before what is exported, so it goes first.
-    pins = tmp_path / "my pins.json"
-    monkeypatch.setenv("ATTN_TUNE_PINS", str(pins))
+    # An override would answer before what is exported, so it goes first.
+    own = tmp_path / "my overrides.json"
+    monkeypatch.setenv("ATTN_TUNE_OVERRIDES", str(own))
     knobs = ["-c", "chunk_q=8", "-c", "chunk_k=8"]
-    run("pin", "add", "flash_attention/xla", *knobs, "--file", pins)
-    pinned = run(*asked, *db).stdout
-    assert "The pin answers first" in pinned
-    steps = [line.strip() for line in pinned.splitlines() if line.startswith("  attn-tune")]
-    assert [step.split()[1] for step in steps] == ["pin", "export", "import"]
+    run("override", "add", "use", "flash_attention/xla", *knobs, "--file", own)
+    overridden = run(*asked, *db).stdout
+    assert "An override answers first" in overridden
+    steps = [line.strip() for line in overridden.splitlines() if line.startswith("  attn-tune")]
+    assert [step.split()[1] for step in steps] == ["override", "export", "import"]
     assert run(*shlex.split(steps[0])[1:]).exit_code == 0
-    # Nor does a pack answer while a lockfile is in force.
-    lock = tmp_path / "my job.lock"
-    assert run("freeze", lock, "-g", "cpu-smoke", "--device", "cpu").exit_code == 0
-    monkeypatch.setenv("ATTN_TUNE_LOCKFILE", str(lock))
+    # Nor does a pack answer while a frozen file is in force.
+    lock = tmp_path / "my job.json"
+    assert run("override", "freeze", lock, "-g", "cpu-smoke", "--device", "cpu").exit_code == 0
+    monkeypatch.setenv("ATTN_TUNE_OVERRIDES", str(lock))
     locked = run(*asked, *db).stdout
-    assert f"The lockfile {lock} answers first, and it alone." in locked
+    assert f"The overrides in {lock} answer first, and they alone." in locked
     assert "Calls read packs" not in locked
     steps = [line.strip() for line in locked.partition("To use it:\n")[2].splitlines()]
     assert [step.split()[:2] for step in steps if step.startswith(("unset", "attn-tune"))] == [
-        ["unset", "ATTN_TUNE_LOCKFILE"],
+        ["unset", "ATTN_TUNE_OVERRIDES"],
         ["attn-tune", "export"],
         ["attn-tune", "import"],
-        ["attn-tune", "freeze"],
+        ["attn-tune", "override"],
     ]
-    assert f"attn-tune freeze '{lock}' --overwrite" in locked
-    monkeypatch.delenv("ATTN_TUNE_LOCKFILE")
+    assert f"attn-tune override freeze '{lock}' --overwrite" in locked
+    monkeypatch.delenv("ATTN_TUNE_OVERRIDES")
     before = run(*asked, *db)
     assert "decided fwd otherwise: flash_attention/xla chunk_" in before.stdout
     assert "Calls read packs" in before.stdout

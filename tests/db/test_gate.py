@@ -7,8 +7,10 @@ import pytest
 
 from attn_tune.db import Database, Selection, export_pack
 from attn_tune.kernels.registry import get_kernel, get_op
+from attn_tune.runtime.overrides.entries import Entry
+from attn_tune.runtime.overrides.files import OverridesFile
+from attn_tune.runtime.overrides.in_force import Overrides
 from attn_tune.runtime.packs import read_pack
-from attn_tune.runtime.quarantine import Entry, Quarantine
 from attn_tune.schema import GateError, IntegrityError, OutputError, Status, UsageError
 from tests.db.facts import DEVICE, ENVIRONMENT, begin, make_signature, make_trial
 
@@ -184,9 +186,9 @@ def test_what_fails_when_validated_again_is_refused(tmp_path):
 
 
 def in_quarantine(**entry):
-    """The lists in force, with one entry."""
-    item = {"config": {}, "signature": {}, "origin": "bad.json", "reason": "hangs", **entry}
-    return Quarantine((Entry(**item),), "", "b2:1")
+    """The overrides in force, with one entry that forbids."""
+    item = {"config": {}, "origin": "bad.json", "reason": "hangs", **entry}
+    return Overrides([OverridesFile(entries=(Entry(never=True, **item),))])
 
 
 @pytest.mark.parametrize(
@@ -211,7 +213,7 @@ def test_what_is_in_quarantine_is_never_a_winner(tmp_path, entry, is_hit, ungate
     with pytest.raises(GateError, match=r"in quarantine: hangs \(.*; bad\.json\)") as error:
         export(path, tmp_path / "pack", in_force=in_quarantine(**entry), ungated=ungated)
     assert SHORT.text in str(error.value)
-    assert "quarantine remove" in str(error.value)
+    assert "override remove" in str(error.value)
     assert not (tmp_path / "pack").exists()
 
 
@@ -222,7 +224,7 @@ def test_rows_that_are_refused_for_one_cause_stand_under_one_sentence(tmp_path):
         export(path, tmp_path / "pack", in_force=in_quarantine(op="flash_attention"))
     first, *rows = str(error.value).splitlines()
     assert first.startswith("2 of 2 rows may not be shipped: its config is in quarantine: hangs (")
-    assert first.endswith("take the entry out with 'attn-tune quarantine remove'")
+    assert first.endswith("take the entry out with 'attn-tune override remove'")
     assert [row.startswith("  flash_attention/") for row in rows] == [True, True]
     assert not any("hangs" in row for row in rows)
 
@@ -246,10 +248,10 @@ def test_rows_that_are_refused_for_several_causes_stand_under_each(tmp_path):
 
 def test_the_list_of_the_pack_itself_counts(tmp_path):
     path = lab(tmp_path / "lab.db", [trial(FAST, 1000_000), trial(UNTUNED, 1500_000)])
-    carried = in_quarantine(config={"block_q": 128}).entries
+    carried = in_quarantine(config={"block_q": 128}).never
     with pytest.raises(GateError, match="hangs"):
         export(path, tmp_path / "pack", quarantine=carried)
-    elsewhere = in_quarantine(device="tpu-v6e").entries
+    elsewhere = in_quarantine(device="tpu-v6e").never
     _, pack = export(path, tmp_path / "pack", quarantine=elsewhere)
     assert [e.line for e in pack.quarantine.entries] == [e.line for e in elsewhere]
 
@@ -272,7 +274,7 @@ def test_a_row_that_the_guards_would_add_may_not_be_in_quarantine(tmp_path):
 def test_a_list_that_cannot_be_read_stops_every_export(tmp_path, monkeypatch):
     path = lab(tmp_path / "lab.db", [trial(FAST, 1000_000), trial(UNTUNED, 1500_000)])
     (tmp_path / "list.json").write_text("{")
-    monkeypatch.setenv("ATTN_TUNE_QUARANTINE", str(tmp_path / "list.json"))
+    monkeypatch.setenv("ATTN_TUNE_OVERRIDES", str(tmp_path / "list.json"))
     with pytest.raises(IntegrityError, match=r"list\.json"):
         export(path, tmp_path / "pack")
 
@@ -280,7 +282,7 @@ def test_a_list_that_cannot_be_read_stops_every_export(tmp_path, monkeypatch):
 def test_a_pack_without_a_list_says_nothing_of_lists(tmp_path):
     path = lab(tmp_path / "lab.db", [trial(FAST, 1000_000), trial(UNTUNED, 1500_000)])
     export(path, tmp_path / "plain")
-    export(path, tmp_path / "listed", quarantine=in_quarantine(device="tpu-v6e").entries)
+    export(path, tmp_path / "listed", quarantine=in_quarantine(device="tpu-v6e").never)
     plain, listed = (
         json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("plain", "listed")
     )

@@ -15,7 +15,7 @@ from attn_tune.kernels import registry
 from attn_tune.kernels.ask import adapted
 from attn_tune.kernels.dispatch import lookup
 from attn_tune.kernels.installed import GROUP
-from attn_tune.runtime import snapshot
+from attn_tune.runtime import settings
 from attn_tune.runtime.devices import device_from_kind
 from attn_tune.runtime.environments import current_environment
 from attn_tune.runtime.rows import Row
@@ -89,7 +89,7 @@ def install(folder, name, code):
 def site(tmp_path, monkeypatch):
     """A folder on the path; what is installed there is forgotten again."""
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(snapshot, "_current", None)  # with what it remembers of earlier lookups
+    monkeypatch.setattr(settings, "_current", None)  # with what it remembers of earlier lookups
     registry.kernels.cache_clear()
     yield tmp_path
     monkeypatch.undo()

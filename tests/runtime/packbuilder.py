@@ -119,7 +119,7 @@ def with_list(
     files: dict[str, bytes], listed: list[dict[str, Any]], **said: Any
 ) -> dict[str, bytes]:
     """``files`` with a quarantine list, as its page says; ``said`` is what the manifest says of it instead."""
-    data = json.dumps({"format": 1, "entries": listed}).encode()
+    data = json.dumps({"format": 1, "never": listed}).encode()
     manifest = json.loads(files["manifest.json"]) | {"format": 2, "min_reader": 2}
     manifest["quarantine"] = {
         "entries": len(listed),

@@ -8,7 +8,7 @@ import pytest
 HEAVY = {"jax", "jaxlib", "numpy", "pandas", "triton", "typer", "rich", "sqlite_utils", "sqlite3"}
 MODULES = [
     "attn_tune.runtime.packs",
-    "attn_tune.runtime.overlay",
+    "attn_tune.runtime.layers",
     "attn_tune.runtime.explain",
     "attn_tune.runtime.devices",
     "attn_tune.runtime.environments",
@@ -65,8 +65,8 @@ opened = []
 sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event in ("open", "os.scandir") else None)
 import attn_tune.kernels.dispatch
 print("import", *[p for p in opened if "somewhere" in p])
-from attn_tune.runtime.snapshot import current_snapshot
-current_snapshot().digest
+from attn_tune.runtime.settings import current_settings
+current_settings().digest
 print("use", len([p for p in opened if "somewhere" in p]) > 0)
 """
 

@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 from attn_tune.runtime.answer import Rung
-from attn_tune.runtime.quarantine import entries_from_json
+from attn_tune.runtime.overrides.files import parse_overrides
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "lookup.md").read_text()
 
 
 def test_every_variable_and_rung_is_on_it():
-    sources = [path.read_text() for path in (ROOT / "attn_tune" / "runtime").glob("*.py")]
+    sources = [path.read_text() for path in (ROOT / "attn_tune" / "runtime").rglob("*.py")]
     variables = set(re.findall(r'"(ATTN_TUNE_[A-Z_]+)"', "\n".join(sources)))
     assert len(variables) >= 7
     assert not {name for name in variables if f"`{name}`" not in PAGE}
@@ -37,8 +37,8 @@ def test_its_examples_run(tmp_path):
         text=True,
         timeout=600,
     )
-    # The pin answered one question otherwise than the packs: as the page says, that cannot be frozen.
-    assert "pinned" in done.stdout.splitlines()[-1]
+    # The override answered one question otherwise than the packs: as the page says, that cannot be frozen.
+    assert "override" in done.stdout.splitlines()[-1]
     assert "several answers" in done.stderr
     (listed,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
-    assert entries_from_json(json.loads(listed), "page")[0].reason
+    assert all(entry.reason for entry in parse_overrides(json.loads(listed), "", "page").entries)

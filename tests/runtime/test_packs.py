@@ -11,6 +11,7 @@ from attn_tune.runtime.packs import pack_from_files, read_pack
 from attn_tune.schema.errors import IntegrityError
 from tests.runtime.packbuilder import (
     H200,
+    OP,
     pack_files,
     resummed,
     row,
@@ -93,7 +94,7 @@ ENTRY = {"kernel": "alpha", "config": {"block": 64}, "reason": "wrong"}
 
 BROKEN = {
     "a list that the manifest does not name": (
-        lambda f: resummed({**f, LIST: b'{"format": 1, "entries": []}'}),
+        lambda f: resummed({**f, LIST: b'{"format": 1, "never": []}'}),
         "names a quarantine list",
     ),
     "a list that is not there": (
@@ -109,11 +110,18 @@ BROKEN = {
     ),
     "a reason that is no line": (
         lambda f: with_list(f, [{**ENTRY, "reason": "x\x1b[2J\n"}]),
-        "one line",
+        "wrong 'reason'",
+    ),
+    "a list that answers": (
+        lambda f: edit_list(
+            with_list(f, [ENTRY]),
+            {"format": 1, "use": [{"op": OP, "direction": "fwd", "kernel": "alpha", "config": {}}]},
+        ),
+        "'never' entries alone",
     ),
     "a list whose entry has no reason": (lambda f: with_list(f, [{"kernel": "alpha"}]), "reason"),
     "a list of a newer format": (
-        lambda f: edit_list(with_list(f, [ENTRY]), {"format": 2, "entries": [ENTRY]}),
+        lambda f: edit_list(with_list(f, [ENTRY]), {"format": 2, "never": [ENTRY]}),
         "format 1",
     ),
     "no sums": (lambda f: without(f, "SHA256SUMS"), "SHA256SUMS"),
@@ -215,7 +223,7 @@ def test_a_list_in_a_pack_is_read_and_is_part_of_its_digest_alone(files):
     plain, listed = pack_from_files(files), pack_from_files(with_list(files, [ENTRY]))
     (entry,) = listed.quarantine.entries
     assert (entry.kernel, entry.config, entry.reason) == ("alpha", {"block": 64}, "wrong")
-    assert (plain.quarantine.entries, plain.quarantine.digest) == ((), "")
+    assert plain.quarantine.entries == ()
     assert plain.digest != listed.digest
     assert plain.decision_digest == listed.decision_digest
 

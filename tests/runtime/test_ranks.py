@@ -6,7 +6,7 @@ import types
 import pytest
 
 from attn_tune.runtime import ranks
-from attn_tune.runtime.statement import differences
+from attn_tune.runtime.agreement import differences
 from attn_tune.schema import DisagreementError, UsageError
 from tests.patience import PATIENCE_S
 from tests.runtime.jobs import run_job
@@ -120,7 +120,7 @@ def exchange(said, deadline_s=PATIENCE_S / 2, store=None, last=None):
 def test_whoever_differs_all_are_told_the_same_in_time(odd, monkeypatch):
     monkeypatch.setattr(ranks, "GRACE_S", PATIENCE_S)
     said = [{"pack 1": "a"} for _ in range(16)]
-    said[odd] = {"pack 1": "b", "pin 1": "x"}
+    said[odd] = {"pack 1": "b", "use 3f2a9c01": "x"}
     found = exchange(said)
     assert all(verdict["waited_s"] < PATIENCE_S / 4 for verdict in found.values())
     assert len(found) == 16
@@ -128,7 +128,7 @@ def test_whoever_differs_all_are_told_the_same_in_time(odd, monkeypatch):
     assert len(lines) == 1
     first, second = lines.pop()
     assert first.startswith(f"process {odd}: pack 1 is b; processes ")
-    assert second.startswith(f"process {odd}: pin 1 is x; processes ")
+    assert second.startswith(f"process {odd}: use 3f2a9c01 is x; processes ")
 
 
 def test_those_who_agree_go_on():
@@ -184,10 +184,10 @@ def job(monkeypatch, clock):
 
 
 def view():
-    from attn_tune.runtime.overlay import Overlays, View
-    from attn_tune.runtime.snapshot import Snapshot
+    from attn_tune.runtime.settings import Settings
+    from attn_tune.runtime.view import View
 
-    return View(Snapshot(()), Overlays(()))
+    return View(Settings())
 
 
 def test_an_error_stays(job, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from attn_tune import explain
 from attn_tune.db.pack_files import signed_files
-from attn_tune.runtime import signing, snapshot
+from attn_tune.runtime import settings, signing
 from attn_tune.runtime.packs import pack_from_files, read_pack
 from attn_tune.runtime.sources import SHIPPED, Source, SourceKind, locations
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
@@ -95,8 +95,8 @@ def test_a_path_that_leads_out_of_the_own_packs_needs_a_signature(tmp_path, file
 
 
 def test_the_own_packs_need_no_signature(required, monkeypatch):
-    monkeypatch.setattr(snapshot, "_current", None)
-    own = [source for source in snapshot.current_snapshot().sources if source.own]
+    monkeypatch.setattr(settings, "_current", None)
+    own = [source for source in settings.current_settings().sources if source.own]
     assert {source.path for source in own} == set(locations({}).own)
     assert own
     assert all(source.pack for source in own)
@@ -120,7 +120,7 @@ def test_a_forged_signature_of_a_trusted_key_is_refused_where_none_is_required(
     for name, sound in {"good": sign(files, keys[1]), "stranger": sign(files, keys[2])}.items():
         assert len(read_pack(write_folder(tmp_path / name, sound)).rows) == 1
     monkeypatch.setenv("ATTN_TUNE_PACKS", str(path))
-    monkeypatch.setattr(snapshot, "_current", None)
+    monkeypatch.setattr(settings, "_current", None)
     said = explain("attention", "attention/v1 b=1 t=8 s=8 n=1 k=1 h=8 v=8 dtype=float32")
     assert "signature of 'the release team' is wrong" in str(said)
     assert "signature of 'the release team' is wrong" in caplog.text

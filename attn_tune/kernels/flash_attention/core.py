@@ -31,7 +31,8 @@ from attn_tune.kernels.marker import cut_name, marked, named_jit
 from attn_tune.kernels.parallel import Axes, is_partitioned
 from attn_tune.kernels.partitioned import partitioned
 from attn_tune.kernels.spec import load
-from attn_tune.runtime.overlay import View, current_view, viewing
+from attn_tune.runtime.layers import current_view, viewing
+from attn_tune.runtime.view import View
 
 OUT_NAME = "flash_attention_out"
 LSE_NAME = "flash_attention_lse"

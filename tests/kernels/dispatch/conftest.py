@@ -3,7 +3,7 @@
 import pytest
 
 from attn_tune.kernels import registry
-from attn_tune.runtime import counters, misses, snapshot
+from attn_tune.runtime import counters, misses, settings
 from tests.kernels.dispatch.toy_op import KERNELS, TOY
 from tests.runtime.packbuilder import OP
 
@@ -17,14 +17,13 @@ def toy(monkeypatch, tmp_path):
         "ATTN_TUNE_PACKS",
         "ATTN_TUNE_PROJECT_PACK",
         "ATTN_TUNE_DEVICE_AS",
-        "ATTN_TUNE_LOCKFILE",
         "ATTN_TUNE_ON_MISS",
-        "ATTN_TUNE_QUARANTINE",
+        "ATTN_TUNE_OVERRIDES",
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr(snapshot, "_current", None)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(settings, "_current", None)
     monkeypatch.setattr(misses, "_mode", None)
     monkeypatch.setattr(misses, "_said", None)
-    monkeypatch.setattr(snapshot, "_lockfile_path", None)
     counters.reset_stats()

@@ -1,15 +1,14 @@
 """A row of a near problem answers with its winner, adapted; the decision's losers never do."""
 
 import dataclasses
-import json
 
 import pytest
 
 from attn_tune.kernels.dispatch import choose, explain, lookup
-from attn_tune.runtime import snapshot
+from attn_tune.runtime import settings
 from attn_tune.runtime.answer import Rung
-from attn_tune.runtime.overlay import use_pack
-from attn_tune.runtime.quarantine import Quarantine, entries_from_json
+from attn_tune.runtime.layers import use_pack
+from attn_tune.runtime.overrides.files import parse_overrides
 from attn_tune.schema import UsageError
 from tests.kernels.dispatch import toy_op
 from tests.kernels.dispatch.toy_op import Config, pack, problem
@@ -129,11 +128,11 @@ def test_a_row_that_cannot_be_adapted_is_rejected_with_the_reason(adapting, adap
     assert [r.reason for r in answer.rejected] == [reason]
 
 
-def test_quarantine_is_asked_of_the_adapted_config(adapting):
+def test_never_entries_are_asked_of_the_adapted_config(adapting):
     adapting(by_length)
     bad = [{"op": OP, "kernel": "alpha", "config": {"block": 128}, "reason": "wrong"}]
-    listed = tuple(entries_from_json({"format": 1, "entries": bad}, "test"))
-    snapshot._current = snapshot.Snapshot((), quarantine=Quarantine(listed, digest=json.dumps(bad)))
+    forbidden = parse_overrides({"format": 1, "never": bad}, "test", "test")
+    settings._current = settings.Settings(overrides=(forbidden,))
     with use_pack(pack(*decision(1024, 64))):
         assert lookup(OP, sig(2048), device=H200).rung is Rung.HEURISTIC
         assert lookup(OP, sig(1536), device=H200).config == {"block": 96}

@@ -4,7 +4,7 @@ import pytest
 
 from attn_tune.kernels.dispatch import choose, lookup
 from attn_tune.runtime.answer import DeviceLevel, Rung, SourceKind
-from attn_tune.runtime.overlay import use_pack
+from attn_tune.runtime.layers import use_pack
 from attn_tune.schema import Grade, UnsupportedError, UsageError
 from tests.kernels.dispatch.toy_op import Config, OtherConfig, pack, problem
 from tests.runtime.packbuilder import H200, OP, row, sig

@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from attn_tune.kernels.dispatch import lookup
-from attn_tune.runtime import counters, locks, snapshot, sources
+from attn_tune.runtime import counters, locks, settings, sources
 from attn_tune.runtime.answer import Rung
-from attn_tune.runtime.overlay import reload, use_pack
+from attn_tune.runtime.layers import reload, use_pack
 from tests.kernels.dispatch.toy_op import HERE, pack
 from tests.patience import PATIENCE_S
 from tests.runtime.packbuilder import H200, OP, pack_files, row, sig, write_zip
@@ -70,7 +70,7 @@ def test_lookups_during_reloads_answer_by_one_pack_or_the_other(monkeypatch, tmp
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*")
 def test_a_forked_child_looks_up_although_its_parent_held_every_lock():
-    locked = [snapshot._lock, sources._lock]
+    locked = [settings._lock, sources._lock]
     for lock in locked:
         lock.__enter__()
     try:
@@ -78,7 +78,7 @@ def test_a_forked_child_looks_up_although_its_parent_held_every_lock():
         if child == 0:
             status = 1
             try:
-                snapshot._current = None
+                settings._current = None
                 status = 0 if ask().is_miss else 2
             finally:
                 os._exit(status)

@@ -6,11 +6,11 @@ import pytest
 
 from attn_tune.kernels import registry
 from attn_tune.kernels.dispatch import choose, explain, lookup
-from attn_tune.kernels.locked import freeze
-from attn_tune.kernels.pinning import pin
+from attn_tune.kernels.override_entries import use_config
+from attn_tune.kernels.override_freeze import freeze
+from attn_tune.runtime.agreement import differences, statement_of
 from attn_tune.runtime.answer import Rung
-from attn_tune.runtime.overlay import current_view, reload, use_lockfile, use_pack
-from attn_tune.runtime.statement import differences, statement_of
+from attn_tune.runtime.layers import current_view, reload, use_overrides, use_pack
 from attn_tune.schema import LockfileError, UnsupportedError, UsageError
 from tests.kernels.dispatch.toy_op import KERNELS, OtherConfig, kernel, pack, problem
 from tests.runtime.packbuilder import H200, OP, row, sig
@@ -70,29 +70,29 @@ def test_by_name_it_runs_unless_determinism_is_required(monkeypatch):
     assert choose(OP, "fwd", sig(4096), device=H200, kernel="atomic").config == OtherConfig()
     explicit = {"kernel": "atomic", "config": OtherConfig(block=3), "device": H200}
     assert choose(OP, "fwd", problem(sig(1024)), **explicit).config.block == 3
-    with pin(OP, "atomic", {"block": 5}):
+    with use_config(OP, "atomic", {"block": 5}):
         assert lookup(OP, sig(1024), device=H200).config == {"block": 5}
     monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", "1")
     reload()
     for given in ({"kernel": "atomic", "device": H200}, explicit):
         with pytest.raises(UnsupportedError, match=rf"{WHY}.*ATTN_TUNE_DETERMINISTIC=1 forbids"):
             choose(OP, "fwd", problem(sig(1024)), **given)
-    with pin(OP, "atomic", {"block": 5}):
+    with use_config(OP, "atomic", {"block": 5}):
         answer = lookup(OP, sig(1024), device=H200)
     assert answer.kernel == "alpha"
     assert WHY in answer.rejected[0].reason
 
 
-def test_a_lockfile_brings_it_back_unless_determinism_is_required(monkeypatch, tmp_path):
-    with pin(OP, "atomic", {"block": 5}):
+def test_a_frozen_answer_brings_it_back_unless_determinism_is_required(monkeypatch, tmp_path):
+    with use_config(OP, "atomic", {"block": 5}):
         lookup(OP, sig(1024), device=H200)
-    freeze(tmp_path / "job.lock")
-    use_lockfile(tmp_path / "job.lock")
-    assert lookup(OP, sig(1024), device=H200).kernel == "atomic"
-    monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", "1")
-    reload()
-    with pytest.raises(LockfileError, match=WHY):
-        lookup(OP, sig(1024), device=H200)
+    frozen = freeze(tmp_path / "job.json")
+    with use_overrides(frozen.path):
+        assert lookup(OP, sig(1024), device=H200).kernel == "atomic"
+        monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", "1")
+        reload()
+        with pytest.raises(LockfileError, match=WHY):
+            lookup(OP, sig(1024), device=H200)
 
 
 def test_a_library_answers_unless_determinism_is_required(monkeypatch, registered):
@@ -170,16 +170,16 @@ def test_rows_whose_bits_differ_make_no_call_fail_unless_it_asks_for_equal_bits(
         lookup(OP, sig(1024), device=H200)
 
 
-def test_a_lockfile_knows_that_bits_differ(monkeypatch, tmp_path):
+def test_a_frozen_answer_knows_that_bits_differ(monkeypatch, tmp_path):
     wavering("0", monkeypatch)
-    frozen = freeze(tmp_path / "job.lock")
-    assert {entry.repeatable for entry in frozen.entries.values()} == {False}
-    use_lockfile(tmp_path / "job.lock")
-    assert lookup(OP, sig(1024), device=H200).repeatable is False
-    monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", "1")
-    reload()
-    with pytest.raises(LockfileError, match="its bits differ from run to run"):
-        lookup(OP, sig(1024), device=H200)
+    frozen = freeze(tmp_path / "job.json")
+    assert {entry.frozen.repeatable for entry in frozen.entries} == {False}
+    with use_overrides(frozen.path):
+        assert lookup(OP, sig(1024), device=H200).repeatable is False
+        monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", "1")
+        reload()
+        with pytest.raises(LockfileError, match="its bits differ from run to run"):
+            lookup(OP, sig(1024), device=H200)
 
 
 def test_where_nothing_else_can_the_reason_is_said(monkeypatch, registered):
@@ -198,9 +198,9 @@ def test_a_value_that_is_no_answer_is_an_error(monkeypatch):
 
 
 def test_it_is_part_of_what_a_process_decides_by(monkeypatch):
-    before, said = current_view().snapshot.digest, statement_of(current_view())
+    before, said = current_view().settings.digest, statement_of(current_view())
     monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", "1")
     assert reload()
-    assert current_view().snapshot.digest != before
+    assert current_view().settings.digest != before
     (line,) = differences({0: said, 1: said, 2: statement_of(current_view())})
     assert line == "process 2: determinism is required; processes 0, 1: none"

@@ -8,7 +8,7 @@ import pytest
 
 from attn_tune.kernels.dispatch import explain
 from attn_tune.runtime import misses
-from attn_tune.runtime.overlay import use_pack
+from attn_tune.runtime.layers import use_pack
 from attn_tune.schema import UsageError
 from tests.kernels.dispatch.toy_op import pack
 from tests.runtime.packbuilder import H200, OP, row, sig

@@ -5,8 +5,8 @@ import pytest
 from attn_tune.kernels.dispatch import lookup
 from attn_tune.runtime import counters, listeners
 from attn_tune.runtime.answer import Rung
+from attn_tune.runtime.layers import use_pack
 from attn_tune.runtime.listeners import add_listener
-from attn_tune.runtime.overlay import use_pack
 from tests.kernels.dispatch.toy_op import pack
 from tests.patience import PATIENCE_S
 from tests.runtime.packbuilder import H200, OP, row, sig
@@ -65,7 +65,7 @@ def test_it_is_called_outside_every_lock():
     """What a listener may do in another thread while it waits for it: everything that takes a lock."""
     import threading
 
-    from attn_tune.runtime.overlay import reload
+    from attn_tune.runtime.layers import reload
 
     done = []
 

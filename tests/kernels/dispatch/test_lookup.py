@@ -9,9 +9,9 @@ import warnings
 import pytest
 
 from attn_tune.kernels.dispatch import choose, explain, lookup
-from attn_tune.runtime import counters, misses, overlay, snapshot
+from attn_tune.runtime import counters, layers, misses, settings, view
 from attn_tune.runtime.answer import DeviceLevel, Rung, SourceKind
-from attn_tune.runtime.overlay import reload, use_pack
+from attn_tune.runtime.layers import reload, use_pack
 from attn_tune.runtime.packs import pack_from_files
 from attn_tune.schema import Grade, IntegrityError, NoDataError, UsageError
 from attn_tune.schema.errors import AttnTuneWarning
@@ -53,7 +53,7 @@ def test_a_stale_row_is_used_and_says_so():
     assert "contract" in answer.rejected[0].reason
 
 
-def test_overlays_nest_and_the_innermost_is_asked_first():
+def test_packs_nest_and_the_innermost_is_asked_first():
     outer = pack(row(sig(1024), 1), row(sig(4096), 2), name="outer")
     inner = pack(row(sig(1024), 3), name="inner")
 
@@ -189,13 +189,13 @@ def test_stats_read_well_and_are_plain_data(monkeypatch):
 
 
 def test_the_memo_is_bounded(monkeypatch):
-    monkeypatch.setattr(overlay, "MEMO_LIMIT", 10)
+    monkeypatch.setattr(view, "MEMO_LIMIT", 10)
     for t in range(1, 40):
         lookup(OP, sig(t), device=H200)
-    assert len(overlay.current_view().entries) <= 10
+    assert len(layers.current_view().entries) <= 10
 
 
-def test_threads_have_their_own_overlays():
+def test_threads_have_their_own_packs():
     packs = [pack(row(sig(1024), 100 + i), name=f"p{i}") for i in range(4)]
     barrier = threading.Barrier(len(packs))
     seen = {}
@@ -219,7 +219,7 @@ def test_threads_have_their_own_overlays():
 def test_a_cold_start_under_many_threads_answers_alike(monkeypatch, tmp_path):
     rows = [row(sig(t), t % 1000, env=HERE) for t in range(1000, 1400)]
     monkeypatch.setenv("ATTN_TUNE_PACKS", str(write_zip(tmp_path / "x.atpack", pack_files(rows))))
-    monkeypatch.setattr(snapshot, "_current", None)
+    monkeypatch.setattr(settings, "_current", None)
     barrier = threading.Barrier(8)
     seen = []
 

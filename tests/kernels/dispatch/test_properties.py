@@ -1,19 +1,18 @@
-"""What holds for every answer, over random packs, devices, questions and quarantines."""
+"""What holds for every answer, over random packs, devices, questions and overrides."""
 
 import dataclasses
-import json
 import math
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from attn_tune.kernels.dispatch import lookup
-from attn_tune.kernels.pinning import pin
-from attn_tune.runtime import snapshot
+from attn_tune.kernels.override_entries import use_config
+from attn_tune.runtime import settings as runtime_settings
 from attn_tune.runtime.answer import DeviceLevel, Rung
-from attn_tune.runtime.overlay import use_pack
+from attn_tune.runtime.layers import use_pack
+from attn_tune.runtime.overrides.files import parse_overrides
 from attn_tune.runtime.packs import pack_from_files
-from attn_tune.runtime.quarantine import Quarantine, entries_from_json
 from attn_tune.schema import Signature
 from tests.kernels.dispatch import toy_op
 from tests.kernels.dispatch.toy_op import HERE
@@ -113,14 +112,12 @@ def within_bound(asked, tuned):
     pinned=st.none() | blocks,
     data=st.data(),
 )
-def test_no_answer_is_infeasible_quarantined_or_out_of_bound(
-    items, asked, device, bad, pinned, data
-):
+def test_no_answer_is_infeasible_forbidden_or_out_of_bound(items, asked, device, bad, pinned, data):
     items = list(unique(items))
     if items and data.draw(st.booleans()):
         asked = data.draw(st.sampled_from(items))["signature"]
-    listed = tuple(entries_from_json({"format": 1, "entries": bad}, "test"))
-    snapshot._current = snapshot.Snapshot((), quarantine=Quarantine(listed, digest=json.dumps(bad)))
+    forbidden = parse_overrides({"format": 1, "never": bad}, "test", "test")
+    runtime_settings._current = runtime_settings.Settings(overrides=(forbidden,))
     wanted = values(asked)
 
     def is_bad(kernel, config):
@@ -141,7 +138,7 @@ def test_no_answer_is_infeasible_quarantined_or_out_of_bound(
         if pinned is None:
             answer = ask(asked, device)
         else:
-            with pin(OP, "alpha", {"block": pinned}):
+            with use_config(OP, "alpha", {"block": pinned}):
                 answer = ask(asked, device)
     best = min(
         (
@@ -160,7 +157,7 @@ def test_no_answer_is_infeasible_quarantined_or_out_of_bound(
         assert best is None
         assert pinned is None or not may_run("alpha", {"block": pinned})
         return
-    if answer.rung is Rung.PINNED:
+    if answer.rung is Rung.OVERRIDE:
         assert may_run("alpha", {"block": pinned})
         return
     assert pinned is None or not may_run("alpha", {"block": pinned})

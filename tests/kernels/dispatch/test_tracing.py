@@ -4,8 +4,8 @@ import asyncio
 import threading
 
 from attn_tune.kernels.dispatch import lookup
-from attn_tune.runtime import overlay
-from attn_tune.runtime.overlay import reload, use_pack
+from attn_tune.runtime import layers
+from attn_tune.runtime.layers import reload, use_pack
 from attn_tune.runtime.packs import pack_from_files
 from tests.kernels.dispatch.toy_op import HERE, pack
 from tests.runtime.packbuilder import H200, OP, pack_files, row, sig, write_zip
@@ -15,7 +15,7 @@ def traced_block():
     """A jitted function that looks up while it is traced, and the list of what each trace saw."""
     import jax
 
-    overlay.jit_keys()
+    layers.jit_keys()
     seen = []
 
     @jax.jit
@@ -100,7 +100,7 @@ def test_threads_that_jit_get_their_own_packs():
 def test_both_directions_of_a_custom_gradient_follow_the_pack():
     import jax
 
-    overlay.jit_keys()
+    layers.jit_keys()
 
     def block(direction):
         return lookup(OP, sig(1024), direction, device=H200).config["block"]

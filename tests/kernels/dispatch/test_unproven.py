@@ -5,9 +5,9 @@ import pytest
 from attn_tune.kernels import registry
 from attn_tune.kernels.coverage import Reach, cover
 from attn_tune.kernels.dispatch import choose, explain, lookup
+from attn_tune.runtime.agreement import differences, statement_of
 from attn_tune.runtime.answer import Rung
-from attn_tune.runtime.overlay import current_view, reload, use_pack
-from attn_tune.runtime.statement import differences, statement_of
+from attn_tune.runtime.layers import current_view, reload, use_pack
 from attn_tune.schema import UsageError
 from tests.kernels.dispatch.toy_op import KERNELS, pack
 from tests.runtime.packbuilder import H200, OP, row, sig

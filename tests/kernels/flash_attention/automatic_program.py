@@ -275,25 +275,22 @@ def run_other_ways():
 
 
 def run_packs():
-    """The config of a shard comes from the pins that were active when the call was traced, not when it is compiled."""
-    from attn_tune.runtime.overlay import in_force
-    from attn_tune.runtime.pins import Pin
+    """The config of a shard comes from the overrides that were active when the call was traced."""
+    from attn_tune.runtime.layers import in_force
+    from attn_tune.runtime.overrides.entries import Entry
+    from attn_tune.runtime.overrides.files import OverridesFile
 
-    pin = Pin(
-        op="flash_attention",
-        direction="fwd",
-        kernel="xla",
-        config_json='{"chunk_k": 3, "chunk_q": 2}',
-    )
+    config = {"chunk_k": 3, "chunk_q": 2}
+    entry = Entry(op="flash_attention", direction="fwd", kernel="xla", config=config)
     arrays = put(base(), AUTO)
     function = jax.jit(lambda a: call(a, {}))
-    with in_force(pin):
+    with in_force(OverridesFile(entries=(entry,))):
         lowered = function.lower(arrays)
-        pinned = lowered.as_text()
+        overridden = lowered.as_text()
     with Lookups() as lookups:
         lowered.compile()
     chunks = [choice.config.chunk_q for _, choice in lookups.seen]
-    return [chunks, pinned == function.lower(arrays).as_text()]
+    return [chunks, overridden == function.lower(arrays).as_text()]
 
 
 def run_dense():

@@ -17,7 +17,7 @@ from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig as HopperConfig
 from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig as SplitConfig
 from attn_tune.kernels.registry import get_kernel
-from attn_tune.runtime import snapshot
+from attn_tune.runtime import settings
 from attn_tune.runtime.answer import Rung, SourceKind
 from attn_tune.runtime.devices import device_from_kind
 from attn_tune.schema.device import Device
@@ -45,7 +45,7 @@ def adapt(kernel, tuned, asked, config, direction="fwd", device=H200):
 @pytest.fixture
 def on_an_h200(monkeypatch):
     """cuDNN, which the machine of the tests need not have, and no remembered answers."""
-    monkeypatch.setattr(snapshot, "_current", None)
+    monkeypatch.setattr(settings, "_current", None)
     monkeypatch.setattr(cudnn_limits, "cudnn_version", lambda: (9, 19, 0))
 
 

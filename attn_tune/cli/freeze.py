@@ -1,38 +1,35 @@
-"""``attn-tune freeze`` and ``check-lockfile``: a job's answers on paper."""
+"""``attn-tune override freeze``: answers of lookups as a file of overrides that alone may answer."""
 
 import enum
+import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attn_tune.cli import choose, options, sink
-from attn_tune.cli.exit_codes import FAILED
 from attn_tune.runtime.answer import Rung
+from attn_tune.runtime.overrides.in_force import VARIABLE
 from attn_tune.schema import NoDataError, Rule, StorageError, UnsupportedError
 from attn_tune.schema.decision import state_words
 
 if TYPE_CHECKING:
-    from attn_tune.kernels.lock_check import Checked
     from attn_tune.runtime.answer import Answer
 
 SHOWN = 5
 
 
 class Required(enum.StrEnum):
-    """Choices of ``freeze --require``."""
+    """Choices of ``--require``: ``tuned`` is an answer that was measured, ``exact`` one for this very problem."""
 
     TUNED = "tuned"
     EXACT = "exact"
 
 
-LockfilePath = Annotated[Path, typer.Argument(metavar="LOCKFILE", help="The lockfile.")]
-
-
 def freeze(
-    path: LockfilePath,
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="The file of overrides.")],
     grid: options.Grids = None,
     lengths: options.Lengths = None,
     point: options.Points = None,
@@ -52,35 +49,36 @@ def freeze(
         Required | None,
         typer.Option(
             help="Refuse to write unless every answer is so good. tuned: from something that was measured. "
-            "exact: at this very problem, or pinned."
+            "exact: at this very problem, or by an override."
         ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the lockfile that is there.")
+        bool, typer.Option("--overwrite", help="Replace the file that is there.")
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Write a lockfile: what lookups answer now, for jobs to replay.
+    """Write what lookups answer now to a file that alone may answer, for jobs to replay.
 
     Untuned answers are written too, and counted; --require refuses them with exit code 3.
-    A job with ATTN_TUNE_LOCKFILE gets exactly these answers, or an error. It asks for its own problems in its own
-    words: freeze from within a job (attn_tune.freeze) where a grid does not name all of them.
+    A job with the file in ATTN_TUNE_OVERRIDES gets exactly these answers, or an error. It asks for its own problems
+    in its own words: freeze from within a job (attn_tune.freeze) where a grid does not name all of them.
 
-    Example: attn-tune freeze job.lock --grid llama3-8b --device nvidia-h200
+    Example: attn-tune override freeze job.json --grid llama3-8b --device nvidia-h200
     """
+    from attn_tune.kernels.ask import AUTO
     from attn_tune.kernels.dispatch import lookup
-    from attn_tune.kernels.locked import freeze_answers
+    from attn_tune.kernels.override_freeze import freeze_answers
 
     if path.exists() and not overwrite:
         raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")
     target = choose.device(device)
-    asked = [
+    questions = [
         (p, way)
         for p in choose.points(grid, lengths, point)
         for way in choose.directions(direction)
     ]
     answers, missing = [], []
-    for one, way in asked:
+    for one, way in questions:
         try:
             answers.append(lookup(one.op, one.signature, way, device=target, kernel=kernel))
         except UnsupportedError as error:
@@ -95,7 +93,8 @@ def freeze(
         sink.note(f"left out: {text}")
     if len(missing) > SHOWN:
         sink.note(f"left out: {len(missing) - SHOWN} more (--json lists them)")
-    written = freeze_answers(path, answers, target, kernel)
+    asked = kernel.rpartition("/")[2] if kernel not in (None, AUTO) else ""
+    written = freeze_answers(path, ((asked, target, answer) for answer in answers))
     rungs = Counter(str(answer.rung) for answer in answers)
     states = Counter(answer.state for answer in answers if answer.state)
     if json:
@@ -113,11 +112,11 @@ def freeze(
     kinds = Counter(map(_kind, answers))
     said = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
     print(f"{path}: {len(written.entries)} answers for {target} ({said}), {len(missing)} left out")
-    print(f"  use it with ATTN_TUNE_LOCKFILE={path.resolve()}")
+    print(f"  use it with export {VARIABLE}={shlex.quote(str(path.resolve()))}")
 
 
 def _refuse_lesser(answers: "Sequence[Answer]", require: Required | None) -> None:
-    """Raises NoDataError if an answer is less than what is required."""
+    """Raise NoDataError if an answer is less than what is required."""
     lesser = [one for one in answers if require and not _is_enough(one, require)]
     if lesser:
         first = lesser[0]
@@ -131,7 +130,7 @@ def _refuse_lesser(answers: "Sequence[Answer]", require: Required | None) -> Non
 def _is_enough(answer: "Answer", require: Required) -> bool:
     if answer.is_miss or answer.state == Rule.PREDICTED:
         return False
-    return require is Required.TUNED or answer.rung in (Rung.EXACT, Rung.PINNED)
+    return require is Required.TUNED or answer.rung in (Rung.EXACT, Rung.OVERRIDE)
 
 
 def _kind(answer: "Answer") -> str:
@@ -141,71 +140,3 @@ def _kind(answer: "Answer") -> str:
     if answer.state in (Rule.HEURISTIC, Rule.PREDICTED):
         return f"{answer.rung} ({state_words(answer.state)})"
     return str(answer.rung)
-
-
-def check_lockfile(path: LockfilePath, json: options.Json = False) -> None:
-    """Say whether a job here would replay a lockfile exactly.
-
-    Also what lookups would answer without it by now. Exit code 1 if a job would stop at an answer.
-
-    Example: attn-tune check-lockfile job.lock
-    """
-    from attn_tune.kernels.lock_check import check_lockfile as check, environment_changes
-    from attn_tune.runtime.lockfile import read_lockfile
-    from attn_tune.runtime.overlay import current_view, use_lockfile
-
-    lockfile = read_lockfile(path)
-    # Beside each answer stands what there would be without any lockfile, the job's own among them.
-    use_lockfile(None)
-    found = list(check(lockfile, current_view()))
-    changes = environment_changes(lockfile)
-    broken = [one for one in found if one.problem]
-    if json:
-        sink.emit_json(
-            {
-                "path": path,
-                "digest": lockfile.digest,
-                "replays": not broken,
-                "entries": [_row(one) for one in found],
-                "environment": {name: list(both) for name, both in changes.items()},
-            }
-        )
-    else:
-        _say(path, found, changes)
-    if broken:
-        raise typer.Exit(FAILED)
-
-
-def _say(path: Path, found: "Sequence[Checked]", changes: Mapping[str, tuple[str, str]]) -> None:
-    for one in found:
-        where = f"{one.entry.op}.{one.entry.direction} {one.entry.signature}"
-        if one.problem:
-            print(f"stops: {one.problem}")
-        elif one.advice:
-            print(f"replays, but {one.advice}: {where}")
-        elif one.now:
-            print(f"replays; without the lockfile {one.now}: {where}")
-    for name, (then, here) in changes.items():
-        print(f"{name} was {then or 'unknown'}, is {here or 'unknown'}: no answer changes by it")
-    stops = sum(bool(one.problem) for one in found)
-    differs = sum(bool(one.now) for one in found)
-    print(
-        f"{path}: {len(found) - stops} of {len(found)} answers replay exactly; "
-        f"{differs} would differ without the lockfile"
-    )
-
-
-def _row(one: "Checked") -> dict[str, Any]:
-    entry = one.entry
-    return {
-        "op": entry.op,
-        "direction": entry.direction,
-        "signature": entry.signature,
-        "asked": entry.asked,
-        "device": entry.device,
-        "kernel": entry.kernel,
-        "config": dict(entry.config),
-        "problem": one.problem,
-        "now": one.now,
-        "advice": one.advice,
-    }

@@ -1,0 +1,207 @@
+"""Files of overrides: JSON, sorted, an entry a line, written whole or not at all.
+
+::
+
+    {"format": 1, "only": false,
+     "use": [{"op": "flash_attention", "direction": "fwd", "kernel": "xla", "config": {"chunk_q": 64, "chunk_k": 128},
+              "device": "nvidia-h200", "reason": "A/B test"}],
+     "never": [{"op": "flash_attention", "kernel": "triton", "direction": "bwd", "device": "sm_90",
+                "config": {"dq": {"num_warps": 8}}, "signature": {"h": 256}, "reason": "wrong dq"}]}
+
+Every part but ``format`` may be left out. ``freeze`` adds ``frozen``: the digest of the ``use`` entries, and the
+environment they were frozen in.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from attn_tune.runtime.overrides.entries import TEXTS, Entry, Frozen
+from attn_tune.runtime.strict_json import parse_json
+from attn_tune.runtime.whole_files import change_whole, read_limited
+from attn_tune.schema.config import config_from_dict
+from attn_tune.schema.digest import canonical_json, digest_json
+from attn_tune.schema.errors import IntegrityError, UsageError
+
+FORMAT = 1
+MAX_TEXT = 1000
+
+_MAX_BYTES = 256 * 1024 * 1024
+_PARTS = ("format", "frozen", "never", "only", "use")
+_NEEDED = {"use": ("op", "direction", "kernel", "config"), "never": ("reason",)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class OverridesFile:
+    """The overrides of one file, of one ``with`` block, or that a pack carries. They are equal if their digests are.
+
+    Attributes:
+      path: path of the file, ``""`` without one.
+      entries: entries that answer or forbid.
+      only: whether nothing but the ``use`` entries of such files may answer.
+      frozen: tool and environment that froze it; empty for a file that nobody froze.
+      ignored: the ``use`` entries that were left out, and why.
+      broken: why ``never`` entries could not be read, ``""`` if all could. Nothing stored may run then, for any of it
+        may be forbidden.
+      digest: names all that decides an answer.
+    """
+
+    path: str = ""
+    entries: tuple[Entry, ...] = ()
+    only: bool = False
+    frozen: Mapping[str, Any] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    broken: str = ""
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        said = [sorted((entry.never, entry.line) for entry in self.entries)]
+        object.__setattr__(
+            self, "digest", digest_json([self.only, *said, self.ignored, self.broken])
+        )
+
+    # Overrides are part of JAX's jit key: equal content read twice must not retrace.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OverridesFile) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @property
+    def name(self) -> str:
+        """The name without the folder; of a block, the questions that it answers."""
+        return os.path.basename(self.path) or str([entry.key for entry in self.entries])
+
+    @property
+    def text(self) -> str:
+        """The content of the file. Equal overrides give equal text."""
+        lines = {
+            name: sorted({entry.line for entry in self.entries if entry.never == never})
+            for name, never in (("never", True), ("use", False))
+        }
+        parts = [f'"format":{FORMAT}', *(['"only":true'] if self.only else [])]
+        if self.frozen:
+            head = {**self.frozen, "digest": digest_json(lines["use"])}
+            parts.append(f'"frozen":{canonical_json(head)}')
+        parts += [
+            f'"{name}":[\n' + ",\n".join(found) + "\n]" for name, found in lines.items() if found
+        ]
+        return "{" + ",\n".join(parts) + "}\n"
+
+
+NO_OVERRIDES = OverridesFile()
+
+
+def read_overrides(path: str | os.PathLike[str], *, leave_out_bad: bool = False) -> OverridesFile:
+    """The overrides in the file at ``path``.
+
+    With ``leave_out_bad`` a bad entry is no error in a file that is not ``only``: see ``ignored`` and ``broken``.
+
+    Raises:
+      StorageError: the file cannot be read.
+      IntegrityError: it is not a file of overrides; the sentence says what is wrong.
+    """
+    where = f"the overrides in {path}"
+    data = parse_json(read_limited(path, where, _MAX_BYTES), where)
+    return parse_overrides(data, os.fspath(path), where, leave_out_bad=leave_out_bad)
+
+
+def change_overrides(
+    path: str | os.PathLike[str], change: Callable[[tuple[Entry, ...]], tuple[Entry, ...]]
+) -> OverridesFile:
+    """Write what ``change`` makes of the entries at ``path`` (none where there is no file); return it.
+
+    One writer at a time: who comes while another writes waits, so that no entry is lost.
+
+    Raises:
+      As ``read_overrides``; StorageError also if the file cannot be written.
+    """
+
+    def changed(found: list[OverridesFile]) -> list[OverridesFile]:
+        (before,) = found or [OverridesFile(path=os.fspath(path))]
+        return [replace(before, entries=change(before.entries))]
+
+    where = f"the overrides in {path}"
+    (after,) = change_whole(
+        path, where, lambda p: [read_overrides(p)], changed, lambda found: found[0].text
+    )
+    return after
+
+
+def parse_overrides(
+    data: Any, origin: str, where: str, *, leave_out_bad: bool = False
+) -> OverridesFile:
+    """The overrides of parsed JSON, as ``read_overrides``. ``where`` names the file in errors.
+
+    Raises:
+      IntegrityError: as ``read_overrides``.
+    """
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise IntegrityError(f'{where} are not of format {FORMAT}; they need "format": {FORMAT}')
+    if unknown := sorted(set(data) - {*_PARTS}):
+        raise IntegrityError(f"{where}: unknown part {unknown[0]!r}; known: {', '.join(_PARTS)}")
+    kinds = {"only": bool, "frozen": dict, "use": list, "never": list}
+    for name, kind in kinds.items():
+        if type(data.get(name, kind())) is not kind:
+            raise IntegrityError(f"{where}: {name!r} must be a JSON {kind.__name__}")
+    only, frozen = data.get("only", False), data.get("frozen", {})
+    found: dict[Any, Entry] = {}
+    wrong: dict[str, list[str]] = {"use": [], "never": []}
+    for section, errors in wrong.items():
+        for number, item in enumerate(data.get(section, []), 1):
+            try:
+                entry = _entry(item, section, origin, f"{where}: {section} entry {number}")
+                if found.setdefault(entry.key, entry).line != entry.line:
+                    raise IntegrityError(
+                        f"{where}: two {section} entries have the condition of entry {number}; delete one of them"
+                    )
+            except IntegrityError as error:
+                if only or not leave_out_bad:
+                    raise
+                errors.append(str(error))
+    if frozen:
+        lines = sorted(entry.line for entry in found.values() if not entry.never)
+        if frozen.get("digest") != digest_json(lines):
+            raise IntegrityError(
+                f"{where} do not have the digest that 'frozen' says, so they were edited or cut; "
+                "freeze the job anew, or delete 'frozen' to use them as they are"
+            )
+    return OverridesFile(
+        path=origin,
+        entries=tuple(found.values()),
+        only=only,
+        frozen={name: value for name, value in frozen.items() if name != "digest"},
+        ignored=tuple(wrong["use"]),
+        broken=next(iter(wrong["never"]), ""),
+    )
+
+
+def _entry(item: Any, section: str, origin: str, where: str) -> Entry:
+    """The entry of one JSON object. An unknown condition is refused: without it the entry would match too much."""
+    known = dict.fromkeys(TEXTS, (str,)) | {"config": (dict,), "signature": (str, dict)}
+    if section == "use":
+        known["frozen"] = (dict,)
+    problem, evidence = "", {}
+    if not isinstance(item, dict):
+        problem = f"is no object, but {item!r:.60}"
+    elif unknown := sorted(set(item) - set(known)):
+        problem = f"has the unknown field {unknown[0]!r}"
+    elif missing := [name for name in _NEEDED[section] if item.get(name) in (None, "")]:
+        problem = f"gives no {missing[0]!r}"
+    elif wrong := [name for name in item if not _is_one(item[name], known[name])]:
+        problem = f"has a wrong {wrong[0]!r}: {item[wrong[0]]!r:.60}"
+    elif "frozen" in item:
+        try:
+            evidence = {"frozen": config_from_dict(Frozen, item["frozen"])}
+        except UsageError as error:
+            problem = f"has a wrong 'frozen': {error}"
+    if problem:
+        raise IntegrityError(f"{where} {problem}; correct it, or delete the entry")
+    return Entry(**{"config": {}, **item, **evidence}, never=section == "never", origin=origin)
+
+
+def _is_one(value: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether ``value`` is of one of ``kinds``. A text is printed, and the file of a pack may be anybody's."""
+    is_fit = not isinstance(value, str) or (len(value) <= MAX_TEXT and value.isprintable())
+    return type(value) in kinds and is_fit

@@ -1,0 +1,157 @@
+"""Overrides that a job goes by: the files of its environment, joined with those of ``with`` blocks and packs."""
+
+import logging
+import os
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attn_tune.runtime.directories import config_directory
+from attn_tune.runtime.overrides.entries import Entry
+from attn_tune.runtime.overrides.files import OverridesFile, read_overrides
+from attn_tune.schema.device import Device
+from attn_tune.schema.digest import digest_json
+from attn_tune.schema.errors import IntegrityError, StorageError
+from attn_tune.schema.signature import Value
+
+VARIABLE = "ATTN_TUNE_OVERRIDES"
+
+_log = logging.getLogger("attn_tune")
+
+
+class Overrides:
+    """Files of overrides in force together, the first to ask first. ``carried`` are those of packs.
+
+    Attributes:
+      files: the files, without those of packs.
+      only: the files that alone may answer; empty where others may.
+      never: the entries that forbid, of all files and packs.
+      broken: why some of these could not be read, ``""`` if all could. Nothing stored may run then.
+    """
+
+    def __init__(self, files: Iterable[OverridesFile] = (), carried: Iterable[OverridesFile] = ()):
+        self.files = tuple(files)
+        self.only = tuple(file for file in self.files if file.only)
+        both = (*self.files, *carried)
+        self.never = tuple(one for file in both for one in file.entries if one.never)
+        self.broken = next((file.broken for file in both if file.broken), "")
+        self._uses: dict[tuple[str, ...], list[tuple[int, OverridesFile, Entry]]] = {}
+        for number, file in enumerate(self.only or self.files):
+            for entry in (one for one in file.entries if not one.never):
+                text = entry.signature if isinstance(entry.signature, str) else ""
+                key = (entry.op, entry.direction, text)
+                self._uses.setdefault(key, []).append((number, file, entry))
+
+    def uses(
+        self,
+        op: str,
+        kernel: str | None,
+        direction: str,
+        device: Device,
+        text: str,
+        values: Mapping[str, Value],
+    ) -> list[tuple[OverridesFile, Entry]]:
+        """The entries that may answer a question, in the order they are asked, each with its file.
+
+        The order of the files decides; within a file the narrowest condition goes first. ``kernel`` is the one that
+        the caller names, None for any; ``text`` and ``values`` as in ``Entry.level``.
+        """
+        found = []
+        for key in ((op, direction, text), (op, direction, "")):
+            for number, file, entry in self._uses.get(key, ()):
+                frozen = entry.frozen
+                asked = (frozen.asked,) if frozen else ("", entry.kernel)
+                level = entry.level(op, direction, device, text, values)
+                if (kernel or "") in asked and level is not None:
+                    found.append(((number, level, frozen is None, entry.line), file, entry))
+        return [(file, entry) for _, file, entry in sorted(found, key=lambda one: one[0])]
+
+    def forbidding(
+        self,
+        op: str,
+        kernel: str,
+        direction: str,
+        device: Device,
+        config: Mapping[str, Any],
+        text: str,
+        values: Mapping[str, Value],
+    ) -> Entry | None:
+        """The first entry that forbids a config for a problem on ``device``; None if none does."""
+        for entry in self.never:
+            level = entry.level(op, direction, device, text, values)
+            if level is not None and entry.has(kernel, config):
+                return entry
+        return None
+
+    @property
+    def statement(self) -> dict[str, str]:
+        """The files as text by name, without their paths. Processes with equal statements choose alike."""
+        said = {f"only {number}": file.digest for number, file in enumerate(self.only, 1)}
+        for file in self.files:
+            for entry in sorted(file.entries, key=lambda one: (one.never, one.line)):
+                if entry.never or not self.only:
+                    words = f"{entry.condition}: {entry.reason}".removesuffix(": ")
+                    said[f"{'never' if entry.never else 'use'} {entry.id}"] = words
+        if any(file.broken for file in self.files):
+            said["never entries"] = "unreadable"
+        # Once more in their order, which decides where two answer one question.
+        return said | {"overrides": digest_json(list(said.items()))} if said else {}
+
+
+NO_OVERRIDES = Overrides()
+
+
+def user_file(environ: Mapping[str, str]) -> str:
+    """``overrides.json`` in the user's configuration directory, where lookups find it; ``""`` without a home."""
+    folder = config_directory(environ)
+    return os.path.join(folder, "overrides.json") if folder else ""
+
+
+def files_in_force(environ: Mapping[str, str]) -> tuple[OverridesFile, ...]:
+    """The files that a job of this user goes by: those of ``ATTN_TUNE_OVERRIDES``, then the user's own.
+
+    Bad entries are left out with a warning. So is the user's own file, if it cannot be read: nothing stored runs then.
+
+    Raises:
+      StorageError, IntegrityError: a file of the variable cannot be read. It might be ``only``.
+    """
+    named, own = _named(environ), user_file(environ)
+    files = []
+    # A link that leads nowhere is there: it is a file that cannot be read.
+    for path in [*named, own] if own not in named and os.path.lexists(own) else named:
+        try:
+            files.append(read_overrides(path, leave_out_bad=True))
+        except (StorageError, IntegrityError) as error:
+            if path in named:
+                message = f"{error}; mend the file, or {way_out(path, environ)}"
+                raise type(error)(message) from None
+            files.append(OverridesFile(path=path, broken=str(error)))
+    for file in files:
+        for sentence in filter(None, (*file.ignored, file.broken)):
+            _log.warning("ignored: %s", sentence)
+    return tuple(files)
+
+
+def way_out(path: str, environ: Mapping[str, str]) -> str:
+    """The step after which jobs do without the file at ``path``, as a command where there is one."""
+    named = _named(environ)
+    if path in named:
+        rest = os.pathsep.join(one for one in named if one != path)
+        return f"export {VARIABLE}={shlex.quote(rest)}" if rest else f"unset {VARIABLE}"
+    if path == user_file(environ):
+        return f"mv {shlex.quote(path)} {shlex.quote(path + '.off')}"
+    return f"leave its 'with attn_tune.use_overrides({path!r})' block"
+
+
+def ended_by(file: OverridesFile, entry: Entry, environ: Mapping[str, str]) -> str:
+    """The step that ends an entry: a command for one of a file, or the end of its block."""
+    if file.only:
+        return way_out(file.path, environ)
+    if entry.origin:
+        return f"attn-tune override remove {entry.id} --file {shlex.quote(entry.origin)}"
+    return "leave its 'with attn_tune.use_config(...)' block"
+
+
+def _named(environ: Mapping[str, str]) -> list[str]:
+    paths = environ.get(VARIABLE, "").split(os.pathsep)
+    return list(dict.fromkeys(path for path in paths if path))

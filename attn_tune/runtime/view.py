@@ -1,0 +1,78 @@
+"""All that decides an answer: the settings of the process, and the packs and overrides of ``with`` blocks over them."""
+
+from collections.abc import Hashable
+from typing import Any
+
+from attn_tune.runtime.overrides.files import OverridesFile
+from attn_tune.runtime.overrides.in_force import Overrides
+from attn_tune.runtime.packs import Pack
+from attn_tune.runtime.settings import Settings
+from attn_tune.runtime.sources import Source, overlay_source
+from attn_tune.schema.digest import digest_json
+
+# A job asks some hundreds of questions; past this the memo starts anew rather than grow.
+MEMO_LIMIT = 65536
+
+type Layer = Pack | OverridesFile
+
+
+class Layers:
+    """Packs and overrides of ``with`` blocks, innermost first, and the view that goes with them."""
+
+    __slots__ = ("layers", "view")
+
+    def __init__(self, layers: tuple[Layer, ...] = ()):
+        self.layers = layers
+        self.view: View | None = None
+
+
+class View:
+    """All that decides an answer, immutable, and the answers found so far, by question.
+
+    Attributes:
+      settings: what the whole process decides by.
+      layers: the packs and overrides of ``with`` blocks, innermost first.
+      sources: places where packs are looked for, in order.
+      entries: remembered answers by question.
+      agreement: the verdicts of the job's processes by round and topic, see ``ranks``.
+    """
+
+    __slots__ = ("_digest", "_overrides", "agreement", "entries", "layers", "settings", "sources")
+
+    def __init__(self, settings: Settings, layers: tuple[Layer, ...] = ()):
+        self.settings = settings
+        self.layers = layers
+        packs = [layer for layer in layers if isinstance(layer, Pack)]
+        self.sources: tuple[Source, ...] = (*map(overlay_source, packs), *settings.sources)
+        self.agreement: dict[tuple[int, str], str] = {}
+        self.entries: dict[Hashable, Any] = {}
+        self._overrides: Overrides | None = None
+        self._digest = ""
+
+    @property
+    def overrides(self) -> Overrides:
+        """Overrides of blocks, then those of files, and the ``never`` entries of all packs in force.
+
+        Where a file is ``only``, no pack is read, and so no entries of one.
+        """
+        if self._overrides is None:
+            own = [layer for layer in self.layers if isinstance(layer, OverridesFile)]
+            files = [*own, *self.settings.overrides]
+            is_alone = any(file.only for file in files)
+            packs = () if is_alone else (source.pack for source in self.sources)
+            self._overrides = Overrides(files, (pack.quarantine for pack in packs if pack))
+        return self._overrides
+
+    @property
+    def digest(self) -> str:
+        """Names all that decides an answer. Reads the sums of all packs."""
+        if not self._digest:
+            layers = [layer.digest for layer in self.layers]
+            self._digest = digest_json([self.settings.digest, *layers])
+        return self._digest
+
+    def put[T](self, key: Hashable, value: T) -> T:
+        """Remember an answer; return the one to use, which is another thread's if that was first."""
+        if len(self.entries) >= MEMO_LIMIT:
+            self.entries = {}
+        return self.entries.setdefault(key, value)
