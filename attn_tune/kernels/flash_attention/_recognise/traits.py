@@ -4,10 +4,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from attn_tune.tuner.sources.axes import Cone, Track, root
-from attn_tune.tuner.sources.graph import Value
-from attn_tune.tuner.sources.letters import Sizes
-from attn_tune.tuner.sources.masks import (
+from attn_tune.kernels.flash_attention._recognise.axes import Cone, Track, root
+from attn_tune.kernels.flash_attention._recognise.masks import (
     Pattern,
     classify,
     evaluate_scalar,
@@ -15,6 +13,8 @@ from attn_tune.tuner.sources.masks import (
     sample,
     varying,
 )
+from attn_tune.kernels.flash_attention._recognise.sizes import Sizes
+from attn_tune.kernels.graph import Value
 
 # Logits that are set to, or lowered by, so much are not seen.
 HIDDEN = -1e4

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_tune.tuner.sources.graph import ELEMENTWISE, Value
+from attn_tune.kernels.graph import ELEMENTWISE, Value
 
 # Rows of a mask that are looked at, the first and the last among them.
 ROWS = 65

@@ -1,46 +1,23 @@
-"""Reads a jaxpr into a ``Graph``."""
+"""Reads a jaxpr into a ``Graph``: calls inlined, loops once, names shortened to those of StableHLO."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from attn_tune.kernels.graph import ELEMENTWISE, Graph, Value, fits
 from attn_tune.kernels.marker import find_mark
-from attn_tune.tuner.sources.graph import ELEMENTWISE, Graph, Value, fits
 
 _KINDS = {
-    "add_any": "add",
-    "convert_element_type": "convert",
-    "cos": "cosine",
-    "div": "divide",
-    "eq": "compare",
-    "ge": "compare",
-    "gt": "compare",
-    "integer_pow": "pow",
-    "le": "compare",
-    "lt": "compare",
-    "mul": "multiply",
-    "ne": "compare",
-    "neg": "negate",
-    "rem": "remainder",
-    "reduce_precision": "copy",
-    "sharding_constraint": "copy",
-    "sin": "sine",
-    "square": "pow",
-    "stop_gradient": "copy",
-    "sub": "subtract",
-}
+    "add_any": "add", "convert_element_type": "convert", "cos": "cosine", "div": "divide",
+    "eq": "compare", "ge": "compare", "gt": "compare", "integer_pow": "pow", "le": "compare",
+    "lt": "compare", "mul": "multiply", "ne": "compare", "neg": "negate", "rem": "remainder",
+    "reduce_precision": "copy", "sharding_constraint": "copy", "sin": "sine", "square": "pow",
+    "stop_gradient": "copy", "sub": "subtract",
+}  # fmt: skip
 # One result for each operand, with its value.
-_PASSING = frozenset(
-    {
-        "name",
-        "optimization_barrier",
-        "pvary",
-        "pcast",
-        "copy_p",
-        "sharding_constraint",
-        "reshard",
-        "mesh_cast",
-    }
-)
+_PASSING = frozenset((
+    "copy_p", "mesh_cast", "name", "optimization_barrier", "pcast", "pvary", "reshard",
+    "sharding_constraint",
+))  # fmt: skip
 _INNER = ("jaxpr", "call_jaxpr", "call", "fun_jaxpr")
 _CALLS = frozenset((
     "checkpoint", "closed_call", "core_call", "core_closed_call", "custom_jvp_call",
@@ -50,7 +27,7 @@ _CALLS = frozenset((
 
 
 def read_jaxpr(closed: Any) -> Graph:
-    """The graph of a ``jax.extend.core.ClosedJaxpr``."""
+    """Reads a ``jax.extend.core.ClosedJaxpr``."""
     graph = Graph()
     reader = _Reader(graph)
     inputs = [reader.fresh(v.aval) for v in closed.jaxpr.invars]
@@ -162,7 +139,7 @@ class _Reader:
         if name == "concatenate":
             return make("concatenate", dims=(int(params["dimension"]),))
         if name == "slice":
-            return make("slice", start=tuple(params["start_indices"]))
+            return make("slice")
         if name == "split":
             return make("other")
         if name == "select_n":
@@ -211,13 +188,8 @@ class _Reader:
         body += [self.fresh(v.aval, runs=runs) for v in _invars(inner)[constants:]]
         first = len(self.graph.values)
         self.run(inner, body, runs)
-        self.unknown_length(first)
+        self.graph.remark_unknown_loop(first)
         return self.opaque(eqn, inputs, runs)
-
-    def unknown_length(self, first: int) -> None:
-        """Says so if a loop whose length is unknown may hold attention."""
-        if any(v.kind in ("dot", "marker", "custom_call") for v in self.graph.values[first:]):
-            self.graph.remark("a loop of unknown length is counted once")
 
     def branches(self, eqn: Any, inputs: list[Value], runs: int) -> list[Value]:
         for branch in eqn.params["branches"]:
@@ -247,7 +219,7 @@ def _pallas_name(params: Any) -> str:
 
 
 def _parts(aval: Any) -> tuple[int, ...] | None:
-    """Into how many shards each axis is cut, where shardings are part of types (explicit mesh axes)."""
+    """The number of shards along each axis, where shardings are part of types (explicit mesh axes)."""
     sharding = getattr(aval, "sharding", None)
     spec = getattr(sharding, "spec", None)
     mesh = getattr(sharding, "mesh", None)

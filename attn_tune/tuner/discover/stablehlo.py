@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from attn_tune.kernels.graph import ELEMENTWISE, Graph, Value, fits
 from attn_tune.kernels.marker import find_mark
 from attn_tune.schema.errors import UsageError
-from attn_tune.tuner.sources.graph import ELEMENTWISE, Graph, Value, fits
 
 BYTECODE = b"ML\xefR"
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "i1": "bool"}
@@ -17,13 +17,25 @@ _KINDS = {
     "minimum": "min",
     "power": "pow",
 }
+_REDUCTIONS = {"stablehlo.maximum": "reduce_max", "stablehlo.add": "reduce_sum"}
+# Operations with one result for each operand, of the same value.
+_PASSING = ("optimization_barrier",)
 
 
 def read_stablehlo(data: bytes, where: str) -> Graph:
-    """The graph of a module.
+    """Reads the bytes of a module.
 
     Raises:
       UsageError: ``data`` is not a module that this jaxlib can parse; ``where`` names it.
+    """
+    return ModuleReader(parse_module(data, where)).read()
+
+
+def parse_module(data: bytes, where: str) -> Any:
+    """Parses the bytes of a module into an ``ir.Module``.
+
+    Raises:
+      UsageError: as ``read_stablehlo``.
     """
     from jax.interpreters import mlir
     from jaxlib.mlir import ir
@@ -33,39 +45,29 @@ def read_stablehlo(data: bytes, where: str) -> Graph:
         context.allow_unregistered_dialects = True
         try:
             if data.startswith(BYTECODE) and b"StableHLO_v" in data[:64]:
-                module = stablehlo.deserialize_portable_artifact(context, data)
-            else:
-                module = ir.Module.parse(
-                    data if data.startswith(BYTECODE) else data.decode("utf-8")
-                )
+                return stablehlo.deserialize_portable_artifact(context, data)
+            return ir.Module.parse(data if data.startswith(BYTECODE) else data.decode("utf-8"))
         except (ir.MLIRError, UnicodeDecodeError, ValueError) as error:
             first = str(error).strip().splitlines()[0]
             raise UsageError(
                 f"{where}: not a StableHLO module that this jaxlib reads: {first}"
             ) from None
-        return read_module(module)
 
 
 def read_module(module: Any) -> Graph:
-    """The graph of a parsed module, from its public ``main``."""
-    reader = _Reader(module)
-    main = reader.functions.get("main") or next(iter(reader.functions.values()), None)
-    if main is None:
-        raise UsageError("the module has no function")
-    block = main.regions[0].blocks[0]
-    reader.function(main, [reader.fresh(a.type) for a in block.arguments], 1)
-    if reader.partitions > 1 and not reader.has_manual_shapes:
-        reader.graph.remark(
-            f"the program is for {reader.partitions} devices and XLA cuts it: shapes are those of the whole"
-        )
-    return reader.graph
+    """Reads a parsed module, from its public ``main``."""
+    return ModuleReader(module).read()
 
 
-class _Reader:
+class ModuleReader:
+    """Reads one ``ir.Module`` into a ``Graph``."""
+
     def __init__(self, module: Any):
         from jaxlib.mlir import ir
 
         self.ir = ir
+        # What it holds dies with it.
+        self.module = module
         self.graph = Graph()
         self.has_manual_shapes = False
         self.functions: dict[str, Any] = {}
@@ -77,7 +79,27 @@ class _Reader:
         if "mhlo.num_partitions" in attributes:
             self.partitions = ir.IntegerAttr(attributes["mhlo.num_partitions"]).value
 
-    def fresh(
+    def read(self) -> Graph:
+        """The graph of the whole program.
+
+        Raises:
+          UsageError: the module has no function.
+        """
+        main = self.functions.get("main") or next(iter(self.functions.values()), None)
+        if main is None:
+            raise UsageError("the module has no function")
+        block = main.regions[0].blocks[0]
+        self._function(main, [self._fresh(a.type) for a in block.arguments], 1)
+        if self.partitions > 1 and not self.has_manual_shapes:
+            self.graph.remark(
+                f"the program is for {self.partitions} devices and XLA cuts it: shapes are those of the whole"
+            )
+        return self.graph
+
+    def visit(self, op: Any, runs: int) -> None:
+        """Hook for subclasses, called for each operation that is read."""
+
+    def _fresh(
         self,
         type_: Any,
         kind: str = "parameter",
@@ -92,10 +114,10 @@ class _Reader:
             dtype = _DTYPES.get(name, name)
         return self.graph.add(kind, shape, dtype, inputs, runs=runs, **attributes)
 
-    def function(self, operation: Any, inputs: list[Value], runs: int) -> list[Value]:
-        return self.block(operation.regions[0].blocks[0], inputs, runs, {})
+    def _function(self, operation: Any, inputs: list[Value], runs: int) -> list[Value]:
+        return self._block(operation.regions[0].blocks[0], inputs, runs, {})
 
-    def block(
+    def _block(
         self, block: Any, inputs: Sequence[Value], runs: int, outer: dict[Any, Value]
     ) -> list[Value]:
         """Adds a block's operations; gives what its last one returns. Inner blocks see the values around them."""
@@ -108,73 +130,71 @@ class _Reader:
             if operation.name.endswith(".return"):
                 returned = operands
                 continue
-            results = self.operation(operation, operands, runs, known)
+            self.visit(operation, runs)
+            results = self._operation(operation, operands, runs, known)
             known.update(zip(operation.results, results, strict=True))
         return returned
 
-    def operation(
+    def _operation(
         self, op: Any, inputs: list[Value], runs: int, known: dict[Any, Value]
     ) -> list[Value]:
         dialect, _, name = op.name.partition(".")
-        if name == "call":
-            callee = self.ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+        if name in ("call", "composite"):
+            key = "callee" if name == "call" else "decomposition"
+            callee = self.ir.FlatSymbolRefAttr(op.attributes[key]).value
             if find_mark(callee):
-                return self.opaque(op, inputs, runs, "marker", name=callee)
+                return self._opaque(op, inputs, runs, "marker", name=callee)
             if callee in self.functions:
-                return self.function(self.functions[callee], inputs, runs)
+                return self._function(self.functions[callee], inputs, runs)
+        elif name == "fusion":
+            return self._block(op.regions[0].blocks[0], inputs, runs, {})
         elif name == "while":
-            return self.loop(op, inputs, runs, known)
+            return self._loop(op, inputs, runs, known)
         elif name in ("case", "if"):
             for region in op.regions:
-                self.block(region.blocks[0], (), runs, known)
+                self._block(region.blocks[0], (), runs, known)
         elif op.name == "sdy.manual_computation":
             self.has_manual_shapes = True
             block = op.regions[0].blocks[0]
             local = [
                 v
-                if self.fresh(a.type, runs=runs).shape == v.shape
-                else self.fresh(a.type, runs=runs)
+                if self._fresh(a.type, runs=runs).shape == v.shape
+                else self._fresh(a.type, runs=runs)
                 for v, a in zip(inputs, block.arguments, strict=True)
             ]
-            self.block(block, local, runs, known)
-        elif name == "composite":
-            callee = self.ir.FlatSymbolRefAttr(op.attributes["decomposition"]).value
-            if callee in self.functions:
-                return self.function(self.functions[callee], inputs, runs)
+            self._block(block, local, runs, known)
         elif name == "custom_call":
-            return self.custom_call(op, inputs, runs)
-        elif dialect == "sdy" and len(inputs) == len(op.results):
-            return inputs
-        if name == "optimization_barrier":
+            return self._custom_call(op, inputs, runs)
+        elif (dialect == "sdy" or name in _PASSING) and len(inputs) == len(op.results):
             return inputs
         if len(op.results) == 1:
-            return [self.single(op, dialect, name, inputs, runs)]
-        return self.opaque(op, inputs, runs)
+            return [self._single(op, name, inputs, runs)]
+        return self._opaque(op, inputs, runs)
 
-    def opaque(
+    def _opaque(
         self, op: Any, inputs: Sequence[Value], runs: int, kind: str = "other", **attributes: Any
     ) -> list[Value]:
+        """One value of ``kind``, and a value for each result that reads it."""
         first = self.graph.add(kind, (), "opaque", inputs, runs=runs, **attributes)
-        return [self.fresh(r.type, "other", (first,), runs) for r in op.results]
+        return [self._fresh(r.type, "other", (first,), runs) for r in op.results]
 
-    def custom_call(self, op: Any, inputs: list[Value], runs: int) -> list[Value]:
+    def _custom_call(self, op: Any, inputs: list[Value], runs: int) -> list[Value]:
         target = self.ir.StringAttr(op.attributes["call_target_name"]).value
         if target in ("Sharding", "annotate_device_placement") and len(inputs) == 1:
             return inputs
         if target == "SPMDFullToShardShape":
             self.has_manual_shapes = True
-            return [self.fresh(op.results[0].type, runs=runs)]
+            return [self._fresh(op.results[0].type, runs=runs)]
         config = {
             key: str(op.attributes[key])
             for key in ("mhlo.backend_config", "backend_config", "mhlo.frontend_attributes")
             if key in op.attributes
         }
-        shapes = tuple(self.fresh(r.type, "other").shape for r in op.results)
-        return self.opaque(
-            op, inputs, runs, "custom_call", name=target, config=config, results=shapes
-        )
+        return self._opaque(op, inputs, runs, "custom_call", name=target, config=config)
 
-    def loop(self, op: Any, inputs: list[Value], runs: int, known: dict[Any, Value]) -> list[Value]:
+    def _loop(
+        self, op: Any, inputs: list[Value], runs: int, known: dict[Any, Value]
+    ) -> list[Value]:
         """A while. What its body hands on unchanged is the value outside; the rest is unknown inside."""
         body = op.regions[1].blocks[0]
         arguments = list(body.arguments)
@@ -182,57 +202,38 @@ class _Reader:
         kept = [
             result == argument for result, argument in zip(last.operands, arguments, strict=True)
         ]
-        length = self.length(op, inputs)
+        length = self._length(op, inputs, known)
         inside = [
-            value if same else self.fresh(a.type, runs=runs * (length or 1))
+            value if same else self._fresh(a.type, runs=runs * (length or 1))
             for value, same, a in zip(inputs, kept, arguments, strict=True)
         ]
         first = len(self.graph.values)
-        self.block(body, inside, runs * (length or 1), known)
-        if length is None and any(
-            v.kind in ("dot", "marker", "custom_call") for v in self.graph.values[first:]
-        ):
-            self.graph.remark("a loop of unknown length is counted once")
-        return self.opaque(op, inputs, runs)
+        self._block(body, inside, runs * (length or 1), known)
+        if length is None:
+            self.graph.remark_unknown_loop(first)
+        return self._opaque(op, inputs, runs)
 
-    def length(self, op: Any, inputs: list[Value]) -> int | None:
+    def _length(self, op: Any, inputs: list[Value], known: dict[Any, Value]) -> int | None:
         """How often a counting loop runs (``i < constant``, by ones, as JAX writes a scan); None for another."""
-        block = op.regions[0].blocks[0]
-        constants: dict[Any, int] = {}
-        for item in block.operations:
-            name = item.operation.name
-            if (
-                name == "stablehlo.constant"
-                and (number := self.integer(item.operation)) is not None
-            ):
-                constants[item.operation.results[0]] = number
-            elif name == "stablehlo.compare":
-                counter, bound = item.operation.operands
-                places = [i for i, a in enumerate(block.arguments) if a == counter]
-                start = inputs[places[0]] if places else None
-                if start is None or bound not in constants or start.kind != "constant":
-                    return None
-                if " LT" not in f" {item.operation.attributes['comparison_direction']}".replace(
-                    "<", " "
-                ):
-                    return None
-                return max(0, constants[bound] - int(start.attributes["value"]))
-        return None
-
-    def integer(self, op: Any) -> int | None:
-        attribute = op.attributes["value"]
-        if not isinstance(attribute, self.ir.DenseIntElementsAttr) or not attribute.is_splat:
+        # The condition is read with the values that the loop starts from, into a graph that is thrown away.
+        graph, self.graph = self.graph, Graph()
+        try:
+            (test,) = self._block(op.regions[0].blocks[0], inputs, 1, known)
+        finally:
+            self.graph = graph
+        if test.kind != "compare" or test.attributes["direction"] != "LT":
             return None
-        return int(self.ir.IntegerAttr(attribute.get_splat_value()).value)
+        start, bound = (_integer(value) for value in test.inputs)
+        return None if start is None or bound is None else max(0, bound - start)
 
-    def single(self, op: Any, dialect: str, name: str, inputs: list[Value], runs: int) -> Value:
+    def _single(self, op: Any, name: str, inputs: list[Value], runs: int) -> Value:
         from jaxlib.mlir.dialects import stablehlo
 
         ir, attributes, type_ = self.ir, op.attributes, op.results[0].type
         kind = _KINDS.get(name, name)
 
         def make(kind: str, inputs: Sequence[Value] = inputs, **values: Any) -> Value:
-            return self.fresh(type_, kind, inputs, runs, **values)
+            return self._fresh(type_, kind, inputs, runs, **values)
 
         def axes(key: str) -> tuple[int, ...]:
             return tuple(ir.DenseI64ArrayAttr(attributes[key]))
@@ -252,9 +253,7 @@ class _Reader:
             return make("broadcast", dims=axes("broadcast_dimensions"))
         if name == "reduce":
             inner = [o.operation.name for o in op.regions[0].blocks[0].operations]
-            combine = {"stablehlo.maximum": "reduce_max", "stablehlo.add": "reduce_sum"}.get(
-                inner[0]
-            )
+            combine = _REDUCTIONS.get(inner[0])
             if combine is None or len(inner) != 2:
                 return make("other")
             return make(combine, inputs[:1], dims=axes("dimensions"))
@@ -263,7 +262,7 @@ class _Reader:
         if name == "concatenate":
             return make("concatenate", dims=(ir.IntegerAttr(attributes["dimension"]).value,))
         if name == "slice":
-            return make("slice", start=axes("start_indices"))
+            return make("slice")
         if name == "constant":
             return make("constant", (), value=_constant(attributes["value"], ir))
         if name == "compare":
@@ -275,14 +274,21 @@ class _Reader:
         return make("other")
 
 
+def _integer(value: Value) -> int | None:
+    """The number that a constant scalar holds, also a copy of one."""
+    while value.kind in ("convert", "copy"):
+        value = value.inputs[0]
+    number = value.attributes.get("value") if value.kind == "constant" else None
+    return int(number) if isinstance(number, int) else None
+
+
 def _constant(attribute: Any, ir: Any) -> Any:
     """A number, an array, or None where the printer left the value out."""
     import numpy as np
 
     if isinstance(attribute, ir.DenseElementsAttr):
         if attribute.is_splat:
-            splat = attribute.get_splat_value()
-            return getattr(splat, "value", None)
+            return getattr(attribute.get_splat_value(), "value", None)
         try:
             return np.array(attribute)
         except (TypeError, ValueError, RuntimeError):

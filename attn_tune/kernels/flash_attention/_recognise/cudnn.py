@@ -5,8 +5,8 @@ import re
 
 from attn_tune.kernels.arguments import dims_of
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.graph import Value
 from attn_tune.schema.errors import UsageError
-from attn_tune.tuner.sources.graph import Value
 
 _TARGET = re.compile(
     r"__cudnn\$fmha(?P<bias>ScaleBias)?Softmax(?P<drop>Dropout)?(?P<bwd>Backward)?$"

@@ -3,11 +3,11 @@
 import jax
 import pytest
 
-from attn_tune.tuner.sources.calls import find_calls
-from attn_tune.tuner.sources.hlo import read_hlo
-from attn_tune.tuner.sources.jaxprs import read_jaxpr
-from attn_tune.tuner.sources.stablehlo import read_stablehlo
-from tests.tuner.sources.programs import NO_ATTENTION, PROGRAMS, UNREAD
+from attn_tune.tuner.discover.calls import find_calls
+from attn_tune.tuner.discover.hlo import read_hlo
+from attn_tune.tuner.discover.jaxpr import read_jaxpr
+from attn_tune.tuner.discover.stablehlo import read_stablehlo
+from tests.tuner.discover.programs import NO_ATTENTION, PROGRAMS, UNREAD
 
 READERS = {
     "jaxpr": lambda traced: read_jaxpr(traced.jaxpr),

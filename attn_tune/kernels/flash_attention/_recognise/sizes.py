@@ -8,8 +8,8 @@ before their group too, else after it.
 import math
 from dataclasses import dataclass
 
-from attn_tune.tuner.sources.axes import Cone, root
-from attn_tune.tuner.sources.graph import Value
+from attn_tune.kernels.flash_attention._recognise.axes import Cone, root
+from attn_tune.kernels.graph import Value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""A grid from a model: from a function that is traced, or from a program that was written to a file."""
+"""Makes a grid of a program: of a function that is traced, or of a file that a program was written to."""
 
 import importlib
 import os
@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attn_tune.kernels.graph import Graph
+from attn_tune.kernels.registry import get_op
 from attn_tune.schema.errors import UsageError
 from attn_tune.tuner.case import GridPoint
+from attn_tune.tuner.discover.calls import Call, Calls, find_calls
 from attn_tune.tuner.grid import Grid
-from attn_tune.tuner.sources.calls import Calls, find_calls
-from attn_tune.tuner.sources.graph import Graph
 
 
 def calls_of_function(path: str) -> Calls:
-    """The attention calls of what ``module:function`` returns: ``(fn, args)``, ``(fn, args, kwargs)``, or something
-    traced or lowered. The function is called without arguments; the program is traced, never run or compiled.
+    """Finds the calls in what ``module:function`` returns: ``(fn, args)``, ``(fn, args, kwargs)``, or something traced
+    or lowered. The function is called without arguments; the program is traced, never run or compiled.
 
     Raises:
       UsageError: there is no such function, it fails, or it returns something else.
@@ -25,13 +26,13 @@ def calls_of_function(path: str) -> Calls:
 
 
 def calls_of_file(path: Path) -> Calls:
-    """The attention calls of a program in a file: StableHLO as text or bytecode, or HLO text.
+    """Finds the calls of a program in a file: StableHLO as text or bytecode, or HLO text.
 
     Raises:
       UsageError: the file cannot be read, or holds something else.
     """
-    from attn_tune.tuner.sources.hlo import is_hlo, read_hlo
-    from attn_tune.tuner.sources.stablehlo import BYTECODE, read_stablehlo
+    from attn_tune.tuner.discover.hlo import is_hlo, read_hlo
+    from attn_tune.tuner.discover.stablehlo import BYTECODE, read_stablehlo
 
     try:
         data = path.read_bytes()
@@ -44,7 +45,7 @@ def calls_of_file(path: Path) -> Calls:
 
 
 def grid_of(calls: Calls, name: str, source: str) -> Grid:
-    """The calls as a grid: one point a signature, with the directions that the program has.
+    """Makes a grid of calls: one point a signature, with the directions that the program has.
 
     Raises:
       UsageError: there is none; the message says what was seen instead.
@@ -52,7 +53,7 @@ def grid_of(calls: Calls, name: str, source: str) -> Grid:
     if not calls.calls:
         seen = "; ".join(f"{u.what}: {u.reason}" for u in calls.unread)
         raise UsageError(
-            f"{source}: no attention call with a signature" + (f"; {seen}" if seen else "")
+            f"{source}: no call of an op that has a signature" + (f"; {seen}" if seen else "")
         )
     points: dict[Any, GridPoint] = {}
     for call in calls.calls:
@@ -62,19 +63,21 @@ def grid_of(calls: Calls, name: str, source: str) -> Grid:
             op=call.signature.op,
             signature=call.signature,
             source=source,
-            directions=_ordered((*(old.directions if old else ()), call.direction)),
+            directions=_ordered(call, old.directions if old else ()),
             calls=call.count + (old.calls if old else 0),
         )
     return Grid(
         name=name,
-        summary=f"the attention of {source}",
+        summary=f"the calls of {source}",
         source=source,
         points=tuple(points.values()),
     )
 
 
-def _ordered(directions: Sequence[str]) -> tuple[str, ...]:
-    return tuple(d for d in ("fwd", "bwd") if d in directions)
+def _ordered(call: Call, others: Sequence[str]) -> tuple[str, ...]:
+    """The direction of ``call`` and ``others`` in the order of their op."""
+    directions = get_op(call.signature.op).directions
+    return tuple(d for d in directions if d == call.direction or d in others)
 
 
 def _call(path: str) -> Any:
@@ -103,8 +106,8 @@ def _call(path: str) -> Any:
 def _graph_of(made: Any, path: str) -> Graph:
     import jax
 
-    from attn_tune.tuner.sources.jaxprs import read_jaxpr
-    from attn_tune.tuner.sources.stablehlo import read_module, read_stablehlo
+    from attn_tune.tuner.discover.jaxpr import read_jaxpr
+    from attn_tune.tuner.discover.stablehlo import read_module, read_stablehlo
 
     program: Any = made
     if isinstance(made, tuple) and 2 <= len(made) <= 3 and callable(made[0]):

@@ -9,10 +9,10 @@ PROGRAM = """
 import jax, jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 import numpy as np
-from attn_tune.tuner.sources.calls import find_calls
-from attn_tune.tuner.sources.hlo import read_hlo
-from attn_tune.tuner.sources.jaxprs import read_jaxpr
-from attn_tune.tuner.sources.stablehlo import read_module
+from attn_tune.tuner.discover.calls import find_calls
+from attn_tune.tuner.discover.hlo import read_hlo
+from attn_tune.tuner.discover.jaxpr import read_jaxpr
+from attn_tune.tuner.discover.stablehlo import read_module
 import attn_tune
 
 q = jax.ShapeDtypeStruct((8, 32, 4, 16), jnp.bfloat16)

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from attn_tune.tuner.sources.graph import ARRANGING, ELEMENTWISE, Value
+from attn_tune.kernels.graph import ARRANGING, ELEMENTWISE, Value
 
 type Axis = tuple[int, ...]
 

@@ -9,10 +9,10 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from attn_tune.tuner.sources.axes import Cone, follow, root
-from attn_tune.tuner.sources.graph import Graph, Value
-from attn_tune.tuner.sources.letters import Sizes, read_sizes
-from attn_tune.tuner.sources.softmax import Traits, UnreadableError, read_traits
+from attn_tune.kernels.flash_attention._recognise.axes import Cone, follow, root
+from attn_tune.kernels.flash_attention._recognise.sizes import Sizes, read_sizes
+from attn_tune.kernels.flash_attention._recognise.traits import Traits, UnreadableError, read_traits
+from attn_tune.kernels.graph import Graph, Value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

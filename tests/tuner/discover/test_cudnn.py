@@ -9,9 +9,9 @@ from attn_tune.kernels.flash_attention.cudnn.custom_call import (
     backward_call,
     forward_call,
 )
-from attn_tune.tuner.sources.calls import find_calls
-from attn_tune.tuner.sources.hlo import read_hlo
-from attn_tune.tuner.sources.stablehlo import read_stablehlo
+from attn_tune.tuner.discover.calls import find_calls
+from attn_tune.tuner.discover.hlo import read_hlo
+from attn_tune.tuner.discover.stablehlo import read_stablehlo
 
 Q = jax.ShapeDtypeStruct((2, 64, 4, 32), jnp.bfloat16)
 KV = jax.ShapeDtypeStruct((2, 64, 2, 32), jnp.bfloat16)

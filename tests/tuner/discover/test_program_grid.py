@@ -6,15 +6,15 @@ import pytest
 
 from attn_tune.schema import NoDataError, StorageError, UsageError
 from attn_tune.tuner.case import make_cases
+from attn_tune.tuner.discover.miss_grid import grid_of_misses, read_spool
+from attn_tune.tuner.discover.program_grid import calls_of_file, calls_of_function, grid_of
 from attn_tune.tuner.grid import load_grid
 from attn_tune.tuner.grid_file import grid_text, write_grid
-from attn_tune.tuner.sources.misses import grid_of_misses, read_spool
-from attn_tune.tuner.sources.model import calls_of_file, calls_of_function, grid_of
 from tests.runtime.test_spool import line
-from tests.tuner.sources.programs import KV, Q, causal, ours, trained
+from tests.tuner.discover.programs import KV, PROGRAMS, Q, causal, ours, trained
 
 TEXT = "flash_attention/v1 b=2 t=64 s=64 n=4 k=2 h=16 v=16 dtype=bfloat16 causal=1"
-HERE = "tests.tuner.sources.test_model"
+HERE = "tests.tuner.discover.test_program_grid"
 
 
 def pair():
@@ -87,7 +87,7 @@ def test_a_function_that_will_not_do_is_one_sentence(path):
 
 
 def test_a_program_without_attention_is_said_to_be_one():
-    with pytest.raises(UsageError, match="no attention call"):
+    with pytest.raises(UsageError, match="no call of an op"):
         grid_of(calls_of_function(f"{HERE}:plain"), "x", "a program")
 
 
@@ -106,6 +106,22 @@ def test_files_in_every_form(tmp_path):
         found = calls_of_file(tmp_path / name)
         counts = {(c.signature.text, c.direction): c.count for c in found.calls}
         assert counts == {(TEXT, "fwd"): 1, (TEXT, "bwd"): 1}, name
+
+
+def test_an_optimised_program_counts_the_calls_of_its_loops(tmp_path):
+    path = tmp_path / "optimised.txt"
+    function, arguments, _, counts = PROGRAMS["ours in a scan"]
+    path.write_text(jax.jit(function).lower(*arguments).compile().as_text())
+    assert {c.direction: c.count for c in calls_of_file(path).calls} == counts
+
+
+def test_an_hlo_text_that_xla_aborts_on_is_one_sentence(tmp_path):
+    path = tmp_path / "broken.txt"
+    text = jax.jit(causal).lower(Q, KV, KV).as_text(dialect="hlo")
+    assert "parameter(2)" in text
+    path.write_text(text.replace("parameter(2)", "parameter(9)"))
+    with pytest.raises(UsageError, match=r"broken.txt: not HLO text .*parameter"):
+        calls_of_file(path)
 
 
 def test_an_optimised_program_is_not_guessed_at(tmp_path):
