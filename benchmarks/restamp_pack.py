@@ -54,8 +54,8 @@ def programs(row):
     inputs = jax.eval_shape(lambda: load(op.inputs)(problem, row["direction"], 0))
     call = lambda x: load(search.call)(problem, config, x)
     if row["target"]:
-        from attn_tune.tuner.targets.target import find_target
-        from attn_tune.tuner.targets.tpu import seeming, target_device
+        from attn_tune.tuner.offline.target import find_target
+        from attn_tune.tuner.offline.compilers.tpu import seeming, target_device
 
         with seeming(target_device(find_target(row["target"]).topology)):
             lowered = jax.jit(call).trace(inputs).lower(lowering_platforms=("tpu",))

@@ -27,5 +27,6 @@ OP = Op(
     battery=f"{_HERE}.battery:battery",
     coarser="attn_tune.kernels.granularity:coarser",
     recognise=f"{_HERE}._recognise.find:find_problems",
+    walk=f"{_HERE}.walk:WALK",
     summary="exact attention in O(N) memory, forward and backward",
 )
