@@ -1,7 +1,6 @@
-"""The calls of all ops in a program: those with a signature, by direction and how often they run, and the others.
+"""Finds the calls of all ops in a program: those with a signature, by direction and count, and the others.
 
-This package's own calls are found by their marks. What else is in a program is for the ops to recognise
-(``Op.recognise``).
+This package's own calls are found by their marks. Foreign ones are recognised by the ops (``Op.recognise``).
 """
 
 from collections.abc import Iterable

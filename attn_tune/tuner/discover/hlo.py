@@ -1,4 +1,4 @@
-"""Reads HLO text into a ``Graph``: what ``XLA_FLAGS=--xla_dump_to`` and ``as_text(dialect="hlo")`` write.
+"""Reads HLO text, as ``XLA_FLAGS=--xla_dump_to`` and ``as_text(dialect="hlo")`` write it, into a ``Graph``.
 
 jaxlib parses the text and converts it to StableHLO. Before optimisation everything is there. After it products have
 merged axes, so that their sizes say little: then only custom calls and this package's own names are read.
@@ -51,7 +51,7 @@ def _converted(text: str, where: str) -> bytes:
 
 
 def _complaint(stderr: bytes) -> str:
-    """The line that says what is wrong: of XLA's abort, or of Python's exception."""
+    """The line that names the fault: of XLA's abort, or of Python's exception."""
     lines = stderr.decode("utf-8", errors="replace").strip().splitlines()
     for number, line in enumerate(lines):
         if "Check failed" in line:

@@ -159,7 +159,7 @@ class _Reader:
         return make("other")
 
     def scan(self, eqn: Any, inputs: list[Value], runs: int) -> list[Value]:
-        """A scan. What it only reads is the value outside; what it carries or walks along is unknown inside."""
+        """Reads a scan. Values that it only reads are those outside; carried and sliced ones are unknown inside."""
         inner, length = eqn.params["jaxpr"], int(eqn.params["length"])
         wanted = _invars(inner)
         walked = 0

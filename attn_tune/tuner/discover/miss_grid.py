@@ -1,4 +1,4 @@
-"""A grid from the lookups that production missed: the spools of ``ATTN_TUNE_ON_MISS=record``."""
+"""Makes a grid of the lookups that production missed: the spools of ``ATTN_TUNE_ON_MISS=record``."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +15,19 @@ type _Key = tuple[str, str, str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MissRow:
-    """One missed key over all processes: how often it was asked, by how many, and when (Unix seconds)."""
+    """One missed key over all processes.
+
+    Attributes:
+      op: the op's name.
+      direction: one of its directions.
+      signature: the text of the problem.
+      device: the identity of the device that asked.
+      nearest: the nearest row that a pack had, in words.
+      count: lookups of all processes.
+      processes: how many asked.
+      first: when it was first missed, in Unix seconds.
+      last: when it was last missed, in Unix seconds.
+    """
 
     op: str
     direction: str
@@ -30,7 +42,13 @@ class MissRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spool:
-    """What lies in a spool: the keys, most asked first, and the lines that could not be read."""
+    """The content of a spool.
+
+    Attributes:
+      files: the files that were read.
+      rows: the keys, most asked first.
+      bad: the lines that could not be read.
+    """
 
     files: tuple[Path, ...]
     rows: tuple[MissRow, ...]
@@ -43,7 +61,7 @@ class Spool:
 
 
 def read_spool(path: Path) -> Spool:
-    """Reads the spool file or folder at ``path``; an absent one is empty. Bad lines are told, not raised.
+    """Reads the spool file or folder at ``path``; an absent one is empty. Bad lines are returned, not raised.
 
     Raises:
       StorageError: a file is there but cannot be read.
@@ -93,7 +111,7 @@ def _rows(lines: Iterable[SpoolLine]) -> tuple[MissRow, ...]:
 def grid_of_misses(
     spool: Spool, name: str, *, device: str | None = None
 ) -> tuple[Grid, tuple[str, ...]]:
-    """The missed problems of one device as a grid, and sentences about those that cannot be tuned here.
+    """Makes a grid of the missed problems of one device, and sentences about those that cannot be tuned here.
 
     Raises:
       NoDataError: nothing was missed.

@@ -195,7 +195,7 @@ class ModuleReader:
     def _loop(
         self, op: Any, inputs: list[Value], runs: int, known: dict[Any, Value]
     ) -> list[Value]:
-        """A while. What its body hands on unchanged is the value outside; the rest is unknown inside."""
+        """Reads a while. Values that its body hands on unchanged are those outside; the rest is unknown inside."""
         body = op.regions[1].blocks[0]
         arguments = list(body.arguments)
         last = list(body.operations)[-1].operation
@@ -214,7 +214,7 @@ class ModuleReader:
         return self._opaque(op, inputs, runs)
 
     def _length(self, op: Any, inputs: list[Value], known: dict[Any, Value]) -> int | None:
-        """How often a counting loop runs (``i < constant``, by ones, as JAX writes a scan); None for another."""
+        """The length of a counting loop (``i < constant``, by ones, as JAX writes a scan); None for another."""
         # The condition is read with the values that the loop starts from, into a graph that is thrown away.
         graph, self.graph = self.graph, Graph()
         try:

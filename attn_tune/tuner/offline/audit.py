@@ -96,7 +96,7 @@ class _Space:
     case: Case
 
     def ref(self, config: Config) -> ConfigRef:
-        """One launch of several comes with the untuned configs of the others."""
+        """The request for a config; one launch of several comes with the untuned configs of the others."""
         whole = self.part.part == WHOLE
         return ConfigRef(
             kernel=self.spec.id,
@@ -117,8 +117,8 @@ def audit_target(
 ) -> Iterator[Checked]:
     """Compiles whole programs: for each of ``claims`` at most ``count`` configs of which it is made.
 
-    What runs out of a resource rules others out: what is dominated is known after the other two. Samples are by chance
-    that ``seed`` fixes; what is feasible or refused in a small sample is in a larger one too.
+    A config that runs out of a resource rules others out, so the dominated ones are known last. Samples are random,
+    fixed by ``seed``; the feasible and refused configs of a small sample are in a larger one too.
 
     Raises:
       CompilerError: nothing can be compiled.
@@ -191,7 +191,7 @@ def _fitting(
     chance: random.Random,
     learn: Callable[[int, ConfigRef, Compiled], None],
 ) -> list[_Candidate]:
-    """As a sweep compiles them, ``count`` candidates that fit; ``learn`` is told of each that does not."""
+    """Compiles candidates as a sweep does until ``count`` fit; ``learn`` is called for each that does not."""
     left, fitting = _sampled(found, len(found), chance), []
     while left and len(fitting) < count:
         lacking = count - len(fitting)

@@ -1,4 +1,4 @@
-"""The loop of a sweep that only compiles: every candidate's fate, and what its schedule says of its time."""
+"""The loop of a sweep that only compiles: the result of every candidate, with a predicted time where there is one."""
 
 import math
 import threading
@@ -53,8 +53,8 @@ def sweep_target(
     """Compiles the candidates of ``plan`` in ``pool``, yielding each trial as it ends, and progress in between.
 
     Strategies see predicted times in the place of measured ones. A direction of several launches also has its predicted
-    best parts compiled together. What is compiled are the launches alone; of each kernel the config that is predicted
-    best is then compiled with the program around it, and is replaced by the next one where that fails. The last event
+    best parts compiled together. Launches are compiled alone; of each kernel the config that is predicted best is then
+    compiled with the program around it, and is replaced by the next one where that fails. The last event
     is ``SWEEP_FINISHED``, as in ``attn_tune.tuner.sweep``.
 
     Args:
@@ -75,7 +75,7 @@ def sweep_target(
 
 
 class _Leave(Exception):
-    """The sweep is to end before its next config."""
+    """Raised to end the sweep before its next config."""
 
 
 @dataclass
@@ -235,7 +235,7 @@ class _KernelCompile:
         tried |= {config_digest(config): self._ns(part.part, config) for config in configs}
 
     def _known(self, part: PartPlan, tried: Mapping[str, float]) -> list[Config]:
-        """The candidates that did best on earlier cases, as many as may be; none that was one block there."""
+        """The candidates that did best on earlier cases; none that had a single block there."""
         candidates = {config_digest(c): c for c in part.space if config_digest(c) not in tried}
         ratios: dict[str, float] = {}
         for case in self.sweep.seen.get(self._key(part.part), ()):
@@ -280,7 +280,7 @@ class _KernelCompile:
         return [best, *({**best, part: config} for part, config in runners)]
 
     def _compile(self, part: str, configs: Any, tried: set[str]) -> Iterator[Trial]:
-        """The configs that were not tried, small ones first, so that what does not fit is known early.
+        """Compiles the configs that were not tried, small ones first, so that misfits are known early.
 
         Large ones first where as many as these have all fitted: the last to end holds up the next batch.
         """

@@ -20,7 +20,7 @@ class CompilerLog:
     """The answers in one file. Each is written as it comes, by one process at a time."""
 
     def __init__(self, path: str | Path):
-        """Reads what is there; the file is made with the first answer. A line that a crash cut off is left out.
+        """Reads the file, which is made with the first answer. A line that a crash cut off is left out.
 
         Raises:
           UsageError: the file is something else, or cannot be read.

@@ -1,4 +1,4 @@
-"""Targets: devices that kernels are compiled for without being here."""
+"""The devices that kernels can be compiled for without being here."""
 
 import re
 from dataclasses import dataclass, replace
@@ -28,7 +28,13 @@ COMPILE_ONLY = "compile-only"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """A device to compile for. ``topology`` is set for a TPU, a compute capability is the device's for a GPU."""
+    """A device to compile for.
+
+    Attributes:
+      name: as ``--target`` takes it.
+      device: its identity and figures; a GPU's has a compute capability.
+      topology: in the words of JAX's topology descriptions; empty for a GPU.
+    """
 
     name: str
     device: Device
@@ -36,11 +42,11 @@ class Target:
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Kernels of these backends can be compiled for it here."""
+        """The backends whose kernels can be compiled for it here."""
         return ("pallas_tpu",) if self.topology else ("triton",)
 
     def environment(self, base: Environment) -> Environment:
-        """``base``, this process's software, as that which compiles for the target.
+        """The environment of a compile for the target; ``base`` is this process's software.
 
         Raises:
           UsageError: the compiler is not installed.

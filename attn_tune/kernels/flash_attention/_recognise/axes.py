@@ -18,11 +18,11 @@ MAX_VALUES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """Where the atoms of a product are in a later value.
+    """The places of a product's atoms in a later value.
 
     Attributes:
       axes: the atoms of each axis; an empty one was broadcast.
-      steps: kinds of what was done on the way (``exp``, ``tanh``, ...), by this and all its inputs.
+      steps: kinds of the operations on the way (``exp``, ``tanh``, ...), by this and all its inputs.
       maxed, summed: atoms that were reduced away on the way.
       exp_summed: of these, by a sum after an ``exp``.
     """
@@ -36,17 +36,23 @@ class Track:
 
 @dataclass(slots=True)
 class Cone:
-    """What follows from one product: every value that still has its axes, and the products that read these."""
+    """The values that follow from one product.
+
+    Attributes:
+      product: the first value.
+      sizes: of its atoms.
+      tracks: every value that still has its axes.
+      ends: the products that read one of these, with the operand's place.
+    """
 
     product: Value
     sizes: Mapping[int, int]
     tracks: dict[Value, Track] = field(default_factory=dict)
-    # (the next product, the operand's place in it)
     ends: list[tuple[Value, int]] = field(default_factory=list)
 
 
 def follow(product: Value, uses: Mapping[Value, list[Value]], order: Mapping[Value, int]) -> Cone:
-    """The cone of ``product``: atoms are numbered like its axes."""
+    """Builds the cone of ``product``: atoms are numbered like its axes."""
     import heapq
 
     sizes = dict(enumerate(product.shape))
@@ -172,7 +178,7 @@ def _product(numbers: Iterator[int]) -> int:
 
 
 def root(value: Value) -> Value:
-    """What ``value`` is an arrangement, a copy or a conversion of."""
+    """The value that ``value`` is an arrangement, a copy or a conversion of."""
     while value.kind in ARRANGING or value.kind in ("convert", "copy"):
         value = value.inputs[0]
     return value

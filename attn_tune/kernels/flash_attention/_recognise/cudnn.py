@@ -1,4 +1,4 @@
-"""Reads XLA's custom calls for cuDNN attention, as JAX's ``implementation="cudnn"`` and our own kernel leave them."""
+"""Reads XLA's custom calls for cuDNN attention: those of JAX's ``implementation="cudnn"`` and of this package."""
 
 import json
 import re
@@ -21,7 +21,7 @@ def is_cudnn(value: Value) -> bool:
 
 
 def read_cudnn(value: Value) -> tuple[Problem, str]:
-    """The problem and direction of one call.
+    """Reads the problem and direction of one call.
 
     Raises:
       UsageError: a variant without a signature, such as 8-bit floats or a paged cache.

@@ -1,4 +1,4 @@
-"""Finds the attention problems of a program, and what is attention but has no signature (``Op.recognise``)."""
+"""Finds the attention problems of a program, and attention that has no signature (``Op.recognise``)."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _ATTENTION = re.compile(r"attention|attn|flash|fmha|mha|splash", re.IGNORECASE)
 
 
 def find_problems(graph: Graph) -> Findings:
-    """Everything in ``graph`` that computes attention, custom calls first."""
+    """Finds all attention in ``graph``, custom calls first."""
     calls = [_custom_call(value) for value in graph.values if value.kind == "custom_call"]
     found = [one for one in calls if one is not None]
     for softmax in find_attention(graph):

@@ -1,6 +1,6 @@
-"""What a boolean value says about pairs of query and key: causal, a window, segments, or a dense mask.
+"""Classifies boolean values over pairs of query and key: causal, a window, segments, or a dense mask.
 
-Nothing is computed in full: what is made of iotas and constants is evaluated at some rows, whatever the lengths.
+Nothing is computed in full: a value that is made of iotas and constants is evaluated at some rows of any length.
 """
 
 from collections.abc import Iterator
@@ -58,7 +58,15 @@ class _Unknown(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pattern:
-    """A mask in the words of a signature; what no causal edge or window says is dense."""
+    """A mask in the words of a signature.
+
+    Attributes:
+      causal: whether its right edge is the diagonal, aligned at the bottom right.
+      left: the window's size to the left of the diagonal.
+      right: the window's size to the right of it.
+      dims: letters of the axes of a dense mask, which no edge describes.
+      has_segments: whether ids of queries and keys are compared.
+    """
 
     causal: bool = False
     left: int | None = None
@@ -68,8 +76,10 @@ class Pattern:
 
 
 def classify(masks: list[tuple[Value, tuple[str, ...], bool]], q_len: int, kv_len: int) -> Pattern:
-    """What several masks say together. Each comes with a letter (``b n t s``, or ``""``) an axis, and whether True
-    means that the pair is *not* seen."""
+    """Combines several masks.
+
+    Each comes with a letter (``b n t s``, or ``""``) an axis, and whether True means that the pair is *not* seen.
+    """
     dims: set[str] = set()
     has_segments = False
     seen = np.ones((0, 0), bool)
@@ -178,7 +188,7 @@ def _compares_segments(value: Value, letters: tuple[str, ...]) -> bool:
 
 
 def _inner_letters(value: Value, letters: tuple[str, ...]) -> tuple[str, ...]:
-    """The letters of the axes of what ``value`` arranges."""
+    """The letters of the axes of the operand that ``value`` arranges."""
     inner = value.inputs[0]
     if value.kind == "transpose":
         found = [""] * len(inner.shape)

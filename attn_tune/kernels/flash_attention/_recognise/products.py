@@ -17,7 +17,15 @@ from attn_tune.kernels.graph import Graph, Value
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Softmax:
-    """One attention: how often its forward and its backward run, or why it has no signature (``reason``)."""
+    """One attention that is written out.
+
+    Attributes:
+      sizes: its lengths, heads and dtype.
+      traits: masks, bias and the like.
+      forwards: how often one run of the program computes its output.
+      backwards: how often one run of the program computes its gradients.
+      reason: why it has no signature, or nothing.
+    """
 
     sizes: Sizes
     traits: Traits
@@ -35,7 +43,7 @@ class _Forward:
 
 
 def find_attention(graph: Graph) -> list[Softmax]:
-    """Every attention that is written out in products, in the order of the program."""
+    """Finds all attention that is written out in products, in the order of the program."""
     uses = graph.uses()
     order = {value: i for i, value in enumerate(graph.values)}
     cones = [follow(value, uses, order) for value in graph.values if value.kind == "dot"]
@@ -113,7 +121,7 @@ def _batch_atoms(cone: Cone) -> frozenset[int]:
 
 
 def _large(cone: Cone, atoms: frozenset[int]) -> frozenset[int]:
-    """Without those of size 1: what is not there cannot be followed."""
+    """Drops atoms of size 1, which cannot be followed."""
     return frozenset(a for a in atoms if cone.sizes[a] > 1)
 
 

@@ -1,4 +1,4 @@
-"""From the axes of the products of an attention to the letters ``B T S N K H V``.
+"""Names the axes of the products of an attention by the letters ``B T S N K H V``.
 
 Products know batch axes and free ones, not which of them are heads. The order of the keys' axes says it: of several
 batch axes the last are key/value heads; where the length stands before them (``BSKH``), the queries' length stands
@@ -14,7 +14,20 @@ from attn_tune.kernels.graph import Value
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """The sizes of one attention on one device. ``letters`` names the atoms of its first product."""
+    """The sizes of one attention on one device.
+
+    Attributes:
+      batch: the number of sequences.
+      q_len: the length of the queries.
+      kv_len: the length of the keys.
+      num_q_heads: query heads.
+      num_kv_heads: key/value heads.
+      head_dim: of queries and keys.
+      v_head_dim: of values.
+      dtype: of the queries.
+      letters: the names of the atoms of its first product.
+      remark: a sentence where the program does not tell two letters apart.
+    """
 
     batch: int
     q_len: int
@@ -25,13 +38,12 @@ class Sizes:
     v_head_dim: int
     dtype: str
     letters: tuple[str, ...]
-    # One letter of two that the program does not tell apart.
     remark: str = ""
 
     def alike(self, other: "Sizes") -> bool:
         """Whether these may be forward and backward of one attention.
 
-        What comes back out of a loop may have its axes in another order: rows are compared, not what they are made of.
+        A value that comes out of a loop may have its axes in another order: only products of sizes are compared.
         """
         return self._outline() == other._outline()
 
@@ -48,8 +60,10 @@ def read_sizes(
     *,
     gradient: tuple[Value, int] | None = None,
 ) -> Sizes | None:
-    """The sizes of the attention whose logits (or whose weights' gradient, with ``gradient``: the product that makes
-    the gradient of the queries) are ``cone.product``; ``summed`` are the atoms of the softmax's axis.
+    """Reads the sizes of the attention whose logits are ``cone.product``.
+
+    ``summed`` are the atoms of the softmax's axis. With ``gradient``, the product that makes the gradient of the
+    queries, ``cone.product`` is the gradient of the weights.
 
     None if that axis is not on one side of the product.
     """
@@ -116,7 +130,7 @@ def _name_query(
     key_axes: tuple[int, ...],
     length_axis: int,
 ) -> str:
-    """Names the batch atoms and the queries' own; says what was a guess."""
+    """Names the batch atoms and the queries' own; returns a sentence about a guess."""
     remark = ""
     if len(free) == 1 or not free:
         letters_of = dict.fromkeys(free, "t")

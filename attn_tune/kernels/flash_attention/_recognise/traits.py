@@ -1,4 +1,4 @@
-"""What happens between the logits and the weights: masks, biases, sinks, a soft cap, dropout."""
+"""Reads the steps between the logits and the weights: masks, biases, sinks, a soft cap, dropout."""
 
 from dataclasses import dataclass, field
 
@@ -21,12 +21,20 @@ HIDDEN = -1e4
 
 
 class UnreadableError(Exception):
-    """The attention does something that no signature says; the message says what."""
+    """Raised when an attention has a step that no signature expresses; the message names it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traits:
-    """What a signature says besides sizes."""
+    """Everything in a signature besides sizes.
+
+    Attributes:
+      mask: all masks together.
+      bias_dims: letters of the axes of a bias.
+      has_sinks: whether a column of sinks is added to the logits.
+      soft_cap: whether the logits are capped by ``tanh``.
+      dropout: whether weights are dropped.
+    """
 
     mask: Pattern = field(default_factory=Pattern)
     bias_dims: frozenset[str] = frozenset()
@@ -36,7 +44,7 @@ class Traits:
 
 
 def read_traits(cone: Cone, end: tuple[Value, int] | None, sizes: Sizes) -> Traits:
-    """The traits of the attention whose logits start ``cone`` and whose weights are read by ``end``.
+    """Reads the traits of the attention whose logits start ``cone`` and whose weights are read by ``end``.
 
     Raises:
       UnreadableError: something has no place in a signature.

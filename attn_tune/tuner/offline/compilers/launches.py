@@ -1,4 +1,4 @@
-"""The Pallas launches of a traced program, each as a program of its own.
+"""Takes the Pallas launches out of a traced program, each as a program of its own.
 
 Around a launch XLA transposes, pads and casts, which is the same for most configs and takes longer to compile than many
 a launch. What a launch costs and whether it fits is decided inside of it.
@@ -24,9 +24,12 @@ _MOST_KEPT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """One ``pallas_call``, by its name or its kernel's function's.
+    """One ``pallas_call``.
 
-    ``grid`` is its steps along each axis; None along one whose length is computed.
+    Attributes:
+      name: its own, or that of its kernel's function.
+      grid: its steps along each axis; None along one whose length is computed.
+      equation: of the jaxpr.
     """
 
     name: str
@@ -35,7 +38,7 @@ class Launch:
 
     @property
     def steps(self) -> int | None:
-        """Of the whole grid; None where it is computed."""
+        """The steps of the whole grid; None where it is computed."""
         sizes = [size for size in self.grid if size is not None]
         return math.prod(sizes) if len(sizes) == len(self.grid) else None
 
@@ -48,12 +51,12 @@ class Launch:
 
     @property
     def avals(self) -> list[Any]:
-        """Of its operands."""
+        """Shapes and types of its operands."""
         return [operand.aval for operand in self.equation.invars]
 
     @property
     def results(self) -> list[Any]:
-        """Shapes and types of what it returns."""
+        """Shapes and types of its results."""
         return [result.aval for result in self.equation.outvars]
 
     def __call__(self, *operands: Any) -> Any:
@@ -64,15 +67,15 @@ class Launch:
     def key(self) -> str:
         """A digest that is the same for launches whose steps are the same: body, blocks, types, compiler parameters.
 
-        How many steps there are is left out, but not whether an axis has one or more: the compiler keeps what never
-        changes. So are integers of the body larger than one, where that has no loop of unknown length: the last step's
+        The number of steps is left out, but not whether an axis has one or more: the compiler keeps what never changes.
+        So are integers of the body larger than one, where that has no loop of unknown length: the last step's
         index, the edge of a mask.
         """
         return self._digest(_MOST_KEPT)
 
     @property
     def likeness(self) -> str:
-        """As ``key``, without any integer of the body: the same for launches that differ in lengths alone."""
+        """A digest like ``key``, without integers of the body: the same for launches that differ in lengths alone."""
         return self._digest(-1)
 
     def _digest(self, most_kept: int) -> str:
@@ -108,7 +111,7 @@ def launches_of(jaxpr: Any) -> list[Launch] | None:
 
 
 class _Inseparable(Exception):
-    """A launch depends on what is around it."""
+    """Raised when a launch depends on the program around it."""
 
 
 def _launch(equation: Any) -> Launch:

@@ -1,4 +1,4 @@
-"""Reads from a compiler's complaint what a program needs too much of, and how much there is."""
+"""Reads from a compiler's error the resource that ran out, how much is needed and how much there is."""
 
 import re
 from typing import Any
@@ -13,9 +13,9 @@ _SPACE = re.compile(r"memory space (\w+)")
 
 
 def shortage_of(error: BaseException) -> Shortage | None:
-    """The numbers of an error that says that something does not fit; None for any other, or one without numbers.
+    """The numbers of an error about something that does not fit; None for any other, or one without numbers.
 
-    Bytes, but for errors that carry a unit of their own: columns of tensor memory, registers, threads.
+    They are bytes, except in errors that have a unit of their own: columns of tensor memory, registers, threads.
     """
     known = _typed(error)
     if known is not None:

@@ -1,7 +1,7 @@
 """Compiles Pallas kernels for a TPU that is not here, with the compiler in libtpu. Used in a process of its own.
 
-libtpu takes its options from the environment when it is loaded, dumps what it is asked for into one folder, and
-only one process may hold it unless it is told otherwise.
+libtpu takes its options from the environment when it is loaded and dumps its schedules into one folder. Only one
+process may hold it unless a variable allows more.
 """
 
 import functools
@@ -67,7 +67,7 @@ def compile_for_tpu(
     cache: LaunchCache | None = None,
     whole: bool = False,
 ) -> Compiled:
-    """Compiles ``ref`` for the first device of ``topology`` and reads what was dumped.
+    """Compiles ``ref`` for the first device of ``topology`` and reads the schedules that libtpu dumped.
 
     Each launch is compiled alone, with its operands in HBM, and once for all of the same steps (``Launch.key``); a
     longer launch takes the place of one that has two blocks along an axis. ``whole`` compiles everything around them
@@ -180,7 +180,7 @@ def compile_launch(
 
 
 class NoScopedMemoryError(RuntimeError):
-    """What libtpu said of a launch with the same steps."""
+    """Raised with the error that libtpu gave for a launch with the same steps."""
 
 
 def _placed_inputs(ref: ConfigRef, device: Any) -> Any:
@@ -198,7 +198,7 @@ def target_device(topology: str) -> Any:
 
 
 def seeming(device: Any) -> Any:
-    """Inside, a kernel that asks which TPU it is traced for is told."""
+    """Makes a context in which kernels are traced for ``device``."""
     import jax
     from jax.sharding import AbstractDevice, AbstractMesh
 
@@ -215,7 +215,7 @@ def _on(leaf: Any, device: Any) -> Any:
 
 
 def _row_major(aval: Any, device: Any) -> Any:
-    """As Mosaic takes it: of another layout XLA makes a copy, which may lie in VMEM, where nothing is copied from."""
+    """The layout that Mosaic takes. Of another one XLA makes a copy in VMEM, from which nothing can be copied."""
     from jax.experimental.layout import Format, Layout
     from jax.sharding import SingleDeviceSharding
 
@@ -223,7 +223,7 @@ def _row_major(aval: Any, device: Any) -> Any:
 
 
 def dumped_schedules(folder: str) -> Iterator[KernelSchedule]:
-    """One a kernel, in the order that they were compiled."""
+    """Reads one schedule a kernel, in the order that they were compiled."""
     found: dict[str, dict[str, Path]] = {}
     for path in sorted(Path(folder).iterdir()):
         match = _FILE.match(path.name)

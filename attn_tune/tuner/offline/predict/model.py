@@ -1,4 +1,4 @@
-"""The cost model: from a compiler's schedule and a walk over blocks to a time with its uncertainty."""
+"""The cost model: makes a time with its uncertainty of a compiler's schedule and a walk over blocks."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ def predict(
 
 
 def _launch_ns(schedule: KernelSchedule, walk: Walk, core: Core) -> dict[str, float]:
-    """Nanoseconds by what they are spent on: ``once``, ``steps``, ``visits``, ``rests``, ``copies``, ``latency``."""
+    """Nanoseconds by their cause: ``once``, ``steps``, ``visits``, ``rests``, ``copies``, ``latency``."""
     cores = _cores(schedule, walk, core)
     cycles: dict[str, float] = {"once": 0, "steps": 0, "visits": 0, "rests": 0}
     bodies = [s.bundles * _inner_trips(s) for s in schedule.stretches if _kind(s) == "visits"]
@@ -107,7 +107,7 @@ def _visit_cycles(schedule: KernelSchedule, bodies: Sequence[int], cut: float) -
 
 
 def _kind(stretch: Stretch) -> str:
-    """What a stretch is executed for: blocks that are computed, that begin or end, every step, or the launch."""
+    """The unit of work that a stretch belongs to: a computed block, a resting one, every step, or the launch."""
     if not stretch.loops:
         return "once"
     if stretch.multiplies:
@@ -117,7 +117,7 @@ def _kind(stretch: Stretch) -> str:
 
 
 def _inner_trips(stretch: Stretch) -> int:
-    """How often one step goes through a stretch; a count that the compiler did not know counts once."""
+    """The trips of one step through a stretch; a count that the compiler did not know counts once."""
     return math.prod(trips or 1 for trips in stretch.loops[1:])
 
 

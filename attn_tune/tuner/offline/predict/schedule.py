@@ -1,4 +1,4 @@
-"""The schedule that the TPU's compiler made of one launch, cut down to what a prediction needs. Plain data.
+"""The schedule that the TPU's compiler made of one launch, cut down to a prediction's needs. Plain data.
 
 A TPU core issues one bundle of instructions a cycle, in order, and its compiler knows every latency: the bundles
 that are executed *are* the cycles, but for waits on copies. So a schedule is a list of stretches of bundles and the
@@ -37,7 +37,14 @@ class Stretch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """A block of an operand that the pipeline copies to or from VMEM. ``buffers`` of it are held at once."""
+    """A block of an operand that the pipeline copies to or from VMEM.
+
+    Attributes:
+      operand: its number among the inputs or the outputs.
+      is_output: whether it is copied from VMEM.
+      block_bytes: the size of one block.
+      buffers: how many are held at once.
+    """
 
     operand: int
     is_output: bool
@@ -47,10 +54,16 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelSchedule:
-    """One launch. ``name`` is the compiler's, without its number; ``vmem_bytes`` is all that it holds there.
+    """The schedule of one launch.
 
-    ``steps`` are those of the whole grid, on however many cores; None where they are not known. ``is_parallel`` says
-    that the grid may be shared by cores.
+    Attributes:
+      name: the compiler's, without its number.
+      stretches: bundles by the condition under which they are executed.
+      windows: the blocks that its pipeline copies.
+      vmem_bytes: everything that it holds in VMEM.
+      spill_bytes: the part of that for spilled registers.
+      steps: of the whole grid, on all cores; None where they are not known.
+      is_parallel: whether cores may share the grid.
     """
 
     name: str
