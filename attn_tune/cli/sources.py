@@ -41,7 +41,7 @@ FromFn = Annotated[
     typer.Option(
         "--from-fn",
         metavar="MODULE:FUNCTION",
-        help="The attention calls of what this function returns: (fn, args), or something traced or lowered. "
+        help="The calls in what this function returns: (fn, args), or something traced or lowered. "
         "Nothing is run. Repeatable.",
     ),
 ]
@@ -50,7 +50,7 @@ FromHlo = Annotated[
     typer.Option(
         "--from-hlo",
         metavar="FILE",
-        help="The attention calls of a program in a file: StableHLO (text or bytecode) or HLO text. Repeatable.",
+        help="The calls of a program in a file: StableHLO (text or bytecode) or HLO text. Repeatable.",
     ),
 ]
 
@@ -115,7 +115,7 @@ def _lowered(file: Path) -> "Grid":
 def _tell(calls: "Calls", where: str) -> None:
     for item in calls.unread:
         sink.note(
-            f"{where}: attention without a signature, {item.count} a run: {item.what}: {item.reason}"
+            f"{where}: a call without a signature, {item.count} a run: {item.what}: {item.reason}"
         )
     for remark in calls.remarks:
         sink.note(f"{where}: {remark}")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
-from attn_tune.kernels.graph import Graph
+from attn_tune.kernels.graph import Graph, Value
 from attn_tune.kernels.marker import find_mark, mark_name
 from attn_tune.schema.errors import UsageError
 from attn_tune.tuner.discover import hlo_to_stablehlo
@@ -82,6 +82,14 @@ class _OptimisedReader(ModuleReader):
             self.marks[place] = max(runs, self.marks.get(place, 0))
         elif mark is None and op.name == "stablehlo.dot_general" and _has_batch(op):
             self.has_other_products = True
+
+    def _operation(
+        self, op: Any, inputs: list[Value], runs: int, known: dict[Any, Value]
+    ) -> list[Value]:
+        # Loops and custom calls of a launch are parts of it.
+        if op.name.endswith((".while", ".custom_call")) and find_mark(str(op.location)):
+            return self._opaque(op, inputs, runs)
+        return super()._operation(op, inputs, runs, known)
 
     def read(self) -> Graph:
         """The marks and custom calls of the program."""

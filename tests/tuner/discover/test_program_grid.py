@@ -1,5 +1,8 @@
 """Functions and files: what may be given, what is said about what may not, and grids that survive a file."""
 
+import re
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -113,6 +116,25 @@ def test_an_optimised_program_counts_the_calls_of_its_loops(tmp_path):
     function, arguments, _, counts = PROGRAMS["ours in a scan"]
     path.write_text(jax.jit(function).lower(*arguments).compile().as_text())
     assert {c.direction: c.count for c in calls_of_file(path).calls} == counts
+
+
+def test_an_optimised_program_does_not_count_the_loops_of_a_launch(tmp_path):
+    path = tmp_path / "optimised.txt"
+    long = jax.ShapeDtypeStruct((1, 1024, 2, 16), jnp.bfloat16)
+    text = jax.jit(trained(ours)).lower(long, long, long).compile().as_text()
+    assert re.search(r"\.end\)/while/body", text)
+    path.write_text(text)
+    assert {c.direction: c.count for c in calls_of_file(path).calls} == {"fwd": 1, "bwd": 1}
+
+
+def test_an_optimised_gpu_program_gives_marks_and_library_calls():
+    """Has the forms of a GPU program: fusions, async and collective starts, a command buffer, custom calls."""
+    found = calls_of_file(Path(__file__).parent / "gpu_optimised.hlo")
+    assert [(c.found_as, c.direction, c.count) for c in found.calls] == [
+        ("attn_tune.flash_attention", "fwd", 1),
+        ("cuDNN", "fwd", 1),
+    ]
+    assert not found.unread
 
 
 def test_an_hlo_text_that_xla_aborts_on_is_one_sentence(tmp_path):
