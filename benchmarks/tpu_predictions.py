@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.walk import WALK
 from attn_tune.runtime.devices import device_from_kind
-from attn_tune.tuner.predict.model import MODEL, predict
-from attn_tune.tuner.predict.schedule import KernelSchedule, Stretch, schedule_from_dict
+from attn_tune.tuner.offline.predict.model import MODEL, predict
+from attn_tune.tuner.offline.predict.schedule import KernelSchedule, Stretch, schedule_from_dict
 
 # A shape counts only with so many candidates: fewer have no top tenth.
 FEWEST = 30
@@ -168,7 +169,7 @@ def rank(row: Published, known: Known, target: str) -> dict[Choice, float]:
                 schedule = alone.get(choice, schedule)
             steps = p.batch * p.num_q_heads * (p.q_len // q) * (p.kv_len // kv)
             config = {"block_q": q, "block_kv": kv}
-            prediction = predict([schedule.with_steps(steps)], p, config, device)
+            prediction = predict([schedule.with_steps(steps)], WALK, p, config, device)
             assert prediction is not None
             predicted[choice] = prediction.ns / 1e6
     return dict(sorted(predicted.items(), key=lambda item: item[1]))

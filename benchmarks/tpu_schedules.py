@@ -15,16 +15,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from attn_tune.tuner.predict.schedule import schedule_to_dict
-from attn_tune.tuner.scratch import Scratch, in_memory
-from attn_tune.tuner.targets import find_target
-from attn_tune.tuner.targets.launches import launches_of
-from attn_tune.tuner.targets.tpu import (
+from attn_tune.tuner.offline import find_target
+from attn_tune.tuner.offline.compilers.launches import launches_of
+from attn_tune.tuner.offline.compilers.tpu import (
     compile_launch,
     compiler_environment,
     seeming,
     target_device,
 )
+from attn_tune.tuner.offline.predict.schedule import schedule_to_dict
+from attn_tune.tuner.scratch import Scratch, in_memory
 
 LENGTH, TOKENS, WIDTH = 4096, 16384, 2048
 BLOCKS, COMPUTE = (1024, 2048), (512, 1024, 256)

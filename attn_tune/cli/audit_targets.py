@@ -11,9 +11,9 @@ from attn_tune.cli import sink
 if TYPE_CHECKING:
     from attn_tune.kernels.spec import KernelSpec
     from attn_tune.tuner.grid import GridPoint
-    from attn_tune.tuner.targets import Target
-    from attn_tune.tuner.targets.audit import Checked
-    from attn_tune.tuner.targets.journal import Journal
+    from attn_tune.tuner.offline import Target
+    from attn_tune.tuner.offline.audit import Checked
+    from attn_tune.tuner.offline.compiler_log import CompilerLog
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +39,10 @@ def run(request: Request, names: Sequence[str], *, json: bool) -> None:
     import pandas as pd
 
     from attn_tune.schema import NoDataError
-    from attn_tune.tuner.targets import NAMES, find_target
-    from attn_tune.tuner.targets.journal import Journal
+    from attn_tune.tuner.offline import NAMES, find_target
+    from attn_tune.tuner.offline.compiler_log import CompilerLog
 
-    journal = Journal(request.journal) if request.journal else None
+    journal = CompilerLog(request.journal) if request.journal else None
     known = NAMES if "all" in names else names
     targets = [find_target(name) for name in dict.fromkeys(known)]
     found = [
@@ -76,15 +76,15 @@ def run(request: Request, names: Sequence[str], *, json: bool) -> None:
 
 
 def _audit(
-    request: Request, target: "Target", count: int, journal: "Journal | None"
+    request: Request, target: "Target", count: int, journal: "CompilerLog | None"
 ) -> "list[Checked]":
     from attn_tune.cli.targets import COMPILE_LIMIT_S
     from attn_tune.runtime.environments import current_environment
     from attn_tune.tuner import make_plan
     from attn_tune.tuner.ahead import usable_cores
+    from attn_tune.tuner.offline import CompilePool
+    from attn_tune.tuner.offline.audit import audit_target
     from attn_tune.tuner.protocol import Limits
-    from attn_tune.tuner.targets import CompilePool
-    from attn_tune.tuner.targets.audit import audit_target
 
     kernels = tuple(spec for spec in request.kernels if spec.backend in target.backends)
     if not kernels or not count:
@@ -106,7 +106,7 @@ def _audit(
     with CompilePool(target, processes=usable_cores(), limits=limits) as pool:
         asked = pool
         if journal is not None:
-            asked = journal.before(pool, lambda ref: [target.name, environments[ref.kernel]])
+            asked = journal.wrap(pool, lambda ref: [target.name, environments[ref.kernel]])
         for checked in audit_target(plan, asked, count, seed=f"{request.seed} {target}"):
             found.append(checked)
             said = "wrong" if checked.is_wrong else "right" if checked.is_known else "unknown"

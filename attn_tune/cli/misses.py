@@ -10,7 +10,7 @@ from attn_tune.cli import options, sink
 from attn_tune.cli.sources import MissedOn, SpoolPath
 
 if TYPE_CHECKING:
-    from attn_tune.tuner.sources.misses import Spool
+    from attn_tune.tuner.discover.miss_grid import Spool
 
 misses = typer.Typer(
     rich_markup_mode=None,
@@ -80,8 +80,8 @@ def import_misses(
 
     Example: attn-tune misses import --out missed.toml
     """
+    from attn_tune.tuner.discover.miss_grid import grid_of_misses
     from attn_tune.tuner.grid_file import write_grid
-    from attn_tune.tuner.sources.misses import grid_of_misses
 
     grid, refused = grid_of_misses(_read(spool or context.obj), out.stem, device=missed_on)
     for text in refused:
@@ -125,7 +125,7 @@ def _path(spool: Path | None) -> Path:
 
 def _read(spool: Path | None) -> "Spool":
     """The spool; its bad lines go to stderr."""
-    from attn_tune.tuner.sources.misses import read_spool
+    from attn_tune.tuner.discover.miss_grid import read_spool
 
     found = read_spool(_path(spool))
     for line in found.bad:

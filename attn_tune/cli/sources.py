@@ -10,8 +10,8 @@ import typer
 from attn_tune.cli import sink
 
 if TYPE_CHECKING:
+    from attn_tune.tuner.discover.calls import Calls
     from attn_tune.tuner.grid import Grid
-    from attn_tune.tuner.sources.calls import Calls
 
 FromMisses = Annotated[
     bool,
@@ -41,7 +41,7 @@ FromFn = Annotated[
     typer.Option(
         "--from-fn",
         metavar="MODULE:FUNCTION",
-        help="The attention calls of what this function returns: (fn, args), or something traced or lowered. "
+        help="The calls in what this function returns: (fn, args), or something traced or lowered. "
         "Nothing is run. Repeatable.",
     ),
 ]
@@ -50,7 +50,7 @@ FromHlo = Annotated[
     typer.Option(
         "--from-hlo",
         metavar="FILE",
-        help="The attention calls of a program in a file: StableHLO (text or bytecode) or HLO text. Repeatable.",
+        help="The calls of a program in a file: StableHLO (text or bytecode) or HLO text. Repeatable.",
     ),
 ]
 
@@ -85,7 +85,7 @@ class Sources:
 
     def _missed(self) -> "Grid":
         from attn_tune.runtime.spool import spool_folder
-        from attn_tune.tuner.sources.misses import grid_of_misses, read_spool
+        from attn_tune.tuner.discover.miss_grid import grid_of_misses, read_spool
 
         spool = read_spool(self.spool or spool_folder())
         for line in spool.bad:
@@ -97,7 +97,7 @@ class Sources:
 
 
 def _called(function: str) -> "Grid":
-    from attn_tune.tuner.sources.model import calls_of_function, grid_of
+    from attn_tune.tuner.discover.program_grid import calls_of_function, grid_of
 
     calls = calls_of_function(function)
     _tell(calls, function)
@@ -105,7 +105,7 @@ def _called(function: str) -> "Grid":
 
 
 def _lowered(file: Path) -> "Grid":
-    from attn_tune.tuner.sources.model import calls_of_file, grid_of
+    from attn_tune.tuner.discover.program_grid import calls_of_file, grid_of
 
     calls = calls_of_file(file)
     _tell(calls, str(file))
@@ -115,7 +115,7 @@ def _lowered(file: Path) -> "Grid":
 def _tell(calls: "Calls", where: str) -> None:
     for item in calls.unread:
         sink.note(
-            f"{where}: attention without a signature, {item.count} a run: {item.what}: {item.reason}"
+            f"{where}: a call without a signature, {item.count} a run: {item.what}: {item.reason}"
         )
     for remark in calls.remarks:
         sink.note(f"{where}: {remark}")

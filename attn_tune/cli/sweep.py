@@ -116,7 +116,7 @@ def sweep(
 def _only_compile(request: SweepRequest, name: str, *, dry_run: bool, json: bool) -> None:
     from attn_tune.cli.progress import Tally, watcher
     from attn_tune.cli.targets import for_target, run_target, show_target
-    from attn_tune.tuner.targets import find_target
+    from attn_tune.tuner.offline import find_target
 
     target = find_target(name)
     request = for_target(request, target)

@@ -13,8 +13,8 @@ from attn_tune.schema import Environment, Trial, UsageError
 if TYPE_CHECKING:
     from attn_tune.db import Database
     from attn_tune.tuner import Event, Plan
-    from attn_tune.tuner.targets import Target
-    from attn_tune.tuner.targets.sweep import Past
+    from attn_tune.tuner.offline import Target
+    from attn_tune.tuner.offline.compile_sweep import Past
 
 # The largest backward blocks take half a minute of a core, and the cores may be shared.
 COMPILE_LIMIT_S = 300.0
@@ -82,9 +82,9 @@ def run_target(
     from attn_tune.runtime.environments import current_environment
     from attn_tune.tuner import ProgressKind
     from attn_tune.tuner.ahead import usable_cores
+    from attn_tune.tuner.offline import CompilePool, sweep_target
     from attn_tune.tuner.protocol import Limits
     from attn_tune.tuner.strategies import Effort
-    from attn_tune.tuner.targets import CompilePool, sweep_target
 
     environment = target.environment(current_environment())
     strategy = (request.effort or Effort()).search

@@ -67,6 +67,8 @@ class Op:
         seeds' shapes, fully masked rows) on which a winner must also be right.
       coarser: path of ``(problem) -> iterable of problems``, variants of a small problem from the least changed to the
         most, for kernels that cannot take its odd sizes. A kernel is proven on the first one that it takes.
+      walk: path of a ``kernels.cost_walk.CostWalk``, for predicted times; without one there are none.
+      recognise: path of ``(graph) -> findings`` (``kernels.graph``), which finds the op's problems in a program.
     """
 
     name: str
@@ -82,6 +84,8 @@ class Op:
     baseline: str
     battery: str = ""
     coarser: str = ""
+    recognise: str = ""
+    walk: str = ""
     summary: str = ""
 
     def problem_signature(self, text: str) -> Signature:

@@ -1,4 +1,4 @@
-"""What is known of devices that are not here: which configs fit, and how fast they are predicted to be."""
+"""Tables about devices that are not here: which configs fit, and how fast they are predicted to be."""
 
 import json
 from collections.abc import Mapping
@@ -6,7 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from attn_tune.schema.blocks import has_default_blocks
+from attn_tune.kernels.registry import ops
+from attn_tune.kernels.spec import load
 
 _KEYS = ["device", "signature", "direction", "kernel", "part"]
 _FITTING = ("compiled", "predicted")
@@ -42,7 +43,7 @@ def fits(trials: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
 def ranking(trials: pd.DataFrame, names: Mapping[str, str], best: int = 3) -> pd.DataFrame:
     """The ``best`` predicted configs of each (device, signature, direction, kernel), whole ones, fastest first.
 
-    ``gain`` is over JAX's default blocks where these were compiled too, else over the untuned config.
+    Gains are over the config with default blocks and over the untuned one, where these were compiled too.
     """
     trials = _newest(trials)
     found = trials.loc[(trials["status"] == "predicted") & (trials["part"] == "")]
@@ -50,7 +51,7 @@ def ranking(trials: pd.DataFrame, names: Mapping[str, str], best: int = 3) -> pd
     for key, group in found.groupby(_KEYS, sort=False):
         row = _named(key)
         group = group.sort_values(["predicted_ns", "config_digest"], kind="stable")
-        default = _ns(group.loc[[has_default_blocks(json.loads(text)) for text in group["config"]]])
+        default = _ns(group.loc[[_is_default(row["kernel"], text) for text in group["config"]]])
         untuned = _ns(group.loc[group["is_heuristic"]])
         for place, trial in enumerate(group.head(best).itertuples(index=False), 1):
             rows.append(
@@ -64,12 +65,18 @@ def ranking(trials: pd.DataFrame, names: Mapping[str, str], best: int = 3) -> pd
                     "predicted_ns": trial.predicted_ns,
                     "low_ns": trial.low_ns,
                     "high_ns": trial.high_ns,
-                    "gain_over_128": default / trial.predicted_ns if default else None,
+                    "gain_over_default": default / trial.predicted_ns if default else None,
                     "gain_over_untuned": untuned / trial.predicted_ns if untuned else None,
                     "config": trial.config,
                 }
             )
     return pd.DataFrame(rows)
+
+
+def _is_default(kernel: str, config: str) -> bool:
+    """Whether the op of ``kernel`` says that ``config``, as JSON, has the default blocks."""
+    op = ops().get(kernel.partition("/")[0])
+    return bool(op and op.walk) and load(op.walk).is_default(json.loads(config))  # type: ignore[union-attr]
 
 
 def _named(key: Any) -> dict[str, Any]:

@@ -38,7 +38,7 @@ _FORMATS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "predicted_ns": ("predicted", duration),
     "low_ns": ("from", duration),
     "high_ns": ("to", duration),
-    "gain_over_128": ("over 128s", lambda value: f"{value:.2f}x"),
+    "gain_over_default": ("over default", lambda value: f"{value:.2f}x"),
     "gain_over_untuned": ("over untuned", lambda value: f"{value:.2f}x"),
     "before_ns": ("time before", duration),
     "after_ns": ("time after", duration),

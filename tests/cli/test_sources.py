@@ -11,7 +11,7 @@ from attn_tune.runtime.spool import append
 from tests.runtime.test_spool import line
 
 TEXT = "flash_attention/v1 b=2 t=64 s=64 n=4 k=2 h=16 v=16 dtype=bfloat16 causal=1"
-MODEL = "tests.tuner.sources.test_model"
+MODEL = "tests.tuner.discover.test_program_grid"
 
 
 def run(*words, **settings):
@@ -99,7 +99,7 @@ def test_a_model_is_listed_written_and_planned(tmp_path):
 def test_what_has_no_signature_is_said_on_stderr():
     result = run("grids", "--from-fn", f"{MODEL}:plain")
     assert result.exit_code == 2
-    assert "no attention call" in result.stderr
+    assert "no call of an op" in result.stderr
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from attn_tune.runtime.answer import Rung, SourceKind
 from attn_tune.runtime.packs import read_pack
 from attn_tune.schema.trial import DIRECTIONS
 from attn_tune.tuner.grid import load_grid
-from attn_tune.tuner.targets import find_target
-from attn_tune.tuner.targets.target import TOPOLOGIES
+from attn_tune.tuner.offline import find_target
+from attn_tune.tuner.offline.target import TOPOLOGIES
 
 FOLDER = Path(attn_tune.__file__).parent / "packs"
 PACKS = sorted(path.parent for path in FOLDER.glob("*/manifest.json"))

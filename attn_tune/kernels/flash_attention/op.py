@@ -26,5 +26,7 @@ OP = Op(
     baseline=f"{_HERE}.reference:baseline",
     battery=f"{_HERE}.battery:battery",
     coarser="attn_tune.kernels.granularity:coarser",
+    recognise=f"{_HERE}._recognise.find:find_problems",
+    walk=f"{_HERE}.walk:WALK",
     summary="exact attention in O(N) memory, forward and backward",
 )

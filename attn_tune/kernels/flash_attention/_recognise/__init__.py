@@ -1,0 +1,1 @@
+"""Recognises attention in foreign programs: written out in products, or as calls of cuDNN. See ``find``."""

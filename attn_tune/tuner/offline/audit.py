@@ -1,0 +1,218 @@
+"""Audits claims about a target's configs that were not compiled: each is put to the real compiler.
+
+Three claims are checked on samples: that a config fits, because its launches alone do, or others with the same steps;
+that one does not (``infeasible`` of its kernel); and that one cannot fit because a smaller one did not (dominance).
+"""
+
+import enum
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from attn_tune.kernels.spec import KernelSpec
+from attn_tune.schema.digest import digest_text
+from attn_tune.schema.trial import WHOLE, Status, Trial
+from attn_tune.tuner.case import Case
+from attn_tune.tuner.offline.compilers.protocol import Compiled
+from attn_tune.tuner.offline.oversized import Config, Oversized
+from attn_tune.tuner.plan import KernelPlan, PartPlan, Plan
+from attn_tune.tuner.protocol import ConfigRef
+
+
+class Compiler(Protocol):
+    """The compiler that claims are put to: a ``CompilePool``, or one wrapped by a ``CompilerLog``."""
+
+    def compile(
+        self, refs: Sequence[ConfigRef], *, whole: bool = False
+    ) -> Iterator[tuple[int, Compiled]]:
+        """Yields ``(index, result)`` of each, as they end."""
+        ...
+
+
+class Claim(enum.StrEnum):
+    """A statement about a config without compiling it.
+
+    Members:
+      FEASIBLE: a sweep says that it fits.
+      REFUSED: its kernel says that it cannot run.
+      DOMINATED: a smaller one did not fit.
+    """
+
+    FEASIBLE = "feasible"
+    REFUSED = "refused"
+    DOMINATED = "dominated"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """A claim and its audit.
+
+    Attributes:
+      claim: the kind of claim.
+      ref: the config.
+      reason: why the claim is made.
+      compiled: the compiler's answer for the whole program.
+    """
+
+    claim: Claim
+    ref: ConfigRef
+    reason: str
+    compiled: Compiled
+
+    @property
+    def fits(self) -> bool:
+        """Whether the compiler took it."""
+        return self.compiled.status is Status.COMPILED
+
+    @property
+    def spills(self) -> bool:
+        """Whether it fits, but the registers of a GPU do not: a refusal that costs nothing."""
+        resources = self.compiled.resources
+        return self.fits and resources.registers is not None and bool(resources.spill_bytes)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the compiler came to an end: XLA takes minutes for some whole programs."""
+        return self.compiled.status is not Status.TIMED_OUT
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the claim does not hold."""
+        if self.claim is Claim.FEASIBLE:
+            return self.is_known and not self.fits
+        return self.fits and not (self.claim is Claim.REFUSED and self.spills)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Space:
+    """One part of one kernel on one case."""
+
+    spec: KernelSpec
+    plan: KernelPlan
+    part: PartPlan
+    direction: str
+    refused: tuple[Trial, ...]
+    case: Case
+
+    def ref(self, config: Config) -> ConfigRef:
+        """The request for a config; one launch of several comes with the untuned configs of the others."""
+        whole = self.part.part == WHOLE
+        return ConfigRef(
+            kernel=self.spec.id,
+            signature=self.case.signature,
+            direction=self.direction,
+            config=config if whole else {**self.plan.heuristic, self.part.part: config},
+            part=self.part.part,
+        )
+
+
+def audit_target(
+    plan: Plan,
+    pool: Compiler,
+    count: int,
+    *,
+    seed: str = "",
+    claims: Collection[Claim] = tuple(Claim),
+) -> Iterator[Checked]:
+    """Compiles whole programs: for each of ``claims`` at most ``count`` configs of which it is made.
+
+    A config that runs out of a resource rules others out, so the dominated ones are known last. Samples are random,
+    fixed by ``seed``; the feasible and refused configs of a small sample are in a larger one too.
+
+    Raises:
+      CompilerError: nothing can be compiled.
+    """
+    chances = {claim: random.Random(digest_text(f"{seed} {claim}")) for claim in Claim}
+    spaces = _spaces(plan)
+    oversized = [Oversized(space.spec.searches[space.direction].grows) for space in spaces]
+    feasible = [(i, config, "") for i, space in enumerate(spaces) for config in space.part.space]
+    refused = [(i, t.config, t.reason) for i, space in enumerate(spaces) for t in space.refused]
+    seen: set[tuple] = set()
+
+    def learn(i: int, ref: ConfigRef, compiled: Compiled) -> None:
+        seen.add(ref.key)
+        oversized[i].add(_own(ref), compiled)
+
+    samples: dict[Claim, list[_Candidate]] = {}
+    if Claim.FEASIBLE in claims:
+        samples[Claim.FEASIBLE] = _fitting(
+            pool, spaces, feasible, count, chances[Claim.FEASIBLE], learn
+        )
+    if Claim.REFUSED in claims:
+        samples[Claim.REFUSED] = _sampled(refused, count, chances[Claim.REFUSED])
+    for claim, sample in samples.items():
+        for i, checked in _check(pool, claim, spaces, sample):
+            learn(i, checked.ref, checked.compiled)
+            yield checked
+    if Claim.DOMINATED not in claims:
+        return
+    dominated = [
+        (i, config, told.reason)
+        for i, (space, known) in enumerate(zip(spaces, oversized, strict=True))
+        for config in (*space.part.space, *(t.config for t in space.refused))
+        if space.ref(config).key not in seen and (told := known.ruled_out(config))
+    ]
+    sample = _sampled(dominated, count, chances[Claim.DOMINATED])
+    for _, checked in _check(pool, Claim.DOMINATED, spaces, sample):
+        yield checked
+
+
+def _spaces(plan: Plan) -> list[_Space]:
+    return [
+        _Space(
+            spec=kernel.kernel,
+            plan=kernel,
+            part=part,
+            direction=planned.case.direction,
+            refused=tuple(t for t in kernel.pruned if t.part == part.part),
+            case=planned.case,
+        )
+        for planned in plan.cases
+        for kernel in planned.kernels
+        if kernel.runnable
+        for part in kernel.parts
+    ]
+
+
+# The place of its space, the config, and why the claim is made.
+type _Candidate = tuple[int, Config, str]
+
+
+def _sampled(found: Sequence[_Candidate], count: int, chance: random.Random) -> list[_Candidate]:
+    return chance.sample(found, len(found))[:count]
+
+
+def _fitting(
+    pool: Compiler,
+    spaces: Sequence[_Space],
+    found: Sequence[_Candidate],
+    count: int,
+    chance: random.Random,
+    learn: Callable[[int, ConfigRef, Compiled], None],
+) -> list[_Candidate]:
+    """Compiles candidates as a sweep does until ``count`` fit; ``learn`` is called for each that does not."""
+    left, fitting = _sampled(found, len(found), chance), []
+    while left and len(fitting) < count:
+        lacking = count - len(fitting)
+        some, left = left[:lacking], left[lacking:]
+        refs = [spaces[i].ref(config) for i, config, _ in some]
+        for index, compiled in pool.compile(refs):
+            if compiled.status is Status.COMPILED:
+                fitting.append(some[index])
+            else:
+                learn(some[index][0], refs[index], compiled)
+    return fitting
+
+
+def _check(
+    pool: Compiler, claim: Claim, spaces: Sequence[_Space], sample: Sequence[_Candidate]
+) -> Iterator[tuple[int, Checked]]:
+    refs = [spaces[i].ref(config) for i, config, _ in sample]
+    for index, compiled in pool.compile(refs, whole=True):
+        i, _, reason = sample[index]
+        yield i, Checked(claim=claim, ref=refs[index], reason=reason, compiled=compiled)
+
+
+def _own(ref: ConfigRef) -> Config:
+    return ref.config if ref.part == WHOLE else ref.config[ref.part]

@@ -1,0 +1,22 @@
+"""Compiles Triton kernels for an NVIDIA GPU that is not here: shared memory, registers and spills."""
+
+from attn_tune.schema.trial import Status
+from attn_tune.tuner.offline.compilers.protocol import Compiled
+from attn_tune.tuner.protocol import ConfigRef
+
+
+def compile_for_gpu(ref: ConfigRef, capability: int) -> Compiled:
+    """Compiles ``ref`` down to machine code for the compute capability.
+
+    Raises:
+      CompileError, OutOfResources: from the Triton bridge. Whatever else the kernel raises.
+    """
+    from attn_tune.kernels.registry import get_op
+    from attn_tune.tuner.compile import lower_config
+    from attn_tune.tuner.lowering import abstract_inputs
+
+    inputs = abstract_inputs(get_op(ref.signature.op).inputs, ref.runs_on, ref.direction)
+    lowered = lower_config(ref, inputs, capability)
+    return Compiled(
+        status=Status.COMPILED, resources=lowered.resources, compile_ms=lowered.lower_ms
+    )

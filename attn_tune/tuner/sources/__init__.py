@@ -1,1 +1,0 @@
-"""Grids that come from production: missed lookups, a traced function, a lowered program."""

@@ -1,0 +1,114 @@
+"""The audit of targets over a compiler of our own: what is sampled, and which claims are found to be wrong."""
+
+import pytest
+
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.schema import Environment, Shortage
+from attn_tune.schema.trial import Resources, Status
+from attn_tune.tuner.dominance import needs_at_least
+from attn_tune.tuner.grid import load_grid
+from attn_tune.tuner.offline import find_target
+from attn_tune.tuner.offline.audit import Claim, audit_target
+from attn_tune.tuner.offline.compilers.protocol import Compiled
+from attn_tune.tuner.plan import make_plan
+
+GROWS = ("block_q", "block_k", "num_stages")
+FITS = Compiled(status=Status.COMPILED, resources=Resources(registers=64, spill_bytes=0))
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return make_plan(
+        load_grid("llama3-8b", lengths=["4x4k"]).points,
+        kernels=[get_kernel("flash_attention/triton")],
+        device=find_target("sm_120").device,
+        environment=Environment(jax="1", jaxlib="1"),
+    )
+
+
+class OwnCompiler:
+    """Answers by two rules: what launches alone come to, and what whole programs do."""
+
+    def __init__(self, alone=lambda own: FITS, whole=lambda own: FITS):
+        self.rules = {False: alone, True: whole}
+        self.asked = {False: [], True: []}
+        self.keys = set()
+
+    def compile(self, refs, *, whole=False):
+        for index, ref in enumerate(refs):
+            own = ref.config[ref.part] if ref.part else ref.config
+            self.asked[whole].append(own)
+            if not whole:
+                self.keys.add(ref.key)
+            yield index, self.rules[whole](own)
+
+
+def lacking(own):
+    """What two stages need is not there."""
+    if own.get("num_stages", 1) < 2:
+        return FITS
+    lack = Shortage(resource="shared memory", needed=2, limit=1)
+    return Compiled(status=Status.OUT_OF_RESOURCES, reason="too much", shortage=lack)
+
+
+def test_what_a_sweep_calls_feasible_is_compiled_whole_and_nothing_else_is(plan):
+    compiler = OwnCompiler(alone=lacking)
+    found = list(audit_target(plan, compiler, 8, claims=[Claim.FEASIBLE]))
+    assert len(found) == 8
+    assert not any(one.is_wrong for one in found)
+    assert all(own.get("num_stages", 1) < 2 for own in compiler.asked[True])
+    # Those that did not fit alone were replaced by others.
+    assert len(compiler.asked[False]) > 8
+
+
+def test_a_whole_program_that_fails_makes_the_claim_wrong(plan):
+    compiler = OwnCompiler(whole=lacking)
+    found = list(audit_target(plan, compiler, 30, claims=[Claim.FEASIBLE]))
+    wrong = [one for one in found if one.is_wrong]
+    assert wrong
+    assert len(wrong) < len(found)
+    for one in found:
+        own = one.ref.config[one.ref.part] if one.ref.part else one.ref.config
+        assert one.is_wrong == (own.get("num_stages", 1) >= 2)
+
+
+def test_a_whole_program_that_took_too_long_is_neither_right_nor_wrong(plan):
+    late = Compiled(status=Status.TIMED_OUT, reason="late")
+    (one,) = audit_target(plan, OwnCompiler(whole=lambda own: late), 1, claims=[Claim.FEASIBLE])
+    assert not one.is_known
+    assert not one.is_wrong
+
+
+def test_a_refused_config_that_fits_is_a_wrong_refusal_unless_it_spills(plan):
+    spilling = Compiled(status=Status.COMPILED, resources=Resources(registers=255, spill_bytes=400))
+    for answer, wrong in ((FITS, True), (spilling, False), (lacking({"num_stages": 2}), False)):
+        compiler = OwnCompiler(whole=lambda own, answer=answer: answer)
+        (one,) = audit_target(plan, compiler, 1, claims=[Claim.REFUSED])
+        assert one.reason
+        assert one.is_wrong is wrong
+
+
+def test_what_dominance_rules_out_is_compiled_and_was_not_before(plan):
+    compiler = OwnCompiler(alone=lacking)
+    found = list(audit_target(plan, compiler, 20, claims=[Claim.FEASIBLE, Claim.DOMINATED]))
+    dominated = [one for one in found if one.claim is Claim.DOMINATED]
+    failed = [own for own in compiler.asked[False] if own.get("num_stages", 1) >= 2]
+    assert dominated
+    for one in dominated:
+        own = one.ref.config[one.ref.part] if one.ref.part else one.ref.config
+        assert one.ref.key not in compiler.keys
+        assert any(
+            needs_at_least(own, smaller, [name for name in GROWS if name in smaller])
+            for smaller in failed
+        )
+        # Every one of them compiles here, so that each claim is found to be wrong.
+        assert one.is_wrong
+
+
+def test_a_sample_is_fixed_by_its_seed(plan):
+    def configs(seed):
+        found = audit_target(plan, OwnCompiler(), 6, seed=seed, claims=[Claim.FEASIBLE])
+        return [one.ref.key for one in found]
+
+    assert configs("a") == configs("a")
+    assert configs("a") != configs("b")
