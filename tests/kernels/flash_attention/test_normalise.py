@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attn_tune.api.flash_attention import flash_attention
 from attn_tune.kernels.flash_attention import api
-from attn_tune.kernels.flash_attention.api import flash_attention
 from attn_tune.kernels.flash_attention.cudnn.config import ForwardConfig as CudnnConfig
 from attn_tune.kernels.masks import KV_PADDING, Q_PADDING, MaskInfo
 from attn_tune.schema.errors import UsageError
