@@ -88,24 +88,7 @@ def choose(
     """
     if config is not None:
         return _explicit(op, direction, problem, device or current_device(), kernel, config)
-    # The way of every warm lookup, here and in ``lookup``; what looks odd in it was measured.
-    found: _Found | None = current_view().entries.get(
-        (
-            op,
-            direction,
-            problem,
-            kernel,
-            _jax_config.jax_default_device if device is None else id(device),
-        )
-    )
-    if found is None:
-        found = _find(op, direction, problem, device, kernel)
-    found.tally[0] += 1
-    if found.nearest is not None:
-        misses.count(found.answer, found.nearest)
-    if listeners.active:
-        listeners.tell(found.answer)
-    return found.choice
+    return _found(op, direction, problem, device, kernel).choice
 
 
 def lookup(
@@ -121,6 +104,13 @@ def lookup(
     Raises:
       As ``choose``.
     """
+    return _found(op, direction, problem, device, kernel).answer
+
+
+def _found(
+    op: str, direction: str, problem: Any, device: Device | None, kernel: str | None
+) -> _Found:
+    """The answer to a question, counted and told. The way of every warm lookup: its odd shape was measured."""
     found: _Found | None = current_view().entries.get(
         (
             op,
@@ -137,7 +127,7 @@ def lookup(
         misses.count(found.answer, found.nearest)
     if listeners.active:
         listeners.tell(found.answer)
-    return found.answer
+    return found
 
 
 def explain(
