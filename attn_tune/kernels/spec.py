@@ -67,6 +67,9 @@ class Op:
         seeds' shapes, fully masked rows) on which a winner must also be right.
       coarser: path of ``(problem) -> iterable of problems``, variants of a small problem from the least changed to the
         most, for kernels that cannot take its odd sizes. A kernel is proven on the first one that it takes.
+      untuned: path of ``(kernel, problem, direction, device) -> place``, the order of untuned kernels, highest first;
+        None for a kernel that it does not know, whose own ``priority`` counts.
+      functions: paths of the op's public functions, ``"module:name"``; each is ``attn_tune.<name>``.
     """
 
     name: str
@@ -83,6 +86,13 @@ class Op:
     battery: str = ""
     coarser: str = ""
     summary: str = ""
+    untuned: str = ""
+    functions: tuple[str, ...] = ()
+
+    def place(self, spec: "KernelSpec", problem: Problem, direction: str, device: Device) -> int:
+        """The place of a kernel among those that can do an untuned problem, highest first."""
+        found = load(self.untuned)(spec.name, problem, direction, device) if self.untuned else None
+        return spec.priority_for(problem, direction, device) if found is None else found
 
     def problem_signature(self, text: str) -> Signature:
         """The signature that a problem said by ``text`` is looked up by: what changes nothing is left out.

@@ -26,5 +26,10 @@ OP = Op(
     baseline=f"{_HERE}.reference:baseline",
     battery=f"{_HERE}.battery:battery",
     coarser="attn_tune.kernels.granularity:coarser",
+    untuned=f"{_HERE}.untuned:place",
+    functions=(
+        "attn_tune.api.flash_attention:flash_attention",
+        "attn_tune.api.flash_attention:create_shard_map_wrapper",
+    ),
     summary="exact attention in O(N) memory, forward and backward",
 )
