@@ -109,7 +109,8 @@ CALL = Call(
     backward_inputs=_backward_inputs,
     more_gradients=_more_gradients,
     alternative=(
-        "attn_tune.attention and jax.nn.dot_product_attention are differentiated any number of times"
+        "attn_tune.attention is differentiated any number of times that starts in reverse mode, "
+        "jax.nn.dot_product_attention in any mode"
     ),
     **SHARED,
 )

@@ -1,7 +1,7 @@
-"""Which kernel runs a problem, with which config: the explicit one, a tuned one, or the kernel's heuristic.
+"""The way into the lookup: ``choose``, ``lookup`` and ``explain`` find the kernel and the config of a problem.
 
-A question that was asked before is one dictionary look-up. What decides its answer besides the question is the view
-in force: it holds the dictionary.
+A question that was asked before is one dictionary look-up. The view in force holds the dictionary, because it is all
+that decides an answer besides the question.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from attn_tune.schema.errors import LockfileError, UnsupportedError, UsageError
 
 
 class _JaxConfig:
-    """Stands for ``jax.config`` until it is asked."""
+    """A stand-in for ``jax.config`` that imports jax when it is first read."""
 
     @property
     def jax_default_device(self) -> Any:
@@ -110,7 +110,10 @@ def lookup(
 def _found(
     op: str, direction: str, problem: Any, device: Device | None, kernel: str | None
 ) -> _Found:
-    """The answer to a question, counted and told. The way of every warm lookup: its odd shape was measured."""
+    """The answer to a question, counted and sent to listeners.
+
+    Every warm lookup takes this way; its shape was measured (``benchmarks/lookup_latency.py``).
+    """
     found: _Found | None = current_view().entries.get(
         (
             op,
@@ -182,7 +185,7 @@ def explain(
 def _find(
     op: str, direction: str, problem: Any, device: Device | None, kernel: str | None
 ) -> _Found:
-    """The first answer to a question, remembered. The key is made anew: asking may have brought jax in."""
+    """Find the first answer to a question, and remember it. The key is made anew: asking may have imported jax."""
     view = current_view()
     misses.miss_mode()  # A misspelled one is an error now, not at the first miss.
     ranks.check(view)

@@ -153,7 +153,7 @@ def _warn_gathered(call: Call, letter: str, arrays: str) -> None:
 
 
 def is_partitioned(tree: Any) -> bool | None:
-    """Whether XLA will partition a call with these operands; None where only the lowering will know.
+    """True if XLA will partition a call with these operands; None if only the lowering will know.
 
     The types of traced arrays carry the mesh that they are on. No mesh is in them where shardings are given to ``jit``
     alone, as ``in_shardings`` of arrays without one. Inside ``shard_map`` nothing is left to partition.

@@ -89,7 +89,7 @@ def _replicated(sharding: Any) -> Any:
 
 
 def _stays_whole(ways: int, size: int) -> bool:
-    """Whether Shardy never cuts a mesh axis in two over a letter of this size, which no ``NamedSharding`` can say."""
+    """True if Shardy never cuts a mesh axis in two over a letter of this size, which no ``NamedSharding`` can say."""
     return size % ways == 0 or math.gcd(size, ways) == 1
 
 
