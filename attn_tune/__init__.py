@@ -130,7 +130,7 @@ else:
             return sorted({*_PUBLIC, *_functions_of_ops()})
         module = _PUBLIC.get(name)
         if module is None and not name.startswith("_"):
-            module = _functions_of_ops().get(name)
+            module = _module_of(name)
         if module is None:
             raise AttributeError(f"module 'attn_tune' has no attribute {name!r}")
         value = getattr(importlib.import_module(module), name)
@@ -142,8 +142,24 @@ def _functions_of_ops() -> dict[str, str]:
     """The modules of the ops' public functions, by the function's name."""
     from attn_tune.kernels.registry import ops
 
-    paths = (path.partition(":") for op in ops().values() for path in op.functions)
+    return {name: module for op in ops().values() for name, module in _functions_of(op).items()}
+
+
+def _functions_of(op: Any) -> dict[str, str]:
+    paths = (path.partition(":") for path in op.functions)
     return {name: module for module, _, name in paths}
+
+
+def _module_of(function: str) -> str | None:
+    """The module of an op's public function. Most are called like their op, which alone is loaded then."""
+    from attn_tune.kernels.registry import get_op
+    from attn_tune.schema.errors import UsageError
+
+    try:
+        found = _functions_of(get_op(function)).get(function)
+    except UsageError:
+        found = None
+    return found or _functions_of_ops().get(function)
 
 
 def __dir__() -> list[str]:

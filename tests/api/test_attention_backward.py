@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 import attn_tune
 from attn_tune.api.attention import attention
 from attn_tune.kernels import registry
 from attn_tune.kernels.attention.xla import SPEC, kernel
 from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UnsupportedError, UsageError
 from tests.kernels.dense import bounds, dense_attention
 
 B, T, S, N, K, H = 2, 5, 7, 4, 2, 8
@@ -138,3 +139,15 @@ def test_dropout_drops_the_same_weights_in_both_directions():
     np.testing.assert_allclose(got, want, atol=2e-5)
     mapped = jax.vmap(ours)(jnp.stack([v, v]))
     np.testing.assert_array_equal(mapped[0], mapped[1])
+
+
+def test_a_mesh_is_refused_with_dropout_and_taken_without():
+    mesh = jax.make_mesh((1,), ("data",))
+    specs = {"mesh": mesh, "in_specs": (PartitionSpec("data"),) * 3}
+    arrays = ARRAYS[:3]
+    drops = {"dropout_prob": 0.5, "deterministic": False, "dropout_rng": jax.random.key(0)}
+    with pytest.raises(UnsupportedError, match="attention cannot be cut over a mesh with dropout"):
+        attention(*arrays, **drops, **specs)
+    got = attention(*arrays, dtype=jnp.float32, **specs)
+    want = attention(*arrays, dtype=jnp.float32)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), got, want)

@@ -101,7 +101,7 @@ def _rule(
     A letter in ``grouped`` is its group's letter times the members of one group. Letters that have to be whole are in
     the rule too: ``partition`` sees what comes in, and says so where it gathers.
     """
-    factors: dict[str, int] = {}
+    factors: dict[str, Any] = {}
     unshared = iter(f"one{i}" for i in range(10000))
 
     def factor(letter: str, size: int) -> str | CompoundFactor:

@@ -24,7 +24,7 @@ def own_part(call: Call, operands: Any, axes: Axes) -> Any:
         return operands
     sizes = call.sizes(whole)
     first = {
-        letter: (jax.lax.axis_index(names) if names else 0) * sizes[letter]
+        letter: jnp.asarray(jax.lax.axis_index(names) * sizes[letter] if names else 0)
         for letter, names in axes.of.items()
         if letter in call.parallel
     }
