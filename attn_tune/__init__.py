@@ -1,13 +1,14 @@
-"""Tuning attention kernels for JAX, with proof. Every name here is loaded when it is first used."""
+"""Tuning attention kernels for JAX, with proof. Every name here is loaded when it is first used.
+
+The public functions of ops come from the ops' declarations (``Op.functions``), those of installed packages included.
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
+# The names that belong to no op. They win over an op's function of the same name.
 _PUBLIC = {
-    # Ops.
-    "flash_attention": "attn_tune.kernels.flash_attention.api",
-    "create_shard_map_wrapper": "attn_tune.kernels.flash_attention.api",
-    "attention": "attn_tune.kernels.attention.api",
+    # Other libraries' functions, over the ops.
     "dot_product_attention": "attn_tune.api.dot_product",
     # What callers of the ops and authors of kernels use.
     "MaskInfo": "attn_tune.kernels.masks",
@@ -53,20 +54,19 @@ _PUBLIC = {
     "IntegrityError": "attn_tune.schema.errors",
 }
 
-__all__ = sorted(_PUBLIC)
-
 if TYPE_CHECKING:
-    # The same names once more (a test compares), for what reads types and runs nothing: type checkers and editors.
+    # The same names once more (a test compares), and those of this package's ops, for what reads types and runs
+    # nothing: type checkers and editors.
+    from attn_tune.api.attention import attention as attention
     from attn_tune.api.dot_product import dot_product_attention as dot_product_attention
-    from attn_tune.kernels.attention.api import attention as attention
+    from attn_tune.api.flash_attention import (
+        create_shard_map_wrapper as create_shard_map_wrapper,
+        flash_attention as flash_attention,
+    )
     from attn_tune.kernels.dispatch import (
         choose as choose,
         explain as explain,
         lookup as lookup,
-    )
-    from attn_tune.kernels.flash_attention.api import (
-        create_shard_map_wrapper as create_shard_map_wrapper,
-        flash_attention as flash_attention,
     )
     from attn_tune.kernels.heads import (
         expand_heads as expand_heads,
@@ -126,12 +126,41 @@ else:
             from importlib.metadata import version
 
             return version("attn-tune")
-        if name not in _PUBLIC:
+        if name == "__all__":
+            return sorted({*_PUBLIC, *_functions_of_ops()})
+        module = _PUBLIC.get(name)
+        if module is None and not name.startswith("_"):
+            module = _module_of(name)
+        if module is None:
             raise AttributeError(f"module 'attn_tune' has no attribute {name!r}")
-        value = getattr(importlib.import_module(_PUBLIC[name]), name)
+        value = getattr(importlib.import_module(module), name)
         globals()[name] = value
         return value
 
 
+def _functions_of_ops() -> dict[str, str]:
+    """The modules of the ops' public functions, by the function's name."""
+    from attn_tune.kernels.registry import ops
+
+    return {name: module for op in ops().values() for name, module in _functions_of(op).items()}
+
+
+def _functions_of(op: Any) -> dict[str, str]:
+    paths = (path.partition(":") for path in op.functions)
+    return {name: module for module, _, name in paths}
+
+
+def _module_of(function: str) -> str | None:
+    """The module of an op's public function. Most are called like their op, which alone is loaded then."""
+    from attn_tune.kernels.registry import get_op
+    from attn_tune.schema.errors import UsageError
+
+    try:
+        found = _functions_of(get_op(function)).get(function)
+    except UsageError:
+        found = None
+    return found or _functions_of_ops().get(function)
+
+
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted({*_PUBLIC, *_functions_of_ops(), "__version__"})

@@ -9,9 +9,12 @@ import types
 import typing
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 
 import attn_tune
+from attn_tune.kernels import registry
+from tests.api import probe_ops
 
 
 @pytest.mark.parametrize("name", attn_tune.__all__)
@@ -43,7 +46,26 @@ def test_what_type_checkers_import_is_the_public_list():
         if isinstance(statement, ast.ImportFrom)
         for alias in statement.names
     }
-    assert imported == attn_tune._PUBLIC
+    assert imported == attn_tune._PUBLIC | attn_tune._functions_of_ops()
+
+
+def test_every_op_has_a_public_function_of_its_own_name():
+    for name, op in registry.ops().items():
+        assert name in {path.partition(":")[2] for path in op.functions}
+        assert callable(getattr(attn_tune, name))
+
+
+def test_an_op_of_another_package_is_called_by_one_public_line(monkeypatch):
+    probe_ops.register(monkeypatch)
+    assert "scale_rows" in dir(attn_tune)
+    assert "scale_rows" in attn_tune.__all__
+    x = jnp.ones((3, 5))
+    try:
+        assert (attn_tune.scale_rows(x, 2 * x[0]) == 2).all()
+    finally:
+        monkeypatch.undo()
+        vars(attn_tune).pop("scale_rows", None)
+    assert not hasattr(attn_tune, "scale_rows")
 
 
 USE = """

@@ -13,8 +13,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
+from attn_tune.api.flash_attention import flash_attention, without_pairs
 from attn_tune.kernels.arguments import check_qkv, checked_bias, fit_4d
-from attn_tune.kernels.flash_attention.api import flash_attention, without_pairs
 from attn_tune.kernels.masks import MaskInfo
 from attn_tune.kernels.visibility import Window, window_of
 from attn_tune.schema.errors import UsageError

@@ -210,19 +210,19 @@ def resolve(op: str, kernel: str) -> KernelSpec:
 
 
 def unsupported(spec: KernelSpec, problem: Any, direction: str, device: Device) -> str | None:
-    """Why ``spec`` cannot do ``problem`` here: no such direction, a module that is missing, or its own reason."""
+    """The reason why ``spec`` cannot do ``problem`` here, or None: a direction or a module is missing, or its own."""
     if direction not in spec.searches:
         return f"it has no {direction}"
     return missing(spec) or spec.unsupported(problem, direction, device)
 
 
 def runs_on(spec: KernelSpec, device: Device) -> bool:
-    """Whether ``spec`` can run anything on ``device``: its backend has the platform, and its modules are installed."""
+    """True if ``spec`` can run something on ``device``: its backend has the platform, its modules are installed."""
     return device.platform in PLATFORMS.get(spec.backend, (device.platform,)) and not missing(spec)
 
 
 def missing(spec: KernelSpec) -> str | None:
-    """That a module which ``spec`` requires is not installed, and what installs it; None if all are."""
+    """A sentence that names a missing module of ``spec`` and what installs it; None if all are installed."""
     for module in spec.requires:
         if not is_installed(module):
             remedy = f"; pip install 'attn-tune[{spec.extra}]'" if spec.extra else ""
@@ -232,7 +232,7 @@ def missing(spec: KernelSpec) -> str | None:
 
 @functools.cache
 def is_installed(module: str) -> bool:
-    """Whether ``module`` can be imported; nothing is."""
+    """True if ``module`` can be imported. It is not imported."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ModuleNotFoundError, ValueError):

@@ -1,4 +1,4 @@
-"""Whether a pack's rows can ever answer: each is asked for, as its own device, on the ladder that a job climbs."""
+"""Checks that the rows of a pack can answer: each is looked up on its own device, as a job would."""
 
 import enum
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from attn_tune.schema.errors import UsageError
 
 
 class Reach(enum.StrEnum):
-    """``dead``: no call can ever be answered by the row. ``unproven``: a module that its kernel needs is not here."""
+    """The result of one look-up: ``dead`` never answers; of ``unproven`` a module of the kernel is missing here."""
 
     REACHED = "reached"
     DEAD = "dead"
@@ -26,7 +26,7 @@ class Reach(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Covered:
-    """What became of one row: whether it answers, under which grade here, and why not."""
+    """The result for one row: its reach, the grade of its environment here, and why it does not answer."""
 
     row: Row
     device: str
@@ -36,7 +36,7 @@ class Covered:
 
 
 def cover(pack: Pack) -> Iterator[Covered]:
-    """Asks for every row of ``pack``: its signature, direction and kernel, on the device it declares."""
+    """Look up every row of ``pack``: its signature, direction and kernel, on the device that it declares."""
     shelves: dict[tuple[str, str], Shelf] = {}
     for row in pack.rows:
         device = pack.devices[row.device]

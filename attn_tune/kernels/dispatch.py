@@ -1,7 +1,7 @@
-"""Which kernel runs a problem, with which config: the explicit one, a tuned one, or the kernel's heuristic.
+"""The way into the lookup: ``choose``, ``lookup`` and ``explain`` find the kernel and the config of a problem.
 
-A question that was asked before is one dictionary look-up. What decides its answer besides the question is the view
-in force: it holds the dictionary.
+A question that was asked before is one dictionary look-up. The view in force holds the dictionary, because it is all
+that decides an answer besides the question.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from attn_tune.schema.errors import LockfileError, UnsupportedError, UsageError
 
 
 class _JaxConfig:
-    """Stands for ``jax.config`` until it is asked."""
+    """A stand-in for ``jax.config`` that imports jax when it is first read."""
 
     @property
     def jax_default_device(self) -> Any:
@@ -91,24 +91,7 @@ def choose(
     """
     if config is not None:
         return _explicit(op, direction, problem, device or current_device(), kernel, config)
-    # The way of every warm lookup, here and in ``lookup``; what looks odd in it was measured.
-    found: _Found | None = current_view().entries.get(
-        (
-            op,
-            direction,
-            problem,
-            kernel,
-            _jax_config.jax_default_device if device is None else id(device),
-        )
-    )
-    if found is None:
-        found = _find(op, direction, problem, device, kernel)
-    found.tally[0] += 1
-    if found.nearest is not None:
-        misses.count(found.answer, found.nearest)
-    if listeners.active:
-        listeners.tell(found.answer)
-    return found.choice
+    return _found(op, direction, problem, device, kernel).choice
 
 
 def lookup(
@@ -123,6 +106,16 @@ def lookup(
 
     Raises:
       As ``choose``.
+    """
+    return _found(op, direction, problem, device, kernel).answer
+
+
+def _found(
+    op: str, direction: str, problem: Any, device: Device | None, kernel: str | None
+) -> _Found:
+    """The answer to a question, counted and sent to listeners.
+
+    Every warm lookup takes this way; its shape was measured (``benchmarks/lookup_latency.py``).
     """
     found: _Found | None = current_view().entries.get(
         (
@@ -140,7 +133,7 @@ def lookup(
         misses.count(found.answer, found.nearest)
     if listeners.active:
         listeners.tell(found.answer)
-    return found.answer
+    return found
 
 
 def explain(
@@ -201,7 +194,7 @@ def explain(
 def _find(
     op: str, direction: str, problem: Any, device: Device | None, kernel: str | None
 ) -> _Found:
-    """The first answer to a question, remembered. The key is made anew: asking may have brought jax in."""
+    """Find the first answer to a question, and remember it. The key is made anew: asking may have imported jax."""
     view = current_view()
     misses.miss_mode()  # A misspelled one is an error now, not at the first miss.
     ranks.check(view)

@@ -1,4 +1,4 @@
-"""What a call is for, read off the query's shape."""
+"""The mode of a call, read off the shape of its query: training, or decoding."""
 
 import enum
 from typing import Any

@@ -75,7 +75,8 @@ def heuristic(question: Ask, rejected: tuple[Rejection, ...] = ()) -> Choice | N
         if question.refusal_of(spec) is None and question.reluctance_of(spec, untuned=True) is None
     ]
     last: Choice | None = None
-    for spec in sorted(able, key=lambda s: (-s.priority_for(problem, direction, device), s.name)):
+    place = question.op.place
+    for spec in sorted(able, key=lambda s: (-place(s, problem, direction, device), s.name)):
         search = spec.searches[direction]
         try:
             config = search.heuristic(problem, device)

@@ -69,6 +69,9 @@ class Op:
         most, for kernels that cannot take its odd sizes. A kernel is proven on the first one that it takes.
       walk: path of a ``kernels.cost_walk.CostWalk``, for predicted times; without one there are none.
       recognise: path of ``(graph) -> findings`` (``kernels.graph``), which finds the op's problems in a program.
+      untuned: path of ``(kernel, problem, direction, device) -> place``, the order of untuned kernels, highest first;
+        None for a kernel that it does not know, whose own ``priority`` counts.
+      functions: paths of the op's public functions, ``"module:name"``; each is ``attn_tune.<name>``.
     """
 
     name: str
@@ -87,6 +90,13 @@ class Op:
     recognise: str = ""
     walk: str = ""
     summary: str = ""
+    untuned: str = ""
+    functions: tuple[str, ...] = ()
+
+    def place(self, spec: "KernelSpec", problem: Problem, direction: str, device: Device) -> int:
+        """The place of a kernel among those that can do an untuned problem, highest first."""
+        found = load(self.untuned)(spec.name, problem, direction, device) if self.untuned else None
+        return spec.priority_for(problem, direction, device) if found is None else found
 
     def problem_signature(self, text: str) -> Signature:
         """The signature that a problem said by ``text`` is looked up by: what changes nothing is left out.

@@ -42,8 +42,8 @@ def _lowered(question: Mapping[str, Any]) -> dict[str, Any]:
     call = jax.jit(lambda arrays: load(search.call)(problem, config, arrays))
     source = {"source": spec.source_hash}
     if question["target"]:
-        from attn_tune.tuner.offline.target import find_target
         from attn_tune.tuner.offline.compilers.tpu import seeming, target_device
+        from attn_tune.tuner.offline.target import find_target
 
         with seeming(target_device(find_target(question["target"]).topology)):
             lowered = call.trace(inputs).lower(lowering_platforms=("tpu",))

@@ -26,5 +26,6 @@ OP = Op(
     baseline=f"{_HERE}.reference:baseline",
     battery=f"{_HERE}.battery:battery",
     coarser="attn_tune.kernels.granularity:coarser",
+    functions=("attn_tune.api.attention:attention",),
     summary="dense attention that also returns its weights",
 )

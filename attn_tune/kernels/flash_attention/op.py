@@ -28,5 +28,10 @@ OP = Op(
     coarser="attn_tune.kernels.granularity:coarser",
     recognise=f"{_HERE}._recognise.find:find_problems",
     walk=f"{_HERE}.walk:WALK",
+    untuned=f"{_HERE}.untuned:place",
+    functions=(
+        "attn_tune.api.flash_attention:flash_attention",
+        "attn_tune.api.flash_attention:create_shard_map_wrapper",
+    ),
     summary="exact attention in O(N) memory, forward and backward",
 )

@@ -25,7 +25,7 @@ _DTYPE_CODES = {0: "float16", 1: "bfloat16", 2: "float32"}
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a call fixes at trace time, besides shapes and masks."""
+    """The numbers and dtypes that a call fixes at trace time, besides shapes and masks."""
 
     scale: float
     soft_cap: float | None

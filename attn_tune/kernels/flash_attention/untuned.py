@@ -1,7 +1,7 @@
-"""The order of untuned kernels on Hopper: which one a problem should prefer that no pack knows.
+"""The order of untuned kernels: which one a problem should prefer that no pack knows.
 
-By the time that each should take with its untuned config (``costs.py``), but for forwards of few queries, which are
-bound by memory: those go by rules.
+On Hopper, kernels for CUDA go by the time that each should take with its untuned config (``costs.py``), but for
+forwards of few queries, which are bound by memory: those go by rules. Everything else has a fixed place.
 """
 
 import functools
@@ -10,20 +10,51 @@ from attn_tune.kernels.flash_attention import costs
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
-# Places of kernels that are in no order below, and of all of them on other GPUs.
-_ELSEWHERE = {"cudnn": 60, "triton_split": 55, "triton": 50, "triton_hopper": 45}
+# Places by platform, highest first; a kernel of this package that is absent has place 0.
+_PLACES: dict[str, dict[str, int]] = {
+    "cuda": {
+        "cudnn": 60,
+        "triton_split": 55,
+        "triton": 50,
+        "triton_hopper": 45,
+        "triton_fused": 40,
+        "xla": 1,
+        "mosaic_gpu": -10,
+        "tokamax_mosaic": -20,
+        "tokamax_triton": -30,
+    },
+    "tpu": {
+        "pallas_tpu_splash": 50,
+        "pallas_tpu_splash_fused": 40,
+        "pallas_tpu_flash": 30,
+        "xla": 1,
+    },
+    "rocm": {"xla": 1},
+    "cpu": {"xla": 10},
+}
+KNOWN = frozenset(kernel for places in _PLACES.values() for kernel in places)
+# The kernels that ``_order`` may hold.
+_TIMED = ("cudnn", "triton_split", "triton", "triton_hopper")
+# The place of the first kernel that goes by its expected time.
 _FIRST = 70
 # Microseconds up to which reading all keys of packed documents takes less than finding those that count.
 _READ_ALL_US = 12
 
 
-def priority(kernel: str, problem: Problem, direction: str, device: Device) -> int:
-    """The place of ``kernel`` among untuned kernels for CUDA, highest first; others stand below 45."""
-    if costs.known(device):
-        order = _order(problem, direction, device)
+def place(kernel: str, problem: Problem, direction: str, device: Device) -> int | None:
+    """The place of ``kernel`` among untuned kernels, highest first; None for a kernel of another package."""
+    if kernel not in KNOWN:
+        return None
+    if device.platform == "cuda" and costs.known(device):
+        order = _order(problem, direction, device) if kernel in _TIMED else ()
         if kernel in order:
             return _FIRST - order.index(kernel)
-    return _ELSEWHERE[kernel]
+    return _PLACES.get(device.platform, {}).get(kernel, 0)
+
+
+def priority(kernel: str, problem: Problem, direction: str, device: Device) -> int:
+    """The place of a kernel of this package."""
+    return place(kernel, problem, direction, device) or 0
 
 
 @functools.lru_cache(maxsize=4096)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_tune.kernels.attention.api import attention
+from attn_tune.api.attention import attention
 from attn_tune.kernels.attention.op import OP
 from attn_tune.kernels.attention.problem import Problem
 from attn_tune.kernels.attention.xla import SPEC

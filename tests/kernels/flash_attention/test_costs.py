@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 from attn_tune.kernels.flash_attention import costs
 from attn_tune.kernels.flash_attention.costs import FACTS, Launch
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.untuned import place
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.schema.config import config_to_dict
 from attn_tune.schema.device import Device
@@ -117,10 +118,7 @@ def test_what_should_take_least_fits_the_device(spec, p):
 @pytest.mark.parametrize("flags", [{"bias_dims": "bnts"}, {"dropout_rate": 0.1}])
 def test_keys_are_split_where_features_have_no_figures_too(flags):
     p = problem(B=1, T=128, S=16384, N=8, K=2, H=128, causal=True, **flags)
-    first = [
-        get_kernel(f"flash_attention/{k}").priority_for(p, "fwd", H200)
-        for k in ("triton_split", "triton")
-    ]
+    first = [place(kernel, p, "fwd", H200) for kernel in ("triton_split", "triton")]
     assert first[0] > first[1]
 
 

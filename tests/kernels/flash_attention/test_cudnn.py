@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo as jax_cudnn
 
+from attn_tune.api.flash_attention import flash_attention
 from attn_tune.kernels import dispatch
-from attn_tune.kernels.flash_attention.api import flash_attention
 from attn_tune.kernels.flash_attention.cudnn import SPEC, limits
 from attn_tune.kernels.flash_attention.cudnn.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.cudnn.kernel import backward, forward, with_delta

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_tune.kernels.flash_attention import api
-from attn_tune.kernels.flash_attention.api import flash_attention
+from attn_tune.api import call as call_path
+from attn_tune.api.flash_attention import flash_attention
 from attn_tune.kernels.flash_attention.cudnn.config import ForwardConfig as CudnnConfig
 from attn_tune.kernels.masks import KV_PADDING, Q_PADDING, MaskInfo
 from attn_tune.schema.errors import UsageError
@@ -19,16 +19,17 @@ IDS_Q, IDS_KV = np.zeros((B, T), np.int32), np.zeros((B, S), np.int32)
 
 @pytest.fixture
 def seen(monkeypatch):
-    """What would have run: calls ``flash_attention`` and gives (problem, operands, request)."""
+    """Call ``flash_attention`` without a kernel; gives (problem, operands, request)."""
 
     def run(*arrays, **arguments):
         caught = []
 
-        def attend(problem, operands, request):
+        def attend(call, problem, operands, request):
             caught.append((problem, operands, request))
-            return jnp.zeros((*operands.q.shape[:3], operands.v.shape[3])), jnp.zeros((B, N, T))
+            out = jnp.zeros((*operands.q.shape[:3], operands.v.shape[3]))
+            return {"out": out, "lse": jnp.zeros((B, N, T))}
 
-        monkeypatch.setattr(api, "attend", attend)
+        monkeypatch.setattr(call_path, "differentiable", attend)
         flash_attention(*(arrays or (QUERY, KEY, VALUE)), **arguments)
         return caught[0]
 

@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from attn_tune.kernels.attention.api import attention
-from attn_tune.kernels.flash_attention.api import flash_attention
+from attn_tune.api.attention import attention
+from attn_tune.api.flash_attention import flash_attention
 from attn_tune.kernels.masks import MaskInfo
 
 B, T, S, N, K, H = 1, 4, 6, 2, 1, 4

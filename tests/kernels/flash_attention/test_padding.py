@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_tune.kernels.attention.api import attention
+from attn_tune.api.attention import attention
+from attn_tune.api.flash_attention import flash_attention
 from attn_tune.kernels.flash_attention._splash.arrays import prepare as splash_arrays
 from attn_tune.kernels.flash_attention._splash.schedule import Schedule
-from attn_tune.kernels.flash_attention.api import flash_attention
 from attn_tune.kernels.flash_attention.cudnn import kernel as cudnn
 from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.arrays import prepare as tpu_arrays

@@ -1,6 +1,7 @@
 """The order of untuned kernels on Hopper, held to recorded races and to the cases it was made for."""
 
 import csv
+import dataclasses
 import json
 import statistics
 from pathlib import Path
@@ -8,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from attn_tune.kernels.ask import Ask
+from attn_tune.kernels.flash_attention import untuned as untuned_order
 from attn_tune.kernels.flash_attention.cudnn import limits as cudnn_limits
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.registry import get_kernel, get_op
+from attn_tune.kernels.registry import get_kernel, get_op, kernels_of
 from attn_tune.schema.config import config_to_dict
 from attn_tune.schema.device import Device
 
@@ -33,7 +35,7 @@ def in_order(problem, direction="fwd"):
     able = [spec for spec in able if question.refusal_of(spec) is None]
     return [
         spec.name
-        for spec in sorted(able, key=lambda s: -s.priority_for(question.problem, direction, H200))
+        for spec in sorted(able, key=lambda s: -OP.place(s, question.problem, direction, H200))
     ]
 
 
@@ -163,5 +165,38 @@ def test_untuned_backward_goes_to_the_kernel_that_was_fastest(p, first):
 def test_on_other_gpus_cudnn_comes_first():
     a100 = Device(platform="cuda", family="sm_80", variant="nvidia-a100", units=108)
     p = problem(B=32, T=4, S=4096, N=32, K=8)
-    order = sorted(RANKED, key=lambda n: -get_kernel(f"{OP.name}/{n}").priority_for(p, "fwd", a100))
+    order = sorted(RANKED, key=lambda n: -OP.place(get_kernel(f"{OP.name}/{n}"), p, "fwd", a100))
     assert order == ["cudnn", "triton_split", "triton", "triton_hopper"]
+
+
+@pytest.mark.parametrize(
+    ("device", "order"),
+    [
+        (
+            Device(platform="cuda", family="sm_100", variant="nvidia-b200", units=148),
+            "cudnn triton_split triton triton_hopper triton_fused xla mosaic_gpu tokamax_mosaic tokamax_triton",
+        ),
+        (
+            Device(platform="tpu", family="tpu-v5e", variant="tpu-v5e", units=1),
+            "pallas_tpu_splash pallas_tpu_splash_fused pallas_tpu_flash xla",
+        ),
+    ],
+)
+def test_kernels_without_expected_times_have_fixed_places(device, order):
+    names = order.split()
+    for direction in OP.directions:
+        places = [
+            OP.place(get_kernel(f"{OP.name}/{n}"), problem(), direction, device) for n in names
+        ]
+        assert places == sorted(set(places), reverse=True)
+
+
+def test_every_kernel_of_this_package_has_its_place_in_the_order_of_the_op():
+    names = {spec.name for spec in kernels_of(OP.name) if not spec.entry_point}
+    assert names == untuned_order.KNOWN
+    assert untuned_order.place("another_package", problem(), "fwd", H200) is None
+
+
+def test_a_kernel_of_another_package_keeps_its_own_priority():
+    spec = dataclasses.replace(get_kernel(f"{OP.name}/xla"), name="theirs", priority={"cuda": 65})
+    assert OP.place(spec, problem(), "fwd", H200) == 65

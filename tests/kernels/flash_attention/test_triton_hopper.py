@@ -17,7 +17,7 @@ from attn_tune.kernels.flash_attention.triton_hopper.plan import (
     shared_bytes,
 )
 from attn_tune.kernels.flash_attention.triton_hopper.schedule import schedule
-from attn_tune.kernels.registry import get_kernel
+from attn_tune.kernels.flash_attention.untuned import place
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UsageError
 
@@ -284,15 +284,14 @@ def test_tiles_of_a_narrow_window_cost_alike():
     ],
 )
 def test_untuned_the_kernel_comes_first_that_was_fastest(p, first):
-    specs = [get_kernel(f"flash_attention/{name}") for name in ("cudnn", "triton", "triton_hopper")]
-    assert max(specs, key=lambda spec: spec.priority_for(p, "fwd", H200)).name == first
+    names = ("cudnn", "triton", "triton_hopper")
+    assert max(names, key=lambda name: place(name, p, "fwd", H200)) == first
 
 
 def test_on_other_gpus_cudnn_comes_before_triton_whatever_the_window():
     a100 = Device(platform="cuda", family="sm_80", variant="nvidia-a100")
     narrow = problem(causal=True, window=(127, None))
-    cudnn, triton = (get_kernel(f"flash_attention/{name}") for name in ("cudnn", "triton"))
-    assert cudnn.priority_for(narrow, "fwd", a100) > triton.priority_for(narrow, "fwd", a100)
+    assert place("cudnn", narrow, "fwd", a100) > place("triton", narrow, "fwd", a100)
 
 
 @pytest.mark.parametrize(
@@ -306,8 +305,7 @@ def test_on_other_gpus_cudnn_comes_before_triton_whatever_the_window():
     ],
 )
 def test_untuned_backwards_of_few_causal_keys_and_small_heads_are_the_triton_kernels(p, first):
-    specs = [get_kernel(f"flash_attention/{name}") for name in ("cudnn", "triton")]
-    assert max(specs, key=lambda spec: spec.priority_for(p, "bwd", H200)).name == first
+    assert max(("cudnn", "triton"), key=lambda name: place(name, p, "bwd", H200)) == first
 
 
 def test_the_fast_tanh_is_untuned_where_there_is_a_cap_and_tried_nowhere_else():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_tune.kernels.flash_attention.api import flash_attention
+from attn_tune.api.flash_attention import flash_attention
 from tests.kernels.dense import bounds
 
 B, T, N, K, H = 2, 7, 4, 2, 8

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).with_name("automatic_program.py")
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 CASES = (
     "bias_sinks_lengths_dropout_lse",
     "mask_positions_window_segments_one_kv_head",
@@ -106,6 +106,24 @@ def test_shards_take_the_packs_of_the_trace_and_name_them_in_the_program(results
     assert not is_same_program
 
 
-def test_dense_attention_runs_on_both_kinds_of_mesh_and_gathers_nothing(results):
-    assert max(found[0] for found in results["dense"].values()) < NEAR
-    assert results["dense"]["automatic"][1] == 0
+@pytest.mark.parametrize("way", ["automatic", "explicit", "mesh"])
+def test_dense_attention_keeps_batch_and_heads_from_local_lookups_without_a_gather(results, way):
+    difference, shapes, gathers, is_cut = results["dense"][way]
+    assert difference < NEAR
+    assert shapes == [[1, 2, 1]]
+    assert gathers == 0
+    assert is_cut
+
+
+@pytest.mark.parametrize("way", ["automatic", "manual"])
+def test_dense_attention_with_dropout_runs_on_sharded_operands(results, way):
+    assert results["dense_dropout"][way] < NEAR
+
+
+@pytest.mark.parametrize("way", ["automatic", "explicit"])
+def test_an_op_that_is_not_attention_keeps_its_parallel_rows(results, way):
+    difference, shapes, gathers, is_cut = results["probe"][way]
+    assert difference < NEAR
+    assert shapes == [2]
+    assert gathers == 0
+    assert is_cut

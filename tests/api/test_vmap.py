@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_tune.kernels.flash_attention.api import flash_attention
-from attn_tune.kernels.flash_attention.folding import fold_vmap
+from attn_tune.api.flash_attention import flash_attention
+from attn_tune.api.flash_attention_call import CALL
+from attn_tune.api.folding import fold_vmap
 from attn_tune.kernels.flash_attention.operands import Operands
+from attn_tune.kernels.flash_attention.problem import Problem
 
 A, B, T, S, N, K, H = 2, 2, 5, 7, 2, 1, 8
 
@@ -100,7 +102,11 @@ def test_folding_makes_one_call_and_keeps_broadcast_axes():
         mask=jnp.ones((A, 1, 1, T, S), bool),
     )
     axes = Operands(q=0, k=None, v=None, bias=None, mask=0)
-    out = jax.vmap(fold_vmap(kernel), (axes,))(operands)["out"]
+    problem = Problem(
+        batch=B, q_len=T, kv_len=S, num_q_heads=N, num_kv_heads=K, head_dim=H, v_head_dim=H,
+        needs_lse=False,
+    )  # fmt: skip
+    out = jax.vmap(fold_vmap(CALL, problem, kernel), (axes,))(operands)["out"]
     np.testing.assert_array_equal(out, operands.q)
     folded = ((A * B, T, N, H), (A * B, S, K, H), (1, N, T, S), (A * B, 1, T, S))
     assert shapes[-1] == folded

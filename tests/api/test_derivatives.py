@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_tune.kernels.attention.api import attention
-from attn_tune.kernels.flash_attention.api import flash_attention
+from attn_tune.api.attention import attention
+from attn_tune.api.flash_attention import flash_attention
 from attn_tune.schema.errors import UnsupportedError
 
 Q, K, V = (
@@ -43,9 +43,14 @@ def test_a_second_derivative_is_refused_by_name_with_the_way_out(name):
         SECOND[name](Q)
 
 
-def test_forward_mode_is_refused_by_jax():
+def dense(q):
+    return jnp.sum(jnp.sin(attention(q, K, V, causal=True, dtype=jnp.float32)[0]))
+
+
+@pytest.mark.parametrize("function", [loss, dense])
+def test_forward_mode_is_refused_by_jax(function):
     with pytest.raises(TypeError, match=r"forward-mode.*custom_vjp"):
-        jax.jvp(loss, (Q,), (Q,))
+        jax.jvp(function, (Q,), (Q,))
 
 
 def test_first_derivatives_are_taken_wherever_they_can_be():
@@ -63,9 +68,20 @@ def test_first_derivatives_are_taken_wherever_they_can_be():
     assert jax.grad(jax.grad(lambda x: x**3 + loss(Q)))(2.0) == 12.0
 
 
-def test_the_dense_op_has_every_derivative():
-    def dense(q):
-        return jnp.sum(jnp.sin(attention(q, K, V, causal=True, dtype=jnp.float32)[0]))
+def plain(q):
+    weights = jnp.einsum("btnh,bsnh->bnts", q, K) / 2.0
+    weights = jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((3, 3), bool)), weights, -1e30))
+    return jnp.sum(jnp.sin(jnp.einsum("bnts,bsnh->btnh", weights, V)))
 
-    assert jnp.isfinite(jax.hessian(dense)(Q)).all()
-    assert jnp.isfinite(jax.jvp(dense, (Q,), (Q,))[1])
+
+@pytest.mark.parametrize(
+    "higher",
+    [
+        jax.hessian,
+        lambda f: jax.jacrev(jax.grad(f)),
+        lambda f: jax.jit(jax.grad(lambda q: jax.vmap(jax.grad(f))(q[None]).sum())),
+    ],
+    ids=["hessian", "reverse over reverse", "vmap under jit"],
+)
+def test_higher_derivatives_of_attention_are_those_of_the_plain_computation(higher):
+    np.testing.assert_allclose(higher(dense)(Q), higher(plain)(Q), atol=1e-4, rtol=1e-4)

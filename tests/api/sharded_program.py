@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec as P
 
-from attn_tune.kernels.flash_attention.api import create_shard_map_wrapper, flash_attention
+from attn_tune.api.flash_attention import create_shard_map_wrapper, flash_attention
 from attn_tune.kernels.masks import MaskInfo
 from attn_tune.schema.errors import UnsupportedError, UsageError
 

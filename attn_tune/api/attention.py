@@ -1,14 +1,16 @@
 """The public ``attention``: dense, returns its weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from attn_tune.kernels import dispatch
+from attn_tune.api.attention_arrays import LETTERS, SHARED, with_shapes
+from attn_tune.api.call import Call, run
 from attn_tune.kernels.arguments import (
     as_mask,
     check_qkv,
@@ -18,16 +20,44 @@ from attn_tune.kernels.arguments import (
     lengths_of,
     static_float,
 )
-from attn_tune.kernels.attention.operands import Operands
+from attn_tune.kernels.attention.operands import BackwardInputs, Operands
 from attn_tune.kernels.attention.problem import NAME, Problem
-from attn_tune.kernels.marker import marked
 from attn_tune.kernels.masks import MaskInfo
 from attn_tune.kernels.padding import zero_beyond
 from attn_tune.kernels.problem import DTYPES
 from attn_tune.kernels.sinks import sinks_of
-from attn_tune.kernels.spec import load
 from attn_tune.kernels.visibility import dense_4d
 from attn_tune.schema.errors import UsageError
+
+
+def _outputs(problem: Problem, operands: Operands) -> dict[str, jax.ShapeDtypeStruct]:
+    batch, q_len, heads, _ = operands.q.shape
+    kv_len, v_head_dim = operands.v.shape[1], operands.v.shape[3]
+    dtype = jnp.dtype(problem.dtype)
+    return {
+        "out": jax.ShapeDtypeStruct((batch, q_len, heads, v_head_dim), dtype),
+        "weights": jax.ShapeDtypeStruct((batch, heads, q_len, kv_len), dtype),
+    }
+
+
+def _backward_inputs(
+    operands: Operands, residuals: dict[str, Array], cotangents: dict[str, Array]
+) -> BackwardInputs:
+    return BackwardInputs(operands, cotangents["out"], cotangents["weights"])
+
+
+CALL = Call(
+    op=NAME,
+    letters={**LETTERS, "dropout": "", "weights": "bnts", "dweights": "bnts"},
+    outputs=_outputs,
+    with_shapes=with_shapes,
+    # The bits that drop a weight depend on the shape of all weights: a shard would drop others.
+    indivisible=("dropout",),
+    gradients=("q", "k", "v", "bias", "sinks"),
+    backward_inputs=_backward_inputs,
+    plain_derivative=True,
+    **SHARED,
+)
 
 
 def attention(
@@ -49,8 +79,16 @@ def attention(
     dropout_prob: float = 0.0,
     causal: bool = False,
     sliding_window: int | tuple[int | None, int | None] | None = None,
+    platform: str | Mapping[str, str | None] | None = None,
+    cfg: Any = None,
+    mesh: Mesh | None = None,
+    in_specs: Sequence[PartitionSpec | None] | None = None,
+    out_specs: PartitionSpec | None = None,
 ) -> tuple[Float[Array, "B T N V"], Float[Array, "B N T S"]]:
-    """Dense attention: ``(out, weights)``, both in ``dtype``; O(T S) memory, differentiable by JAX.
+    """Dense attention: ``(out, weights)``, both in ``dtype``; O(T S) memory.
+
+    Differentiable in query, key, value, bias and softmax_aux, in reverse mode. Forward and backward are chosen apart;
+    second derivatives are those of the plain computation.
 
     The weights are those that multiply the values: after dropout, sinks left out. A row that sees nothing has zero
     weights and a zero output. Alignment is at the bottom right: row ``i`` stands at position ``i + S - T``.
@@ -66,9 +104,13 @@ def attention(
       softmax_scale: default ``1/sqrt(H)``.
       dtype: of the products and the results; inputs are cast to it.
       softmax_dtype: of the softmax; None is float32.
+      platform, cfg: the kernels and configs to use, as in ``flash_attention``.
+      mesh, in_specs, out_specs: run under ``shard_map`` over batch and heads, as in ``flash_attention``; not with
+        dropout. ``out_specs`` is that of ``out``.
 
     Raises:
       UsageError: an argument is malformed; the message names it.
+      UnsupportedError: no kernel can do this here, or not the requested one.
     """
     shape = check_qkv(query, key, value)
     mask = as_mask(
@@ -129,11 +171,18 @@ def attention(
         else static_float("softmax_scale", softmax_scale),
         dropout_rate=rate if drops else 0.0,
     )
-    choice = dispatch.choose(NAME, "fwd", problem)
-    call = load(choice.spec.searches["fwd"].call)
-    result = marked(call, problem, choice.config, choice.answer.signature, "fwd")(operands)
+    outputs = run(
+        CALL,
+        problem,
+        operands,
+        platform=platform,
+        cfg=cfg,
+        mesh=mesh,
+        in_specs=in_specs,
+        out_specs=out_specs,
+    )
     # Rows of padding are zero already; this is for their cotangents, which may not be numbers.
-    return zero_beyond(result["out"], q_lengths), result["weights"]
+    return zero_beyond(outputs["out"], q_lengths), outputs["weights"]
 
 
 def _dtype_name(name: str, dtype: Any) -> str:

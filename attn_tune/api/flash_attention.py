@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, overload
 
 import jax
@@ -10,14 +9,11 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from attn_tune.api.call import run
+from attn_tune.api.flash_attention_call import CALL, without_denominator
 from attn_tune.kernels.arguments import as_mask, check_qkv, lengths_of
-from attn_tune.kernels.flash_attention.core import Request, attend
 from attn_tune.kernels.flash_attention.normalise import normalise
 from attn_tune.kernels.flash_attention.options import options_of
-from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.request import request_of
-from attn_tune.kernels.flash_attention.sharding import Inputs, sharded, sharded_by_types
-from attn_tune.kernels.flash_attention.unnormalised import row_maximum, unnormalise
 from attn_tune.kernels.masks import MaskInfo
 from attn_tune.kernels.other_names import OF_JAX, hinting
 from attn_tune.kernels.padding import zero_beyond
@@ -197,21 +193,25 @@ def flash_attention(
     )
     needs_lse = return_lse or not normalize_output
     problem = dataclasses.replace(problem, has_lse_gradient=needs_lse, needs_lse=needs_lse)
-    call = _Attend(problem, request_of(platform, cfg), normalize_output)
-    largest_sinks = None
+    extra = {}
     if softmax_aux is not None and not normalize_output:
-        largest_sinks = largest_sinks_of(softmax_aux, problem.num_q_heads, problem.num_kv_heads)
-    inputs = Inputs(operands, largest_sinks)
-    if mesh is None and in_specs is None and out_specs is None:
-        out, lse = sharded_by_types(call, problem, inputs)
-    elif mesh is None or in_specs is None:
-        missing = "mesh" if mesh is None else "in_specs"
-        raise UsageError(f"{missing} is missing: a sharded call needs both mesh and in_specs")
-    else:
-        out, lse = sharded(call, problem, inputs, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
+        sinks = largest_sinks_of(softmax_aux, problem.num_q_heads, problem.num_kv_heads)
+        extra["largest_sinks"] = sinks
+    outputs = run(
+        CALL,
+        problem,
+        operands,
+        platform=platform,
+        cfg=cfg,
+        mesh=mesh,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        extra=extra,
+        finish=None if normalize_output else without_denominator,
+    )
     # They are zero already; this is for their cotangents, which may not be numbers.
-    out = zero_beyond(out, lengths_of(mask, problem.batch)[0])
-    return (out, lse) if lse is not None and return_lse else out
+    out = zero_beyond(outputs["out"], lengths_of(mask, problem.batch)[0])
+    return (out, outputs["lse"]) if return_lse else out
 
 
 def without_pairs(
@@ -221,22 +221,6 @@ def without_pairs(
     row = jnp.zeros_like(query[..., :1])
     lse = row[..., 0].swapaxes(1, 2).astype(jnp.float32) - jnp.inf
     return jnp.broadcast_to(row, (*row.shape[:3], value.shape[3])), lse
-
-
-@dataclass(frozen=True)
-class _Attend:
-    """A call without its operands, equal to any other of the same."""
-
-    problem: Problem
-    request: Request
-    normalize_output: bool
-
-    def __call__(self, inputs: Inputs) -> tuple[Array, Array | None]:
-        operands = inputs.operands
-        out, lse = attend(self.problem, operands, self.request)
-        if not self.normalize_output and lse is not None:
-            out = unnormalise(out, lse, row_maximum(self.problem, operands, inputs.largest_sinks))
-        return out, lse
 
 
 def create_shard_map_wrapper(

@@ -13,35 +13,24 @@ from jax.experimental.custom_partitioning import (
 )
 from jax.sharding import NamedSharding, PartitionSpec
 
-from attn_tune.kernels.deferred import deferred
-from attn_tune.kernels.parallel import (
-    Axes,
-    Extent,
-    axes_of_specs,
-    leaf_name,
-    specs_of,
-)
+from attn_tune.api.declaration import Call, operands_of
+from attn_tune.api.meshes.axes import Axes, axes_of_specs, leaf_name, specs_of
+from attn_tune.api.meshes.deferred import deferred
 
 
 def partitioned(
+    call: Call,
     whole: Callable[[Any], Any],
     on_shard: Callable[[Any, Axes, Any], Any],
     inputs: Any,
-    *,
-    op: str,
-    dims: Mapping[str, str],
-    extent: Extent,
-    main: tuple[str, ...],
 ) -> Any:
     """``whole(inputs)`` where one device runs it; where several do, ``on_shard`` on each, traced while XLA compiles.
 
     Args:
       on_shard: (inputs of one shard, axes, partition specs of the outputs) to the outputs of that shard.
-      op: for the warning when something has to be gathered.
-      dims: the letters of every array, by the name of its field.
-      main: the names of the arrays that say how the call is cut, the query first.
     """
-    call = custom_partitioning(whole)
+    cut = custom_partitioning(whole)
+    sizes = call.sizes(operands_of(inputs))
 
     def plan(mesh: Any, arguments: Any, results: Any) -> tuple[Axes, Any, Any]:
         """The axes, and the specs of inputs and outputs."""
@@ -51,9 +40,8 @@ def partitioned(
             leaf_name(path): getattr(leaf.sharding, "spec", ())
             for path, leaf in jax.tree_util.tree_leaves_with_path(arrays)
         }
-        specs = {name: specs[name] for name in main}
-        axes = axes_of_specs(op, dict(mesh.shape), extent, specs, dims)
-        return axes, specs_of(dims, arrays, axes), specs_of(dims, results, axes)
+        axes = axes_of_specs(call, dict(mesh.shape), sizes, specs)
+        return axes, specs_of(call, arrays, axes), specs_of(call, results, axes)
 
     def partition(mesh: Any, arguments: Any, results: Any) -> Any:
         axes, in_specs, out_specs = plan(mesh, arguments, results)
@@ -77,11 +65,15 @@ def partitioned(
         return _shardings(mesh, plan(mesh, arguments, results)[2])
 
     def rule(mesh: Any, operand_types: Any, result_types: Any) -> SdyShardingRule:
-        keeps = all(_stays_whole(size, extent.num_kv_heads) for size in mesh.shape.values())
-        return _rule(dims, extent, keeps, inputs, jax.eval_shape(whole, inputs))
+        grouped = {
+            letter
+            for letter, group in call.groups.items()
+            if all(_stays_whole(size, sizes[group]) for size in mesh.shape.values())
+        }
+        return _rule(call, sizes, grouped, inputs, jax.eval_shape(whole, inputs))
 
-    call.def_partition(partition, infer_sharding_from_operands=infer, sharding_rule=rule)
-    return call(inputs)
+    cut.def_partition(partition, infer_sharding_from_operands=infer, sharding_rule=rule)
+    return cut(inputs)
 
 
 def _shardings(mesh: Any, specs: Any) -> Any:
@@ -96,37 +88,38 @@ def _replicated(sharding: Any) -> Any:
     return type(sharding).get_replicated(tuple(sharding.device_set))
 
 
-def _stays_whole(ways: int, heads: int) -> bool:
-    """Whether Shardy never cuts a mesh axis in two over these heads, which no ``NamedSharding`` can say."""
-    return heads % ways == 0 or math.gcd(heads, ways) == 1
+def _stays_whole(ways: int, size: int) -> bool:
+    """True if Shardy never cuts a mesh axis in two over a letter of this size, which no ``NamedSharding`` can say."""
+    return size % ways == 0 or math.gcd(size, ways) == 1
 
 
 def _rule(
-    dims: Mapping[str, str], extent: Extent, is_grouped: bool, inputs: Any, outputs: Any
+    call: Call, sizes: Mapping[str, int], grouped: set[str], inputs: Any, outputs: Any
 ) -> SdyShardingRule:
     """Shardy's rule: equal letters are cut alike.
 
-    Query heads are key/value heads (``k``) times a group (``g``), or letters of their own unless ``is_grouped``.
-    Letters that have to be whole are in it too: ``partition`` sees what comes in, and says so where it gathers.
+    A letter in ``grouped`` is its group's letter times the members of one group. Letters that have to be whole are in
+    the rule too: ``partition`` sees what comes in, and says so where it gathers.
     """
-    group = extent.num_q_heads // extent.num_kv_heads
-    sizes = {}
+    factors: dict[str, Any] = {}
     unshared = iter(f"one{i}" for i in range(10000))
 
     def factor(letter: str, size: int) -> str | CompoundFactor:
         if size == 1:
             return next(unshared)
-        if letter != "n" or not is_grouped:
+        if letter not in grouped:
             return letter
-        if extent.num_kv_heads > 1 and group > 1:
-            sizes["g"] = group
-            return CompoundFactor("k", "g")
-        return "g" if group > 1 else "k"
+        group = call.groups[letter]
+        members, in_group = sizes[letter] // sizes[group], f"in{letter}"
+        if sizes[group] > 1 and members > 1:
+            factors[in_group] = members
+            return CompoundFactor(group, in_group)
+        return in_group if members > 1 else group
 
     def mappings(tree: Any) -> tuple[ArrayMapping, ...]:
         return tuple(
-            ArrayMapping(*map(factor, dims[leaf_name(path)], leaf.shape))
+            ArrayMapping(*map(factor, call.dims[leaf_name(path)], leaf.shape))
             for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
         )
 
-    return SdyShardingRule(mappings(inputs), mappings(outputs), **sizes)
+    return SdyShardingRule(mappings(inputs), mappings(outputs), **factors)

@@ -8,12 +8,14 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
+from attn_tune.api.attention import attention
+from attn_tune.api.flash_attention import flash_attention
 from attn_tune.kernels import dispatch
-from attn_tune.kernels.attention.api import attention
-from attn_tune.kernels.flash_attention.api import flash_attention
 from attn_tune.kernels.masks import MaskInfo
+from tests.api import probe_ops
 
 B, T, S, N, K, H = 4, 6, 9, 4, 2, 8
 BY_HEADS = P("data", None, "model")
@@ -294,14 +296,71 @@ def run_packs():
 
 
 def run_dense():
-    """The dense op, which is XLA's to partition."""
+    """The dense op: its shapes of shards, with a bias; in a shard_map; and with dropout, which is not cut."""
     arrays = base() | {"bias": (draw(4, 1, N, T, S), P(None, "model"))}
     options = {"causal": True, "dtype": jnp.float32}
     run = jax.jit(lambda arrays: graded(lambda a: attention(**a, **options), arrays))
     want = run(whole(arrays))
-    compiled = run.lower(put(arrays, AUTO)).compile()
-    found = {"automatic": [difference(compiled(put(arrays, AUTO)), want), gathers(compiled)]}
-    found["explicit"] = [difference(run(put(arrays, EXPLICIT)), want)]
+    found = {}
+    for way, mesh in (("automatic", AUTO), ("explicit", EXPLICIT)):
+        operands = put(arrays, mesh)
+        with Lookups() as lookups:
+            compiled = run.lower(operands).compile()
+        got = compiled(operands)
+        out, weights = got[0][1]
+        is_cut = [x.sharding.shard_shape(x.shape) for x in (out, weights)]
+        is_cut = is_cut == [(1, T, N // 2, H), (1, N // 2, T, S)]
+        found[way] = [difference(got, want), lookups.shapes, gathers(compiled), is_cut]
+    specs = {"mesh": AUTO, "in_specs": (BY_HEADS,) * 3, "out_specs": BY_HEADS}
+    with Lookups() as lookups:
+        got = jax.jit(lambda a: graded(lambda a: attention(**a, **options, **specs), a))(
+            whole(arrays)
+        )
+    found["mesh"] = [difference(got, want), lookups.shapes, 0, True]
+    return found
+
+
+def run_dense_dropout():
+    """The dense op drops the same weights wherever its operands are, and in a shard_map runs at all."""
+    arrays = base()
+    options = {"dtype": jnp.float32, "dropout_prob": 0.3, "deterministic": False}
+
+    def run(arrays, key):
+        return graded(lambda a: attention(**a, dropout_rng=key, **options), arrays)
+
+    key = jax.random.key(3)
+    want = jax.jit(run)(whole(arrays), key)
+    found = {"automatic": difference(jax.jit(run)(put(arrays, AUTO), key), want)}
+    specs = {name: spec for name, (_, spec) in arrays.items()}
+    mapped = jax.shard_map(
+        lambda a, key: run(a, key)[1], mesh=AUTO, in_specs=(specs, P()), out_specs=specs
+    )
+    grads = jax.jit(mapped)(put(arrays, AUTO), key)
+    found["manual"] = 0.0 if all(jnp.isfinite(x).all() for x in grads.values()) else 1.0
+    return found
+
+
+def run_probe():
+    """An op that is not attention: its rows stay cut, and the gradient of what they share is the sum of all shards."""
+    rows, weight = draw(1, 8, 6), draw(2, 6)
+    with pytest.MonkeyPatch.context() as patch:
+        probe_ops.register(patch)
+
+        def run(arrays):
+            return jax.value_and_grad(
+                lambda a: jnp.sum(jnp.sin(probe_ops.scale_rows(a["x"], a["weight"])))
+            )(arrays)
+
+        want = jax.jit(run)({"x": jnp.asarray(rows), "weight": jnp.asarray(weight)})
+        found = {}
+        for way, mesh in (("automatic", AUTO), ("explicit", EXPLICIT)):
+            arrays = put({"x": (rows, P("data")), "weight": (weight, P())}, mesh)
+            probe_ops.LAUNCHES.clear()
+            compiled = jax.jit(run).lower(arrays).compile()
+            got = compiled(arrays)
+            shapes = sorted({rows for _, rows, _ in probe_ops.LAUNCHES})
+            is_cut = got[1]["x"].sharding.shard_shape(rows.shape) == (2, 6)
+            found[way] = [difference(got, want), shapes, gathers(compiled), is_cut]
     return found
 
 
@@ -324,6 +383,8 @@ def main():
     results["other"] = run_other_ways()
     results["packs"] = run_packs()
     results["dense"] = run_dense()
+    results["dense_dropout"] = run_dense_dropout()
+    results["probe"] = run_probe()
     jax.config.update("jax_use_shardy_partitioner", False)
     results["gspmd"] = run_layer()
     print(json.dumps(results))

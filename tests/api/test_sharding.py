@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).with_name("sharded_program.py")
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_shards_are_looked_up_by_their_own_shapes(results):
         ("kv_heads", "UnsupportedError: query heads are sharded along 'model'"),
         ("mesh_axis", "UsageError: mesh has no axis 'nowhere'"),
         ("divide", "UsageError: key/value heads (2) cannot be split 4 ways"),
-        ("out", "UsageError: out_specs must be that of the query"),
+        ("out", "UsageError: out_specs must be that of the operands"),
     ],
 )
 def test_specs_that_cannot_work_are_refused_in_words(results, name, words):

@@ -1,0 +1,119 @@
+"""One direction of one call: choose its kernel, mark it in the program, run it on one device or on each of several."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import Array
+
+from attn_tune.api.declaration import Call, operands_of
+from attn_tune.api.derivatives import guarded
+from attn_tune.api.folding import fold_vmap
+from attn_tune.api.meshes.axes import Axes, is_partitioned
+from attn_tune.api.meshes.deferred import deferred, varying_axes
+from attn_tune.api.meshes.partitioned import partitioned
+from attn_tune.api.meshes.sharding import explicit_mesh, sharded_run
+from attn_tune.api.meshes.shards import run_shard
+from attn_tune.api.request import Request
+from attn_tune.kernels import dispatch
+from attn_tune.kernels.cached import cached
+from attn_tune.kernels.marker import cut_name, marked, named_jit
+from attn_tune.kernels.registry import get_op
+from attn_tune.kernels.spec import load
+from attn_tune.runtime.layers import current_view, viewing
+from attn_tune.runtime.view import View
+
+
+def launched(
+    call: Call, problem: Any, request: Request, direction: str, inputs: Any
+) -> dict[str, Array]:
+    """The outputs of one direction, by name, with rules for ``vmap`` and for derivatives.
+
+    Raises:
+      UnsupportedError: no kernel, or not the requested one, can do the problem on this device.
+    """
+
+    def run(inputs: Any) -> dict[str, Array]:
+        return _run(call, problem, request, direction, inputs)
+
+    return guarded(call, problem, direction, fold_vmap(call, problem, run))(inputs)
+
+
+def _run(
+    call: Call, problem: Any, request: Request, direction: str, inputs: Any
+) -> dict[str, Array]:
+    """Run one direction, on one device or on each of several.
+
+    Under a ``shard_map`` that checks types, the kernel is traced at lowering, because most kernels do not declare over
+    which axes their outputs vary. If XLA partitions the program, each device's part is looked up while XLA compiles,
+    in the packs that are active now.
+    """
+    operands = operands_of(inputs)
+    problem = call.with_shapes(problem, operands)
+    if varying_axes(inputs):
+        return _in_manual(call, _launch(call, problem, request, direction), problem)(inputs)
+    if call.present(call.indivisible, operands):
+        return _outputs(call, _launch(call, problem, request, direction), problem, inputs)
+    if explicit_mesh(inputs) is not None:
+        # The arrays of the call are cut already (``sharded_by_types``); this is the folded axis of a vmap.
+        def on_shard(inputs: Any, axes: Axes, out_specs: Any) -> dict[str, Array]:
+            return run_shard(
+                call, lambda x: _run(call, problem, request, direction, x), inputs, axes, out_specs
+            )
+
+        return sharded_run(call, on_shard, problem, inputs)
+    partitions = is_partitioned(inputs)
+    if partitions is False:
+        return _outputs(call, _launch(call, problem, request, direction), problem, inputs)
+    run = _in_automatic(call, problem, request, direction, current_view(), bool(partitions))
+    return run(inputs)
+
+
+def _launch(
+    call: Call, problem: Any, request: Request, direction: str
+) -> Callable[[Any], dict[str, Array]]:
+    choice = dispatch.choose(
+        call.op,
+        direction,
+        problem,
+        kernel=request.kernels.get(direction),
+        config=request.configs.get(direction),
+    )
+    kernel: Callable = load(choice.spec.searches[direction].call)
+    return marked(kernel, problem, choice.config, choice.answer.signature, direction)
+
+
+def _outputs(call: Call, launch: Callable, problem: Any, inputs: Any) -> dict[str, Array]:
+    """The outputs that the op needs; a kernel may return more."""
+    outputs = launch(inputs)
+    return {name: outputs[name] for name in call.output_types(problem, inputs)}
+
+
+@cached
+def _in_manual(call: Call, launch: Callable, problem: Any) -> Callable[[Any], dict[str, Array]]:
+    def run(inputs: Any) -> dict[str, Array]:
+        wanted = functools.partial(_outputs, call, launch, problem)
+        return deferred(wanted, call.output_types(problem, inputs))(inputs)
+
+    return named_jit(run, launch.__name__)
+
+
+@cached
+def _in_automatic(
+    call: Call, problem: Any, request: Request, direction: str, view: View, is_certain: bool
+) -> Callable[[Any], dict[str, Array]]:
+    def here(inputs: Any) -> dict[str, Array]:
+        local = call.with_shapes(problem, operands_of(inputs))
+        return _outputs(call, _launch(call, local, request, direction), local, inputs)
+
+    def on_shard(inputs: Any, axes: Axes, out_specs: Any) -> dict[str, Array]:
+        with viewing(view):
+            return run_shard(call, here, inputs, axes, out_specs)
+
+    def run(inputs: Any) -> dict[str, Array]:
+        # No device runs the whole problem, so a lookup of it would only be a false miss.
+        whole = deferred(here, call.output_types(problem, inputs)) if is_certain else here
+        return partitioned(call, whole, on_shard, inputs)
+
+    signature = get_op(call.op).to_signature(problem)
+    return named_jit(run, cut_name(signature.text, direction, view.digest[-12:]))

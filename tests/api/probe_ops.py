@@ -1,0 +1,156 @@
+"""Two ops that are not attention, for tests of the call path: ``pair_sums``, a forward alone, and ``scale_rows``."""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from attn_tune.api.call import Call, run
+from attn_tune.kernels.spec import KernelSpec, Op, Search
+from attn_tune.schema.signature import Field, FieldKind, Signature
+
+FIELDS = tuple(
+    Field(name=name, kind=FieldKind.SCALABLE, is_int=True) for name in ("rows", "columns")
+)
+HERE = "tests.api.probe_ops"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    block: int = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    op: str
+    rows: int = 1
+    columns: int = 1
+
+    @property
+    def signature(self):
+        return Signature.build(self.op, 1, FIELDS, {"rows": self.rows, "columns": self.columns})
+
+    def __post_init__(self):
+        assert self.rows > 0
+
+
+def op_and_kernel(name, directions):
+    op = Op(
+        name=name,
+        version=1,
+        directions=directions,
+        fields=FIELDS,
+        to_signature=lambda problem: problem.signature,
+        from_signature=lambda signature: Problem(op=name, **signature.values),
+        flops=lambda problem, direction: 1,
+        bytes_moved=lambda problem, direction: 1,
+        inputs="",
+        reference="",
+        baseline=f"{HERE}:{name}_baseline",
+        functions=(f"{HERE}:{name}",),
+    )
+    searches = {
+        direction: Search(
+            config=Config,
+            heuristic=lambda problem, device: Config(),
+            candidates={"": lambda problem, device: [Config()]},
+            call=f"{HERE}:{name}_{direction}",
+            outputs={"": ()},
+        )
+        for direction in directions
+    }
+    kernel = KernelSpec(
+        op=name,
+        name="plain",
+        backend="xla",
+        searches=searches,
+        modules=("attn_tune.schema.errors",),
+        unsupported=lambda problem, direction, device: None,
+    )
+    return op, kernel
+
+
+# The op ``pair_sums``: ``sum(x * y)`` of each row. Its kernels have no gradient.
+class Pair(NamedTuple):
+    x: jax.Array
+    y: jax.Array
+
+
+PAIR_SUMS = Call(
+    op="pair_sums",
+    letters={"x": "rc", "y": "rc", "sums": "r"},
+    main={"x": "left", "y": "right"},
+    outputs=lambda problem, o: {"sums": jax.ShapeDtypeStruct(o.x.shape[:1], o.x.dtype)},
+    with_shapes=lambda problem, o: replace(problem, rows=o.x.shape[0], columns=o.x.shape[1]),
+    parallel=("r",),
+)
+PLAIN_PAIR_SUMS = replace(PAIR_SUMS, plain_derivative=True)
+
+
+def pair_sums(x, y, call=PAIR_SUMS, **how):
+    """The sum of the products of each row of two arrays."""
+    return run(call, Problem(op="pair_sums"), Pair(x, y), **how)["sums"]
+
+
+def pair_sums_fwd(problem, config, pair):
+    LAUNCHES.append(("pair_sums", problem.rows, config.block))
+    return {"sums": jax.lax.stop_gradient(jnp.sum(pair.x * pair.y, axis=1))}
+
+
+def pair_sums_baseline(problem, direction, pair):
+    return {"sums": jnp.sum(pair.x * pair.y, axis=1)}
+
+
+# The op ``scale_rows``: every row of ``x`` times ``weight``, which all rows share; both have gradients.
+class Rows(NamedTuple):
+    x: jax.Array
+    weight: jax.Array
+
+
+class RowsBackward(NamedTuple):
+    operands: Rows
+    dout: jax.Array
+
+
+SCALE_ROWS = Call(
+    op="scale_rows",
+    letters={"x": "rc", "weight": "c", "out": "rc", "dout": "rc"},
+    main={"x": "x"},
+    outputs=lambda problem, o: {"out": jax.ShapeDtypeStruct(o.x.shape, o.x.dtype)},
+    with_shapes=lambda problem, o: replace(problem, rows=o.x.shape[0], columns=o.x.shape[1]),
+    parallel=("r",),
+    gradients=("x", "weight"),
+    backward_inputs=lambda o, residuals, cotangents: RowsBackward(o, cotangents["out"]),
+)
+
+
+def scale_rows(x, weight, **how):
+    """Every row of ``x`` times ``weight``."""
+    return run(SCALE_ROWS, Problem(op="scale_rows"), Rows(x, weight), **how)["out"]
+
+
+def scale_rows_fwd(problem, config, o):
+    LAUNCHES.append(("fwd", problem.rows, config.block))
+    return {"out": o.x * o.weight}
+
+
+def scale_rows_bwd(problem, config, inputs):
+    LAUNCHES.append(("bwd", problem.rows, config.block))
+    o, dout = inputs
+    return {"dx": dout * o.weight, "dweight": jnp.sum(dout * o.x, axis=0)}
+
+
+# Every trace of a kernel: its direction, the rows of its problem, the knob of its config.
+LAUNCHES: list = []
+PROBES = (op_and_kernel("pair_sums", ("fwd",)), op_and_kernel("scale_rows", ("fwd", "bwd")))
+
+
+def register(patch):
+    """Put the ops into the registry for a while; ``patch`` is pytest's monkeypatch, or has its ``setattr``."""
+    from attn_tune.kernels import registry
+
+    ops = registry.ops() | {op.name: op for op, _ in PROBES}
+    kernels = registry.kernels() | {kernel.id: kernel for _, kernel in PROBES}
+    patch.setattr(registry, "ops", lambda: ops)
+    patch.setattr(registry, "kernels", lambda: kernels)

@@ -1,0 +1,105 @@
+"""The call path with ops that are not attention: choice, derivatives, vmap, shards, and errors in words."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attn_tune
+from attn_tune.schema.errors import UnsupportedError, UsageError
+from tests.api.probe_ops import (
+    LAUNCHES,
+    PLAIN_PAIR_SUMS,
+    Config,
+    pair_sums,
+    register,
+    scale_rows,
+)
+
+X, Y = (jnp.asarray(np.random.default_rng(i).standard_normal((3, 5), np.float32)) for i in range(2))
+W = Y[0]
+
+
+@pytest.fixture(autouse=True)
+def probes(monkeypatch):
+    register(monkeypatch)
+    # Launches of equal problems share one trace; every test counts its own.
+    jax.clear_caches()
+    LAUNCHES.clear()
+
+
+def test_an_op_of_one_direction_is_called_by_its_declaration_alone():
+    np.testing.assert_allclose(pair_sums(X, Y), jnp.sum(X * Y, axis=1), rtol=1e-6)
+    assert LAUNCHES == [("pair_sums", 3, 8)]
+
+
+def test_vmap_folds_the_mapped_axis_into_the_first_parallel_letter():
+    got = jax.vmap(pair_sums, (0, None))(jnp.stack([X, Y]), Y)
+    np.testing.assert_allclose(got, jnp.stack([(X * Y).sum(1), (Y * Y).sum(1)]), rtol=1e-6)
+    assert ("pair_sums", 6, 8) in LAUNCHES
+
+
+def test_vmap_of_a_shared_operand_runs_element_by_element():
+    got = jax.vmap(scale_rows, (None, 0))(X, Y)
+    np.testing.assert_allclose(got, X[None] * Y[:, None], rtol=1e-6)
+    assert {rows for _, rows, _ in LAUNCHES} == {3}
+
+
+def test_an_op_without_a_backward_refuses_a_derivative_with_the_way_out():
+    with pytest.raises(UnsupportedError, match=r"pair_sums has no derivative.*stop_gradient"):
+        jax.grad(lambda x: pair_sums(x, Y).sum())(X)
+    stopped = jax.grad(lambda x: pair_sums(jax.lax.stop_gradient(x), Y).sum() + x.sum())(X)
+    np.testing.assert_array_equal(stopped, jnp.ones_like(X))
+
+
+def test_an_op_may_take_the_derivatives_of_its_plain_computation():
+    def loss(x):
+        return jnp.sum(jnp.sin(pair_sums(x, Y, PLAIN_PAIR_SUMS)))
+
+    def plain(x):
+        return jnp.sum(jnp.sin(jnp.sum(x * Y, axis=1)))
+
+    for derivative in (jax.grad, jax.hessian, jax.jacfwd):
+        np.testing.assert_allclose(derivative(loss)(X), derivative(plain)(X), atol=1e-5)
+    assert LAUNCHES[0] == ("pair_sums", 3, 8)
+
+
+def test_forward_and_backward_take_the_configs_that_the_caller_gives():
+    def loss(x, weight, **how):
+        return jnp.sum(jnp.sin(scale_rows(x, weight, **how)))
+
+    cfg = {"fwd": Config(block=16), "bwd": Config(block=32)}
+    got = jax.grad(loss, (0, 1))(X, W, cfg=cfg)
+    want = jax.grad(lambda x, weight: jnp.sum(jnp.sin(x * weight)), (0, 1))(X, W)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), got, want)
+    assert LAUNCHES == [("fwd", 3, 16), ("bwd", 3, 32)]
+
+
+def test_forward_and_backward_take_the_configs_that_are_pinned():
+    loss = lambda x: scale_rows(x, W).sum()  # noqa: E731
+    with (
+        attn_tune.pin("scale_rows", "plain", Config(block=64)),
+        attn_tune.pin("scale_rows", "plain", Config(block=128), "bwd"),
+    ):
+        jax.grad(loss)(X)
+    assert LAUNCHES == [("fwd", 3, 64), ("bwd", 3, 128)]
+
+
+def test_a_second_derivative_is_refused_by_the_name_of_the_op():
+    with pytest.raises(UnsupportedError, match="scale_rows has no second derivative"):
+        jax.hessian(lambda x: scale_rows(x, W).sum())(X)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"platform": "plane"}, "plain"),
+        ({"platform": {"bwd": "plain"}}, "platform has the key 'bwd'; its keys are fwd"),
+        ({"cfg": 3}, "cfg must be a config dataclass"),
+        ({"in_specs": ()}, "mesh is missing"),
+    ],
+)
+def test_what_a_caller_asks_for_is_checked_by_name(how, words):
+    with pytest.raises(UsageError, match=words):
+        pair_sums(X, Y, **how)
+    assert LAUNCHES == []
