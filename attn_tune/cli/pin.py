@@ -47,9 +47,9 @@ def add(
         ),
     ] = None,
     direction: Annotated[
-        options.Direction,
-        typer.Option("--direction", "-d", metavar="fwd|bwd", help="The direction."),
-    ] = options.Direction.FWD,
+        str,
+        typer.Option("--direction", "-d", metavar="DIRECTION", help="The direction."),
+    ] = "fwd",
     point: Annotated[
         str | None,
         typer.Option(

@@ -51,8 +51,8 @@ def add(
         ),
     ] = None,
     direction: Annotated[
-        options.Direction | None,
-        typer.Option("--direction", "-d", metavar="fwd|bwd", help="Only this direction."),
+        str | None,
+        typer.Option("--direction", "-d", metavar="DIRECTION", help="Only this direction."),
     ] = None,
     device: Annotated[
         str | None,

@@ -14,7 +14,6 @@ from attn_tune.runtime.devices import current_device, device_from_kind
 from attn_tune.runtime.quarantine import MAX_TEXT, Entry
 from attn_tune.schema.errors import UsageError, unknown_name
 from attn_tune.schema.signature import Value
-from attn_tune.schema.trial import DIRECTIONS
 
 
 def make_entry(
@@ -45,7 +44,7 @@ def make_entry(
         raise UsageError(f"a reason is a text of at most {MAX_TEXT} characters")
     if direction and direction not in (spec.searches if spec else op.directions):
         raise unknown_name(
-            f"direction of {kernel}", direction, spec.searches if spec else DIRECTIONS
+            f"direction of {kernel}", direction, spec.searches if spec else op.directions
         )
     entry = Entry(
         op=op.name,

@@ -8,7 +8,6 @@ from attn_tune.kernels import registry
 from attn_tune.kernels.flash_attention.core import Request
 from attn_tune.kernels.flash_attention.problem import NAME
 from attn_tune.schema.errors import UsageError, unknown_name
-from attn_tune.schema.trial import DIRECTIONS
 
 
 def request_of(platform: str | Mapping[str, str | None] | None, cfg: Any) -> Request:
@@ -18,6 +17,9 @@ def request_of(platform: str | Mapping[str, str | None] | None, cfg: Any) -> Req
       UsageError: an unknown kernel (near names are given) or direction, or a config of no kernel.
     """
     return Request(kernels=_kernels(platform), configs=_configs(cfg))
+
+
+DIRECTIONS = ("fwd", "bwd")
 
 
 def _kernels(platform: Any) -> dict[str, str]:

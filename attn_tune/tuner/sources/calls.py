@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.marker import find_mark
-from attn_tune.kernels.registry import get_op, ops
+from attn_tune.kernels.registry import get_op, op_names
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Signature
 from attn_tune.tuner.sources.attention import Softmax, find_attention
@@ -87,7 +87,7 @@ def _marked(value: Value) -> Call | Unread:
     assert mark is not None
     name = mark.signature.partition("/")[0]
     try:
-        if name not in ops():
+        if name not in op_names():
             raise UsageError(f"this installation has no op {name!r}")
         signature = get_op(name).parse_signature(mark.signature)
     except UsageError as error:

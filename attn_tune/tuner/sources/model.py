@@ -3,10 +3,10 @@
 import importlib
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attn_tune.ops.registry import get_op
 from attn_tune.schema.errors import UsageError
 from attn_tune.tuner.case import GridPoint
 from attn_tune.tuner.grid import Grid
@@ -62,7 +62,11 @@ def grid_of(calls: Calls, name: str, source: str) -> Grid:
             op=call.signature.op,
             signature=call.signature,
             source=source,
-            directions=_ordered((*(old.directions if old else ()), call.direction)),
+            directions=tuple(
+                way
+                for way in get_op(call.signature.op).directions
+                if way == call.direction or (old and way in old.directions)
+            ),
             calls=call.count + (old.calls if old else 0),
         )
     return Grid(
@@ -71,10 +75,6 @@ def grid_of(calls: Calls, name: str, source: str) -> Grid:
         source=source,
         points=tuple(points.values()),
     )
-
-
-def _ordered(directions: Sequence[str]) -> tuple[str, ...]:
-    return tuple(d for d in ("fwd", "bwd") if d in directions)
 
 
 def _call(path: str) -> Any:
