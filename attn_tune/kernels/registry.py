@@ -16,6 +16,7 @@ from attn_tune.ops.registry import (
     FOLDERS,
     broken_ops,
     clear as clear_ops,
+    find_op,
     get_op as get_op,
     op_names as op_names,
     ops as ops,
@@ -37,6 +38,8 @@ def kernels() -> dict[str, KernelSpec]:
 @functools.cache
 def specs_of(op: str) -> tuple[KernelSpec, ...]:
     """The kernels of the op called ``op``, by name. Imports no other op's but those of unnamed entry points."""
+    if find_op(op) is None:
+        return ()
     names = folder_kernels(op)
     found = [importlib.import_module(f"{FOLDERS}.{op}.{name}").SPEC for name in names]
     found += [spec for spec in _unnamed() if spec.op == op]

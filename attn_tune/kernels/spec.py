@@ -95,7 +95,8 @@ class KernelSpec:
       searches: per direction; a direction that is absent is not implemented.
       unsupported: ``(problem, direction, device) -> reason or None``: a sentence that says why this kernel cannot do
         this problem on this device at all.
-      modules: names of the modules whose source decides the generated code; hashed into the environment.
+      modules: names of the modules whose source decides the generated code; hashed into the environment. Empty: those
+        that the calls import (``kernels.closure``).
       priority: per platform, the order in which untuned kernels are preferred, highest first; 0 where absent. A number,
         or ``(problem, direction, device) -> number`` where it depends on these.
       requires: importable modules without which the kernel cannot run, e.g. ``("triton",)``.
@@ -103,6 +104,7 @@ class KernelSpec:
       libraries: installed distributions whose version decides the generated code too, e.g. ``("tokamax",)``; hashed
         with the source, so that timings of another version are stale.
       summary: one line for listings.
+      entry_point: ``module:attribute`` of the entry point it was found by; empty for a kernel of this package.
     """
 
     op: str
@@ -110,7 +112,7 @@ class KernelSpec:
     backend: str
     searches: Mapping[str, Search]
     unsupported: Callable[[Problem, str, Device], str | None]
-    modules: tuple[str, ...]
+    modules: tuple[str, ...] = ()
     priority: Mapping[str, Priority] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
     extra: str = ""
@@ -131,9 +133,10 @@ class KernelSpec:
     @property
     def source_hash(self) -> str:
         """The digest of the modules' source and of the libraries' versions."""
+        from attn_tune.kernels.closure import modules_of
         from attn_tune.kernels.source import source_hash
 
-        return source_hash(self.modules, self.libraries)
+        return source_hash(self.modules or modules_of(self), self.libraries)
 
     def needs_leave(self, direction: str) -> bool:
         """Whether this direction is only swept, shipped and chosen where non-deterministic kernels are allowed.

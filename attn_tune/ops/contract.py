@@ -207,7 +207,7 @@ class Op:
     A path is ``"module:function"``; one that begins with ``.`` lies in ``package``.
 
     Attributes:
-      name: the op's folder, or the name of its entry point: ``"flash_attention"``.
+      name: the op's folder, or the name of its entry point.
       version: the contract's version; raised when old results stop being comparable.
       directions: names of its own, in order: ``("fwd", "bwd")``, ``("fwd",)``, ``("prefill", "step")``.
       fields: the signature's fields, in the order of its text.

@@ -78,7 +78,8 @@ def grid_point(text: str, grids: Sequence[str] = ()) -> GridPoint:
 
     Example::
 
-        attn_tune.explain("flash_attention", attn_tune.grid_point("llama3-8b/4x4k").signature)
+        point = attn_tune.grid_point("llama3-8b/4x4k")
+        attn_tune.explain(point.op, point.signature)
 
     Args:
       grids: grid files or presets whose points are looked at first.

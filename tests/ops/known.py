@@ -8,7 +8,7 @@ def known_ops(monkeypatch, *ops):
     by_name = {op.name: op for op in ops}
     for module in (ops_registry, kernels_registry):
         monkeypatch.setattr(module, "op_names", lambda: tuple(by_name))
-    monkeypatch.setattr(ops_registry, "find_op", by_name.get)
+        monkeypatch.setattr(module, "find_op", by_name.get)
 
 
 def known_kernels(monkeypatch, kernels):

@@ -1,6 +1,6 @@
 """An installed package in one file: an op of its own, with a kernel of its own."""
 
-CODE = '''
+CODE = """
 from dataclasses import dataclass
 
 from attn_tune.kernels.spec import KernelSpec, Search
@@ -84,7 +84,7 @@ SPEC = KernelSpec(
     unsupported=lambda problem, direction, device: None,
     modules=("foreign_op",),
 )
-'''
+"""
 ENTRY_POINTS = """\
 [attn_tune.ops]
 foreign = foreign_op:OP

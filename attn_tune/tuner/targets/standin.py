@@ -13,7 +13,7 @@ from attn_tune.tuner.protocol import ConfigRef
 from attn_tune.tuner.targets.launches import Launch
 
 _TWO = 2
-# Fields of a signature that blocks are counted along: lengths, which a causal edge ties together, and the batch.
+# Fields of a signature that blocks are counted along: lengths, which a mask may tie together, and the batch.
 _DOUBLED = (("t", "s"), ("b",), ("b", "t", "s"))
 
 

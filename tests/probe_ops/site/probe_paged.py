@@ -58,9 +58,7 @@ def operands(problem, direction):
     return (
         Operand(name="q", shape=(p.b, p.n, p.h), dtype=p.dtype),
         Operand(name="new", shape=(p.b, p.h), dtype=p.dtype),
-        Operand(
-            name="cache", shape=(p.b * p.pages + 1, p.page, p.h), dtype=p.dtype, in_place=True
-        ),
+        Operand(name="cache", shape=(p.b * p.pages + 1, p.page, p.h), dtype=p.dtype, in_place=True),
         Operand(name="table", shape=(p.b, p.pages), dtype="int32"),
         Operand(name="lengths", shape=(p.b,), dtype="int32"),
     )

@@ -75,7 +75,9 @@ OP = Op(
     ),
     operands=operands,
     flops=lambda p, direction: 5 * p.b * p.t * p.n * p.k * p.v,
-    bytes_moved=lambda p, direction: 4 * p.b * p.n * (p.t * (2 * p.k + 2 * p.v + 1) + 2 * p.k * p.v),
+    bytes_moved=lambda p, direction: (
+        4 * p.b * p.n * (p.t * (2 * p.k + 2 * p.v + 1) + 2 * p.k * p.v)
+    ),
     inputs="probe_recurrent:make_inputs",
     reference="probe_recurrent:reference",
     baseline="probe_recurrent:baseline",
@@ -133,9 +135,7 @@ def reference(problem, direction, inputs):
     scores = jnp.einsum("btnk,bsnk->btsn", q, k, precision="highest") * weights
     out = jnp.einsum("btsn,bsnv->btnv", scores, v, precision="highest")
     start = inputs["state"].astype(jnp.float32)
-    out += jnp.exp(before)[..., None] * jnp.einsum(
-        "btnk,bnkv->btnv", q, start, precision="highest"
-    )
+    out += jnp.exp(before)[..., None] * jnp.einsum("btnk,bnkv->btnv", q, start, precision="highest")
     state = jnp.einsum("bsn,bsnk,bsnv->bnkv", weights[:, -1], k, v, precision="highest")
     return {"o": out, "state": state + jnp.exp(before[:, -1])[..., None, None] * start}
 
