@@ -2,8 +2,9 @@
 
 Of each row: its config ran, every output that its op declares was compared with the reference, it passed feature
 problems, a contest had a final on a quiet device that left little doubt, the environment is known, nothing about it
-failed since, and it does not lose to the untuned config. Then the guards: every measured problem that the pack does not answer itself is asked of the pack as a job would ask; where the row that
-answers is known to lose there, or to fail, the pack gets a row that says so.
+failed since, and it does not lose to the untuned config. Then the guards: every measured problem that the pack does
+not answer itself is asked of the pack as a job would ask; where the row that answers is known to lose there, or to
+fail, the pack gets a row that says so.
 """
 
 import dataclasses

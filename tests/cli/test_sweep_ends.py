@@ -28,6 +28,7 @@ LONGER = SIGNATURE.replace("t=128 s=128", "t=256 s=256")
 OWN = f"""
 summary = "a problem of one's own"
 [[layer]]
+op = "flash_attention"
 name = "prompt"
 {chr(10).join(SIGNATURE.partition(" ")[2].replace("dtype=bfloat16", "dtype='bfloat16'").split())}
 """

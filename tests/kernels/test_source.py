@@ -9,6 +9,7 @@ from attn_tune.kernels.registry import kernels
 
 KERNELS = {name: spec for name, spec in kernels().items() if not spec.entry_point}
 
+
 @pytest.mark.parametrize("spec", KERNELS.values(), ids=KERNELS)
 def test_every_module_that_decides_the_code_is_hashed(spec):
     calls = {search.call.partition(":")[0] for search in spec.searches.values()}
