@@ -140,7 +140,7 @@ else:
 
 def _functions_of_ops() -> dict[str, str]:
     """The modules of the ops' public functions, by the function's name."""
-    from attn_tune.kernels.registry import ops
+    from attn_tune.ops.registry import ops
 
     return {name: module for op in ops().values() for name, module in _functions_of(op).items()}
 
@@ -152,7 +152,7 @@ def _functions_of(op: Any) -> dict[str, str]:
 
 def _module_of(function: str) -> str | None:
     """The module of an op's public function. Most are called like their op, which alone is loaded then."""
-    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.registry import get_op
     from attn_tune.schema.errors import UsageError
 
     try:

@@ -114,7 +114,11 @@ def _lengths(chance: random.Random, kind: str) -> tuple[int, int]:
 
 def to_toml(seed: int, count: int) -> str:
     """The grid file of ``draw``."""
-    lines = [f'summary = "{count} shapes that no pack was tuned for, drawn with seed {seed}"', ""]
+    lines = [
+        f'summary = "{count} shapes that no pack was tuned for, drawn with seed {seed}"',
+        'op = "flash_attention"',
+        "",
+    ]
     for layer in draw(seed, count):
         lines += [
             "[[layer]]",

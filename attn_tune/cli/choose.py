@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attn_tune.schema import Device, NoDataError, UsageError, unknown_name
-from attn_tune.schema.trial import DIRECTIONS
 
 if TYPE_CHECKING:
     from attn_tune.cli.lab import SweepRequest
@@ -51,7 +50,7 @@ def points(
         point
         for grid in made
         for point in grid.points
-        if not sizes or has_lengths(point.signature.values, sizes)
+        if not sizes or has_lengths(get_op(point.op).axes, point.signature.values, sizes)
     ]
     kept = merge_points(
         point
@@ -84,7 +83,6 @@ def stored_points(
     if not lengths and not filters:
         return None
     from attn_tune.tuner.grid import preset_points
-    from attn_tune.tuner.lengths import has_lengths
 
     every, refusal = _names(preset_points()), None
     try:
@@ -94,7 +92,7 @@ def stored_points(
     kept = {}
     for text in dict.fromkeys(stored):
         names = chosen.get(text, [])
-        if text not in every and (not lengths or has_lengths(_fields(text), words(lengths))):
+        if text not in every and (not lengths or _has_lengths(text, words(lengths))):
             names = [text]
         if passing := [name for name in names if _passes(name, filters)]:
             kept[text] = brief("+".join(passing))
@@ -117,10 +115,18 @@ def _names(found: "Iterable[GridPoint]") -> dict[str, list[str]]:
     return names
 
 
-def _fields(text: str) -> dict[str, int]:
-    """The whole-number fields of a signature, whose op need not be installed."""
+def _has_lengths(text: str, wanted: Sequence[str]) -> bool:
+    """Whether the problem of a signature's text has such lengths; that of an op that is not installed has none."""
+    from attn_tune.kernels.registry import get_op
+    from attn_tune.tuner.lengths import has_lengths
+
     pairs = (item.partition("=") for item in text.split()[1:])
-    return {name: int(value) for name, _, value in pairs if value.isdecimal()}
+    values = {name: int(value) for name, _, value in pairs if value.isdecimal()}
+    try:
+        axes = get_op(text.partition("/")[0]).axes
+    except UsageError:
+        axes = ()
+    return has_lengths(axes, values, wanted)
 
 
 def _some(names: Iterable[str]) -> str:
@@ -193,9 +199,20 @@ def say_left_out(request: "SweepRequest", device: Device) -> None:
         sink.note(f"left out, not deterministic: {', '.join(names)} (--allow-nondeterministic)")
 
 
-def directions(values: Sequence[str] | None) -> tuple[str, ...]:
-    """The directions in their usual order, both by default."""
-    return tuple(d for d in DIRECTIONS if not values or d in {str(v) for v in values})
+def directions(values: Sequence[str] | None, op: str = "") -> tuple[str, ...]:
+    """The directions that were named, all by default: those of ``op``, or of any op.
+
+    Raises:
+      UsageError: no such op has such a direction.
+    """
+    from attn_tune.kernels.registry import get_op, ops
+
+    owners = [get_op(op)] if op else ops().values()
+    known = tuple(dict.fromkeys(way for owner in owners for way in owner.directions))
+    for value in values or ():
+        if value not in known:
+            raise unknown_name(f"direction of {op}" if op else "direction", value, known)
+    return tuple(way for way in known if not values or way in values)
 
 
 def effort(

@@ -46,7 +46,7 @@ def explain(
     target = choose.device(device)
     found = {
         way: dispatch.explain(asked.op, asked.signature.text, way, device=target)
-        for way in choose.directions(direction)
+        for way in choose.directions(direction, asked.op)
     }
     unshipped, objections = _unshipped(db, found, target)
     if json:

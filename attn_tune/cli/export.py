@@ -46,8 +46,8 @@ def export_pack(
     op: Annotated[str | None, typer.Option(metavar="OP", help="Only this op.")] = None,
     kernel: options.Kernels = None,
     direction: Annotated[
-        options.Direction | None,
-        typer.Option("--direction", "-d", metavar="fwd|bwd", help="Only this direction."),
+        str | None,
+        typer.Option("--direction", "-d", metavar="DIRECTION", help="Only this direction."),
     ] = None,
     device: Annotated[
         str | None,

@@ -68,6 +68,7 @@ def freeze(
     from attn_tune.kernels.ask import AUTO
     from attn_tune.kernels.dispatch import lookup
     from attn_tune.kernels.override_freeze import freeze_answers
+    from attn_tune.ops.registry import get_op
 
     if path.exists() and not overwrite:
         raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")
@@ -76,6 +77,7 @@ def freeze(
         (p, way)
         for p in choose.points(grid, lengths, point)
         for way in choose.directions(direction)
+        if way in get_op(p.op).directions
     ]
     answers, missing = [], []
     for one, way in questions:

@@ -48,7 +48,7 @@ def kernels(
             kernels=own,
             device=target,
             environment=current_environment(),
-            directions=choose.directions(direction),
+            directions=choose.directions(direction, asked.op),
         )
         rows = [_row(k, c.case.direction) for c in made.cases for k in c.kernels] + rows
     away = set() if json or every else choose.absent(specs, target)

@@ -91,6 +91,7 @@ def plan_sweep(
     device: Device,
     environment: Environment,
     database: "Database | None",
+    device_count: int = 1,
 ) -> "Plan":
     """The plan of ``request``; with a database and ``resume``, without what it already holds."""
     from attn_tune.tuner import make_plan
@@ -106,6 +107,7 @@ def plan_sweep(
         effort=request.effort,
         allow_nondeterministic=request.allow_nondeterministic,
         allow_unproven=request.allow_unproven,
+        device_count=device_count,
         priors=_priors(database, device),
         measured=lambda kernel, direction, signature, env: (
             known.measured(
@@ -180,7 +182,9 @@ def run_sweep(
     is_shared = executor.is_shared if isinstance(executor, Fleet) else lambda: False
     identity = executor.identify()
     with open_lab(request.database, create=True) as database:
-        plan = plan_sweep(request, identity.device, identity.environment, database)
+        plan = plan_sweep(
+            request, identity.device, identity.environment, database, identity.device_count
+        )
         run_id = database.begin_run(
             device=identity.device, environment=identity.environment, argv=sys.argv
         )

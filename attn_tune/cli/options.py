@@ -13,13 +13,6 @@ from attn_tune.schema import UsageError
 DB_VARIABLE = "ATTN_TUNE_DB"
 
 
-class Direction(enum.StrEnum):
-    """Choices of ``--direction``."""
-
-    FWD = "fwd"
-    BWD = "bwd"
-
-
 class Strategy(enum.StrEnum):
     """Choices of ``--strategy``."""
 
@@ -128,12 +121,12 @@ Kernels = Annotated[
     ),
 ]
 Directions = Annotated[
-    list[Direction] | None,
+    list[str] | None,
     typer.Option(
         "--direction",
         "-d",
-        metavar="fwd|bwd",
-        help="Only this direction. Repeatable. Default: both.",
+        metavar="DIRECTION",
+        help="Only this direction (fwd, bwd, ...). Repeatable. Default: all of the op.",
     ),
 ]
 DeviceName = Annotated[

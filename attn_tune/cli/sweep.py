@@ -94,12 +94,14 @@ def sweep(
     if target is not None:
         _only_compile(request, target, dry_run=dry_run, json=json)
         return
+    from attn_tune.tuner.case import make_cases
+
     where = fleet.Where(
         executor=executor,
         devices=devices,
         accelerator=accelerator,
         wait=wait,
-        cases=len(request.points) * len(request.directions),
+        cases=len(make_cases(request.points, request.directions)),
     )
     if dry_run:
         show_plan(request, device=None, json=json, how=PLAN_ALL)

@@ -106,9 +106,12 @@ def validate(
 def _searches(
     specs: "tuple[KernelSpec, ...]", ways: tuple[str, ...]
 ) -> "Iterator[tuple[KernelSpec, str]]":
-    """The directions that each kernel implements; those it does not are said in one line."""
+    """The directions that each kernel implements; those of its op that it does not are noted."""
+    from attn_tune.kernels import registry
+
     for spec in specs:
-        if absent := [way for way in ways if way not in spec.searches]:
+        own = registry.get_op(spec.op).directions
+        if absent := [way for way in ways if way in own and way not in spec.searches]:
             sink.note(f"{spec.id} does not implement {', '.join(absent)}")
         for way in ways:
             if way in spec.searches:
@@ -150,15 +153,13 @@ def _problems(
 
 
 def _features(op: "Op") -> Mapping[str, Any]:
-    """The op's feature problems, which live beside its battery; none, said aloud, for an op without."""
-    import importlib
+    """The op's samples, one a feature; none, with a note, for an op without."""
+    from attn_tune.ops.contract import load
 
-    module = importlib.import_module(op.battery.partition(":")[0]) if op.battery else None
-    make = getattr(module, "feature_problems", None)
-    if make is None:
+    if not op.samples:
         sink.note(f"{op.name} has no feature problems; validate it with --grid")
         return {}
-    return make()
+    return load(op.samples)()
 
 
 def _config(

@@ -1,10 +1,10 @@
 """The release gate: what must be proven of every row before it is shipped, read from the stored trials.
 
-Of each row: its config ran, every gradient of a backward was compared with the reference, it passed feature problems,
-a contest had a final on a quiet device that left little doubt, the environment is known, nothing about it failed since,
-and it does not lose to the untuned config. Then the guards: every
-measured problem that the pack does not answer itself is asked of the pack as a job would ask; where the row that
-answers is known to lose there, or to fail, the pack gets a row that says so.
+Of each row: its config ran, every output that its op declares was compared with the reference, it passed feature
+problems, a contest had a final on a quiet device that left little doubt, the environment is known, nothing about it
+failed since, and it does not lose to the untuned config. Then the guards: every measured problem that the pack does
+not answer itself is asked of the pack as a job would ask; where the row that answers is known to lose there, or to
+fail, the pack gets a row that says so.
 """
 
 import dataclasses
@@ -24,7 +24,6 @@ from attn_tune.schema.environment import UNKNOWN
 
 # How much a shipped row may lose to the untuned config: below it, times of different moments cannot tell.
 MARGIN = 0.02
-GRADIENTS = ("dq", "dk", "dv")
 
 # The largest bound on a row's regret, as a share of its time, that is not in doubt.
 MAX_REGRET = 0.10
@@ -199,15 +198,12 @@ def _doubts(d: Decision, evidence: Evidence, max_regret: float) -> Iterable[tupl
 
 
 def _needed(d: Decision) -> set[str]:
-    """The outputs that must be proven: those of the kernel that every problem has."""
-    spec = _spec(d.kernel)
-    made = (
-        {n for names in spec.searches[d.direction].outputs.values() for n in names}
-        if spec
-        else None
-    )
-    always: set[str] = set(GRADIENTS) if d.direction == "bwd" else {"out"}
-    return always if made is None else always & made
+    """The outputs that must be proven: all that the op declares for the problem, but for optional ones."""
+    op = _op(d.op)
+    if op is None:
+        return set()
+    problem = op.from_signature(d.signature)
+    return {o.name for o in op.outputs(problem, d.direction) if not o.optional}
 
 
 def _unknown(d: Decision) -> list[str]:
@@ -349,7 +345,7 @@ def _ranked(decisions: Iterable[Decision]) -> Iterable[Decision]:
 def _spec(kernel: str) -> Any:
     from attn_tune.kernels import registry
 
-    return registry.kernels().get(kernel)
+    return registry.find_kernel(kernel)
 
 
 def needs_leave(d: Decision) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from attn_tune.kernels.ask import Ask, missing
-from attn_tune.kernels.registry import get_op, kernels
+from attn_tune.kernels.registry import find_kernel, get_op
 from attn_tune.kernels.spec import LIBRARIES
 from attn_tune.runtime.answer import SourceKind
 from attn_tune.runtime.ladder import Question, Walk, walk
@@ -53,7 +53,7 @@ def _reach(
     pack: Pack, row: Row, shelves: dict[tuple[str, str], Shelf]
 ) -> tuple[Reach, Grade | None, str]:
     op = get_op(row.op)
-    spec = kernels().get(f"{row.op}/{row.kernel}")
+    spec = find_kernel(f"{row.op}/{row.kernel}")
     if spec is None:
         return Reach.DEAD, None, f"kernel {row.op}/{row.kernel} is not installed"
     device = pack.devices[row.device]

@@ -1,73 +1,57 @@
 """Kernels of installed packages: loaded through entry points and checked; a broken package is left out."""
 
 import functools
-import importlib.metadata
 import importlib.util
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, is_dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import is_dataclass, replace
+from importlib.metadata import EntryPoint
 from typing import Any, Never
 
-from attn_tune.kernels.spec import KernelSpec, Op, Search
-from attn_tune.schema.errors import UnsupportedError, UsageError, short
+from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.ops.installed import (
+    BrokenPackage as BrokenPackage,
+    entry_points,
+    load_entry_points,
+    one_line,
+)
+from attn_tune.ops.registry import get_op, op_names
+from attn_tune.schema.errors import UnsupportedError, UsageError
 
 GROUP = "attn_tune.kernels"
-_MAX_ERROR = 500
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BrokenPackage:
-    """An installed package whose kernels are left out.
-
-    Attributes:
-      package: the name of the distribution.
-      entry_point: the entry point that failed, as ``name = module:attribute``.
-      error: the error as one line, with its type.
-    """
-
-    package: str
-    entry_point: str
-    error: str
-
-    def __str__(self) -> str:
-        return f"the kernels of package {self.package!r} ({self.entry_point}) are left out: {self.error}"
+def op_of_entry_point(point: EntryPoint) -> str:
+    """The op that the name of an entry point begins with: ``OP`` of ``OP.anything``; empty if that is no op."""
+    op = point.name.partition(".")[0]
+    return op if op in op_names() else ""
 
 
-def installed_kernels(
-    ops: Mapping[str, Op], taken: Mapping[str, KernelSpec]
-) -> Iterator[KernelSpec | BrokenPackage]:
-    """The kernels that installed packages offer for ``ops``; of each broken entry point the failure instead.
+def installed_kernels(op: str, taken: Iterable[str]) -> Iterator[KernelSpec | BrokenPackage]:
+    """The kernels of the entry points whose names say ``op``, ``""``: no op; of each broken one the failure.
 
-    An entry point is used whole or not at all. ``taken`` are the kernels whose ids cannot be used again. Loading runs
-    the package's code, which may raise anything: a job must not end for a package that it does not use. Only
-    ``KeyboardInterrupt`` passes.
+    An entry point is used whole or not at all. ``taken`` are the ids that cannot be used again.
     """
     used = set(taken)
-    for point in importlib.metadata.entry_points(group=GROUP):
-        try:
-            specs = tuple(_load(point, ops, used))
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # SystemExit too
-            yield BrokenPackage(
-                package=point.dist.name if point.dist else point.value.partition(":")[0],
-                entry_point=f"{point.name} = {point.value}",
-                error=_one_line(error),
-            )
-        else:
-            used.update(spec.id for spec in specs)
-            yield from specs
+
+    def read(point: EntryPoint) -> list[KernelSpec]:
+        specs = list(_read(point, used, op))
+        used.update(spec.id for spec in specs)
+        return specs
+
+    points = [point for point in entry_points(GROUP) if op_of_entry_point(point) == op]
+    yield from load_entry_points(points, read, "kernels")
 
 
-def _load(
-    point: importlib.metadata.EntryPoint, ops: Mapping[str, Op], used: set[str]
-) -> Iterator[KernelSpec]:
+def _read(point: EntryPoint, used: set[str], op: str) -> Iterator[KernelSpec]:
     value = point.load()
     offered = value if isinstance(value, KernelSpec | tuple | list) else value()
     own: set[str] = set()
     for spec in (offered,) if isinstance(offered, KernelSpec) else offered:
-        check_spec(spec, ops)
+        check_spec(spec)
+        if op and spec.op != op:
+            raise UsageError(f"kernel {spec.id!r} is not of {op!r}, as its entry point's name says")
         if spec.id in used | own:
             raise UsageError(f"there is another kernel {spec.id!r}; rename this one")
         own.add(spec.id)
@@ -108,7 +92,7 @@ def _contained(
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit too
-            return failed(f"its {what} failed: {_one_line(error)}")
+            return failed(f"its {what} failed: {one_line(error)}")
 
     return answer
 
@@ -122,15 +106,7 @@ def _refuse(reason: str) -> Never:
     raise UnsupportedError(reason)
 
 
-def _one_line(error: BaseException) -> str:
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:  # the package's own exception may not even have a text
-        text = type(error).__name__
-    return " ".join(short(text, _MAX_ERROR).split())
-
-
-def check_spec(spec: object, ops: Mapping[str, Op]) -> None:
+def check_spec(spec: object) -> None:
     """Refuses a spec that a lookup or a sweep could not use.
 
     Raises:
@@ -138,17 +114,18 @@ def check_spec(spec: object, ops: Mapping[str, Op]) -> None:
     """
     if not isinstance(spec, KernelSpec):
         raise UsageError(f"it offers a {type(spec).__name__}, not a KernelSpec")
-    if spec.op not in ops:
-        known = ", ".join(ops)
+    if spec.op not in op_names():
+        known = ", ".join(op_names())
         raise UsageError(f"kernel {spec.id!r} is of an unknown op {spec.op!r}; known: {known}")
     if not isinstance(spec.name, str) or not _NAME.fullmatch(spec.name):
         raise UsageError(f"a kernel's name is letters, digits and _.+-, not {spec.name!r}")
     where = f"kernel {spec.id!r}"
+    directions = get_op(spec.op).directions
     if not isinstance(spec.searches, Mapping) or not spec.searches:
         raise UsageError(f"{where}: searches must name a Search for each direction")
     for direction, search in spec.searches.items():
-        if direction not in ops[spec.op].directions:
-            known = ", ".join(ops[spec.op].directions)
+        if direction not in directions:
+            known = ", ".join(directions)
             raise UsageError(f"{where}: {spec.op} has no direction {direction!r}; known: {known}")
         if not isinstance(search, Search) or not _is_complete(search):
             raise UsageError(f"{where}: the search of {direction} is not a complete Search")

@@ -14,7 +14,7 @@ from attn_tune.kernels.cached import cached
 _PREFIX = "attn_tune"
 # Printers append numbers to a name that is taken: the end must be seen.
 _NAME = re.compile(
-    rf"{_PREFIX}\.(?P<op>\w+)\.v(?P<version>\d+)\.(?P<direction>fwd|bwd)(?P<items>(?:\.[a-z]+_\w[\w+-]*)*)\.end(?P<cut>\.cut)?"
+    rf"{_PREFIX}\.(?P<op>\w+)\.v(?P<version>\d+)\.(?P<direction>[a-z][a-z0-9_]*)(?P<items>(?:\.[a-z]+_\w[\w+-]*)*)\.end(?P<cut>\.cut)?"
 )
 
 

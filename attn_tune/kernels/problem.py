@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from attn_tune.ops.contract import Axis, Operand, Output, OutputKind
 from attn_tune.schema.errors import UsageError, near_names
 from attn_tune.schema.signature import Field, FieldKind, Signature, Value
 
@@ -31,6 +32,12 @@ SIZE_FIELDS = (
     Field(name="k", kind=_S, is_int=True, doc="key/value heads"),
     Field(name="h", kind=_C, is_int=True, doc="head dim"),
     Field(name="v", kind=_C, is_int=True, doc="value head dim"),
+)
+# Lengths in grids: ``4x4k`` is batch 4, query and key length 4096; ``4x1x4k`` one query.
+AXES = (
+    Axis(field="b", is_length=False),
+    Axis(field="t"),
+    Axis(field="s", same_as="t"),
 )
 # Messages say the word of signatures and grids, with the attribute's name behind it.
 _WORDS: dict[str, str] = {
@@ -203,3 +210,28 @@ def check_choice(word: str, value: str, known: tuple[str, ...], *, name: str = "
             f"{word}={value!r}{f' ({name})' if name else ''} must be one of {', '.join(known)}"
             f"{f'; {near}' if near else ''}"
         )
+
+
+def qkv_operands(problem: AttentionProblem) -> tuple[Operand, ...]:
+    """Queries, keys, values and the bias, in BTNH: the differentiable operands that all attention ops share."""
+    p = problem
+    shapes = {
+        "q": (p.batch, p.q_len, p.num_q_heads, p.head_dim),
+        "k": (p.batch, p.kv_len, p.num_kv_heads, p.head_dim),
+        "v": (p.batch, p.kv_len, p.num_kv_heads, p.v_head_dim),
+    }
+    if p.bias_dims is not None:
+        sizes = {"b": p.batch, "n": p.num_q_heads, "t": p.q_len, "s": p.kv_len, "1": 1}
+        shapes["bias"] = tuple(sizes[d] for d in p.bias_dims)
+    return tuple(
+        Operand(name=name, shape=shape, dtype=p.dtype, differentiable=True)
+        for name, shape in shapes.items()
+    )
+
+
+def qkv_gradients(problem: AttentionProblem) -> tuple[Output, ...]:
+    """The gradients of ``qkv_operands``; the gradient of ``x`` is called ``dx``."""
+    return tuple(
+        Output(name=f"d{operand.name}", kind=OutputKind.GRADIENT, of=operand.name)
+        for operand in qkv_operands(problem)
+    )

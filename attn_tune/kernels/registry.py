@@ -1,90 +1,115 @@
-"""Finds ops and kernels: by walking the folders here, and through the ``attn_tune.kernels`` entry points.
+"""The registry of kernels: folders here, and the entry points ``attn_tune.kernels``. It loads one op's at a time.
 
-There is no second list. A folder ``kernels/<op>/`` with an ``op.py`` that defines ``OP`` is an op; each folder in it
-whose ``__init__.py`` defines ``SPEC`` is a kernel. An entry point names a ``KernelSpec``, or a function that returns
-one or several.
+There is no second list. Each folder in ``kernels/<op>/`` whose ``__init__.py`` defines ``SPEC`` is a kernel. An entry
+point names a ``KernelSpec``, or a function that returns one or several. One called ``OP.anything`` is imported when the
+kernels of that op are asked for; others with those of every op.
 """
 
 import functools
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from attn_tune.kernels.installed import BrokenPackage, installed_kernels
-from attn_tune.kernels.spec import KernelSpec, Op
+from attn_tune.kernels.spec import KernelSpec
+from attn_tune.ops.registry import (
+    FOLDERS,
+    broken_ops,
+    clear as clear_ops,
+    find_op,
+    get_op as get_op,
+    op_names as op_names,
+    ops as ops,
+)
 from attn_tune.schema.errors import unknown_name, warn
 
-# The packages that the last call of ``kernels`` left out.
-_broken: tuple[BrokenPackage, ...] = ()
-
-
-@functools.cache
-def ops() -> dict[str, Op]:
-    """Every op by name."""
-    found = {}
-    for package in _op_packages():
-        op = importlib.import_module(f"{package}.op").OP
-        found[op.name] = op
-    return dict(sorted(found.items()))
+_broken: dict[str, BrokenPackage] = {}
 
 
 @functools.cache
 def kernels() -> dict[str, KernelSpec]:
-    """Every kernel by id, ``"op/name"``.
+    """Every kernel by id, ``"op/name"``; imports those of all ops.
 
     The kernels of a broken installed package are left out with one ``AttnTuneWarning``.
     """
-    global _broken
-    found = {spec.id: spec for spec in _folder_specs()}
-    broken = []
-    for one in installed_kernels(ops(), found):
-        if isinstance(one, BrokenPackage):
-            broken.append(one)
-            warn(f"{one}; `attn-tune doctor` checks it again")
-        else:
-            found[one.id] = one
-    _broken = tuple(broken)
-    return dict(sorted(found.items()))
+    return {spec.id: spec for op in op_names() for spec in specs_of(op)}
 
 
-def broken_packages() -> tuple[BrokenPackage, ...]:
-    """The installed packages whose kernels ``kernels`` leaves out."""
-    kernels()
-    return _broken
+@functools.cache
+def specs_of(op: str) -> tuple[KernelSpec, ...]:
+    """The kernels of the op called ``op``, by name. Imports no other op's but those of unnamed entry points."""
+    if find_op(op) is None:
+        return ()
+    names = folder_kernels(op)
+    found = [importlib.import_module(f"{FOLDERS}.{op}.{name}").SPEC for name in names]
+    found += [spec for spec in _unnamed() if spec.op == op]
+    found += _kept(installed_kernels(op, [spec.id for spec in found]))
+    return tuple(sorted(found, key=lambda spec: spec.name))
 
 
-def get_op(name: str) -> Op:
-    """The op called ``name``; an error that suggests near names otherwise."""
-    try:
-        return ops()[name]
-    except KeyError:
-        raise unknown_name("op", name, ops()) from None
+def kernels_of(op: str) -> tuple[KernelSpec, ...]:
+    """The kernels of one op, by name.
+
+    Raises:
+      UsageError: there is no such op, or its package is broken.
+    """
+    return specs_of(get_op(op).name)
+
+
+def find_kernel(kernel_id: str) -> KernelSpec | None:
+    """The kernel called ``"op/name"``, None if there is none here."""
+    op = kernel_id.partition("/")[0]
+    if op not in op_names():
+        return None
+    return next((spec for spec in specs_of(op) if spec.id == kernel_id), None)
 
 
 def get_kernel(kernel_id: str) -> KernelSpec:
     """The kernel called ``"op/name"``; an error that suggests near names otherwise."""
+    if (spec := find_kernel(kernel_id)) is None:
+        raise unknown_name("kernel", kernel_id, kernels())
+    return spec
+
+
+def broken_packages() -> tuple[BrokenPackage, ...]:
+    """The installed packages whose ops or kernels are left out; imports everything."""
+    kernels()
+    return (*broken_ops(), *_broken.values())
+
+
+def clear() -> None:
+    """Forgets everything, so that packages installed since are found."""
+    for function in (kernels, specs_of, folder_kernels, _unnamed):
+        function.cache_clear()
+    _broken.clear()
+    clear_ops()
+
+
+@functools.cache
+def folder_kernels(op: str) -> tuple[str, ...]:
+    """The names of the folders of an op's own kernels; imports none of them."""
     try:
-        return kernels()[kernel_id]
-    except KeyError:
-        raise unknown_name("kernel", kernel_id, kernels()) from None
+        package = importlib.import_module(f"{FOLDERS}.{op}")
+    except ModuleNotFoundError:  # an installed op
+        return ()
+    infos = pkgutil.iter_modules(package.__path__)
+    return tuple(info.name for info in infos if info.ispkg and not info.name.startswith("_"))
 
 
-def kernels_of(op: str) -> tuple[KernelSpec, ...]:
-    """The kernels of one op, by name."""
-    return tuple(spec for spec in kernels().values() if spec.op == get_op(op).name)
+@functools.cache
+def _unnamed() -> tuple[KernelSpec, ...]:
+    """The kernels of the entry points whose names do not say an op."""
+    taken = [f"{op}/{name}" for op in op_names() for name in folder_kernels(op)]
+    return tuple(_kept(installed_kernels("", taken)))
 
 
-def _op_packages() -> Iterator[str]:
-    import attn_tune.kernels as package
-
-    for info in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        if info.ispkg and not info.name.rpartition(".")[2].startswith("_"):
-            yield info.name
-
-
-def _folder_specs() -> Iterator[KernelSpec]:
-    for package_name in _op_packages():
-        package = importlib.import_module(package_name)
-        for info in pkgutil.iter_modules(package.__path__, package_name + "."):
-            if info.ispkg and not info.name.rpartition(".")[2].startswith("_"):
-                yield importlib.import_module(info.name).SPEC
+def _kept(found: Iterable[KernelSpec | BrokenPackage]) -> list[KernelSpec]:
+    """The kernels among ``found``; warns of the packages that are broken."""
+    kept = []
+    for one in found:
+        if isinstance(one, BrokenPackage):
+            _broken[one.entry_point] = one
+            warn(f"{one}; `attn-tune doctor` checks it again")
+        else:
+            kept.append(one)
+    return kept

@@ -1,26 +1,22 @@
-"""What an op and a kernel declare about themselves. Importing a spec loads neither jax nor triton.
+"""`KernelSpec` and `Search`: the declarations of a kernel. Importing a spec loads neither jax nor triton.
 
-An *op* says what is computed: its problem type, its signature, its inputs, its reference and its cost. A *kernel*
-says how: its configs, its limits and where its code is. Everything that runs on arrays is named by a
-``"module:function"`` path and imported on first use.
+A *kernel* says how an op is computed: its configs, its limits and where its code is. The op's own contract is
+``attn_tune.ops.contract``. Everything that runs on arrays is named by a ``"module:function"`` path and imported on
+first use.
 """
 
-import functools
-import importlib
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from attn_tune.ops.contract import Op as Op, Outputs as Outputs, load as load
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
-from attn_tune.schema.errors import UsageError
-from attn_tune.schema.signature import Field, Signature
 from attn_tune.schema.trial import WHOLE
 
+# A problem of the kernel's own op (``attn_tune.ops.contract.Problem``), whose attributes its functions read.
 type Problem = Any
 type Config = Any
-type Outputs = Mapping[str, Any]
 
 # Backends that are a library of the machine, which JAX itself would call.
 LIBRARIES = ("cudnn",)
@@ -31,91 +27,6 @@ PLATFORMS = {
     "cudnn": ("cuda",),
     "pallas_tpu": ("tpu",),
 }
-
-
-# Triton's modules import one another in circles: two threads that import it first at one time see half of it.
-_importing = threading.RLock()
-
-
-@functools.cache
-def load(path: str) -> Callable[..., Any]:
-    """Import ``"package.module:name"``. Threads that import at one time wait for one another."""
-    module, _, name = path.partition(":")
-    with _importing:
-        return getattr(importlib.import_module(module), name)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Op:
-    """What is computed, with its contract.
-
-    Attributes:
-      name: ``"flash_attention"``.
-      version: the contract's version; raised when old results stop being comparable.
-      directions: ``("fwd", "bwd")``, or ``("fwd",)`` for an op without gradients of its own.
-      fields: the signature's fields, in the order of its text.
-      to_signature, from_signature: between the op's problem type and its signature. What a signature leaves out
-        (softmax scale, the cap's value) is filled with a fixed canonical value by ``from_signature``.
-      flops: ``(problem, direction) -> int``, floating-point operations of the plain algorithm.
-      bytes_moved: ``(problem, direction) -> int``, the fewest bytes to and from device memory.
-      inputs: path of ``(problem, direction, seed) -> inputs``; a pytree of arrays for one call. For ``bwd`` it holds
-        the residuals and the cotangents too. Called under ``jit``, with a traced int32 seed.
-      reference: path of ``(problem, direction, inputs) -> {output: array}`` in high precision, sharing no code with
-        any kernel. Called under ``jit``, as the baseline is.
-      baseline: path of the same in the working dtype, done plainly: what the dtype itself can do.
-      battery: path of ``(problem) -> tuple[problem, ...]``, small hard variants of a problem (odd lengths, other
-        seeds' shapes, fully masked rows) on which a winner must also be right.
-      coarser: path of ``(problem) -> iterable of problems``, variants of a small problem from the least changed to the
-        most, for kernels that cannot take its odd sizes. A kernel is proven on the first one that it takes.
-      walk: path of a ``kernels.cost_walk.CostWalk``, for predicted times; without one there are none.
-      recognise: path of ``(graph) -> findings`` (``kernels.graph``), which finds the op's problems in a program.
-      untuned: path of ``(kernel, problem, direction, device) -> place``, the order of untuned kernels, highest first;
-        None for a kernel that it does not know, whose own ``priority`` counts.
-      functions: paths of the op's public functions, ``"module:name"``; each is ``attn_tune.<name>``.
-    """
-
-    name: str
-    version: int
-    directions: tuple[str, ...]
-    fields: tuple[Field, ...]
-    to_signature: Callable[[Problem], Signature]
-    from_signature: Callable[[Signature], Problem]
-    flops: Callable[[Problem, str], int]
-    bytes_moved: Callable[[Problem, str], int]
-    inputs: str
-    reference: str
-    baseline: str
-    battery: str = ""
-    coarser: str = ""
-    recognise: str = ""
-    walk: str = ""
-    summary: str = ""
-    untuned: str = ""
-    functions: tuple[str, ...] = ()
-
-    def place(self, spec: "KernelSpec", problem: Problem, direction: str, device: Device) -> int:
-        """The place of a kernel among those that can do an untuned problem, highest first."""
-        found = load(self.untuned)(spec.name, problem, direction, device) if self.untuned else None
-        return spec.priority_for(problem, direction, device) if found is None else found
-
-    def problem_signature(self, text: str) -> Signature:
-        """The signature that a problem said by ``text`` is looked up by: what changes nothing is left out.
-
-        Raises:
-          UsageError: as ``parse_signature``; or no such problem can be.
-        """
-        return self.to_signature(self.from_signature(self.parse_signature(text)))
-
-    def parse_signature(self, text: str) -> Signature:
-        """Reads a signature of this op, as it is.
-
-        Raises:
-          UsageError: the text is malformed or of another op or contract version.
-        """
-        signature = Signature.parse(text, self.fields)
-        if (signature.op, signature.version) != (self.name, self.version):
-            raise UsageError(f"signature {text!r} is not of {self.name}/v{self.version}")
-        return signature
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +104,7 @@ class KernelSpec:
       libraries: installed distributions whose version decides the generated code too, e.g. ``("tokamax",)``; hashed
         with the source, so that timings of another version are stale.
       summary: one line for listings.
+      entry_point: ``module:attribute`` of the entry point it was found by; empty for a kernel of this package.
     """
 
     op: str
@@ -223,7 +135,7 @@ class KernelSpec:
         """The digest of the source that the calls reach, and of the libraries' versions."""
         from attn_tune.kernels.source import source_hash
 
-        calls = {search.call.partition(":")[0] for search in self.searches.values()}
+        calls = {search.call.partition(":")[0] for search in self.searches.values() if search.call}
         return source_hash((*sorted(calls), *self.modules), self.libraries)
 
     def needs_leave(self, direction: str) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from attn_tune.kernels.registry import kernels, ops
+from attn_tune.kernels.registry import find_kernel, get_op, op_names
 from attn_tune.schema import Decision, Signature, Status, config_to_json
 from attn_tune.schema.words import counted
 
@@ -52,12 +52,14 @@ def summary(decisions: Iterable[Decision], names: Mapping[str, str] = {}) -> pd.
     """One row a decision: what won, against what, how surely.
 
     ``names`` are grid points by signature text. ``tflops`` counts the plain algorithm's operations
-    (``Op.flops``), so it compares kernels, not multipliers; None for an op that is not installed. Forward comes before
-    backward.
+    (``Op.flops``), so it compares kernels, not multipliers; None for an op that is not installed. Directions come in
+    the op's order.
     """
+    decisions = list(decisions)
+    named = len({decision.op for decision in decisions}) > 1
     rows = [
         {
-            "point": names.get(decision.signature.text, short_signature(decision.signature)),
+            "point": names.get(decision.signature.text, short_signature(decision.signature, named)),
             "direction": decision.direction,
             "device": str(decision.device),
             "kernel": decision.kernel.rpartition("/")[2],
@@ -80,7 +82,7 @@ def summary(decisions: Iterable[Decision], names: Mapping[str, str] = {}) -> pd.
     ]
     frame = pd.DataFrame(rows, columns=list(SUMMARY))
     return (
-        frame.assign(_order=frame["direction"] != "fwd")
+        frame.assign(_order=[_order(decision) for decision in decisions])
         .sort_values(["point", "_order", "device", "rank", "kernel"], kind="stable")
         .drop(columns="_order")
         .reset_index(drop=True)
@@ -156,9 +158,14 @@ def coverage(
 ) -> pd.DataFrame:
     """Which of the ``wanted`` points (names by signature text) have a decision, by direction and device.
 
-    A point without any is a row whose device is empty and whose directions are all false.
+    A point without any is a row whose device is empty and whose directions are all false. A direction that the point's
+    op does not have is None, and no column if no op has it.
     """
-    directions = tuple(directions)
+    wanted = dict(wanted)
+    known = {text: _directions(text) for text in wanted}
+    directions = tuple(
+        way for way in directions if any(own is None or way in own for own in known.values())
+    )
     found: dict[str, dict[str, set[str]]] = {}
     for decision in decisions:
         devices = found.setdefault(decision.signature.text, {})
@@ -166,28 +173,44 @@ def coverage(
     rows = []
     for text, name in wanted.items():
         for device, have in sorted(found.get(text, {"": set()}).items()):
-            rows.append({"point": name, "device": device} | {d: d in have for d in directions})
+            rows.append(
+                {"point": name, "device": device}
+                | {d: d in have if d in (known[text] or directions) else None for d in directions}
+            )
     return pd.DataFrame(rows, columns=["point", "device", *directions])
 
 
-def short_signature(signature: Signature) -> str:
-    """The signature without the op's name: enough where a table shows one op."""
-    return signature.text.partition(" ")[2]
+def short_signature(signature: Signature, named: bool = False) -> str:
+    """The signature without the op's version, and without its name too where a table shows one op."""
+    fields = signature.text.partition(" ")[2]
+    return f"{signature.op} {fields}" if named else fields
+
+
+def _order(decision: Decision) -> int:
+    """The place of the direction among its op's; 0 if the op is not installed or has no such direction."""
+    known = get_op(decision.op).directions if decision.op in op_names() else ()
+    return known.index(decision.direction) if decision.direction in known else 0
+
+
+def _directions(text: str) -> tuple[str, ...] | None:
+    """The directions of the op of a signature's text; None if it is not installed."""
+    op = text.partition("/")[0]
+    return get_op(op).directions if op in op_names() else None
 
 
 def _is_deterministic(decision: Decision) -> bool | None:
     """Whether equal runs give equal bits, as the kernel declares and as was seen; None for one not installed here."""
     if decision.repeatable is False:
         return False
-    spec = kernels().get(decision.kernel)
+    spec = find_kernel(decision.kernel)
     search = spec.searches.get(decision.direction) if spec else None
     return not search.nondeterministic if search else None
 
 
 def _tflops(decision: Decision) -> float | None:
-    op = ops().get(decision.op)
-    if op is None or not decision.median_ns:
+    if decision.op not in op_names() or not decision.median_ns:
         return None
+    op = get_op(decision.op)
     return op.flops(op.from_signature(decision.signature), decision.direction) / (
         decision.median_ns * 1e3
     )

@@ -4,6 +4,7 @@ A shard in the writer's spelling is left as the bytes it is until then: of hundr
 Any other is parsed whole when the pack is opened, with the same checks.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,6 @@ from attn_tune.runtime.tables import Rows, Table, parsed_table, plain_table
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
 from attn_tune.schema.errors import IntegrityError
-from attn_tune.schema.trial import DIRECTIONS
 
 _lock = Lock()
 
@@ -114,8 +114,8 @@ class Contents:
 
     def _check_tables(self, tables: list[Table]) -> None:
         """What rows point to is there, and no problem is answered twice."""
-        answered: dict[str, set[tuple[str, str, str]]] = {way: set() for way in DIRECTIONS}
-        ranked: dict[str, set[tuple[str, str, int]]] = {way: set() for way in DIRECTIONS}
+        answered: dict[str, set[tuple[str, str, str]]] = defaultdict(set)
+        ranked: dict[str, set[tuple[str, str, int]]] = defaultdict(set)
         for t in tables:
             kernels, ranks = answered[t.direction], ranked[t.direction]
             count = len(kernels) + len(t)

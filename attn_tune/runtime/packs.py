@@ -51,10 +51,10 @@ from attn_tune.schema.device import Device
 from attn_tune.schema.digest import digest_text
 from attn_tune.schema.environment import Environment
 from attn_tune.schema.errors import IntegrityError
-from attn_tune.schema.trial import DIRECTIONS
+from attn_tune.schema.trial import is_direction
 
 _MAX_ERROR = 2000
-_SHARD = re.compile(r"shards/([A-Za-z0-9_.+-]+)/([A-Za-z0-9_]+)\.([a-z]+)\.json")
+_SHARD = re.compile(r"shards/([A-Za-z0-9_.+-]+)/([A-Za-z0-9_]+)\.([a-z][a-z0-9_]*)\.json")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
@@ -237,7 +237,7 @@ def _shards(
             raise IntegrityError(f"{where}: 'shards' must hold objects")
         path = text_of(shard, "path", where)
         match = _SHARD.fullmatch(path)
-        if match is None or match[3] not in DIRECTIONS or path in listed or path not in files:
+        if match is None or not is_direction(match[3]) or path in listed or path not in files:
             raise IntegrityError(
                 f"{where}: shard {path[:200]!r} is misnamed, missing or listed twice"
             )

@@ -88,7 +88,7 @@ def short(text: str, limit: int = 2000) -> str:
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """An error for a name that does not exist, with the near ones.
 
-    Example: ``unknown op 'flash_atention'; did you mean 'flash_attention'?``
+    Example: ``unknown op 'atention'; did you mean 'attention'?``
     """
     known = sorted(set(known))
     hint = near_names(name, known)

@@ -2,7 +2,7 @@
 
 Text form, one line, declared order, defaults left out::
 
-    flash_attention/v1 b=1 t=4096 s=4096 n=32 k=8 h=128 v=128 dtype=bfloat16 causal=1
+    some_op/v1 b=1 t=4096 n=32 h=128 dtype=bfloat16 workload=uni
 
 A field says how far a stored row may be from the question: a *categorical* value must be equal, a *resource* must
 not exceed what was tuned, a *scalable* one may be bucketed or borrowed from a near neighbour. A field added later

@@ -2,6 +2,7 @@
 
 import enum
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +13,13 @@ from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
 from attn_tune.schema.signature import Signature
 
-DIRECTIONS = ("fwd", "bwd")
 WHOLE = ""
+_DIRECTION = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def is_direction(name: object) -> bool:
+    """Whether ``name`` may name a direction of an op."""
+    return isinstance(name, str) and _DIRECTION.fullmatch(name) is not None
 
 
 class Status(enum.StrEnum):
@@ -223,8 +229,8 @@ class Trial:
     started_us: int = 0
 
     def __post_init__(self):
-        if self.direction not in DIRECTIONS:
-            raise ValueError(f"direction must be one of {DIRECTIONS}, got {self.direction!r}")
+        if not is_direction(self.direction):
+            raise ValueError(f"direction must be a word such as 'fwd', got {self.direction!r}")
         if self.status.is_measured != (self.measurement is not None):
             raise ValueError(
                 f"a trial has a measurement if and only if it is ok or unproven; status={self.status}"

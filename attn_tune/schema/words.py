@@ -17,7 +17,7 @@ def duration(nanoseconds: float) -> str:
 
 
 def config_words(config: Mapping[str, Any]) -> str:
-    """A config on one line, as commands take it: ``block_q=64 dq.block_k=32``; ``default`` without knobs."""
+    """A config on one line, as commands take it: ``rows=64 second.columns=32``; ``default`` without knobs."""
     return " ".join(_knobs("", config)) or "default"
 
 

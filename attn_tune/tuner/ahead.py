@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attn_tune.kernels.registry import get_kernel
+from attn_tune.kernels.registry import get_kernel, get_op
 from attn_tune.schema.device import Device
 from attn_tune.tuner.helpers import HelperGroup, HelperLost
 from attn_tune.tuner.protocol import ConfigRef, Lowered, Outcome
@@ -63,6 +63,12 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _lowers_here(ref: ConfigRef) -> bool:
+    """Whether a helper can lower it: Triton needs no device, a program for several devices needs them all."""
+    is_triton = get_kernel(ref.kernel).backend == "triton"
+    return is_triton and not get_op(ref.signature.op).mesh(ref.runs_on)
 
 
 class CompileAhead:
@@ -123,7 +129,7 @@ class CompileAhead:
 
     def expect(self, refs: Sequence[ConfigRef], device: Device) -> None:
         """Makes ``refs`` what comes next, in this order; what was expected before and not begun is dropped."""
-        wanted = [ref for ref in refs if get_kernel(ref.kernel).backend == "triton"]
+        wanted = [ref for ref in refs if _lowers_here(ref)]
         if wanted:
             self.warm_up(device)
         if not self._threads:

@@ -71,7 +71,7 @@ class Attempt:
             return _outcome(executable.artifact, verdict)
         self._enter(Phase.MEASURE)
         measurement = measure(
-            lambda: executable.call(cases[0].inputs),
+            executable.timed(cases[0].inputs),
             timer=timer(),
             policy=request.policy,
             flush=flush(),

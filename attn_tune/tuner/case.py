@@ -1,10 +1,10 @@
-"""What is tuned: grid points, and the cases (one problem in one direction) that they become."""
+"""`GridPoint`, a named problem, and `Case`, one problem in one direction."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from attn_tune.kernels.registry import get_op
-from attn_tune.kernels.spec import Op
+from attn_tune.ops.contract import Op
+from attn_tune.ops.registry import get_op
 from attn_tune.schema.signature import Signature
 
 
@@ -13,6 +13,9 @@ class GridPoint:
     """One named problem of a grid.
 
     Attributes:
+      name: unique within its grid, such as ``llama3-8b/4x4k``.
+      op: the name of the signature's op.
+      signature: the problem.
       source: the public address, or the program, that the figures were taken from.
       directions: those that are of use; empty is all.
       calls: how often one run of the program calls it; 0 is unknown.
@@ -28,7 +31,13 @@ class GridPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """One problem in one direction. ``names`` are the grid points that share it."""
+    """One problem in one direction.
+
+    Attributes:
+      signature: the problem.
+      direction: one of its op's.
+      names: the grid points that share it.
+    """
 
     signature: Signature
     direction: str
@@ -45,21 +54,23 @@ class Case:
         return f"{'+'.join(self.names) or self.signature.text} {self.direction}"
 
 
-def make_cases(points: Iterable[GridPoint], directions: Sequence[str]) -> tuple[Case, ...]:
-    """The distinct cases of ``points``, in grid order; points of one signature share a case.
+def make_cases(points: Iterable[GridPoint], directions: Sequence[str] = ()) -> tuple[Case, ...]:
+    """The distinct cases of ``points``, in grid order and the order of their op's directions.
 
-    Directions that an op does not have, or a point has no use for, are left out.
+    Points of one signature share a case. Without ``directions`` every op has its own; those that an op does not have,
+    or a point has no use for, are left out.
     """
     names: dict[Signature, list[str]] = {}
     wanted: dict[Signature, set[str]] = {}
     for point in points:
-        wanted.setdefault(point.signature, set()).update(point.directions or directions)
+        of_point = point.directions or get_op(point.op).directions
+        wanted.setdefault(point.signature, set()).update(of_point)
         seen = names.setdefault(point.signature, [])
         if point.name not in seen:
             seen.append(point.name)
     return tuple(
         Case(signature=signature, direction=direction, names=tuple(labels))
         for signature, labels in names.items()
-        for direction in directions
-        if direction in get_op(signature.op).directions and direction in wanted[signature]
+        for direction in get_op(signature.op).directions
+        if direction in wanted[signature] and (not directions or direction in directions)
     )

@@ -12,17 +12,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attn_tune.kernels.registry import get_kernel
-from attn_tune.kernels.spec import Outputs, Search, load
+from attn_tune.kernels.registry import get_kernel, get_op
+from attn_tune.kernels.spec import Search
+from attn_tune.ops.contract import Outputs, load
 from attn_tune.schema.config import config_from_dict
 from attn_tune.schema.digest import digest_text
 from attn_tune.schema.trial import Resources
+from attn_tune.tuner.in_place import donated_places, fresh_copies
+from attn_tune.tuner.mesh import mesh_for
 from attn_tune.tuner.protocol import ConfigRef, Lowered
 from attn_tune.tuner.side_effects import (
     find_callback,
     refuse_callbacks,
     unchanged_configuration,
 )
+from attn_tune.tuner.timers.timer import Timed
 
 # Where the program was written is not what it does. Triton's configuration holds such places too, in binary.
 _PLACES = re.compile(r"^#loc.*\n| loc\((?:[^()]|\([^()]*\))*\)", re.MULTILINE)
@@ -47,10 +51,31 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True)
 class Executable:
-    """A compiled config: ``call(inputs) -> {output: array}``."""
+    """A compiled config.
+
+    Attributes:
+      artifact: the description of what was compiled.
+      launch: ``inputs -> {output: array}``. It consumes the operands that it updates in place.
+      in_place: the places of these among the leaves of the inputs.
+    """
 
     artifact: Artifact
-    call: Callable[[Any], Outputs]
+    launch: Callable[[Any], Outputs]
+    in_place: tuple[int, ...] = ()
+
+    def fresh(self, inputs: Any) -> Any:
+        """``inputs`` for one launch: with copies of the operands that it consumes."""
+        return fresh_copies(inputs, self.in_place)
+
+    def call(self, inputs: Any) -> Outputs:
+        """The outputs for ``inputs``, which stay as they are."""
+        return self.launch(self.fresh(inputs))
+
+    def timed(self, inputs: Any) -> Timed:
+        """The same call for a timer, which makes the copies before the clock runs."""
+        if not self.in_place:
+            return Timed(run=lambda: self.launch(inputs))
+        return Timed(run=self.launch, refresh=lambda: self.fresh(inputs))
 
 
 def part_function(ref: ConfigRef) -> Callable[[Any], Outputs]:
@@ -86,16 +111,26 @@ def compile_config(ref: ConfigRef, inputs: Any) -> Executable:
     """
     import jax
 
-    function = jax.jit(part_function(ref))
+    function = part_function(ref)
+    op = get_op(ref.signature.op)
+    in_place = donated_places(op, ref.runs_on, ref.direction, inputs)
+    # Donation is by argument: with it, each leaf is one.
+    leaves, tree = jax.tree.flatten(inputs) if in_place else ([inputs], None)
+
+    def of_leaves(*leaves: Any) -> Outputs:
+        return function(jax.tree.unflatten(tree, leaves))
+
+    jitted = jax.jit(of_leaves, donate_argnums=in_place) if in_place else jax.jit(function)
     start = time.perf_counter()
-    with unchanged_configuration(), _recorder() as recorded:
-        lowered = function.trace(inputs).lower()
+    with unchanged_configuration(), _recorder() as recorded, mesh_for(op, ref.runs_on):
+        lowered = jitted.trace(*leaves).lower()
     lower_ms = (time.perf_counter() - start) * 1e3
     text = lowered.as_text()
     refuse_callbacks(text, get_kernel(ref.kernel).backend)
     resources = resources_of(recorded, text)
     compiled, artifact = _finish(ref, lowered, resources, lower_ms)
-    return Executable(artifact=artifact, call=compiled)
+    launch = (lambda inputs: compiled(*jax.tree.leaves(inputs))) if in_place else compiled
+    return Executable(artifact=artifact, launch=launch, in_place=in_place)
 
 
 def lower_config(ref: ConfigRef, inputs: Any, capability: int) -> Lowered:
@@ -116,10 +151,13 @@ def lower_config(ref: ConfigRef, inputs: Any, capability: int) -> Lowered:
 
     leaves, tree = jax.tree.flatten(inputs)
     function = part_function(ref)
+    in_place = donated_places(get_op(ref.signature.op), ref.runs_on, ref.direction, inputs)
     start = time.perf_counter()
     with unchanged_configuration(), compile_target(capability), _recorder() as recorded:
         exported = export.export(
-            jax.jit(lambda *leaves: function(jax.tree.unflatten(tree, leaves))),
+            jax.jit(
+                lambda *leaves: function(jax.tree.unflatten(tree, leaves)), donate_argnums=in_place
+            ),
             platforms=("cuda",),
             disabled_checks=(export.DisabledSafetyCheck.custom_call(CALL_TARGET),),
         )(*leaves)
@@ -127,7 +165,7 @@ def lower_config(ref: ConfigRef, inputs: Any, capability: int) -> Lowered:
     program = bytes(exported.serialize())
     lower_ms = (time.perf_counter() - start) * 1e3
     resources = resources_of(recorded, exported.mlir_module())
-    return Lowered(program=program, resources=resources, lower_ms=lower_ms)
+    return Lowered(program=program, resources=resources, lower_ms=lower_ms, in_place=in_place)
 
 
 def load_config(ref: ConfigRef, lowered: Lowered) -> Executable:
@@ -136,9 +174,13 @@ def load_config(ref: ConfigRef, lowered: Lowered) -> Executable:
     from jax import export
 
     exported = export.deserialize(bytearray(lowered.program))
-    again = jax.jit(exported.call).lower(*exported.in_avals)
+    again = jax.jit(exported.call, donate_argnums=lowered.in_place).lower(*exported.in_avals)
     compiled, artifact = _finish(ref, again, lowered.resources, lowered.lower_ms)
-    return Executable(artifact=artifact, call=lambda inputs: compiled(*jax.tree.leaves(inputs)))
+    return Executable(
+        artifact=artifact,
+        launch=lambda inputs: compiled(*jax.tree.leaves(inputs)),
+        in_place=lowered.in_place,
+    )
 
 
 def _finish(

@@ -1,7 +1,8 @@
 """Grids: the shapes of real models, written down as TOML with their public source.
 
-A grid is a product of layers and lengths. A layer states the fields of its op's signature, in the signature's own
-names; what it leaves out is at its default. See ``docs/grids.md`` for the format and the presets.
+A grid is a product of layers, lengths and workloads. A layer states the fields of its op's signature, in the
+signature's own names; what it leaves out is at its default. Lengths are the op's axes (``Op.axes``). See
+``docs/grids.md`` for the format and the presets.
 """
 
 import tomllib
@@ -10,27 +11,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attn_tune.kernels.registry import get_op
+from attn_tune.ops.contract import WORKLOAD, Op
+from attn_tune.ops.registry import get_op
 from attn_tune.runtime.whole_files import read_limited
 from attn_tune.schema import IntegrityError, Signature, StorageError, UsageError, unknown_name
-from attn_tune.schema.trial import DIRECTIONS
 from attn_tune.tuner.case import GridPoint
-from attn_tune.tuner.lengths import ALL as ALL, FIELDS, Lengths, has_lengths
+from attn_tune.tuner.lengths import ALL as ALL, Lengths, full_values, has_lengths
 
 FOLDER = Path(__file__).parent.parent / "grids"
-DEFAULT_OP = "flash_attention"
 # The presets have 2 to 15 KB; a file of this size takes seconds to parse.
 _MAX_BYTES = 4 * 1024 * 1024
 # The points that an error names; a model's preset has no more.
 _SHOWN = 24
 
-_KEYS = ("summary", "source", "op", "run", "smoke", "include", "lengths", "layer")
-_LAYER_KEYS = ("name", "op", "source", "directions", "calls")
+_KEYS = ("summary", "source", "op", "run", "smoke", "include", "lengths", "workloads", "layer")
+_LAYER_KEYS = ("name", "op", "source", "directions", "calls", "workloads")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grid:
-    """The points of one grid, distinct by signature."""
+    """The points of one grid.
+
+    Attributes:
+      name: the preset's name, the file's, or the text of one signature.
+      summary: one line for listings.
+      source: the public address of the shapes.
+      points: distinct by signature.
+    """
 
     name: str
     summary: str
@@ -71,7 +78,8 @@ def grid_point(text: str, grids: Sequence[str] = ()) -> GridPoint:
 
     Example::
 
-        attn_tune.explain("flash_attention", attn_tune.grid_point("llama3-8b/4x4k").signature)
+        point = attn_tune.grid_point("llama3-8b/4x4k")
+        attn_tune.explain(point.op, point.signature)
 
     Args:
       grids: grid files or presets whose points are looked at first.
@@ -134,7 +142,7 @@ def merge_points(points: Iterable[GridPoint]) -> tuple[GridPoint, ...]:
                 op=point.op,
                 signature=point.signature,
                 source=_join(twin.source, point.source),
-                directions=_union(twin.directions, point.directions),
+                directions=_union(get_op(point.op), twin.directions, point.directions),
                 calls=twin.calls + point.calls,
             )
         found[point.signature] = point
@@ -145,16 +153,16 @@ def _join(a: str, b: str) -> str:
     return "+".join(dict.fromkeys((*a.split("+"), *b.split("+"))))
 
 
-def _union(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
-    """Directions of two points of one problem; an empty one is all."""
-    return tuple(d for d in DIRECTIONS if d in a or d in b) if a and b else ()
+def _union(op: Op, a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
+    """Directions of two points of one problem of ``op``; an empty one is all."""
+    return tuple(d for d in op.directions if d in a or d in b) if a and b else ()
 
 
 def _single(text: str, lengths: Sequence[str]) -> Grid:
     op = get_op(text.partition("/")[0].strip())
     signature = op.problem_signature(text)
     point = GridPoint(name=signature.text, op=op.name, signature=signature, source="")
-    points = (point,) if not lengths or has_lengths(signature.values, lengths) else ()
+    points = (point,) if not lengths or has_lengths(op.axes, signature.values, lengths) else ()
     return Grid(name=signature.text, summary="one signature", source="", points=points)
 
 
@@ -195,7 +203,7 @@ def _read(path: Path, lengths: Sequence[str]) -> Grid:
 
 
 def _included(where: str, data: Mapping[str, Any], lengths: Sequence[str]) -> list[GridPoint]:
-    for key in ("lengths", "layer", "op"):
+    for key in ("lengths", "workloads", "layer", "op"):
         if key in data:
             raise UsageError(f"{where}: key {key!r} cannot stand beside 'include'")
     chosen = tuple(lengths) or _texts(where, data, "run")
@@ -223,45 +231,80 @@ def _layers(path: Path, data: Mapping[str, Any], lengths: Sequence[str]) -> list
         suffix = _text(table, layer, "name", default="")
         label = f"{path.stem}.{suffix}" if suffix else path.stem
         source = _text(table, layer, "source", default=_text(where, data, "source", default=""))
-        op = _text(table, layer, "op", default=_text(where, data, "op", default=DEFAULT_OP))
-        if any(field in fields for field in FIELDS):
-            if not lengths or has_lengths(fields, lengths):
-                points.append(_point(table, label, op, fields, source, layer))
-            continue
-        for length in chosen:
-            values = fields | {"b": length.batch, "t": length.q_len, "s": length.kv_len}
-            points.append(_point(table, f"{label}/{length.text}", op, values, source, layer))
+        op = _op(table, _text(table, layer, "op", default=_text(where, data, "op", default="")))
+        suffixes = _texts(table, layer if "workloads" in layer else data, "workloads")
+        variants = [(f"/{word}", {WORKLOAD: word}) for word in suffixes] or [("", {})]
+        if _has_own_lengths(table, op, fields):
+            sizes = [("", {})] if not lengths or has_lengths(op.axes, fields, lengths) else []
+        else:
+            sizes = [(f"/{one.text}", _values(table, op, one)) for one in chosen]
+        points += [
+            _point(table, label + size + word, op, {**fields, **given, **profile}, source, layer)
+            for size, given in sizes
+            for word, profile in variants
+        ]
     if not points and lengths:
         known = ", ".join(length.text for group in groups.values() for length in group)
         raise UsageError(
             f"{where}: no lengths match {', '.join(lengths)}; groups: {', '.join(groups)}; lengths: {known}"
         )
     if not points:
-        raise UsageError(f"{where}: no point; give [lengths], or b, t and s in each [[layer]]")
+        raise UsageError(f"{where}: no point; give [lengths], or the op's sizes in each [[layer]]")
     return points
+
+
+def _op(table: str, name: str) -> Op:
+    if not name:
+        raise UsageError(f"{table}: key 'op' is missing, here and at the top of the file")
+    try:
+        return get_op(name)
+    except UsageError as error:
+        raise UsageError(f"{table}: {error}") from None
+
+
+def _has_own_lengths(table: str, op: Op, fields: Mapping[str, Any]) -> bool:
+    """Whether a layer gives its lengths itself: all of the op's axes, or none.
+
+    Raises:
+      UsageError: it gives some of them.
+    """
+    given = [axis.field for axis in op.axes if axis.field in fields]
+    lacking = [axis.field for axis in op.axes if axis.field not in full_values(op.axes, fields)]
+    if given and lacking:
+        raise UsageError(
+            f"{table}: it gives {', '.join(given)} but not {', '.join(lacking)}; "
+            "give them all, or none and [lengths]"
+        )
+    return not lacking
+
+
+def _values(table: str, op: Op, lengths: Lengths) -> dict[str, int]:
+    try:
+        return lengths.values(op.axes)
+    except UsageError as error:
+        raise UsageError(f"{table}: {error}") from None
 
 
 def _point(
     table: str,
     name: str,
-    op_name: str,
+    op: Op,
     values: dict[str, Any],
     source: str,
     layer: Mapping[str, Any],
 ) -> GridPoint:
     directions = _texts(table, layer, "directions")
     for direction in directions:
-        if direction not in DIRECTIONS:
-            raise UsageError(
-                f"{table}: key 'directions': {unknown_name('direction', direction, DIRECTIONS)}"
-            )
+        if direction not in op.directions:
+            unknown = unknown_name(f"direction of {op.name}", direction, op.directions)
+            raise UsageError(f"{table}: key 'directions': {unknown}")
     calls = layer.get("calls", 0)
     if not isinstance(calls, int) or isinstance(calls, bool) or calls < 0:
         raise UsageError(f"{table}: key 'calls' must be a natural number, got {calls!r}")
     try:
-        op = get_op(op_name)
         known = [field.name for field in op.fields]
         _known(table, values, (*_LAYER_KEYS, *known))
+        values = values | full_values(op.axes, values)
         signature = Signature.build(op.name, op.version, op.fields, values)
         signature = op.to_signature(op.from_signature(signature))
     except UsageError as error:

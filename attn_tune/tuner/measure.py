@@ -14,7 +14,10 @@ from attn_tune.schema.trial import Measurement, Protocol
 from attn_tune.tuner.gpu_state import Look, nothing
 from attn_tune.tuner.protocol import MeasurePolicy
 from attn_tune.tuner.timers import Check, Launch, Timer, unchecked
-from attn_tune.tuner.timers.timer import Flush
+from attn_tune.tuner.timers.timer import Flush, Timed
+
+# A call without arguments, or one whose inputs are made anew for each run.
+type Run = Callable[[], Any] | Timed
 
 # A host sample shorter than this is mostly the clock's and the scheduler's own noise.
 _HOST_SAMPLE_NS = 1_000_000
@@ -50,7 +53,7 @@ class Raced:
 
 
 def measure(
-    run: Callable[[], Any],
+    run: Run,
     *,
     timer: Timer,
     policy: MeasurePolicy,
@@ -104,7 +107,7 @@ def _sample(
 
 
 def race(
-    runs: Sequence[Callable[[], Any]],
+    runs: Sequence[Run],
     *,
     timer: Timer,
     policy: MeasurePolicy,
@@ -176,23 +179,25 @@ def _steady(readings: Sequence[Reading | None], policy: MeasurePolicy) -> bool:
     return conditions is None or conditions.steady(policy.clock_tolerance)
 
 
-def _prepare(
-    run: Callable[[], Any], timer: Timer, policy: MeasurePolicy, check: Check = unchecked
-) -> Launch:
+def _prepare(run: Run, timer: Timer, policy: MeasurePolicy, check: Check = unchecked) -> Launch:
     """Warms ``run`` up and decides how often one sample repeats it."""
     import jax
 
+    timed = run if isinstance(run, Timed) else Timed(run=run)
     took, size = [], 0
     for _ in range(max(1, policy.warmup)):
+        once = timed.ready()
         start = time.perf_counter_ns()
-        outputs = jax.block_until_ready(run())
+        outputs = jax.block_until_ready(once())
         took.append(time.perf_counter_ns() - start)
         size = sum(x.nbytes for x in jax.tree.leaves(outputs))
     if not timer.wants_repeats:
-        return Launch(run=run, check=check, output_bytes=size)
+        return Launch(run=timed.run, refresh=timed.refresh, check=check, output_bytes=size)
     repeats = -(-_HOST_SAMPLE_NS // max(1, round(statistics.median(took))))
     repeats = max(1, min(_MAX_REPEATS, repeats))
-    return Launch(run=run, repeats=repeats, check=check, output_bytes=size)
+    return Launch(
+        run=timed.run, refresh=timed.refresh, repeats=repeats, check=check, output_bytes=size
+    )
 
 
 def _measurement(

@@ -1,4 +1,4 @@
-"""The plan of a sweep: what will be tried, what was tried before, and what never will be, with the reason."""
+"""`Plan` of a sweep: the configs to try, those tried before, and those refused, each with its reason."""
 
 import functools
 import math
@@ -14,7 +14,7 @@ from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
 from attn_tune.schema.errors import NoDataError, UnsupportedError
 from attn_tune.schema.signature import Signature
-from attn_tune.schema.trial import DIRECTIONS, WHOLE, Stage, Status, Trial
+from attn_tune.schema.trial import WHOLE, Stage, Status, Trial
 from attn_tune.tuner.case import Case, GridPoint, make_cases
 from attn_tune.tuner.protocol import Outcome
 from attn_tune.tuner.strategies import Effort, Prior
@@ -152,9 +152,10 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class _Planner:
-    """What every kernel of a plan is looked at with."""
+    """The facts that every kernel of a plan is looked at with; see ``make_plan``."""
 
     device: Device
+    device_count: int
     environment: Environment
     measured: Measured
     history: History | None
@@ -198,6 +199,7 @@ class _Planner:
         search = spec.searches.get(case.direction)
         problem = case.op.from_signature(case.signature)
         reason = _kernel_reason(spec, search, problem, case.direction, self.device)
+        reason = reason or self._lacks_devices(case.op.device_count(problem))
         if search is None or reason:
             return out(refuse(Status.UNSUPPORTED, reason, {}))
         try:
@@ -247,6 +249,11 @@ class _Planner:
             prior=functools.partial(self._prior, spec.id, case, environment),
         )
 
+    def _lacks_devices(self, needed: int) -> str:
+        if needed <= self.device_count:
+            return ""
+        return f"the problem needs {needed} devices; there are {self.device_count} here"
+
     def _prior(self, kernel: str, case: Case, environment: Environment, part: str) -> Prior:
         return self.priors(kernel, case.direction, part, case.signature, environment)
 
@@ -289,17 +296,19 @@ def make_plan(
     kernels: Sequence[KernelSpec],
     device: Device,
     environment: Environment,
-    directions: Sequence[str] = DIRECTIONS,
+    directions: Sequence[str] = (),
     measured: Measured = lambda kernel, direction, signature, environment: {},
     history: History | None = None,
     effort: Effort | None = None,
     priors: Priors = lambda kernel, direction, part, signature, environment: Prior(),
     allow_nondeterministic: bool = True,
     allow_unproven: bool = False,
+    device_count: int = 1,
 ) -> Plan:
     """Plans a sweep of ``kernels`` over ``points``.
 
     Args:
+      directions: those that are planned, of each op that has them; all by default.
       environment: without a source hash; each kernel adds its own.
       measured: ``(kernel id, direction, signature, environment) -> {(part, config digest): status}`` of what was tried
         on this device in an equal environment; it is not tried again.
@@ -313,12 +322,14 @@ def make_plan(
         another kernel whose bits differ from run to run is refused when that is seen.
       allow_unproven: configs that can run no problem of the op's battery go to the finals too. Without it their status
         is ``unproven`` and nothing is decided on them.
+      device_count: devices that one process has. Problems that need more are refused, with the reason.
 
     Raises:
       NoDataError: no point, or no kernel for any point.
     """
     planner = _Planner(
         device=device,
+        device_count=device_count,
         environment=environment,
         measured=measured,
         history=history,

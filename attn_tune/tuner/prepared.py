@@ -1,24 +1,26 @@
-"""The worker's store of prepared cases: made once, dropped when the sweep moves on."""
+"""`PreparedCases`: the worker's store of prepared cases, made once and dropped when the sweep moves on."""
 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
-from attn_tune.kernels.registry import get_op
-from attn_tune.kernels.spec import Op, Problem, load
+from attn_tune.ops.contract import Op, load
+from attn_tune.ops.registry import get_op
 from attn_tune.schema.errors import AttnTuneError, short
 from attn_tune.tuner.maker import Maker, compile_maker
 from attn_tune.tuner.protocol import ConfigRef, Phase
 from attn_tune.tuner.validate import Prepared
 
-# Battery problems are tiny, and shared by many cases.
-_BATTERY_KEPT = 32
+# Feature problems are tiny, and shared by many cases.
+_FEATURES_KEPT = 32
 _MAKERS_KEPT = 256
 _THREADS = 4
 
-type _MakerKey = tuple[str, Problem, str]
-type _Key = tuple[str, Problem, str, int]
+# Op, problem and direction; then the seed.
+type _MakerKey = tuple[str, Any, str]
+type _Key = tuple[str, Any, str, int]
 
 
 class PrepareError(AttnTuneError):
@@ -31,42 +33,42 @@ class PreparedCases:
     def __init__(self, enter: Callable[[Phase], object]):
         self._enter = enter
         self._cases: dict[_Key, Prepared] = {}
-        self._battery: OrderedDict[_Key, Prepared] = OrderedDict()
+        self._features: OrderedDict[_Key, Prepared] = OrderedDict()
         self._makers: OrderedDict[_MakerKey, Future[Maker]] = OrderedDict()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="reference")
 
     def case(self, ref: ConfigRef, seed: int) -> Prepared:
-        """What ``ref`` runs on.
+        """The case that ``ref`` runs on.
 
-        The memory of a signature's case is freed when another signature or direction is asked for; of the small
-        problems of a battery the latest few are kept.
+        The memory of a signature's case is freed when another signature or direction is asked for; of feature
+        problems the latest few are kept.
 
         Raises:
           PrepareError: it cannot be made.
         """
         key = (ref.signature.op, ref.runs_on, ref.direction, seed)
         if ref.problem is not None:
-            return self._from_battery(key)
+            return self._feature(key)
         if key not in self._cases:
             # The device holds one case at a time: the largest ones leave no room for two.
             self._cases = {k: v for k, v in self._cases.items() if k[:3] == key[:3]}
             self._cases[key] = self._make(key)
-            if battery := get_op(key[0]).battery:
-                self._foresee(key[0], load(battery)(key[1]), key[2])
+            if features := get_op(key[0]).features:
+                self._foresee(key[0], load(features)(key[1]), key[2])
         return self._cases[key]
 
     def foresee(self, ref: ConfigRef) -> None:
         """Compiles what prepares a ref that will come soon. May be called from another thread."""
         self._foresee(ref.signature.op, (ref.runs_on,), ref.direction)
 
-    def _from_battery(self, key: _Key) -> Prepared:
-        if key not in self._battery:
-            self._battery[key] = self._make(key)
-            while len(self._battery) > _BATTERY_KEPT:
-                self._battery.popitem(last=False)
-        self._battery.move_to_end(key)
-        return self._battery[key]
+    def _feature(self, key: _Key) -> Prepared:
+        if key not in self._features:
+            self._features[key] = self._make(key)
+            while len(self._features) > _FEATURES_KEPT:
+                self._features.popitem(last=False)
+        self._features.move_to_end(key)
+        return self._features[key]
 
     def _make(self, key: _Key) -> Prepared:
         op, problem, direction = get_op(key[0]), key[1], key[2]
@@ -77,7 +79,7 @@ class PreparedCases:
             what = f"inputs or reference of {op.to_signature(problem)} {direction} cannot be made"
             raise PrepareError(f"{what}: {short(f'{type(error).__name__}: {error}')}") from error
 
-    def _maker(self, op: Op, problem: Problem, direction: str) -> Future[Maker]:
+    def _maker(self, op: Op, problem: Any, direction: str) -> Future[Maker]:
         key = (op.name, problem, direction)
         with self._lock:
             maker = self._makers.get(key)
@@ -89,7 +91,7 @@ class PreparedCases:
             self._makers.move_to_end(key)
             return maker
 
-    def _foresee(self, op: str, problems: Iterable[Problem], direction: str) -> None:
+    def _foresee(self, op: str, problems: Iterable[Any], direction: str) -> None:
         """Compiles meanwhile, where that does not take the time of what is measured."""
         import jax
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from attn_tune.kernels.registry import get_op
+from attn_tune.ops.registry import get_op
 from attn_tune.schema.conditions import CLOCK_TOLERANCE, Conditions
 from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
@@ -100,13 +100,17 @@ class ConfigRef:
 class Lowered:
     """A config that was lowered in another process: what is left to do is XLA's part.
 
-    ``program`` is a serialised ``jax.export.Exported`` of the inputs' leaves; it holds the machine code of Triton
-    kernels.
+    Attributes:
+      program: a serialised ``jax.export.Exported`` of the inputs' leaves; it holds the machine code of Triton kernels.
+      resources: as far as the compiler of the kernel knows them.
+      lower_ms: milliseconds that it took.
+      in_place: the places of the leaves that the program consumes.
     """
 
     program: bytes
     resources: Resources
     lower_ms: float
+    in_place: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,10 +180,17 @@ class Entering:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """Answer to ``Identify``."""
+    """Answer to ``Identify``.
+
+    Attributes:
+      device: the worker's default device.
+      environment: the software of its process.
+      device_count: the number of devices that it sees.
+    """
 
     device: Device
     environment: Environment
+    device_count: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

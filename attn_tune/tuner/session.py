@@ -2,9 +2,8 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from attn_tune.kernels.spec import load
+from attn_tune.ops.contract import load
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import Status, twin_round
 from attn_tune.tuner.attempt import Attempt
@@ -29,7 +28,7 @@ from attn_tune.tuner.protocol import (
 )
 from attn_tune.tuner.timed_outputs import PROVEN_BYTES, TimedOutputs
 from attn_tune.tuner.timers import Check, Timer, choose_timer
-from attn_tune.tuner.timers.timer import Flush
+from attn_tune.tuner.timers.timer import Flush, Timed
 from attn_tune.tuner.validate import Verdict, validate, worst_of
 
 
@@ -62,7 +61,11 @@ class Session:
         """The default device, and the software of this process."""
         device = load("attn_tune.runtime.devices:current_device")()
         environment = load("attn_tune.runtime.environments:current_environment")()
-        return Identity(device=device, environment=environment)
+        import jax
+
+        return Identity(
+            device=device, environment=environment, device_count=jax.local_device_count()
+        )
 
     def run(self, request: Run) -> Outcome:
         """Compiles, validates and measures one config."""
@@ -97,7 +100,7 @@ class Session:
         self._enter(Phase.MEASURE)
         raced = self._race(
             request,
-            [lambda e=executables[i]: e.call(case.inputs) for i in order],
+            [executables[i].timed(case.inputs) for i in order],
             [timed[i].check for i in order],
         )
         verdicts = [worst_of([a, b.verdict]) for a, b in zip(verdicts, timed, strict=True)]
@@ -125,9 +128,7 @@ class Session:
             twin = dataclasses.replace(last, round_id=twin_round(request.round_id))
         return FinalsOutcome(outcomes=outcomes, twin=twin)
 
-    def _race(
-        self, request: Finals, runs: Sequence[Callable[[], Any]], checks: Sequence[Check]
-    ) -> Raced:
+    def _race(self, request: Finals, runs: Sequence[Timed], checks: Sequence[Check]) -> Raced:
         if not runs:
             return Raced(measurements=())
         return race(

@@ -1,11 +1,12 @@
-"""The small problems on which a kernel is proven: its op's, made coarser where it cannot take them as they are."""
+"""The feature problems on which a kernel is proven, made coarser where it cannot take them as they are."""
 
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from attn_tune.kernels.spec import KernelSpec, Op, Problem, load
+from attn_tune.kernels.spec import KernelSpec, Problem
+from attn_tune.ops.contract import Op, load
 from attn_tune.schema.config import config_from_dict, config_to_dict
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UnsupportedError
@@ -37,7 +38,7 @@ def takeable(op: Op, problem: Problem, refused: Refusal) -> Problem | None:
 def battery_for(
     op: Op, spec: KernelSpec, direction: str, device: Device, problem: Problem, config: Config
 ) -> tuple[tuple[Problem, Config], ...]:
-    """The distinct problems of the op's battery for ``problem``, each as it is taken, and the config that runs on it.
+    """The distinct feature problems of the op for ``problem``, each as it is taken, and the config that runs on it.
 
     That is ``config``, or where no variant takes it (knobs may depend on the shape: a section of heads divides their
     number) what the kernel makes of it, as a lookup would. Problems that are never taken are left out.
@@ -49,7 +50,7 @@ def battery_for(
         lambda small: search.adapt(problem, small, device, typed),
     )
     found: dict[Problem, Config] = {}
-    for hard in load(op.battery)(problem) if op.battery else ():
+    for hard in load(op.features)(problem) if op.features else ():
         for fit in fits:
             refused = functools.partial(_refused, spec, direction, device, fit)
             if (taken := takeable(op, hard, refused)) is not None:

@@ -1,29 +1,42 @@
-"""Validating: outputs against the reference, twice for each seed, since a race may lose only now and then."""
+"""Validation: outputs against the reference, twice for each seed, since a race may lose only now and then."""
 
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from attn_tune.kernels.spec import Outputs
+from attn_tune.ops.contract import Output, Outputs
 from attn_tune.schema.trial import OutputError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The inputs of one case and seed, and what is right for them. Arrays live on the device."""
+    """One case and seed. Arrays live on the device.
+
+    Attributes:
+      inputs: a pytree of arrays for one call. Operands that calls update in place are copied for each.
+      reference: the outputs in high precision, and what else the op's rules need (scores).
+      baseline: the outputs in the working dtype, done plainly.
+      outputs: the outputs that the op declares.
+      originals: by output, the operand that it takes over, as it was before the call.
+    """
 
     inputs: Any
     reference: Outputs
     baseline: Outputs
+    outputs: tuple[Output, ...]
+    originals: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The worst error of each output over everything that was run. ``repeatable``: equal inputs gave equal bits.
+    """The result of validating one config.
 
-    ``timed`` says how many timed runs had other bits; empty where none had.
+    Attributes:
+      errors: the worst error of each output over everything that was run.
+      repeatable: equal inputs gave equal bits.
+      timed: the sentence that says how many timed runs had other bits; empty where none had.
     """
 
     errors: tuple[OutputError, ...]
@@ -37,7 +50,7 @@ class Verdict:
 
     @property
     def remark(self) -> str:
-        """What is to be said about it: the outputs that are wrong, and whether runs differed."""
+        """The outputs that are wrong, and whether runs differed, as a sentence; empty if there is nothing to say."""
         wrong = [e for e in self.errors if e.ratio > 1.0]
         said = [f"{e.output} is wrong: error {e.error:.3g}, allowed {e.allowed:.3g}" for e in wrong]
         if self.timed:
@@ -56,7 +69,8 @@ def validate(
     """Runs ``call`` twice on each of ``cases`` and compares both runs with the reference.
 
     Args:
-      names: the outputs that must be there; empty for all of the reference's.
+      call: leaves the inputs as they are; it is called several times on the same ones.
+      names: the outputs that must be there; empty for all that are not optional.
       keep: is given the outputs of the very first run.
     """
     verdicts = []
@@ -74,12 +88,12 @@ def validate(
 
 def judge(outputs: Outputs, case: Prepared, names: tuple[str, ...]) -> tuple[OutputError, ...]:
     """The error of each output that must be there; one that is missing has an infinite error."""
-    from attn_tune.kernels.tolerance import compare
+    from attn_tune.ops.tolerance import compare
 
-    wanted = [n for n in (names or case.reference) if n in case.reference]
-    missing = [n for n in wanted if n not in outputs]
-    present = {n: outputs[n] for n in wanted if n in outputs}
-    errors = compare(present, case.reference, case.baseline)
+    wanted = [o for o in case.outputs if not names or o.name in names]
+    missing = [o.name for o in wanted if o.name not in outputs and not o.optional]
+    present = {o.name: outputs[o.name] for o in wanted if o.name in outputs}
+    errors = compare(present, case.reference, case.baseline, case.outputs, case.originals)
     return (*errors, *(OutputError(output=n, error=math.inf, allowed=1.0) for n in missing))
 
 

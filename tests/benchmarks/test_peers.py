@@ -272,6 +272,7 @@ def test_tables_name_what_is_slower_wrong_and_what_features_cost():
 
 GRID = """
 summary = "tiny"
+op = "flash_attention"
 [[layer]]
 name = "plain"
 b = 1

@@ -58,7 +58,7 @@ class FakeExecutor:
 
     def _ok(self, ref, round_id: str, samples: int) -> Outcome:
         config = ref.config
-        outputs = ("out",) if ref.direction == "fwd" else ("dq", "dk", "dv")
+        outputs = ("out", "lse") if ref.direction == "fwd" else ("dq", "dk", "dv")
         base = 100_000 + 1_000 * (int(config_digest(config)[-4:], 16) % 997)
         protocol = Protocol(timer="host", warmup=1, flush_l2=False, interleaved=bool(round_id))
         return Outcome(

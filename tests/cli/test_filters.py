@@ -19,6 +19,7 @@ LLAMA, LONGER = SIGNATURE, SIGNATURE.replace("t=128 s=128", "t=256 s=256")
 OWN = """
 summary = "a problem of one's own"
 [[layer]]
+op = "flash_attention"
 name = "prompt"
 b = 1
 t = 256

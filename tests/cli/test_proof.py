@@ -8,6 +8,7 @@ from attn_tune.runtime.packs import read_pack
 from attn_tune.tuner.fleet import Fleet
 from tests.cli.fakes import SIGNATURE, FakeExecutor, fill
 from tests.cli.test_commands import FakeContext, run
+from tests.ops.known import known_kernels
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_a_kernel_that_proves_nothing_needs_leave(monkeypatch, tmp_path, allowed
     spec = registry.get_kernel("flash_attention/xla")
     stubborn = dataclasses.replace(spec, unsupported=refuse_the_battery)
     known = registry.kernels() | {spec.id: stubborn}
-    monkeypatch.setattr(registry, "kernels", lambda: known)
+    known_kernels(monkeypatch, known)
     monkeypatch.setattr("attn_tune.tuner.executor.IsolatedExecutor", FakeContext)
     db = tmp_path / "lab.db"
     words = ("sweep", "-g", SIGNATURE, "-k", "xla", "-d", "fwd", "--db", db, "--json")

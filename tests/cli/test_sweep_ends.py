@@ -22,11 +22,13 @@ from attn_tune.schema import Status, config_to_dict
 from attn_tune.tuner.grid import load_grid
 from attn_tune.tuner.protocol import Outcome
 from tests.cli.fakes import DEVICE, ENVIRONMENT, POINT, SIGNATURE, FakeExecutor, fill
+from tests.ops.known import known_kernels
 
 LONGER = SIGNATURE.replace("t=128 s=128", "t=256 s=256")
 OWN = f"""
 summary = "a problem of one's own"
 [[layer]]
+op = "flash_attention"
 name = "prompt"
 {chr(10).join(SIGNATURE.partition(" ")[2].replace("dtype=bfloat16", "dtype='bfloat16'").split())}
 """
@@ -211,7 +213,7 @@ def test_what_the_kernels_asked_for_do_not_support_is_no_failure(worker, tmp_pat
         kernels["flash_attention/xla"],
         unsupported=lambda problem, direction, device: "long" if problem.q_len > 128 else None,
     )
-    monkeypatch.setitem(kernels, picky.id, picky)
+    known_kernels(monkeypatch, kernels | {picky.id: picky})
     words = ["-g", SIGNATURE, "-g", LONGER, "-d", "fwd"]
     done, again = sweep(tmp_path, *words), sweep(tmp_path, *words, "--json")
     assert (done.exit_code, again.exit_code) == (0, 0)

@@ -90,13 +90,13 @@ def site(tmp_path, monkeypatch):
     """A folder on the path; what is installed there is forgotten again."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(settings, "_current", None)  # with what it remembers of earlier lookups
-    registry.kernels.cache_clear()
+    registry.clear()
     yield tmp_path
     monkeypatch.undo()
     importlib.invalidate_caches()
     for path in tmp_path.glob("*_module.py"):
         sys.modules.pop(path.stem, None)
-    registry.kernels.cache_clear()
+    registry.clear()
 
 
 @pytest.mark.parametrize("kind", BROKEN)

@@ -63,8 +63,8 @@ def planted():
     os.environ[CALLBACKS_VARIABLE] = "1"
     sys.path.insert(0, str(PLANTED))
     importlib.invalidate_caches()
-    registry.kernels.cache_clear()
+    registry.clear()
     yield {spec.name: spec for spec in registry.kernels().values()}
     sys.path.remove(str(PLANTED))
     del os.environ[CALLBACKS_VARIABLE]
-    registry.kernels.cache_clear()
+    registry.clear()

@@ -140,19 +140,19 @@ def test_a_flag_of_a_signature_is_one_or_zero(word):
     [("4x4k", (4, 4096, 4096)), ("1x1x32k", (1, 1, 32768)), ("2x300", (2, 300, 300))],
 )
 def test_lengths_are_read(text, values):
-    length = Lengths.parse(text)
-    assert (length.batch, length.q_len, length.kv_len) == values
+    axes = get_op("flash_attention").axes
+    assert tuple(Lengths.parse(text).values(axes).values()) == values
 
 
 @pytest.mark.parametrize("text", ["4k", "0x4k", "4x", "4x4K", "axb", "1x1x1x1", "4x-1"])
 def test_malformed_lengths_are_refused(text):
     with pytest.raises(UsageError):
-        Lengths.parse(text)
+        Lengths.parse(text).values(get_op("flash_attention").axes)
     with pytest.raises(UsageError):
         parse_length("-" + text)
 
 
-LAYER = "n = 4\nk = 2\nh = 64\nv = 64\ndtype = 'float32'\n"
+LAYER = "op = 'flash_attention'\nn = 4\nk = 2\nh = 64\nv = 64\ndtype = 'float32'\n"
 GOOD = f"summary = 's'\n[lengths]\nx = ['1x64']\n[[layer]]\n{LAYER}"
 
 
@@ -180,8 +180,11 @@ def test_users_own_file_has_the_same_format(tmp_path: Path):
             GOOD.replace("'float32'", "'float31'"),
             r"\[\[layer\]\] 1: dtype='float31' must be one of .* did you mean 'float32'",
         ),
-        (GOOD + "op = 'flash_atention'\n", r"\[\[layer\]\] 1: .*did you mean 'flash_attention'"),
-        (GOOD.replace("1x64", "64"), r"\[lengths\] x: lengths '64' must be"),
+        (
+            GOOD.replace("'flash_attention'", "'flash_atention'"),
+            r"\[\[layer\]\] 1: .*did you mean 'flash_attention'",
+        ),
+        (GOOD.replace("1x64", "64"), r"\[\[layer\]\] 1: lengths '64' must be BxTxS"),
         (GOOD.replace("['1x64']", "'1x64'"), r"\[lengths\]: key 'x' must be a list"),
         (GOOD + "name = 3\n", r"\[\[layer\]\] 1: key 'name' must be a text"),
         ("summary = 's'\nlayer = [1]\n", r"\[\[layer\]\] 1 must be a table"),
@@ -189,6 +192,10 @@ def test_users_own_file_has_the_same_format(tmp_path: Path):
         ("run = ['y']\n" + GOOD, "key 'run': no group 'y'"),
         ("summary = 's'\n", r"needs at least one \[\[layer\]\]"),
         (f"summary = 's'\n[[layer]]\n{LAYER}", r"give \[lengths\]"),
+        (GOOD + "b = 4\n", r"\[\[layer\]\] 1: it gives b but not t, s; give them all, or none"),
+        (GOOD.replace("op = 'flash_attention'\n", ""), r"\[\[layer\]\] 1: key 'op' is missing"),
+        (GOOD + "directions = ['step']\n", "unknown direction of flash_attention 'step'"),
+        (GOOD + "workload = 'eq'\n", r"\[\[layer\]\] 1: unknown key 'workload'"),
         (
             "summary = 's'\ninclude = ['lama3-8b']\n",
             "key 'include': unknown grid 'lama3-8b'; did you mean",

@@ -8,24 +8,40 @@ from attn_tune.kernels.attention.problem import (
     bytes_moved,
     flops,
 )
-from attn_tune.kernels.spec import Op
+from attn_tune.kernels.problem import AXES, qkv_gradients, qkv_operands
+from attn_tune.ops.contract import Op, Operand, Output, OutputKind
 
-_HERE = "attn_tune.kernels.attention"
+
+def outputs(problem: Problem, direction: str) -> tuple[Output, ...]:
+    """The output and its weights, or the gradients of queries, keys, values, the bias and the sinks."""
+    if direction == "fwd":
+        return (Output(name="out"), Output(name="weights"))
+    of_sinks = Output(name="dsinks", kind=OutputKind.GRADIENT, of="sinks")
+    return (*qkv_gradients(problem), *((of_sinks,) if problem.has_sinks else ()))
+
+
+def operands(problem: Problem, direction: str) -> tuple[Operand, ...]:
+    """The differentiable operands."""
+    sinks = Operand(
+        name="sinks", shape=(problem.num_q_heads,), dtype="float32", differentiable=True
+    )
+    return (*qkv_operands(problem), *((sinks,) if problem.has_sinks else ()))
+
 
 OP = Op(
     name=NAME,
     version=VERSION,
     directions=("fwd", "bwd"),
     fields=FIELDS,
-    to_signature=lambda problem: problem.signature,
-    from_signature=Problem.from_signature,
+    problem=Problem,
+    outputs=outputs,
+    operands=operands,
     flops=flops,
     bytes_moved=bytes_moved,
-    inputs=f"{_HERE}.inputs:make_inputs",
-    reference=f"{_HERE}.reference:reference",
-    baseline=f"{_HERE}.reference:baseline",
-    battery=f"{_HERE}.battery:battery",
+    package=__package__,
+    features=".battery:battery",
     coarser="attn_tune.kernels.granularity:coarser",
     functions=("attn_tune.api.attention:attention",),
+    axes=AXES,
     summary="dense attention that also returns its weights",
 )

@@ -8,30 +8,43 @@ from attn_tune.kernels.flash_attention.problem import (
     bytes_moved,
     flops,
 )
-from attn_tune.kernels.spec import Op
+from attn_tune.kernels.problem import AXES, qkv_gradients, qkv_operands
+from attn_tune.ops.contract import Op, Operand, Output, OutputKind
 
-_HERE = "attn_tune.kernels.flash_attention"
+
+def outputs(problem: Problem, direction: str) -> tuple[Output, ...]:
+    """The output and the lse, or the gradients of queries, keys, values and the bias."""
+    if direction == "fwd":
+        return (Output(name="out"), Output(name="lse", kind=OutputKind.LOGSUMEXP))
+    return qkv_gradients(problem)
+
+
+def operands(problem: Problem, direction: str) -> tuple[Operand, ...]:
+    """The differentiable operands; masks, segments, positions and sinks are normalised by the public call."""
+    return qkv_operands(problem)
+
 
 OP = Op(
     name=NAME,
     version=VERSION,
     directions=("fwd", "bwd"),
     fields=FIELDS,
-    to_signature=lambda problem: problem.signature,
-    from_signature=Problem.from_signature,
+    problem=Problem,
+    outputs=outputs,
+    operands=operands,
     flops=flops,
     bytes_moved=bytes_moved,
-    inputs=f"{_HERE}.inputs:make_inputs",
-    reference=f"{_HERE}.reference:reference",
-    baseline=f"{_HERE}.reference:baseline",
-    battery=f"{_HERE}.battery:battery",
+    package=__package__,
+    features=".battery:battery",
+    samples=".battery:feature_problems",
     coarser="attn_tune.kernels.granularity:coarser",
-    recognise=f"{_HERE}._recognise.find:find_problems",
-    walk=f"{_HERE}.walk:WALK",
-    untuned=f"{_HERE}.untuned:place",
+    recognise="._recognise.find:find_problems",
+    walk=".walk:WALK",
+    untuned=".untuned:place",
     functions=(
         "attn_tune.api.flash_attention:flash_attention",
         "attn_tune.api.flash_attention:create_shard_map_wrapper",
     ),
+    axes=AXES,
     summary="exact attention in O(N) memory, forward and backward",
 )

@@ -3,12 +3,11 @@
 import importlib
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from attn_tune.kernels.graph import Graph
-from attn_tune.kernels.registry import get_op
+from attn_tune.ops.registry import get_op
 from attn_tune.schema.errors import UsageError
 from attn_tune.tuner.case import GridPoint
 from attn_tune.tuner.discover.calls import Call, Calls, find_calls

@@ -1,4 +1,4 @@
-"""The host clock: launch, wait, look at the watch. Right on a CPU; on a GPU it includes the launch itself."""
+"""`HostTimer`: wall time of a launch and its wait. Right on a CPU; on a GPU it includes the launch itself."""
 
 import time
 from collections.abc import Sequence
@@ -23,8 +23,9 @@ class HostTimer:
             elapsed, left = 0, launch.repeats
             while left:
                 count = min(left, launch.most_held)
+                runs = [launch.ready() for _ in range(count)]
                 start = time.perf_counter_ns()
-                outputs = [launch.run() for _ in range(count)]
+                outputs = [run() for run in runs]
                 jax.block_until_ready(outputs[-1])
                 elapsed += time.perf_counter_ns() - start
                 launch.check(outputs)

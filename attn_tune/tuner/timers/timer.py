@@ -1,5 +1,6 @@
-"""What a timer is: it launches calls and says how long the device was busy with each."""
+"""`Timer`: launches calls and returns how long the device was busy with each."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,14 +23,36 @@ def unchecked(outputs: Sequence[Any]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launch:
-    """One thing to time: ``run()`` starts it and returns its outputs. ``repeats`` runs are averaged into one sample.
+class Timed:
+    """A call to time.
 
-    ``check`` is given the outputs of every timed run, while the clock stands. ``output_bytes`` is the size of those of
-    one run; 0 is unknown.
+    Attributes:
+      run: starts it and returns its outputs; it takes what ``refresh`` returns, nothing without one.
+      refresh: makes the inputs of one run, which consumes them.
     """
 
-    run: Callable[[], Any]
+    run: Callable[..., Any]
+    refresh: Callable[[], Any] | None = None
+
+    def ready(self) -> Callable[[], Any]:
+        """One run whose inputs are on the device: calling it starts the run and nothing else."""
+        if self.refresh is None:
+            return self.run
+        import jax
+
+        return functools.partial(self.run, jax.block_until_ready(self.refresh()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch(Timed):
+    """A call to time, and how a sample of it is taken.
+
+    Attributes:
+      repeats: runs that are averaged into one sample.
+      check: is given the outputs of every timed run, while the clock stands.
+      output_bytes: the size of the outputs of one run; 0 is unknown.
+    """
+
     repeats: int = 1
     check: Check = unchecked
     output_bytes: int = 0

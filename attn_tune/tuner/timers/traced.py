@@ -26,8 +26,8 @@ class TracedTimer:
         return [ns for group in _groups(launches) for ns in self._session(group, flush)]
 
     def _session(self, launches: Sequence[Launch], flush: Flush | None) -> list[int]:
-        expected = [self._kernels(launch.run) for launch in launches]
-        flushed = self._kernels(flush) if flush is not None else ()
+        expected = [self._kernels(launch.run, launch.ready) for launch in launches]
+        flushed = self._kernels(flush, lambda: flush) if flush is not None else ()
         records = self._checked(launches, flush)
         try:
             return split_records(records, expected, flushed)
@@ -47,15 +47,17 @@ class TracedTimer:
     def _checked(self, launches: Sequence[Launch], flush: Flush | None) -> list[Record]:
         """The records of one session, whose outputs are checked after it: checks are kernels too."""
         outputs: list[object] = []
-        records = self._trace(lambda: _run_all(launches, flush, outputs))
+        runs = [launch.ready() for launch in launches]
+        records = self._trace(lambda: _run_all(runs, flush, outputs))
         for launch, found in zip(launches, outputs, strict=True):
             launch.check([found])
         return records
 
-    def _kernels(self, run: Callable) -> tuple[str, ...]:
-        """The kernels that ``run`` launches; traced once, alone."""
+    def _kernels(self, run: Callable, ready: Callable[[], Callable]) -> tuple[str, ...]:
+        """The kernels that ``run`` launches; traced once, alone, on inputs that ``ready`` has made."""
         if run not in self._names:
-            records = self._trace(lambda: _wait(run()))
+            start = ready()
+            records = self._trace(lambda: _wait(start()))
             if not records:
                 raise TimerError(
                     f"{self.name} recorded no kernel for a call; time it with another timer"
@@ -77,11 +79,13 @@ def _groups(launches: Sequence[Launch]) -> list[list[Launch]]:
     return groups
 
 
-def _run_all(launches: Sequence[Launch], flush: Flush | None, outputs: list[object]) -> None:
-    for launch in launches:
+def _run_all(
+    runs: Sequence[Callable[[], object]], flush: Flush | None, outputs: list[object]
+) -> None:
+    for run in runs:
         if flush is not None:
             flush()
-        outputs.append(launch.run())
+        outputs.append(run())
     _wait(outputs[-1])
 
 

@@ -13,7 +13,7 @@ from attn_tune.kernels.attention.problem import Problem
 from attn_tune.kernels.attention.xla import SPEC
 from attn_tune.kernels.masks import MaskInfo
 from attn_tune.kernels.spec import load
-from attn_tune.kernels.tolerance import compare
+from attn_tune.ops.tolerance import compare
 from attn_tune.schema.errors import UsageError
 from tests.kernels.dense import bounds, dense_attention
 
@@ -193,7 +193,7 @@ PROBLEM = Problem(
 def test_the_kernel_is_right_on_its_battery(direction, changes):
     base = dataclasses.replace(PROBLEM, **changes)
     search = SPEC.searches[direction]
-    for problem in load(OP.battery)(base)[2:3]:  # T > S: some rows see nothing
+    for problem in load(OP.features)(base)[2:3]:  # T > S: some rows see nothing
         inputs = load(OP.inputs)(problem, direction, 0)
 
         def answers(inputs, problem=problem):
@@ -203,7 +203,7 @@ def test_the_kernel_is_right_on_its_battery(direction, changes):
 
         got, reference, baseline = jax.jit(answers)(inputs)
         assert set(got) == set(reference)
-        errors = compare(got, reference, baseline)
+        errors = compare(got, reference, baseline, OP.outputs(problem, direction))
         assert max(e.ratio for e in errors) <= 1.0, errors
 
 

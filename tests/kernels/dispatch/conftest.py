@@ -2,17 +2,16 @@
 
 import pytest
 
-from attn_tune.kernels import registry
 from attn_tune.runtime import counters, misses, settings
 from tests.kernels.dispatch.toy_op import KERNELS, TOY
-from tests.runtime.packbuilder import OP
+from tests.ops.known import known_kernels, known_ops
 
 
 @pytest.fixture(autouse=True)
 def toy(monkeypatch, tmp_path):
     """A registry of one toy op, and no packs but those a test puts there."""
-    monkeypatch.setattr(registry, "ops", lambda: {OP: TOY})
-    monkeypatch.setattr(registry, "kernels", lambda: {k.id: k for k in KERNELS})
+    known_ops(monkeypatch, TOY)
+    known_kernels(monkeypatch, {k.id: k for k in KERNELS})
     for name in (
         "ATTN_TUNE_PACKS",
         "ATTN_TUNE_PROJECT_PACK",

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from attn_tune.kernels import registry
 from attn_tune.kernels.dispatch import choose, explain, lookup
 from attn_tune.kernels.override_entries import use_config
 from attn_tune.kernels.override_freeze import freeze
@@ -13,6 +12,7 @@ from attn_tune.runtime.answer import Rung
 from attn_tune.runtime.layers import current_view, reload, use_overrides, use_pack
 from attn_tune.schema import LockfileError, UnsupportedError, UsageError
 from tests.kernels.dispatch.toy_op import KERNELS, OtherConfig, kernel, pack, problem
+from tests.ops.known import known_kernels
 from tests.runtime.packbuilder import H200, OP, row, sig
 
 WHY = "programs add in any order"
@@ -32,7 +32,7 @@ LIBRARY = dataclasses.replace(atomic("vendor"), backend="cudnn")
 def registered(monkeypatch):
     monkeypatch.delenv("ATTN_TUNE_DETERMINISTIC", raising=False)
     specs = {k.id: k for k in (*KERNELS, atomic("atomic"))}
-    monkeypatch.setattr(registry, "kernels", lambda: specs)
+    known_kernels(monkeypatch, specs)
     return specs
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from attn_tune.kernels import registry
 from attn_tune.kernels.coverage import Reach, cover
 from attn_tune.kernels.dispatch import choose, explain, lookup
 from attn_tune.runtime.agreement import differences, statement_of
@@ -10,6 +9,7 @@ from attn_tune.runtime.answer import Rung
 from attn_tune.runtime.layers import current_view, reload, use_pack
 from attn_tune.schema import UsageError
 from tests.kernels.dispatch.toy_op import KERNELS, pack
+from tests.ops.known import known_kernels
 from tests.runtime.packbuilder import H200, OP, row, sig
 
 
@@ -17,7 +17,7 @@ from tests.runtime.packbuilder import H200, OP, row, sig
 def registered(monkeypatch):
     monkeypatch.delenv("ATTN_TUNE_UNPROVEN", raising=False)
     specs = {k.id: k for k in KERNELS}
-    monkeypatch.setattr(registry, "kernels", lambda: specs)
+    known_kernels(monkeypatch, specs)
     yield specs
     monkeypatch.delenv("ATTN_TUNE_UNPROVEN", raising=False)
     reload()
@@ -75,7 +75,6 @@ def test_any_other_value_is_an_error(monkeypatch):
         reload()
 
 
-def test_coverage_counts_an_unproven_row_as_one_that_can_answer(monkeypatch, registered):
-    monkeypatch.setattr("attn_tune.kernels.coverage.kernels", lambda: registered)
+def test_coverage_counts_an_unproven_row_as_one_that_can_answer():
     (found,) = cover(pack(row(sig(1024), 64, features=0)))
     assert found.reach is Reach.REACHED

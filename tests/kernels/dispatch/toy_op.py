@@ -3,7 +3,8 @@
 import dataclasses
 from dataclasses import dataclass
 
-from attn_tune.kernels.spec import KernelSpec, Op, Search
+from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.ops.contract import Op, Output
 from attn_tune.runtime.environments import current_environment
 from attn_tune.runtime.packs import pack_from_files
 from attn_tune.schema import Signature
@@ -53,14 +54,22 @@ class Problem(dict):
     def __hash__(self):
         return hash(tuple(sorted(self.items(), key=str)))
 
+    @property
+    def signature(self):
+        return Signature.build(OP, 1, FIELDS, self)
+
+    @classmethod
+    def from_signature(cls, signature):
+        return cls(signature.values)
+
 
 TOY = Op(
     name=OP,
     version=1,
     directions=("fwd", "bwd"),
     fields=FIELDS,
-    to_signature=lambda p: Signature.build(OP, 1, FIELDS, p),
-    from_signature=lambda s: Problem(s.values),
+    problem=Problem,
+    outputs=lambda p, d: (Output(name="out"),),
     flops=lambda p, d: 1,
     bytes_moved=lambda p, d: 1,
     inputs="",

@@ -9,7 +9,6 @@ from attn_tune.kernels.flash_attention.inputs import make_inputs
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.reference import baseline, reference
 from attn_tune.kernels.masks import KV_PADDING, Q_PADDING
-from attn_tune.kernels.tolerance import compare
 from tests.kernels.flash_attention import dense_numpy
 from tests.kernels.flash_attention.dense_inputs import (
     assert_close,
@@ -17,6 +16,7 @@ from tests.kernels.flash_attention.dense_inputs import (
     fast_jit,
     in_float32,
 )
+from tests.kernels.flash_attention.judged import compare
 
 PROBLEMS = feature_problems()
 GRADIENTS = ("dq", "dk", "dv", "dbias")

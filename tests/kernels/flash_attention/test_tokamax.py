@@ -33,7 +33,6 @@ from attn_tune.kernels.flash_attention.tokamax_triton import (
 )
 from attn_tune.kernels.flash_attention.tokamax_triton.config import ForwardConfig as TritonForward
 from attn_tune.kernels.spec import load
-from attn_tune.kernels.tolerance import compare
 from attn_tune.runtime.devices import device_from_kind
 from tests.kernels.flash_attention.cuda_lowering import (
     check_outputs,
@@ -41,6 +40,7 @@ from tests.kernels.flash_attention.cuda_lowering import (
     needs_cuda_plugin,
     outputs_of,
 )
+from tests.kernels.flash_attention.judged import compare
 
 H200 = device_from_kind("nvidia-h200")
 PROBLEMS = feature_problems()

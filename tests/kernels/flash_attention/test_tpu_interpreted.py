@@ -15,7 +15,6 @@ from attn_tune.kernels.flash_attention.pallas_tpu_splash_fused import (
 )
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.reference import baseline, reference
-from attn_tune.kernels.tolerance import compare
 from attn_tune.runtime.devices import device_from_kind
 from tests.kernels.flash_attention import dense_numpy
 from tests.kernels.flash_attention.dense_inputs import (
@@ -24,6 +23,7 @@ from tests.kernels.flash_attention.dense_inputs import (
     fast_jit,
     in_float32,
 )
+from tests.kernels.flash_attention.judged import compare
 from tests.kernels.flash_attention.tpu_interpreted import run
 
 V5E = device_from_kind("tpu-v5e")

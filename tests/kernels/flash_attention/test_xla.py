@@ -14,7 +14,6 @@ from attn_tune.kernels.flash_attention.xla.backward import backward
 from attn_tune.kernels.flash_attention.xla.chunks import Grid
 from attn_tune.kernels.flash_attention.xla.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.xla.forward import forward
-from attn_tune.kernels.tolerance import compare
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UsageError
 from tests.kernels.flash_attention import dense_numpy
@@ -24,6 +23,7 @@ from tests.kernels.flash_attention.dense_inputs import (
     fast_jit,
     in_float32,
 )
+from tests.kernels.flash_attention.judged import compare
 
 CPU = Device(platform="cpu", family="x86_64", variant="cpu-x86_64")
 GPU = Device(platform="cuda", family="sm_90", variant="nvidia-h200")

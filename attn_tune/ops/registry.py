@@ -1,0 +1,99 @@
+"""The registry of ops: folders of this package, and the entry points ``attn_tune.ops``. It loads one op at a time.
+
+There is no second list. A folder of ``FOLDERS`` with an ``op.py`` that defines ``OP`` is an op of the folder's name. An
+entry point names an ``Op``, and is called like it, so that names are known without importing anything.
+"""
+
+import functools
+import importlib
+import importlib.util
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+from attn_tune.ops.contract import Op
+from attn_tune.ops.installed import BrokenPackage, entry_points, load_entry_points
+from attn_tune.schema.errors import UsageError, unknown_name, warn
+
+FOLDERS = "attn_tune.kernels"
+GROUP = "attn_tune.ops"
+
+_broken: dict[str, BrokenPackage] = {}
+
+
+@functools.cache
+def op_names() -> tuple[str, ...]:
+    """The names of all ops, sorted. Imports none; a broken installed one is among them."""
+    return tuple(sorted({*_folders(), *_installed()}))
+
+
+@functools.cache
+def ops() -> dict[str, Op]:
+    """Every op by name; imports all of them. Broken installed ones are left out."""
+    return {name: op for name in op_names() if (op := find_op(name)) is not None}
+
+
+def get_op(name: str) -> Op:
+    """The op called ``name``; imports this op alone.
+
+    Raises:
+      UsageError: there is none; near names are suggested. Or its package is broken.
+    """
+    if name not in op_names():
+        raise unknown_name("op", name, op_names())
+    op = find_op(name)
+    if op is None:
+        raise UsageError(f"op {name!r} cannot be used: {_broken[name]}")
+    return op
+
+
+def broken_ops() -> tuple[BrokenPackage, ...]:
+    """The installed packages whose ops cannot be used; imports all ops."""
+    ops()
+    return tuple(_broken.values())
+
+
+def clear() -> None:
+    """Forgets everything, so that packages installed since are found."""
+    for function in (op_names, ops, find_op, _folders, _installed):
+        function.cache_clear()
+    _broken.clear()
+
+
+@functools.cache
+def find_op(name: str) -> Op | None:
+    """The op called ``name``, one of ``op_names``; None, with one warning, if its package is broken."""
+    if name in _folders():
+        return importlib.import_module(f"{FOLDERS}.{name}.op").OP
+    (found,) = load_entry_points([_installed()[name]], _read, "ops")
+    if isinstance(found, BrokenPackage):
+        _broken[name] = found
+        warn(f"{found}; `attn-tune doctor` checks it again")
+        return None
+    return found
+
+
+def _read(point: EntryPoint) -> tuple[Op]:
+    op = point.load()
+    if not isinstance(op, Op):
+        raise UsageError(f"it offers a {type(op).__name__}, not an Op")
+    if op.name != point.name:
+        raise UsageError(f"its entry point must be called like the op, {op.name!r}")
+    return (op,)
+
+
+@functools.cache
+def _folders() -> tuple[str, ...]:
+    spec = importlib.util.find_spec(FOLDERS)
+    places = spec.submodule_search_locations if spec else None
+    found = (path for place in places or () for path in Path(place).glob("*/op.py"))
+    return tuple(sorted(path.parent.name for path in found))
+
+
+@functools.cache
+def _installed() -> dict[str, EntryPoint]:
+    # An op of this package cannot be replaced, and of two installed ones the first is used.
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(GROUP):
+        if point.name not in _folders():
+            found.setdefault(point.name, point)
+    return found

@@ -1,0 +1,14 @@
+"""The rule of proof with the outputs of ``flash_attention``, whatever the direction."""
+
+import dataclasses
+
+from attn_tune.kernels.flash_attention.battery import feature_problems
+from attn_tune.kernels.flash_attention.op import OP
+from attn_tune.ops import tolerance
+
+_BIASED = dataclasses.replace(feature_problems()["plain"], bias_dims="bnts")
+OUTPUTS = tuple(o for direction in OP.directions for o in OP.outputs(_BIASED, direction))
+
+
+def compare(outputs, reference, baseline):
+    return tolerance.compare(outputs, reference, baseline, OUTPUTS)

@@ -1,0 +1,19 @@
+"""Puts ops and kernels of a test in place of the registry's."""
+
+from attn_tune.kernels import registry as kernels_registry
+from attn_tune.ops import registry as ops_registry
+
+
+def known_ops(monkeypatch, *ops):
+    by_name = {op.name: op for op in ops}
+    for module in (ops_registry, kernels_registry):
+        monkeypatch.setattr(module, "op_names", lambda: tuple(by_name))
+        monkeypatch.setattr(module, "find_op", by_name.get)
+
+
+def known_kernels(monkeypatch, kernels):
+    """``kernels`` by id; what a test changes in the mapping later counts too."""
+    monkeypatch.setattr(
+        kernels_registry, "specs_of", lambda op: tuple(k for k in kernels.values() if k.op == op)
+    )
+    monkeypatch.setattr(kernels_registry, "kernels", lambda: kernels)

@@ -1,0 +1,91 @@
+"""An op says its directions, outputs, workloads and axes; what cannot be used is refused where it is declared."""
+
+import dataclasses
+import pickle
+
+import pytest
+
+from attn_tune.kernels.registry import get_op, op_names
+from attn_tune.ops.contract import Axis, Output, Problem, Workload, workload_field
+from attn_tune.ops.workloads import LENGTHS, profile_lengths
+from attn_tune.schema import UsageError
+from tests.kernels.dispatch.toy_op import TOY
+
+SIGNATURES = {
+    "flash_attention": "flash_attention/v1 b=1 t=16 s=16 n=2 k=1 h=16 v=16 dtype=float32 bias=bn1s",
+    "attention": "attention/v1 b=1 t=16 s=16 n=2 k=1 h=16 v=16 dtype=float32 sinks=1",
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_a_problem_is_a_hashable_and_picklable_value_with_a_signature(name):
+    op = get_op(name)
+    problem = op.from_signature(op.parse_signature(SIGNATURES[name]))
+    assert isinstance(problem, Problem)
+    assert hash(problem) == hash(pickle.loads(pickle.dumps(problem)))
+    assert op.from_signature(op.to_signature(problem)) == problem
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_gradients_are_those_of_the_differentiable_operands(name):
+    op = get_op(name)
+    problem = op.from_signature(op.parse_signature(SIGNATURES[name]))
+    differentiable = {o.name for o in op.operands(problem, "bwd") if o.differentiable}
+    assert {o.of for o in op.outputs(problem, "bwd")} == differentiable
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"kind": "gradient"}, "`of` must name its operand"),
+        ({"kind": "value", "of": "q"}, "is of kind value, without 'of'"),
+        ({"kind": "value", "scores": "s"}, "without 'scores'"),
+        ({"kind": "index", "scores": "s", "ordered": True}, "not both"),
+        ({"kind": "quantised", "updates": "cache"}, "without 'updates'"),
+    ],
+)
+def test_an_output_with_an_attribute_that_its_kind_lacks_is_refused(attributes, said):
+    with pytest.raises(UsageError, match=said):
+        Output(name="x", **attributes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"name": "Toy op"}, "lower-case"),
+        ({"directions": ("FWD",)}, "directions are words"),
+        ({"directions": ()}, "directions are words"),
+        ({"axes": (Axis(field="no_field"),)}, "unknown field of an axis 'no_field'"),
+        ({"workloads": LENGTHS}, "workload_field"),
+    ],
+)
+def test_an_op_that_cannot_be_used_is_refused(changes, said):
+    with pytest.raises(UsageError, match=said):
+        dataclasses.replace(TOY, **changes)
+
+
+def test_a_workload_is_a_categorical_field_that_is_left_out_at_its_default():
+    field = workload_field((Workload(name="eq"), Workload(name="uni")))
+    assert (field.name, str(field.kind), field.default) == ("workload", "categorical", "eq")
+
+
+@pytest.mark.parametrize("profile", [w.name for w in LENGTHS])
+@pytest.mark.parametrize("count", [1, 2, 7, 64])
+def test_a_profile_of_lengths_has_its_largest_and_none_beyond(profile, count):
+    lengths = profile_lengths(profile, count, 4096)
+    assert len(lengths) == count
+    assert list(lengths) == sorted(lengths)
+    assert lengths[-1] == 4096
+    assert lengths[0] >= 1
+
+
+def test_profiles_differ_in_how_much_they_hold():
+    sums = [sum(profile_lengths(name, 64, 4096)) for name in ("eq", "uni", "exp", "one")]
+    assert sums == sorted(sums, reverse=True)
+    assert len(set(sums)) == 4
+    with pytest.raises(UsageError, match="unknown workload 'exq'; did you mean 'exp'"):
+        profile_lengths("exq", 4, 16)
+
+
+def test_names_of_ops_are_known_without_importing_one():
+    assert {"attention", "flash_attention"} <= set(op_names())
