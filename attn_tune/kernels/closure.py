@@ -12,8 +12,7 @@ from attn_tune.kernels.spec import KernelSpec
 # Not walked any further.
 EXEMPT = {
     "attn_tune.schema.*": "records, and errors with their words",
-    "attn_tune.ops.*": "the op's contract, whose version is in every signature",
-    "attn_tune.kernels.*.problem": "the op's contract too",
+    "attn_tune.kernels.*.problem": "the op's contract, whose version is in every signature",
     "attn_tune.kernels.*.operands": "the op's contract too",
     "attn_tune.kernels.*.config": "names and bounds of knobs; a row holds their values",
     "attn_tune.kernels._common.triton_interpret": "runs in place of a GPU, never on one",
