@@ -114,11 +114,8 @@ def _lengths(chance: random.Random, kind: str) -> tuple[int, int]:
 
 def to_toml(seed: int, count: int) -> str:
     """The grid file of ``draw``."""
-    lines = [
-        f'summary = "{count} shapes that no pack was tuned for, drawn with seed {seed}"',
-        'op = "flash_attention"',
-        "",
-    ]
+    summary = f"{count} shapes that no pack was tuned for, drawn with seed {seed}"
+    lines = [f'summary = "{summary}"', 'op = "flash_attention"', ""]
     for layer in draw(seed, count):
         lines += [
             "[[layer]]",

@@ -73,7 +73,8 @@ def grids() -> str:
 def _heads(values: dict) -> str:
     flags = [f"left={values['left']}"] if values.get("left") is not None else []
     flags += [flag for flag in ("cap", "sinks") if values.get(flag)]
-    return " ".join([f"{values['n']}/{values['k']}/{values['h']}", *flags])
+    heads = "/".join(str(values[name]) for name in ("n", "k", "h") if name in values)
+    return " ".join([heads, *flags])
 
 
 def fields() -> str:

@@ -7,6 +7,7 @@ kernels of that op are asked for; others with those of every op.
 
 import functools
 import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Iterable
 
@@ -88,11 +89,8 @@ def clear() -> None:
 @functools.cache
 def folder_kernels(op: str) -> tuple[str, ...]:
     """The names of the folders of an op's own kernels; imports none of them."""
-    try:
-        package = importlib.import_module(f"{FOLDERS}.{op}")
-    except ModuleNotFoundError:  # an installed op
-        return ()
-    infos = pkgutil.iter_modules(package.__path__)
+    spec = importlib.util.find_spec(f"{FOLDERS}.{op}")
+    infos = pkgutil.iter_modules(spec.submodule_search_locations if spec else ())
     return tuple(info.name for info in infos if info.ispkg and not info.name.startswith("_"))
 
 

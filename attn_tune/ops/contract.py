@@ -121,6 +121,7 @@ class Output:
     scale: str = ""
 
     def __post_init__(self):
+        object.__setattr__(self, "kind", OutputKind(self.kind))
         own = {
             "of": (OutputKind.GRADIENT,),
             "scores": (OutputKind.INDEX,),

@@ -221,7 +221,7 @@ def _layers(path: Path, data: Mapping[str, Any], lengths: Sequence[str]) -> list
     if not isinstance(layers, list) or not layers:
         raise UsageError(f"{where}: needs at least one [[layer]] table")
     groups = _groups(where, data)
-    chosen = _chosen_lengths(where, data, groups, lengths)
+    wanted = lengths or _groups_run(where, data, groups)
     points = []
     for number, layer in enumerate(layers, 1):
         table = f"{where}: [[layer]] {number}"
@@ -237,7 +237,8 @@ def _layers(path: Path, data: Mapping[str, Any], lengths: Sequence[str]) -> list
         if _has_own_lengths(table, op, fields):
             sizes = [("", {})] if not lengths or has_lengths(op.axes, fields, lengths) else []
         else:
-            sizes = [(f"/{one.text}", _values(table, op, one)) for one in chosen]
+            chosen = _selected(table, groups, wanted, op)
+            sizes = [(f"/{one.text}", values) for one, values in chosen.items()]
         points += [
             _point(table, label + size + word, op, {**fields, **given, **profile}, source, layer)
             for size, given in sizes
@@ -334,33 +335,40 @@ def _groups(where: str, data: Mapping[str, Any]) -> dict[str, list[Lengths]]:
     return groups
 
 
-def _selected(groups: Mapping[str, list[Lengths]], wanted: Sequence[str]) -> list[Lengths]:
-    every = [length for group in groups.values() for length in group]
-    chosen: dict[Lengths, None] = {}
+def _selected(
+    table: str, groups: Mapping[str, list[Lengths]], wanted: Sequence[str], op: Op
+) -> dict[Lengths, dict[str, int]]:
+    """The lengths that the words ``wanted`` choose for a layer of ``op``, with the values of its axes."""
+    every = {length: _values(table, op, length) for group in groups.values() for length in group}
+    chosen: dict[Lengths, dict[str, int]] = {}
     for word in wanted:
         if word in groups:
-            chosen |= dict.fromkeys(groups[word])
-        elif word == ALL:
-            chosen |= dict.fromkeys(every)
+            chosen |= {length: every[length] for length in groups[word]}
         else:
-            chosen |= dict.fromkeys(length for length in every if length.matches(word))
-    return list(chosen)
+            chosen |= {
+                length: values
+                for length, values in every.items()
+                if has_lengths(op.axes, values, [word])
+            }
+    return chosen
 
 
 def _selects(path: Path, data: Mapping[str, Any], lengths: Sequence[str]) -> bool:
-    return bool(_selected(_groups(f"grid {path}", data), lengths))
+    """Whether one of a preset's lengths is among ``lengths``, for any of its layers."""
+    where = f"grid {path}"
+    groups = _groups(where, data)
+    names = {layer.get("op", data.get("op", "")) for layer in data["layer"]}
+    return any(_selected(where, groups, lengths, _op(where, name)) for name in names)
 
 
-def _chosen_lengths(
-    where: str,
-    data: Mapping[str, Any],
-    groups: Mapping[str, list[Lengths]],
-    lengths: Sequence[str],
-) -> list[Lengths]:
+def _groups_run(
+    where: str, data: Mapping[str, Any], groups: Mapping[str, list[Lengths]]
+) -> tuple[str, ...]:
+    """The groups of lengths that are taken by default."""
     run = _texts(where, data, "run") if "run" in data else tuple(groups)
     if unknown := [group for group in run if group not in groups]:
         raise UsageError(f"{where}: key 'run': no group {unknown[0]!r} in [lengths]")
-    return _selected(groups, lengths or run)
+    return run
 
 
 def _known(where: str, data: Iterable[str], keys: Iterable[str]) -> None:

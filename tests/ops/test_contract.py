@@ -83,7 +83,7 @@ def test_profiles_differ_in_how_much_they_hold():
     sums = [sum(profile_lengths(name, 64, 4096)) for name in ("eq", "uni", "exp", "one")]
     assert sums == sorted(sums, reverse=True)
     assert len(set(sums)) == 4
-    with pytest.raises(UsageError, match="unknown workload 'exq'; did you mean 'exp'"):
+    with pytest.raises(UsageError, match="unknown workload 'exq'; did you mean 'eq' or 'exp'"):
         profile_lengths("exq", 4, 16)
 
 

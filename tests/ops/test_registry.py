@@ -8,7 +8,8 @@ import warnings
 import pytest
 
 from attn_tune.kernels import registry
-from attn_tune.schema.errors import AttnTuneWarning, UsageError
+from attn_tune.schema import UsageError
+from attn_tune.schema.errors import AttnTuneWarning
 from tests.probe_ops.foreign import CODE, ENTRY_POINTS, install
 
 

@@ -15,7 +15,7 @@ from attn_tune.runtime import misses, snapshot
 SITE = Path(__file__).parent / "site"
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def installed(tmp_path_factory):
     """Workers inherit the path; the four devices of one CPU are for the op of a mesh."""
     from tests.probe_ops.foreign import install

@@ -49,7 +49,9 @@ def lab(tmp_path_factory, command):
 @pytest.fixture(scope="module")
 def pack(lab, command, tmp_path_factory):
     path = tmp_path_factory.mktemp("packs") / "probes.atpack"
-    command("export", path, "--db", lab, "--max-regret", "1000000", "--allow-noisy")
+    command(
+        "export", path, "--db", lab, "--name", "probes", "--max-regret", "1000000", "--allow-noisy"
+    )
     return path
 
 
@@ -99,8 +101,8 @@ def test_lookup_explain_and_freeze_answer_from_the_pack(op, pack, command, tmp_p
     with attn_tune.use_pack(pack):
         for direction in get_op(op).directions:
             answer = attn_tune.lookup(op, SIGNATURES[op], direction)
-            assert answer.source.kind != "heuristic"
-            assert answer.kernel.endswith(RIGHT.get(op, "plain"))
+            assert answer.source == "probes 1"
+            assert answer.kernel == RIGHT.get(op, "plain")
     monkeypatch.setenv("ATTN_TUNE_PACKS", str(pack))
     explained = json.loads(command("explain", SIGNATURES[op], "--json").stdout)
     assert set(explained) == set(get_op(op).directions)
