@@ -15,14 +15,15 @@ environment they were frozen in.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from attn_tune.runtime.overrides.entries import TEXTS, Entry, Frozen
 from attn_tune.runtime.strict_json import parse_json
-from attn_tune.runtime.whole_files import change_whole, read_limited
+from attn_tune.runtime.whole_files import only_writer, read_limited, write_whole
 from attn_tune.schema.config import config_from_dict
 from attn_tune.schema.digest import canonical_json, digest_json
-from attn_tune.schema.errors import IntegrityError, UsageError
+from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
 
 FORMAT = 1
 MAX_TEXT = 1000
@@ -117,15 +118,19 @@ def change_overrides(
     Raises:
       As ``read_overrides``; StorageError also if the file cannot be written.
     """
-
-    def changed(found: list[OverridesFile]) -> list[OverridesFile]:
-        (before,) = found or [OverridesFile(path=os.fspath(path))]
-        return [replace(before, entries=change(before.entries))]
-
-    where = f"the overrides in {path}"
-    (after,) = change_whole(
-        path, where, lambda p: [read_overrides(p)], changed, lambda found: found[0].text
-    )
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with only_writer(target):
+            exists = os.path.lexists(target)
+            before = read_overrides(target) if exists else OverridesFile(path=str(target))
+            after = replace(before, entries=change(before.entries))
+            write_whole(target, after.text.encode())
+    except StorageError:
+        raise
+    except OSError as error:
+        reason = error.strerror or error
+        raise StorageError(f"the overrides in {path} cannot be written: {reason}") from None
     return after
 
 
