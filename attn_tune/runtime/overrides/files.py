@@ -151,22 +151,25 @@ def parse_overrides(
         if type(data.get(name, kind())) is not kind:
             raise IntegrityError(f"{where}: {name!r} must be a JSON {kind.__name__}")
     only, frozen = data.get("only", False), data.get("frozen", {})
-    found: dict[Any, Entry] = {}
+    found: list[Entry] = []
+    keys: set[object] = set()
     wrong: dict[str, list[str]] = {"use": [], "never": []}
     for section, errors in wrong.items():
         for number, item in enumerate(data.get(section, []), 1):
             try:
                 entry = _entry(item, section, origin, f"{where}: {section} entry {number}")
-                if found.setdefault(entry.key, entry).line != entry.line:
+                if not entry.never and entry.key in keys:
                     raise IntegrityError(
-                        f"{where}: two {section} entries have the condition of entry {number}; delete one of them"
+                        f"{where}: two use entries have the condition of entry {number}; delete one of them"
                     )
+                keys.add(entry.key)
+                found.append(entry)
             except IntegrityError as error:
                 if only or not leave_out_bad:
                     raise
                 errors.append(str(error))
     if frozen:
-        lines = sorted(entry.line for entry in found.values() if not entry.never)
+        lines = sorted(entry.line for entry in found if not entry.never)
         if frozen.get("digest") != digest_json(lines):
             raise IntegrityError(
                 f"{where} do not have the digest that 'frozen' says, so they were edited or cut; "
@@ -174,7 +177,7 @@ def parse_overrides(
             )
     return OverridesFile(
         path=origin,
-        entries=tuple(found.values()),
+        entries=tuple(found),
         only=only,
         frozen={name: value for name, value in frozen.items() if name != "digest"},
         ignored=tuple(wrong["use"]),
