@@ -111,7 +111,7 @@ def check_list(pack: Pack, mutant: Files) -> None:
             assert getattr(entry, name) == item.pop(name, "")
         assert (entry.config, entry.signature) == (
             item.pop("config", {}),
-            item.pop("signature", {}),
+            item.pop("signature", ""),
         )
         assert entry.reason
         assert not item, "a condition was ignored"

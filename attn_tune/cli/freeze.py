@@ -3,7 +3,6 @@
 import enum
 import shlex
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,60 +72,42 @@ def freeze(
     if path.exists() and not overwrite:
         raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")
     target = choose.device(device)
-    questions = [
-        (p, way)
-        for p in choose.points(grid, lengths, point)
-        for way in choose.directions(direction)
-        if way in get_op(p.op).directions
-    ]
     answers, missing = [], []
-    for one, way in questions:
-        try:
-            answers.append(lookup(one.op, one.signature, way, device=target, kernel=kernel))
-        except UnsupportedError as error:
-            missing.append(str(error))
+    for one in choose.points(grid, lengths, point):
+        for way in direction or get_op(one.op).directions:
+            try:
+                found = lookup(one.op, one.signature, str(way), device=target, kernel=kernel)
+                answers.append(found)
+            except UnsupportedError as error:
+                missing.append(str(error))
     if missing and not skip_unsupported:
         more = f"; and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UnsupportedError(
             f"{missing[0]}{more}; nothing was written: choose other problems, or --skip-unsupported"
         )
-    _refuse_lesser(answers, require)
-    for text in missing[:SHOWN]:
-        sink.note(f"left out: {text}")
-    if len(missing) > SHOWN:
-        sink.note(f"left out: {len(missing) - SHOWN} more (--json lists them)")
-    asked = kernel.rpartition("/")[2] if kernel not in (None, AUTO) else ""
-    written = freeze_answers(path, ((asked, target, answer) for answer in answers))
-    rungs = Counter(str(answer.rung) for answer in answers)
-    states = Counter(answer.state for answer in answers if answer.state)
-    if json:
-        sink.emit_json(
-            {
-                "path": path,
-                "digest": written.digest,
-                "entries": len(written.entries),
-                "left_out": missing,
-                "rungs": rungs,
-                "states": states,
-            }
-        )
-        return
-    kinds = Counter(map(_kind, answers))
-    said = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-    print(f"{path}: {len(written.entries)} answers for {target} ({said}), {len(missing)} left out")
-    print(f"  use it with export {VARIABLE}={shlex.quote(str(path.resolve()))}")
-
-
-def _refuse_lesser(answers: "Sequence[Answer]", require: Required | None) -> None:
-    """Raise NoDataError if an answer is less than what is required."""
-    lesser = [one for one in answers if require and not _is_enough(one, require)]
-    if lesser:
+    if lesser := [one for one in answers if require and not _is_enough(one, require)]:
         first = lesser[0]
         raise NoDataError(
             f"{len(lesser)} of {len(answers)} answers are not {require}, such as "
             f"{first.op}.{first.direction} {first.signature}, which is {_kind(first)}; nothing was written: "
             "sweep and import these, or ask for less with --require"
         )
+    for text in missing[:SHOWN]:
+        sink.note(f"left out: {text}")
+    if len(missing) > SHOWN:
+        sink.note(f"left out: {len(missing) - SHOWN} more (--json lists them)")
+    asked = kernel.rpartition("/")[2] if kernel not in (None, AUTO) else ""
+    written = freeze_answers(path, ((asked, target, answer) for answer in answers))
+    if json:
+        said = {"path": path, "digest": written.digest, "entries": len(written.entries)}
+        rungs = Counter(str(answer.rung) for answer in answers)
+        states = Counter(answer.state for answer in answers if answer.state)
+        sink.emit_json({**said, "left_out": missing, "rungs": rungs, "states": states})
+        return
+    kinds = Counter(map(_kind, answers))
+    said = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    print(f"{path}: {len(written.entries)} answers for {target} ({said}), {len(missing)} left out")
+    print(f"  use it with export {VARIABLE}={shlex.quote(str(path.resolve()))}")
 
 
 def _is_enough(answer: "Answer", require: Required) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 from attn_tune.db.evidence import Evidence, Record, group_by_problem
 from attn_tune.runtime.answer import SourceKind
 from attn_tune.runtime.ladder import Match, Question, walk
+from attn_tune.runtime.overrides.entries import Asked
 from attn_tune.runtime.overrides.in_force import Overrides
 from attn_tune.runtime.packs import Pack
 from attn_tune.runtime.shelf import Shelf
@@ -147,15 +148,9 @@ def check_quarantine(decisions: Iterable[Decision], overrides: Overrides) -> lis
     for d in decisions:
         op = _op(d.op)
         defaults = {field.name: field.default for field in op.fields} if op else {}
-        entry = overrides.forbidding(
-            d.op,
-            d.kernel.partition("/")[2],
-            d.direction,
-            d.device,
-            d.config,
-            d.signature.text,
-            defaults | d.signature.values,
-        )
+        values = defaults | d.signature.values
+        asked = Asked(d.op, d.direction, d.device, d.signature.text, values)
+        entry = overrides.forbidding(asked, d.kernel.partition("/")[2], d.config)
         if entry is not None:
             reason = (
                 f"its config is in quarantine: {entry.reason} ({entry.condition}; {entry.origin})"

@@ -12,6 +12,7 @@ from attn_tune.kernels.spec import LIBRARIES, PLATFORMS, KernelSpec, Op
 from attn_tune.runtime import environments
 from attn_tune.runtime.answer import Rejection
 from attn_tune.runtime.determinism import VARIABLE, Determinism
+from attn_tune.runtime.overrides.entries import Asked
 from attn_tune.runtime.overrides.in_force import NO_OVERRIDES, Overrides
 from attn_tune.runtime.packs import Pack
 from attn_tune.runtime.rows import Row
@@ -20,7 +21,7 @@ from attn_tune.schema.config import config_from_dict, config_to_dict, config_to_
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment, Grade
 from attn_tune.schema.errors import UnsupportedError, UsageError, unknown_name
-from attn_tune.schema.signature import Signature, Value
+from attn_tune.schema.signature import Signature
 
 AUTO = "auto"
 _LEAVE = f"ask for it by name, or let packs choose it with {VARIABLE}=0"
@@ -164,18 +165,16 @@ class Ask:
         return config, reason or self.forbidden(spec, config)
 
     @functools.cached_property
-    def values(self) -> dict[str, Value]:
-        """The fields of the signature, those at their default too."""
-        return {field.name: field.default for field in self.op.fields} | self.signature.values
+    def asked(self) -> Asked:
+        """The problem as overrides are compared with it."""
+        values = {field.name: field.default for field in self.op.fields} | self.signature.values
+        return Asked(self.op.name, self.direction, self.device, self.signature.text, values)
 
     def forbidden(self, spec: KernelSpec, config: Any) -> str | None:
         """The reason of the override that forbids a config of ``spec``; None if there is none."""
         if not self.overrides.never:
             return None
-        data, text = config_to_dict(config), self.signature.text
-        entry = self.overrides.forbidding(
-            self.op.name, spec.name, self.direction, self.device, data, text, self.values
-        )
+        entry = self.overrides.forbidding(self.asked, spec.name, config_to_dict(config))
         if entry is None:
             return None
         origin = f" ({entry.origin})" if entry.origin else ""

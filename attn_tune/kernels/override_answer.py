@@ -23,14 +23,7 @@ def overridden(
       LockfileError: nothing else may answer, and no entry does.
     """
     overrides, steps = question.overrides, []
-    for file, entry in overrides.uses(
-        question.op.name,
-        question.kernel,
-        question.direction,
-        question.device,
-        question.signature.text,
-        question.values,
-    ):
+    for file, entry in overrides.uses(question.asked, question.kernel):
         config, reason = question.config_of(entry.kernel, entry.config)
         # Of entries that could not be read, any may forbid it.
         reason = overrides.broken or reason or _outdated(question, entry)
@@ -86,12 +79,11 @@ def _miss(question: Ask, steps: list[Step]) -> str:
     files, device = question.overrides.only, device_name(question.device)
     names = " and ".join(file.path for file in files)
     asked = f"{question.op.name}.{question.direction} {question.signature} on {device}"
-    for step in steps:
-        if step.row is not None:
-            return (
-                f"{names} answers {asked} with {step.row.kernel} {dict(step.row.config)}, which no longer holds here: "
-                f"{step.rejected}; freeze the job anew"
-            )
+    if steps:
+        return (
+            f"{names} answers {asked} by {steps[0].source}, which no longer holds here: "
+            f"{steps[0].rejected}; freeze the job anew"
+        )
     mine = _parts(question.direction, question.signature.text, question.kernel or "", device)
     best = (99, "its 'use' entries are of other ops")
     for entry in (one for file in files for one in file.entries if one.op == question.op.name):

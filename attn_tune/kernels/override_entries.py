@@ -110,15 +110,8 @@ def check_entry(entry: Entry) -> None:
     if not subject or (entry.config and not entry.kernel):
         _condition(entry.device)
         return
-    make_entry(
-        subject,
-        never=entry.never,
-        config=entry.config,
-        direction=entry.direction,
-        device=entry.device,
-        signature=entry.signature,
-        reason=entry.reason,
-    )
+    names = ("never", "config", "direction", "device", "signature", "reason")
+    make_entry(subject, **{name: getattr(entry, name) for name in names})
 
 
 def device_of(condition: str) -> Device:

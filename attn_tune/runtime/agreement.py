@@ -43,14 +43,12 @@ def device_statement(view: View, device: Device) -> dict[str, str]:
 
     A clock or a power limit alone is no disagreement.
     """
-    said = {
-        "device": f"{device} ({device.platform} {device.family}, {device.units} units, {device.shared_bytes} B)"
-    }
-    return said | {
-        name: f"{source.pack} has {_seen_as(device, source.pack)}"
-        for name, source in _packs(view)
-        if source.pack is not None
-    }
+    size = f"{device.units} units, {device.shared_bytes} B"
+    said = {"device": f"{device} ({device.platform} {device.family}, {size})"}
+    for name, source in _packs(view):
+        if source.pack is not None:
+            said[name] = f"{source.pack} has {_seen_as(device, source.pack)}"
+    return said
 
 
 def differences(statements: Mapping[int, Statement]) -> list[str]:

@@ -25,7 +25,6 @@ INTERN_LIMIT = 64
 _log = logging.getLogger("attn_tune")
 
 _NONE = Layers()
-_interned: dict[tuple[Layer, ...], Layers] = {}
 _layers: contextvars.ContextVar[Layers] = contextvars.ContextVar("attn_tune_layers", default=_NONE)
 # The view of an earlier trace, which lookups of its compilation use.
 _earlier: contextvars.ContextVar[View | None] = contextvars.ContextVar(
@@ -118,10 +117,7 @@ def current_view() -> View:
 
 @contextlib.contextmanager
 def viewing(view: View) -> Iterator[None]:
-    """Answer lookups from ``view`` within a ``with`` block.
-
-    For lookups while XLA compiles, which may be long after the trace.
-    """
+    """Answer lookups from ``view`` within a ``with`` block: while XLA compiles, maybe long after the trace."""
     global _ever_used
     _ever_used = True
     token = _earlier.set(view)
@@ -162,16 +158,10 @@ def _in_force_now() -> Layers:
     return _intern(keyed)
 
 
+@functools.lru_cache(maxsize=INTERN_LIMIT)
 def _intern(layers: tuple[Layer, ...]) -> Layers:
     """One object for equal layers, so that a block entered anew finds its answers again."""
-    if not layers:
-        return _NONE
-    found = _interned.get(layers)
-    if found is None:
-        if len(_interned) >= INTERN_LIMIT:
-            _interned.clear()
-        found = _interned.setdefault(layers, Layers(layers))
-    return found
+    return Layers(layers) if layers else _NONE
 
 
 def _sync() -> None:

@@ -87,18 +87,13 @@ def _ask(topic: str, said: dict[str, str]) -> str:
         # Whatever jaxlib raises when its store is gone. The job is not ours to end for that: JAX does it, if it must.
         _log.warning("cannot compare packs with the other processes of the job: %s", error)
         return ""
-    if verdict["absent"]:
-        _log.warning(
-            "no word of packs from processes %s within %g s; they are not compared (%s)",
-            verdict["absent"],
-            deadline_s,
-            DEADLINE,
-        )
+    if absent := verdict["absent"]:
+        said_by = f"no word of packs from processes {absent} within {deadline_s:g} s"
+        _log.warning("%s; they are not compared (%s)", said_by, DEADLINE)
     if not verdict["differences"]:
         return ""
-    return "the processes of this job would choose different kernels or configs:\n  " + "\n  ".join(
-        verdict["differences"]
-    )
+    head = "the processes of this job would choose different kernels or configs:"
+    return "\n  ".join([head, *verdict["differences"]])
 
 
 class _Exchange:
@@ -112,7 +107,7 @@ class _Exchange:
         self.until = time.monotonic() + deadline_s + (0.0 if self.me == 0 else VERDICT_S)
 
     def verdict(self, said: dict[str, str]) -> dict[str, Any]:
-        """Publishes what this process says; what process 0 makes of it all."""
+        """Publish the statement of this process; return the verdict of process 0."""
         digest = digest_json(said)
         # The text goes in once for all who say the same; only digests are collected.
         self._set(f"text/{digest}", canonical_json(said))
@@ -135,13 +130,9 @@ class _Exchange:
                 break
             time.sleep(min(pause, give_up - now))
             pause = min(pause * 1.5, 0.02)
-        texts = {digest: json.loads(self._get(f"text/{digest}")) for digest in set(said.values())}
-        lines = differences({i: texts[digest] for i, digest in said.items()})
-        verdict = {
-            "absent": [] if lines else [i for i in range(self.count) if i not in said],
-            "present": sorted(said),
-            "differences": lines,
-        }
+        lines = self._compare(said)
+        absent = [] if lines else [i for i in range(self.count) if i not in said]
+        verdict = {"absent": absent, "present": sorted(said), "differences": lines}
         self._set("verdict", canonical_json(verdict))
         return verdict
 
@@ -156,18 +147,19 @@ class _Exchange:
         return {"absent": [0], "present": [], "differences": []}
 
     def _as_latecomer(self, verdict: dict[str, Any]) -> dict[str, Any]:
-        """A verdict that was given without this process says nothing of it: it compares itself with process 0."""
+        """The verdict, or one of process 0 and this process, if that one was given without it."""
         if verdict["differences"] or self.me in verdict["present"]:
             return verdict
-        mine_and_first = {
-            i: json.loads(self._get(f"text/{digest}"))
-            for i, digest in self._said().items()
-            if i in (0, self.me)
-        }
-        return {"absent": [], "present": [], "differences": differences(mine_and_first)}
+        both = {i: digest for i, digest in self._said().items() if i in (0, self.me)}
+        return {"absent": [], "present": [], "differences": self._compare(both)}
+
+    def _compare(self, said: dict[int, str]) -> list[str]:
+        """The differences of processes, by the digests of their statements."""
+        texts = {digest: json.loads(self._get(f"text/{digest}")) for digest in set(said.values())}
+        return differences({i: texts[digest] for i, digest in said.items()})
 
     def _see_it_told(self, present: set[int]) -> None:
-        """Process 0 holds the store: it must not raise, and end, before the others have heard."""
+        """Wait until the others have heard: process 0 holds the store, and must not raise, and end, before."""
         self._set(f"told/{self.me}", "")
         until = time.monotonic() + ACK_S
         while self.me == 0 and len(self._dir("told")) < len(present) and time.monotonic() < until:
@@ -183,13 +175,12 @@ class _Exchange:
         self.client.key_value_set(f"{self.prefix}/{key}", value, allow_overwrite=True)
 
     def _get(self, key: str, timeout_s: float = 5.0) -> str:
-        return self.client.blocking_key_value_get(
-            f"{self.prefix}/{key}", max(1, int(timeout_s * 1000))
-        )
+        timeout_ms = max(1, int(timeout_s * 1000))
+        return self.client.blocking_key_value_get(f"{self.prefix}/{key}", timeout_ms)
 
 
 def _meeting(view: View) -> str:
-    """Where equal views of all processes meet: by the names of what is in force, for its content is the question.
+    """The place where equal views meet: by the names of their layers, for the content is the question.
 
     Not by a count of views: threads may come to theirs in any order.
     """
@@ -201,13 +192,12 @@ def _deadline() -> float:
     try:
         return float(text) if text else DEFAULT_DEADLINE_S
     except ValueError:
-        raise UsageError(
-            f"{DEADLINE}={text!r} must be a number of seconds; 0 asks nobody"
-        ) from None
+        wrong = f"{DEADLINE}={text!r} must be a number of seconds; 0 asks nobody"
+        raise UsageError(wrong) from None
 
 
 def _state() -> Any:
-    """JAX's own record of the job. It has no public name; without it there is no job to ask."""
+    """The record that JAX has of the job. It has no public name; without it there is no job to ask."""
     return getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
 
 

@@ -1,5 +1,6 @@
 """All that decides an answer: the settings of the process, and the packs and overrides of ``with`` blocks over them."""
 
+import functools
 from collections.abc import Hashable
 from typing import Any
 
@@ -37,8 +38,6 @@ class View:
       agreement: the verdicts of the job's processes by round and topic, see ``ranks``.
     """
 
-    __slots__ = ("_digest", "_overrides", "agreement", "entries", "layers", "settings", "sources")
-
     def __init__(self, settings: Settings, layers: tuple[Layer, ...] = ()):
         self.settings = settings
         self.layers = layers
@@ -46,30 +45,23 @@ class View:
         self.sources: tuple[Source, ...] = (*map(overlay_source, packs), *settings.sources)
         self.agreement: dict[tuple[int, str], str] = {}
         self.entries: dict[Hashable, Any] = {}
-        self._overrides: Overrides | None = None
-        self._digest = ""
 
-    @property
+    @functools.cached_property
     def overrides(self) -> Overrides:
         """Overrides of blocks, then those of files, and the ``never`` entries of all packs in force.
 
         Where a file is ``only``, no pack is read, and so no entries of one.
         """
-        if self._overrides is None:
-            own = [layer for layer in self.layers if isinstance(layer, OverridesFile)]
-            files = [*own, *self.settings.overrides]
-            is_alone = any(file.only for file in files)
-            packs = () if is_alone else (source.pack for source in self.sources)
-            self._overrides = Overrides(files, (pack.quarantine for pack in packs if pack))
-        return self._overrides
+        own = [layer for layer in self.layers if isinstance(layer, OverridesFile)]
+        files = [*own, *self.settings.overrides]
+        is_alone = any(file.only for file in files)
+        packs = () if is_alone else (source.pack for source in self.sources)
+        return Overrides(files, (pack.quarantine for pack in packs if pack))
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """Names all that decides an answer. Reads the sums of all packs."""
-        if not self._digest:
-            layers = [layer.digest for layer in self.layers]
-            self._digest = digest_json([self.settings.digest, *layers])
-        return self._digest
+        return digest_json([self.settings.digest, *(layer.digest for layer in self.layers)])
 
     def put[T](self, key: Hashable, value: T) -> T:
         """Remember an answer; return the one to use, which is another thread's if that was first."""

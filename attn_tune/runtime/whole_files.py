@@ -4,11 +4,10 @@ import contextlib
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
-from attn_tune.schema.errors import IntegrityError, NoDataError, StorageError
+from attn_tune.schema.errors import IntegrityError, StorageError
 
 _MAX_BYTES = 16 * 1024 * 1024
 _KINDS = {
@@ -94,54 +93,3 @@ def read_limited(path: str | os.PathLike[str], what: str, limit: int = _MAX_BYTE
     if len(data) > limit:
         raise IntegrityError(f"{what} cannot be read: it is larger than {limit} bytes")
     return data
-
-
-def change_whole[T](
-    path: str | os.PathLike[str],
-    what: str,
-    read: Callable[[Path], list[T]],
-    change: Callable[[list[T]], list[T]],
-    text: Callable[[list[T]], str],
-) -> list[T]:
-    """Writes what ``change`` makes of what ``read`` finds at ``path`` (nothing where there is no file); returns it.
-
-    One at a time: who comes while another writes waits, so that nothing is lost.
-
-    Raises:
-      As ``read`` and ``change``; StorageError also if it cannot be written.
-    """
-    target = Path(path)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with only_writer(target):
-            after = change(read(target) if os.path.lexists(target) else [])
-            write_whole(target, text(after).encode())
-    except OSError as error:
-        if isinstance(error, StorageError):
-            raise
-        raise StorageError(f"{what} cannot be written: {error.strerror or error}") from None
-    return after
-
-
-class Named(Protocol):
-    """What is in such a file, a line each."""
-
-    @property
-    def id(self) -> str:
-        """A short name of what it says."""
-        ...
-
-
-def without[T: Named](items: Sequence[T], ids: Sequence[str], where: str) -> list[T]:
-    """``items`` but for those with these ids.
-
-    Raises:
-      NoDataError: an id is none of theirs.
-    """
-    known = {item.id for item in items}
-    for one in ids:
-        if one not in known:
-            raise NoDataError(
-                f"{where} has no {one!r}; it has {', '.join(sorted(known)) or 'none'}"
-            )
-    return [item for item in items if item.id not in ids]

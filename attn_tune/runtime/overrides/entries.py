@@ -2,13 +2,31 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from attn_tune.schema.device import Device
 from attn_tune.schema.digest import canonical_json, digest_text
 from attn_tune.schema.signature import Value
 
 TEXTS = ("op", "kernel", "direction", "device", "reason")
+
+
+class Asked(NamedTuple):
+    """A problem on a device, as entries are compared with it.
+
+    Attributes:
+      op: name of the op.
+      direction: name of the direction.
+      device: the device.
+      signature: the signature as text.
+      values: the fields of the signature, those at their default too.
+    """
+
+    op: str
+    direction: str
+    device: Device
+    signature: str
+    values: Mapping[str, Value]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,32 +112,24 @@ class Entry:
         asked = self.frozen.asked if self.frozen else None
         return (False, self.op, self.direction, canonical_json(self.signature), self.device, asked)
 
-    def level(
-        self, op: str, direction: str, device: Device, text: str, values: Mapping[str, Value]
-    ) -> int | None:
-        """Rank of the entry for a problem on ``device``, the narrowest first; None if it does not match.
-
-        ``text`` is the signature, ``values`` are its fields, those at their default too.
-        """
-        devices = (device_name(device), device.variant, device.family, "")
-        if self.op not in ("", op) or self.direction not in ("", direction):
-            return None
-        if self.device not in devices:
-            return None
+    def level(self, asked: Asked) -> int | None:
+        """Rank of the entry for a problem, the narrowest first; None if it does not match."""
+        devices = (device_name(asked.device), asked.device.variant, asked.device.family, "")
+        fits = self.op in ("", asked.op) and self.direction in ("", asked.direction)
         if isinstance(self.signature, str):
             width = 0 if self.signature else 2
-            fits = self.signature in ("", text)
+            fits = fits and self.signature in ("", asked.signature)
         else:
-            width, fits = 1, _agrees(self.signature, values)
-        return 4 * width + devices.index(self.device) if fits else None
+            width, fits = 1, fits and _agrees(self.signature, asked.values)
+        return 4 * width + devices.index(self.device) if fits and self.device in devices else None
 
-    def has(self, kernel: str, config: Mapping[str, Any]) -> bool:
-        """Whether a ``never`` entry speaks of this config of ``kernel``."""
-        return self.kernel in ("", kernel) and _agrees(self.config, config)
+    def forbids(self, asked: Asked, kernel: str, config: Mapping[str, Any]) -> bool:
+        """Whether a ``never`` entry forbids this config of ``kernel`` for a problem."""
+        is_of = self.kernel in ("", kernel) and _agrees(self.config, config)
+        return is_of and self.level(asked) is not None
 
     def __str__(self) -> str:
-        place = f" in {self.origin}" if self.origin else ""
-        return f"override {self.id}{place}"
+        return f"override {self.id}" + (f" in {self.origin}" if self.origin else "")
 
 
 def device_name(device: Device) -> str:

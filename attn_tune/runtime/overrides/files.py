@@ -15,14 +15,15 @@ environment they were frozen in.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from attn_tune.runtime.overrides.entries import TEXTS, Entry, Frozen
 from attn_tune.runtime.strict_json import parse_json
-from attn_tune.runtime.whole_files import change_whole, read_limited
+from attn_tune.runtime.whole_files import only_writer, read_limited, write_whole
 from attn_tune.schema.config import config_from_dict
 from attn_tune.schema.digest import canonical_json, digest_json
-from attn_tune.schema.errors import IntegrityError, UsageError
+from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
 
 FORMAT = 1
 MAX_TEXT = 1000
@@ -117,15 +118,19 @@ def change_overrides(
     Raises:
       As ``read_overrides``; StorageError also if the file cannot be written.
     """
-
-    def changed(found: list[OverridesFile]) -> list[OverridesFile]:
-        (before,) = found or [OverridesFile(path=os.fspath(path))]
-        return [replace(before, entries=change(before.entries))]
-
-    where = f"the overrides in {path}"
-    (after,) = change_whole(
-        path, where, lambda p: [read_overrides(p)], changed, lambda found: found[0].text
-    )
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with only_writer(target):
+            exists = os.path.lexists(target)
+            before = read_overrides(target) if exists else OverridesFile(path=str(target))
+            after = replace(before, entries=change(before.entries))
+            write_whole(target, after.text.encode())
+    except StorageError:
+        raise
+    except OSError as error:
+        reason = error.strerror or error
+        raise StorageError(f"the overrides in {path} cannot be written: {reason}") from None
     return after
 
 
@@ -146,22 +151,25 @@ def parse_overrides(
         if type(data.get(name, kind())) is not kind:
             raise IntegrityError(f"{where}: {name!r} must be a JSON {kind.__name__}")
     only, frozen = data.get("only", False), data.get("frozen", {})
-    found: dict[Any, Entry] = {}
+    found: list[Entry] = []
+    keys: set[object] = set()
     wrong: dict[str, list[str]] = {"use": [], "never": []}
     for section, errors in wrong.items():
         for number, item in enumerate(data.get(section, []), 1):
             try:
                 entry = _entry(item, section, origin, f"{where}: {section} entry {number}")
-                if found.setdefault(entry.key, entry).line != entry.line:
+                if not entry.never and entry.key in keys:
                     raise IntegrityError(
-                        f"{where}: two {section} entries have the condition of entry {number}; delete one of them"
+                        f"{where}: two use entries have the condition of entry {number}; delete one of them"
                     )
+                keys.add(entry.key)
+                found.append(entry)
             except IntegrityError as error:
                 if only or not leave_out_bad:
                     raise
                 errors.append(str(error))
     if frozen:
-        lines = sorted(entry.line for entry in found.values() if not entry.never)
+        lines = sorted(entry.line for entry in found if not entry.never)
         if frozen.get("digest") != digest_json(lines):
             raise IntegrityError(
                 f"{where} do not have the digest that 'frozen' says, so they were edited or cut; "
@@ -169,7 +177,7 @@ def parse_overrides(
             )
     return OverridesFile(
         path=origin,
-        entries=tuple(found.values()),
+        entries=tuple(found),
         only=only,
         frozen={name: value for name, value in frozen.items() if name != "digest"},
         ignored=tuple(wrong["use"]),

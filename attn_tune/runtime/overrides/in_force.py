@@ -7,12 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attn_tune.runtime.directories import config_directory
-from attn_tune.runtime.overrides.entries import Entry
+from attn_tune.runtime.overrides.entries import Asked, Entry
 from attn_tune.runtime.overrides.files import OverridesFile, read_overrides
-from attn_tune.schema.device import Device
 from attn_tune.schema.digest import digest_json
 from attn_tune.schema.errors import IntegrityError, StorageError
-from attn_tune.schema.signature import Value
 
 VARIABLE = "ATTN_TUNE_OVERRIDES"
 
@@ -42,46 +40,24 @@ class Overrides:
                 key = (entry.op, entry.direction, text)
                 self._uses.setdefault(key, []).append((number, file, entry))
 
-    def uses(
-        self,
-        op: str,
-        kernel: str | None,
-        direction: str,
-        device: Device,
-        text: str,
-        values: Mapping[str, Value],
-    ) -> list[tuple[OverridesFile, Entry]]:
-        """The entries that may answer a question, in the order they are asked, each with its file.
+    def uses(self, asked: Asked, kernel: str | None) -> list[tuple[OverridesFile, Entry]]:
+        """The entries that may answer in the order they are asked, each with its file.
 
         The order of the files decides; within a file the narrowest condition goes first. ``kernel`` is the one that
-        the caller names, None for any; ``text`` and ``values`` as in ``Entry.level``.
+        the caller names, None for any.
         """
         found = []
-        for key in ((op, direction, text), (op, direction, "")):
-            for number, file, entry in self._uses.get(key, ()):
-                frozen = entry.frozen
-                asked = (frozen.asked,) if frozen else ("", entry.kernel)
-                level = entry.level(op, direction, device, text, values)
-                if (kernel or "") in asked and level is not None:
-                    found.append(((number, level, frozen is None, entry.line), file, entry))
-        return [(file, entry) for _, file, entry in sorted(found, key=lambda one: one[0])]
+        for text in (asked.signature, ""):
+            for number, file, entry in self._uses.get((asked.op, asked.direction, text), ()):
+                named = (entry.frozen.asked,) if entry.frozen else ("", entry.kernel)
+                level = entry.level(asked)
+                if (kernel or "") in named and level is not None:
+                    found.append((number, level, not entry.frozen, entry.line, file, entry))
+        return [(file, entry) for *_, file, entry in sorted(found, key=lambda one: one[:4])]
 
-    def forbidding(
-        self,
-        op: str,
-        kernel: str,
-        direction: str,
-        device: Device,
-        config: Mapping[str, Any],
-        text: str,
-        values: Mapping[str, Value],
-    ) -> Entry | None:
-        """The first entry that forbids a config for a problem on ``device``; None if none does."""
-        for entry in self.never:
-            level = entry.level(op, direction, device, text, values)
-            if level is not None and entry.has(kernel, config):
-                return entry
-        return None
+    def forbidding(self, asked: Asked, kernel: str, config: Mapping[str, Any]) -> Entry | None:
+        """The first entry that forbids a config of ``kernel``; None if none does."""
+        return next((e for e in self.never if e.forbids(asked, kernel, config)), None)
 
     @property
     def statement(self) -> dict[str, str]:
