@@ -96,7 +96,7 @@ def test_a_model_is_listed_written_and_planned(tmp_path):
     assert run("grids", "--out", grid).exit_code == 2
 
 
-def test_what_has_no_signature_is_said_on_stderr():
+def test_a_program_without_a_known_call_is_an_error_on_stderr():
     result = run("grids", "--from-fn", f"{MODEL}:plain")
     assert result.exit_code == 2
     assert "no call of an op" in result.stderr

@@ -16,7 +16,7 @@ from attn_tune.tuner.discover import hlo_to_stablehlo
 from attn_tune.tuner.discover.stablehlo import ModuleReader, parse_module
 
 _PARTITIONS = re.compile(r"num_partitions=(\d+)")
-_OPTIMISED = re.compile(r"is_scheduled=true|\bfusion\(")
+_OPTIMISED = re.compile(r"is_scheduled=true|[\]})] fusion\(")
 
 
 def is_hlo(data: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""cuDNN's custom calls: those of our own kernel's module stand in for JAX's, both are XLA's."""
+"""Reads cuDNN's custom calls: those of this package's kernel, which are XLA's as those of JAX are."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_both_directions_are_read(name):
+def test_both_directions_of_a_cudnn_call_are_read(name):
     bias, settings, rest = CASES[name]
 
     def step(q, k, v, dout, *bias):
@@ -49,7 +49,7 @@ def test_both_directions_are_read(name):
         }
 
 
-def test_a_variant_without_a_signature_is_listed():
+def test_a_custom_call_without_a_signature_is_listed():
     def paged(q):
         shape = jax.ShapeDtypeStruct(q.shape, q.dtype)
         return jax.ffi.ffi_call("__cudnn$fmhaSoftmaxF8", shape, custom_call_api_version=2)(q)

@@ -1,4 +1,4 @@
-"""Functions and files: what may be given, what is said about what may not, and grids that survive a file."""
+"""Grids of programs: the functions and files that are read, errors about others, and grids that survive a file."""
 
 import re
 from pathlib import Path
@@ -7,13 +7,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from attn_tune.schema import NoDataError, StorageError, UsageError
+from attn_tune.schema import StorageError, UsageError
 from attn_tune.tuner.case import make_cases
-from attn_tune.tuner.discover.miss_grid import grid_of_misses, read_spool
 from attn_tune.tuner.discover.program_grid import calls_of_file, calls_of_function, grid_of
 from attn_tune.tuner.grid import load_grid
 from attn_tune.tuner.grid_file import grid_text, write_grid
-from tests.runtime.test_spool import line
 from tests.tuner.discover.programs import KV, PROGRAMS, Q, causal, ours, trained
 
 TEXT = "flash_attention/v1 b=2 t=64 s=64 n=4 k=2 h=16 v=16 dtype=bfloat16 causal=1"
@@ -67,7 +65,7 @@ def plain():
 @pytest.mark.parametrize(
     "name", ["pair", "keywords", "jitted", "traced", "jaxpr", "lowered", "exported"]
 )
-def test_what_a_function_may_return(name):
+def test_a_function_may_return_a_call_or_a_program(name):
     calls = calls_of_function(f"{HERE}:{name}")
     assert {c.signature.text for c in calls.calls} == {TEXT}
 
@@ -84,17 +82,17 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("path", BROKEN)
-def test_a_function_that_will_not_do_is_one_sentence(path):
+def test_a_function_that_gives_no_program_is_one_sentence(path):
     with pytest.raises(UsageError, match=BROKEN[path]):
         calls_of_function(path)
 
 
-def test_a_program_without_attention_is_said_to_be_one():
+def test_a_program_without_a_known_call_makes_no_grid():
     with pytest.raises(UsageError, match="no call of an op"):
         grid_of(calls_of_function(f"{HERE}:plain"), "x", "a program")
 
 
-def test_files_in_every_form(tmp_path):
+def test_a_program_file_is_read_in_every_form(tmp_path):
     function = jax.jit(trained(ours))
     program = function.lower(Q, KV, KV)
     forms = {
@@ -146,7 +144,7 @@ def test_an_hlo_text_that_xla_aborts_on_is_one_sentence(tmp_path):
         calls_of_file(path)
 
 
-def test_an_optimised_program_is_not_guessed_at(tmp_path):
+def test_products_of_an_optimised_program_are_not_read(tmp_path):
     path = tmp_path / "optimised.txt"
     path.write_text(jax.jit(causal).lower(Q, KV, KV).compile().as_text())
     found = calls_of_file(path)
@@ -157,7 +155,7 @@ def test_an_optimised_program_is_not_guessed_at(tmp_path):
 @pytest.mark.parametrize(
     "data", [b"", b"hello", b"ML\xefR", b"\xff\xfe", b"HloModule m\n", b"module { nonsense }"]
 )
-def test_another_file_is_one_sentence(tmp_path, data):
+def test_a_file_that_holds_no_program_is_one_sentence(tmp_path, data):
     path = tmp_path / "file"
     path.write_bytes(data)
     with pytest.raises(UsageError, match=r"program .*file|no function"):
@@ -206,48 +204,3 @@ def test_a_bad_layer_is_named(tmp_path, line_of, message):
     path.write_text("\n".join([*rest, line_of]))
     with pytest.raises(UsageError, match=message):
         load_grid(str(path))
-
-
-def spool_of(folder, *lines):
-    from attn_tune.runtime.spool import append
-
-    for one in lines:
-        assert append(folder, one)
-    return read_spool(folder)
-
-
-def test_counts_are_the_largest_of_each_process(tmp_path):
-    spool = spool_of(
-        tmp_path,
-        line(1, count=1),
-        line(1, count=4),
-        line(1, count=2),
-        line(1, count=8, process="2-bb", nearest="", time=9),
-        line(1, direction="bwd"),
-    )
-    first, second = spool.rows
-    assert (first.count, first.processes, first.first, first.last) == (12, 2, 1, 9)
-    assert first.nearest == "no pack holds rows"
-    assert second.direction == "bwd"
-    grid, refused = grid_of_misses(spool, "missed")
-    (point,) = grid.points
-    assert (point.directions, point.calls, refused) == (("fwd", "bwd"), 13, ())
-
-
-def test_misses_of_several_devices_are_not_mixed(tmp_path):
-    spool = spool_of(tmp_path, line(1), line(2, device="nvidia-h200"))
-    with pytest.raises(UsageError, match=r"cpu-x86_64, nvidia-h200.*--missed-on"):
-        grid_of_misses(spool, "missed")
-    grid, _ = grid_of_misses(spool, "missed", device="nvidia-h200")
-    assert [p.signature.values["left"] for p in grid.points] == [2]
-    with pytest.raises(UsageError, match="nvidia-h200"):
-        grid_of_misses(spool, "missed", device="nvidia-h20")
-
-
-def test_what_cannot_be_tuned_is_told(tmp_path):
-    spool = spool_of(tmp_path, line(1), line(2, op="of_another_version"), line(3, direction="up"))
-    grid, refused = grid_of_misses(spool, "missed")
-    assert len(grid.points) == 1
-    assert len(refused) == 2
-    with pytest.raises(NoDataError, match="ATTN_TUNE_ON_MISS=record"):
-        grid_of_misses(read_spool(tmp_path / "empty"), "missed")

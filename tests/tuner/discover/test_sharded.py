@@ -58,7 +58,7 @@ with jax.set_mesh(typed):
 """
 
 
-def test_shapes_are_those_of_one_device():
+def test_shapes_of_sharded_programs_are_those_of_one_device():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         capture_output=True,

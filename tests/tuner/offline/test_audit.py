@@ -1,4 +1,4 @@
-"""The audit of targets over a compiler of our own: what is sampled, and which claims are found to be wrong."""
+"""The audit of targets over a fake compiler: its samples, and the claims that it finds wrong."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def lacking(own):
     return Compiled(status=Status.OUT_OF_RESOURCES, reason="too much", shortage=lack)
 
 
-def test_what_a_sweep_calls_feasible_is_compiled_whole_and_nothing_else_is(plan):
+def test_configs_that_a_sweep_calls_feasible_are_compiled_whole_and_no_others(plan):
     compiler = OwnCompiler(alone=lacking)
     found = list(audit_target(plan, compiler, 8, claims=[Claim.FEASIBLE]))
     assert len(found) == 8
@@ -88,7 +88,7 @@ def test_a_refused_config_that_fits_is_a_wrong_refusal_unless_it_spills(plan):
         assert one.is_wrong is wrong
 
 
-def test_what_dominance_rules_out_is_compiled_and_was_not_before(plan):
+def test_configs_that_dominance_rules_out_are_compiled_only_by_the_audit(plan):
     compiler = OwnCompiler(alone=lacking)
     found = list(audit_target(plan, compiler, 20, claims=[Claim.FEASIBLE, Claim.DOMINATED]))
     dominated = [one for one in found if one.claim is Claim.DOMINATED]
@@ -105,7 +105,7 @@ def test_what_dominance_rules_out_is_compiled_and_was_not_before(plan):
         assert one.is_wrong
 
 
-def test_a_sample_is_fixed_by_its_seed(plan):
+def test_the_sample_of_an_audit_is_fixed_by_its_seed(plan):
     def configs(seed):
         found = audit_target(plan, OwnCompiler(), 6, seed=seed, claims=[Claim.FEASIBLE])
         return [one.ref.key for one in found]

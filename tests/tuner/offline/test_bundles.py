@@ -1,4 +1,4 @@
-"""Reading libtpu's schedule: which bundles are executed how often, and what VMEM holds."""
+"""Reads libtpu's schedule: bundles, the loops around them, and the content of VMEM."""
 
 import pytest
 

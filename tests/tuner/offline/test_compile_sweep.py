@@ -1,4 +1,4 @@
-"""The loop that only compiles, over a compiler of our own: every fate is a trial, predictions lead to the wholes."""
+"""A sweep that only compiles, over a fake compiler: every result is a trial, predictions choose the whole programs."""
 
 import dataclasses
 import threading
@@ -86,7 +86,7 @@ def run(plan, compiler, **options):
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
-def test_every_candidate_has_a_fate_and_what_cannot_fit_is_not_compiled(direction):
+def test_every_candidate_has_a_trial_and_one_that_cannot_fit_is_not_compiled(direction):
     plan, compiler = make_case_plan(direction), OwnCompiler()
     trials, last = run(plan, compiler)
     assert last.reason == "finished"
@@ -117,7 +117,7 @@ class Halves:
 
 
 @pytest.mark.parametrize("limit", [LIMIT, 10**9])
-def test_large_ones_come_first_once_all_have_fitted(monkeypatch, limit):
+def test_large_configs_come_first_once_all_have_fitted(monkeypatch, limit):
     monkeypatch.setitem(globals(), "LIMIT", limit)
     plan, compiler = make_case_plan("fwd"), OwnCompiler()
     run(plan, compiler, strategy=Halves())

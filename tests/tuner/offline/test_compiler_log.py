@@ -52,7 +52,7 @@ def ask(path, *blocks, whole=False, scope="here"):
     return dict(pool.compile(refs(*blocks), whole=whole)), compiler.asked
 
 
-def test_what_is_there_is_not_compiled_again_and_reads_as_it_was(tmp_path):
+def test_an_answer_in_the_log_is_not_compiled_again_and_reads_as_it_was(tmp_path):
     path = tmp_path / "j.jsonl"
     first, asked = ask(path, 2, 3)
     assert sorted(asked) == [(2, False), (3, False)]
@@ -62,13 +62,13 @@ def test_what_is_there_is_not_compiled_again_and_reads_as_it_was(tmp_path):
 
 
 @pytest.mark.parametrize("other", [{"whole": True}, {"scope": "there"}])
-def test_another_question_is_asked(tmp_path, other):
+def test_another_question_than_those_in_the_log_is_compiled(tmp_path, other):
     path = tmp_path / "j.jsonl"
     ask(path, 2)
     assert ask(path, 2, **other)[1]
 
 
-def test_a_line_that_was_cut_off_is_asked_again_and_those_after_it_are_kept(tmp_path):
+def test_a_line_of_the_log_that_was_cut_off_is_compiled_again_and_later_ones_are_kept(tmp_path):
     path = tmp_path / "j.jsonl"
     ask(path, 2, 4)
     whole = path.read_text()
@@ -78,7 +78,7 @@ def test_a_line_that_was_cut_off_is_asked_again_and_those_after_it_are_kept(tmp_
 
 
 @pytest.mark.parametrize("text", ["notes\n", '{"format": "other"}\n', "[]"])
-def test_another_file_is_left_as_it_is(tmp_path, text):
+def test_a_file_that_is_no_log_is_left_as_it_is(tmp_path, text):
     path = tmp_path / "j.jsonl"
     path.write_text(text)
     with pytest.raises(UsageError, match=r"j\.jsonl is not a journal"):

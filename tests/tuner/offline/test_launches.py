@@ -1,4 +1,4 @@
-"""The launches of a traced program: which of them an output needs, and which are the same but for their grid."""
+"""The launches of a traced program: those that an output needs, and those that differ in their grid alone."""
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +71,7 @@ def test_a_launch_without_a_name_is_called_after_its_function():
     assert [("dq" in name, "dkv" in name) for name in names] == [(True, False), (False, True)]
 
 
-def test_longer_and_more_sequences_take_the_same_steps_more_often():
+def test_launches_over_longer_and_more_sequences_share_a_key():
     (one,), (other,) = launches(1024, FORWARD), launches(4096, FORWARD, batch=1)
     assert one.key == other.key
     assert (one.steps, other.steps) == (8 * 8 * 4, 4 * 32 * 16)
@@ -95,7 +95,7 @@ def test_longer_and_more_sequences_take_the_same_steps_more_often():
         (FORWARD, {"kv_len": 256, "q_len": 256}),
     ],
 )
-def test_whatever_changes_a_step_changes_the_key(config, problem):
+def test_a_config_or_problem_that_changes_a_step_changes_the_key(config, problem):
     (plain,), (changed,) = launches(1024, FORWARD), launches(1024, config, **problem)
     assert plain.key != changed.key
 
@@ -115,7 +115,7 @@ FLASH = {"block_b": 1, "block_q": 512, "block_k_major": 512, "block_k": 256}
         (make_ref(256, FORWARD), [(8, 2, 1)]),
     ],
 )
-def test_two_blocks_along_an_axis_are_compiled_as_four(ref, grids):
+def test_a_launch_of_two_blocks_along_an_axis_is_compiled_as_four(ref, grids):
     own = launches_for(ref)
     others = longer_launches(own, ref, launches_for)
     assert [one.grid for one in others] == grids
@@ -149,7 +149,7 @@ def test_a_launch_in_a_loop_cannot_stand_alone_and_one_in_a_call_can():
     assert called.name == "add_one"
 
 
-def test_trips_are_those_of_the_grid_and_half_of_them_where_two_cores_share_it():
+def test_a_schedule_with_other_steps_keeps_its_share_of_two_cores():
     inner = Stretch(bundles=7, loops=(66, 4))
     one = KernelSchedule(name="k", stretches=(Stretch(bundles=3), inner), steps=64)
     two = KernelSchedule(name="k", stretches=(Stretch(bundles=3), inner), steps=128)

@@ -25,13 +25,13 @@ def test_a_larger_config_is_answered_with_the_numbers_of_the_smaller():
     assert answer.reason.startswith("not compiled")
 
 
-def test_smaller_and_unlike_configs_are_compiled():
+def test_smaller_and_unlike_configs_are_not_ruled_out():
     oversized = failing()
     assert oversized.ruled_out({**TILE, "block_q": 256, "block_kv": 4096}) is None
     assert oversized.ruled_out({**TILE, "block_kv": 1024, "layout": "other"}) is None
 
 
-def test_only_what_the_compiler_measured_rules_anything_out():
+def test_only_a_shortage_with_numbers_rules_configs_out():
     oversized = Oversized(GROWS)
     for status in (Status.COMPILE_ERROR, Status.TIMED_OUT, Status.COMPILED):
         oversized.add(TILE, Compiled(status=status, reason="x"))
@@ -45,6 +45,6 @@ def test_a_kernel_that_does_not_say_what_grows_loses_nothing():
     assert oversized.ruled_out(TILE) is None
 
 
-def test_what_rules_out_sorts_before_what_is_ruled_out():
+def test_a_config_sorts_before_those_that_it_rules_out():
     oversized = Oversized(GROWS)
     assert oversized.size({**TILE, "block_kv": 1024}) > oversized.size(TILE)

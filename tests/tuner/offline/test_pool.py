@@ -1,4 +1,4 @@
-"""Processes that compile: one that is late is killed, and the next config gets a fresh one."""
+"""The pool of processes that compile: one that is late is killed, and the next config gets a fresh one."""
 
 import dataclasses
 import os
@@ -42,7 +42,7 @@ def test_every_target_has_a_device_and_an_environment_of_its_own(name):
     assert environment.digest != dataclasses.replace(environment, driver="").digest
 
 
-def test_a_gpu_by_its_name_and_a_tpu_by_its_other_one():
+def test_a_target_is_found_by_the_name_of_a_gpu_and_both_names_of_a_tpu():
     assert find_target("nvidia-h200").device.compute_capability == 90
     assert find_target("tpu-v7x") == find_target("TPU-7x")
     for name in ("tpu-v9", "cpu", "sm_75"):
@@ -50,7 +50,7 @@ def test_a_gpu_by_its_name_and_a_tpu_by_its_other_one():
             find_target(name)
 
 
-def test_fates_come_with_numbers_and_a_late_process_is_replaced():
+def test_the_pool_answers_with_registers_or_the_shortage():
     target = find_target("sm_89")
     refs = [make_ref(SMALL), make_ref(HUGE)]
     with CompilePool(target, processes=1) as pool:
@@ -62,7 +62,7 @@ def test_fates_come_with_numbers_and_a_late_process_is_replaced():
     assert lacks.shortage.needed > lacks.shortage.limit == target.device.shared_bytes
 
 
-def test_a_late_process_is_killed_and_what_is_skipped_is_never_begun(monkeypatch):
+def test_the_pool_kills_a_late_process_and_never_begins_a_skipped_config(monkeypatch):
     send = WorkerProcess.send
 
     def stop_and_send(worker, message):

@@ -35,7 +35,7 @@ def make_schedule(name="splash_mha_fwd_no_residuals", *, visit=1000, steps=34):
     )
 
 
-def test_cycles_are_counted_by_how_often_they_are_executed():
+def test_each_stretch_costs_its_bundles_times_its_executions():
     problem = make_problem()
     found = predict([make_schedule(visit=4000)], WALK, problem, FORWARD, V6E)
     core = core_of(V6E)
@@ -111,14 +111,14 @@ def test_launches_add_up_and_casts_are_left_out():
     assert both.ns == pytest.approx(sum(p.ns for p in alone if p), abs=2)
 
 
-def test_nothing_is_predicted_for_a_device_that_nothing_is_known_of():
+def test_nothing_is_predicted_for_an_unknown_device():
     assert (
         predict([make_schedule()], WALK, make_problem(), FORWARD, device_from_kind("sm_90")) is None
     )
     assert predict([], WALK, make_problem(), FORWARD, V6E) is None
 
 
-def test_of_a_masked_and_a_whole_body_one_is_executed():
+def test_a_visit_executes_either_the_masked_or_the_whole_body():
     problem = make_problem()
     one = make_schedule(visit=2000)
     body = Stretch(bundles=3000, skippable=2, loops=(34,), units={"matmul": 8})

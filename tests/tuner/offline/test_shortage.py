@@ -1,4 +1,4 @@
-"""The numbers in a compiler's complaint."""
+"""Reads numbers from a compiler's error."""
 
 import pytest
 
@@ -28,7 +28,7 @@ SCOPED = (
         ("INTERNAL: Mosaic failed to compile TPU kernel", None),
     ],
 )
-def test_sizes_are_read_in_bytes(text, expected):
+def test_a_shortage_is_read_in_bytes(text, expected):
     found = shortage_of(RuntimeError(text))
     assert found == (
         expected and Shortage(resource=expected[0], needed=expected[1], limit=expected[2])
