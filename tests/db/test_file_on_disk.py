@@ -10,8 +10,9 @@ import time
 
 import pytest
 
-from attn_tune.db import Database, connection as connections
-from attn_tune.db.garbage import collect_garbage
+from attn_tune.db import Database
+from attn_tune.db.store import connection as connections
+from attn_tune.db.store.garbage import collect_garbage
 from attn_tune.schema import Device, IntegrityError, NoDataError, StorageError, UsageError
 from tests.db.facts import DEVICE, begin, make_trial
 
@@ -52,13 +53,13 @@ def test_a_special_file_is_refused_and_stays(tmp_path, make, kind, options, link
 
 def test_a_special_file_that_appears_meanwhile_is_not_replaced(tmp_path, monkeypatch):
     """Another process makes it between the first look and the moment when the new database gets its name."""
-    path, real = tmp_path / "lab.db", connections.migrate
+    path, real = tmp_path / "lab.db", connections.create_schema
 
-    def migrate(connection):
+    def create_schema(connection):
         real(connection)
         os.mkfifo(path)
 
-    monkeypatch.setattr(connections, "migrate", migrate)
+    monkeypatch.setattr(connections, "create_schema", create_schema)
     with pytest.raises(StorageError, match="FIFO"):
         Database.open(path, create=True)
     assert stat.S_ISFIFO(path.lstat().st_mode)
@@ -140,7 +141,8 @@ def test_every_transaction_reaches_the_disk(tmp_path):
 
 KILLED = """
 import os, signal, sys
-from attn_tune.db import Database, connection
+from attn_tune.db import Database
+from attn_tune.db.store import connection
 
 def stop(path):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -171,7 +173,7 @@ def tables(path):
         return [
             name
             for (name,) in raw.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
-            if not name.startswith("_")
+            if not name.startswith(("_", "sqlite_"))
         ]
 
 

@@ -26,14 +26,14 @@ def test_trials(database):
     frame = database.frame("trials")
     assert len(frame) == 6
     first, second = frame.to_dict("records")[:2]
-    assert first["median_ns"] == 1000
-    assert first["min_ns"] == 990
+    assert first["median_us"] == 1.0
+    assert first["min_us"] == 0.99
     assert first["samples"] == 3
     assert first["is_heuristic"]
     assert first["config"] == '{"block_q":64}'
     assert first["error_ratio"] == pytest.approx(0.2)
     assert (first["sig_n"], first["sig_k"], first["sig_dtype"]) == (4, 2, "bfloat16")
-    assert second["median_ns"] == 550
+    assert second["median_us"] == 0.55
     assert list(frame["sig_left"].dropna()) == [64]
     assert frame["status"].value_counts().to_dict() == {"ok": 3, "compile_error": 3}
     assert len(database.frame("trials", device=OTHER_DEVICE)) == 1

@@ -10,7 +10,6 @@ from attn_tune.db import (
     export_pack,
     import_pack,
     merge_database,
-    shortlist,
 )
 from attn_tune.schema import IntegrityError, Status, StorageError, UsageError
 from tests.db.facts import ENVIRONMENT, NEWER, begin, make_signature, make_trial
@@ -62,7 +61,7 @@ def test_a_dry_run_says_exactly_what_a_run_does(path):
         assert path.read_bytes() == before
         done = collect_garbage(database, superseded=True)
         assert done.items == dry.items
-        assert kinds(done) == {"trial": 20, "run": 1, "outcome": 1, "text": 1}
+        assert kinds(done) == {"trial": 20, "run": 1}
         assert all(item.why for item in done.items)
         assert collect_garbage(database, superseded=True).items == ()
 
@@ -80,15 +79,6 @@ def test_no_decision_and_no_newer_fact_goes(path):
         assert database.integrity_check() == ()
 
 
-def test_a_large_search_is_decided_without_the_trials_that_went(path, monkeypatch):
-    monkeypatch.setattr(shortlist, "FEW", 0)
-    with Database.open(path) as database:
-        collect_garbage(database, superseded=True)
-        decided = list(database.decide())
-        monkeypatch.undo()
-        assert decided == list(database.decide())
-
-
 def test_without_being_asked_no_trial_goes(path):
     with Database.open(path) as database:
         trials = words(database)
@@ -103,7 +93,7 @@ def test_facts_are_append_only_again(path):
             sqlite3.connect(path) as raw,
             pytest.raises(sqlite3.IntegrityError, match="append-only"),
         ):
-            raw.execute("DELETE FROM trial_data")
+            raw.execute("DELETE FROM trial")
         run = begin(database)
         database.record(run, make_trial({"i": 1}))
         assert database.integrity_check() == ()
@@ -111,7 +101,7 @@ def test_facts_are_append_only_again(path):
 
 def test_a_trial_that_another_table_rests_on_stays(path):
     with sqlite3.connect(path) as raw:
-        raw.execute("CREATE TABLE proof (trial_id INTEGER REFERENCES trial_data (id))")
+        raw.execute("CREATE TABLE proof (trial_id INTEGER REFERENCES trial (id))")
         raw.execute("INSERT INTO proof VALUES (3)")
     with Database.open(path) as database:
         assert kinds(collect_garbage(database, superseded=True))["trial"] == 19
@@ -169,7 +159,7 @@ def test_an_answer_that_would_change_stops_it(path, monkeypatch):
     with Database.open(path) as database:
         before = words(database)
         answers = iter([["one"], ["another"]])
-        monkeypatch.setattr("attn_tune.db.garbage._answers", lambda *_: next(answers))
+        monkeypatch.setattr("attn_tune.db.store.garbage._answers", lambda *_: next(answers))
         with pytest.raises(IntegrityError, match="would change"):
             collect_garbage(database, superseded=True)
         assert words(database) == before

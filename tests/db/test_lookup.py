@@ -1,6 +1,5 @@
 """One decision looked up."""
 
-import copy
 import dataclasses
 import sqlite3
 
@@ -35,21 +34,6 @@ def test_a_lookup_leaves_no_read_transaction_behind(database):
         with sqlite3.connect(database.path) as raw:
             busy, *_ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     assert not busy
-
-
-def test_a_config_looked_up_is_the_callers_own(database):
-    config = {"dq": {"block_q": 64}, "dkv": {"block_q": 32}}
-    for trial in (make_trial(), make_trial(direction="bwd", config=config)):
-        database.record(begin(database), trial)
-    database.rebuild_decisions()
-    for direction, change in (
-        ("fwd", lambda c: c.clear()),
-        ("bwd", lambda c: c["dq"].clear()),
-    ):
-        before = database.decision(SIGNATURE, direction, DEVICE)
-        kept = copy.deepcopy(before)
-        change(before.config)
-        assert database.decision(SIGNATURE, direction, DEVICE) == kept
 
 
 def test_a_reader_sees_what_was_decided_since(database):

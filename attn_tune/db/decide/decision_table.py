@@ -1,0 +1,169 @@
+"""The derived table of decisions: rebuilt from trials, read back as ``Decision``."""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attn_tune.db.decide.decisions import decide
+from attn_tune.db.decide.recorded import RecordedTrial
+from attn_tune.db.store.references import References
+from attn_tune.db.store.trials import read_trials
+from attn_tune.schema import Decision, Rule, config_to_json, digest_text
+
+_PROBLEMS = """
+SELECT DISTINCT trial.signature, trial.direction, device.digest
+FROM trial JOIN device ON device.id = trial.device_id
+WHERE {narrowing} ORDER BY 1, 2, 3
+"""
+_GIVEN = "trial.signature IN (SELECT value FROM json_each(:signatures))"
+_DROP = """
+DELETE FROM decision WHERE signature = :signature AND direction = :direction
+    AND device_id IN (SELECT id FROM device WHERE digest = :device)
+"""
+_POINT = """
+SELECT point FROM trial WHERE signature = :signature AND direction = :direction AND point <> ''
+    AND device_id IN (SELECT id FROM device WHERE digest = :device)
+ORDER BY id DESC LIMIT 1
+"""
+_DEVICE = "SELECT min(id) FROM device WHERE digest = :device"
+_COLUMNS = (
+    "op", "kernel", "direction", "signature", "point", "device", "device_id", "rank", "config", "config_digest", "rule",
+    "median_us", "heuristic_us", "gain", "regret_bound", "worst_error", "ties", "samples", "trials", "repeatable",
+    "features", "environment",
+)  # fmt: skip
+_ADD = (
+    f"INSERT INTO decision ({', '.join(_COLUMNS)}) VALUES ({', '.join(f':{c}' for c in _COLUMNS)})"
+)
+_READ = """
+SELECT decision.* FROM decision JOIN device AS known ON known.id = device_id
+WHERE {filters} ORDER BY signature, direction, known.digest, rank
+"""
+# Conditions by which reads are narrowed; the parameter has the filter's name.
+FILTERS = {
+    "op": "decision.op = :op",
+    "kernel": "(decision.kernel = :kernel OR decision.kernel = decision.op || '/' || :kernel)",
+    "direction": "decision.direction = :direction",
+    "signature": "decision.signature = :signature",
+    "device": "(known.digest = :device OR known.variant = :device)",
+    "rank": "decision.rank = :rank",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing to decide.
+
+    Attributes:
+      signature: the text of the signature.
+      direction: the direction.
+      device: the digest of the device.
+    """
+
+    signature: str
+    direction: str
+    device: str
+
+    @property
+    def key(self) -> dict[str, str]:
+        """The problem as SQL parameters."""
+        return {"signature": self.signature, "direction": self.direction, "device": self.device}
+
+
+def open_problems(
+    connection: sqlite3.Connection, signatures: Iterable[str] | None
+) -> list[Problem]:
+    """The problems that have trials, all of them or those of some signatures."""
+    if signatures is None:
+        rows = connection.execute(_PROBLEMS.format(narrowing="TRUE"))
+    else:
+        values = {"signatures": json.dumps(sorted(signatures))}
+        rows = connection.execute(_PROBLEMS.format(narrowing=_GIVEN), values)
+    return [Problem(*row) for row in rows.fetchall()]
+
+
+def decide_problem(
+    connection: sqlite3.Connection, references: References, problem: Problem
+) -> tuple[Decision, ...]:
+    """Decides one problem by its trials."""
+    rows = read_trials(connection, references, problem.key)
+    return decide(RecordedTrial(run, trial) for _, run, trial in rows)
+
+
+def replace_decisions(
+    connection: sqlite3.Connection,
+    references: References,
+    problem: Problem,
+    decisions: Iterable[Decision],
+) -> None:
+    """Writes the decisions of one problem over the old ones; the caller holds the transaction."""
+    connection.execute(_DROP, problem.key)
+    point = connection.execute(_POINT, problem.key).fetchone()
+    device_id = connection.execute(_DEVICE, problem.key).fetchone()[0]
+    for d in decisions:
+        assert d.median_ns is not None
+        config = config_to_json(d.config)
+        values = {
+            "op": d.op,
+            "kernel": d.kernel,
+            **problem.key,
+            "point": point[0] if point else "",
+            "device": str(d.device),
+            "device_id": device_id,
+            "rank": d.rank,
+            "config": config,
+            "config_digest": digest_text(config),
+            "rule": str(d.rule),
+            "median_us": d.median_ns / 1000,
+            "heuristic_us": None if d.heuristic_ns is None else d.heuristic_ns / 1000,
+            "gain": d.gain,
+            "regret_bound": d.regret_bound,
+            "worst_error": d.worst_error,
+            "ties": json.dumps(d.ties),
+            "samples": d.samples,
+            "trials": d.trials,
+            "repeatable": None if d.repeatable is None else int(d.repeatable),
+            "features": d.features,
+            "environment": references.add_environment(d.environment),
+        }
+        connection.execute(_ADD, values)
+
+
+def narrowed(filters: Mapping[str, Any]) -> str:
+    """The SQL condition of ``filters``, names of ``FILTERS`` to values; the device's row is called ``known``."""
+    return " AND ".join(FILTERS[name] for name in filters) or "TRUE"
+
+
+def read_decisions(
+    connection: sqlite3.Connection, references: References, filters: Mapping[str, Any]
+) -> list[Decision]:
+    """The decisions that fit, by signature, direction, device and rank."""
+    rows = connection.execute(_READ.format(filters=narrowed(filters)), dict(filters)).fetchall()
+    return [_to_decision(references, row) for row in rows]
+
+
+def _to_decision(references: References, row: sqlite3.Row) -> Decision:
+    signature = references.signature(row["signature"])
+    return Decision(
+        op=row["op"],
+        direction=row["direction"],
+        signature=signature,
+        device=references.device(row["device_id"]),
+        environment=references.environment(row["environment"]),
+        kernel=row["kernel"],
+        config=json.loads(row["config"]),
+        rule=Rule(row["rule"]),
+        median_ns=round(row["median_us"] * 1000),
+        heuristic_ns=None if row["heuristic_us"] is None else round(row["heuristic_us"] * 1000),
+        gain=row["gain"],
+        regret_bound=row["regret_bound"],
+        worst_error=row["worst_error"],
+        ties=tuple(json.loads(row["ties"])),
+        samples=row["samples"],
+        trials=row["trials"],
+        repeatable=None if row["repeatable"] is None else bool(row["repeatable"]),
+        features=row["features"],
+        contract=signature.version,
+        rank=row["rank"],
+    )
