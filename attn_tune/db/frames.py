@@ -150,11 +150,11 @@ def _typed(columns: list[str], rows: list[tuple]) -> "pd.DataFrame":
     if "fields" not in columns:
         return found
     spread = (("fields", SIGNATURE_PREFIX), ("config", CONFIG_PREFIX))
-    wide = [_columns_of(found[column], prefix) for column, prefix in spread]
+    wide = [_columns_of(list(found[column]), prefix) for column, prefix in spread]
     return pd.concat([found.drop(columns="fields"), *wide], axis=1)
 
 
-def _columns_of(texts: "pd.Series", prefix: str) -> "pd.DataFrame":
+def _columns_of(texts: list[str], prefix: str) -> "pd.DataFrame":
     """JSON objects as columns; the knobs of a part are called ``part.knob``."""
     import pandas as pd
 
@@ -162,7 +162,7 @@ def _columns_of(texts: "pd.Series", prefix: str) -> "pd.DataFrame":
     def flat(text: str) -> dict[str, Any]:
         return dict(_flatten(prefix, json.loads(text)))
 
-    return pd.DataFrame([flat(text) for text in texts], index=texts.index).convert_dtypes()
+    return pd.DataFrame([flat(text) for text in texts], index=range(len(texts))).convert_dtypes()
 
 
 def _flatten(prefix: str, data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

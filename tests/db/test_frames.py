@@ -40,6 +40,36 @@ def test_trials(database):
     assert len(database.frame("trials", status="ok", signature=SIGNATURE)) == 2
 
 
+def test_columns_have_their_types(database):
+    frame = database.frame("trials")
+    assert str(frame["started"].dtype).startswith("datetime64")
+    assert str(frame["started"].dt.tz) == "UTC"
+    assert frame["started"].iloc[0].year == 2023
+    assert frame["ended"].isna().all()
+    types = {
+        "median_us": "float64",
+        "compile_ms": "float64",
+        "features": "Int64",
+        "is_heuristic": "boolean",
+        "sig_t": "Int64",
+        "cfg_block_q": "Int64",
+    }
+    assert {name: str(frame[name].dtype) for name in types} == types
+    assert frame["cfg_block_q"].dropna().tolist() == [64, 128, 128]
+    runs = database.frame("runs")
+    assert (runs["heartbeat"] >= runs["started"]).all()
+    assert runs["argv"].tolist() == ["attn-tune sweep"]
+
+
+def test_knobs_of_parts_are_columns_of_their_own(tmp_path):
+    with Database.open(tmp_path / "lab.db", create=True) as database:
+        database.record(begin(database), make_trial({"dq": {"block_q": 64}, "dkv": {"warps": 4}}))
+        database.rebuild_decisions()
+        for name in ("trials", "decisions"):
+            (row,) = database.frame(name).to_dict("records")
+            assert (row["cfg_dq.block_q"], row["cfg_dkv.warps"]) == (64, 4)
+
+
 def test_failures_are_counted_by_reason(database):
     (row,) = database.frame("failures").to_dict("records")
     assert (row["status"], row["reason"], row["trials"]) == (

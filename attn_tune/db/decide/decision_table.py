@@ -33,6 +33,10 @@ _COLUMNS = (
     "median_us", "heuristic_us", "gain", "regret_bound", "worst_error", "ties", "samples", "trials", "repeatable",
     "features", "environment",
 )  # fmt: skip
+# Columns that have the name and the value of a field of ``Decision``.
+_PLAIN = (
+    "op", "kernel", "direction", "rank", "gain", "regret_bound", "worst_error", "samples", "trials", "features",
+)  # fmt: skip
 _ADD = (
     f"INSERT INTO decision ({', '.join(_COLUMNS)}) VALUES ({', '.join(f':{c}' for c in _COLUMNS)})"
 )
@@ -40,7 +44,7 @@ _READ = """
 SELECT decision.* FROM decision JOIN device AS known ON known.id = device_id
 WHERE {filters} ORDER BY signature, direction, known.digest, rank
 """
-# Conditions by which reads are narrowed; the parameter has the filter's name.
+# Conditions by which reads are narrowed; the parameter has the filter's name, the device's row is ``known``.
 FILTERS = {
     "op": "decision.op = :op",
     "kernel": "(decision.kernel = :kernel OR decision.kernel = decision.op || '/' || :kernel)",
@@ -105,65 +109,44 @@ def replace_decisions(
         assert d.median_ns is not None
         config = config_to_json(d.config)
         values = {
-            "op": d.op,
-            "kernel": d.kernel,
+            **{name: getattr(d, name) for name in _PLAIN},
             **problem.key,
             "point": point[0] if point else "",
             "device": str(d.device),
             "device_id": device_id,
-            "rank": d.rank,
             "config": config,
             "config_digest": digest_text(config),
             "rule": str(d.rule),
             "median_us": d.median_ns / 1000,
             "heuristic_us": None if d.heuristic_ns is None else d.heuristic_ns / 1000,
-            "gain": d.gain,
-            "regret_bound": d.regret_bound,
-            "worst_error": d.worst_error,
             "ties": json.dumps(d.ties),
-            "samples": d.samples,
-            "trials": d.trials,
             "repeatable": None if d.repeatable is None else int(d.repeatable),
-            "features": d.features,
             "environment": references.add_environment(d.environment),
         }
         connection.execute(_ADD, values)
-
-
-def narrowed(filters: Mapping[str, Any]) -> str:
-    """The SQL condition of ``filters``, names of ``FILTERS`` to values; the device's row is called ``known``."""
-    return " AND ".join(FILTERS[name] for name in filters) or "TRUE"
 
 
 def read_decisions(
     connection: sqlite3.Connection, references: References, filters: Mapping[str, Any]
 ) -> list[Decision]:
     """The decisions that fit, by signature, direction, device and rank."""
-    rows = connection.execute(_READ.format(filters=narrowed(filters)), dict(filters)).fetchall()
+    narrowing = " AND ".join(FILTERS[name] for name in filters) or "TRUE"
+    rows = connection.execute(_READ.format(filters=narrowing), dict(filters)).fetchall()
     return [_to_decision(references, row) for row in rows]
 
 
 def _to_decision(references: References, row: sqlite3.Row) -> Decision:
     signature = references.signature(row["signature"])
     return Decision(
-        op=row["op"],
-        direction=row["direction"],
+        **{name: row[name] for name in _PLAIN},
         signature=signature,
         device=references.device(row["device_id"]),
         environment=references.environment(row["environment"]),
-        kernel=row["kernel"],
         config=json.loads(row["config"]),
         rule=Rule(row["rule"]),
         median_ns=round(row["median_us"] * 1000),
         heuristic_ns=None if row["heuristic_us"] is None else round(row["heuristic_us"] * 1000),
-        gain=row["gain"],
-        regret_bound=row["regret_bound"],
-        worst_error=row["worst_error"],
         ties=tuple(json.loads(row["ties"])),
-        samples=row["samples"],
-        trials=row["trials"],
         repeatable=None if row["repeatable"] is None else bool(row["repeatable"]),
-        features=row["features"],
         contract=signature.version,
-        rank=row["rank"],
     )

@@ -95,7 +95,9 @@ def decide(trials: Iterable[RecordedTrial]) -> tuple[Decision, ...]:
 
     The order of ``trials`` does not matter.
     """
-    by_kernel = _by_kernel(trials)
+    by_kernel: dict[str, list[RecordedTrial]] = defaultdict(list)
+    for one in trials:
+        by_kernel[one.trial.kernel].append(one)
     entries = {kernel: _entries_of(found) for kernel, found in by_kernel.items()}
     noise = max((_noise(e) for several in entries.values() for e in several), default=0.0)
     chosen = [
@@ -103,24 +105,6 @@ def decide(trials: Iterable[RecordedTrial]) -> tuple[Decision, ...]:
     ]
     found = sorted((d for d in chosen if d), key=lambda d: (d.median_ns, d.kernel))
     return tuple(dataclasses.replace(d, rank=rank) for rank, d in enumerate(found))
-
-
-def _by_kernel(trials: Iterable[RecordedTrial]) -> dict[str, list[RecordedTrial]]:
-    found: dict[str, list[RecordedTrial]] = defaultdict(list)
-    for one in trials:
-        found[one.trial.kernel].append(one)
-    return found
-
-
-def noise_of(trials: Iterable[RecordedTrial]) -> tuple[Comparison, ...]:
-    """The A/A comparisons of one (op, direction, signature, device): configs against themselves, a round each."""
-    by_kernel = _by_kernel(trials)
-    return tuple(
-        _against_itself(entry, key)
-        for kernel in sorted(by_kernel)
-        for entry in _entries_of(by_kernel[kernel])
-        for key in sorted(entry.twins)
-    )
 
 
 def _entries_of(trials: Sequence[RecordedTrial]) -> list[Entry]:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import random
-import re
 import secrets
 import sqlite3
 import struct
@@ -24,8 +23,6 @@ BUSY_TIMEOUT_S = 30.0
 # Beyond the timeout of SQLite's own waiting, for the turn to write.
 WRITE_PATIENCE_S = 120.0
 OLDEST_SQLITE = (3, 38, 0)  # STRICT tables, the operator ->>
-# Making a database takes well below a second. A draft that is older was left by a process that was killed.
-DRAFT_LIFE_S = 600.0
 
 _MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 100
@@ -35,7 +32,7 @@ _IMMUTABLE = "mode=ro&immutable=1"
 def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
     """A connection to the lab database at ``path``.
 
-    A new database is built aside and linked into place, so that no other process ever sees half of one.
+    A new database is written aside and linked into place, so that no other process ever sees half of one.
 
     Raises:
       NoDataError: nothing is there, and ``create`` is off.
@@ -53,7 +50,6 @@ def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
             _refuse_leftovers(path)
             _create(path)
         check_header(path)
-        _remove_old_drafts(path)
         return _open_writable(path)
 
 
@@ -204,29 +200,17 @@ def _refuse_leftovers(path: Path) -> None:
             )
 
 
-def _remove_old_drafts(path: Path) -> None:
-    """Removes the drafts that processes left when they were killed while they made this database."""
-    draft = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{16}\.new(-journal|-wal|-shm)?")
-    with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
-        for entry in entries:
-            if draft.fullmatch(entry.name):
-                with contextlib.suppress(OSError):
-                    if time.time() - entry.stat().st_mtime > DRAFT_LIFE_S:
-                        os.unlink(entry.path)
-
-
 def _create(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        create_schema(connection)
+        data = connection.serialize()
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
-        connection = sqlite3.connect(draft, isolation_level=None)
-        try:
-            with immediate(connection):
-                create_schema(connection)
-            if not is_network(path):
-                connection.execute("PRAGMA journal_mode = wal")
-        finally:
-            connection.close()
+        with draft.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         _put(draft, path)
     finally:
         draft.unlink(missing_ok=True)

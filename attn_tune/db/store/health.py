@@ -10,7 +10,7 @@ from pathlib import Path
 from attn_tune.db.store.filesystem import filesystem_type
 from attn_tune.db.store.references import References
 from attn_tune.db.store.schema import create_schema
-from attn_tune.db.store.trials import measurement_columns, to_trial
+from attn_tune.db.store.trials import NO_TRIAL, measurement_columns, to_trial
 from attn_tune.schema import IntegrityError
 
 COUNTED = ("run", "trial", "decision", "signature", "device", "environment")
@@ -41,11 +41,6 @@ class Description:
     journal_mode: str
     filesystem: str
     counts: Mapping[str, int]
-
-    @property
-    def has_wal_reset_bug(self) -> bool:
-        """Whether the SQLite library has the bug of ``has_wal_reset_bug``."""
-        return has_wal_reset_bug(self.sqlite_version)
 
     def __str__(self) -> str:
         counts = ", ".join(f"{count} {name}s" for name, count in self.counts.items() if count)
@@ -149,9 +144,7 @@ def _changed_trials(connection: sqlite3.Connection) -> Iterator[str]:
             if trial.config_digest != row["config_digest"]:
                 wrong.append("config_digest")
             why = f"it does not have its {', '.join(wrong)}" if wrong else ""
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            why = str(error)
-        except IntegrityError as error:
+        except (*NO_TRIAL, IntegrityError) as error:
             why = str(error)
         if why:
             yield f"trial {row['id']} was changed: {why}"

@@ -32,6 +32,8 @@ from attn_tune.schema import (
 from attn_tune.schema.conditions import Conditions
 
 PAGE = 500
+# Errors of a row that is no trial.
+NO_TRIAL = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 _LARGEST_SAMPLE = 2**63 - 1
 
 COLUMNS = (
@@ -41,6 +43,19 @@ COLUMNS = (
     "protocol", "conditions", "errors", "shared_bytes", "registers", "spill_bytes", "code_digest", "shortage",
     "prediction", "samples_ns",
 )  # fmt: skip
+# Columns that have the name and the value of a field of ``Trial``.
+_PLAIN = (
+    "kernel",
+    "direction",
+    "part",
+    "point",
+    "reason",
+    "features",
+    "compile_ms",
+    "prove_ms",
+    "run_ms",
+)
+_RESOURCES = ("shared_bytes", "registers", "spill_bytes", "code_digest")
 _ADD = (
     f"INSERT INTO trial ({', '.join(COLUMNS)}) VALUES ({', '.join(f':{name}' for name in COLUMNS)})"
 )
@@ -128,7 +143,7 @@ def read_trials(
         for row in rows:
             try:
                 trial = to_trial(references, row)
-            except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            except NO_TRIAL as error:
                 raise IntegrityError(f"trial {row['id']} cannot be: {error}") from error
             yield row["id"], row["run_id"], trial
         after = rows[-1]["id"]
@@ -173,13 +188,10 @@ def _to_row(references: References, trial: Trial) -> dict[str, Any]:
     config = config_to_json(trial.config)
     worst = trial.worst_error
     return {
+        **{name: getattr(trial, name) for name in _PLAIN},
         "op": op,
-        "kernel": trial.kernel,
-        "direction": trial.direction,
-        "part": trial.part,
         "stage": trial.stage.value,
         "signature": references.add_signature(trial.signature),
-        "point": trial.point,
         "device": str(trial.device),
         "device_id": references.add_device(trial.device),
         "environment": references.add_environment(trial.environment),
@@ -187,20 +199,15 @@ def _to_row(references: References, trial: Trial) -> dict[str, Any]:
         "config_digest": digest_text(config),
         "is_heuristic": int(trial.is_heuristic),
         "status": trial.status.value,
-        "reason": trial.reason,
         **measurement_columns(trial.measurement),
         "error_ratio": None if worst is None else worst.ratio,
-        "features": trial.features,
         "repeatable": None if trial.repeatable is None else int(trial.repeatable),
-        "compile_ms": trial.compile_ms,
-        "prove_ms": trial.prove_ms,
-        "run_ms": trial.run_ms,
         "started": time_text(trial.started_us),
         "ended": None if trial.ended_us is None else time_text(trial.ended_us),
         "conditions": _json(trial.conditions),
         "errors": canonical_json(
             [
-                {"output": e.output, "error": _finite(e.error), "allowed": _finite(e.allowed)}
+                {k: v if k == "output" else _number(v) for k, v in asdict(e).items()}
                 for e in trial.errors
             ]
         ),
@@ -248,54 +255,41 @@ def to_trial(references: References, row: sqlite3.Row) -> Trial:
         )
     shortage, prediction = row["shortage"], row["prediction"]
     return Trial(
-        kernel=row["kernel"],
-        direction=row["direction"],
+        **{name: row[name] for name in _PLAIN},
         signature=references.signature(row["signature"]),
         device=references.device(row["device_id"]),
         environment=references.environment(row["environment"]),
         config=json.loads(row["config"]),
         status=Status(row["status"]),
-        part=row["part"],
         stage=Stage(row["stage"]),
-        reason=row["reason"],
         errors=tuple(
             OutputError(output=e["output"], error=float(e["error"]), allowed=float(e["allowed"]))
             for e in json.loads(row["errors"])
         ),
         measurement=measurement,
-        resources=Resources(
-            shared_bytes=row["shared_bytes"],
-            registers=row["registers"],
-            spill_bytes=row["spill_bytes"],
-            code_digest=row["code_digest"],
-        ),
+        resources=Resources(**{name: row[name] for name in _RESOURCES}),
         conditions=_conditions(row["conditions"]),
         shortage=Shortage(**json.loads(shortage)) if shortage else None,
         repeatable=None if row["repeatable"] is None else bool(row["repeatable"]),
-        features=row["features"],
         prediction=Prediction(**json.loads(prediction)) if prediction else None,
-        compile_ms=row["compile_ms"],
-        prove_ms=row["prove_ms"],
-        run_ms=row["run_ms"],
         is_heuristic=bool(row["is_heuristic"]),
         started_us=time_us(row["started"]),
         ended_us=None if row["ended"] is None else time_us(row["ended"]),
-        point=row["point"],
     )
 
 
 def _conditions(text: str | None) -> Conditions | None:
     if text is None:
         return None
-    found = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items()}
-    return Conditions(**found)
+    found: dict[str, Any] = json.loads(text)
+    return Conditions(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
 
 
 def _json(record: Any) -> str | None:
     return None if record is None else canonical_json(asdict(record))
 
 
-def _finite(value: float) -> float | str:
+def _number(value: float) -> float | str:
     """JSON has no NaN and no infinity: they are words, which ``float`` reads."""
     return value if math.isfinite(value) else str(value)
 
