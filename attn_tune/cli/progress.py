@@ -81,7 +81,7 @@ class Tally:
     @property
     def failed(self) -> int:
         """Configs that ran or compiled and went wrong; what was refused beforehand does not count."""
-        return sum(self.statuses.values()) - self.right - self.refused
+        return sum(count for status, count in self.statuses.items() if status.is_failure)
 
     @property
     def right(self) -> int:

@@ -228,8 +228,8 @@ class Database(LabFile):
 
         ``"trials"``: one row a trial. ``"decisions"``: one row a decision. Both have the signature's fields in columns
         ``sig_*`` and the knobs in columns ``cfg_*``. ``"coverage"``: one row a (signature, direction, device, kernel)
-        that was tried. ``"runs"``: one row a run. ``"failures"``: one row a (kernel, direction, status, reason),
-        counted. ``"imported"``: one row a row of an imported pack. Times are timestamps in UTC.
+        that was tried. ``"runs"``: one row a run. ``"winners"`` and ``"failures"``: the views of that name.
+        ``"imported"``: one row a row of an imported pack. Times are timestamps in UTC.
 
         Raises:
           UsageError: an unknown frame or filter.

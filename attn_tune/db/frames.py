@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attn_tune.db.decide import decision_table
 from attn_tune.db.store import trials
-from attn_tune.db.store.schema import status_list
-from attn_tune.schema import Status, unknown_name
+from attn_tune.schema import unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,12 +52,6 @@ FROM trial JOIN device ON device.id = device_id
 WHERE {filters}
 GROUP BY signature, direction, device.digest, kernel ORDER BY signature, direction, trial.device, kernel
 """
-_FAILURES = f"""
-SELECT kernel, direction, status, reason, count(*) AS trials, count(DISTINCT signature) AS signatures
-FROM trial
-WHERE {{filters}} AND status NOT IN ({status_list(s for s in Status if s.is_fine)})
-GROUP BY kernel, direction, status, reason ORDER BY trials DESC, kernel, direction, status, reason
-"""
 _IMPORTED = """
 SELECT imported_pack.name AS pack, imported_pack.version, imported_row.device_digest,
        json_extract(manifest, '$.devices."' || device_digest || '".variant') AS device,
@@ -74,13 +67,14 @@ _TRUTHS = frozenset(("is_heuristic", "repeatable", "decided"))
 _FLOATS = frozenset(
     (
         "median_us", "min_us", "dispersion", "error_ratio", "compile_ms", "prove_ms", "run_ms", "heuristic_us", "gain",
-        "regret_bound", "worst_error",
+        "regret_bound", "worst_error", "speedup",
     )
 )  # fmt: skip
 _INTEGERS = frozenset(
     (
         "trial", "run", "features", "samples", "shared_bytes", "registers", "spill_bytes", "predicted_ns", "low_ns",
-        "high_ns", "needed", "limit", "rank", "ties", "trials", "pid", "ok", "configs", "signatures", "median_ns",
+        "high_ns", "needed", "limit", "rank", "ties", "trials", "pid", "ok", "configs", "median_ns", "trial_id",
+        "run_id",
     )
 )  # fmt: skip
 
@@ -106,9 +100,8 @@ FRAMES: dict[str, _Frame] = {
     "decisions": _Frame(_DECISIONS, decision_table.FILTERS),
     "runs": _Frame(_RUNS, {}),
     "coverage": _Frame(_COVERAGE, _PROBLEM),
-    "failures": _Frame(
-        _FAILURES, {**_PROBLEM, **{n: trials.FILTERS[n] for n in ("run", "status")}}
-    ),
+    "winners": _Frame("SELECT * FROM winners", {}),
+    "failures": _Frame("SELECT * FROM failures", {}),
     "imported": _Frame(_IMPORTED, {}),
 }
 

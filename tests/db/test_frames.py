@@ -70,14 +70,12 @@ def test_knobs_of_parts_are_columns_of_their_own(tmp_path):
             assert (row["cfg_dq.block_q"], row["cfg_dkv.warps"]) == (64, 4)
 
 
-def test_failures_are_counted_by_reason(database):
-    (row,) = database.frame("failures").to_dict("records")
-    assert (row["status"], row["reason"], row["trials"]) == (
-        "compile_error",
-        "no registers left",
-        3,
-    )
-    assert database.frame("failures", direction="bwd").empty
+def test_the_frames_of_views_are_the_views(database):
+    failures = database.frame("failures")
+    assert failures["reason"].tolist() == ["no registers left"] * 3
+    assert failures["trial_id"].tolist() == [3, 4, 5]
+    (winner,) = database.frame("winners").to_dict("records")
+    assert (winner["config"], winner["median_us"]) == ('{"block_q":64}', 1.0)
 
 
 def test_coverage_shows_what_is_undecided(database):
@@ -96,7 +94,7 @@ def test_decisions_and_runs(database):
     assert (run["status"], run["trials"], run["ok"]) == ("running", 6, 3)
 
 
-@pytest.mark.parametrize("name", ["trials", "decisions", "coverage", "failures", "runs"])
+@pytest.mark.parametrize("name", ["trials", "decisions", "coverage", "runs", "winners", "failures"])
 def test_an_empty_database_has_empty_frames_with_columns(tmp_path, name):
     with Database.open(tmp_path / "lab.db", create=True) as database:
         frame = database.frame(name)
