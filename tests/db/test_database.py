@@ -290,7 +290,7 @@ def test_a_trial_reads_in_plain_sql(database):
         "status": "ok",
         "median_us": 1.5,
         "min_us": 1.0,
-        "dispersion": pytest.approx(1 / 3),
+        "dispersion": 0.333333,
         "error_ratio": pytest.approx(0.2),
         "compile_ms": 12.5,
         "prove_ms": 3.5,

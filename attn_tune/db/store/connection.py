@@ -26,6 +26,7 @@ OLDEST_SQLITE = (3, 38, 0)  # STRICT tables, the operator ->>
 
 _MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 100
+_WAL_VERSIONS = b"\x02\x02"
 _IMMUTABLE = "mode=ro&immutable=1"
 
 
@@ -204,7 +205,10 @@ def _create(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         create_schema(connection)
-        data = connection.serialize()
+        data = bytearray(connection.serialize())
+    if not is_network(path):
+        # The header's format versions say that it has a write-ahead log: processes that open it need not change that.
+        data[18:20] = _WAL_VERSIONS
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
         with draft.open("xb") as file:
@@ -305,7 +309,7 @@ def _is_read_only(path: Path) -> bool:
 
 def _uses_wal(path: Path) -> bool:
     with path.open("rb") as file:
-        return file.read(20)[18:] == b"\x02\x02"
+        return file.read(20)[18:] == _WAL_VERSIONS
 
 
 def _checked_reader(path: Path, mode: str) -> sqlite3.Connection:

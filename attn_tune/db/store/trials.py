@@ -1,5 +1,6 @@
 """Trials to rows and back, exactly."""
 
+import functools
 import json
 import math
 import sqlite3
@@ -233,7 +234,7 @@ def measurement_columns(measurement: Measurement | None) -> dict[str, Any]:
     return {
         "median_us": median / 1000,
         "min_us": min(samples) / 1000,
-        "dispersion": _median([abs(sample - median) for sample in samples]) / median,
+        "dispersion": round(_median([abs(sample - median) for sample in samples]) / median, 6),
         "round_id": measurement.round_id,
         "protocol": _json(measurement.protocol),
         "samples_ns": canonical_json(list(samples)),
@@ -250,7 +251,7 @@ def to_trial(references: References, row: sqlite3.Row) -> Trial:
     if row["samples_ns"] is not None:
         measurement = Measurement(
             samples_ns=tuple(json.loads(row["samples_ns"])),
-            protocol=Protocol(**json.loads(row["protocol"])),
+            protocol=_protocol(row["protocol"]),
             round_id=row["round_id"],
         )
     shortage, prediction = row["shortage"], row["prediction"]
@@ -262,10 +263,7 @@ def to_trial(references: References, row: sqlite3.Row) -> Trial:
         config=json.loads(row["config"]),
         status=Status(row["status"]),
         stage=Stage(row["stage"]),
-        errors=tuple(
-            OutputError(output=e["output"], error=float(e["error"]), allowed=float(e["allowed"]))
-            for e in json.loads(row["errors"])
-        ),
+        errors=_errors(row["errors"]),
         measurement=measurement,
         resources=Resources(**{name: row[name] for name in _RESOURCES}),
         conditions=_conditions(row["conditions"]),
@@ -278,6 +276,21 @@ def to_trial(references: References, row: sqlite3.Row) -> Trial:
     )
 
 
+# Texts recur: reading them again would take most of the time.
+@functools.lru_cache(1000)
+def _protocol(text: str) -> Protocol:
+    return Protocol(**json.loads(text))
+
+
+@functools.lru_cache(10_000)
+def _errors(text: str) -> tuple[OutputError, ...]:
+    return tuple(
+        OutputError(output=e["output"], error=float(e["error"]), allowed=float(e["allowed"]))
+        for e in json.loads(text)
+    )
+
+
+@functools.lru_cache(1000)
 def _conditions(text: str | None) -> Conditions | None:
     if text is None:
         return None
