@@ -22,8 +22,7 @@ def merge(
 
     Example: attn-tune merge host-a.db host-b.db --db lab.db
     """
-    from attn_tune.db import merge_database
-    from attn_tune.db.store.merge import check_source
+    from attn_tune.db import check_source, merge_database
 
     if not db.exists():  # none is made for what cannot be merged
         for path in paths:

@@ -7,7 +7,7 @@ from attn_tune.db.database import Database as Database
 from attn_tune.db.decide.decisions import decide as decide
 from attn_tune.db.decide.recorded import RecordedTrial as RecordedTrial
 from attn_tune.db.decide.selection import Selection as Selection
-from attn_tune.db.release.conflicts import Outcome as Outcome
+from attn_tune.db.release.conflicts import Resolution as Resolution
 from attn_tune.db.release.export import (
     PackSummary as PackSummary,
     export_pack as export_pack,
@@ -30,6 +30,10 @@ from attn_tune.db.store.garbage import (
     collect_garbage as collect_garbage,
 )
 from attn_tune.db.store.health import Description as Description
-from attn_tune.db.store.merge import MergeSummary as MergeSummary, merge_database as merge_database
+from attn_tune.db.store.merge import (
+    MergeSummary as MergeSummary,
+    check_source as check_source,
+    merge_database as merge_database,
+)
 from attn_tune.db.store.past_searches import PastSearch as PastSearch
 from attn_tune.db.store.runs import RunStatus as RunStatus

@@ -3,9 +3,7 @@
 import contextlib
 import itertools
 import os
-import random
 import sqlite3
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -16,7 +14,6 @@ from attn_tune.db.release import predictions
 from attn_tune.db.store import health, past_searches, runs, trials
 from attn_tune.db.store.connection import connect, storage_errors
 from attn_tune.db.store.lab_file import LabFile
-from attn_tune.db.store.writer import WriterBusyError
 from attn_tune.schema import (
     Decision,
     Device,
@@ -74,31 +71,12 @@ class Database(LabFile):
 
     # --- Writing ---
 
-    def begin_run(
-        self,
-        *,
-        device: Device,
-        environment: Environment,
-        argv: Sequence[str],
-        wait_s: float = 0.0,
-    ) -> int:
-        """Starts a run and takes the writer lock, waiting for it up to ``wait_s`` seconds. Returns the run's id.
+    def begin_run(self, *, device: Device, environment: Environment, argv: Sequence[str]) -> int:
+        """Starts a run and takes the writer lock. Returns the run's id.
 
         Raises:
           StorageError: another process is writing to this database; the message names it.
         """
-        end, pause_s = time.monotonic() + wait_s, 0.01
-        while True:
-            try:
-                return self._begin_run(device, environment, argv)
-            except WriterBusyError:
-                if time.monotonic() >= end:
-                    raise
-            # At random, so that those who wait do not all come back at once.
-            time.sleep(random.uniform(0, pause_s))
-            pause_s = min(1.5 * pause_s, 0.5)
-
-    def _begin_run(self, device: Device, environment: Environment, argv: Sequence[str]) -> int:
         with self.transaction():
             if self._lock.acquire():
                 runs.abandon_runs(self._connection)

@@ -1,4 +1,4 @@
-"""From trials to decisions: the best config of each kernel, then the best kernel. Pure functions.
+"""The choice of a config: the best config of each kernel, then the best kernel. Pure functions.
 
 Only whole-direction trials that are ok and right take part, from the newest environment in which the kernel has any.
 Within a kernel the untuned config is the incumbent and stays unless another beats it beyond noise: that of the samples,
@@ -27,7 +27,7 @@ CONTENDERS = 16
 
 
 @dataclass(kw_only=True)
-class Entry:
+class Candidate:
     """One right config with its measurements in one environment.
 
     Attributes:
@@ -79,13 +79,13 @@ class Entry:
 
     @property
     def repeatable(self) -> bool | None:
-        """False where any trial saw different bits; None where none looked."""
+        """False where any trial saw different bits; None where that was not checked."""
         seen = {m.trial.repeatable for m in self.measured} - {None}
         return None if not seen else False not in seen
 
     @property
     def features(self) -> int | None:
-        """The most feature problems that a trial of it passed; None where none says."""
+        """The most feature problems that a trial of it passed; None where that is unknown."""
         passed = (m.trial.features for m in self.measured)
         return max((count for count in passed if count is not None), default=None)
 
@@ -107,25 +107,25 @@ def decide(trials: Iterable[RecordedTrial]) -> tuple[Decision, ...]:
     return tuple(dataclasses.replace(d, rank=rank) for rank, d in enumerate(found))
 
 
-def _entries_of(trials: Sequence[RecordedTrial]) -> list[Entry]:
+def _entries_of(trials: Sequence[RecordedTrial]) -> list[Candidate]:
     """The configs that are right in the newest environment."""
     environment = newest_environment(trials)
     return [] if environment is None else right_entries(trials, environment)
 
 
-def _noise(entry: Entry) -> float:
-    """How far apart a config seems from itself, as a share: the median's distance, of its newest round."""
+def _noise(entry: Candidate) -> float:
+    """The share by which a config seems to differ from itself: the median's distance, of its newest round."""
     newest = [key for key in entry.twins if key[0] == entry.newest_run]
     return max((abs(1 - _against_itself(entry, key).ratio) for key in newest), default=0.0)
 
 
-def _against_itself(entry: Entry, key: tuple[int, str]) -> Comparison:
+def _against_itself(entry: Candidate, key: tuple[int, str]) -> Comparison:
     pairs = sorted(zip(entry.rounds[key], entry.twins[key], strict=False))
     return compare_paired(pairs, seed=f"{entry.digest} {key[1]}")
 
 
 def _decide_kernel(
-    trials: Sequence[RecordedTrial], entries: Sequence[Entry], noise: float
+    trials: Sequence[RecordedTrial], entries: Sequence[Candidate], noise: float
 ) -> Decision | None:
     environment = newest_environment(trials)
     if environment is None or not entries:
@@ -182,7 +182,7 @@ def newest_environment(trials: Sequence[RecordedTrial]) -> Environment | None:
     return newest.trial.environment if newest else None
 
 
-def right_entries(trials: Sequence[RecordedTrial], environment: Environment) -> list[Entry]:
+def right_entries(trials: Sequence[RecordedTrial], environment: Environment) -> list[Candidate]:
     """The configs that were right in ``environment`` and wrong neither there nor in a newer one.
 
     Trials of a config from before it was last refused, for its bits or as unproven, do not count.
@@ -190,7 +190,7 @@ def right_entries(trials: Sequence[RecordedTrial], environment: Environment) -> 
     software = _digest(environment)
     barred = _barred(trials, software)
     refused = _refused(trials, software)
-    entries: dict[str, Entry] = {}
+    entries: dict[str, Candidate] = {}
     for f in sorted(trials, key=lambda f: (f.trial.started_us, f.digest)):
         if f.trial.status is not Status.OK or f.trial.part != WHOLE or f.software != software:
             continue
@@ -200,7 +200,7 @@ def right_entries(trials: Sequence[RecordedTrial], environment: Environment) -> 
             continue
         entry = entries.get(f.digest)
         if entry is None:
-            entry = entries[f.digest] = Entry(digest=f.digest, config=f.trial.config)
+            entry = entries[f.digest] = Candidate(digest=f.digest, config=f.trial.config)
         entry.is_heuristic |= f.trial.is_heuristic
         if f.worst is not None:
             entry.worst_error = max(entry.worst_error or 0.0, f.worst)
@@ -230,7 +230,7 @@ def _refused(trials: Sequence[RecordedTrial], software: str) -> dict[str, int]:
 def _not_older(
     some: Sequence[RecordedTrial], trials: Sequence[RecordedTrial], software: str
 ) -> list[RecordedTrial]:
-    """Those of ``some`` whose environment was last in use no earlier than ``software``."""
+    """The trials among ``some`` whose environment was last in use no earlier than ``software``."""
     if not some:
         return []
     age: dict[str, int] = defaultdict(int)
@@ -250,8 +250,8 @@ def _is_barred(one: RecordedTrial, barred: set[tuple[str, str]]) -> bool:
     )
 
 
-def _contenders(entries: Sequence[Entry]) -> list[Entry]:
-    """The finalists, when the untuned config is one of them (or never ran); else all. The fastest, and always it."""
+def _contenders(entries: Sequence[Candidate]) -> list[Candidate]:
+    """The untuned config and the fastest: of the finalists if it is one of them or never ran, else of all."""
     finalists = [e for e in entries if e.rounds]
     heuristics = [e for e in entries if e.is_heuristic]
     pool = finalists if finalists and all(e.rounds for e in heuristics) else entries
@@ -260,7 +260,7 @@ def _contenders(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _regret_bound(against: Iterable[Comparison]) -> float:
-    """How much slower than the best rival the winner may be."""
+    """The share by which the winner may be slower than the best rival."""
     bound = 1.0
     for comparison in sorted(against, key=lambda c: c.ratio, reverse=True):
         if comparison.exceeds(bound):
@@ -269,8 +269,11 @@ def _regret_bound(against: Iterable[Comparison]) -> float:
 
 
 def _pick(
-    contenders: Sequence[Entry], incumbent: Entry | None, comparisons: "_Comparisons", noise: float
-) -> tuple[Entry, bool]:
+    contenders: Sequence[Candidate],
+    incumbent: Candidate | None,
+    comparisons: "_Comparisons",
+    noise: float,
+) -> tuple[Candidate, bool]:
     """The config to use, and whether it beat the incumbent."""
     if incumbent is None:
         return contenders[0], False
@@ -283,20 +286,20 @@ def _pick(
 
 
 class _Comparisons:
-    """The comparisons of one problem, each made once: who won against the incumbent is asked again."""
+    """The comparisons of one problem, each made once: those with the incumbent are asked for again."""
 
     def __init__(self, seed: str):
         self._seed = seed
         self._known: dict[tuple[str, str], Comparison] = {}
 
-    def of(self, a: Entry, b: Entry) -> Comparison:
+    def of(self, a: Candidate, b: Candidate) -> Comparison:
         key = (a.digest, b.digest)
         if key not in self._known:
             self._known[key] = _compare(a, b, f"{self._seed} {a.digest} {b.digest}")
         return self._known[key]
 
 
-def _compare(a: Entry, b: Entry, seed: str) -> Comparison:
+def _compare(a: Candidate, b: Candidate, seed: str) -> Comparison:
     left, right = a.rounds, b.rounds
     pairs = [
         pair
@@ -310,10 +313,10 @@ def _compare(a: Entry, b: Entry, seed: str) -> Comparison:
     return compare_unpaired(sorted(a.samples(left_run)), sorted(b.samples(right_run)), seed=seed)
 
 
-def _shared_run(a: Entry, b: Entry) -> int | None:
+def _shared_run(a: Candidate, b: Candidate) -> int | None:
     """The newest run that measured both, one with finals of both when there is one."""
 
-    def runs(entry: Entry, *, finals: bool) -> set[int]:
+    def runs(entry: Candidate, *, finals: bool) -> set[int]:
         return {m.run for m in entry.measured if m.round_id or not finals}
 
     for finals in (True, False):

@@ -1,4 +1,4 @@
-"""Which decisions go into a pack."""
+"""The choice of decisions for a pack."""
 
 import dataclasses
 from collections import defaultdict
@@ -10,11 +10,17 @@ from attn_tune.schema import Decision, Device
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """What an export asks for; None narrows nothing.
+    """The conditions of an export; None narrows nothing.
 
-    ``device`` is a device, a digest, a variant or a family; ``kernels`` are names or ``"op/name"``, and the best among
-    them is the pack's winner; ``signatures`` are texts; ``rules`` are those of ``Rule``; ``winners`` leaves out the
-    runners-up of other kernels; ``min_gain`` is the least ratio of heuristic time to chosen time.
+    Attributes:
+      op: the op.
+      kernels: names or ``"op/name"``; the best among them is the pack's winner.
+      direction: the direction.
+      device: a device, a digest, a variant or a family.
+      signatures: texts of signatures.
+      rules: those of ``Rule``.
+      winners: whether the runners-up of other kernels are left out.
+      min_gain: the least ratio of heuristic time to chosen time.
     """
 
     op: str | None = None
@@ -32,7 +38,7 @@ class Selection:
         return ", ".join(words) or "everything"
 
     def covers(self, d: Decision) -> bool:
-        """Whether ``d`` is of the problems and kernels asked for, whatever was decided."""
+        """Whether ``d`` is of the problems and kernels asked for, whatever was decided there."""
         wanted = self.device.digest if isinstance(self.device, Device) else self.device
         return (
             self.op in (None, d.op)
@@ -44,7 +50,7 @@ class Selection:
         )
 
     def wants(self, d: Decision) -> bool:
-        """Whether ``d`` is asked for, by what it is of and by what it says."""
+        """Whether ``d`` fits every condition."""
         return (
             self.covers(d)
             and (self.signatures is None or d.signature.text in self.signatures)
@@ -54,7 +60,7 @@ class Selection:
 
 
 def select(decisions: Iterable[Decision], selection: Selection) -> list[Decision]:
-    """What fits, of each op's newest contract, with the ranks closed up."""
+    """The decisions that fit, of each op's newest contract, with the ranks closed up."""
     groups: dict[tuple[str, str, str], list[Decision]] = defaultdict(list)
     newest: dict[str, int] = defaultdict(int)
     for d in filter(selection.wants, decisions):

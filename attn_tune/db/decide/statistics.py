@@ -34,7 +34,6 @@ class Comparison:
     Attributes:
       ratio: the estimate.
       count: the smaller number of samples; of pairs, when they were interleaved.
-      paired: whether the samples were interleaved.
       difference_ns: the estimated difference of the medians.
       extremes: the most that the samples allow, slowest ``a`` over fastest ``b``.
       chance: the probability that equal configs look this one-sided: of the sign test for pairs, of complete
@@ -44,7 +43,6 @@ class Comparison:
 
     ratio: float
     count: int
-    paired: bool
     difference_ns: float
     extremes: float
     chance: float
@@ -97,7 +95,6 @@ def compare_paired(pairs: Sequence[tuple[int, int]], *, seed: str) -> Comparison
     return Comparison(
         ratio=ratio,
         count=len(pairs),
-        paired=True,
         difference_ns=b * ratio - b,
         extremes=float(np.exp(ordered[-1])),
         chance=_sign_test(int(ordered.searchsorted(0.0)), len(pairs)),
@@ -119,7 +116,6 @@ def compare_unpaired(a: Sequence[int], b: Sequence[int], *, seed: str) -> Compar
     return Comparison(
         ratio=medians[0] / medians[1],
         count=min(len(a), len(b)),
-        paired=False,
         difference_ns=medians[0] - medians[1],
         extremes=max(a) / min(b),
         chance=1 / math.comb(len(a) + len(b), len(a)),

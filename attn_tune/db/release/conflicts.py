@@ -1,4 +1,4 @@
-"""Two packs answer one problem: which answer stays. One rule for imports and for merging packs."""
+"""Conflicts between packs that answer one problem differently: one rule for imports and for merging packs."""
 
 import enum
 from collections.abc import Mapping, Sequence
@@ -19,17 +19,27 @@ type Key = tuple[str, str, str]
 
 
 class Fate(enum.StrEnum):
-    """What becomes of the rows of one problem that a pack brings."""
+    """The fate of the rows of one problem that a pack brings."""
 
     ADDED = "added"
+    """Nothing answered the problem before."""
     UNCHANGED = "unchanged"
+    """The stored answer is the same."""
     KEPT = "kept"
+    """The stored answer stays."""
     REPLACED = "replaced"
+    """The new answer takes the place of the stored one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """The rows of one problem, with the pack they are from."""
+class PackAnswer:
+    """The rows of one problem in one pack.
+
+    Attributes:
+      pack: the name of the pack.
+      rows: the rows, one a kernel.
+      environments: the pack's environments by digest.
+    """
 
     pack: str
     rows: Sequence[Row]
@@ -37,7 +47,7 @@ class Answer:
 
     @property
     def decides(self) -> dict[str, tuple[int, str, tuple[str, ...]]]:
-        """By kernel, rank, config and doubts: evidence left out."""
+        """Rank, config and doubts by kernel: what the answer decides, without its evidence."""
         return {row.kernel: (row.rank, config_to_json(row.config), row.doubts) for row in self.rows}
 
     @property
@@ -49,7 +59,7 @@ class Answer:
     def is_verified(self) -> bool:
         """Whether its winner was timed and compared with the reference, by software that is known.
 
-        A winner of which it is known that it ran no feature problem is not.
+        A winner that is known to have run no feature problem is not verified.
         """
         row = self.winner
         environment = self.environments.get(row.env)
@@ -74,8 +84,18 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """What became of one problem, and why: a line of the table that an import prints."""
+class Resolution:
+    """The fate of one problem and the reason: a line of the table that an import prints.
+
+    Attributes:
+      signature: the problem.
+      direction: the direction.
+      device: the device's name.
+      fate: the fate of the rows that came in.
+      stored: the stored answer as text, ``""`` where there is none.
+      incoming: the answer that came in, as text.
+      reason: the reason of the fate.
+    """
 
     signature: str
     direction: str
@@ -90,11 +110,11 @@ class Outcome:
         cls,
         key: Key,
         device: Device,
-        stored: Answer | None,
-        incoming: Answer,
+        stored: PackAnswer | None,
+        incoming: PackAnswer,
         fate: Fate | None,
         reason: str,
-    ) -> "Outcome":
+    ) -> "Resolution":
         """The line of a problem for which ``Policy.resolve`` said ``fate`` and ``reason``."""
         return cls(
             signature=key[1],
@@ -109,7 +129,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What to do where answers differ. ``name`` is the pack that ``prefer=`` names."""
+    """The rule for answers that differ.
+
+    Attributes:
+      kind: the policy's name, without a pack.
+      name: the pack that ``prefer=`` names.
+    """
 
     kind: str
     name: str = ""
@@ -126,8 +151,8 @@ class Policy:
             return cls(kind, name)
         raise UsageError(f"policy must be one of {', '.join(POLICIES)}, got {text!r}")
 
-    def resolve(self, stored: Answer | None, incoming: Answer) -> tuple[Fate | None, str]:
-        """What becomes of ``incoming``, and why; None is a conflict that the policy leaves to the caller."""
+    def resolve(self, stored: PackAnswer | None, incoming: PackAnswer) -> tuple[Fate | None, str]:
+        """The fate of ``incoming`` and the reason; None is a conflict that the policy leaves to the caller."""
         if stored is None:
             return Fate.ADDED, "new"
         if stored.decides == incoming.decides:
@@ -146,8 +171,8 @@ class Policy:
         return None, f"{stored.pack} and {incoming.pack} differ"
 
 
-def _faster(stored: Answer, incoming: Answer) -> tuple[Fate, str]:
-    """The verified answer; of two, the one that is faster beyond what sessions differ by."""
+def _faster(stored: PackAnswer, incoming: PackAnswer) -> tuple[Fate, str]:
+    """Prefers the verified answer; of two, the one that is faster by more than sessions differ."""
     if not incoming.is_verified:
         return Fate.KEPT, f"{incoming.pack} is not verified"
     if not stored.is_verified:
@@ -159,8 +184,8 @@ def _faster(stored: Answer, incoming: Answer) -> tuple[Fate, str]:
     return Fate.KEPT, f"{incoming.pack} takes {ratio:.3f} of the time"
 
 
-def conflict_error(what: str, conflicts: Sequence[Outcome]) -> UsageError:
-    """The error that says how to go on, with a list of the problems under it and their answers, each once."""
+def conflict_error(what: str, conflicts: Sequence[Resolution]) -> UsageError:
+    """An error with the way out, and a list of the problems and their answers under it."""
     problems: dict[str, dict[str, None]] = {}
     for one in conflicts:
         answers = problems.setdefault(f"  {one.signature} {one.direction} on {one.device}", {})

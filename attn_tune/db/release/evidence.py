@@ -1,4 +1,4 @@
-"""What the stored trials say of one problem: which configs were proven, timed, or failed."""
+"""Evidence of one problem: its trials, put together by config, as the release gate asks for them."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +14,16 @@ from attn_tune.schema.trial import WHOLE
 class Record:
     """The trials of one config of one kernel in one environment, put together.
 
-    ``conditions`` are those of its newest final, None where they are unknown.
+    Attributes:
+      config: the knobs, as plain data.
+      environment: the software.
+      is_heuristic: whether the kernel would choose it without tuning.
+      outputs: the outputs that were compared with the reference.
+      worst_error: the largest error over what is allowed, None where nothing was compared.
+      samples: the samples of its searches, in nanoseconds.
+      finals: the samples of its finals, in nanoseconds.
+      failure: its last failure in one line, ``""`` without one.
+      conditions: the state of the device during its newest final, None where it is unknown.
     """
 
     config: Mapping[str, Any]
@@ -30,7 +39,7 @@ class Record:
 
     @property
     def median_ns(self) -> int | None:
-        """Of the finals where there are any; None without a measurement."""
+        """The median of the finals where there are any; None without a measurement."""
         ordered = sorted(self.finals or self.samples)
         middle = len(ordered) // 2
         if not ordered:
@@ -72,7 +81,7 @@ class Evidence:
             place.add(trial)
 
     def of(self, decision: Decision) -> Record | None:
-        """The record of what ``decision`` chose."""
+        """The record of the config of ``decision``."""
         return self.at(decision.kernel, decision.environment, decision.config)
 
     def at(self, kernel: str, environment: Environment, config: Mapping[str, Any]) -> Record | None:
@@ -87,7 +96,7 @@ class Evidence:
         return None
 
     def environments(self, kernel: str) -> list[Environment]:
-        """Where the kernel has trials of a whole direction."""
+        """The environments in which the kernel has trials of a whole direction."""
         found = {
             r.environment.digest: r.environment
             for (k, *_), r in self._records.items()
@@ -96,7 +105,7 @@ class Evidence:
         return list(found.values())
 
     def failed_part(self, decision: Decision) -> str:
-        """Why a part of what was chosen may not be used: it failed when it was searched alone. ``""`` if none did."""
+        """The failure of a part of the chosen config when it was searched alone, ``""`` without one."""
         for part, record in self._parts_of(decision):
             if record.failure:
                 return f"{part}: {record.failure}"
@@ -111,7 +120,7 @@ class Evidence:
         return proven
 
     def _parts_of(self, decision: Decision) -> Iterator[tuple[str, Record]]:
-        """The parts of what was chosen, as they did when they were searched alone."""
+        """The parts of the chosen config, as they were searched alone."""
         for (kernel, env, digest, part), record in self._parts.items():
             chosen = decision.config.get(part)
             if (

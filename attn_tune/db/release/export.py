@@ -19,8 +19,8 @@ from attn_tune.db.pack_writer import check_target, write_pack
 from attn_tune.db.release.evidence import Evidence, group_by_problem
 from attn_tune.db.release.gate import (
     GatePolicy,
+    GateReport,
     Objection,
-    Verdict,
     check_quarantine,
     check_rows,
     needs_leave,
@@ -42,11 +42,21 @@ type Revalidate = Callable[[Sequence[Decision]], Sequence[str | None]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackSummary:
-    """What was written.
+    """The pack that was written.
 
-    ``problems`` counts (device, signature, direction); ``gate`` is as the manifest has it; ``left_out`` names kernels
-    with decisions that were not shipped because they are not deterministic; ``quarantined`` counts the entries of its
-    quarantine list.
+    Attributes:
+      path: the file or folder.
+      name: the pack's name.
+      version: the pack's version.
+      rows: the number of rows.
+      problems: the number of (device, signature, direction).
+      devices: the names of the devices.
+      digest: the digest of all contents.
+      decision_digest: the digest of the decisions alone.
+      size_bytes: the size of the files.
+      gate: the manifest's entry about the gate.
+      left_out: kernels whose decisions were not shipped because they are not deterministic.
+      quarantined: the number of entries of its quarantine list.
     """
 
     path: Path
@@ -193,7 +203,7 @@ def _gated(
     ungated: str | None,
     policy: GatePolicy,
 ) -> tuple[list[Decision], dict[str, Any]]:
-    """The rows to ship, and what the manifest says of the gate."""
+    """The rows to ship, and the manifest's entry about the gate."""
     evidence = _evidence_of(database)
     chosen = [_name_untuned(d, evidence(d)) for d in chosen]
     # Here only if the caller allowed them, and of devices where nothing was measured.
@@ -239,7 +249,7 @@ def _evidence_of(database: Database) -> Callable[[Decision], Evidence]:
 
 
 def _name_untuned(decision: Decision, evidence: Evidence) -> Decision:
-    """An untuned config that stays because nothing beats it says so outright."""
+    """Marks an untuned config that stays because nothing beats it."""
     record = evidence.of(decision)
     if decision.rule is Rule.TIE and record is not None and record.is_heuristic:
         return dataclasses.replace(decision, rule=Rule.HEURISTIC)
@@ -263,12 +273,12 @@ def _guards(
 
 def _with_guards(
     chosen: list[Decision], guards: list[Decision], evidence: Callable[[Decision], Evidence]
-) -> tuple[list[Decision], Verdict]:
+) -> tuple[list[Decision], GateReport]:
     """``chosen`` with the rows that keep it from answering where it would lose.
 
     An added row may itself answer for another guard, so the rest is asked again until nothing is added.
     """
-    rows, total = chosen, Verdict()
+    rows, total = chosen, GateReport()
     while True:
         pack = pack_from_files(pack_files(rows, name="draft", version="0"))
         verdict = replay_guards(pack, guards, rows, evidence)
@@ -300,7 +310,7 @@ def _error(
     rows: int,
     way_out: str = "sweep these again with --no-resume, select fewer rows, or ship them with --no-gate REASON",
 ) -> GateError:
-    """One sentence with the way out, and a list under it: of the rows, by cause where there are several."""
+    """An error of one sentence with the way out, and a list of the rows under it, by cause where there are several."""
     causes: dict[str, list[str]] = {}
     for one in objections:
         causes.setdefault(one.reason, [])

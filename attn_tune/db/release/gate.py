@@ -1,10 +1,10 @@
-"""The release gate: what must be proven of every row before it is shipped, read from the stored trials.
+"""The release gate: the proof that every row needs before it is shipped, read from the stored trials.
 
 Of each row: its config ran, every gradient of a backward was compared with the reference, it passed feature problems,
 a contest had a final on a quiet device that left little doubt, the environment is known, nothing about it failed since,
 and it does not lose to the untuned config. Then the guards: every
 measured problem that the pack does not answer itself is asked of the pack as a job would ask; where the row that
-answers is known to lose there, or to fail, the pack gets a row that says so.
+answers is known to lose there, or to fail, the pack gets a row with the untuned config.
 """
 
 import dataclasses
@@ -33,20 +33,25 @@ type EvidenceOf = Callable[[Decision], Evidence]
 
 
 class Doubt(enum.StrEnum):
-    """An objection that does not say that a row is wrong; a release may let it pass on purpose.
-
-    ``unproven``: its config ran no feature problem. ``noisy``: its last final was disturbed. ``regret``: its time may
-    be further from the best than ``MAX_REGRET``.
-    """
+    """A kind of objection that does not say that a row is wrong; a release may let it pass on purpose."""
 
     UNPROVEN = "unproven"
+    """Its config ran no feature problem."""
     NOISY = "noisy"
+    """Its last final was disturbed."""
     REGRET = "regret"
+    """Its time may be further from the best than ``MAX_REGRET``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Objection:
-    """The reason why one row may not be shipped. ``doubt`` is None if no policy lets the row pass."""
+    """The reason why one row may not be shipped.
+
+    Attributes:
+      decision: the row.
+      reason: the reason as a clause.
+      doubt: the kind of doubt, None if no policy lets the row pass.
+    """
 
     decision: Decision
     reason: str
@@ -77,7 +82,13 @@ class Objection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GatePolicy:
-    """The doubts that a release lets pass. ``max_regret`` is a share of the row's time."""
+    """The doubts that a release lets pass.
+
+    Attributes:
+      max_regret: the largest bound on regret, as a share of the row's time.
+      allow_unproven: whether rows without a feature problem pass.
+      allow_noisy: whether rows whose last final was disturbed pass.
+    """
 
     max_regret: float = MAX_REGRET
     allow_unproven: bool = False
@@ -96,11 +107,16 @@ class GatePolicy:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """What the gate found.
+class GateReport:
+    """The result of the gate.
 
-    ``added`` are the rows that make the untuned config answer; ``replayed`` counts guards whose answer was measured
-    there, ``unproven`` those whose answer was not, ``lost`` those among the replayed where the answer lost.
+    Attributes:
+      objections: the rows that may not be shipped.
+      added: the rows that make the untuned config answer.
+      replayed: the number of guards whose answer was measured there.
+      unproven: the number of guards whose answer was not measured there.
+      lost: the number of replayed guards where the answer lost.
+      worst_ppm: the largest loss of an answer over the untuned config, in millionths.
     """
 
     objections: tuple[Objection, ...] = ()
@@ -111,7 +127,7 @@ class Verdict:
     worst_ppm: int = 0
 
     def manifest(self, rows: int, *, predicted: int, revalidated: int) -> dict[str, Any]:
-        """What the pack's manifest says of it."""
+        """The manifest's entry about the gate."""
         return {
             "passed": True,
             "rows": rows,
@@ -221,7 +237,7 @@ def _unknown(d: Decision) -> list[str]:
 
 def replay_guards(
     pack: Pack, guards: Sequence[Decision], shipped: Iterable[Decision], evidence: EvidenceOf
-) -> Verdict:
+) -> GateReport:
     """Asks ``pack`` for each guard, and compares what it answers with the untuned config there.
 
     ``guards`` are decisions of measured problems that are not in the pack, ``shipped`` those that are.
@@ -248,7 +264,7 @@ def replay_guards(
         if loss is None or loss > MARGIN:
             lost += 1
             added.append(_untuned(guard, untuned))
-    return Verdict(
+    return GateReport(
         added=tuple(_ranked(added)),
         replayed=replayed,
         unproven=unproven,
@@ -309,7 +325,7 @@ def _answer(pack: Pack, guard: Decision, shelves: dict[tuple[str, str], Shelf]) 
 def _same_config(
     seen: Evidence, kernel: str, environment: Environment, config: Mapping[str, Any]
 ) -> Record | None:
-    """What the config did there: in the environment of its row if it was tried in it, else in any."""
+    """The record of the config there: in the environment of its row if it was tried in it, else in any."""
     for one in (environment, *seen.environments(kernel)):
         if (record := seen.at(kernel, one, config)) is not None:
             return record

@@ -7,7 +7,14 @@ from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
 
 from attn_tune.db.database import Database
-from attn_tune.db.release.conflicts import Answer, Fate, Key, Outcome, Policy, conflict_error
+from attn_tune.db.release.conflicts import (
+    Fate,
+    Key,
+    PackAnswer,
+    Policy,
+    Resolution,
+    conflict_error,
+)
 from attn_tune.db.store.times import now_us, time_text
 from attn_tune.runtime.packs import Pack, read_pack
 from attn_tune.runtime.rows import Row
@@ -32,9 +39,19 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportSummary:
-    """What became of the pack's problems, (device, signature, direction) each; ``outcomes`` says it of every one.
+    """The result of an import. A problem is a (device, signature, direction).
 
-    ``quarantined`` counts the entries of the pack's quarantine list, which is kept with it.
+    Attributes:
+      name: the pack's name.
+      version: the pack's version.
+      digest: the pack's digest.
+      added: problems that nothing answered before.
+      unchanged: problems with the same answer.
+      kept: problems whose stored answer stays.
+      replaced: problems whose answer is replaced.
+      outcomes: the fate of every problem.
+      quarantined: entries of the pack's quarantine list, which is kept with it.
+      dry_run: whether nothing was stored.
     """
 
     name: str
@@ -44,7 +61,7 @@ class ImportSummary:
     unchanged: int
     kept: int
     replaced: int
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[Resolution, ...] = ()
     quarantined: int = 0
     dry_run: bool = False
 
@@ -97,16 +114,16 @@ def import_pack(
 
 def _resolve(
     connection: sqlite3.Connection, pack: Pack, problems: dict[Key, list[Row]], policy: Policy
-) -> tuple[dict[Key, Outcome], list[Outcome]]:
-    """What becomes of each problem, and those that the policy does not resolve."""
-    outcomes: dict[Key, Outcome] = {}
-    conflicts: list[Outcome] = []
+) -> tuple[dict[Key, Resolution], list[Resolution]]:
+    """The fate of each problem, and the problems that the policy does not resolve."""
+    outcomes: dict[Key, Resolution] = {}
+    conflicts: list[Resolution] = []
     manifests: dict[int, dict[str, Environment]] = {}
     for key, rows in problems.items():
         stored = _stored(connection, key, manifests)
-        incoming = Answer(pack=pack.name, rows=rows, environments=pack.environments)
+        incoming = PackAnswer(pack=pack.name, rows=rows, environments=pack.environments)
         fate, reason = policy.resolve(stored, incoming)
-        outcomes[key] = Outcome.of(key, pack.devices[key[0]], stored, incoming, fate, reason)
+        outcomes[key] = Resolution.of(key, pack.devices[key[0]], stored, incoming, fate, reason)
         if fate is None:
             conflicts.append(outcomes[key])
     return outcomes, conflicts
@@ -114,7 +131,7 @@ def _resolve(
 
 def _stored(
     connection: sqlite3.Connection, key: Key, manifests: dict[int, dict[str, Environment]]
-) -> Answer | None:
+) -> PackAnswer | None:
     found = connection.execute(_GET_ROWS, key).fetchall()
     if not found:
         return None
@@ -125,7 +142,7 @@ def _stored(
             manifests[item["pack_id"]] = {d: Environment(**e) for d, e in tables.items()}
         environments |= manifests[item["pack_id"]]
     rows = [Row(**json.loads(item["body"])) for item in found]
-    return Answer(pack=found[0]["name"], rows=rows, environments=environments)
+    return PackAnswer(pack=found[0]["name"], rows=rows, environments=environments)
 
 
 def _add_pack(connection: sqlite3.Connection, pack: Pack) -> int:

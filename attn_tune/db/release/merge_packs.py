@@ -8,7 +8,14 @@ from typing import Any
 
 from attn_tune.db.pack_files import check_word, files_of_rows
 from attn_tune.db.pack_writer import check_target, write_pack
-from attn_tune.db.release.conflicts import Answer, Fate, Key, Outcome, Policy, conflict_error
+from attn_tune.db.release.conflicts import (
+    Fate,
+    Key,
+    PackAnswer,
+    Policy,
+    Resolution,
+    conflict_error,
+)
 from attn_tune.runtime.packs import Pack
 from attn_tune.runtime.rows import Row
 from attn_tune.schema import UsageError
@@ -16,13 +23,17 @@ from attn_tune.schema import UsageError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MergedPack:
-    """What was written (None in a dry run), and what became of every problem of every pack but the first.
+    """The result of merging packs.
 
-    ``quarantined`` counts the entries of the new pack's quarantine list.
+    Attributes:
+      pack: the new pack, None in a dry run.
+      outcomes: the fate of every problem of every pack but the first.
+      rows: the rows of the new pack.
+      quarantined: the entries of the new pack's quarantine list.
     """
 
     pack: Pack | None
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[Resolution, ...]
     rows: int
     quarantined: int = 0
 
@@ -37,11 +48,11 @@ def merge_packs(
     overwrite: bool = False,
     dry_run: bool = False,
 ) -> MergedPack:
-    """Merges ``packs`` into a new one at ``path``: the first is what is there, the others come in, in order.
+    """Merges ``packs`` into a new one at ``path``: the first is the base, the others come in, in order.
 
     The manifest names the packs it was made of, and says that the gate was passed only if all of them say so. It is
     not signed: a signature vouches for bytes, and these are new. It carries the quarantine lists of all; where one
-    speaks of another's row, that row stays and is turned down at lookup, as with the packs side by side.
+    names another's row, that row stays and is turned down at lookup, as with the packs side by side.
 
     Raises:
       UsageError: fewer than two packs, contracts that differ, or conflicts that the policy does not resolve.
@@ -55,16 +66,16 @@ def merge_packs(
     contracts = _contracts(packs)
     if not dry_run:
         check_target(path, overwrite=overwrite)
-    answers: dict[Key, Answer] = {}
-    outcomes: list[Outcome] = []
-    conflicts: list[Outcome] = []
+    answers: dict[Key, PackAnswer] = {}
+    outcomes: list[Resolution] = []
+    conflicts: list[Resolution] = []
     for number, pack in enumerate(packs):
         for key, incoming in _answers(pack).items():
             stored = answers.get(key)
             fate, reason = rule.resolve(stored, incoming)
             if fate in (Fate.ADDED, Fate.REPLACED):
                 answers[key] = incoming
-            outcome = Outcome.of(key, pack.devices[key[0]], stored, incoming, fate, reason)
+            outcome = Resolution.of(key, pack.devices[key[0]], stored, incoming, fate, reason)
             outcomes += [outcome] if number else []
             conflicts += [outcome] if fate is None else []
     rows = [row for answer in answers.values() for row in answer.rows]
@@ -93,12 +104,12 @@ def merge_packs(
     )
 
 
-def _answers(pack: Pack) -> dict[Key, Answer]:
+def _answers(pack: Pack) -> dict[Key, PackAnswer]:
     groups: dict[Key, list[Row]] = defaultdict(list)
     for row in pack.rows:
         groups[row.device, row.signature, row.direction].append(row)
     return {
-        key: Answer(pack=pack.name, rows=rows, environments=pack.environments)
+        key: PackAnswer(pack=pack.name, rows=rows, environments=pack.environments)
         for key, rows in groups.items()
     }
 

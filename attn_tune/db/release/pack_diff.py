@@ -1,4 +1,4 @@
-"""Two packs side by side: what is decided anew, otherwise, or no longer."""
+"""Differences between two packs: rows that are added, removed or changed."""
 
 import enum
 from dataclasses import dataclass
@@ -10,20 +10,32 @@ from attn_tune.schema.words import config_words
 
 
 class Change(enum.StrEnum):
-    """A kind of difference. ``evidence``: the same config, rank and doubts, another time, state or environment."""
+    """A kind of difference."""
 
     ADDED = "added"
+    """Only the new pack has the row."""
     REMOVED = "removed"
+    """Only the old pack has the row."""
     CHANGED = "changed"
+    """Another config, rank or doubt."""
     EVIDENCE = "evidence"
+    """The same config, rank and doubts, but another time, state or environment."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
     """One row that differs.
 
-    ``before`` and ``after`` are rank, config, state and doubts as text, empty where there is no row. Times are integer
-    nanoseconds, None where there is none.
+    Attributes:
+      change: the kind of difference.
+      signature: the problem.
+      direction: the direction.
+      device: the device's name.
+      kernel: the kernel's name.
+      before: rank, config, state and doubts of the old row as text, ``""`` where there is none.
+      after: the same of the new row.
+      before_ns: the old time in nanoseconds, None where there is none.
+      after_ns: the new time in nanoseconds, None where there is none.
     """
 
     change: Change
@@ -46,7 +58,13 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListChange:
-    """One entry of a quarantine list that only one of two packs carries."""
+    """One entry of a quarantine list that only one of two packs carries.
+
+    Attributes:
+      change: added or removed.
+      speaks_of: the condition of the entry.
+      reason: the reason of the entry.
+    """
 
     change: Change
     speaks_of: str

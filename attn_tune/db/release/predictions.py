@@ -1,4 +1,4 @@
-"""Decisions from predictions, for devices on which nothing was measured. Pure functions, and never the last word."""
+"""Decisions from predictions, for devices on which nothing was measured. A measurement always wins over them."""
 
 import dataclasses
 from collections import defaultdict
@@ -26,7 +26,7 @@ def decide_predicted(trials: Iterable[Trial]) -> Iterator[Decision]:
 
 
 def _newest(trials: Iterable[Trial]) -> Iterable[Trial]:
-    """Of each whole config the last that became of it: one that was predicted may have failed as a whole program."""
+    """The newest trial of each whole config: one that was predicted may have failed as a whole program."""
     found: dict[tuple, Trial] = {}
     for trial in trials:
         if trial.part != WHOLE or trial.status not in FATES:
@@ -56,7 +56,7 @@ def _decide_problem(trials: Sequence[Trial]) -> tuple[Decision, ...]:
 
 
 def unmeasured(predicted: Iterable[Decision], measured: Iterable[Decision]) -> list[Decision]:
-    """Those of problems that were not measured on any device of the same name: a measurement always wins."""
+    """The predicted decisions of problems that were not measured on any device of the same name."""
     known = {_problem(decision) for decision in measured}
     return [decision for decision in predicted if _problem(decision) not in known]
 

@@ -1,4 +1,4 @@
-"""Whether a path lies on a network file system, where SQLite's shared-memory WAL index does not work."""
+"""Detection of network file systems, where SQLite's shared-memory WAL index does not work."""
 
 import os
 from pathlib import Path

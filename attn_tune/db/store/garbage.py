@@ -77,11 +77,6 @@ class GarbageSummary:
     bytes_before: int
     bytes_after: int
 
-    @property
-    def rows(self) -> int:
-        """Rows of all tables."""
-        return sum(item.rows for item in self.items)
-
 
 class _DryRun(Exception):
     """Ends a transaction that must leave nothing behind."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from attn_tune.db.store.filesystem import filesystem_type
 from attn_tune.db.store.references import References
 from attn_tune.db.store.schema import create_schema
 from attn_tune.db.store.trials import NO_TRIAL, measurement_columns, to_trial
@@ -30,7 +29,6 @@ class Description:
       schema_version: the version of its schema.
       sqlite_version: the version of the SQLite library.
       journal_mode: ``"wal"``, or ``"delete"`` on a network file system.
-      filesystem: the type of its file system, ``""`` when unknown.
       counts: rows by table.
     """
 
@@ -39,7 +37,6 @@ class Description:
     schema_version: int
     sqlite_version: str
     journal_mode: str
-    filesystem: str
     counts: Mapping[str, int]
 
     def __str__(self) -> str:
@@ -72,7 +69,6 @@ def describe(connection: sqlite3.Connection, path: Path) -> Description:
         schema_version=connection.execute("PRAGMA user_version").fetchone()[0],
         sqlite_version=sqlite3.sqlite_version,
         journal_mode=connection.execute("PRAGMA journal_mode").fetchone()[0],
-        filesystem=filesystem_type(path),
         counts={
             name: connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
             for name in COUNTED

@@ -57,12 +57,11 @@ class Process:
         return _start(self.pid) != self.start
 
 
-class WriterBusyError(StorageError):
-    """Another process writes."""
-
-
 class WriterLock:
-    """Held from the first run's begin to the last one's end. Every method runs inside the caller's transaction."""
+    """The lock of one connection, from its first run's begin to its last one's end.
+
+    Every method runs inside the caller's transaction.
+    """
 
     def __init__(self, connection: sqlite3.Connection, path: Path):
         self._connection = connection
@@ -73,14 +72,14 @@ class WriterLock:
         """Takes the lock; True when it was taken over from a holder that is gone.
 
         Raises:
-          WriterBusyError: another process writes; the message names it.
+          StorageError: another process writes; the message names it.
         """
         row = self._connection.execute(_GET).fetchone()
         if row and row["token"] != self._token:
             holder = _process(row)
             silent_us = now_us() - row["heartbeat_us"]
             if not holder.is_gone(silent_us):
-                raise WriterBusyError(
+                raise StorageError(
                     f"{self._path} is being written by process {holder.pid} on {holder.host} (last heard of "
                     f"{max(0, silent_us) // 1_000_000} s ago); wait for it, stop it, or use another database"
                 )
@@ -137,7 +136,7 @@ def _scope() -> str:
 
 
 def _start(pid: int) -> str:
-    """When the process started, in ticks since boot; ``""`` where the system does not say, and for a zombie."""
+    """The start of the process in ticks since boot; ``""`` where it is unknown, and for a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
