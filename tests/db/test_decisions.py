@@ -1,4 +1,4 @@
-"""Which config wins, and which must never."""
+"""The choice of a config from trials."""
 
 import dataclasses
 import random

@@ -1,4 +1,4 @@
-"""What reports are made of."""
+"""``Database.frame``: columns, types, filters."""
 
 import pytest
 

@@ -54,7 +54,7 @@ def words(database):
     return [repr(trial) for trial in database.trials()]
 
 
-def test_a_dry_run_says_exactly_what_a_run_does(path):
+def test_a_dry_run_lists_exactly_what_a_collection_deletes(path):
     with Database.open(path) as database:
         before = path.read_bytes()
         dry = collect_garbage(database, dry_run=True, superseded=True)
@@ -66,7 +66,7 @@ def test_a_dry_run_says_exactly_what_a_run_does(path):
         assert collect_garbage(database, superseded=True).items == ()
 
 
-def test_no_decision_and_no_newer_fact_goes(path):
+def test_a_collection_keeps_decisions_and_newer_trials(path):
     with Database.open(path) as database:
         trials, decided = words(database), list(database.decide())
         stored = database.decisions()
@@ -79,14 +79,14 @@ def test_no_decision_and_no_newer_fact_goes(path):
         assert database.integrity_check() == ()
 
 
-def test_without_being_asked_no_trial_goes(path):
+def test_no_trial_is_deleted_unless_asked(path):
     with Database.open(path) as database:
         trials = words(database)
         assert kinds(collect_garbage(database)) == {"run": 1}
         assert words(database) == trials
 
 
-def test_facts_are_append_only_again(path):
+def test_facts_are_append_only_after_a_collection(path):
     with Database.open(path) as database:
         collect_garbage(database, superseded=True)
         with (
@@ -99,7 +99,7 @@ def test_facts_are_append_only_again(path):
         assert database.integrity_check() == ()
 
 
-def test_a_trial_that_another_table_rests_on_stays(path):
+def test_a_trial_that_another_table_refers_to_stays(path):
     with sqlite3.connect(path) as raw:
         raw.execute("CREATE TABLE proof (trial_id INTEGER REFERENCES trial (id))")
         raw.execute("INSERT INTO proof VALUES (3)")
@@ -108,7 +108,7 @@ def test_a_trial_that_another_table_rests_on_stays(path):
         assert database.integrity_check() == ()
 
 
-def test_a_replaced_import_goes(path, tmp_path):
+def test_an_imported_pack_without_answers_is_deleted(path, tmp_path):
     with Database.open(path) as database:
         export_pack(database, tmp_path / "a.atpack", name="a", version="1", ungated="a test")
         run = begin(database, environment=NEWER)
@@ -123,7 +123,7 @@ def test_a_replaced_import_goes(path, tmp_path):
         assert set(database.frame("imported")["pack"]) == {"b"}
 
 
-def test_what_was_collected_is_not_merged_again(path, tmp_path):
+def test_collected_trials_are_not_merged_again(path, tmp_path):
     with Database.open(tmp_path / "all.db", create=True) as database:
         assert merge_database(database, path).trials == 41
         collect_garbage(database, superseded=True)
@@ -139,7 +139,7 @@ def test_what_was_collected_is_not_merged_again(path, tmp_path):
         assert database.integrity_check() == ()
 
 
-def test_a_sweep_that_goes_on_is_left_alone(path):
+def test_a_collection_is_refused_during_a_sweep(path):
     with Database.open(path) as database:
         begin(database)
         with pytest.raises(UsageError, match="a run is open"):
@@ -155,7 +155,7 @@ def test_a_reader_cannot_collect(path):
         collect_garbage(database)
 
 
-def test_an_answer_that_would_change_stops_it(path, monkeypatch):
+def test_a_collection_that_would_change_a_decision_deletes_nothing(path, monkeypatch):
     with Database.open(path) as database:
         before = words(database)
         answers = iter([["one"], ["another"]])

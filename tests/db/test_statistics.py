@@ -1,4 +1,4 @@
-"""Noise is not a win, and a win is not noise."""
+"""Comparisons of samples: noise is no win, and a real gain is found."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_a_planted_gain_of_5_percent_is_found_under_drift():
         ([(105_000, 100_000)] * 30, "slower"),
     ],
 )
-def test_what_is_not_worth_having_does_not_win(pairs, why):
+def test_a_gain_not_worth_having_does_not_win(pairs, why):
     assert not compare_paired(pairs, seed="").a_wins(), why
 
 

@@ -1,4 +1,4 @@
-"""One decision looked up."""
+"""``Database.decision``: one decision of the table."""
 
 import dataclasses
 import sqlite3
@@ -26,7 +26,7 @@ def test_a_decision_looked_up_is_whole_and_frozen(database):
         found.rank = 1
 
 
-def test_a_lookup_leaves_no_read_transaction_behind(database):
+def test_looking_up_a_decision_leaves_no_read_transaction(database):
     database.record(begin(database), make_trial())
     database.rebuild_decisions()
     with Database.open(database.path, read_only=True) as reader:
@@ -36,7 +36,7 @@ def test_a_lookup_leaves_no_read_transaction_behind(database):
     assert not busy
 
 
-def test_a_reader_sees_what_was_decided_since(database):
+def test_a_reader_sees_a_newer_decision(database):
     run = begin(database)
     database.record(run, make_trial(config={"block_q": 64}))
     database.rebuild_decisions()
@@ -47,7 +47,7 @@ def test_a_reader_sees_what_was_decided_since(database):
         assert reader.decision(SIGNATURE, "fwd", DEVICE).config == {"block_q": 32}
 
 
-def test_what_was_not_there_is_found_once_it_is(database):
+def test_a_decision_made_later_is_found(database):
     database.record(begin(database), make_trial())
     with Database.open(database.path, read_only=True) as reader:
         for one in (database, reader):

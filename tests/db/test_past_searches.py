@@ -1,4 +1,4 @@
-"""What a search is told of earlier ones: the newest time of each config, failures included, refusals not."""
+"""``Database.past_searches``: the newest time of each config, failures included, refused configs left out."""
 
 import math
 
@@ -43,7 +43,7 @@ def database(tmp_path):
         yield database
 
 
-def test_each_config_has_its_newest_time_and_the_untuned_comes_first(database):
+def test_a_past_search_has_the_newest_time_of_each_config_the_untuned_first(database):
     first, *_ = database.past_searches(kernel=KERNEL, direction="fwd", part="")
     assert (first.signature, first.device, first.environment) == (
         SIGNATURE,
@@ -58,7 +58,7 @@ def test_each_config_has_its_newest_time_and_the_untuned_comes_first(database):
     assert list(first.configs.values()) == [B, A, C]
 
 
-def test_cases_environments_and_devices_are_kept_apart(database):
+def test_past_searches_of_other_cases_environments_and_devices_are_apart(database):
     found = database.past_searches(direction="fwd")
     assert [
         (p.signature, p.environment, p.device, p.times_ns[config_digest(A)]) for p in found
@@ -80,5 +80,5 @@ def test_cases_environments_and_devices_are_kept_apart(database):
         ({"kernel": "triton"}, 0),
     ],
 )
-def test_filters(database, filters, count):
+def test_past_searches_are_narrowed(database, filters, count):
     assert len(database.past_searches(**filters)) == count
