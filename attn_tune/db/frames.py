@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attn_tune.db.decide import decision_table
 from attn_tune.db.store import trials
+from attn_tune.db.store.sql import where
 from attn_tune.schema import unknown_name
 
 if TYPE_CHECKING:
@@ -120,8 +121,8 @@ def read_frame(
     for key in filters:
         if key not in frame.filters:
             raise unknown_name(f"filter of frame {name!r}:", key, frame.filters)
-    narrowing = " AND ".join(frame.filters[key] for key in filters) or "TRUE"
-    cursor = connection.execute(frame.sql.format(filters=narrowing), dict(filters))
+    sql = frame.sql.format(filters=where(frame.filters, filters))
+    cursor = connection.execute(sql, dict(filters))
     columns = [column[0] for column in cursor.description]
     return _typed(columns, [tuple(row) for row in cursor])
 

@@ -9,6 +9,7 @@ from typing import Any
 from attn_tune.db.decide.decisions import decide
 from attn_tune.db.decide.recorded import RecordedTrial
 from attn_tune.db.store.references import References
+from attn_tune.db.store.sql import insert, where
 from attn_tune.db.store.trials import read_trials
 from attn_tune.schema import Decision, Rule, config_to_json, digest_text
 
@@ -28,18 +29,10 @@ SELECT point FROM trial WHERE signature = :signature AND direction = :direction 
 ORDER BY id DESC LIMIT 1
 """
 _DEVICE = "SELECT min(id) FROM device WHERE digest = :device"
-_COLUMNS = (
-    "op", "kernel", "direction", "signature", "point", "device", "device_id", "rank", "config", "config_digest", "rule",
-    "median_us", "heuristic_us", "gain", "regret_bound", "worst_error", "ties", "samples", "trials", "repeatable",
-    "features", "environment",
-)  # fmt: skip
 # Columns that have the name and the value of a field of ``Decision``.
 _PLAIN = (
     "op", "kernel", "direction", "rank", "gain", "regret_bound", "worst_error", "samples", "trials", "features",
 )  # fmt: skip
-_ADD = (
-    f"INSERT INTO decision ({', '.join(_COLUMNS)}) VALUES ({', '.join(f':{c}' for c in _COLUMNS)})"
-)
 _READ = """
 SELECT decision.* FROM decision JOIN device AS known ON known.id = device_id
 WHERE {filters} ORDER BY signature, direction, known.digest, rank
@@ -123,15 +116,15 @@ def replace_decisions(
             "repeatable": None if d.repeatable is None else int(d.repeatable),
             "environment": references.add_environment(d.environment),
         }
-        connection.execute(_ADD, values)
+        insert(connection, "decision", values)
 
 
 def read_decisions(
     connection: sqlite3.Connection, references: References, filters: Mapping[str, Any]
 ) -> list[Decision]:
     """The decisions that fit, by signature, direction, device and rank."""
-    narrowing = " AND ".join(FILTERS[name] for name in filters) or "TRUE"
-    rows = connection.execute(_READ.format(filters=narrowing), dict(filters)).fetchall()
+    sql = _READ.format(filters=where(FILTERS, filters))
+    rows = connection.execute(sql, dict(filters)).fetchall()
     return [_to_decision(references, row) for row in rows]
 
 

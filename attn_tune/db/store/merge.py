@@ -8,12 +8,10 @@ from pathlib import Path
 from attn_tune.db.store import health
 from attn_tune.db.store.connection import open_reader, storage_errors
 from attn_tune.db.store.lab_file import LabFile
-from attn_tune.db.store.trials import COLUMNS
 from attn_tune.schema import IntegrityError
 
 _SOURCE = "merged"
 _RUN = ("uid", "argv", "host", "pid", "started", "heartbeat", "environment")
-_COPIED = [name for name in COLUMNS if name not in ("run_id", "device_id")]
 
 _PREPARE = (
     f"INSERT OR IGNORE INTO main.signature SELECT * FROM {_SOURCE}.signature",
@@ -42,8 +40,8 @@ WHERE t.uid NOT IN (SELECT uid FROM main.run) ORDER BY t.id
 """
 # Trials keep their numbers within a run even when garbage collection takes others, so these tell which are new.
 _COPY_TRIALS = f"""
-INSERT INTO main.trial (run_id, device_id, {", ".join(_COPIED)})
-SELECT run.id, map_device.ours, {", ".join(f"t.{name}" for name in _COPIED)}
+INSERT INTO main.trial (run_id, device_id, {{columns}})
+SELECT run.id, map_device.ours, {{theirs}}
 FROM {_SOURCE}.trial AS t
 JOIN temp.their_run ON their_run.id = t.run_id
 JOIN main.run ON run.uid = their_run.uid
@@ -106,16 +104,22 @@ def check_source(path: str | os.PathLike[str]) -> str:
 
 
 def _copy(target: sqlite3.Connection) -> MergeSummary:
-    columns = [row["name"] for row in target.execute("PRAGMA main.table_info(device)")]
-    names = ", ".join(name for name in columns if name != "id")
+    names = ", ".join(_columns(target, "device", "id"))
     target.execute(
         f"INSERT OR IGNORE INTO main.device ({names}) SELECT {names} FROM {_SOURCE}.device ORDER BY id"
     )
     for statement in (*_PREPARE, _UPDATE_RUNS):
         target.execute(statement)
     runs = target.execute(_ADD_RUNS).rowcount
-    trials = target.execute(_COPY_TRIALS).rowcount
+    copied = _columns(target, "trial", "id", "run_id", "device_id")
+    columns, theirs = ", ".join(copied), ", ".join(f"t.{name}" for name in copied)
+    trials = target.execute(_COPY_TRIALS.format(columns=columns, theirs=theirs)).rowcount
     target.execute(_COUNT_TRIALS)
     for name in ("map_device", "their_run"):
         target.execute(f"DROP TABLE temp.{name}")
     return MergeSummary(runs=runs, trials=trials)
+
+
+def _columns(target: sqlite3.Connection, table: str, *without: str) -> list[str]:
+    rows = target.execute(f"PRAGMA main.table_info({table})")
+    return [row["name"] for row in rows if row["name"] not in without]

@@ -5,20 +5,10 @@ import json
 import sqlite3
 from dataclasses import asdict
 
+from attn_tune.db.store.sql import insert
 from attn_tune.schema import Device, Environment, IntegrityError, Signature, canonical_json
 
-_ADD_DEVICE = """
-INSERT OR IGNORE INTO device (digest, platform, family, variant, units, shared_bytes, l2_bytes, clock_mhz,
-                              bandwidth_gbs, partition, power_watts, evidence)
-VALUES (:digest, :platform, :family, :variant, :units, :shared_bytes, :l2_bytes, :clock_mhz,
-        :bandwidth_gbs, :partition, :power_watts, :evidence)
-"""
 _FIND_DEVICE = "SELECT id FROM device WHERE digest = :digest AND evidence = :evidence"
-_ADD_ENVIRONMENT = """
-INSERT OR IGNORE INTO environment (digest, jax, jaxlib, triton, compiler, driver, attn_tune, source_hash)
-VALUES (:digest, :jax, :jaxlib, :triton, :compiler, :driver, :attn_tune, :source_hash)
-"""
-_ADD_SIGNATURE = "INSERT OR IGNORE INTO signature (text, op, version, fields) VALUES (?, ?, ?, ?)"
 
 
 class References:
@@ -48,7 +38,7 @@ class References:
         if key not in self._devices:
             evidence = canonical_json([list(pair) for pair in device.evidence])
             values = {**device.identity, "digest": device.digest, "evidence": evidence}
-            self._connection.execute(_ADD_DEVICE, values)
+            insert(self._connection, "device", values, new_only=True)
             self._devices[key] = self._connection.execute(_FIND_DEVICE, values).fetchone()[0]
         return self._devices[key]
 
@@ -56,7 +46,8 @@ class References:
         """The digest of ``environment``, whose row is there from now on."""
         if environment not in self._environments:
             digest = environment.digest
-            self._connection.execute(_ADD_ENVIRONMENT, {**asdict(environment), "digest": digest})
+            values = {**asdict(environment), "digest": digest}
+            insert(self._connection, "environment", values, new_only=True)
             self._environments[environment] = digest
         return self._environments[environment]
 
@@ -64,8 +55,13 @@ class References:
         """The text of ``signature``, whose row is there from now on."""
         if signature not in self._signatures:
             text, fields = signature.text, json.dumps(dict(signature.items), separators=(",", ":"))
-            values = (text, signature.op, signature.version, fields)
-            self._connection.execute(_ADD_SIGNATURE, values)
+            values = {
+                "op": signature.op,
+                "version": signature.version,
+                "text": text,
+                "fields": fields,
+            }
+            insert(self._connection, "signature", values, new_only=True)
             self._signatures[signature] = text
         return self._signatures[signature]
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from attn_tune.db.store.references import References
 from attn_tune.db.store.schema import status_list
+from attn_tune.db.store.sql import insert
 from attn_tune.db.store.times import now_us, time_text, time_us
 from attn_tune.db.store.writer import holder
 from attn_tune.schema import Device, Environment, Stage, Status
@@ -18,10 +19,6 @@ from attn_tune.schema import Device, Environment, Stage, Status
 _LEAST_CONFIGS = 8
 ENDINGS = ("finished", "interrupted", "failed")
 
-_ADD = """
-INSERT INTO run (uid, status, device_id, environment, argv, host, pid, started, heartbeat)
-VALUES (:uid, 'running', :device_id, :environment, :argv, :host, :pid, :now, :now)
-"""
 _END = """
 UPDATE run SET status = :status, ended = :now, heartbeat = :now WHERE id = :run AND status = 'running'
 """
@@ -88,18 +85,19 @@ def add_run(
     argv: Sequence[str],
 ) -> int:
     """Adds a run of this process inside the caller's transaction, and returns its id."""
+    now = time_text(now_us())
     values = {
         "uid": secrets.token_hex(16),
+        "status": "running",
         "device_id": references.add_device(device),
         "environment": references.add_environment(environment),
         "argv": json.dumps(list(argv)),
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "now": time_text(now_us()),
+        "started": now,
+        "heartbeat": now,
     }
-    run_id = connection.execute(_ADD, values).lastrowid
-    assert run_id is not None
-    return run_id
+    return insert(connection, "run", values)
 
 
 def end_run(connection: sqlite3.Connection, run_id: int, status: str) -> None:

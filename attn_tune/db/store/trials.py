@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from attn_tune.db.store.references import References
+from attn_tune.db.store.sql import insert, where
 from attn_tune.db.store.times import now_us, time_text, time_us
 from attn_tune.schema import (
     Device,
@@ -37,13 +38,6 @@ PAGE = 500
 NO_TRIAL = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 _LARGEST_SAMPLE = 2**63 - 1
 
-COLUMNS = (
-    "run_id", "number", "op", "kernel", "direction", "part", "stage", "signature", "point", "device", "device_id",
-    "environment", "config", "config_digest", "is_heuristic", "status", "reason", "median_us", "min_us", "dispersion",
-    "error_ratio", "features", "repeatable", "compile_ms", "prove_ms", "run_ms", "started", "ended", "round_id",
-    "protocol", "conditions", "errors", "shared_bytes", "registers", "spill_bytes", "code_digest", "shortage",
-    "prediction", "samples_ns",
-)  # fmt: skip
 # Columns that have the name and the value of a field of ``Trial``.
 _PLAIN = (
     "kernel",
@@ -57,9 +51,6 @@ _PLAIN = (
     "run_ms",
 )
 _RESOURCES = ("shared_bytes", "registers", "spill_bytes", "code_digest")
-_ADD = (
-    f"INSERT INTO trial ({', '.join(COLUMNS)}) VALUES ({', '.join(f':{name}' for name in COLUMNS)})"
-)
 _BEAT = """
 UPDATE run SET heartbeat = :now, trials = trials + :count WHERE id = :run AND status = 'running'
 """
@@ -79,11 +70,6 @@ WHERE signature = :signature AND direction = :direction AND kernel = :kernel AND
   AND device_id IN (SELECT id FROM device WHERE digest = :device)
 ORDER BY id
 """
-
-
-def where(filters: Mapping[str, Any]) -> str:
-    """The SQL condition of ``filters``, names of ``FILTERS`` to values."""
-    return " AND ".join(FILTERS[name] for name in filters) or "TRUE"
 
 
 def parameters(
@@ -118,9 +104,7 @@ def add_trials(
     ids: list[int] = []
     for number, trial in enumerate(trials, row[0] + 1):
         values = {"run_id": run_id, "number": number, **_to_row(references, trial)}
-        added = connection.execute(_ADD, values).lastrowid
-        assert added is not None
-        ids.append(added)
+        ids.append(insert(connection, "trial", values))
     beat(connection, run_id, len(ids))
     return ids
 
@@ -138,7 +122,7 @@ def read_trials(
     Raises:
       IntegrityError: a row is no trial.
     """
-    sql = f"SELECT * FROM trial WHERE id > :after AND {where(filters)} ORDER BY id LIMIT {PAGE}"
+    sql = f"SELECT * FROM trial WHERE id > :after AND {where(FILTERS, filters)} ORDER BY id LIMIT {PAGE}"
     after = 0
     while rows := connection.execute(sql, {**filters, "after": after}).fetchall():
         for row in rows:
