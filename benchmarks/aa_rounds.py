@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_tune.db import Database
-from attn_tune.db.statistics import compare_paired
+from attn_tune.db.decide.statistics import compare_paired
 from attn_tune.schema import Decision
 from attn_tune.schema.trial import Measurement
 from attn_tune.tuner.executor import CaseError, IsolatedExecutor

@@ -51,7 +51,7 @@ print(imported - start, read - imported, end - read, ended - began)
 def make_pack(path: Path, rows: int, *, by_hand: bool = False) -> list[str]:
     """A pack of ``rows`` rows, one kernel and direction; returns the signatures."""
     sys.path.insert(0, str(HERE.parent))
-    from attn_tune.db.packs import pack_files
+    from attn_tune.db.pack_files import pack_files
     from attn_tune.kernels.flash_attention.problem import Problem
     from attn_tune.runtime.devices import device_from_kind
     from attn_tune.schema import Decision, Environment, Rule

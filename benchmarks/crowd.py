@@ -3,7 +3,7 @@
     python benchmarks/crowd.py --writers 64 --readers 256 --seconds 60 --out crowd.json
 
 A quarter of the writers bring in databases of their own with ``merge_database``, a quarter import packs and rebuild
-decisions, the rest take turns at short sweeps (``begin_run`` with ``wait_s``, trials one by one). Readers open the
+decisions, the rest take turns at short sweeps (trials one by one). Readers open the
 database again and again, read trials and decisions, and check that what they have once seen is still there. At the end
 everything that was acknowledged must be stored, once.
 """
@@ -27,6 +27,7 @@ from typing import Any
 from kill_facts import DEVICE, ENVIRONMENT, SIGNATURE, fill, make_trial
 
 from attn_tune.db import Database, export_pack, import_pack, merge_database
+from attn_tune.schema import StorageError
 
 WAIT_S = 600.0
 
@@ -61,9 +62,7 @@ def sweep(crowd: Crowd, index: int, end: float, report: Report) -> None:
     number = index * 1_000_000
     while time.monotonic() < end:
         with Database.open(crowd.path) as database:
-            run = database.begin_run(
-                device=DEVICE, environment=ENVIRONMENT, argv=["crowd"], wait_s=WAIT_S
-            )
+            run = begin_in_turn(database)
             for _ in range(10):
                 number += 1
                 start = time.monotonic()
@@ -71,6 +70,20 @@ def sweep(crowd: Crowd, index: int, end: float, report: Report) -> None:
                 report.took_s.append(time.monotonic() - start)
                 report.numbers.append(number)
             database.end_run(run, "finished")
+
+
+def begin_in_turn(database: Database) -> int:
+    """A run, as soon as no other process writes; waits for up to ``WAIT_S`` seconds."""
+    end, pause_s = time.monotonic() + WAIT_S, 0.01
+    while True:
+        try:
+            return database.begin_run(device=DEVICE, environment=ENVIRONMENT, argv=["crowd"])
+        except StorageError as error:
+            if "is being written by process" not in str(error) or time.monotonic() >= end:
+                raise
+        # At random, so that those who wait do not all come back at once.
+        time.sleep(random.uniform(0, pause_s))
+        pause_s = min(1.5 * pause_s, 0.5)
 
 
 def bring(crowd: Crowd, index: int, end: float, report: Report) -> None:

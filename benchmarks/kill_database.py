@@ -3,10 +3,10 @@
     python benchmarks/kill_database.py --kills 10000 --out kill_database.json
 
 Children that are forked from this process do one thing each on a small database: record trials, record many at once,
-fold the write-ahead log in, migrate a database of each older schema, create one, rebuild decisions, merge another
-database, collect garbage, export a pack over an older one (a file or a folder), import a pack over another. They are
-killed after a random time between none and what the thing takes. After every kill the database must open and pass its
-integrity check, whatever was acknowledged must be there, and what is all or nothing must be old or new.
+fold the write-ahead log in, create a database, rebuild decisions, merge another database, collect garbage, export a
+pack over an older one (a file or a folder), import a pack over another. They are killed after a random time between
+none and what the thing takes. After every kill the database must open and pass its integrity check, whatever was
+acknowledged must be there, and what is all or nothing must be old or new.
 
 Everything that the children import is imported before they are forked, so that they die at their work and not while
 they start. A kill takes nothing from the page cache, so a folder in memory (``--folder /dev/shm``) loses no more and no

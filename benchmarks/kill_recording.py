@@ -1,17 +1,13 @@
-"""What is killed while facts come in: trials one by one and many at once, checkpoints, new and old databases."""
+"""What is killed while facts come in: trials one by one and many at once, checkpoints, new databases."""
 
 import contextlib
-import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 
 from kill_facts import DEVICE, ENVIRONMENT, Operation, Say, make_trial
 
 from attn_tune.db import Database
-
-FIXTURES = Path(__file__).parent.parent / "tests/db/data"
 
 
 class Record(Operation):
@@ -82,43 +78,6 @@ class Checkpoint(Record):
                     say(i)
                     mode = ("PASSIVE", "FULL", "RESTART", "TRUNCATE")[i % 4]
                     other.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
-
-
-class Migrate(Operation):
-    """An old database is opened for writing."""
-
-    version = 1
-
-    def prepare(self) -> None:
-        self.fixture = self.folder / "old.db"
-        with contextlib.closing(sqlite3.connect(self.fixture)) as raw:
-            raw.executescript((FIXTURES / f"schema_v{self.version}.sql").read_text())
-        self.before()
-        with Database.open(self.path) as database:
-            self.facts = [repr(trial) for trial in database.trials()]
-
-    def before(self) -> None:
-        for suffix in ("-wal", "-shm", "-journal"):
-            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
-        shutil.copy(self.fixture, self.path)
-
-    def act(self, say: Say) -> None:
-        with Database.open(self.path):
-            say(1)
-
-    def check(self, said: list[int]) -> list[str]:
-        self.acknowledged += len(said)
-        with contextlib.closing(sqlite3.connect(self.path)) as raw:
-            found = raw.execute("PRAGMA user_version").fetchone()[0]
-        with Database.open(self.path) as database:
-            problems = list(database.integrity_check())
-            if [repr(trial) for trial in database.trials()] != self.facts:
-                problems.append("facts changed")
-            if found not in (self.version, database.describe().schema_version):
-                problems.append(f"half a migration: version {found}")
-            if said and found == self.version:
-                problems.append("an acknowledged migration is lost")
-        return problems
 
 
 class Create(Record):

@@ -39,11 +39,10 @@ LOOK_S = 0.05
 MOST_RUNS = 200
 ORPHAN_S = 10.0
 ROWS = """
-SELECT t.id, t.started_us, t.status, hex(m.samples)
-FROM trial t LEFT JOIN measurement m ON m.trial_id = t.id
+SELECT id, started, status, samples_ns FROM trial
 """
 
-type Row = tuple[int, int, str, str | None]
+type Row = tuple[int, str, str, str | None]
 
 
 @dataclass(frozen=True)

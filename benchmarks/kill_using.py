@@ -1,6 +1,7 @@
 """What is killed while a filled database is put to use: decisions, merges, garbage, packs out and in."""
 
 import contextlib
+import json
 import shutil
 import sqlite3
 import time
@@ -9,7 +10,6 @@ from kill_facts import DEVICE, ENVIRONMENT, Operation, Say, fill
 
 from attn_tune.db import Database, collect_garbage, export_pack, import_pack, merge_database
 from attn_tune.runtime.packs import read_pack
-from attn_tune.schema.digest import digest_text
 
 
 class Filled(Operation):
@@ -86,10 +86,9 @@ class Collect(Filled):
                 database.begin_run(device=DEVICE, environment=ENVIRONMENT, argv=["kill"]), "failed"
             )
             with database.transaction() as raw:
-                body = f"garbage {time.time_ns()}"
-                raw.execute(
-                    "INSERT INTO text (digest, body) VALUES (?, ?)", (digest_text(body), body)
-                )
+                stamp = time.time_ns()
+                values = (f"garbage/v1 t={stamp}", json.dumps({"t": stamp}))
+                raw.execute("INSERT INTO signature VALUES (?, 'garbage', 1, ?)", values)
             self.wanted = self.facts(database)
 
     def act(self, say: Say) -> None:
@@ -106,13 +105,11 @@ class Collect(Filled):
             if database.decisions() != self.decided:
                 problems.append("the decisions changed")
         with contextlib.closing(sqlite3.connect(self.path)) as raw:
-            left = raw.execute("SELECT count(*) FROM text WHERE body LIKE 'garbage %'").fetchone()[
-                0
-            ]
-            if said and left > 1:  # The newest row of a table always stays.
+            (left,) = raw.execute("SELECT count(*) FROM signature WHERE op = 'garbage'").fetchone()
+            if said and left:
                 problems.append("acknowledged garbage is still there")
             refusals = raw.execute(
-                "SELECT count(*) FROM sqlite_schema WHERE name = 'text_refuses_delete'"
+                "SELECT count(*) FROM sqlite_schema WHERE name = 'trial_refuses_delete'"
             ).fetchone()[0]
             if refusals != 1:
                 problems.append("facts may be deleted")

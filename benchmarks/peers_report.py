@@ -7,7 +7,7 @@ from typing import Any
 
 from peers import AUTO, CUDNN, OURS, TRITON
 
-from attn_tune.db.statistics import MIN_GAIN, MIN_GAIN_NS, compare_paired
+from attn_tune.db.decide.statistics import MIN_GAIN, MIN_GAIN_NS, compare_paired
 
 KIND = "flash_attention_peers"
 BOTH = "fwd+bwd"

@@ -94,7 +94,7 @@ def stored_trials(database: Path, run_id: int) -> list[dict[str, Any]]:
     """The trials of one run, as plain rows."""
     from attn_tune.db import Database
 
-    columns = ["status", "stage", "part", "config", "median_ns", "compile_ms"]
+    columns = ["status", "stage", "part", "config", "median_us", "compile_ms"]
     with Database.open(database, create=False, read_only=True) as opened:
         frame = opened.frame("trials", run=run_id)[columns]
     rows = frame.astype(object).where(frame.notna(), None).itertuples(index=False)
@@ -106,7 +106,7 @@ def sweep_step(
 ) -> Step:
     """The sums over ``trials``; the times of the step are left at zero."""
     tried = [t for t in trials if t["stage"] == "search" and t["status"] != "unsupported"]
-    whole = [t["median_ns"] for t in trials if not t["part"] and t["median_ns"]]
+    whole = [t["median_us"] for t in trials if not t["part"] and t["median_us"]]
     compiled = [t["compile_ms"] for t in tried if t["compile_ms"] is not None]
     parts = collections.Counter(t["part"] or "whole" for t in tried)
     return Step(
@@ -114,7 +114,7 @@ def sweep_step(
         start_s=0.0,
         end_s=0.0,
         statuses=dict(collections.Counter(t["status"] for t in tried)),
-        best_us=min(whole) / 1e3 if whole else None,
+        best_us=min(whole) if whole else None,
         phases_s={name: ms / 1e3 for name, ms in phases_ms.items()},
         detail={
             "configs_by_part": dict(parts),

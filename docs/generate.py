@@ -118,23 +118,43 @@ def kernels() -> str:
 
 
 def schema() -> str:
-    """The schema of a fresh database."""
+    """The columns of a fresh database, views first, from the comments that its schema carries."""
+    import inspect
     import sqlite3
 
     from attn_tune.db import Database
+    from attn_tune.reports.tables import markdown_table
+    from attn_tune.schema import Status
 
+    says = dict(re.findall(r'= "(\w+)"\n +"""(.*)"""', inspect.getsource(Status)))
+    traits = {"measured": "is_measured", "failed": "is_failure", "never chosen": "bars"}
+    rows = [
+        [f"`{s}`", says[s], *("yes" if getattr(s, name) else "" for name in traits.values())]
+        for s in Status
+    ]
+    text = "## Statuses\n\n" + markdown_table(["status", "says", *traits], rows)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "lab.db"
         Database.open(path, create=True).close()
         connection = sqlite3.connect(path)
         try:
             found = connection.execute(
-                "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
-                " AND name NOT LIKE '_sqlite_%' ORDER BY type DESC, name"
+                "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
+                " ORDER BY type = 'table', name <> 'trial', rowid"
             ).fetchall()
         finally:
             connection.close()
-    return "```sql\n" + "\n\n".join(f"{sql.strip()};" for (sql,) in found) + "\n```\n"
+    for kind, name, sql in found:
+        (about, *_), lines = re.findall("-- (.*)", sql), sql.splitlines()
+        columns = [line.split(" -- ", 1) for line in lines[1:] if " -- " in line]
+        cells = [
+            [f"`{declared.rpartition(' AS ')[2].split()[0].rstrip(',')}`", comment]
+            for declared, comment in columns
+        ]
+        text += (
+            f"\n## The {kind} `{name}`\n\n{about}\n\n{markdown_table(['column', 'says'], cells)}"
+        )
+    return text
 
 
 def reference() -> str:

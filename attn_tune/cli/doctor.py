@@ -12,7 +12,7 @@ import typer
 
 from attn_tune.cli import options, sink
 from attn_tune.cli.exit_codes import FAILED
-from attn_tune.schema import AttnTuneError, StorageError
+from attn_tune.schema import AttnTuneError
 
 
 class Verdict(enum.StrEnum):
@@ -136,12 +136,12 @@ def _timer() -> Check:
 def _sqlite() -> Check:
     import sqlite3
 
-    from attn_tune.db.health import has_wal_reset_bug
+    from attn_tune.db.store.health import has_wal_reset_bug
 
     version = sqlite3.sqlite_version
-    # STRICT tables came with 3.37.
-    if sqlite3.sqlite_version_info < (3, 37):
-        return Check("sqlite", Verdict.FAIL, f"{version} is too old; 3.37 or newer is needed")
+    # The operator ->> came with 3.38.
+    if sqlite3.sqlite_version_info < (3, 38):
+        return Check("sqlite", Verdict.FAIL, f"{version} is too old; 3.38 or newer is needed")
     if has_wal_reset_bug(version):
         remark = "may damage a write-ahead log that several processes fold in at once, very rarely"
         return Check("sqlite", Verdict.OK, f"{version} ({remark}; fixed in 3.51.3)")
@@ -152,25 +152,17 @@ def _database(db: Path) -> Check:
     if not db.exists():
         return Check("database", Verdict.OK, f"{db} does not exist yet; the first sweep makes it")
     from attn_tune.db import Database
-    from attn_tune.db.connection import stored_version
-    from attn_tune.db.migrations import SCHEMA_VERSION
 
-    try:
-        with Database.open(db, read_only=True) as database:
-            problems = database.integrity_check()
-            facts = database.describe()
-    except StorageError:
-        if (version := stored_version(db)) >= SCHEMA_VERSION:
-            raise
-        remark = f"has the older schema {version}; the next sweep, or `attn-tune gc`, migrates it"
-        return Check("database", Verdict.WARN, f"{db} {remark}")
+    with Database.open(db, read_only=True) as database:
+        problems = database.integrity_check()
+        facts = database.describe()
     if problems:
         return Check("database", Verdict.FAIL, f"{db}: {'; '.join(problems[:3])}")
     return Check("database", Verdict.OK, f"{db}: {facts}")
 
 
 def _filesystem(db: Path) -> Check:
-    from attn_tune.db.filesystem import filesystem_type, is_network
+    from attn_tune.db.store.filesystem import filesystem_type, is_network
 
     kind = filesystem_type(db) or "unknown"
     if is_network(db):

@@ -14,7 +14,7 @@ from attn_tune.schema import AttnTuneError
 from attn_tune.schema.words import config_words, counted, duration
 
 if TYPE_CHECKING:
-    from attn_tune.db.gate import Objection
+    from attn_tune.db import Objection
     from attn_tune.runtime.explain import Explanation
     from attn_tune.schema import Decision, Device
 
@@ -93,7 +93,7 @@ def _why_not(one: "Explanation") -> str:
 
 def steps_to_ship(db: Path, decisions: "Sequence[Decision]") -> list[str]:
     """The commands that make the user's jobs find ``decisions`` of ``db``."""
-    from attn_tune.db.gate import needs_leave
+    from attn_tune.db import needs_leave
 
     leave = " --allow-nondeterministic" if all(map(needs_leave, decisions)) else ""
     return [
@@ -120,7 +120,7 @@ def _unshipped(
     """The winners in ``db``, by direction, that a call does not get on ``device``; the gate's objections to them."""
     if not db.exists() and db == options.default_database():
         return {}, []
-    from attn_tune.db.packs import objections_to
+    from attn_tune.db import objections_to
 
     others, objections = {}, []
     try:

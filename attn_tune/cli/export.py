@@ -18,7 +18,7 @@ from attn_tune.schema import GateError
 from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
-    from attn_tune.db.packs import PackSummary
+    from attn_tune.db import PackSummary
 
 
 class Rules(enum.StrEnum):
@@ -161,9 +161,7 @@ def export_pack(
     Example: attn-tune export h200-llama.atpack --device nvidia-h200
     """
     from attn_tune.cli.revalidate import revalidate as prove
-    from attn_tune.db.gate import GatePolicy
-    from attn_tune.db.packs import export_pack as write
-    from attn_tune.db.selection import Selection
+    from attn_tune.db import GatePolicy, Selection, export_pack as write
     from attn_tune.db.wheels import export_wheel
     from attn_tune.kernels.registry import get_op
     from attn_tune.runtime.overrides.files import read_overrides

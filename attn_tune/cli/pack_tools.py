@@ -231,7 +231,7 @@ def diff(
 
     Example: attn-tune diff h200-1.atpack h200-2.atpack
     """
-    from attn_tune.db.pack_diff import Change, diff_packs, diff_quarantine
+    from attn_tune.db import Change, diff_packs, diff_quarantine
 
     before, after = _read(old), _read(new)
     found = diff_packs(before, after)

@@ -15,7 +15,7 @@ from attn_tune.schema import UsageError
 from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
-    from attn_tune.db.conflicts import Outcome
+    from attn_tune.db import Resolution
 
 
 class Target(enum.StrEnum):
@@ -111,7 +111,7 @@ def _install(path: Path, *, replace: bool, json: bool) -> None:
 def _store(path: Path, db: Path, *, policy: str, dry_run: bool, json: bool) -> None:
     import tempfile
 
-    from attn_tune.db.imports import import_pack as read
+    from attn_tune.db import import_pack as read
 
     # A dry run makes no database, and neither does a pack that cannot be imported.
     if is_new := not db.exists():
@@ -154,7 +154,7 @@ def merge_packs(
 
     Example: attn-tune merge-packs all.atpack a.atpack b.atpack --on-conflict fastest-verified
     """
-    from attn_tune.db.merge_packs import merge_packs as merge
+    from attn_tune.db import merge_packs as merge
     from attn_tune.runtime.packs import read_pack
 
     merged = merge(
@@ -187,7 +187,7 @@ def merge_packs(
     )
 
 
-def _show_outcomes(outcomes: "Sequence[Outcome]") -> None:
+def _show_outcomes(outcomes: "Sequence[Resolution]") -> None:
     import pandas as pd
 
     if outcomes:

@@ -81,7 +81,7 @@ class Tally:
     @property
     def failed(self) -> int:
         """Configs that ran or compiled and went wrong; what was refused beforehand does not count."""
-        return sum(self.statuses.values()) - self.right - self.refused
+        return sum(count for status, count in self.statuses.items() if status.is_failure)
 
     @property
     def right(self) -> int:
@@ -91,7 +91,7 @@ class Tally:
     @property
     def refused(self) -> int:
         """Configs and kernels that were refused before compiling."""
-        return self.statuses[Status.UNSUPPORTED]
+        return sum(count for status, count in self.statuses.items() if status.is_refused)
 
     def text(self) -> str:
         """``37/120  1.4 configs/s  eta 1m00s  35 ok  2 failed  searching xla  best 48.3 us (xla)``"""

@@ -187,7 +187,7 @@ def _stopping(stop: threading.Event) -> Iterator[None]:
 
 def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bool) -> None:
     from attn_tune.cli.lab import open_lab
-    from attn_tune.db.packs import objections_to
+    from attn_tune.db import objections_to
     from attn_tune.kernels import registry
     from attn_tune.reports import frames, tables
 

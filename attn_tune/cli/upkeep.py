@@ -22,9 +22,7 @@ def merge(
 
     Example: attn-tune merge host-a.db host-b.db --db lab.db
     """
-    from attn_tune.db import merge_database
-    from attn_tune.db.merge import check_source
-    from attn_tune.tuner.ahead import usable_cores
+    from attn_tune.db import check_source, merge_database
 
     if not db.exists():  # none is made for what cannot be merged
         for path in paths:
@@ -38,7 +36,7 @@ def merge(
                 print(
                     f"{path}: {counted(taken.runs, 'new run')}, {counted(taken.trials, 'new trial')}"
                 )
-        decided = database.rebuild_decisions(processes=usable_cores())
+        decided = database.rebuild_decisions()
     if json:
         sink.emit_json({"merged": done, "decided": decided})
     else:

@@ -96,7 +96,7 @@ def validate(
     sink.say_absent(away)
     counts = ", ".join(f"{n} {status}" for status, n in frame["status"].value_counts().items())
     sink.note(f"{counted(len(frame), 'check')}: {counts or 'none'}")
-    ran = {row["status"] for row in rows} - {Status.UNSUPPORTED}
+    ran = {status for row in rows if not (status := Status(row["status"])).is_refused}
     if not ran:
         raise NoDataError(f"nothing was validated on {device}: {_first_reason(rows)}")
     if ran != {Status.OK}:

@@ -1,33 +1,19 @@
-"""The lab database: where every trial lands, and what is asked of it."""
+"""The lab database: records trials, answers questions about them, and decides from them."""
 
 import contextlib
 import itertools
-import json
 import os
-import random
-import secrets
-import socket
 import sqlite3
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from attn_tune.db import (
-    decision_table,
-    frames,
-    health,
-    past,
-    predictions,
-    queries,
-    runs,
-    trials,
-)
-from attn_tune.db.connection import connect, storage_errors
-from attn_tune.db.filters import trial_filters
-from attn_tune.db.lookup import Lookup
-from attn_tune.db.store import Store
-from attn_tune.db.writer import WriterBusyError, now_us
+from attn_tune.db import frames
+from attn_tune.db.decide import decision_table
+from attn_tune.db.release import predictions
+from attn_tune.db.store import health, past_searches, runs, trials
+from attn_tune.db.store.connection import connect, storage_errors
+from attn_tune.db.store.lab_file import LabFile
 from attn_tune.schema import (
     Decision,
     Device,
@@ -43,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Database(Store):
+class Database(LabFile):
     """One SQLite file. Open it with ``Database.open``; use it as a context manager, in one process and one thread.
 
     Every method may raise ``StorageError`` (locked, full, unwritable) and ``IntegrityError`` (damaged).
@@ -52,17 +38,16 @@ class Database(Store):
     def __init__(self, connection: sqlite3.Connection, path: Path, *, read_only: bool):
         super().__init__(connection, path, read_only=read_only)
         self._open_runs: set[int] = set()
-        self._lookup = Lookup(connection, self._catalog)
 
     @classmethod
     def open(
         cls, path: str | os.PathLike[str], *, create: bool = False, read_only: bool = False
     ) -> "Database":
-        """Opens the database at ``path``; an older schema is migrated unless ``read_only``.
+        """Opens the database at ``path``.
 
         Raises:
           NoDataError: there is no such file, and ``create`` is off.
-          IntegrityError: not a lab database, damaged, or written by a newer attn-tune. Nothing was written.
+          IntegrityError: not a lab database, damaged, or of another schema. Nothing was written.
           StorageError: the file cannot be opened or is locked.
         """
         path = Path(path)
@@ -86,46 +71,16 @@ class Database(Store):
 
     # --- Writing ---
 
-    def begin_run(
-        self,
-        *,
-        device: Device,
-        environment: Environment,
-        argv: Sequence[str],
-        wait_s: float = 0.0,
-    ) -> int:
-        """Starts a run and takes the writer lock, waiting for it up to ``wait_s`` seconds. Returns the run's id.
+    def begin_run(self, *, device: Device, environment: Environment, argv: Sequence[str]) -> int:
+        """Starts a run and takes the writer lock. Returns the run's id.
 
         Raises:
           StorageError: another process is writing to this database; the message names it.
         """
-        end, pause_s = time.monotonic() + wait_s, 0.01
-        while True:
-            try:
-                return self._begin_run(device, environment, argv)
-            except WriterBusyError:
-                if time.monotonic() >= end:
-                    raise
-            # At random, so that those who wait do not all come back at once.
-            time.sleep(random.uniform(0, pause_s))
-            pause_s = min(1.5 * pause_s, 0.5)
-
-    def _begin_run(self, device: Device, environment: Environment, argv: Sequence[str]) -> int:
         with self.transaction():
             if self._lock.acquire():
-                self._connection.execute(queries.ABANDON_RUNS)
-            values = {
-                "uid": secrets.token_hex(16),
-                "device_id": self._catalog.device_id(device),
-                "evidence_id": self._catalog.evidence_id(device),
-                "environment_id": self._catalog.environment_id(environment),
-                "argv": json.dumps(list(argv)),
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-                "now": now_us(),
-            }
-            run_id = self._connection.execute(queries.ADD_RUN, values).lastrowid
-        assert run_id is not None
+                runs.abandon_runs(self._connection)
+            run_id = runs.add_run(self._connection, self._references, device, environment, argv)
         self._open_runs.add(run_id)
         return run_id
 
@@ -135,17 +90,15 @@ class Database(Store):
             raise UsageError(f"a run ends as one of {', '.join(runs.ENDINGS)}, not {status!r}")
         self._check_run(run_id)
         with self.transaction():
-            self._connection.execute(
-                queries.END_RUN, {"run": run_id, "status": status, "now": now_us()}
-            )
+            runs.end_run(self._connection, run_id, status)
             if self._open_runs == {run_id}:
                 self._lock.release()
         self._open_runs.discard(run_id)
 
     def heartbeat(self, run_id: int) -> None:
-        """Says that the run lives; worth calling every minute or so while nothing is recorded."""
+        """Notes that the run lives; worth calling every minute or so while nothing is recorded."""
         with self._recording(run_id):
-            pass
+            trials.beat(self._connection, run_id)
 
     def record(self, run_id: int, trial: Trial) -> int:
         """Stores one trial in one transaction, and returns its id. Once it returns, a kill cannot lose the trial.
@@ -154,7 +107,7 @@ class Database(Store):
           StorageError: the run is not open here, or the writer lock went to another process.
         """
         with self._recording(run_id):
-            return trials.add_trial(self._connection, self._catalog, run_id, trial)
+            return trials.add_trials(self._connection, self._references, run_id, [trial])[0]
 
     def record_many(self, run_id: int, many: Iterable[Trial]) -> int:
         """Stores many trials in one transaction, faster than ``record``: all of them or none. Returns how many.
@@ -163,7 +116,7 @@ class Database(Store):
           StorageError: the run is not open here, or the writer lock went to another process.
         """
         with self._recording(run_id):
-            return trials.add_trials(self._connection, self._catalog, run_id, many)
+            return len(trials.add_trials(self._connection, self._references, run_id, many))
 
     # --- Reading ---
 
@@ -177,10 +130,10 @@ class Database(Store):
         *,
         allow_nondeterministic: bool = False,
     ) -> dict[tuple[str, str], Status]:
-        """``(part, config digest) -> status`` of what need not be tried again: an equal device and environment did.
+        """``(part, config digest) -> status`` of the configs that an equal device and environment has tried.
 
-        The newest trial of a config speaks. An environment without a source hash equals nothing. A sweep with
-        ``allow_nondeterministic`` tries again what was refused only because its bits differ.
+        The status is that of the newest trial. An environment without a source hash equals nothing. With
+        ``allow_nondeterministic``, configs that were refused only because their bits differ are left out.
         """
         with storage_errors(self.path):
             return trials.read_measured(
@@ -208,7 +161,7 @@ class Database(Store):
 
         ``kernel`` is a name or ``"op/name"``; ``device`` a device, its digest or its variant.
         """
-        filters = trial_filters(
+        filters = trials.parameters(
             op=op,
             kernel=kernel,
             direction=direction,
@@ -218,7 +171,7 @@ class Database(Store):
             status=status,
         )
         with storage_errors(self.path):
-            for _, _, trial in trials.read_trials(self._connection, self._catalog, filters):
+            for _, _, trial in trials.read_trials(self._connection, self._references, filters):
                 yield trial
 
     def past_searches(
@@ -228,44 +181,42 @@ class Database(Store):
         direction: str | None = None,
         part: str | None = None,
         family: str | None = None,
-    ) -> list[past.PastSearch]:
-        """What searches measured, by case and part, in every environment: where the next search may begin.
+    ) -> list[past_searches.PastSearch]:
+        """Times that searches measured, by case and part, in every environment: the start of the next search.
 
         ``kernel`` is ``"op/name"``, ``family`` that of the device.
         """
         filters = {"kernel": kernel, "direction": direction, "part": part, "family": family}
         given = {name: value for name, value in filters.items() if value is not None}
         with storage_errors(self.path):
-            return past.read_past(self._connection, self._catalog, given)
+            return past_searches.read_past_searches(self._connection, self._references, given)
 
     def status(self) -> runs.RunStatus:
-        """The run that is going on, else the last one, with its progress."""
+        """The run that goes on, else the last one, with its progress."""
         with storage_errors(self.path):
-            return runs.read_status(self._connection, self._catalog)
+            return runs.read_status(self._connection, self._references)
 
     def seconds_per_config(self, device: Device) -> float | None:
-        """What the last run on an equal device took for each config that it ran; None without a run of some length."""
+        """Seconds that the last run on an equal device took for each config; None without a run of some length."""
         with storage_errors(self.path):
             return runs.read_pace(self._connection, device)
 
     def frame(self, name: str, **filters: Any) -> "pd.DataFrame":
         """A table for reports, narrowed like ``trials`` and ``decisions``.
 
-        ``"trials"``: one row a trial, the signature's fields in ``sig_*`` columns. ``"decisions"``: one row a
-        decision. ``"coverage"``: one row a (signature, direction, device, kernel) that was tried. ``"runs"``: one row
-        a run. ``"failures"``: one row a (kernel, direction, status, reason), counted. ``"imported"``: one row a row of
-        an imported pack.
+        ``"trials"``: one row a trial. ``"decisions"``: one row a decision. Both have the signature's fields in columns
+        ``sig_*`` and the knobs in columns ``cfg_*``. ``"coverage"``: one row a (signature, direction, device, kernel)
+        that was tried. ``"runs"``: one row a run. ``"winners"`` and ``"failures"``: the views of that name.
+        ``"imported"``: one row a row of an imported pack. Times are timestamps in UTC.
 
         Raises:
           UsageError: an unknown frame or filter.
         """
         with storage_errors(self.path):
-            return frames.read_frame(
-                self._connection, self._catalog, name, trial_filters(**filters)
-            )
+            return frames.read_frame(self._connection, name, trials.parameters(**filters))
 
     def describe(self) -> health.Description:
-        """What the file is: size, versions, rows."""
+        """Facts about the file: size, versions, rows."""
         with storage_errors(self.path):
             return health.describe(self._connection, self.path)
 
@@ -276,34 +227,26 @@ class Database(Store):
 
     # --- Decisions ---
 
-    def rebuild_decisions(
-        self, *, signatures: Iterable[Signature | str] | None = None, processes: int = 1
-    ) -> int:
-        """Decides anew from the trials, for all signatures or some. Returns how many problems have a decision.
+    def rebuild_decisions(self, *, signatures: Iterable[Signature | str] | None = None) -> int:
+        """Decides anew from the trials, for all signatures or some. Returns the number of problems with a decision.
 
-        The old decisions stay until the new ones replace them in one transaction. Many problems are decided by so many
-        ``processes`` side by side; with more than one the caller's ``__main__`` must be importable.
+        The old decisions stay until the new ones replace them in one transaction.
         """
-        texts = None if signatures is None else {str(s) for s in signatures}
-        with storage_errors(self.path):
-            problems = decision_table.open_problems(self._connection, texts)
-            decided = self._decide_all(problems, processes)
+        decided = [(problem, self._decide(problem)) for problem in self._problems(signatures)]
         with self.transaction():
             for problem, decisions in decided:
                 decision_table.replace_decisions(
-                    self._connection, self._catalog, problem, decisions
+                    self._connection, self._references, problem, decisions
                 )
         return sum(1 for _, decisions in decided if decisions)
 
     def decide(self, *, signatures: Iterable[Signature | str] | None = None) -> Iterator[Decision]:
         """Decides everything, or some signatures, from the trials as they are now, and stores nothing."""
-        texts = None if signatures is None else {str(s) for s in signatures}
-        with storage_errors(self.path):
-            for problem in decision_table.open_problems(self._connection, texts):
-                yield from self._decide(problem)
+        for problem in self._problems(signatures):
+            yield from self._decide(problem)
 
     def decide_predicted(self) -> Iterator[Decision]:
-        """What is predicted of problems on devices where nothing was measured; ``median_ns`` is None in all of them."""
+        """Decisions by predictions, for problems on devices where nothing was measured; ``median_ns`` is None."""
         fates = (self.trials(status=status) for status in predictions.FATES)
         found = predictions.decide_predicted(itertools.chain.from_iterable(fates))
         yield from predictions.unmeasured(found, self.decide())
@@ -322,7 +265,7 @@ class Database(Store):
 
         They are as of the last ``rebuild_decisions``.
         """
-        filters = trial_filters(
+        filters = trials.parameters(
             op=op,
             kernel=kernel,
             direction=direction,
@@ -331,50 +274,37 @@ class Database(Store):
             rank=rank,
         )
         with storage_errors(self.path):
-            return decision_table.read_decisions(self._connection, self._catalog, filters)
+            return decision_table.read_decisions(self._connection, self._references, filters)
 
     def decision(
         self, signature: Signature, direction: str, device: Device, *, rank: int = 0
     ) -> Decision | None:
-        """One decision as of the last ``rebuild_decisions``, the winner unless told otherwise; None without one."""
-        try:
-            signature_id = self._catalog.find_signature(signature)
-            device_id = self._catalog.find_device(device)
-            if signature_id is None or device_id is None:
-                return None
-            key = (signature_id, direction, device_id, rank)
-            return self._lookup.find(key)
-        except sqlite3.Error:
-            with storage_errors(self.path):
-                raise
+        """One decision as of the last ``rebuild_decisions``, by default the winner; None without one."""
+        found = self.decisions(signature=signature, direction=direction, device=device, rank=rank)
+        return found[0] if found else None
 
     @property
     def has_open_runs(self) -> bool:
         """True between ``begin_run`` and ``end_run``."""
         return bool(self._open_runs)
 
-    def _decide_all(
-        self, problems: Sequence[decision_table.Problem], processes: int
-    ) -> list[tuple[decision_table.Problem, tuple[Decision, ...]]]:
-        # Other processes see only what is committed.
-        if processes > 1 and not self._connection.in_transaction:
-            from attn_tune.db.side_by_side import decide_side_by_side
-
-            found = decide_side_by_side(self.path, problems, processes)
-            if found is not None:
-                return found
-        return [(problem, self._decide(problem)) for problem in problems]
+    def _problems(
+        self, signatures: Iterable[Signature | str] | None
+    ) -> list[decision_table.Problem]:
+        texts = None if signatures is None else {str(s) for s in signatures}
+        with storage_errors(self.path):
+            return decision_table.open_problems(self._connection, texts)
 
     def _decide(self, problem: decision_table.Problem) -> tuple[Decision, ...]:
-        return decision_table.decide_problem(self._connection, self._catalog, problem)
+        with storage_errors(self.path):
+            return decision_table.decide_problem(self._connection, self._references, problem)
 
     @contextlib.contextmanager
     def _recording(self, run_id: int) -> Iterator[None]:
-        """One transaction of an open run, which beats in it."""
+        """One transaction of an open run."""
         self._check_run(run_id)
         with self.transaction():
             self._lock.check()
-            self._connection.execute(queries.BEAT_RUN, {"run": run_id, "now": now_us()})
             yield
 
     def _check_run(self, run_id: int) -> None:

@@ -1,39 +1,114 @@
-"""DataFrames for reports: one row a fact, plain columns, nothing rounded."""
+"""DataFrames for reports: one row a fact, plain columns, nothing rounded. Times are timestamps, numbers are numbers."""
 
+import functools
 import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attn_tune.db import decision_queries, queries
-from attn_tune.db.catalog import Catalog
-from attn_tune.db.decision_table import read_decisions
-from attn_tune.db.trials import read_trials
-from attn_tune.schema import Signature, Trial, config_digest, config_to_json, unknown_name
+from attn_tune.db.decide import decision_table
+from attn_tune.db.store import trials
+from attn_tune.db.store.sql import where
+from attn_tune.schema import unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SIGNATURE_PREFIX = "sig_"
-TRIAL_COLUMNS = (
-    "trial", "run", "op", "kernel", "direction", "part", "signature", "device", "family",
-    "environment", "config", "config_digest", "status", "stage", "is_heuristic", "repeatable", "features", "median_ns",
-    "min_ns", "samples", "error_ratio", "reason", "compile_ms", "shared_bytes", "registers",
-    "spill_bytes", "predicted_ns", "low_ns", "high_ns", "model", "resource", "needed", "limit", "started_us",
+CONFIG_PREFIX = "cfg_"
+
+_TRIALS = """
+SELECT trial.id AS trial, run_id AS run, trial.op, kernel, direction, part, stage, signature, point, trial.device,
+       device.family, environment, config, config_digest, status, reason, is_heuristic, repeatable, features, median_us,
+       min_us, dispersion, coalesce(json_array_length(samples_ns), 0) AS samples, error_ratio, compile_ms, prove_ms,
+       run_ms, trial.shared_bytes, registers, spill_bytes, prediction ->> 'ns' AS predicted_ns,
+       prediction ->> 'low_ns' AS low_ns, prediction ->> 'high_ns' AS high_ns, prediction ->> 'model' AS model,
+       shortage ->> 'resource' AS resource, shortage ->> 'needed' AS needed, shortage ->> 'limit' AS "limit", started,
+       ended, signature.fields
+FROM trial JOIN device ON device.id = device_id JOIN signature ON signature.text = trial.signature
+WHERE {filters} ORDER BY trial.id
+"""
+_DECISIONS = """
+SELECT decision.op, kernel, direction, signature, point, device, known.family, environment, config, config_digest, rank,
+       rule, median_us, heuristic_us, gain, regret_bound, worst_error, json_array_length(ties) AS ties, samples, trials,
+       repeatable, features, signature.fields
+FROM decision JOIN device AS known ON known.id = device_id JOIN signature ON signature.text = decision.signature
+WHERE {filters} ORDER BY signature, direction, known.digest, rank
+"""
+_RUNS = """
+SELECT run.id AS run, run.status, device.variant AS device, run.environment, environment.jax, environment.triton, host,
+       pid, (SELECT group_concat(value, ' ') FROM json_each(argv)) AS argv, started, heartbeat, ended, run.trials,
+       (SELECT count(*) FROM trial WHERE run_id = run.id AND status = 'ok') AS ok
+FROM run JOIN device ON device.id = device_id JOIN environment ON environment.digest = run.environment
+ORDER BY run.id
+"""
+_COVERAGE = """
+SELECT trial.op, kernel, direction, signature, trial.device, count(*) AS trials, sum(status = 'ok') AS ok,
+       count(DISTINCT config_digest || part) AS configs, max(started) AS newest,
+       EXISTS (SELECT 1 FROM decision JOIN device AS theirs ON theirs.id = decision.device_id
+               WHERE decision.signature = trial.signature AND decision.direction = trial.direction
+                   AND theirs.digest = device.digest) AS decided
+FROM trial JOIN device ON device.id = device_id
+WHERE {filters}
+GROUP BY signature, direction, device.digest, kernel ORDER BY signature, direction, trial.device, kernel
+"""
+_IMPORTED = """
+SELECT imported_pack.name AS pack, imported_pack.version, imported_row.device_digest,
+       json_extract(manifest, '$.devices."' || device_digest || '".variant') AS device,
+       json_extract(manifest, '$.devices."' || device_digest || '".family') AS family,
+       signature, direction, (body ->> 'op') || '/' || kernel AS kernel, rank, config,
+       body ->> 'state' AS state, body ->> 'median_ns' AS median_ns
+FROM imported_row JOIN imported_pack ON imported_pack.id = pack_id
+ORDER BY signature, direction, device_digest, rank
+"""
+
+_TIMES = frozenset(("started", "ended", "heartbeat", "newest"))
+_TRUTHS = frozenset(("is_heuristic", "repeatable", "decided"))
+_FLOATS = frozenset(
+    (
+        "median_us", "min_us", "dispersion", "error_ratio", "compile_ms", "prove_ms", "run_ms", "heuristic_us", "gain",
+        "regret_bound", "worst_error", "speedup",
+    )
 )  # fmt: skip
-DECISION_COLUMNS = (
-    "op", "kernel", "direction", "signature", "device", "family", "environment", "config",
-    "config_digest", "rank", "rule", "median_ns", "heuristic_ns", "gain", "regret_bound",
-    "worst_error", "ties", "samples", "trials", "repeatable", "features",
+_INTEGERS = frozenset(
+    (
+        "trial", "run", "features", "samples", "shared_bytes", "registers", "spill_bytes", "predicted_ns", "low_ns",
+        "high_ns", "needed", "limit", "rank", "ties", "trials", "pid", "ok", "configs", "median_ns", "trial_id",
+        "run_id",
+    )
 )  # fmt: skip
-RUN_COLUMNS = (
-    "run", "status", "device", "environment", "jax", "triton", "host", "pid", "argv",
-    "started_us", "heartbeat_us", "ended_us", "trials", "ok",
-)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """One kind of frame.
+
+    Attributes:
+      sql: the query, with a place for ``filters``.
+      filters: the conditions that can narrow it, by name.
+    """
+
+    sql: str
+    filters: Mapping[str, str]
+
+
+_PROBLEM = {
+    name: trials.FILTERS[name] for name in ("op", "kernel", "direction", "signature", "device")
+}
+FRAMES: dict[str, _Frame] = {
+    "trials": _Frame(_TRIALS, trials.FILTERS),
+    "decisions": _Frame(_DECISIONS, decision_table.FILTERS),
+    "runs": _Frame(_RUNS, {}),
+    "coverage": _Frame(_COVERAGE, _PROBLEM),
+    "winners": _Frame("SELECT * FROM winners", {}),
+    "failures": _Frame("SELECT * FROM failures", {}),
+    "imported": _Frame(_IMPORTED, {}),
+}
 
 
 def read_frame(
-    connection: sqlite3.Connection, catalog: Catalog, name: str, filters: Mapping[str, Any]
+    connection: sqlite3.Connection, name: str, filters: Mapping[str, Any]
 ) -> "pd.DataFrame":
     """The frame called ``name``.
 
@@ -42,179 +117,51 @@ def read_frame(
     """
     if name not in FRAMES:
         raise unknown_name("frame", name, FRAMES)
-    read, known = FRAMES[name]
+    frame = FRAMES[name]
     for key in filters:
-        if key not in known:
-            raise unknown_name(f"filter of frame {name!r}:", key, known)
-    return read(connection, catalog, filters)
-
-
-def _trials(
-    connection: sqlite3.Connection, catalog: Catalog, filters: Mapping[str, Any]
-) -> "pd.DataFrame":
-    rows = []
-    for trial_id, run_id, trial in read_trials(connection, catalog, filters):
-        measured = trial.measurement
-        worst = trial.worst_error
-        rows.append(
-            {
-                "trial": trial_id,
-                "run": run_id,
-                "op": trial.signature.op,
-                "kernel": trial.kernel,
-                "direction": trial.direction,
-                "part": trial.part,
-                "signature": trial.signature.text,
-                "device": str(trial.device),
-                "family": trial.device.family,
-                "environment": trial.environment.digest,
-                "config": config_to_json(trial.config),
-                "config_digest": trial.config_digest,
-                "status": str(trial.status),
-                "stage": str(trial.stage),
-                "is_heuristic": trial.is_heuristic,
-                "repeatable": trial.repeatable,
-                "features": trial.features,
-                "median_ns": measured.median_ns if measured else None,
-                "min_ns": measured.min_ns if measured else None,
-                "samples": len(measured.samples_ns) if measured else 0,
-                "error_ratio": worst.ratio if worst else None,
-                "reason": trial.reason,
-                "compile_ms": trial.compile_ms,
-                "shared_bytes": trial.resources.shared_bytes,
-                "registers": trial.resources.registers,
-                "spill_bytes": trial.resources.spill_bytes,
-                **_compile_facts(trial),
-                "started_us": trial.started_us,
-                **_fields(trial.signature),
-            }
-        )
-    return _frame(rows, TRIAL_COLUMNS)
-
-
-def _compile_facts(trial: Trial) -> dict[str, Any]:
-    found, lack = trial.prediction, trial.shortage
-    return {
-        "predicted_ns": found.ns if found else None,
-        "low_ns": found.low_ns if found else None,
-        "high_ns": found.high_ns if found else None,
-        "model": found.model if found else None,
-        "resource": lack.resource if lack else None,
-        "needed": lack.needed if lack else None,
-        "limit": lack.limit if lack else None,
-    }
-
-
-def _decisions(
-    connection: sqlite3.Connection, catalog: Catalog, filters: Mapping[str, Any]
-) -> "pd.DataFrame":
-    rows = [
-        {
-            "op": d.op,
-            "kernel": d.kernel,
-            "direction": d.direction,
-            "signature": d.signature.text,
-            "device": str(d.device),
-            "family": d.device.family,
-            "environment": d.environment.digest,
-            "config": config_to_json(d.config),
-            "config_digest": config_digest(d.config),
-            "rank": d.rank,
-            "rule": str(d.rule),
-            "median_ns": d.median_ns,
-            "heuristic_ns": d.heuristic_ns,
-            "gain": d.gain,
-            "regret_bound": d.regret_bound,
-            "worst_error": d.worst_error,
-            "ties": len(d.ties),
-            "samples": d.samples,
-            "trials": d.trials,
-            "repeatable": d.repeatable,
-            "features": d.features,
-            **_fields(d.signature),
-        }
-        for d in read_decisions(connection, catalog, filters)
-    ]
-    return _frame(rows, DECISION_COLUMNS)
-
-
-def _runs(
-    connection: sqlite3.Connection, catalog: Catalog, filters: Mapping[str, Any]
-) -> "pd.DataFrame":
-    rows = []
-    for row in connection.execute(queries.RUNS):
-        environment = catalog.environment(row["environment_id"])
-        rows.append(
-            {
-                "run": row["id"],
-                "status": row["status"],
-                "device": str(catalog.device(row["device_id"])),
-                "environment": environment.digest,
-                "jax": environment.jax,
-                "triton": environment.triton,
-                "host": row["host"],
-                "pid": row["pid"],
-                "argv": " ".join(json.loads(row["argv"])),
-                "started_us": row["started_us"],
-                "heartbeat_us": row["heartbeat_us"],
-                "ended_us": row["ended_us"],
-                "trials": row["trials"],
-                "ok": row["ok"],
-            }
-        )
-    return _frame(rows, RUN_COLUMNS)
-
-
-def _coverage(
-    connection: sqlite3.Connection, catalog: Catalog, filters: Mapping[str, Any]
-) -> "pd.DataFrame":
-    return _from_sql(connection, queries.COVERAGE, filters)
-
-
-def _failures(
-    connection: sqlite3.Connection, catalog: Catalog, filters: Mapping[str, Any]
-) -> "pd.DataFrame":
-    return _from_sql(connection, queries.FAILURES, filters)
-
-
-def _imported(
-    connection: sqlite3.Connection, catalog: Catalog, filters: Mapping[str, Any]
-) -> "pd.DataFrame":
-    return _from_sql(connection, queries.IMPORTED, filters)
-
-
-type _Reader = Callable[[sqlite3.Connection, Catalog, Mapping[str, Any]], "pd.DataFrame"]
-
-_PROBLEM_FILTERS = ("op", "kernel", "direction", "signature", "device")
-# One row a trial; a decision; a run; a (signature, direction, device, kernel) that was tried; a class of failure; an
-# imported row.
-FRAMES: dict[str, tuple[_Reader, tuple[str, ...]]] = {
-    "trials": (_trials, (*queries.BATCH_FILTERS, *queries.TRIAL_FILTERS)),
-    "decisions": (_decisions, tuple(decision_queries.DECISION_FILTERS)),
-    "runs": (_runs, ()),
-    "coverage": (_coverage, _PROBLEM_FILTERS),
-    "failures": (_failures, (*_PROBLEM_FILTERS, "run", "status")),
-    "imported": (_imported, ()),
-}
-
-
-def _from_sql(
-    connection: sqlite3.Connection, sql: str, filters: Mapping[str, Any]
-) -> "pd.DataFrame":
-    known = queries.BATCH_FILTERS | queries.TRIAL_FILTERS
-    narrowing = " AND ".join(known[name] for name in filters) or "TRUE"
-    cursor = connection.execute(sql.format(filters=narrowing), dict(filters))
+        if key not in frame.filters:
+            raise unknown_name(f"filter of frame {name!r}:", key, frame.filters)
+    sql = frame.sql.format(filters=where(frame.filters, filters))
+    cursor = connection.execute(sql, dict(filters))
     columns = [column[0] for column in cursor.description]
-    return _frame([dict(row) for row in cursor], columns)
+    return _typed(columns, [tuple(row) for row in cursor])
 
 
-def _fields(signature: Signature) -> dict[str, Any]:
-    return {SIGNATURE_PREFIX + name: value for name, value in signature.items}
-
-
-def _frame(rows: list[dict[str, Any]], columns: Sequence[str]) -> "pd.DataFrame":
+def _typed(columns: list[str], rows: list[tuple]) -> "pd.DataFrame":
+    """A frame with the type of each column, and with a column for each field and knob where there are such."""
     import pandas as pd
 
-    if not rows:
-        return pd.DataFrame(columns=list(columns))
-    return pd.DataFrame.from_records(rows)
+    found = pd.DataFrame.from_records(rows, columns=columns)
+    for name in columns:
+        if name in _TIMES:
+            found[name] = pd.to_datetime(found[name], format="ISO8601", utc=True)
+        elif name in _TRUTHS:
+            found[name] = found[name].astype("boolean")
+        elif name in _FLOATS:
+            found[name] = found[name].astype("float64")
+        elif name in _INTEGERS:
+            found[name] = found[name].astype("Int64")
+    if "fields" not in columns:
+        return found
+    spread = (("fields", SIGNATURE_PREFIX), ("config", CONFIG_PREFIX))
+    wide = [_columns_of(list(found[column]), prefix) for column, prefix in spread]
+    return pd.concat([found.drop(columns="fields"), *wide], axis=1)
+
+
+def _columns_of(texts: list[str], prefix: str) -> "pd.DataFrame":
+    """JSON objects as columns; the knobs of a part are called ``part.knob``."""
+    import pandas as pd
+
+    @functools.cache
+    def flat(text: str) -> dict[str, Any]:
+        return dict(_flatten(prefix, json.loads(text)))
+
+    return pd.DataFrame([flat(text) for text in texts], index=range(len(texts))).convert_dtypes()
+
+
+def _flatten(prefix: str, data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in data.items():
+        if isinstance(value, dict):
+            yield from _flatten(f"{prefix}{name}.", value)
+        else:
+            yield prefix + name, value

@@ -1,1 +1,1 @@
-"""Reports: decisions and trials become DataFrames first, and text last. Knows neither a database nor an accelerator."""
+"""Reports: DataFrames of decisions and trials, and their text. No database and no accelerator is loaded here."""

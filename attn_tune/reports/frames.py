@@ -97,7 +97,7 @@ def status_counts(trials: pd.DataFrame) -> pd.DataFrame:
     if trials.empty:
         return pd.DataFrame(columns=["kernel", "direction", "trials"])
     counts = pd.crosstab([trials["kernel"], trials["direction"]], trials["status"])
-    statuses = sorted(counts.columns, key=lambda status: (status != "ok", status))
+    statuses = sorted(counts.columns, key=lambda status: (status != Status.OK, status))
     counts = counts[statuses]
     counts.insert(0, "trials", counts.sum(axis=1))
     return counts.reset_index().rename_axis(columns=None)
@@ -125,7 +125,7 @@ def shortened(failed: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 def refused_kernels(trials: pd.DataFrame) -> set[str]:
     """The kernels that support nothing of what ``trials`` (columns ``kernel`` and ``status``) asked of them."""
-    tried = trials.loc[trials["status"] != "unsupported", "kernel"]
+    tried = trials.loc[~trials["status"].isin([s for s in Status if s.is_refused]), "kernel"]
     return set(trials["kernel"]) - set(tried)
 
 

@@ -1,4 +1,4 @@
-"""Tables about devices that are not here: which configs fit, and how fast they are predicted to be."""
+"""DataFrames of compile-only sweeps: configs that fit a device that is not present, and their predicted times."""
 
 import json
 from collections.abc import Mapping
@@ -8,10 +8,13 @@ import pandas as pd
 
 from attn_tune.kernels.registry import ops
 from attn_tune.kernels.spec import load
+from attn_tune.schema import Status
 
 _KEYS = ["device", "signature", "direction", "kernel", "part"]
-_FITTING = ("compiled", "predicted")
-_COMPILE_ONLY = (*_FITTING, "out_of_resources", "compile_error", "timed_out", "crashed")
+_FITTING = [status for status in Status if status.is_offline]
+_COMPILE_ONLY = [status for status in Status if status.needs_no_device]
+# Failures of compiling other than a lack of resources.
+_OTHER = [s for s in Status if s.needs_no_device and s.is_failure and not s.does_not_fit]
 
 
 def fits(trials: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
@@ -21,7 +24,7 @@ def fits(trials: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     for key, group in trials.groupby(_KEYS, sort=False):
         row = _named(key)
         counts = {str(status): len(some) for status, some in group.groupby("status")}
-        lack = group.loc[group["status"] == "out_of_resources"]
+        lack = group.loc[group["status"] == Status.OUT_OF_RESOURCES]
         rows.append(
             {
                 "point": names.get(row["signature"], row["signature"]),
@@ -33,7 +36,7 @@ def fits(trials: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
                 "fit": sum(counts.get(status, 0) for status in _FITTING),
                 "out of resources": len(lack),
                 "not compiled": int(lack["reason"].str.startswith("not compiled").sum()),
-                "other": sum(counts.get(s, 0) for s in ("compile_error", "timed_out", "crashed")),
+                "other": sum(counts.get(s, 0) for s in _OTHER),
                 "most short of": _shortest(lack),
             }
         )
@@ -46,7 +49,7 @@ def ranking(trials: pd.DataFrame, names: Mapping[str, str], best: int = 3) -> pd
     Gains are over the config with default blocks and over the untuned one, where these were compiled too.
     """
     trials = _newest(trials)
-    found = trials.loc[(trials["status"] == "predicted") & (trials["part"] == "")]
+    found = trials.loc[(trials["status"] == Status.PREDICTED) & (trials["part"] == "")]
     rows = []
     for key, group in found.groupby(_KEYS, sort=False):
         row = _named(key)
@@ -93,7 +96,8 @@ def _newest(trials: pd.DataFrame) -> pd.DataFrame:
 def _is_target(trials: pd.DataFrame) -> pd.Series:
     """Whether a trial is of an environment in which nothing was ever run."""
     pairs = list(zip(trials["environment"], trials["status"], strict=True))
-    ran = {where for where, status in pairs if status not in (*_COMPILE_ONLY, "unsupported")}
+    needs_device = {s for s in Status if not s.needs_no_device and not s.is_refused}
+    ran = {where for where, status in pairs if status in needs_device}
     only = {where for where, status in pairs if status in _FITTING}
     return pd.Series([where in only - ran for where, _ in pairs], index=trials.index, dtype=bool)
 

@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
@@ -11,18 +11,18 @@ from attn_tune.schema.signature import Signature
 
 
 class Rule(enum.StrEnum):
-    """Why this config.
-
-    ``winner``: beats the incumbent beyond noise and the gain floor. ``tie``: nothing does, the incumbent stays.
-    ``only``: one config was ever right. ``predicted``: compile-only, nothing was measured. ``heuristic``: the untuned
-    config stays, said outright, so that no row of a near problem answers in its place (packs only).
-    """
+    """The reason for a config."""
 
     WINNER = "winner"
+    """Beats the untuned config beyond noise and by more than is worth having."""
     TIE = "tie"
+    """Nothing beats the untuned config, which stays."""
     ONLY = "only"
+    """No other config was ever right."""
     PREDICTED = "predicted"
+    """Predicted to be fastest; nothing was measured."""
     HEURISTIC = "heuristic"
+    """The untuned config stays, said outright, so that no row of a near problem answers in its place (packs only)."""
 
 
 def state_words(state: str) -> str:
@@ -32,15 +32,29 @@ def state_words(state: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """The winner for (op, direction, signature, device).
+    """The best config of a kernel for (op, direction, signature, device). Times are integer nanoseconds.
 
-    Times are integer nanoseconds (medians). ``heuristic_ns`` is the untuned config of the same kernel, None when it
-    never ran. ``gain`` is heuristic time over chosen time. ``regret_bound`` bounds chosen time over the best seen,
-    minus one, at 95 %. ``ties`` are digests of configs that cannot be told from the winner. ``worst_error`` is the
-    largest ratio of error to allowed error among the outputs. ``rank`` 0 is the winner across kernels; the best
-    config of every other kernel is kept behind it, for callers that ask for that kernel by name. ``repeatable`` is
-    False where runs of the config on equal inputs gave different bits; ``features`` is how many feature problems it
-    passed. Both are None where that is unknown.
+    Attributes:
+      op: the op.
+      direction: the direction.
+      signature: the problem.
+      device: the device.
+      environment: the software that it was decided for.
+      kernel: ``"op/name"``.
+      config: the knobs, as plain data.
+      rule: the reason for the config.
+      median_ns: its median; None where nothing was measured.
+      heuristic_ns: the median of the kernel's untuned config, None if that never ran.
+      gain: ``heuristic_ns`` over ``median_ns``.
+      regret_bound: at 95 %, the chosen time over the best seen is at most one plus this.
+      worst_error: the largest ratio of error to allowed error among the outputs.
+      ties: digests of the configs that cannot be told from it.
+      samples: the number of samples behind ``median_ns``.
+      trials: the number of trials of the kernel.
+      repeatable: False where runs of the config on equal inputs gave different bits, None where that is unknown.
+      features: the number of feature problems that it passed, None where that is unknown.
+      contract: the version of the op's contract.
+      rank: 0 is the winner across kernels; the best of every other kernel stands behind it, for callers that name one.
     """
 
     op: str
@@ -63,10 +77,3 @@ class Decision:
     features: int | None = None
     contract: int = 1
     rank: int = 0
-
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Self:
-        """A decision that takes ``fields`` over, unchecked: a frozen class takes four times as long to set them."""
-        decision = object.__new__(cls)
-        object.__setattr__(decision, "__dict__", fields)
-        return decision

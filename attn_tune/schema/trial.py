@@ -23,63 +23,102 @@ def is_direction(name: object) -> bool:
 
 
 class Status(enum.StrEnum):
-    """The outcome of a trial.
-
-    ``unproven`` ran right on its case and was timed, but no feature problem could run. It is no evidence for a
-    decision unless that is asked for.
-    """
+    """The outcome of a trial. Every other module classifies outcomes by the properties below."""
 
     OK = "ok"
+    """Ran, was right, and was timed."""
     UNPROVEN = "unproven"
+    """Ran right on its case and was timed, but could run no feature problem. No evidence unless asked for."""
     INCORRECT = "incorrect"
+    """Ran, and an output differs from the reference by more than is allowed."""
     UNSUPPORTED = "unsupported"
+    """Refused before it ran: the kernel does not support the problem or the device, or the config cannot be built."""
     OUT_OF_RESOURCES = "out_of_resources"
+    """Needs more of some memory than the device, the host or the compiler grants."""
     COMPILE_ERROR = "compile_error"
+    """The compiler failed for another reason than a lack of resources."""
     RUNTIME_ERROR = "runtime_error"
+    """Raised an error while it was declared, proven or timed."""
     CRASHED = "crashed"
+    """Ended the process that ran it."""
     TIMED_OUT = "timed_out"
+    """Took longer than the limit of one of its phases, and was stopped."""
     COMPILED = "compiled"
+    """Compiled for a device that is not present; it fits, and nothing was run."""
     PREDICTED = "predicted"
+    """Compiled for a device that is not present, with a predicted time; nothing was run."""
 
     @property
     def is_measured(self) -> bool:
-        """Whether a trial with this status has a measurement."""
-        return self in _MEASURED
+        """Whether it ran right and was timed: the trial has a measurement."""
+        return self in (Status.OK, Status.UNPROVEN)
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether it was compiled without an error, and not run on purpose."""
+        return self in (Status.COMPILED, Status.PREDICTED)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it was turned down beforehand, which is no failure of the config."""
+        return self is Status.UNSUPPORTED
 
     @property
     def is_fine(self) -> bool:
         """Whether nothing went wrong; any other status needs a reason."""
-        return self in _MEASURED or self in _NOT_RUN
+        return self.is_measured or self.is_offline
 
     @property
     def is_failure(self) -> bool:
-        """Whether the config was tried and failed; a config that was refused did not fail."""
-        return not self.is_fine and self is not Status.UNSUPPORTED
+        """Whether the config was tried and failed."""
+        return not self.is_fine and not self.is_refused
+
+    @property
+    def was_tried(self) -> bool:
+        """Whether the config was tried on a device: it was measured, or it failed."""
+        return self.is_measured or self.is_failure
 
     @property
     def bars(self) -> bool:
         """Whether the config may never be chosen, whatever its other trials say."""
-        return self in _BARRING
+        return self in (Status.INCORRECT, Status.CRASHED)
 
+    @property
+    def does_not_fit(self) -> bool:
+        """Whether the problem is too large or of the wrong kind for the config, which may be right elsewhere."""
+        return self in (Status.OUT_OF_RESOURCES, Status.UNSUPPORTED)
 
-_MEASURED = frozenset((Status.OK, Status.UNPROVEN))
-_NOT_RUN = frozenset((Status.COMPILED, Status.PREDICTED))
-_BARRING = frozenset((Status.INCORRECT, Status.CRASHED))
+    @property
+    def needs_no_device(self) -> bool:
+        """Whether compiling alone, for a device that is not present, can end this way."""
+        ended = (
+            Status.OUT_OF_RESOURCES,
+            Status.COMPILE_ERROR,
+            Status.TIMED_OUT,
+            Status.CRASHED,
+        )
+        return self.is_offline or self in ended
 
 
 class Stage(enum.StrEnum):
-    """Which step of a sweep a trial belongs to. ``final`` samples are interleaved and may be paired."""
+    """The step of a sweep that a trial belongs to."""
 
     SEARCH = "search"
+    """One config at a time, looking for the fastest."""
     FINAL = "final"
+    """The last round: samples of several configs are interleaved, so they may be paired."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Protocol:
-    """How a measurement was taken.
+    """The way a measurement was taken.
 
-    ``timer`` is ``"cupti"``, ``"xplane"`` or ``"host"``; ``flush_l2`` says that the last-level cache was
-    overwritten before each sample; ``calls_per_sample`` launches are averaged into one sample.
+    Attributes:
+      timer: ``"cupti"``, ``"xplane"`` or ``"host"``.
+      warmup: runs before the first sample.
+      flush_l2: whether the last-level cache was overwritten before each sample.
+      calls_per_sample: launches that are averaged into one sample.
+      interleaved: whether other configs were measured in turns with this one.
     """
 
     timer: str
@@ -158,7 +197,14 @@ class OutputError:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resources:
-    """What the compiler says one program needs. None is unknown."""
+    """Needs of one program, as the compiler reports them. None is unknown.
+
+    Attributes:
+      shared_bytes: on-chip memory of one program.
+      registers: registers of one thread.
+      spill_bytes: bytes of registers spilled to memory.
+      code_digest: the digest of the compiled code, ``""`` where it is unknown.
+    """
 
     shared_bytes: int | None = None
     registers: int | None = None
@@ -168,7 +214,13 @@ class Resources:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shortage:
-    """What a config ran out of: it needs more of ``resource`` than the ``limit``, in the resource's own unit."""
+    """A lack of one resource, in the resource's own unit.
+
+    Attributes:
+      resource: the name of the resource.
+      needed: the amount that the config needs.
+      limit: the amount that there is.
+    """
 
     resource: str
     needed: int
@@ -177,7 +229,7 @@ class Shortage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """A time that nobody measured, in integer nanoseconds.
+    """A predicted time in integer nanoseconds; nothing was measured.
 
     The time lies between ``low_ns`` and ``high_ns`` four times out of five, as far as ``model`` knows. ``model`` names
     it with its version; ``terms`` are what it added up, in nanoseconds or as counts.
@@ -198,12 +250,32 @@ class Prediction:
 class Trial:
     """One attempt at (kernel, direction, part, signature, device, environment, config).
 
-    ``kernel`` is ``"op/name"``. ``part`` is ``""`` for a whole direction, else the launch that alone was searched.
-    ``config`` is plain data. ``is_heuristic`` marks the config the kernel would choose without tuning.
-    ``started_us`` is Unix time in microseconds. ``conditions`` are known for finals. ``shortage`` are the numbers of
-    ``out_of_resources``, where they are known. ``repeatable`` is False where two runs on equal inputs gave different
-    bits, None where that was not checked. ``features`` is how many feature problems the config ran and passed, None
-    where that is unknown.
+    Attributes:
+      kernel: ``"op/name"``.
+      direction: one of the op's directions.
+      signature: the problem.
+      device: the device that ran it, or for which it was compiled.
+      environment: the software.
+      config: the knobs, as plain data.
+      status: the outcome.
+      part: ``""`` for a whole direction, else the launch that alone was searched.
+      stage: the step of the sweep.
+      reason: a sentence about what went wrong; ``""`` where nothing did.
+      errors: the error of each output that was compared with the reference.
+      measurement: the samples, of a trial that was measured.
+      resources: the needs of the compiled program.
+      conditions: the state of the device during the measurement, of finals.
+      shortage: the numbers of ``out_of_resources``, where they are known.
+      repeatable: False where two runs on equal inputs gave different bits, None where that was not checked.
+      features: the number of feature problems that the config ran and passed, None where that is unknown.
+      prediction: the predicted time of a trial that was only compiled.
+      compile_ms: milliseconds of lowering and compiling, None where that is unknown.
+      prove_ms: milliseconds of comparing outputs with the reference, None where that is unknown.
+      run_ms: milliseconds of timing, None where that is unknown; finals share the time of their round.
+      is_heuristic: whether it is the config that the kernel would choose without tuning.
+      started_us: Unix time in microseconds at which it began.
+      ended_us: Unix time in microseconds at which it ended, None where that is unknown.
+      point: the names of the grid points that asked for it, joined by ``+``; ``""`` where none has a name.
     """
 
     kernel: str
@@ -225,8 +297,12 @@ class Trial:
     features: int | None = None
     prediction: Prediction | None = None
     compile_ms: float | None = None
+    prove_ms: float | None = None
+    run_ms: float | None = None
     is_heuristic: bool = False
     started_us: int = 0
+    ended_us: int | None = None
+    point: str = ""
 
     def __post_init__(self):
         if not is_direction(self.direction):

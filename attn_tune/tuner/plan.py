@@ -182,6 +182,8 @@ class _Planner:
                 status=status,
                 reason=reason,
                 started_us=self.now_us,
+                ended_us=self.now_us,
+                point="+".join(case.names),
             )
 
         def out(trial: Trial) -> KernelPlan:

@@ -23,6 +23,7 @@ from attn_tune.tuner.protocol import (
     ConfigRef,
     MeasurePolicy,
     Outcome,
+    Phase,
     Run,
 )
 from attn_tune.tuner.small_problems import battery_for, unproven
@@ -30,8 +31,6 @@ from attn_tune.tuner.strategies import Batch, Prior, Space, Strategy, send
 from attn_tune.tuner.tally import Programs, Tally
 
 _MOST_HINTS = 32
-# On a battery problem these mean that the config does not fit it, not that it is wrong.
-_DOES_NOT_FIT = (Status.OUT_OF_RESOURCES, Status.UNSUPPORTED)
 
 
 class Leave(Exception):
@@ -295,7 +294,7 @@ class KernelSearch:
             outcome = self.plan.permitted(self.run(request))
             if outcome.repeatable is False:
                 self.wavering.add(config_digest(config))
-            elif outcome.status in _DOES_NOT_FIT:
+            elif outcome.status.does_not_fit:  # which says nothing about right or wrong
                 continue
             if outcome.status.is_measured:
                 passed += 1
@@ -368,10 +367,14 @@ class KernelSearch:
             resources=outcome.resources,
             conditions=outcome.conditions,
             compile_ms=outcome.compile_ms,
+            prove_ms=outcome.phases_ms.get(Phase.VALIDATE),
+            run_ms=outcome.phases_ms.get(Phase.MEASURE),
             is_heuristic=config_digest(config) == config_digest(base),
             repeatable=outcome.repeatable,
             features=outcome.features,
             started_us=started_us,
+            ended_us=time.time_ns() // 1000,
+            point="+".join(self.case.names),
         )
 
 

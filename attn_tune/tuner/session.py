@@ -1,6 +1,7 @@
 """What a worker does with requests. It owns jax and the device, the prepared cases and the timers."""
 
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 
 from attn_tune.ops.contract import load
@@ -98,11 +99,14 @@ class Session:
         right = [i for i, verdict in enumerate(verdicts) if verdict.correct]
         order = [*right, request.twin] if request.twin in right else right
         self._enter(Phase.MEASURE)
+        began = time.perf_counter()
         raced = self._race(
             request,
             [executables[i].timed(case.inputs) for i in order],
             [timed[i].check for i in order],
         )
+        # Measured in turns: each has its share of the time.
+        share_ms = (time.perf_counter() - began) * 1e3 / max(1, len(order))
         verdicts = [worst_of([a, b.verdict]) for a, b in zip(verdicts, timed, strict=True)]
         measured = {
             i: found
@@ -119,6 +123,7 @@ class Session:
                 compile_ms=executable.artifact.total_ms,
                 conditions=raced.conditions,
                 repeatable=verdict.repeatable,
+                phases_ms={Phase.MEASURE: share_ms} if i in right else {},
             )
             for i, (executable, verdict) in enumerate(zip(executables, verdicts, strict=True))
         )

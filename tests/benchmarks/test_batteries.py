@@ -8,7 +8,6 @@ import pytest
 from crowd import Crowd, problems, run
 
 from attn_tune.db import Database
-from attn_tune.db.migrations import SCHEMA_VERSION
 
 pytestmark = pytest.mark.slow
 
@@ -26,10 +25,6 @@ def test_processes_share_the_kills():
     assert set(tallies) == {"record", "checkpoint"}
     assert sum(tally.kills for tally in tallies.values()) >= 5
     assert [f for tally in tallies.values() for f in tally.failures] == []
-
-
-def test_every_old_schema_is_killed_on_its_way():
-    assert (*kill_operations.OLD_SCHEMAS, SCHEMA_VERSION) == (*range(1, SCHEMA_VERSION + 1),)
 
 
 class Forgetful(kill_recording.Record):

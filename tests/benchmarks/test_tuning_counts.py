@@ -7,25 +7,25 @@ from tuning_peers import autotuned_step, candidates_counted
 from tuning_sweep import sweep_step
 
 
-def trial(status="ok", stage="search", part="", median_ns=None, compile_ms=None):
+def trial(status="ok", stage="search", part="", median_us=None, compile_ms=None):
     return {
         "status": status,
         "stage": stage,
         "config": "{}",
         "part": part,
-        "median_ns": median_ns,
+        "median_us": median_us,
         "compile_ms": compile_ms,
     }
 
 
 def test_a_sweep_counts_what_a_worker_tried_and_nothing_else():
     trials = [
-        trial(median_ns=9000.0, compile_ms=500.0),
-        trial(part="dq", median_ns=100.0, compile_ms=250.0),
+        trial(median_us=9.0, compile_ms=500.0),
+        trial(part="dq", median_us=0.1, compile_ms=250.0),
         trial("timed_out", part="dq"),
         trial("incorrect", part="dkv", compile_ms=250.0),
         trial("unsupported", part="dkv"),
-        trial(stage="final", median_ns=8000.0, compile_ms=500.0),
+        trial(stage="final", median_us=8.0, compile_ms=500.0),
     ]
     found = sweep_step("bwd", trials, {"compile": 1500.0, "measure": 20.0})
     assert found.statuses == {"ok": 2, "timed_out": 1, "incorrect": 1}

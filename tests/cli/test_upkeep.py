@@ -2,17 +2,14 @@
 
 import json
 import sqlite3
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from attn_tune.cli.app import app
 from attn_tune.cli.exit_codes import MEANINGS
-from attn_tune.db import Database, connection
+from attn_tune.db import Database
 from tests.db.facts import ENVIRONMENT, NEWER, begin, make_trial
-
-DATA = Path(__file__).parents[1] / "db/data"
 
 
 def run(*words):
@@ -79,30 +76,16 @@ def test_doctor_describes_a_database(host, monkeypatch):
     assert "10 trials" in found["database"]["detail"]
     assert "schema" in found["database"]["detail"]
     assert found["filesystem"]["verdict"] == "ok"
-    monkeypatch.setattr("attn_tune.db.filesystem.is_network", lambda _: True)
+    monkeypatch.setattr("attn_tune.db.store.filesystem.is_network", lambda _: True)
     assert found.keys() == checks(host).keys()
     assert checks(host)["filesystem"]["verdict"] == "warn"
     assert "attn-tune merge" in checks(host)["filesystem"]["detail"]
 
 
-def test_doctor_says_how_an_old_database_is_migrated(tmp_path):
-    path = tmp_path / "old.db"
-    with sqlite3.connect(path) as raw:
-        raw.executescript((DATA / "schema_v2.sql").read_text())
-    before = path.read_bytes()
-    found = checks(path)["database"]
-    assert found["verdict"] == "warn"
-    assert "older schema 2" in found["detail"]
-    assert path.read_bytes() == before
-    run("gc", "--db", path)
-    assert checks(path)["database"]["verdict"] == "ok"
-
-
 def test_doctor_finds_damage(host):
     with sqlite3.connect(host) as raw:
-        raw.execute("DROP TRIGGER config_refuses_update")
-        raw.execute("""UPDATE config SET body = '{"i":9}' WHERE id = 2""")
-    assert connection.stored_version(host)
+        raw.execute("DROP TRIGGER trial_refuses_update")
+        raw.execute("""UPDATE trial SET config = '{"i":9}' WHERE id = 2""")
     found = checks(host)["database"]
     assert found["verdict"] == "fail"
-    assert "row 2 of config was changed" in found["detail"]
+    assert "trial 2 was changed" in found["detail"]

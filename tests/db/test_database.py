@@ -1,8 +1,7 @@
-"""What goes into the database comes out again, and nothing else gets in."""
+"""Recording and reading: trials come back exactly, failed writes leave nothing."""
 
 import dataclasses
 import math
-import sqlite3
 import subprocess
 import sys
 
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from attn_tune.db import Database, merge_database
-from attn_tune.db.programs import pack_program
 from attn_tune.schema import (
     Environment,
     Measurement,
@@ -43,6 +41,7 @@ from tests.db.facts import (
 words = st.text(st.characters(codec="utf-8"), max_size=20)
 amounts = st.floats(min_value=0) | st.just(math.nan)
 integers = st.integers(0, 2**62)
+moments = st.integers(0, 253_402_300_799_999_999)  # until the year 9999
 configs = st.dictionaries(
     st.text("abc_xyz", min_size=1, max_size=8),
     st.one_of(
@@ -75,7 +74,14 @@ problems = st.builds(
     bias_dims=st.sampled_from([None, "b1ts", "1n1s"]),
 )
 
-
+spans = st.none() | st.tuples(st.integers(0, 999), st.integers(0, 999))
+conditions = st.builds(
+    Conditions,
+    sm_clock_mhz=spans,
+    temperature_c=spans,
+    throttle=st.lists(words, max_size=2).map(tuple),
+    repeats=st.integers(0, 3),
+)
 predictions = st.builds(
     lambda low, more, most: Prediction(
         ns=low + more, low_ns=low, high_ns=low + more + most, model="m 1", terms={"visits_ns": 0.5}
@@ -127,25 +133,19 @@ def trials(draw):
         prediction=draw(predictions) if status is Status.PREDICTED else None,
         shortage=draw(st.none() | shortages) if status is Status.OUT_OF_RESOURCES else None,
         compile_ms=draw(st.none() | st.floats(min_value=0)),
+        prove_ms=draw(st.none() | st.floats(min_value=0)),
+        run_ms=draw(st.none() | st.floats(min_value=0)),
         is_heuristic=draw(st.booleans()),
-        started_us=draw(integers),
+        started_us=draw(moments),
+        ended_us=draw(st.none() | moments),
+        point=draw(words),
+        conditions=draw(st.none() | conditions),
     )
 
 
 def plain(trial):
-    """A trial as text: NaN equals itself, evidence counts, the order of knobs does not.
-
-    Programs are as stored, and when it started is told apart: milliseconds are all that is kept of it.
-    """
-    program = pack_program(trial.resources.code_digest, trial.compile_ms)
-    stored = dataclasses.replace(
-        trial,
-        config=canonical_json(trial.config),
-        resources=dataclasses.replace(trial.resources, code_digest=""),
-        compile_ms=None,
-        started_us=0,
-    )
-    return f"{stored!r} {program}"
+    """A trial as text: NaN equals itself, evidence counts, the order of knobs does not."""
+    return repr(dataclasses.replace(trial, config=canonical_json(trial.config)))
 
 
 @pytest.fixture
@@ -165,7 +165,6 @@ def test_trials_come_back_exactly(tmp_path_factory, wanted):
     with Database.open(path, read_only=True) as database:
         found = list(database.trials())
     assert [plain(t) for t in found] == [plain(t) for t in wanted]
-    assert all(0 <= b.started_us - a.started_us < 1000 for a, b in zip(found, wanted, strict=True))
 
 
 def test_nan_errors_stay_nan(database):
@@ -176,7 +175,7 @@ def test_nan_errors_stay_nan(database):
     assert trial.worst_error.ratio == math.inf
 
 
-def test_more_trials_than_a_page_and_every_filter(database):
+def test_trials_are_paged_and_narrowed_by_every_filter(database):
     run = begin(database)
     for i in range(600):
         database.record(run, make_trial({"block_q": i}))
@@ -228,52 +227,6 @@ def test_unknown_source_never_counts_as_measured(database):
     assert database.measured(KERNEL, "fwd", SIGNATURE, DEVICE, unknown) == {}
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [
-        "UPDATE trial SET status = 'ok'",
-        "DELETE FROM trial",
-        "UPDATE trial_data SET median_ns = 5",
-        "DELETE FROM trial_data",
-        "DELETE FROM trial_batch",
-        "UPDATE trial_batch SET last_id = 0",
-        "UPDATE trial_batch SET run_id = 2",
-        "UPDATE outcome SET status = 'ok'",
-        "DELETE FROM verification",
-    ],
-)
-def test_facts_are_append_only(database, verb):
-    wrong = (OutputError(output="out", error=1.0, allowed=0.1),)
-    database.record(begin(database), make_trial(status=Status.INCORRECT, errors=wrong))
-    with (
-        sqlite3.connect(database.path) as raw,
-        pytest.raises(sqlite3.IntegrityError, match=r"append-only|last_id >= first_id"),
-    ):
-        raw.execute(verb)
-
-
-@pytest.mark.parametrize(
-    ("outcome", "measured", "message"),
-    [
-        (1, "NULL, NULL", "only if it is ok"),
-        (2, "5, x'00'", "only if it is ok"),
-        (1, "NULL, x'00'", "CHECK"),
-    ],
-)
-def test_a_measurement_needs_an_ok_trial(database, outcome, measured, message):
-    run = begin(database)
-    database.record(run, make_trial())
-    database.record(run, make_trial(status=Status.INCORRECT))
-    with (
-        sqlite3.connect(database.path) as raw,
-        pytest.raises(sqlite3.IntegrityError, match=message),
-    ):
-        raw.execute(
-            "INSERT INTO trial_data (id, config_id, outcome_id, started_after_ms, median_ns, samples) "
-            f"VALUES (9, 1, {outcome}, 0, {measured})"
-        )
-
-
 def test_a_failed_record_leaves_nothing_behind(database):
     run = begin(database)
     huge = make_trial(samples=(2**63,), signature=make_signature(q_len=7))
@@ -298,15 +251,6 @@ def test_a_full_disk_loses_only_what_did_not_fit(database):
     database._connection.execute("PRAGMA max_page_count = 1000000")
     database.record(run, big)
     assert [t.reason[:3] for t in database.trials()] == ["", "xxx"]
-
-
-def test_long_texts_are_stored_once(database):
-    run = begin(database)
-    for i in range(50):
-        trial = make_trial({"i": i}, status=Status.COMPILE_ERROR, reason="ptxas: " + "x" * 10_000)
-        database.record(run, trial)
-    with sqlite3.connect(database.path) as raw:
-        assert raw.execute("SELECT count(*) FROM text").fetchone() == (1,)
 
 
 def test_status_follows_a_run(database):
@@ -365,7 +309,7 @@ def test_looking_into_a_database_loads_nothing_heavy(database):
     assert done.stdout.split() == []
 
 
-def test_what_the_device_went_through_belongs_to_the_round(tmp_path):
+def test_conditions_come_back_and_are_merged(tmp_path):
     conditions = Conditions(
         sm_clock_mhz=(1755, 1980), temperature_c=(40, 61), throttle=("sw_power_cap",), repeats=1
     )

@@ -1,4 +1,4 @@
-"""Which config wins, and which must never."""
+"""The choice of a config from trials."""
 
 import dataclasses
 import random
@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from attn_tune.db import Database
-from attn_tune.db.decisions import Finding, decide, noise_of
+from attn_tune.db import Database, RecordedTrial, decide
 from attn_tune.schema import OutputError, Rule, Status
 from attn_tune.schema.trial import twin_round
 from tests.db.facts import ENVIRONMENT, NEWER, begin, make_signature, make_trial
@@ -32,7 +31,7 @@ def final_trial(config, median, *, started=10, round_id="r1", seed=0, **changes)
 
 
 def final(config, median, *, run=1, **changes):
-    return Finding.of(run, final_trial(config, median, **changes))
+    return RecordedTrial(run, final_trial(config, median, **changes))
 
 
 def winner(findings):
@@ -71,8 +70,6 @@ def test_a_gain_below_what_a_config_shows_against_itself_is_none():
     decision = winner([*pair, loud])
     assert decision.config == HEURISTIC
     assert decision.rule is Rule.TIE
-    (comparison,) = noise_of([*pair, loud])
-    assert comparison.ratio == pytest.approx(194 / 200.5, rel=1e-3)
 
 
 def test_the_second_measurement_of_a_round_is_no_sample_of_the_first():
@@ -257,7 +254,7 @@ def refused(config, started, **changes):
     refusal = make_trial(
         config, status=Status.UNSUPPORTED, repeatable=False, started_us=started, **changes
     )
-    return Finding.of(2, refusal)
+    return RecordedTrial(2, refusal)
 
 
 def test_a_config_that_was_refused_for_its_bits_needs_a_newer_trial():
@@ -268,7 +265,7 @@ def test_a_config_that_was_refused_for_its_bits_needs_a_newer_trial():
     decision = winner([*found, refused(OTHER, 11), allowed])
     assert (decision.config, decision.repeatable) == (OTHER, False)
     # In an older environment it says nothing.
-    newer = [dataclasses.replace(f, environment=NEWER, software=NEWER.digest) for f in found]
+    newer = [RecordedTrial(f.run, dataclasses.replace(f.trial, environment=NEWER)) for f in found]
     assert winner([*newer, refused(OTHER, 9)]).config == OTHER
 
 
@@ -295,7 +292,7 @@ def test_decisions_survive_the_database(tmp_path):
             ]
             for trial in found:
                 database.record(run, trial)
-            wanted += decide(Finding.of(run, trial) for trial in found)
+            wanted += decide(RecordedTrial(run, trial) for trial in found)
         assert database.rebuild_decisions() == 2
         assert database.decisions() == sorted(wanted, key=lambda d: (d.signature.text, d.rank))
         assert [d.rank for d in database.decisions(signature=long)] == [0, 1]

@@ -4,18 +4,14 @@ import contextlib
 import os
 import sqlite3
 import stat
-import subprocess
-import sys
-import time
 
 import pytest
 
-from attn_tune.db import Database, connection as connections
-from attn_tune.db.garbage import collect_garbage
+from attn_tune.db import Database
+from attn_tune.db.store import connection as connections
+from attn_tune.db.store.garbage import collect_garbage
 from attn_tune.schema import Device, IntegrityError, NoDataError, StorageError, UsageError
 from tests.db.facts import DEVICE, begin, make_trial
-
-HEX = "0123456789abcdef"
 
 
 def make_fifo(path):
@@ -52,13 +48,13 @@ def test_a_special_file_is_refused_and_stays(tmp_path, make, kind, options, link
 
 def test_a_special_file_that_appears_meanwhile_is_not_replaced(tmp_path, monkeypatch):
     """Another process makes it between the first look and the moment when the new database gets its name."""
-    path, real = tmp_path / "lab.db", connections.migrate
+    path, real = tmp_path / "lab.db", connections.create_schema
 
-    def migrate(connection):
+    def create_schema(connection):
         real(connection)
         os.mkfifo(path)
 
-    monkeypatch.setattr(connections, "migrate", migrate)
+    monkeypatch.setattr(connections, "create_schema", create_schema)
     with pytest.raises(StorageError, match="FIFO"):
         Database.open(path, create=True)
     assert stat.S_ISFIFO(path.lstat().st_mode)
@@ -138,40 +134,12 @@ def test_every_transaction_reaches_the_disk(tmp_path):
     assert mode == 2  # FULL
 
 
-KILLED = """
-import os, signal, sys
-from attn_tune.db import Database, connection
-
-def stop(path):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-connection.is_network = stop  # asked when the draft is whole, before it has its name
-Database.open(sys.argv[1], create=True)
-"""
-
-
-def test_a_draft_of_a_killed_process_goes_with_a_later_opening(tmp_path):
-    path = tmp_path / "lab.db"
-    subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
-    (draft,) = tmp_path.iterdir()
-    draft.with_name(draft.name + "-journal").touch()
-    (tmp_path / f".lab.db.{HEX}.new.txt").touch()
-    with Database.open(path, create=True):
-        assert draft.exists()  # it may be that of a process at work
-    long_ago = time.time() - 2 * connections.DRAFT_LIFE_S
-    for file in tmp_path.glob(".*"):
-        os.utime(file, (long_ago, long_ago))
-    with Database.open(path):
-        pass
-    assert sorted(p.name for p in tmp_path.iterdir()) == [f".lab.db.{HEX}.new.txt", "lab.db"]
-
-
 def tables(path):
     with contextlib.closing(sqlite3.connect(path)) as raw:
         return [
             name
             for (name,) in raw.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
-            if not name.startswith("_")
+            if not name.startswith(("_", "sqlite_"))
         ]
 
 

@@ -1,4 +1,4 @@
-"""What reports are made of."""
+"""``Database.frame``: columns, types, filters."""
 
 import pytest
 
@@ -26,28 +26,56 @@ def test_trials(database):
     frame = database.frame("trials")
     assert len(frame) == 6
     first, second = frame.to_dict("records")[:2]
-    assert first["median_ns"] == 1000
-    assert first["min_ns"] == 990
+    assert first["median_us"] == 1.0
+    assert first["min_us"] == 0.99
     assert first["samples"] == 3
     assert first["is_heuristic"]
     assert first["config"] == '{"block_q":64}'
     assert first["error_ratio"] == pytest.approx(0.2)
     assert (first["sig_n"], first["sig_k"], first["sig_dtype"]) == (4, 2, "bfloat16")
-    assert second["median_ns"] == 550
+    assert second["median_us"] == 0.55
     assert list(frame["sig_left"].dropna()) == [64]
     assert frame["status"].value_counts().to_dict() == {"ok": 3, "compile_error": 3}
     assert len(database.frame("trials", device=OTHER_DEVICE)) == 1
     assert len(database.frame("trials", status="ok", signature=SIGNATURE)) == 2
 
 
-def test_failures_are_counted_by_reason(database):
-    (row,) = database.frame("failures").to_dict("records")
-    assert (row["status"], row["reason"], row["trials"]) == (
-        "compile_error",
-        "no registers left",
-        3,
-    )
-    assert database.frame("failures", direction="bwd").empty
+def test_columns_have_their_types(database):
+    frame = database.frame("trials")
+    assert str(frame["started"].dtype).startswith("datetime64")
+    assert str(frame["started"].dt.tz) == "UTC"
+    assert frame["started"].iloc[0].year == 2023
+    assert frame["ended"].isna().all()
+    types = {
+        "median_us": "float64",
+        "compile_ms": "float64",
+        "features": "Int64",
+        "is_heuristic": "boolean",
+        "sig_t": "Int64",
+        "cfg_block_q": "Int64",
+    }
+    assert {name: str(frame[name].dtype) for name in types} == types
+    assert frame["cfg_block_q"].dropna().tolist() == [64, 128, 128]
+    runs = database.frame("runs")
+    assert (runs["heartbeat"] >= runs["started"]).all()
+    assert runs["argv"].tolist() == ["attn-tune sweep"]
+
+
+def test_knobs_of_parts_are_columns_of_their_own(tmp_path):
+    with Database.open(tmp_path / "lab.db", create=True) as database:
+        database.record(begin(database), make_trial({"dq": {"block_q": 64}, "dkv": {"warps": 4}}))
+        database.rebuild_decisions()
+        for name in ("trials", "decisions"):
+            (row,) = database.frame(name).to_dict("records")
+            assert (row["cfg_dq.block_q"], row["cfg_dkv.warps"]) == (64, 4)
+
+
+def test_the_frames_of_views_are_the_views(database):
+    failures = database.frame("failures")
+    assert failures["reason"].tolist() == ["no registers left"] * 3
+    assert failures["trial_id"].tolist() == [3, 4, 5]
+    (winner,) = database.frame("winners").to_dict("records")
+    assert (winner["config"], winner["median_us"]) == ('{"block_q":64}', 1.0)
 
 
 def test_coverage_shows_what_is_undecided(database):
@@ -66,7 +94,7 @@ def test_decisions_and_runs(database):
     assert (run["status"], run["trials"], run["ok"]) == ("running", 6, 3)
 
 
-@pytest.mark.parametrize("name", ["trials", "decisions", "coverage", "failures", "runs"])
+@pytest.mark.parametrize("name", ["trials", "decisions", "coverage", "runs", "winners", "failures"])
 def test_an_empty_database_has_empty_frames_with_columns(tmp_path, name):
     with Database.open(tmp_path / "lab.db", create=True) as database:
         frame = database.frame(name)

@@ -10,7 +10,6 @@ from attn_tune.db import (
     export_pack,
     import_pack,
     merge_database,
-    shortlist,
 )
 from attn_tune.schema import IntegrityError, Status, StorageError, UsageError
 from tests.db.facts import ENVIRONMENT, NEWER, begin, make_signature, make_trial
@@ -55,19 +54,19 @@ def words(database):
     return [repr(trial) for trial in database.trials()]
 
 
-def test_a_dry_run_says_exactly_what_a_run_does(path):
+def test_a_dry_run_lists_exactly_what_a_collection_deletes(path):
     with Database.open(path) as database:
         before = path.read_bytes()
         dry = collect_garbage(database, dry_run=True, superseded=True)
         assert path.read_bytes() == before
         done = collect_garbage(database, superseded=True)
         assert done.items == dry.items
-        assert kinds(done) == {"trial": 20, "run": 1, "outcome": 1, "text": 1}
+        assert kinds(done) == {"trial": 20, "run": 1}
         assert all(item.why for item in done.items)
         assert collect_garbage(database, superseded=True).items == ()
 
 
-def test_no_decision_and_no_newer_fact_goes(path):
+def test_a_collection_keeps_decisions_and_newer_trials(path):
     with Database.open(path) as database:
         trials, decided = words(database), list(database.decide())
         stored = database.decisions()
@@ -80,45 +79,36 @@ def test_no_decision_and_no_newer_fact_goes(path):
         assert database.integrity_check() == ()
 
 
-def test_a_large_search_is_decided_without_the_trials_that_went(path, monkeypatch):
-    monkeypatch.setattr(shortlist, "FEW", 0)
-    with Database.open(path) as database:
-        collect_garbage(database, superseded=True)
-        decided = list(database.decide())
-        monkeypatch.undo()
-        assert decided == list(database.decide())
-
-
-def test_without_being_asked_no_trial_goes(path):
+def test_no_trial_is_deleted_unless_asked(path):
     with Database.open(path) as database:
         trials = words(database)
         assert kinds(collect_garbage(database)) == {"run": 1}
         assert words(database) == trials
 
 
-def test_facts_are_append_only_again(path):
+def test_facts_are_append_only_after_a_collection(path):
     with Database.open(path) as database:
         collect_garbage(database, superseded=True)
         with (
             sqlite3.connect(path) as raw,
             pytest.raises(sqlite3.IntegrityError, match="append-only"),
         ):
-            raw.execute("DELETE FROM trial_data")
+            raw.execute("DELETE FROM trial")
         run = begin(database)
         database.record(run, make_trial({"i": 1}))
         assert database.integrity_check() == ()
 
 
-def test_a_trial_that_another_table_rests_on_stays(path):
+def test_a_trial_that_another_table_refers_to_stays(path):
     with sqlite3.connect(path) as raw:
-        raw.execute("CREATE TABLE proof (trial_id INTEGER REFERENCES trial_data (id))")
+        raw.execute("CREATE TABLE proof (trial_id INTEGER REFERENCES trial (id))")
         raw.execute("INSERT INTO proof VALUES (3)")
     with Database.open(path) as database:
         assert kinds(collect_garbage(database, superseded=True))["trial"] == 19
         assert database.integrity_check() == ()
 
 
-def test_a_replaced_import_goes(path, tmp_path):
+def test_an_imported_pack_without_answers_is_deleted(path, tmp_path):
     with Database.open(path) as database:
         export_pack(database, tmp_path / "a.atpack", name="a", version="1", ungated="a test")
         run = begin(database, environment=NEWER)
@@ -133,7 +123,7 @@ def test_a_replaced_import_goes(path, tmp_path):
         assert set(database.frame("imported")["pack"]) == {"b"}
 
 
-def test_what_was_collected_is_not_merged_again(path, tmp_path):
+def test_collected_trials_are_not_merged_again(path, tmp_path):
     with Database.open(tmp_path / "all.db", create=True) as database:
         assert merge_database(database, path).trials == 41
         collect_garbage(database, superseded=True)
@@ -149,7 +139,7 @@ def test_what_was_collected_is_not_merged_again(path, tmp_path):
         assert database.integrity_check() == ()
 
 
-def test_a_sweep_that_goes_on_is_left_alone(path):
+def test_a_collection_is_refused_during_a_sweep(path):
     with Database.open(path) as database:
         begin(database)
         with pytest.raises(UsageError, match="a run is open"):
@@ -165,11 +155,11 @@ def test_a_reader_cannot_collect(path):
         collect_garbage(database)
 
 
-def test_an_answer_that_would_change_stops_it(path, monkeypatch):
+def test_a_collection_that_would_change_a_decision_deletes_nothing(path, monkeypatch):
     with Database.open(path) as database:
         before = words(database)
         answers = iter([["one"], ["another"]])
-        monkeypatch.setattr("attn_tune.db.garbage._answers", lambda *_: next(answers))
+        monkeypatch.setattr("attn_tune.db.store.garbage._answers", lambda *_: next(answers))
         with pytest.raises(IntegrityError, match="would change"):
             collect_garbage(database, superseded=True)
         assert words(database) == before

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from attn_tune.db import Database
-from attn_tune.db.gate import GatePolicy
+from attn_tune.db.release.gate import GatePolicy
 from attn_tune.schema import GateError
 from attn_tune.schema.conditions import SHARED_HOST, Conditions
 from attn_tune.tuner.protocol import MeasurePolicy

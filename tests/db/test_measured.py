@@ -5,7 +5,7 @@ from attn_tune.schema import Status
 from tests.db.facts import DEVICE, ENVIRONMENT, KERNEL, SIGNATURE, begin, make_trial
 
 
-def test_what_was_refused_for_its_bits_is_tried_again_where_that_is_allowed(tmp_path):
+def test_configs_refused_for_their_bits_are_not_measured_where_such_are_allowed(tmp_path):
     trial = make_trial(status=Status.UNSUPPORTED, repeatable=False)
     other = make_trial({"other": 1}, status=Status.UNSUPPORTED)
     with Database.open(tmp_path / "lab.db", create=True) as database:

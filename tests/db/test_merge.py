@@ -85,25 +85,18 @@ def test_references_are_checked_again_after_a_merge(tmp_path, target):
         pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"),
         target.transaction() as connection,
     ):
-        connection.execute("INSERT INTO config VALUES (NULL, 999, 'fwd', '', 'd', '{}')")
+        connection.execute(
+            "INSERT INTO imported_row VALUES ('d', 's', 'fwd', 'k', 999, 0, '{}', '{}')"
+        )
 
 
 DAMAGE = {
-    "outcome": (
-        [("outcome_refuses_update", "UPDATE outcome SET status = 'crashed', protocol_id = NULL")],
-        "50 trials are ok without a measurement",
-    ),
-    "config": (
-        [("config_refuses_update", """UPDATE config SET body = '{"i":77}' WHERE id = 4""")],
-        "row 4 of config was changed",
-    ),
-    "batch": (
-        [("trial_batch_only_grows", "UPDATE trial_batch SET last_id = 49")],
-        "50 trials, of which the batches know 49",
-    ),
+    "stage": ("UPDATE trial SET stage = 'x' WHERE id = 7", "trial 7 was changed"),
+    "config": ("""UPDATE trial SET config = '{"i":77}' WHERE id = 4""", "trial 4 was changed"),
+    "device": ("UPDATE device SET units = 1", "row 1 of device was changed"),
     "reference": (
-        [("trial_data_refuses_update", "UPDATE trial_data SET config_id = 999 WHERE id = 40")],
-        "row 40 of trial_data points to nothing in config",
+        "UPDATE trial SET device_id = 999 WHERE id = 40",
+        "row 40 of trial points to nothing in device",
     ),
 }
 
@@ -113,9 +106,9 @@ def test_a_damaged_source_adds_nothing(tmp_path, target, damage, message):
     fill(tmp_path / "other.db", [make_trial({"i": i}) for i in range(50)])
     # Sound pages, but a fact that cannot be: found in the middle of the copy.
     with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as raw:
-        for trigger, statement in damage:
-            raw.execute(f"DROP TRIGGER {trigger}")
-            raw.execute(statement)
+        for table in ("trial", "device"):
+            raw.execute(f"DROP TRIGGER {table}_refuses_update")
+        raw.execute(damage)
         raw.commit()
     before = texts(target.trials())
     with pytest.raises(IntegrityError, match=message):

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from attn_tune.db import Database, connection as connections, filesystem, merge_database
-from attn_tune.db.migrations import SCHEMA_VERSION
+from attn_tune.db import Database, merge_database
+from attn_tune.db.store import connection as connections, filesystem
+from attn_tune.db.store.schema import SCHEMA_VERSION
 from attn_tune.schema import AttnTuneError, IntegrityError, NoDataError, StorageError
 from tests.db.facts import begin, make_trial
 
@@ -44,7 +45,7 @@ def anonymous(path):
         other.execute("CREATE TABLE trial (body TEXT)")
 
 
-def newer(path):
+def other_schema(path):
     with Database.open(path, create=True):
         pass
     with contextlib.closing(sqlite3.connect(path)) as raw:
@@ -57,7 +58,7 @@ REFUSED = {
     "short": (lambda p: p.write_bytes(b"SQLite format 3\0"), "not a SQLite database"),
     "foreign": (foreign, "another application"),
     "anonymous": (anonymous, "another application"),
-    "newer": (newer, "newer attn-tune.*upgrade"),
+    "other schema": (other_schema, "has schema 2, and this attn-tune knows 1"),
 }
 
 
@@ -131,14 +132,22 @@ def test_garbage_inside_is_an_integrity_error_or_harmless(path):
     assert noticed > 5
 
 
-def test_a_changed_config_is_noticed(path):
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("""config = '{"i":7777}'""", "it does not have its config_digest"),
+        ("samples_ns = '[5]'", "it does not have its median_us, min_us, dispersion"),
+        ("stage = 'wrong'", "'wrong' is not a valid Stage"),
+    ],
+)
+def test_a_changed_trial_is_noticed(path, change, said):
     with contextlib.closing(sqlite3.connect(path)) as raw:
-        raw.execute("DROP TRIGGER config_refuses_update")
-        raw.execute("""UPDATE config SET body = '{"i":7777}' WHERE id = 3""")
+        raw.execute("DROP TRIGGER trial_refuses_update")
+        raw.execute(f"UPDATE trial SET {change} WHERE id = 3")
         raw.commit()
     with Database.open(path, read_only=True) as database:
         (problem,) = database.integrity_check()
-    assert problem == "row 3 of config was changed: it does not have its digest"
+    assert problem == f"trial 3 was changed: {said}"
 
 
 def test_readers_work_in_a_folder_they_cannot_write(path):

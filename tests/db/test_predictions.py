@@ -49,7 +49,7 @@ def test_predictions_and_shortages_come_back_and_decide_nothing(tmp_path):
         assert database.rebuild_decisions() == 0
         assert list(database.decide()) == []
         frame = database.frame("trials")
-        assert frame["median_ns"].isna().all()
+        assert frame["median_us"].isna().all()
         assert frame["predicted_ns"].tolist()[:2] == [4_000_000, 1_000_000]
         assert (frame["needed"].iloc[2], frame["limit"].iloc[2]) == (40 << 20, 32 << 20)
 

@@ -10,9 +10,11 @@ import traceback
 
 import pytest
 
-from attn_tune.db import Database, connection, export_pack, import_pack
-from attn_tune.db.migrations import SCHEMA_VERSION
-from attn_tune.db.writer import SILENCE_US, Process, now_us
+from attn_tune.db import Database, export_pack, import_pack
+from attn_tune.db.store import connection
+from attn_tune.db.store.schema import SCHEMA_VERSION
+from attn_tune.db.store.times import now_us
+from attn_tune.db.store.writer import SILENCE_US, Process
 from attn_tune.schema import StorageError
 from tests.db.facts import begin, make_trial
 from tests.patience import PATIENCE_S

@@ -117,6 +117,18 @@ def test_a_status_says_what_it_means():
     }
 
 
+def test_the_other_traits_of_a_status_follow_its_meaning():
+    def those(trait):
+        return {status.value for status in Status if getattr(status, trait)}
+
+    assert those("is_offline") == {"compiled", "predicted"}
+    assert those("is_refused") == {"unsupported"}
+    assert those("was_tried") == set(map(str, Status)) - {"compiled", "predicted", "unsupported"}
+    assert those("does_not_fit") == {"unsupported", "out_of_resources"}
+    failures = {"out_of_resources", "compile_error", "timed_out", "crashed"}
+    assert those("needs_no_device") == {"compiled", "predicted", *failures}
+
+
 def test_features_are_a_count():
     with pytest.raises(ValueError, match="features is a count"):
         trial(status=Status.OK, measurement=MEASUREMENT, features=-1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attn_tune.db.decisions import Finding, decide
+from attn_tune.db import RecordedTrial, decide
 from attn_tune.schema.trial import WHOLE, Stage, Status, Trial, is_twin, twin_round
 from attn_tune.tuner.executor import ExecutorError, Interrupted, IsolatedExecutor
 from attn_tune.tuner.plan import make_plan
@@ -109,7 +109,7 @@ def test_nothing_wrong_gets_to_the_finals_or_becomes_a_decision(trials):
     assert {t.config.get("defect", "none") for t in finals} == {"none"}
     assert all("wrong" not in str(t.config) for t in finals)
     for direction in ("fwd", "bwd"):
-        found = [Finding.of(1, t) for t in trials if t.direction == direction]
+        found = [RecordedTrial(1, t) for t in trials if t.direction == direction]
         decisions = decide(found)
         assert decisions
         assert all("wrong" not in str(d.config) for d in decisions)
@@ -173,7 +173,7 @@ def test_what_is_wrong_in_a_fresh_process_is_no_decision(planted, point, device,
         if t.config.get("defect") == "wrong_alone"
     }
     assert found == {("search", 1, "ok"), ("final", 1, "incorrect")}
-    (decision,) = decide([Finding.of(1, t) for t in trials])
+    (decision,) = decide([RecordedTrial(1, t) for t in trials])
     assert decision.config["defect"] == "none"
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from attn_tune.db.decisions import Finding, decide
+from attn_tune.db import RecordedTrial, decide
 from attn_tune.schema.trial import Stage, Status, Trial
 from attn_tune.tuner.plan import make_plan
 from attn_tune.tuner.sweep import sweep
@@ -25,7 +25,7 @@ def swept(point, device, environment, spec, where, *, allow):
     )
     executor = ReplayExecutor(TIMES, wavering={16: where})
     trials = [e for e in sweep(plan, executor) if isinstance(e, Trial)]
-    (decision,) = decide([Finding.of(1, trial) for trial in trials])
+    (decision,) = decide([RecordedTrial(1, trial) for trial in trials])
     return trials, decision
 
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from attn_tune.db.decisions import Finding, decide
+from attn_tune.db import RecordedTrial, decide
 from attn_tune.schema.trial import Stage, Status, Trial
 from attn_tune.tuner.plan import make_plan
 from attn_tune.tuner.progress import Progress, ProgressKind
@@ -232,7 +232,7 @@ def test_a_config_that_fails_the_battery_is_wrong_and_the_next_takes_its_place(p
     failed = [t for t in trials if t.status is Status.INCORRECT]
     assert [t.config["size"] for t in failed] == [7, 8]
     assert all(t.reason.startswith("on the battery's flash_attention/v1 ") for t in failed)
-    (decision,) = decide([Finding.of(1, trial) for trial in trials])
+    (decision,) = decide([RecordedTrial(1, trial) for trial in trials])
     assert decision.config["size"] == 5
 
 
@@ -240,7 +240,7 @@ def test_who_fails_everything_has_no_finals(plan_for):
     executor = ReplayExecutor(RACE, wrong_on_battery=range(20))
     trials = trials_of(sweep(plan_for(one_launch("k", [5, 6, 7, 8, 9])), executor))
     assert not executor.races
-    assert not decide([Finding.of(1, trial) for trial in trials])
+    assert not decide([RecordedTrial(1, trial) for trial in trials])
 
 
 @pytest.mark.parametrize("stopped_after", [1, 2, 3, 4, 5, 6])

@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 
-from attn_tune.db import Database
-from attn_tune.db.decisions import Finding, decide
+from attn_tune.db import Database, RecordedTrial, decide
 from attn_tune.schema.trial import Stage, Status, Trial
 from attn_tune.tuner.plan import make_plan
 from attn_tune.tuner.protocol import Outcome
@@ -54,7 +53,7 @@ def statuses(trials):
 
 
 def decided(trials):
-    return decide([Finding.of(1, trial) for trial in trials])
+    return decide([RecordedTrial(1, trial) for trial in trials])
 
 
 def test_finals_say_how_many_problems_were_passed(swept):

@@ -357,6 +357,8 @@ class _KernelCompile:
             compile_ms=compiled.compile_ms,
             is_heuristic=config_digest(config) == config_digest(base),
             started_us=started_us,
+            ended_us=time.time_ns() // 1000,
+            point="+".join(self.case.names),
         )
         if prediction and part == WHOLE:
             self.predicted[trial.config_digest] = trial

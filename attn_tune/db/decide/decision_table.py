@@ -1,0 +1,145 @@
+"""The derived table of decisions: rebuilt from trials, read back as ``Decision``."""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attn_tune.db.decide.decisions import decide
+from attn_tune.db.decide.recorded import RecordedTrial
+from attn_tune.db.store.references import References
+from attn_tune.db.store.sql import insert, where
+from attn_tune.db.store.trials import read_trials
+from attn_tune.schema import Decision, Rule, config_to_json, digest_text
+
+_PROBLEMS = """
+SELECT DISTINCT trial.signature, trial.direction, device.digest
+FROM trial JOIN device ON device.id = trial.device_id
+WHERE {narrowing} ORDER BY 1, 2, 3
+"""
+_GIVEN = "trial.signature IN (SELECT value FROM json_each(:signatures))"
+_DROP = """
+DELETE FROM decision WHERE signature = :signature AND direction = :direction
+    AND device_id IN (SELECT id FROM device WHERE digest = :device)
+"""
+_POINT = """
+SELECT point FROM trial WHERE signature = :signature AND direction = :direction AND point <> ''
+    AND device_id IN (SELECT id FROM device WHERE digest = :device)
+ORDER BY id DESC LIMIT 1
+"""
+_DEVICE = "SELECT min(id) FROM device WHERE digest = :device"
+# Columns that have the name and the value of a field of ``Decision``.
+_PLAIN = (
+    "op", "kernel", "direction", "rank", "gain", "regret_bound", "worst_error", "samples", "trials", "features",
+)  # fmt: skip
+_READ = """
+SELECT decision.* FROM decision JOIN device AS known ON known.id = device_id
+WHERE {filters} ORDER BY signature, direction, known.digest, rank
+"""
+# Conditions by which reads are narrowed; the parameter has the filter's name, the device's row is ``known``.
+FILTERS = {
+    "op": "decision.op = :op",
+    "kernel": "(decision.kernel = :kernel OR decision.kernel = decision.op || '/' || :kernel)",
+    "direction": "decision.direction = :direction",
+    "signature": "decision.signature = :signature",
+    "device": "(known.digest = :device OR known.variant = :device)",
+    "rank": "decision.rank = :rank",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing to decide.
+
+    Attributes:
+      signature: the text of the signature.
+      direction: the direction.
+      device: the digest of the device.
+    """
+
+    signature: str
+    direction: str
+    device: str
+
+    @property
+    def key(self) -> dict[str, str]:
+        """The problem as SQL parameters."""
+        return {"signature": self.signature, "direction": self.direction, "device": self.device}
+
+
+def open_problems(
+    connection: sqlite3.Connection, signatures: Iterable[str] | None
+) -> list[Problem]:
+    """The problems that have trials, all of them or those of some signatures."""
+    if signatures is None:
+        rows = connection.execute(_PROBLEMS.format(narrowing="TRUE"))
+    else:
+        values = {"signatures": json.dumps(sorted(signatures))}
+        rows = connection.execute(_PROBLEMS.format(narrowing=_GIVEN), values)
+    return [Problem(*row) for row in rows.fetchall()]
+
+
+def decide_problem(
+    connection: sqlite3.Connection, references: References, problem: Problem
+) -> tuple[Decision, ...]:
+    """Decides one problem by its trials."""
+    rows = read_trials(connection, references, problem.key)
+    return decide(RecordedTrial(run, trial) for _, run, trial in rows)
+
+
+def replace_decisions(
+    connection: sqlite3.Connection,
+    references: References,
+    problem: Problem,
+    decisions: Iterable[Decision],
+) -> None:
+    """Writes the decisions of one problem over the old ones; the caller holds the transaction."""
+    connection.execute(_DROP, problem.key)
+    point = connection.execute(_POINT, problem.key).fetchone()
+    device_id = connection.execute(_DEVICE, problem.key).fetchone()[0]
+    for d in decisions:
+        assert d.median_ns is not None
+        config = config_to_json(d.config)
+        values = {
+            **{name: getattr(d, name) for name in _PLAIN},
+            **problem.key,
+            "point": point[0] if point else "",
+            "device": str(d.device),
+            "device_id": device_id,
+            "config": config,
+            "config_digest": digest_text(config),
+            "rule": str(d.rule),
+            "median_us": d.median_ns / 1000,
+            "heuristic_us": None if d.heuristic_ns is None else d.heuristic_ns / 1000,
+            "ties": json.dumps(d.ties),
+            "repeatable": None if d.repeatable is None else int(d.repeatable),
+            "environment": references.add_environment(d.environment),
+        }
+        insert(connection, "decision", values)
+
+
+def read_decisions(
+    connection: sqlite3.Connection, references: References, filters: Mapping[str, Any]
+) -> list[Decision]:
+    """The decisions that fit, by signature, direction, device and rank."""
+    sql = _READ.format(filters=where(FILTERS, filters))
+    rows = connection.execute(sql, dict(filters)).fetchall()
+    return [_to_decision(references, row) for row in rows]
+
+
+def _to_decision(references: References, row: sqlite3.Row) -> Decision:
+    signature = references.signature(row["signature"])
+    return Decision(
+        **{name: row[name] for name in _PLAIN},
+        signature=signature,
+        device=references.device(row["device_id"]),
+        environment=references.environment(row["environment"]),
+        config=json.loads(row["config"]),
+        rule=Rule(row["rule"]),
+        median_ns=round(row["median_us"] * 1000),
+        heuristic_ns=None if row["heuristic_us"] is None else round(row["heuristic_us"] * 1000),
+        ties=tuple(json.loads(row["ties"])),
+        repeatable=None if row["repeatable"] is None else bool(row["repeatable"]),
+        contract=signature.version,
+    )

@@ -1,0 +1,78 @@
+"""The choice of decisions for a pack."""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from attn_tune.schema import Decision, Device
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """The conditions of an export; None narrows nothing.
+
+    Attributes:
+      op: the op.
+      kernels: names or ``"op/name"``; the best among them is the pack's winner.
+      direction: the direction.
+      device: a device, a digest, a variant or a family.
+      signatures: texts of signatures.
+      rules: those of ``Rule``.
+      winners: whether the runners-up of other kernels are left out.
+      min_gain: the least ratio of heuristic time to chosen time.
+    """
+
+    op: str | None = None
+    kernels: Collection[str] | None = None
+    direction: str | None = None
+    device: Device | str | None = None
+    signatures: Collection[str] | None = None
+    rules: Collection[str] | None = None
+    winners: bool = False
+    min_gain: float | None = None
+
+    def __str__(self) -> str:
+        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        words = [f"{name}={_short(value)}" for name, value in given.items() if value]
+        return ", ".join(words) or "everything"
+
+    def covers(self, d: Decision) -> bool:
+        """Whether ``d`` is of the problems and kernels asked for, whatever was decided there."""
+        wanted = self.device.digest if isinstance(self.device, Device) else self.device
+        return (
+            self.op in (None, d.op)
+            and self.direction in (None, d.direction)
+            and wanted in (None, d.device.digest, d.device.variant, d.device.family)
+            and (
+                self.kernels is None or bool({d.kernel, d.kernel.split("/")[1]} & set(self.kernels))
+            )
+        )
+
+    def wants(self, d: Decision) -> bool:
+        """Whether ``d`` fits every condition."""
+        return (
+            self.covers(d)
+            and (self.signatures is None or d.signature.text in self.signatures)
+            and (self.rules is None or str(d.rule) in self.rules)
+            and (self.min_gain is None or (d.gain is not None and d.gain >= self.min_gain))
+        )
+
+
+def select(decisions: Iterable[Decision], selection: Selection) -> list[Decision]:
+    """The decisions that fit, of each op's newest contract, with the ranks closed up."""
+    groups: dict[tuple[str, str, str], list[Decision]] = defaultdict(list)
+    newest: dict[str, int] = defaultdict(int)
+    for d in filter(selection.wants, decisions):
+        newest[d.op] = max(newest[d.op], d.contract)
+        groups[d.device.digest, d.signature.text, d.direction].append(d)
+    return [
+        dataclasses.replace(d, rank=rank)
+        for group in groups.values()
+        for rank, d in enumerate(sorted(group, key=lambda d: d.rank))
+        if d.contract == newest[d.op] and not (selection.winners and rank)
+    ]
+
+
+def _short(value: object) -> str:
+    return f"{len(value)} given" if isinstance(value, set | frozenset) else str(value)

@@ -1,0 +1,1 @@
+"""Packs: the release gate, export and import, merging and comparing packs."""

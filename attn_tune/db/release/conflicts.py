@@ -1,0 +1,201 @@
+"""Conflicts between packs that answer one problem differently: one rule for imports and for merging packs."""
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from attn_tune.runtime.rows import Row
+from attn_tune.schema import Device, Environment, Rule, UsageError, config_to_json
+from attn_tune.schema.environment import UNKNOWN
+from attn_tune.schema.words import config_words, counted, duration
+
+POLICIES = ("error", "keep", "replace", "fastest-verified", "prefer=NAME")
+# Times of different sessions: below this they do not tell which is faster, and what is there stays.
+MARGIN = 0.02
+SHOWN = 20
+
+# One problem: (device digest, signature, direction). Its rows stand or fall together: their ranks count as one answer.
+type Key = tuple[str, str, str]
+
+
+class Fate(enum.StrEnum):
+    """The fate of the rows of one problem that a pack brings."""
+
+    ADDED = "added"
+    """Nothing answered the problem before."""
+    UNCHANGED = "unchanged"
+    """The stored answer is the same."""
+    KEPT = "kept"
+    """The stored answer stays."""
+    REPLACED = "replaced"
+    """The new answer takes the place of the stored one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackAnswer:
+    """The rows of one problem in one pack.
+
+    Attributes:
+      pack: the name of the pack.
+      rows: the rows, one a kernel.
+      environments: the pack's environments by digest.
+    """
+
+    pack: str
+    rows: Sequence[Row]
+    environments: Mapping[str, Environment]
+
+    @property
+    def decides(self) -> dict[str, tuple[int, str, tuple[str, ...]]]:
+        """Rank, config and doubts by kernel: what the answer decides, without its evidence."""
+        return {row.kernel: (row.rank, config_to_json(row.config), row.doubts) for row in self.rows}
+
+    @property
+    def winner(self) -> Row:
+        """The row of the best rank."""
+        return min(self.rows, key=lambda row: row.rank)
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether its winner was timed and compared with the reference, by software that is known.
+
+        A winner that is known to have run no feature problem is not verified.
+        """
+        row = self.winner
+        environment = self.environments.get(row.env)
+        return (
+            row.median_ns is not None
+            and row.error_ppm is not None
+            and row.error_ppm <= 1_000_000
+            and row.state != Rule.PREDICTED
+            and row.features != 0
+            and environment is not None
+            and UNKNOWN not in (environment.jaxlib, environment.source_hash)
+        )
+
+    def __str__(self) -> str:
+        ranked = sorted(self.rows, key=lambda row: row.rank)
+        return ", ".join(
+            f"{r.kernel} {config_words(r.config)}"
+            + ("" if r.median_ns is None else f" {duration(r.median_ns)}")
+            + "".join(f" ({doubt})" for doubt in r.doubts)
+            for r in ranked
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resolution:
+    """The fate of one problem and the reason: a line of the table that an import prints.
+
+    Attributes:
+      signature: the problem.
+      direction: the direction.
+      device: the device's name.
+      fate: the fate of the rows that came in.
+      stored: the stored answer as text, ``""`` where there is none.
+      incoming: the answer that came in, as text.
+      reason: the reason of the fate.
+    """
+
+    signature: str
+    direction: str
+    device: str
+    fate: Fate
+    stored: str
+    incoming: str
+    reason: str
+
+    @classmethod
+    def of(
+        cls,
+        key: Key,
+        device: Device,
+        stored: PackAnswer | None,
+        incoming: PackAnswer,
+        fate: Fate | None,
+        reason: str,
+    ) -> "Resolution":
+        """The line of a problem for which ``Policy.resolve`` said ``fate`` and ``reason``."""
+        return cls(
+            signature=key[1],
+            direction=key[2],
+            device=str(device),
+            fate=fate or Fate.KEPT,
+            stored="" if stored is None else str(stored),
+            incoming=str(incoming),
+            reason=reason if fate else f"conflict: {reason}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The rule for answers that differ.
+
+    Attributes:
+      kind: the policy's name, without a pack.
+      name: the pack that ``prefer=`` names.
+    """
+
+    kind: str
+    name: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> "Policy":
+        """Reads ``error``, ``keep``, ``replace``, ``fastest-verified`` or ``prefer=NAME``.
+
+        Raises:
+          UsageError: it is none of these.
+        """
+        kind, _, name = text.partition("=")
+        if text in POLICIES[:-1] or (kind == "prefer" and name):
+            return cls(kind, name)
+        raise UsageError(f"policy must be one of {', '.join(POLICIES)}, got {text!r}")
+
+    def resolve(self, stored: PackAnswer | None, incoming: PackAnswer) -> tuple[Fate | None, str]:
+        """The fate of ``incoming`` and the reason; None is a conflict that the policy leaves to the caller."""
+        if stored is None:
+            return Fate.ADDED, "new"
+        if stored.decides == incoming.decides:
+            return Fate.UNCHANGED, "same answer"
+        match self.kind:
+            case "keep":
+                return Fate.KEPT, "policy keep"
+            case "replace":
+                return Fate.REPLACED, "policy replace"
+            case "prefer" if incoming.pack == self.name:
+                return Fate.REPLACED, f"prefers {self.name}"
+            case "prefer" if stored.pack == self.name:
+                return Fate.KEPT, f"prefers {self.name}"
+            case "fastest-verified":
+                return _faster(stored, incoming)
+        return None, f"{stored.pack} and {incoming.pack} differ"
+
+
+def _faster(stored: PackAnswer, incoming: PackAnswer) -> tuple[Fate, str]:
+    """Prefers the verified answer; of two, the one that is faster by more than sessions differ."""
+    if not incoming.is_verified:
+        return Fate.KEPT, f"{incoming.pack} is not verified"
+    if not stored.is_verified:
+        return Fate.REPLACED, f"{stored.pack} is not verified"
+    # Verified answers have times.
+    ratio = (incoming.winner.median_ns or 1) / (stored.winner.median_ns or 1)
+    if ratio < 1 - MARGIN:
+        return Fate.REPLACED, f"takes {ratio:.3f} of the time"
+    return Fate.KEPT, f"{incoming.pack} takes {ratio:.3f} of the time"
+
+
+def conflict_error(what: str, conflicts: Sequence[Resolution]) -> UsageError:
+    """An error with the way out, and a list of the problems and their answers under it."""
+    problems: dict[str, dict[str, None]] = {}
+    for one in conflicts:
+        answers = problems.setdefault(f"  {one.signature} {one.direction} on {one.device}", {})
+        answers |= {f"    stored: {one.stored}": None, f"    pack:   {one.incoming}": None}
+    lines = [
+        f"{what} {counted(len(problems), 'problem')} otherwise; nothing was written: choose another policy with "
+        f"--on-conflict ({', '.join(POLICIES[1:])})"
+    ]
+    for problem, answers in list(problems.items())[:SHOWN]:
+        lines += [problem, *answers]
+    if len(problems) > SHOWN:
+        lines.append(f"  and {len(problems) - SHOWN} more")
+    return UsageError("\n".join(lines))

@@ -1,0 +1,379 @@
+"""The release gate: the proof that every row needs before it is shipped, read from the stored trials.
+
+Of each row: its config ran, every output that its op declares was compared with the reference, it passed feature
+problems, a contest had a final on a quiet device that left little doubt, the environment is known, nothing about it
+failed since, and it does not lose to the untuned config. Then the guards: every measured problem that the pack does
+not answer itself is asked of the pack as a job would ask; where the row that answers is known to lose there, or to
+fail, the pack gets a row that says so.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attn_tune.db.release.evidence import Evidence, Record, group_by_problem
+from attn_tune.runtime.answer import SourceKind
+from attn_tune.runtime.ladder import Match, Question, walk
+from attn_tune.runtime.overrides.entries import Asked
+from attn_tune.runtime.overrides.in_force import Overrides
+from attn_tune.runtime.packs import Pack
+from attn_tune.runtime.shelf import Shelf
+from attn_tune.schema import Decision, Environment, Grade, Rule, UsageError
+from attn_tune.schema.environment import UNKNOWN
+
+# How much a shipped row may lose to the untuned config: below it, times of different moments cannot tell.
+MARGIN = 0.02
+
+# The largest bound on a row's regret, as a share of its time, that is not in doubt.
+MAX_REGRET = 0.10
+
+type EvidenceOf = Callable[[Decision], Evidence]
+
+
+class Doubt(enum.StrEnum):
+    """A kind of objection that does not say that a row is wrong; a release may let it pass on purpose."""
+
+    UNPROVEN = "unproven"
+    """Its config ran no feature problem."""
+    NOISY = "noisy"
+    """Its last final was disturbed."""
+    REGRET = "regret"
+    """Its time may be further from the best than ``MAX_REGRET``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Objection:
+    """The reason why one row may not be shipped.
+
+    Attributes:
+      decision: the row.
+      reason: the reason as a clause.
+      doubt: the kind of doubt, None if no policy lets the row pass.
+    """
+
+    decision: Decision
+    reason: str
+    doubt: Doubt | None = None
+
+    @property
+    def facts(self) -> dict[str, str | None]:
+        """The objection as plain data."""
+        d = self.decision
+        return {
+            "kernel": d.kernel,
+            "direction": d.direction,
+            "signature": d.signature.text,
+            "device": str(d.device),
+            "reason": self.reason,
+            "doubt": self.doubt and str(self.doubt),
+        }
+
+    @property
+    def row(self) -> str:
+        """The row in words."""
+        d = self.decision
+        return f"{d.kernel} {d.direction} {d.signature} on {d.device}"
+
+    def __str__(self) -> str:
+        return f"{self.row}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GatePolicy:
+    """The doubts that a release lets pass.
+
+    Attributes:
+      max_regret: the largest bound on regret, as a share of the row's time.
+      allow_unproven: whether rows without a feature problem pass.
+      allow_noisy: whether rows whose last final was disturbed pass.
+    """
+
+    max_regret: float = MAX_REGRET
+    allow_unproven: bool = False
+    allow_noisy: bool = False
+
+    def passes(self, objection: Objection) -> bool:
+        """Whether a row may be shipped despite ``objection``."""
+        match objection.doubt:
+            case Doubt.UNPROVEN:
+                return self.allow_unproven
+            case Doubt.NOISY:
+                return self.allow_noisy
+            case Doubt.REGRET:
+                return (objection.decision.regret_bound or 0.0) <= self.max_regret
+        return False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GateReport:
+    """The result of the gate.
+
+    Attributes:
+      objections: the rows that may not be shipped.
+      added: the rows that make the untuned config answer.
+      replayed: the number of guards whose answer was measured there.
+      unproven: the number of guards whose answer was not measured there.
+      lost: the number of replayed guards where the answer lost.
+      worst_ppm: the largest loss of an answer over the untuned config, in millionths.
+    """
+
+    objections: tuple[Objection, ...] = ()
+    added: tuple[Decision, ...] = ()
+    replayed: int = 0
+    unproven: int = 0
+    lost: int = 0
+    worst_ppm: int = 0
+
+    def manifest(self, rows: int, *, predicted: int, revalidated: int) -> dict[str, Any]:
+        """The manifest's entry about the gate."""
+        return {
+            "passed": True,
+            "rows": rows,
+            "predicted": predicted,
+            "revalidated": revalidated,
+            "guards": {
+                "replayed": self.replayed,
+                "unproven": self.unproven,
+                "lost": self.lost,
+                "worst_loss_ppm": self.worst_ppm,
+                "heuristic_rows": len(self.added),
+            },
+        }
+
+
+def check_rows(
+    decisions: Iterable[Decision], evidence: EvidenceOf, max_regret: float = MAX_REGRET
+) -> list[Objection]:
+    """The objections to shipping ``decisions``, one for each reason, doubts among them."""
+    found = []
+    for d in decisions:
+        seen = evidence(d)
+        found += [Objection(decision=d, reason=reason) for reason in _reasons(d, seen)]
+        found += [
+            Objection(decision=d, reason=reason, doubt=doubt)
+            for doubt, reason in _doubts(d, seen, min(max_regret, MAX_REGRET))
+        ]
+    return found
+
+
+def check_quarantine(decisions: Iterable[Decision], overrides: Overrides) -> list[Objection]:
+    """Those of ``decisions`` that must not run, with the entry that says so."""
+    found = []
+    for d in decisions:
+        op = _op(d.op)
+        defaults = {field.name: field.default for field in op.fields} if op else {}
+        values = defaults | d.signature.values
+        asked = Asked(d.op, d.direction, d.device, d.signature.text, values)
+        entry = overrides.forbidding(asked, d.kernel.partition("/")[2], d.config)
+        if entry is not None:
+            reason = (
+                f"its config is in quarantine: {entry.reason} ({entry.condition}; {entry.origin})"
+            )
+            found.append(Objection(decision=d, reason=reason))
+    return found
+
+
+def _reasons(d: Decision, evidence: Evidence) -> Iterable[str]:
+    record = evidence.of(d)
+    if record is None or record.median_ns is None:
+        yield "its config was never measured in the environment it is decided for"
+        return
+    if record.failure:
+        yield f"its config failed: {record.failure}"
+    if failure := evidence.failed_part(d):
+        yield f"a part of its config failed: {failure}"
+    if missing := sorted(_needed(d) - evidence.proven_outputs(d)):
+        yield f"{', '.join(missing)} never compared with the reference"
+    if d.rule is not Rule.ONLY and not record.finals:
+        yield "it has no final: it was chosen by its search alone"
+    if unknown := _unknown(d):
+        yield f"its environment does not say {', '.join(unknown)}"
+    if d.median_ns and d.heuristic_ns and d.median_ns > d.heuristic_ns * (1 + MARGIN):
+        yield f"it takes {d.median_ns / d.heuristic_ns:.3f} of the untuned config's time"
+
+
+def _doubts(d: Decision, evidence: Evidence, max_regret: float) -> Iterable[tuple[Doubt, str]]:
+    if d.features == 0:
+        yield Doubt.UNPROVEN, "its config ran no feature problem (--allow-unproven ships it)"
+    if d.regret_bound is not None and d.regret_bound > max_regret:
+        yield (
+            Doubt.REGRET,
+            f"its time may be {d.regret_bound:.1%} above the best, the limit is {max_regret:.0%} (--max-regret)",
+        )
+    record = evidence.of(d)
+    if record is not None and record.conditions is not None and record.conditions.disturbances:
+        what = ", ".join(record.conditions.disturbances)
+        yield Doubt.NOISY, f"its last final was disturbed: {what} (--allow-noisy ships it)"
+
+
+def _needed(d: Decision) -> set[str]:
+    """The outputs that must be proven: all that the op declares for the problem, but for optional ones."""
+    op = _op(d.op)
+    if op is None:
+        return set()
+    problem = op.from_signature(d.signature)
+    return {o.name for o in op.outputs(problem, d.direction) if not o.optional}
+
+
+def _unknown(d: Decision) -> list[str]:
+    needed = ["jax", "jaxlib", "source_hash"]
+    spec = _spec(d.kernel)
+    if spec is not None and spec.backend == "triton":
+        needed.append("triton")
+    if d.device.platform != "cpu":
+        needed.append("compiler")
+    return [name for name in needed if getattr(d.environment, name) == UNKNOWN]
+
+
+def replay_guards(
+    pack: Pack, guards: Sequence[Decision], shipped: Iterable[Decision], evidence: EvidenceOf
+) -> GateReport:
+    """Asks ``pack`` for each guard, and compares what it answers with the untuned config there.
+
+    ``guards`` are decisions of measured problems that are not in the pack, ``shipped`` those that are.
+    """
+    environments = {(d.kernel, d.environment.digest): d.environment for d in shipped}
+    shelves: dict[tuple[str, str], Shelf] = {}
+    added: list[Decision] = []
+    replayed = unproven = lost = worst = 0
+    for guard in guards:
+        match = _answer(pack, guard, shelves)
+        if match is None:
+            continue
+        seen = evidence(guard)
+        environment = environments[guard.kernel, match.row.env]
+        record = _same_config(seen, guard.kernel, environment, match.row.config)
+        untuned = seen.heuristic(guard.kernel, record.environment if record else guard.environment)
+        if record is None or untuned is None or (record.median_ns is None and not record.failure):
+            unproven += 1
+            continue
+        replayed += 1
+        loss = _loss(record, untuned)
+        if loss is not None:
+            worst = max(worst, round(loss * 1e6))
+        if loss is None or loss > MARGIN:
+            lost += 1
+            added.append(_untuned(guard, untuned))
+    return GateReport(
+        added=tuple(_ranked(added)),
+        replayed=replayed,
+        unproven=unproven,
+        lost=lost,
+        worst_ppm=worst,
+    )
+
+
+class _Anyone:
+    """The judge of a replay: no environment but the trials' own, so that the answer is the same on every machine."""
+
+    def __init__(self, guard: Decision):
+        self._guard = guard
+        self._spec = _spec(guard.kernel)
+        self._op = _op(guard.op)
+        self._problem = self._op.from_signature(guard.signature) if self._op else None
+
+    def grade(self, row: Any, pack: Pack) -> Grade:
+        return Grade.VERIFIED
+
+    def refusal(self, row: Any, pack: Pack) -> str | None:
+        if self._spec is None:
+            return None
+        from attn_tune.schema import config_from_dict
+
+        search = self._spec.searches[self._guard.direction]
+        try:
+            config = config_from_dict(search.config, row.config)
+        except UsageError as error:
+            return str(error)
+        return search.infeasible(self._problem, self._guard.device, config)
+
+    def adapt(self, row: Any) -> Any:
+        if self._spec is None or self._op is None:
+            return row
+        from attn_tune.kernels.ask import adapted
+
+        return adapted(self._op, self._spec, row, self._problem, self._guard.device)
+
+
+def _answer(pack: Pack, guard: Decision, shelves: dict[tuple[str, str], Shelf]) -> Match | None:
+    op = _op(guard.op)
+    if op is None:
+        return None
+    key = (guard.op, guard.direction)
+    shelf = shelves.setdefault(key, Shelf(pack, *key, op.fields))
+    question = Question(
+        op=guard.op,
+        direction=guard.direction,
+        signature=guard.signature,
+        fields=op.fields,
+        device=guard.device,
+        kernel=guard.kernel.split("/")[1],
+    )
+    return walk(question, iter([(SourceKind.OVERLAY, shelf)]), _Anyone(guard)).match
+
+
+def _same_config(
+    seen: Evidence, kernel: str, environment: Environment, config: Mapping[str, Any]
+) -> Record | None:
+    """The record of the config there: in the environment of its row if it was tried in it, else in any."""
+    for one in (environment, *seen.environments(kernel)):
+        if (record := seen.at(kernel, one, config)) is not None:
+            return record
+    return None
+
+
+def _loss(record: Record, untuned: Record) -> float | None:
+    """Time over the untuned config's, minus one; None for a config that failed."""
+    if record.failure or record.median_ns is None or untuned.median_ns is None:
+        return None
+    return record.median_ns / untuned.median_ns - 1
+
+
+def _untuned(guard: Decision, untuned: Record) -> Decision:
+    return dataclasses.replace(
+        guard,
+        environment=untuned.environment,
+        config=dict(untuned.config),
+        rule=Rule.HEURISTIC,
+        median_ns=untuned.median_ns,
+        heuristic_ns=untuned.median_ns,
+        gain=1.0,
+        regret_bound=None,
+        worst_error=untuned.worst_error,
+        ties=(),
+        samples=len(untuned.finals or untuned.samples),
+    )
+
+
+def _ranked(decisions: Iterable[Decision]) -> Iterable[Decision]:
+    for group in group_by_problem(decisions).values():
+        for rank, d in enumerate(sorted(group, key=lambda d: (d.median_ns or 0, d.kernel))):
+            yield dataclasses.replace(d, rank=rank)
+
+
+def _spec(kernel: str) -> Any:
+    from attn_tune.kernels import registry
+
+    return registry.find_kernel(kernel)
+
+
+def needs_leave(d: Decision) -> bool:
+    """Whether ``d`` only answers where non-deterministic kernels are allowed: its kernel says so, or it was seen."""
+    from attn_tune.kernels.spec import LIBRARIES
+
+    spec = _spec(d.kernel)
+    if spec is None:
+        return False
+    is_seen = d.repeatable is False and spec.backend not in LIBRARIES
+    return is_seen or spec.needs_leave(d.direction)
+
+
+def _op(name: str) -> Any:
+    from attn_tune.kernels import registry
+
+    try:
+        return registry.get_op(name)
+    except UsageError:
+        return None

@@ -1,0 +1,133 @@
+"""Merging of several packs into one, under the same policies as imports."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attn_tune.db.pack_files import check_word, files_of_rows
+from attn_tune.db.pack_writer import check_target, write_pack
+from attn_tune.db.release.conflicts import (
+    Fate,
+    Key,
+    PackAnswer,
+    Policy,
+    Resolution,
+    conflict_error,
+)
+from attn_tune.runtime.packs import Pack
+from attn_tune.runtime.rows import Row
+from attn_tune.schema import UsageError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MergedPack:
+    """The result of merging packs.
+
+    Attributes:
+      pack: the new pack, None in a dry run.
+      outcomes: the fate of every problem of every pack but the first.
+      rows: the rows of the new pack.
+      quarantined: the entries of the new pack's quarantine list.
+    """
+
+    pack: Pack | None
+    outcomes: tuple[Resolution, ...]
+    rows: int
+    quarantined: int = 0
+
+
+def merge_packs(
+    packs: Sequence[Pack],
+    path: Path,
+    *,
+    name: str,
+    version: str,
+    policy: str = "error",
+    overwrite: bool = False,
+    dry_run: bool = False,
+) -> MergedPack:
+    """Merges ``packs`` into a new one at ``path``: the first is the base, the others come in, in order.
+
+    The manifest names the packs it was made of, and says that the gate was passed only if all of them say so. It is
+    not signed: a signature vouches for bytes, and these are new. It carries the quarantine lists of all; where one
+    names another's row, that row stays and is turned down at lookup, as with the packs side by side.
+
+    Raises:
+      UsageError: fewer than two packs, contracts that differ, or conflicts that the policy does not resolve.
+      StorageError: as ``export_pack``.
+    """
+    rule = Policy.parse(policy)
+    check_word("name", name)
+    check_word("version", version)
+    if len(packs) < 2:
+        raise UsageError("merging takes two packs or more")
+    contracts = _contracts(packs)
+    if not dry_run:
+        check_target(path, overwrite=overwrite)
+    answers: dict[Key, PackAnswer] = {}
+    outcomes: list[Resolution] = []
+    conflicts: list[Resolution] = []
+    for number, pack in enumerate(packs):
+        for key, incoming in _answers(pack).items():
+            stored = answers.get(key)
+            fate, reason = rule.resolve(stored, incoming)
+            if fate in (Fate.ADDED, Fate.REPLACED):
+                answers[key] = incoming
+            outcome = Resolution.of(key, pack.devices[key[0]], stored, incoming, fate, reason)
+            outcomes += [outcome] if number else []
+            conflicts += [outcome] if fate is None else []
+    rows = [row for answer in answers.values() for row in answer.rows]
+    entries = {entry.line: entry for pack in packs for entry in pack.quarantine.entries}
+    if dry_run:
+        return MergedPack(
+            pack=None, outcomes=tuple(outcomes), rows=len(rows), quarantined=len(entries)
+        )
+    if conflicts:
+        raise conflict_error("the packs answer", conflicts)
+    files = files_of_rows(
+        rows,
+        name=name,
+        version=version,
+        devices={k: v for pack in packs for k, v in pack.devices.items()},
+        environments={k: v for pack in packs for k, v in pack.environments.items()},
+        contracts=contracts,
+        gate=_gate(packs),
+        quarantine=entries.values(),
+    )
+    return MergedPack(
+        pack=write_pack(path, files),
+        outcomes=tuple(outcomes),
+        rows=len(rows),
+        quarantined=len(entries),
+    )
+
+
+def _answers(pack: Pack) -> dict[Key, PackAnswer]:
+    groups: dict[Key, list[Row]] = defaultdict(list)
+    for row in pack.rows:
+        groups[row.device, row.signature, row.direction].append(row)
+    return {
+        key: PackAnswer(pack=pack.name, rows=rows, environments=pack.environments)
+        for key, rows in groups.items()
+    }
+
+
+def _contracts(packs: Sequence[Pack]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for pack in packs:
+        for kernel, contract in pack.contracts.items():
+            if found.setdefault(kernel, contract) != contract:
+                raise UsageError(
+                    f"{pack} has {kernel} under contract {contract}, an earlier pack under {found[kernel]}; "
+                    "rows of two contracts cannot be in one pack"
+                )
+    return found
+
+
+def _gate(packs: Sequence[Pack]) -> dict[str, Any]:
+    return {
+        "passed": all(pack.gate.get("passed") is True for pack in packs),
+        "merged": [{"name": p.name, "version": p.version, "digest": p.digest} for p in packs],
+    }

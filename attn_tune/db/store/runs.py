@@ -1,0 +1,139 @@
+"""Runs: one sweep from its begin to its end, and its progress."""
+
+import json
+import os
+import secrets
+import socket
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from attn_tune.db.store.references import References
+from attn_tune.db.store.schema import status_list
+from attn_tune.db.store.sql import insert
+from attn_tune.db.store.times import now_us, time_text, time_us
+from attn_tune.db.store.writer import holder
+from attn_tune.schema import Device, Environment, Stage, Status
+
+# A shorter run is mostly start and end.
+_LEAST_CONFIGS = 8
+ENDINGS = ("finished", "interrupted", "failed")
+
+_END = """
+UPDATE run SET status = :status, ended = :now, heartbeat = :now WHERE id = :run AND status = 'running'
+"""
+_ABANDON = "UPDATE run SET status = 'interrupted', ended = heartbeat WHERE status = 'running'"
+_LAST = "SELECT * FROM run ORDER BY status = 'running' DESC, id DESC LIMIT 1"
+_STATUSES = "SELECT status, count(*) FROM trial WHERE run_id = ? GROUP BY status ORDER BY status"
+# The whole time of a run counts: starts, references, finals.
+_PACE = f"""
+SELECT (julianday(run.ended) - julianday(run.started)) * 86400 / count(*) AS seconds
+FROM run JOIN trial ON trial.run_id = run.id
+WHERE run.device_id IN (SELECT id FROM device WHERE digest = :device) AND run.ended > run.started
+  AND stage = '{Stage.SEARCH}' AND trial.status NOT IN ({status_list(s for s in Status if s.is_refused)})
+GROUP BY run.id HAVING count(*) >= :least ORDER BY run.id DESC LIMIT 1
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStatus:
+    """The run that goes on, else the last one.
+
+    Attributes:
+      state: ``"running"``, ``"finished"``, ``"interrupted"``, ``"failed"``, or ``"none"`` before the first run. A run
+        whose process died is ``"interrupted"``.
+      run_id: the run, None before the first.
+      host: the name of its host.
+      pid: the number of its process.
+      argv: its command line.
+      device: the device that it was begun on.
+      environment: the software that it was begun with.
+      started_us: Unix time of its begin in microseconds.
+      heartbeat_us: Unix time of its last sign of life in microseconds.
+      ended_us: Unix time of its end in microseconds, None while it goes on.
+      counts: its trials by status.
+    """
+
+    state: str = "none"
+    run_id: int | None = None
+    host: str = ""
+    pid: int = 0
+    argv: tuple[str, ...] = ()
+    device: Device | None = None
+    environment: Environment | None = None
+    started_us: int = 0
+    heartbeat_us: int = 0
+    ended_us: int | None = None
+    counts: Mapping[Status, int] = field(default_factory=dict)
+
+    @property
+    def running(self) -> bool:
+        """True while the process that writes lives."""
+        return self.state == "running"
+
+    @property
+    def trials(self) -> int:
+        """Trials of every status."""
+        return sum(self.counts.values())
+
+
+def add_run(
+    connection: sqlite3.Connection,
+    references: References,
+    device: Device,
+    environment: Environment,
+    argv: Sequence[str],
+) -> int:
+    """Adds a run of this process inside the caller's transaction, and returns its id."""
+    now = time_text(now_us())
+    values = {
+        "uid": secrets.token_hex(16),
+        "status": "running",
+        "device_id": references.add_device(device),
+        "environment": references.add_environment(environment),
+        "argv": json.dumps(list(argv)),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "started": now,
+        "heartbeat": now,
+    }
+    return insert(connection, "run", values)
+
+
+def end_run(connection: sqlite3.Connection, run_id: int, status: str) -> None:
+    """Ends a run inside the caller's transaction."""
+    connection.execute(_END, {"run": run_id, "status": status, "now": time_text(now_us())})
+
+
+def abandon_runs(connection: sqlite3.Connection) -> None:
+    """Marks the runs of a writer that is gone as interrupted."""
+    connection.execute(_ABANDON)
+
+
+def read_status(connection: sqlite3.Connection, references: References) -> RunStatus:
+    """The progress of the current run, or of the last one."""
+    row = connection.execute(_LAST).fetchone()
+    if row is None:
+        return RunStatus()
+    writer = holder(connection)
+    alive = writer is not None and (writer.host, writer.pid) == (row["host"], row["pid"])
+    return RunStatus(
+        state="interrupted" if row["status"] == "running" and not alive else row["status"],
+        run_id=row["id"],
+        host=row["host"],
+        pid=row["pid"],
+        argv=tuple(json.loads(row["argv"])),
+        device=references.device(row["device_id"]),
+        environment=references.environment(row["environment"]),
+        started_us=time_us(row["started"]),
+        heartbeat_us=time_us(row["heartbeat"]),
+        ended_us=None if row["ended"] is None else time_us(row["ended"]),
+        counts={Status(name): count for name, count in connection.execute(_STATUSES, (row["id"],))},
+    )
+
+
+def read_pace(connection: sqlite3.Connection, device: Device) -> float | None:
+    """Seconds that the last run on an equal device took for each config; None without a run of some length."""
+    values = {"device": device.digest, "least": _LEAST_CONFIGS}
+    row = connection.execute(_PACE, values).fetchone()
+    return None if row is None else float(row["seconds"])

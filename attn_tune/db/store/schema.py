@@ -1,0 +1,254 @@
+"""The lab database's schema. Comments say what a column holds: SQLite keeps them, and docs/database.md is made of them.
+
+Facts are append-only: triggers refuse to change or delete them. Derived tables may be rebuilt at any time.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+
+from attn_tune.schema import Status
+
+APPLICATION_ID = 0x41545455  # "ATTU"
+SCHEMA_VERSION = 1  # kept in PRAGMA user_version
+
+# Rows that are never changed or deleted, but by garbage collection.
+FACTS = ("device", "environment", "signature", "trial")
+
+
+def status_list(statuses: Iterable[Status]) -> str:
+    """Statuses as a list for SQL's ``IN``."""
+    return ", ".join(f"'{status}'" for status in statuses)
+
+
+_MEASURED = status_list(s for s in Status if s.is_measured)
+_FAILED = status_list(s for s in Status if s.is_failure)
+
+TABLES = (
+    """CREATE TABLE device ( -- A device as it was seen: its identity, and what does not identify it.
+    id INTEGER PRIMARY KEY AUTOINCREMENT, -- The number of the row; never given twice.
+    digest TEXT NOT NULL, -- The digest of the identity; equal for equal devices.
+    platform TEXT NOT NULL, -- cpu, cuda, rocm or tpu.
+    family TEXT NOT NULL, -- The architecture: sm_90, v6e, x86_64.
+    variant TEXT NOT NULL, -- The name: nvidia-h200.
+    units INTEGER NOT NULL, -- Multiprocessors, TensorCores or CPU cores.
+    shared_bytes INTEGER NOT NULL, -- On-chip memory that one program may use; 0 is unknown.
+    l2_bytes INTEGER NOT NULL, -- Last-level cache; 0 is unknown.
+    clock_mhz INTEGER NOT NULL, -- Maximum core clock; 0 is unknown.
+    bandwidth_gbs INTEGER NOT NULL, -- Peak memory bandwidth in GB/s; 0 is unknown.
+    partition TEXT NOT NULL, -- The slice of a divided GPU; empty for a whole device.
+    power_watts INTEGER NOT NULL, -- The power limit, rounded to 50 W; 0 is unknown.
+    evidence TEXT NOT NULL, -- JSON pairs that do not identify it: uuid, driver, memory.
+    UNIQUE (digest, evidence)
+) STRICT""",
+    """CREATE TABLE environment ( -- The software of a trial.
+    digest TEXT PRIMARY KEY, -- The digest of all other columns.
+    jax TEXT NOT NULL, -- Version of jax.
+    jaxlib TEXT NOT NULL, -- Version of jaxlib.
+    triton TEXT NOT NULL, -- Version of Triton; empty is unknown.
+    compiler TEXT NOT NULL, -- Version of ptxas, CUDA or libtpu; empty is unknown.
+    driver TEXT NOT NULL, -- Version of the driver; empty is unknown.
+    attn_tune TEXT NOT NULL, -- Version of attn-tune; empty is unknown.
+    source_hash TEXT NOT NULL -- The digest of the kernel's source; empty is unknown.
+) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE signature ( -- A problem, with its fields apart.
+    text TEXT PRIMARY KEY, -- The canonical text.
+    op TEXT NOT NULL, -- The op.
+    version INTEGER NOT NULL, -- The version of the op's contract.
+    fields TEXT NOT NULL CHECK (json_valid(fields)) -- JSON object of the fields: {"b":1,"t":4096}.
+) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE run ( -- One sweep, from its begin to its end.
+    id INTEGER PRIMARY KEY, -- The run.
+    uid TEXT NOT NULL UNIQUE, -- Its name in every database that it is merged into.
+    status TEXT NOT NULL CHECK (status IN ('running', 'finished', 'interrupted', 'failed')), -- How it ended.
+    device_id INTEGER NOT NULL REFERENCES device (id), -- The device that it was begun on.
+    environment TEXT NOT NULL REFERENCES environment (digest), -- The software, without a kernel's source.
+    argv TEXT NOT NULL, -- JSON array of the command line.
+    host TEXT NOT NULL, -- The name of the host.
+    pid INTEGER NOT NULL, -- The number of the process.
+    trials INTEGER NOT NULL DEFAULT 0, -- The trials that it recorded, those that gc took among them.
+    started TEXT NOT NULL, -- ISO time in UTC.
+    heartbeat TEXT NOT NULL, -- ISO time in UTC of its last sign of life.
+    ended TEXT -- ISO time in UTC; NULL while it goes on.
+) STRICT""",
+    f"""CREATE TABLE trial ( -- One attempt at one config. Rows are only added.
+    id INTEGER PRIMARY KEY AUTOINCREMENT, -- The trial, in the order of recording; never given twice.
+    run_id INTEGER NOT NULL REFERENCES run (id), -- The run that recorded it.
+    number INTEGER NOT NULL, -- Its place among the trials of the run, from 1.
+    op TEXT NOT NULL, -- The op.
+    kernel TEXT NOT NULL, -- The kernel, as op/name.
+    direction TEXT NOT NULL, -- The direction: fwd, bwd.
+    part TEXT NOT NULL, -- The launch that alone was searched; empty for the whole direction.
+    stage TEXT NOT NULL, -- search, or final where configs were measured in turns.
+    signature TEXT NOT NULL REFERENCES signature (text), -- The problem.
+    point TEXT NOT NULL, -- The grid points that asked for it, joined by +; empty without a name.
+    device TEXT NOT NULL, -- The device's name, with its partition.
+    device_id INTEGER NOT NULL REFERENCES device (id), -- The row of the device.
+    environment TEXT NOT NULL REFERENCES environment (digest), -- The software, with the kernel's source.
+    config TEXT NOT NULL CHECK (json_valid(config)), -- JSON object of the knobs.
+    config_digest TEXT NOT NULL, -- The digest of the config.
+    is_heuristic INTEGER NOT NULL, -- 1 for the config that the kernel chooses without tuning.
+    status TEXT NOT NULL, -- The outcome; the table of statuses is above.
+    reason TEXT NOT NULL, -- The cause of a failure; empty where nothing went wrong.
+    median_us REAL, -- Median of the samples in microseconds; NULL unless measured.
+    min_us REAL, -- Fastest sample in microseconds.
+    dispersion REAL, -- Median distance of the samples from their median, as a share of it.
+    error_ratio REAL, -- Largest error over what is allowed; above 1 is wrong, NULL was not compared.
+    features INTEGER CHECK (features >= 0), -- Feature problems that it ran and passed; NULL is unknown.
+    repeatable INTEGER CHECK (repeatable IN (0, 1)), -- 0 where equal inputs gave different bits; NULL is unknown.
+    compile_ms REAL, -- Milliseconds of lowering and compiling.
+    prove_ms REAL, -- Milliseconds of comparing outputs with the reference.
+    run_ms REAL, -- Milliseconds of timing; in finals the share of a round.
+    started TEXT NOT NULL, -- ISO time in UTC; equal for all of one final.
+    ended TEXT, -- ISO time in UTC; NULL is unknown.
+    round_id TEXT NOT NULL, -- Measurements of one round were taken in turns; /twin marks a second one of a config.
+    protocol TEXT, -- JSON object of how it was measured: timer, warmup, flush_l2, calls_per_sample, interleaved.
+    conditions TEXT, -- JSON object of the device's clocks, temperature and power meanwhile, of finals.
+    errors TEXT NOT NULL, -- JSON array of objects: output, error, allowed.
+    shared_bytes INTEGER, -- On-chip memory of one program.
+    registers INTEGER, -- Registers of one thread.
+    spill_bytes INTEGER, -- Bytes of registers spilled to memory.
+    code_digest TEXT NOT NULL, -- The digest of the compiled code; empty is unknown.
+    shortage TEXT, -- JSON object of what it ran out of: resource, needed, limit.
+    prediction TEXT, -- JSON object of a predicted time: ns, low_ns, high_ns, model, terms.
+    samples_ns TEXT, -- JSON array of the samples in nanoseconds, in the order taken; see the view samples.
+    UNIQUE (run_id, number),
+    CHECK ((status IN ({_MEASURED})) = (samples_ns IS NOT NULL)),
+    CHECK ((samples_ns IS NULL) = (median_us IS NULL)),
+    CHECK ((samples_ns IS NULL) = (protocol IS NULL)),
+    CHECK ((status = '{Status.PREDICTED}') = (prediction IS NOT NULL))
+) STRICT""",
+    "CREATE INDEX trial_signature ON trial (signature)",
+    """CREATE TABLE decision ( -- The best config of each kernel for a problem on a device; derived from trials.
+    op TEXT NOT NULL, -- The op.
+    kernel TEXT NOT NULL, -- The kernel, as op/name.
+    direction TEXT NOT NULL, -- The direction.
+    signature TEXT NOT NULL REFERENCES signature (text), -- The problem.
+    point TEXT NOT NULL, -- The grid points of its newest trial; empty without a name.
+    device TEXT NOT NULL, -- The device's name, with its partition.
+    device_id INTEGER NOT NULL REFERENCES device (id), -- A row of the device.
+    rank INTEGER NOT NULL, -- 0 is the winner among the kernels.
+    config TEXT NOT NULL, -- JSON object of the knobs.
+    config_digest TEXT NOT NULL, -- The digest of the config.
+    rule TEXT NOT NULL, -- winner: beat the default; tie: nothing did; only: one config was right.
+    median_us REAL NOT NULL, -- Time in microseconds.
+    heuristic_us REAL, -- Time of the kernel's default in microseconds; NULL if it never ran.
+    gain REAL, -- heuristic_us over median_us, of one run.
+    regret_bound REAL, -- By what share a rival may be faster, at 95 %.
+    worst_error REAL, -- Largest error over what is allowed.
+    ties TEXT NOT NULL, -- JSON array of the config digests that cannot be told from it.
+    samples INTEGER NOT NULL, -- Samples behind median_us.
+    trials INTEGER NOT NULL, -- Trials of the kernel on this problem.
+    repeatable INTEGER CHECK (repeatable IN (0, 1)), -- 0 where a trial of the config gave different bits.
+    features INTEGER CHECK (features >= 0), -- The most feature problems that a trial of the config passed.
+    environment TEXT NOT NULL REFERENCES environment (digest), -- The software that was decided for.
+    PRIMARY KEY (signature, direction, device_id, rank)
+) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE imported_pack ( -- A pack that was imported.
+    id INTEGER PRIMARY KEY, -- The pack.
+    digest TEXT NOT NULL UNIQUE, -- The digest of its contents.
+    name TEXT NOT NULL, -- Its name.
+    version TEXT NOT NULL, -- Its version.
+    manifest TEXT NOT NULL, -- JSON object of its devices, environments and kernels.
+    imported TEXT NOT NULL -- ISO time in UTC.
+) STRICT""",
+    """CREATE TABLE imported_row ( -- A row of an imported pack.
+    device_digest TEXT NOT NULL, -- The digest of the device.
+    signature TEXT NOT NULL, -- The problem.
+    direction TEXT NOT NULL, -- The direction.
+    kernel TEXT NOT NULL, -- The kernel's name, without its op.
+    pack_id INTEGER NOT NULL REFERENCES imported_pack (id), -- The pack.
+    rank INTEGER NOT NULL, -- 0 is the winner among the kernels.
+    config TEXT NOT NULL, -- JSON object of the knobs.
+    body TEXT NOT NULL, -- JSON object of the whole row.
+    PRIMARY KEY (device_digest, signature, direction, kernel)
+) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE writer ( -- The process that writes, if any: one row at most.
+    id INTEGER PRIMARY KEY CHECK (id = 1), -- Always 1.
+    token TEXT NOT NULL, -- The connection that holds the lock.
+    host TEXT NOT NULL, -- The name of its host.
+    pid INTEGER NOT NULL, -- The number of its process.
+    scope TEXT NOT NULL, -- The boot and PID namespace in which pid has a meaning.
+    process_start TEXT NOT NULL, -- The start of the process, in ticks since boot.
+    heartbeat_us INTEGER NOT NULL -- Unix time of its last sign of life in microseconds.
+) STRICT""",
+)
+
+VIEWS = {
+    "winners": """-- The winning kernel and config of each problem on each device.
+    SELECT
+        op, -- The op.
+        kernel, -- The kernel, as op/name.
+        direction, -- The direction.
+        signature, -- The problem.
+        point, -- The grid points of its newest trial; empty without a name.
+        device, -- The device's name, with its partition.
+        config, -- JSON object of the knobs.
+        rule, -- winner: beat the default; tie: nothing did; only: one config was right.
+        median_us, -- Time in microseconds.
+        heuristic_us, -- Time of the kernel's default in microseconds.
+        gain AS speedup, -- heuristic_us over median_us.
+        regret_bound, -- By what share a rival may be faster, at 95 %.
+        worst_error, -- Largest error over what is allowed.
+        repeatable, -- 0 where a trial of the config gave different bits.
+        features, -- Feature problems that the config passed.
+        environment -- The software that was decided for.
+    FROM decision WHERE rank = 0""",
+    "failures": f"""-- Trials that were tried and failed; a refused config did not fail.
+    SELECT
+        id AS trial_id, -- The trial.
+        run_id, -- The run that recorded it.
+        op, -- The op.
+        kernel, -- The kernel, as op/name.
+        direction, -- The direction.
+        part, -- The launch that alone was searched; empty for the whole direction.
+        signature, -- The problem.
+        point, -- The grid points that asked for it.
+        device, -- The device's name, with its partition.
+        config, -- JSON object of the knobs.
+        status, -- The outcome.
+        substr(reason, 1, instr(reason || char(10), char(10)) - 1) AS reason, -- The first line of the cause.
+        started -- ISO time in UTC.
+    FROM trial WHERE status IN ({_FAILED})""",
+    "samples": """-- One row a sample.
+    SELECT
+        trial.id AS trial_id, -- The trial.
+        kernel, -- The kernel, as op/name.
+        direction, -- The direction.
+        signature, -- The problem.
+        device, -- The device's name, with its partition.
+        config, -- JSON object of the knobs.
+        stage, -- search, or final where configs were measured in turns.
+        round_id, -- Samples of one round and position were taken in turns; /twin marks a second one of a config.
+        sample.key AS position, -- The place among the samples of the trial, from 0.
+        sample.value / 1000.0 AS us -- The time in microseconds.
+    FROM trial, json_each(trial.samples_ns) AS sample""",
+}
+
+TRIGGERS = (
+    *(
+        f"CREATE TRIGGER {table}_refuses_{verb.lower()} BEFORE {verb} ON {table} "
+        f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
+        for table in FACTS
+        for verb in ("UPDATE", "DELETE")
+    ),
+    """CREATE TRIGGER run_identity_is_fixed
+    BEFORE UPDATE OF id, uid, device_id, environment, argv, host, pid, started ON run
+    BEGIN SELECT RAISE(ABORT, 'run is append-only'); END""",
+    """CREATE TRIGGER run_is_kept BEFORE DELETE ON run
+    BEGIN SELECT RAISE(ABORT, 'run is append-only'); END""",
+)
+
+
+def create_schema(connection: sqlite3.Connection) -> None:
+    """Creates every table, view and trigger in an empty database."""
+    import sqlite_utils  # takes up to a second, and only a new database needs it
+
+    db = sqlite_utils.Database(connection, execute_plugins=False)
+    for statement in TABLES:
+        db.execute(statement)
+    for name, query in VIEWS.items():
+        db.create_view(name, query)
+    for statement in TRIGGERS:
+        db.execute(statement)
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

@@ -1,0 +1,297 @@
+"""Trials to rows and back, exactly."""
+
+import functools
+import json
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from attn_tune.db.store.references import References
+from attn_tune.db.store.sql import insert, where
+from attn_tune.db.store.times import now_us, time_text, time_us
+from attn_tune.schema import (
+    Device,
+    Environment,
+    IntegrityError,
+    Measurement,
+    OutputError,
+    Prediction,
+    Protocol,
+    Resources,
+    Shortage,
+    Signature,
+    Stage,
+    Status,
+    StorageError,
+    Trial,
+    UsageError,
+    canonical_json,
+    config_to_json,
+    digest_text,
+)
+from attn_tune.schema.conditions import Conditions
+
+PAGE = 500
+# Errors of a row that is no trial.
+NO_TRIAL = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
+_LARGEST_SAMPLE = 2**63 - 1
+
+# Columns that have the name and the value of a field of ``Trial``.
+_PLAIN = (
+    "kernel",
+    "direction",
+    "part",
+    "point",
+    "reason",
+    "features",
+    "compile_ms",
+    "prove_ms",
+    "run_ms",
+)
+_RESOURCES = ("shared_bytes", "registers", "spill_bytes", "code_digest")
+_BEAT = """
+UPDATE run SET heartbeat = :now, trials = trials + :count WHERE id = :run AND status = 'running'
+"""
+# Conditions by which reads are narrowed; the parameter has the filter's name.
+FILTERS = {
+    "op": "trial.op = :op",
+    "kernel": "(trial.kernel = :kernel OR trial.kernel = trial.op || '/' || :kernel)",
+    "direction": "trial.direction = :direction",
+    "signature": "trial.signature = :signature",
+    "device": "trial.device_id IN (SELECT id FROM device WHERE digest = :device OR variant = :device)",
+    "run": "trial.run_id = :run",
+    "status": "trial.status = :status",
+}
+_MEASURED = """
+SELECT part, config_digest, status, repeatable FROM trial
+WHERE signature = :signature AND direction = :direction AND kernel = :kernel AND environment = :environment
+  AND device_id IN (SELECT id FROM device WHERE digest = :device)
+ORDER BY id
+"""
+
+
+def parameters(
+    *,
+    signature: Signature | str | None = None,
+    device: Device | str | None = None,
+    status: Status | str | None = None,
+    **plain: Any,
+) -> dict[str, Any]:
+    """Arguments of ``Database.trials`` as SQL parameters; None narrows nothing."""
+    values = {
+        "signature": signature.text if isinstance(signature, Signature) else signature,
+        "device": device.digest if isinstance(device, Device) else device,
+        "status": None if status is None else str(status),
+        **plain,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def beat(connection: sqlite3.Connection, run_id: int, count: int = 0) -> None:
+    """Notes that a run lives, and that it recorded ``count`` more trials."""
+    connection.execute(_BEAT, {"run": run_id, "now": time_text(now_us()), "count": count})
+
+
+def add_trials(
+    connection: sqlite3.Connection, references: References, run_id: int, trials: Iterable[Trial]
+) -> list[int]:
+    """Writes trials and the sign of life of their run; the caller holds the transaction. Returns their ids."""
+    row = connection.execute("SELECT trials FROM run WHERE id = ?", (run_id,)).fetchone()
+    if row is None:
+        raise StorageError(f"run {run_id} is not in the database; begin a new one")
+    ids: list[int] = []
+    for number, trial in enumerate(trials, row[0] + 1):
+        values = {"run_id": run_id, "number": number, **_to_row(references, trial)}
+        ids.append(insert(connection, "trial", values))
+    beat(connection, run_id, len(ids))
+    return ids
+
+
+def read_trials(
+    connection: sqlite3.Connection,
+    references: References,
+    filters: Mapping[str, Any],
+) -> Iterator[tuple[int, int, Trial]]:
+    """``(trial id, run id, trial)`` in the order of recording.
+
+    Rows are read page by page, so that a slow consumer holds no read transaction and the write-ahead log can be folded
+    in meanwhile.
+
+    Raises:
+      IntegrityError: a row is no trial.
+    """
+    sql = f"SELECT * FROM trial WHERE id > :after AND {where(FILTERS, filters)} ORDER BY id LIMIT {PAGE}"
+    after = 0
+    while rows := connection.execute(sql, {**filters, "after": after}).fetchall():
+        for row in rows:
+            try:
+                trial = to_trial(references, row)
+            except NO_TRIAL as error:
+                raise IntegrityError(f"trial {row['id']} cannot be: {error}") from error
+            yield row["id"], row["run_id"], trial
+        after = rows[-1]["id"]
+
+
+def read_measured(
+    connection: sqlite3.Connection,
+    *,
+    kernel: str,
+    direction: str,
+    signature: Signature,
+    device: Device,
+    environment: Environment,
+    allow_nondeterministic: bool = False,
+) -> dict[tuple[str, str], Status]:
+    """``(part, config digest) -> status`` of the configs that an equal device and environment has tried.
+
+    With ``allow_nondeterministic``, configs that were refused because their bits differ are left out. Unknown software
+    never equals itself: without a source hash the answer is empty.
+    """
+    if not environment.source_hash:
+        return {}
+    values = {
+        "kernel": kernel,
+        "direction": direction,
+        "signature": signature.text,
+        "device": device.digest,
+        "environment": environment.digest,
+    }
+    found: dict[tuple[str, str], Status] = {}
+    for part, digest, status, repeatable in connection.execute(_MEASURED, values):
+        found[part, digest] = Status(status)
+        if allow_nondeterministic and Status(status).is_refused and repeatable == 0:
+            del found[part, digest]
+    return found
+
+
+def _to_row(references: References, trial: Trial) -> dict[str, Any]:
+    op, _, name = trial.kernel.partition("/")
+    if not op or not name:
+        raise UsageError(f"a kernel is called op/name, not {trial.kernel!r}")
+    config = config_to_json(trial.config)
+    worst = trial.worst_error
+    return {
+        **{name: getattr(trial, name) for name in _PLAIN},
+        "op": op,
+        "stage": trial.stage.value,
+        "signature": references.add_signature(trial.signature),
+        "device": str(trial.device),
+        "device_id": references.add_device(trial.device),
+        "environment": references.add_environment(trial.environment),
+        "config": config,
+        "config_digest": digest_text(config),
+        "is_heuristic": int(trial.is_heuristic),
+        "status": trial.status.value,
+        **measurement_columns(trial.measurement),
+        "error_ratio": None if worst is None else worst.ratio,
+        "repeatable": None if trial.repeatable is None else int(trial.repeatable),
+        "started": time_text(trial.started_us),
+        "ended": None if trial.ended_us is None else time_text(trial.ended_us),
+        "conditions": _json(trial.conditions),
+        "errors": canonical_json(
+            [
+                {k: v if k == "output" else _number(v) for k, v in asdict(e).items()}
+                for e in trial.errors
+            ]
+        ),
+        **asdict(trial.resources),
+        "shortage": _json(trial.shortage),
+        "prediction": _json(trial.prediction),
+    }
+
+
+def measurement_columns(measurement: Measurement | None) -> dict[str, Any]:
+    """The columns of a measurement, samples and their figures.
+
+    Raises:
+      ValueError: a sample that 64 bits cannot hold.
+    """
+    if measurement is None:
+        names = ("median_us", "min_us", "dispersion", "protocol", "samples_ns")
+        return {**dict.fromkeys(names), "round_id": ""}
+    samples = measurement.samples_ns
+    if max(samples) > _LARGEST_SAMPLE:
+        raise ValueError(f"a sample must be at most {_LARGEST_SAMPLE} ns, got {max(samples)}")
+    median = _median(samples)
+    return {
+        "median_us": median / 1000,
+        "min_us": min(samples) / 1000,
+        "dispersion": round(_median([abs(sample - median) for sample in samples]) / median, 6),
+        "round_id": measurement.round_id,
+        "protocol": _json(measurement.protocol),
+        "samples_ns": canonical_json(list(samples)),
+    }
+
+
+def to_trial(references: References, row: sqlite3.Row) -> Trial:
+    """The trial of a row.
+
+    Raises:
+      ValueError, TypeError, KeyError, AttributeError, OverflowError, IntegrityError: there is no such trial.
+    """
+    measurement = None
+    if row["samples_ns"] is not None:
+        measurement = Measurement(
+            samples_ns=tuple(json.loads(row["samples_ns"])),
+            protocol=_protocol(row["protocol"]),
+            round_id=row["round_id"],
+        )
+    shortage, prediction = row["shortage"], row["prediction"]
+    return Trial(
+        **{name: row[name] for name in _PLAIN},
+        signature=references.signature(row["signature"]),
+        device=references.device(row["device_id"]),
+        environment=references.environment(row["environment"]),
+        config=json.loads(row["config"]),
+        status=Status(row["status"]),
+        stage=Stage(row["stage"]),
+        errors=_errors(row["errors"]),
+        measurement=measurement,
+        resources=Resources(**{name: row[name] for name in _RESOURCES}),
+        conditions=_conditions(row["conditions"]),
+        shortage=Shortage(**json.loads(shortage)) if shortage else None,
+        repeatable=None if row["repeatable"] is None else bool(row["repeatable"]),
+        prediction=Prediction(**json.loads(prediction)) if prediction else None,
+        is_heuristic=bool(row["is_heuristic"]),
+        started_us=time_us(row["started"]),
+        ended_us=None if row["ended"] is None else time_us(row["ended"]),
+    )
+
+
+# Texts recur: reading them again would take most of the time.
+@functools.lru_cache(1000)
+def _protocol(text: str) -> Protocol:
+    return Protocol(**json.loads(text))
+
+
+@functools.lru_cache(10_000)
+def _errors(text: str) -> tuple[OutputError, ...]:
+    return tuple(
+        OutputError(output=e["output"], error=float(e["error"]), allowed=float(e["allowed"]))
+        for e in json.loads(text)
+    )
+
+
+@functools.lru_cache(1000)
+def _conditions(text: str | None) -> Conditions | None:
+    if text is None:
+        return None
+    found: dict[str, Any] = json.loads(text)
+    return Conditions(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
+
+
+def _json(record: Any) -> str | None:
+    return None if record is None else canonical_json(asdict(record))
+
+
+def _number(value: float) -> float | str:
+    """JSON has no NaN and no infinity: they are words, which ``float`` reads."""
+    return value if math.isfinite(value) else str(value)
+
+
+def _median(values: Iterable[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
