@@ -14,6 +14,8 @@ from attn_tune.kernels.installed import BrokenPackage, installed_kernels
 from attn_tune.kernels.spec import KernelSpec, Op
 from attn_tune.schema.errors import unknown_name, warn
 
+# Folders beside the ops': device code that kernels of several ops share.
+_NO_OPS = ("attn_tune.kernels.lang",)
 # The packages that the last call of ``kernels`` left out.
 _broken: tuple[BrokenPackage, ...] = ()
 
@@ -78,7 +80,7 @@ def _op_packages() -> Iterator[str]:
     import attn_tune.kernels as package
 
     for info in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        if info.ispkg and not info.name.rpartition(".")[2].startswith("_"):
+        if info.ispkg and info.name not in _NO_OPS:
             yield info.name
 
 

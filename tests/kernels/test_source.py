@@ -17,9 +17,10 @@ EXEMPT = {
     "attn_tune.kernels.*.problem": "the op's contract, whose version is in every signature",
     "attn_tune.kernels.*.operands": "the op's contract too",
     "attn_tune.kernels.*.config": "names and bounds of knobs; a row holds their values",
-    "attn_tune.kernels._common.triton_interpret": "runs in place of a GPU, never on one",
-    "attn_tune.kernels._common.triton_limits": "refuses what does not fit, and changes nothing that does",
-    "attn_tune.kernels._common.triton_target": "which GPU to compile for; a row holds the device",
+    "attn_tune.kernels.lang.attention": "names of a problem's fields",
+    "attn_tune.kernels.lang.triton.interpret": "runs in place of a GPU, never on one",
+    "attn_tune.kernels.lang.triton.limits": "refuses what does not fit, and changes nothing that does",
+    "attn_tune.kernels.lang.triton.target": "which GPU to compile for; a row holds the device",
 }
 
 
@@ -37,8 +38,8 @@ def test_every_module_that_decides_the_code_is_hashed(spec):
 
 def test_the_walk_reaches_what_is_imported_two_steps_away_and_inside_functions():
     reached = closure({"attn_tune.kernels.flash_attention.triton.forward"})
-    # forward -> triton_call -> triton_compile -> triton_compiled
-    assert "attn_tune.kernels._common.triton_compiled" in reached
+    # forward -> call -> compile -> compiled
+    assert "attn_tune.kernels.lang.triton.compiled" in reached
     assert "attn_tune.kernels.source" in imports_of("attn_tune.kernels.spec")
 
 

@@ -234,7 +234,7 @@ def _facts(problem: Problem, rows: int, keys: int) -> tuple[bool, ...]:
 
 
 def _has_ranges(launch: Launch, problem: Problem, rows: int, keys: int) -> bool:
-    from attn_tune.kernels.flash_attention.triton.static import skips_segments
+    from attn_tune.kernels.lang.triton.device.static import skips_segments
 
     kernel = launch.name.partition("/")[0]
     if not problem.has_segments or kernel not in ("triton", "triton_hopper"):

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_tune.kernels.flash_attention._gpu_libraries.contract import (
+from attn_tune.kernels.flash_attention.operands import BackwardInputs, Residuals
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.libraries.features import visible_bounds
+from attn_tune.kernels.lang.libraries.residuals import (
     finite_lse,
     own_delta,
     with_sinks,
 )
-from attn_tune.kernels.flash_attention._gpu_libraries.features import visible_bounds
-from attn_tune.kernels.flash_attention.operands import BackwardInputs, Residuals
-from attn_tune.kernels.flash_attention.problem import Problem
 
 N, H = 4, 64
 

@@ -1,6 +1,9 @@
 """What cannot run: problems and devices that splash attention does not support, and launches that do not fit."""
 
-from attn_tune.kernels.flash_attention._pallas_tpu.memory import (
+from attn_tune.kernels.flash_attention._splash.config import SEQ_MINOR, ForwardLaunch, Launch
+from attn_tune.kernels.flash_attention._splash.vmem import smem_bytes, vmem_bytes
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.pallas_tpu.memory import (
     GENERATIONS,
     LANES,
     MIB,
@@ -8,9 +11,6 @@ from attn_tune.kernels.flash_attention._pallas_tpu.memory import (
     limit_reason,
     round_up,
 )
-from attn_tune.kernels.flash_attention._splash.config import SEQ_MINOR, ForwardLaunch, Launch
-from attn_tune.kernels.flash_attention._splash.vmem import smem_bytes, vmem_bytes
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 

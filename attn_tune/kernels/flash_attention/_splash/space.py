@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from attn_tune.kernels.flash_attention._pallas_tpu.memory import LANES, limit_for, round_up
 from attn_tune.kernels.flash_attention._splash.config import (
     HEAD_DIM_MINOR,
     SEQ_MINOR,
@@ -16,6 +15,7 @@ from attn_tune.kernels.flash_attention._splash.config import (
 from attn_tune.kernels.flash_attention._splash.limits import infeasible
 from attn_tune.kernels.flash_attention._splash.vmem import vmem_bytes
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.pallas_tpu.memory import LANES, limit_for, round_up
 from attn_tune.schema.device import Device
 
 BLOCKS = (128, 256, 512, 1024, 2048)

@@ -35,7 +35,7 @@ SPEC = KernelSpec(
     modules=(
         f"{_HERE}.kernel",
         f"{_HERE}.custom_call",
-        "attn_tune.kernels.flash_attention._gpu_libraries.contract",
+        "attn_tune.kernels.lang.libraries.residuals",
         "attn_tune.kernels.flash_attention.rounding",
         "attn_tune.kernels.padding",
     ),

@@ -12,7 +12,7 @@ from attn_tune.kernels.flash_attention.mosaic_gpu.space import (
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
-_SHARED = "attn_tune.kernels.flash_attention._gpu_libraries"
+_SHARED = "attn_tune.kernels.lang.libraries"
 # Larger tiles take more shared memory and more accumulators, more steps more shared memory.
 _GROWS = ("block_q", "block_kv", "max_concurrent_steps")
 
@@ -43,7 +43,7 @@ SPEC = KernelSpec(
     unsupported=unsupported,
     modules=(
         *(f"{__name__}.{name}" for name in ("backward", "forward", "library")),
-        *(f"{_SHARED}.{name}" for name in ("contract", "features")),
+        *(f"{_SHARED}.{name}" for name in ("features", "residuals")),
     ),
     # Below all that has been proven on a GPU: it runs where a sweep has chosen it.
     priority={"cuda": -10},

@@ -4,16 +4,6 @@ import functools
 import importlib.metadata
 from collections.abc import Iterator
 
-from attn_tune.kernels.flash_attention._gpu_libraries.features import (
-    lacking,
-    not_on,
-    visible_bounds,
-)
-from attn_tune.kernels.flash_attention._gpu_libraries.mosaic import (
-    HOPPER,
-    shared_bytes,
-    shared_reason,
-)
 from attn_tune.kernels.flash_attention.mosaic_gpu.config import (
     FORWARD_GROUPS,
     WARPGROUP_ROWS,
@@ -23,6 +13,16 @@ from attn_tune.kernels.flash_attention.mosaic_gpu.config import (
     Launch,
 )
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.libraries.features import (
+    lacking,
+    not_on,
+    visible_bounds,
+)
+from attn_tune.kernels.lang.libraries.mosaic import (
+    HOPPER,
+    shared_bytes,
+    shared_reason,
+)
 from attn_tune.schema.device import Device
 
 _MAX_HEAD_DIM = 256

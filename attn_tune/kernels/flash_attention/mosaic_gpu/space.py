@@ -1,11 +1,9 @@
 """The configs worth trying, nearest to the untuned choice first."""
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 
-from attn_tune.kernels.flash_attention._gpu_libraries.features import visible_bounds
-from attn_tune.kernels.flash_attention._gpu_libraries.mosaic import is_light
-from attn_tune.kernels.flash_attention._gpu_libraries.order import nearest_first
 from attn_tune.kernels.flash_attention.mosaic_gpu.config import (
     BackwardConfig,
     DkvConfig,
@@ -15,6 +13,9 @@ from attn_tune.kernels.flash_attention.mosaic_gpu.config import (
 )
 from attn_tune.kernels.flash_attention.mosaic_gpu.limits import infeasible
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.libraries.features import visible_bounds
+from attn_tune.kernels.lang.libraries.mosaic import is_light
+from attn_tune.kernels.lang.space import first_feasible, nearest_first
 from attn_tune.schema.device import Device
 
 _BLOCKS = (64, 128, 192, 256)
@@ -85,13 +86,7 @@ def _is_new(steps: int, tiles: int) -> bool:
 
 
 def _first_feasible[T: Launch](problem: Problem, device: Device, configs: Iterable[T]) -> T:
-    """The last one where none is."""
-    config, *others = configs
-    for other in others:
-        if infeasible(problem, device, config) is None:
-            break
-        config = other
-    return config
+    return first_feasible(configs, functools.partial(infeasible, problem, device))
 
 
 def _ordered[T: Launch](

@@ -15,7 +15,7 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.space import (
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
-_SHARED = "attn_tune.kernels.flash_attention._pallas_tpu"
+_SHARED = "attn_tune.kernels.lang.pallas_tpu"
 
 # Larger blocks take more VMEM.
 _GROWS = ("block_q", "block_k_major", "block_k")

@@ -6,8 +6,6 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import flash_attention as library
 from jaxtyping import Array, Float
 
-from attn_tune.kernels.flash_attention._pallas_tpu.precision import precision_of
-from attn_tune.kernels.flash_attention._pallas_tpu.rewrite import rewritten
 from attn_tune.kernels.flash_attention.operands import BackwardInputs
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.arrays import (
     Arrays,
@@ -24,6 +22,8 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
 )
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.frame import Frame
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.pallas_tpu.precision import precision_of
+from attn_tune.kernels.lang.pallas_tpu.rewrite import rewritten
 
 # The logsumexp of rows that see nothing: exp(anything - it) is zero, hidden logits' too.
 _EMPTY = 1e30

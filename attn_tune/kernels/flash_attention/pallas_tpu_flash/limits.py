@@ -1,11 +1,5 @@
 """What cannot run: problems and devices that the kernel does not support, and launches that do not fit."""
 
-from attn_tune.kernels.flash_attention._pallas_tpu.memory import (
-    GENERATIONS,
-    LANES,
-    limit_reason,
-    round_up,
-)
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
     ForwardConfig,
     Launch,
@@ -13,6 +7,12 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
 )
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.vmem import vmem_bytes
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.pallas_tpu.memory import (
+    GENERATIONS,
+    LANES,
+    limit_reason,
+    round_up,
+)
 from attn_tune.schema.device import Device
 
 

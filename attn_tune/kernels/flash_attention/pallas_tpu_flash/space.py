@@ -1,11 +1,11 @@
 """The configs worth trying, nearest to the untuned choice first."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator
 
-from attn_tune.kernels.flash_attention._pallas_tpu.memory import LANES, limit_for, round_up
 from attn_tune.kernels.flash_attention.pallas_tpu_flash import limits
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
     BackwardConfig,
@@ -16,6 +16,8 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
 )
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.vmem import vmem_bytes
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.pallas_tpu.memory import LANES, limit_for, round_up
+from attn_tune.kernels.lang.space import first_feasible
 from attn_tune.schema.device import Device
 
 BLOCKS = (128, 256, 512, 1024, 2048)
@@ -153,13 +155,8 @@ def _with_limit[T: Launch](problem: Problem, device: Device, launch: T) -> T:
 
 
 def _first_feasible[T: Launch](problem: Problem, device: Device, configs: Iterable[T]) -> T:
-    """The last one where none fits."""
-    config, *others = (_with_limit(problem, device, config) for config in configs)
-    for other in others:
-        if limits.infeasible(problem, device, config) is None:
-            break
-        config = other
-    return config
+    limited = (_with_limit(problem, device, config) for config in configs)
+    return first_feasible(limited, functools.partial(limits.infeasible, problem, device))
 
 
 def _nearest_first[T: Launch](

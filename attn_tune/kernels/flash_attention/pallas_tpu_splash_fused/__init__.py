@@ -9,6 +9,7 @@ from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
 _OP = "attn_tune.kernels.flash_attention"
+_LANG = "attn_tune.kernels.lang"
 
 # Larger blocks take more VMEM.
 _GROWS = ("block_q", "block_kv")
@@ -36,7 +37,7 @@ SPEC = KernelSpec(
             f"{_OP}._splash.{name}"
             for name in ("backward", "config", "extent", "arrays", "schedule")
         ),
-        *(f"{_OP}._pallas_tpu.{name}" for name in ("memory", "padding", "precision", "rewrite")),
+        *(f"{_LANG}.pallas_tpu.{name}" for name in ("memory", "padding", "precision", "rewrite")),
         "attn_tune.kernels.padding",
     ),
     priority={"tpu": 40},

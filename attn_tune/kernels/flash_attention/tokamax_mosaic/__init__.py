@@ -1,6 +1,5 @@
 """tokamax's flash attention in Mosaic GPU, on Hopper: persistent, warp-specialised, forward and backward."""
 
-from attn_tune.kernels.flash_attention._tokamax.version import EXTRA, LIBRARY
 from attn_tune.kernels.flash_attention.tokamax_mosaic.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.tokamax_mosaic.limits import infeasible, unsupported
 from attn_tune.kernels.flash_attention.tokamax_mosaic.space import (
@@ -10,10 +9,12 @@ from attn_tune.kernels.flash_attention.tokamax_mosaic.space import (
     forward_candidates,
     forward_heuristic,
 )
+from attn_tune.kernels.lang.libraries.tokamax import EXTRA, LIBRARY
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
 _OP = "attn_tune.kernels.flash_attention"
+_LANG = "attn_tune.kernels.lang"
 # Larger tiles take more shared memory and more accumulators, more stages more shared memory.
 _GROWS = ("block_q", "block_kv", "num_stages")
 
@@ -45,7 +46,7 @@ SPEC = KernelSpec(
     modules=(
         *(f"{__name__}.{name}" for name in ("backward", "forward")),
         f"{_OP}._tokamax.arguments",
-        *(f"{_OP}._gpu_libraries.{name}" for name in ("contract", "features")),
+        *(f"{_LANG}.libraries.{name}" for name in ("features", "residuals")),
     ),
     # Below all that has been proven on a GPU: it runs where a sweep has chosen it.
     priority={"cuda": -20},

@@ -2,10 +2,7 @@
 
 from collections.abc import Iterator
 
-from attn_tune.kernels.flash_attention._gpu_libraries.features import not_on, visible_bounds
-from attn_tune.kernels.flash_attention._gpu_libraries.mosaic import HOPPER, shared_reason
 from attn_tune.kernels.flash_attention._tokamax.features import refusal
-from attn_tune.kernels.flash_attention._tokamax.version import wrong_version
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_mosaic.config import (
     WARPGROUP_ROWS,
@@ -16,6 +13,9 @@ from attn_tune.kernels.flash_attention.tokamax_mosaic.config import (
     Launch,
 )
 from attn_tune.kernels.flash_attention.tokamax_mosaic.shared import loads_mask, shared
+from attn_tune.kernels.lang.libraries.features import not_on, visible_bounds
+from attn_tune.kernels.lang.libraries.mosaic import HOPPER, shared_reason
+from attn_tune.kernels.lang.libraries.tokamax import wrong_version
 from attn_tune.schema.device import Device
 
 _MAX_HEAD_DIM = 256

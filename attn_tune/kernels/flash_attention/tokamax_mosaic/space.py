@@ -1,11 +1,9 @@
 """The configs worth trying, nearest to the untuned choice first."""
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 
-from attn_tune.kernels.flash_attention._gpu_libraries.features import visible_bounds
-from attn_tune.kernels.flash_attention._gpu_libraries.mosaic import is_light
-from attn_tune.kernels.flash_attention._gpu_libraries.order import nearest_first
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_mosaic.config import (
     FORWARD_GROUPS,
@@ -17,6 +15,9 @@ from attn_tune.kernels.flash_attention.tokamax_mosaic.config import (
     Launch,
 )
 from attn_tune.kernels.flash_attention.tokamax_mosaic.limits import infeasible
+from attn_tune.kernels.lang.libraries.features import visible_bounds
+from attn_tune.kernels.lang.libraries.mosaic import is_light
+from attn_tune.kernels.lang.space import first_feasible, nearest_first
 from attn_tune.schema.device import Device
 
 _Q_BLOCKS, _KV_BLOCKS = (64, 128), (64, 128, 192, 256)
@@ -119,13 +120,7 @@ def _fills(stages: int, tiles: int, persistent: bool = False) -> bool:
 
 
 def _first_feasible[T: Launch](problem: Problem, device: Device, configs: Iterable[T]) -> T:
-    """The last one where none is."""
-    config, *others = configs
-    for other in others:
-        if infeasible(problem, device, config) is None:
-            break
-        config = other
-    return config
+    return first_feasible(configs, functools.partial(infeasible, problem, device))
 
 
 def _ordered[T: Launch](

@@ -1,6 +1,5 @@
 """tokamax's flash attention in Pallas-Triton: FlashAttention-2, one launch forward and one backward."""
 
-from attn_tune.kernels.flash_attention._tokamax.version import EXTRA, LIBRARY
 from attn_tune.kernels.flash_attention.tokamax_triton.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.tokamax_triton.limits import infeasible, unsupported
 from attn_tune.kernels.flash_attention.tokamax_triton.space import (
@@ -9,10 +8,12 @@ from attn_tune.kernels.flash_attention.tokamax_triton.space import (
     forward_candidates,
     forward_heuristic,
 )
+from attn_tune.kernels.lang.libraries.tokamax import EXTRA, LIBRARY
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
 _OP = "attn_tune.kernels.flash_attention"
+_LANG = "attn_tune.kernels.lang"
 
 SPEC = KernelSpec(
     op="flash_attention",
@@ -43,7 +44,7 @@ SPEC = KernelSpec(
     modules=(
         *(f"{__name__}.{name}" for name in ("backward", "forward")),
         f"{_OP}._tokamax.arguments",
-        *(f"{_OP}._gpu_libraries.{name}" for name in ("contract", "features")),
+        *(f"{_LANG}.libraries.{name}" for name in ("features", "residuals")),
     ),
     # Below all that has been proven on a GPU: it runs where a sweep has chosen it.
     priority={"cuda": -30},

@@ -1,14 +1,14 @@
 """What tokamax's Pallas-Triton attention cannot do, and configs that cannot run or would be wrong."""
 
-from attn_tune.kernels.flash_attention._gpu_libraries.features import not_on, visible_bounds
 from attn_tune.kernels.flash_attention._tokamax.features import refusal
-from attn_tune.kernels.flash_attention._tokamax.version import wrong_version
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_triton.config import (
     MIN_BLOCK,
     BackwardConfig,
     ForwardConfig,
 )
+from attn_tune.kernels.lang.libraries.features import not_on, visible_bounds
+from attn_tune.kernels.lang.libraries.tokamax import wrong_version
 from attn_tune.schema.device import Device
 
 _MAX_HEAD_DIM = 256

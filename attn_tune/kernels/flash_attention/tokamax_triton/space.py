@@ -1,11 +1,9 @@
 """The configs worth trying, nearest to the untuned choice first."""
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 
-from attn_tune.kernels._common.triton_limits import MAX_SHARED_BYTES
-from attn_tune.kernels.flash_attention._gpu_libraries.features import visible_bounds
-from attn_tune.kernels.flash_attention._gpu_libraries.order import nearest_first
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_triton.config import (
     MIN_BLOCK,
@@ -13,6 +11,9 @@ from attn_tune.kernels.flash_attention.tokamax_triton.config import (
     ForwardConfig,
 )
 from attn_tune.kernels.flash_attention.tokamax_triton.limits import infeasible, power
+from attn_tune.kernels.lang.libraries.features import visible_bounds
+from attn_tune.kernels.lang.space import first_feasible, nearest_first
+from attn_tune.kernels.lang.triton.limits import MAX_SHARED_BYTES
 from attn_tune.schema.device import Device
 
 _OWNED, _WALKED = (16, 32, 64, 128), (16, 32, 64, 128)
@@ -81,7 +82,7 @@ def forward_heuristic(problem: Problem, device: Device) -> ForwardConfig:
         ForwardConfig(block_q=q, block_k=k, num_warps=4, num_stages=stages)
         for q, k, stages in ((*blocks, 2), (*blocks, 1), (blocks[0], MIN_BLOCK, 1))
     ]
-    return next((c for c in configs if infeasible(problem, device, c) is None), configs[-1])
+    return first_feasible(configs, functools.partial(infeasible, problem, device))
 
 
 def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
@@ -92,7 +93,7 @@ def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
         )
         for stages in (2, 1)
     ]
-    return next((c for c in configs if infeasible(problem, device, c) is None), configs[-1])
+    return first_feasible(configs, functools.partial(infeasible, problem, device))
 
 
 def _cut(sizes: tuple[int, ...], length: int) -> tuple[int, ...]:

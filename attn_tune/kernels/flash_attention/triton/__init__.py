@@ -2,25 +2,28 @@
 
 import functools
 
+from attn_tune.kernels.flash_attention._triton.limits import unsupported
 from attn_tune.kernels.flash_attention.triton.adapt import adapt_backward, adapt_forward
 from attn_tune.kernels.flash_attention.triton.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.triton.heuristic import (
     backward_heuristic,
     forward_heuristic,
 )
-from attn_tune.kernels.flash_attention.triton.limits import infeasible, unsupported
+from attn_tune.kernels.flash_attention.triton.limits import infeasible
 from attn_tune.kernels.flash_attention.triton.space import (
     dkv_candidates,
     dq_candidates,
     forward_candidates,
 )
 from attn_tune.kernels.flash_attention.untuned import priority
+from attn_tune.kernels.lang.triton import BRIDGE
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
-_COMMON = "attn_tune.kernels._common"
 # Larger tiles take more shared memory and more accumulators, more stages more shared memory.
 _GROWS = ("block_q", "block_k", "num_stages")
+
+_DEVICE = "attn_tune.kernels.lang.triton.device"
 
 SPEC = KernelSpec(
     op="flash_attention",
@@ -51,25 +54,12 @@ SPEC = KernelSpec(
     unsupported=unsupported,
     modules=(
         *(
-            f"{__name__}.{module}"
-            for module in (
-                "backward",
-                "backward_dbias",
-                "backward_dkv",
-                "backward_dq",
-                "config",
-                "forward",
-                "logits",
-                "ranges",
-                "static",
-                "tile",
-            )
+            f"{__name__}.{name}"
+            for name in ("backward", "backward_dkv", "backward_dq", "config", "forward")
         ),
-        f"{_COMMON}.triton_call",
-        f"{_COMMON}.triton_compile",
-        f"{_COMMON}.triton_compiled",
-        f"{_COMMON}.triton_image",
-        f"{_COMMON}.triton_launch",
+        "attn_tune.kernels.flash_attention._triton.backward_dbias",
+        *(f"{_DEVICE}.{name}" for name in ("logits", "ranges", "softmax", "static", "tile")),
+        *BRIDGE,
     ),
     priority={"cuda": functools.partial(priority, "triton")},
     requires=("triton",),

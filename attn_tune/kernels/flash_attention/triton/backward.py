@@ -5,13 +5,12 @@ The launches share nothing but their inputs, so that a gradient nobody asks for 
 
 import jax
 
+from attn_tune.kernels.flash_attention._triton.backward_dbias import backward_dbias, dbias_config
 from attn_tune.kernels.flash_attention.operands import BackwardInputs
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.triton.backward_dbias import backward_dbias
 from attn_tune.kernels.flash_attention.triton.backward_dkv import backward_dkv
 from attn_tune.kernels.flash_attention.triton.backward_dq import backward_dq
 from attn_tune.kernels.flash_attention.triton.config import BackwardConfig
-from attn_tune.kernels.flash_attention.triton.static import dbias_config
 
 
 def backward(

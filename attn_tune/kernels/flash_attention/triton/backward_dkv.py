@@ -11,10 +11,10 @@ import jax
 import triton
 import triton.language as tl
 
-from attn_tune.kernels._common.triton_call import triton_call
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import DkvConfig
-from attn_tune.kernels.flash_attention.triton.logits import (
+from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.device.logits import (
     finish_logits,
     kept,
     load_columns,
@@ -22,9 +22,9 @@ from attn_tune.kernels.flash_attention.triton.logits import (
     point_extras,
     squash,
 )
-from attn_tune.kernels.flash_attention.triton.ranges import narrowed, row_ranges
-from attn_tune.kernels.flash_attention.triton.static import skips_segments, static_of
-from attn_tune.kernels.flash_attention.triton.tile import (
+from attn_tune.kernels.lang.triton.device.ranges import narrowed, row_ranges
+from attn_tune.kernels.lang.triton.device.static import skips_segments, static_of
+from attn_tune.kernels.lang.triton.device.tile import (
     head_rows,
     key_head,
     key_length,

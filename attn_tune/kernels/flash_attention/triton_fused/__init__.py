@@ -3,11 +3,11 @@
 from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
 from attn_tune.kernels.flash_attention.triton_fused.limits import infeasible, unsupported
 from attn_tune.kernels.flash_attention.triton_fused.space import adapt, candidates, heuristic
+from attn_tune.kernels.lang.triton import BRIDGE
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
-_COMMON = "attn_tune.kernels._common"
-_SHARED = "attn_tune.kernels.flash_attention.triton"
+_DEVICE = "attn_tune.kernels.lang.triton.device"
 
 SPEC = KernelSpec(
     op="flash_attention",
@@ -29,24 +29,10 @@ SPEC = KernelSpec(
     },
     unsupported=unsupported,
     modules=(
-        *(f"{__name__}.{module}" for module in ("backward", "config")),
-        # What is imported from the other Triton kernel, and by which way.
-        "attn_tune.kernels.flash_attention._triton.device",
-        *(
-            f"{_SHARED}.{module}"
-            for module in ("backward_dbias", "config", "logits", "ranges", "static", "tile")
-        ),
-        *(
-            f"{_COMMON}.{module}"
-            for module in (
-                "triton_call",
-                "triton_compile",
-                "triton_compiled",
-                "triton_image",
-                "triton_launch",
-                "triton_zeroed",
-            )
-        ),
+        *(f"{__name__}.{name}" for name in ("backward", "config")),
+        "attn_tune.kernels.flash_attention._triton.backward_dbias",
+        *(f"{_DEVICE}.{name}" for name in ("logits", "ranges", "static", "tile")),
+        *BRIDGE,
     ),
     priority={"cuda": 40},
     requires=("triton",),

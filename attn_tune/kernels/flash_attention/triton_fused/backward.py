@@ -15,36 +15,35 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
-from attn_tune.kernels._common.triton_launch import CompileOptions
-from attn_tune.kernels._common.triton_zeroed import triton_call_zeroed
-from attn_tune.kernels.flash_attention._triton.device import (
-    dbias_config,
+from attn_tune.kernels.flash_attention._triton.backward_dbias import backward_dbias, dbias_config
+from attn_tune.kernels.flash_attention.operands import BackwardInputs
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
+from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.device.logits import (
     finish_logits,
-    head_rows,
     kept,
+    load_columns,
+    load_rows,
+    point_extras,
+    squash,
+)
+from attn_tune.kernels.lang.triton.device.ranges import narrowed, row_ranges
+from attn_tune.kernels.lang.triton.device.static import static_of
+from attn_tune.kernels.lang.triton.device.tile import (
+    head_rows,
     key_head,
     key_length,
-    load_columns,
     load_delta,
     load_keys,
     load_lse,
     load_queries,
-    load_rows,
-    narrowed,
     owned_tile,
-    point_extras,
     query_head,
     row_range,
-    row_ranges,
     span_of,
-    squash,
-    static_of,
     store_keys,
 )
-from attn_tune.kernels.flash_attention.operands import BackwardInputs
-from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.triton.backward_dbias import backward_dbias
-from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
 
 
 def backward(
@@ -71,7 +70,7 @@ def backward(
         o.kv_lengths,
     )
     static = static_of(problem, config, ranges=True)
-    sums, dk, dv = triton_call_zeroed(
+    sums, dk, dv = triton_call(
         fused_kernel,
         *arrays,
         row_ranges(o.q_segments, o.kv_segments, static),
@@ -83,9 +82,9 @@ def backward(
         zeroed=(True, False, False),
         grid=(static.kv_blocks * problem.batch * problem.num_kv_heads, 1, 1),
         constexprs={"transposed_dq": config.transposed_dq, "static": static},
-        options=CompileOptions(
-            num_warps=config.num_warps, num_stages=config.num_stages, maxnreg=config.max_registers
-        ),
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+        maxnreg=config.max_registers,
         name="flash_attention_bwd_fused",
     )
     # Scaled once, here, and not at every addition.

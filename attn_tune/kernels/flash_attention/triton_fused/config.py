@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from attn_tune.kernels.flash_attention._triton.host import DkvConfig
+from attn_tune.kernels.flash_attention._triton.config import DkvConfig
 from attn_tune.schema.errors import UsageError
 
 

@@ -6,11 +6,11 @@ from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.limits import infeasible, unsupported
 from attn_tune.kernels.flash_attention.triton_hopper.space import adapt, candidates, heuristic
 from attn_tune.kernels.flash_attention.untuned import priority
+from attn_tune.kernels.lang.triton import BRIDGE
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
-_COMMON = "attn_tune.kernels._common"
-_SHARED = "attn_tune.kernels.flash_attention.triton"
+_DEVICE = "attn_tune.kernels.lang.triton.device"
 
 SPEC = KernelSpec(
     op="flash_attention",
@@ -32,8 +32,8 @@ SPEC = KernelSpec(
     unsupported=unsupported,
     modules=(
         *(
-            f"{__name__}.{module}"
-            for module in (
+            f"{__name__}.{name}"
+            for name in (
                 "config",
                 "forward",
                 "logits",
@@ -45,19 +45,8 @@ SPEC = KernelSpec(
             )
         ),
         "attn_tune.kernels.padding",
-        f"{_SHARED}.ranges",
-        f"{_SHARED}.static",
-        *(
-            f"{_COMMON}.{module}"
-            for module in (
-                "triton_call",
-                "triton_compile",
-                "triton_compiled",
-                "triton_image",
-                "triton_launch",
-                "triton_zeroed",
-            )
-        ),
+        *(f"{_DEVICE}.{name}" for name in ("ranges", "static")),
+        *BRIDGE,
     ),
     priority={"cuda": functools.partial(priority, "triton_hopper")},
     requires=("triton",),

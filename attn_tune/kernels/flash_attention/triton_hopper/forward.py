@@ -19,12 +19,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from attn_tune.kernels._common.triton_launch import CompileOptions
-from attn_tune.kernels._common.triton_zeroed import triton_call_zeroed
 from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.triton.ranges import key_ranges
-from attn_tune.kernels.flash_attention.triton.static import static_of
 from attn_tune.kernels.flash_attention.triton_hopper.config import (
     CONSUMERS,
     ROWS,
@@ -40,6 +36,9 @@ from attn_tune.kernels.flash_attention.triton_hopper.partitions import (
 from attn_tune.kernels.flash_attention.triton_hopper.plan import is_dynamic, num_programs, plan_of
 from attn_tune.kernels.flash_attention.triton_hopper.schedule import schedule
 from attn_tune.kernels.flash_attention.triton_hopper.tiles import TILE_SLOTS, told
+from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.device.ranges import key_ranges
+from attn_tune.kernels.lang.triton.device.static import static_of
 from attn_tune.kernels.padding import zero_beyond
 
 # Of 168 registers a thread that a block of 12 warps starts with, the warps that copy give most to those that multiply.
@@ -78,7 +77,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
         table = schedule(problem, config)
         tiles, width = jnp.asarray(table), table.shape[1]
     plan = plan_of(problem, config, static, width)
-    out, lse, _ = triton_call_zeroed(
+    out, lse, _ = triton_call(
         forward_kernel,
         operands.q,
         operands.k,
@@ -104,7 +103,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
             "static": static,
             "layouts": _layouts(problem, config),
         },
-        options=CompileOptions(num_warps=WARPS),
+        num_warps=WARPS,
         name="flash_attention_fwd_hopper",
     )
     return {"out": out, "lse": lse}

@@ -3,10 +3,10 @@
 import functools
 import importlib.metadata
 
-from attn_tune.kernels.flash_attention._triton import host
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q, ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.plan import num_tiles, shared_bytes
+from attn_tune.kernels.lang.triton.limits import shared_limit
 from attn_tune.schema.device import Device
 
 HEAD_DIMS = (64, 128, 256)
@@ -48,7 +48,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 
 def infeasible(problem: Problem, device: Device, config: ForwardConfig) -> str | None:
     """Why a config cannot run on the device, or None. Never refuses what compiles and fits."""
-    needed, limit = shared_bytes(problem, config), host.shared_limit(device)
+    needed, limit = shared_bytes(problem, config), shared_limit(device)
     if needed > limit:
         return f"its tiles need {needed} bytes of shared memory; {device.family} has {limit}"
     held = registers(problem, config)

@@ -10,8 +10,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from attn_tune.kernels.flash_attention.triton.ranges import WIDTH
 from attn_tune.kernels.flash_attention.triton_hopper.config import WARPS
+from attn_tune.kernels.lang.triton.device.ranges import WIDTH
 
 # Tiles that a program has taken and not begun.
 TILE_SLOTS = 2

@@ -6,11 +6,11 @@ from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_split.limits import infeasible, unsupported
 from attn_tune.kernels.flash_attention.triton_split.space import adapt, candidates, heuristic
 from attn_tune.kernels.flash_attention.untuned import priority
+from attn_tune.kernels.lang.triton import BRIDGE
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
-_COMMON = "attn_tune.kernels._common"
-_SHARED = "attn_tune.kernels.flash_attention.triton"
+_DEVICE = "attn_tune.kernels.lang.triton.device"
 
 SPEC = KernelSpec(
     op="flash_attention",
@@ -31,23 +31,9 @@ SPEC = KernelSpec(
     },
     unsupported=unsupported,
     modules=(
-        *(f"{__name__}.{module}" for module in ("combine", "config", "forward", "packed")),
-        # What is imported from the other Triton kernel, and by which way.
-        "attn_tune.kernels.flash_attention._triton.device",
-        *(
-            f"{_SHARED}.{module}"
-            for module in ("config", "forward", "logits", "ranges", "static", "tile")
-        ),
-        *(
-            f"{_COMMON}.{module}"
-            for module in (
-                "triton_call",
-                "triton_compile",
-                "triton_compiled",
-                "triton_image",
-                "triton_launch",
-            )
-        ),
+        *(f"{__name__}.{name}" for name in ("combine", "config", "forward", "packed")),
+        *(f"{_DEVICE}.{name}" for name in ("logits", "softmax", "static", "tile")),
+        *BRIDGE,
     ),
     priority={"cuda": functools.partial(priority, "triton_split")},
     requires=("triton",),

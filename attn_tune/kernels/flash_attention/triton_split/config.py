@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from attn_tune.kernels.flash_attention._triton import host
+from attn_tune.kernels.flash_attention._triton import config
 from attn_tune.schema.errors import UsageError
 
 MOST_SPLITS = 128
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ForwardConfig(host.ForwardConfig):
+class ForwardConfig(config.ForwardConfig):
     """A program owns ``block_q`` rows of a group and walks one of ``num_splits`` parts of their keys.
 
     Attributes:
@@ -23,7 +23,7 @@ class ForwardConfig(host.ForwardConfig):
     num_splits: int
 
     def __post_init__(self):
-        host.ForwardConfig.__post_init__(self)
+        config.ForwardConfig.__post_init__(self)
         n = self.num_splits
         if not isinstance(n, int) or n & (n - 1) or not 1 <= n <= MOST_SPLITS:
             raise UsageError(

@@ -1,6 +1,6 @@
 """Where splitting the keys makes sense, and what does not fit."""
 
-from attn_tune.kernels.flash_attention._triton import host
+from attn_tune.kernels.flash_attention._triton import limits
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig
 from attn_tune.schema.device import Device
@@ -20,7 +20,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     packing, where one tile holds a whole group, which then reads keys and values once. Where neither is, this is the
     ordinary forward with a longer way to it.
     """
-    if reason := host.unsupported(problem, direction, device):
+    if reason := limits.unsupported(problem, direction, device):
         return reason
     tiles = problem.batch * problem.num_q_heads * -(-problem.q_len // _ROWS)
     enough = _SIDE_BY_SIDE * units(device)
@@ -36,7 +36,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 
 def infeasible(problem: Problem, device: Device, config: ForwardConfig) -> str | None:
     """Why a config cannot fit the device, or None. Never refuses what compiles and fits."""
-    return host.infeasible(problem, device, config)
+    return limits.infeasible(problem, device, config)
 
 
 def units(device: Device) -> int:

@@ -11,14 +11,8 @@ mask, dropout) is a column of pointers or words here, one a row, where the other
 import triton
 import triton.language as tl
 
-from attn_tune.kernels.flash_attention._triton.device import (
-    Extras,
-    Rows,
-    key_length,
-    mix,
-    row_factor,
-    row_random,
-)
+from attn_tune.kernels.lang.triton.device.logits import Extras, Rows, mix, row_factor, row_random
+from attn_tune.kernels.lang.triton.device.tile import key_length
 
 
 @triton.jit

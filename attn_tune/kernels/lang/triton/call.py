@@ -18,15 +18,15 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from attn_tune.kernels._common.triton_compile import (
+from attn_tune.kernels.lang.triton.compile import (
     CompiledKernel,
     compile_kernel,
     recording_context,
 )
-from attn_tune.kernels._common.triton_image import with_image
-from attn_tune.kernels._common.triton_interpret import interpret, is_interpreted, numpy_dtype
-from attn_tune.kernels._common.triton_launch import ArrayType, CompileOptions, Launch, bind_launch
-from attn_tune.kernels._common.triton_target import target_capability, target_context
+from attn_tune.kernels.lang.triton.image import with_image
+from attn_tune.kernels.lang.triton.interpret import interpret, is_interpreted, numpy_dtype
+from attn_tune.kernels.lang.triton.launch import ArrayType, CompileOptions, Launch, bind_launch
+from attn_tune.kernels.lang.triton.target import target_capability, target_context
 from attn_tune.schema.errors import UnsupportedError, UsageError
 
 POINTER_ALIGNMENT = 16
@@ -51,6 +51,8 @@ def triton_call(
     num_ctas: int = 1,
     maxnreg: int | None = None,
     name: str | None = None,
+    zeroed: Sequence[bool] = (),
+    input_output_aliases: Mapping[int, int] | None = None,
 ) -> tuple[jax.Array, ...]:
     """One launch of ``kernel``; its outputs.
 
@@ -63,9 +65,13 @@ def triton_call(
       grid: one to three sizes.
       constexprs: values by parameter name; those with a default may be left out.
       name: what profilers show; the kernel's own name otherwise.
+      zeroed: for each output, whether it is set to zero before the kernel, for kernels that add with atomics.
+      input_output_aliases: the output that is made in place of an operand, by number; both have one shape and dtype.
+        The two parameters point at one buffer, which starts with the operand's values. XLA copies the operand first
+        if it is used again; under ``jit`` with the operand donated it is not copied.
 
     Raises:
-      UsageError: the call does not fit the kernel's parameters. When tracing.
+      UsageError: the call does not fit the kernel's parameters or its outputs. When tracing.
       UnsupportedError: there is no NVIDIA GPU to compile for. When lowering, as the next two.
       CompileError: Triton or ptxas refuses the kernel.
       OutOfResources: one block needs more than the GPU has.
@@ -80,10 +86,19 @@ def triton_call(
             num_warps=num_warps, num_stages=num_stages, num_ctas=num_ctas, maxnreg=maxnreg
         ),
         name=name,
+        zeroed=zeroed,
+        aliases=input_output_aliases,
     )
     arrays = [operand for operand in operands if operand is not None]
     if not arrays:
         raise UsageError(f"kernel {launch.name!r} was called without any array")
+    for operand, output in launch.aliases:
+        made, given = launch.out_types[output], arrays[operand]
+        if (made.shape, made.dtype) != (given.shape, str(given.dtype)):
+            raise UsageError(
+                f"kernel {launch.name!r} cannot make output {output}, {made.dtype}{list(made.shape)}, in place of an "
+                f"operand that is {given.dtype}{list(given.shape)}"
+            )
     return tuple(_triton_call_p.bind(*arrays, launch=launch))
 
 
@@ -126,11 +141,6 @@ def _output_types(*operands: Any, launch: Launch) -> list[Any]:
 def _lower_for_cuda(ctx: Any, *operands: Any, launch: Launch) -> Any:
     if is_interpreted(launch.kernel):
         return _lower_interpreted(ctx, *operands, launch=launch)
-    return lower_launch(ctx, operands, launch, zeroed=[False] * len(launch.out_types))
-
-
-def lower_launch(ctx: Any, operands: Any, launch: Launch, *, zeroed: Sequence[bool]) -> Any:
-    """Compile ``launch`` and emit its call; the outputs that ``zeroed`` marks are set to zero on the stream before."""
     in_dtypes = tuple(str(aval.dtype) for aval in ctx.avals_in)
     compiled = compile_kernel(launch, in_dtypes, target_capability())
     # The launcher would allocate scratch memory itself, which no graph inside a graph may do.
@@ -138,8 +148,9 @@ def lower_launch(ctx: Any, operands: Any, launch: Launch, *, zeroed: Sequence[bo
     if scratch:
         room = ShapedArray((scratch,), np.dtype(np.uint8))
         ctx = ctx.replace(avals_out=[*ctx.avals_out, room])
-    message = zlib.compress(_serialize(launch, compiled, zeroed))
-    outputs = jax.ffi.ffi_lowering(CALL_TARGET)(ctx, *operands, opaque=message)
+    message = zlib.compress(_serialize(launch, compiled))
+    lower = jax.ffi.ffi_lowering(CALL_TARGET, operand_output_aliases=dict(launch.aliases))
+    outputs = lower(ctx, *operands, opaque=message)
     return outputs[: len(launch.out_types)]
 
 
@@ -168,7 +179,7 @@ mlir.register_lowering(_triton_call_p, _lower_for_cuda, platform="cuda")
 mlir.register_lowering(_triton_call_p, _lower_elsewhere)
 
 
-def _serialize(launch: Launch, compiled: CompiledKernel, zeroed: Sequence[bool]) -> bytes:
+def _serialize(launch: Launch, compiled: CompiledKernel) -> bytes:
     """The launch as jaxlib's launcher reads it: a pointer a parameter, and how many bytes of it to set to zero."""
     from jaxlib import gpu_triton
 
@@ -186,7 +197,7 @@ def _serialize(launch: Launch, compiled: CompiledKernel, zeroed: Sequence[bool])
         compiled.capability,
     )
     operands = len(launch.pointer_names) - len(launch.out_types)
-    outputs = zip(launch.out_types, zeroed, strict=True)
+    outputs = zip(launch.out_types, launch.zeroed, strict=True)
     sizes = [0] * operands + [_size(out) if zero else 0 for out, zero in outputs]
     pointers = [gpu_triton.create_array_parameter(size, POINTER_ALIGNMENT) for size in sizes]
     if compiled.scratch_bytes:

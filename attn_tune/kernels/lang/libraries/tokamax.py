@@ -1,4 +1,4 @@
-"""Which tokamax the adapters are written for."""
+"""The versions of tokamax that its adapters are written for."""
 
 import functools
 import importlib.metadata

@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import dataclass, field
 from typing import Any
 
-from attn_tune.kernels._common.triton_limits import WARP_SIZE, CompileError
+from attn_tune.kernels.lang.triton.limits import WARP_SIZE, CompileError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,8 @@ class Launch:
       present: for each operand, whether it is an array; the others are the constant None.
       constexprs: name and value of every compile-time argument, in the order of the kernel's parameters.
       spelling: the values' spelling, which tells 1 from True and from 1.0 where equality does not.
+      zeroed: for each output, whether it starts at zero; the others start uninitialised.
+      aliases: ``(operand, output)`` pairs that are one buffer; an operand's number counts those that are present.
     """
 
     kernel: Any
@@ -49,6 +51,8 @@ class Launch:
     spelling: str
     options: CompileOptions
     name: str
+    zeroed: tuple[bool, ...] = ()
+    aliases: tuple[tuple[int, int], ...] = ()
 
     @property
     def pointer_names(self) -> tuple[str, ...]:
@@ -78,15 +82,26 @@ def bind_launch(
     constexprs: Mapping[str, Any],
     options: CompileOptions,
     name: str | None = None,
+    zeroed: Sequence[bool] = (),
+    aliases: Mapping[int, int] | None = None,
 ) -> Launch:
     """Checks a call against the kernel's parameters.
 
+    Args:
+      zeroed: as ``Launch.zeroed``; empty if no output starts at zero.
+      aliases: the output that is made in place of each of these operands, by their numbers among all.
+
     Raises:
-      UsageError: the parameters are not the operands, then the outputs, then the constexprs; or the grid is impossible.
+      UsageError: the parameters are not the operands, then the outputs, then the constexprs; the grid is impossible; or
+        ``zeroed`` or ``aliases`` do not fit the outputs.
     """
     if not hasattr(kernel, "arg_names"):
         raise UsageError(f"{kernel!r} is not a Triton kernel; decorate it with triton.jit")
     bound = _bind_constexprs(kernel, len(present) + len(out_types), constexprs)
+    called = f"kernel {(name or kernel.__name__)!r}"
+    flags = tuple(bool(zero) for zero in zeroed) or (False,) * len(out_types)
+    if len(flags) != len(out_types):
+        raise UsageError(f"{called} has {len(out_types)} outputs, but zeroed={zeroed!r}")
     return Launch(
         kernel=kernel,
         present=tuple(present),
@@ -96,6 +111,8 @@ def bind_launch(
         spelling=repr(list(bound.values())),
         options=options,
         name=name or kernel.__name__,
+        zeroed=flags,
+        aliases=_check_aliases(called, present, flags, aliases or {}),
     )
 
 
@@ -147,6 +164,26 @@ def _plain(called: str, name: str, value: Any) -> Any:
         f"constexpr {name!r} of {called} is a {type(value).__name__}; "
         "give an int, float, bool, str, None, a Triton dtype or function, or a tuple or frozen dataclass of these"
     )
+
+
+def _check_aliases(
+    called: str, present: Sequence[bool], zeroed: Sequence[bool], aliases: Mapping[int, int]
+) -> tuple[tuple[int, int], ...]:
+    """The pairs by numbers among the operands that are present."""
+    for operand, output in aliases.items():
+        if not (0 <= operand < len(present) and present[operand]):
+            raise UsageError(
+                f"{called} has no operand {operand} to update in place; give an operand that is an array"
+            )
+        if not 0 <= output < len(zeroed):
+            raise UsageError(f"{called} has {len(zeroed)} outputs, and none with number {output}")
+        if zeroed[output]:
+            raise UsageError(
+                f"{called} cannot start output {output} at zero: it holds operand {operand}"
+            )
+    if len(set(aliases.values())) < len(aliases):
+        raise UsageError(f"{called} cannot have one output in place of two operands: {aliases!r}")
+    return tuple(sorted((sum(present[:operand]), output) for operand, output in aliases.items()))
 
 
 def _check_grid(kernel: Any, grid: Sequence[int]) -> tuple[int, int, int]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from attn_tune.kernels.flash_attention.triton.tile import LOG2E, key_length
+from attn_tune.kernels.lang.triton.device.tile import LOG2E, key_length
 
 # See ``dropout.py``: what tells the four weights that share a hash apart.
 _FACTOR = tl.constexpr(0x846CA68B)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from attn_tune.kernels._common.triton_launch import Launch
-from attn_tune.kernels._common.triton_narrow_floats import right_narrow_floats
+from attn_tune.kernels.lang.triton.launch import Launch
+from attn_tune.kernels.lang.triton.narrow_floats import right_narrow_floats
 from attn_tune.schema.errors import AttnTuneError
 
 FENCE_BYTES = 4096
@@ -31,23 +31,22 @@ def is_interpreted(kernel: Any) -> bool:
     return isinstance(kernel, InterpretedFunction)
 
 
-def interpret(
-    launch: Launch, operands: Sequence[np.ndarray], *, zeroed: Sequence[bool] = ()
-) -> tuple[np.ndarray, ...]:
-    """The outputs of one launch.
+def interpret(launch: Launch, operands: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """The outputs of one launch. Those that are neither zeroed nor an operand's buffer start as poison.
 
     Args:
-      operands: the arrays of the operands that are present, in order.
-      zeroed: for each output, whether it starts at zero and not as poison; none without.
+      operands: the arrays of the operands that are present, in order. They are left as they are.
 
     Raises:
-      OutOfBoundsStore: the kernel wrote to an operand, or outside its outputs.
+      OutOfBoundsStore: the kernel wrote to an operand that no output is made in place of, or outside its outputs.
     """
     inputs = [FencedArray.holding(np.asarray(operand)) for operand in operands]
     outputs = [FencedArray.poisoned(out.shape, numpy_dtype(out.dtype)) for out in launch.out_types]
-    for output, zero in zip(outputs, zeroed, strict=False):
+    for output, zero in zip(outputs, launch.zeroed, strict=True):
         if zero:
             output.values[...] = 0
+    for operand, output in launch.aliases:
+        outputs[output] = inputs[operand]
     arrays = iter((*inputs, *outputs))
     here = (*launch.present, *(True for _ in outputs))
     arguments = [next(arrays) if present else None for present in here]
@@ -149,7 +148,8 @@ def _check_stores(
         if not array.is_intact():
             raise OutOfBoundsStore(f"kernel {launch.name!r} wrote outside the bounds of {name!r}")
     for name, array, before in zip(launch.pointer_names, inputs, given, strict=False):
-        if array.values.tobytes() != np.asarray(before).tobytes():
+        is_updated = any(array is output for output in outputs)
+        if not is_updated and array.values.tobytes() != np.asarray(before).tobytes():
             raise OutOfBoundsStore(
                 f"kernel {launch.name!r} wrote to its operand {name!r}; return an output instead"
             )

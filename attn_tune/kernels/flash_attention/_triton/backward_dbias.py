@@ -14,18 +14,18 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
-from attn_tune.kernels._common.triton_call import triton_call
+from attn_tune.kernels.flash_attention._triton.config import DbiasConfig
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.triton.config import DbiasConfig
-from attn_tune.kernels.flash_attention.triton.logits import (
+from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.device.logits import (
     differentiate,
     load_columns,
     load_rows,
     point_extras,
     squash,
 )
-from attn_tune.kernels.flash_attention.triton.static import static_of
-from attn_tune.kernels.flash_attention.triton.tile import (
+from attn_tune.kernels.lang.triton.device.static import padded, static_of
+from attn_tune.kernels.lang.triton.device.tile import (
     head_rows,
     key_head,
     key_range,
@@ -36,6 +36,19 @@ from attn_tune.kernels.flash_attention.triton.tile import (
     query_head,
     row_range,
 )
+
+# Less than the 99 KB of the GPUs that have the least.
+_SHARED_BYTES = 96 * 1024
+
+
+def dbias_config(problem: Problem) -> DbiasConfig:
+    """The bias gradient's tile: the largest up to 64 whose four operands fit the smallest shared memory."""
+    size = 4 if problem.dtype == "float32" else 2
+    row = 2 * size * (padded(problem.head_dim) + padded(problem.v_head_dim))
+    block = 64
+    while block > 16 and block * row > _SHARED_BYTES:
+        block //= 2
+    return DbiasConfig(block_q=block, block_k=block, num_warps=4, num_stages=1)
 
 
 def backward_dbias(problem: Problem, config: DbiasConfig, arrays: tuple) -> jax.Array:

@@ -1,10 +1,10 @@
-"""What a library's kernel is not asked for, in the same words for each library."""
+"""Reasons why a library's kernel cannot take a problem, in the same words for each library."""
 
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.attention import Attention
 from attn_tune.schema.device import Device
 
 
-def lacking(problem: Problem, *, known: tuple[str, ...] = ()) -> str | None:
+def lacking(problem: Attention, *, known: tuple[str, ...] = ()) -> str | None:
     """The first thing the problem asks for that a library has not; ``known`` are those of them that it has.
 
     Args:
@@ -35,7 +35,7 @@ def lacking(problem: Problem, *, known: tuple[str, ...] = ()) -> str | None:
     )
 
 
-def visible_bounds(problem: Problem) -> tuple[int | None, int | None]:
+def visible_bounds(problem: Attention) -> tuple[int | None, int | None]:
     """``Problem.bounds``, None where a bound hides nothing."""
     left, right = problem.bounds
     last = problem.kv_len - 1

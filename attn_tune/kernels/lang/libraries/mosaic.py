@@ -1,4 +1,4 @@
-"""What one block of a Mosaic GPU kernel takes of a Hopper multiprocessor."""
+"""Shared memory and registers that one block of a Mosaic GPU kernel takes of a Hopper multiprocessor."""
 
 from collections.abc import Iterable
 

@@ -12,9 +12,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from attn_tune.kernels._common.triton_compiled import CompiledKernel, describe
-from attn_tune.kernels._common.triton_launch import CompileOptions, Launch
-from attn_tune.kernels._common.triton_limits import (
+from attn_tune.kernels.lang.triton.compiled import CompiledKernel, describe
+from attn_tune.kernels.lang.triton.launch import CompileOptions, Launch
+from attn_tune.kernels.lang.triton.limits import (
     MAX_SHARED_BYTES as MAX_SHARED_BYTES,
     WARP_SIZE,
     CompileError as CompileError,
@@ -22,7 +22,7 @@ from attn_tune.kernels._common.triton_limits import (
     check_limits,
     typed_error,
 )
-from attn_tune.kernels._common.triton_target import check_capability
+from attn_tune.kernels.lang.triton.target import check_capability
 from attn_tune.schema.errors import StorageError, UnsupportedError
 
 TRITON_TYPES = {

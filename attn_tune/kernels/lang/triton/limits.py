@@ -3,6 +3,7 @@
 import re
 import textwrap
 
+from attn_tune.schema.device import Device
 from attn_tune.schema.errors import AttnTuneError
 
 WARP_SIZE = 32
@@ -29,6 +30,17 @@ UNITS = {
     "threads": "threads a block",
     "registers": "registers a thread",
 }
+
+
+def shared_limit(device: Device) -> int:
+    """Bytes of shared memory one block may use; the least there is on a device that is not known."""
+    known = MAX_SHARED_BYTES.get(device.compute_capability or 0, min(MAX_SHARED_BYTES.values()))
+    return device.shared_bytes or known
+
+
+def has_tensor_memory(device: Device) -> bool:
+    """Whether products accumulate in a memory of its own, as on data-centre Blackwell."""
+    return device.compute_capability in (100, 103, 110)
 
 
 class CompileError(AttnTuneError):

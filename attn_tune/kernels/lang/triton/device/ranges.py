@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from jaxtyping import Array, Int
 
-from attn_tune.kernels.flash_attention.triton.static import Static
+from attn_tune.kernels.lang.triton.device.static import Static
 
 # Numbers in a row of the ranges.
 WIDTH = tl.constexpr(5)

@@ -7,14 +7,9 @@ instead of 145 (sm_90, 128x64x128).
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
-from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.triton.config import (
-    DbiasConfig,
-    DkvConfig,
-    DqConfig,
-    ForwardConfig,
-)
+from attn_tune.kernels.lang.attention import Attention
 
 LOG2E = math.log2(math.e)
 
@@ -31,8 +26,16 @@ _INPUT_PRECISION = {"default": "tf32x3", "high": "tf32x3", "highest": "ieee"}
 # tokens. Where there are no more elements and tiles of the walked side, and tiles of all programs, all are walked.
 _FEW_WALKED, _FEW_STEPS, _FEW_TILES = 256, 4, 2048
 
-# Less than the 99 KB of the GPUs that have the least.
-_DBIAS_SHARED_BYTES = 96 * 1024
+
+class Blocks(Protocol):
+    """The sizes of a tile that its launch is compiled with."""
+
+    @property
+    def block_q(self) -> int: ...
+    @property
+    def block_k(self) -> int: ...
+    @property
+    def owns_keys(self) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,15 +102,9 @@ class Static:
     wide_pairs: bool
 
 
-def static_of(
-    problem: Problem,
-    tile: ForwardConfig | DqConfig | DkvConfig | DbiasConfig,
-    *,
-    ranges: bool = False,
-) -> Static:
+def static_of(problem: Attention, tile: Blocks, *, ranges: bool = False) -> Static:
     """The constants of a launch of ``problem`` with this tile; ``ranges``: it takes those of the segments, if any."""
     left, right = problem.bounds
-    per_kv_head = isinstance(tile, DkvConfig)
     plain = (
         problem.soft_cap is None
         and problem.bias_dims is None
@@ -141,7 +138,7 @@ def static_of(
         has_lengths=problem.has_lengths,
         has_ranges=ranges and problem.has_segments,
         has_positions=problem.has_positions,
-        heads_per_section=_heads_per_section(problem, per_kv_head),
+        heads_per_section=_heads_per_section(problem, tile.owns_keys),
         scale=problem.scale,
         unit=unit,
         dot_scale=1.0 if plain else problem.scale * unit,
@@ -162,21 +159,11 @@ def padded(head_dim: int) -> int:
     return max(16, 1 << (head_dim - 1).bit_length())
 
 
-def dbias_config(problem: Problem) -> DbiasConfig:
-    """The bias gradient's tile: the largest up to 64 whose four operands fit the smallest shared memory."""
-    size = 4 if problem.dtype == "float32" else 2
-    row = 2 * size * (padded(problem.head_dim) + padded(problem.v_head_dim))
-    block = 64
-    while block > 16 and block * row > _DBIAS_SHARED_BYTES:
-        block //= 2
-    return DbiasConfig(block_q=block, block_k=block, num_warps=4, num_stages=1)
-
-
 def _keep_threshold(rate: float) -> int:
     return min(round(rate * 2**32), 2**32 - 1)
 
 
-def _broadcast_strides(problem: Problem, dims: str | None) -> tuple[int, ...] | None:
+def _broadcast_strides(problem: Attention, dims: str | None) -> tuple[int, ...] | None:
     if dims is None:
         return None
     sizes = (problem.batch, problem.num_q_heads, problem.q_len, problem.kv_len)
@@ -187,7 +174,7 @@ def _broadcast_strides(problem: Problem, dims: str | None) -> tuple[int, ...] | 
     return tuple(reversed(strides))
 
 
-def skips_segments(problem: Problem, rows: int, keys: int, *, of_keys: bool = False) -> bool:
+def skips_segments(problem: Attention, rows: int, keys: int, *, of_keys: bool = False) -> bool:
     """Whether a launch of `triton` finds the tiles that share a segment, to skip the others.
 
     Args:
@@ -203,7 +190,7 @@ def skips_segments(problem: Problem, rows: int, keys: int, *, of_keys: bool = Fa
     return length > _FEW_WALKED or steps > _FEW_STEPS or tiles > _FEW_TILES
 
 
-def _heads_per_section(problem: Problem, per_kv_head: bool) -> int:
+def _heads_per_section(problem: Attention, per_kv_head: bool) -> int:
     """Batch-heads per section, by the bytes of the arrays they walk: a divisor of their number, whole groups."""
     size = 4 if problem.dtype == "float32" else 2
     width = (problem.head_dim + problem.v_head_dim) * size

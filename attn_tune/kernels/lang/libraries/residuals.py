@@ -1,11 +1,9 @@
-"""The op's contract around kernels that do not know all of it: sinks after the fact, and a given ``delta``."""
+"""The parts of attention that a library's kernel lacks: sinks after the fact, rows without keys, a given ``delta``."""
 
 import math
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-
-from attn_tune.kernels.flash_attention.operands import BackwardInputs
 
 # Natural logarithms from binary ones.
 LN2 = math.log(2.0)
@@ -35,7 +33,10 @@ def finite_lse(lse: Float[Array, "B N T"]) -> Float[Array, "B N T"]:
 
 
 def own_delta(
-    has_lse_gradient: bool, inputs: BackwardInputs
+    has_lse_gradient: bool,
+    out: Float[Array, "B T N V"],
+    dout: Float[Array, "B T N V"],
+    delta: Float[Array, "B N T"],
 ) -> tuple[Float[Array, "B T N V"], Float[Array, "B T N V"]]:
     """``(out, dout)`` for a backward that computes ``delta = rowsum(out * dout)`` and uses ``out`` for nothing else.
 
@@ -44,18 +45,18 @@ def own_delta(
     negligible size.
     """
     if not has_lse_gradient:
-        return inputs.residuals.out, inputs.dout
-    delta = inputs.delta.transpose(0, 2, 1)[..., None]
-    dout = inputs.dout.astype(jnp.float32)
-    floor = _LIFT * jnp.abs(delta)
-    largest = jnp.max(jnp.abs(dout), axis=-1, keepdims=True)
-    lifted = jnp.where(largest < floor, floor, dout).astype(inputs.dout.dtype)
+        return out, dout
+    row_delta = delta.transpose(0, 2, 1)[..., None]
+    wide = dout.astype(jnp.float32)
+    floor = _LIFT * jnp.abs(row_delta)
+    largest = jnp.max(jnp.abs(wide), axis=-1, keepdims=True)
+    lifted = jnp.where(largest < floor, floor, wide).astype(dout.dtype)
     # In two steps: squares of small numbers vanish.
     top = jnp.max(jnp.abs(lifted.astype(jnp.float32)), axis=-1, keepdims=True)
     unit = lifted.astype(jnp.float32) / jnp.where(top > 0, top, 1.0)
     square = jnp.sum(unit * unit, axis=-1, keepdims=True)
     carries = top > 0
     out = unit * jnp.where(
-        carries, delta / (jnp.where(carries, top, 1.0) * jnp.where(carries, square, 1.0)), 0.0
+        carries, row_delta / (jnp.where(carries, top, 1.0) * jnp.where(carries, square, 1.0)), 0.0
     )
     return out, lifted

@@ -4,10 +4,10 @@ import contextlib
 
 import jax
 
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.attention import Attention
 
 
-def precision_of(problem: Problem) -> contextlib.AbstractContextManager:
+def precision_of(problem: Attention) -> contextlib.AbstractContextManager:
     """The context to trace a kernel in. 16-bit operands are exact in one pass, whatever is asked."""
     if problem.dtype != "float32" or problem.precision == "default":
         return contextlib.nullcontext()

@@ -1,8 +1,8 @@
-"""The order in which configs are tried."""
+"""The order in which configs are tried, and the choice of an untuned one."""
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -23,6 +23,12 @@ def nearest_first[T](start: T, configs: Iterable[T], *, doubling: tuple[str, ...
         return far, repr(config)
 
     return (start, *sorted(set(configs) - {start}, key=distance))
+
+
+def first_feasible[T](configs: Iterable[T], reason: Callable[[T], str | None]) -> T:
+    """The first config for which ``reason`` knows none why it cannot run, and the last one where there is no such."""
+    *others, last = configs
+    return next((config for config in others if reason(config) is None), last)
 
 
 def _knobs(config: Any) -> dict[str, Any]:
