@@ -1,5 +1,7 @@
 """JAX's own flash attention in Mosaic GPU, for Hopper: FlashAttention-3 with two warpgroups that take turns."""
 
+import functools
+
 from attn_tune.kernels.flash_attention.mosaic_gpu.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.mosaic_gpu.limits import infeasible, unsupported
 from attn_tune.kernels.flash_attention.mosaic_gpu.space import (
@@ -9,6 +11,7 @@ from attn_tune.kernels.flash_attention.mosaic_gpu.space import (
     forward_candidates,
     forward_heuristic,
 )
+from attn_tune.kernels.knobs import first_reason
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
@@ -36,7 +39,7 @@ SPEC = KernelSpec(
             candidates={"dq": dq_candidates, "dkv": dkv_candidates},
             call=f"{__name__}.backward:backward",
             outputs={"dq": ("dq",), "dkv": ("dk", "dv")},
-            infeasible=infeasible,
+            infeasible=functools.partial(first_reason, infeasible),
             grows=_GROWS,
         ),
     },

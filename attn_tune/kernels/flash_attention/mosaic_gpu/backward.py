@@ -11,15 +11,11 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.gpu.attention_mgpu import TuningConfig
 from jaxtyping import Array
 
-from attn_tune.kernels.flash_attention.mosaic_gpu.config import (
-    WARPGROUP_ROWS,
-    BackwardConfig,
-    DkvConfig,
-    DqConfig,
-)
+from attn_tune.kernels.flash_attention.mosaic_gpu.config import BackwardConfig, DkvConfig, DqConfig
 from attn_tune.kernels.flash_attention.mosaic_gpu.library import backward_of
 from attn_tune.kernels.flash_attention.operands import BackwardInputs
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.libraries.mosaic import WARPGROUP_ROWS
 from attn_tune.kernels.lang.libraries.residuals import LN2, own_delta
 
 

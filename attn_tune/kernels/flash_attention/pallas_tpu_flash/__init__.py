@@ -1,7 +1,9 @@
 """JAX's flash attention for TPU: the dense kernel in Pallas, with a bias and its gradient."""
 
+import functools
+
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import BackwardConfig, ForwardConfig
-from attn_tune.kernels.flash_attention.pallas_tpu_flash.limits import unsupported
+from attn_tune.kernels.flash_attention.pallas_tpu_flash.limits import infeasible, unsupported
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.space import (
     adapt_backward,
     adapt_forward,
@@ -10,8 +12,8 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.space import (
     dq_candidates,
     forward_candidates,
     forward_heuristic,
-    infeasible,
 )
+from attn_tune.kernels.knobs import first_reason
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
@@ -42,7 +44,7 @@ SPEC = KernelSpec(
             adapt=adapt_backward,
             call=f"{__name__}.backward:backward",
             outputs={"dq": ("dq", "dbias"), "dkv": ("dk", "dv")},
-            infeasible=infeasible,
+            infeasible=functools.partial(first_reason, infeasible),
             grows=_GROWS,
         ),
     },

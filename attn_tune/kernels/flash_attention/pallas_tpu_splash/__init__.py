@@ -1,6 +1,8 @@
 """JAX's splash attention for TPU: block-sparse flash attention in Pallas, of which masks and blocks are ours."""
 
-from attn_tune.kernels.flash_attention._splash.limits import unsupported
+import functools
+
+from attn_tune.kernels.flash_attention._splash.limits import infeasible, unsupported
 from attn_tune.kernels.flash_attention._splash.space import adapt
 from attn_tune.kernels.flash_attention.pallas_tpu_splash.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.pallas_tpu_splash.space import (
@@ -10,8 +12,8 @@ from attn_tune.kernels.flash_attention.pallas_tpu_splash.space import (
     dq_candidates,
     forward_candidates,
     forward_heuristic,
-    infeasible,
 )
+from attn_tune.kernels.knobs import first_reason
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
 
@@ -43,7 +45,7 @@ SPEC = KernelSpec(
             adapt=adapt_backward,
             call=f"{__name__}.backward:backward",
             outputs={"dq": ("dq",), "dkv": ("dk", "dv")},
-            infeasible=infeasible,
+            infeasible=functools.partial(first_reason, infeasible),
             grows=_GROWS,
         ),
     },

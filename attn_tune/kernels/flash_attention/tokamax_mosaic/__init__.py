@@ -1,5 +1,7 @@
 """tokamax's flash attention in Mosaic GPU, on Hopper: persistent, warp-specialised, forward and backward."""
 
+import functools
+
 from attn_tune.kernels.flash_attention.tokamax_mosaic.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.tokamax_mosaic.limits import infeasible, unsupported
 from attn_tune.kernels.flash_attention.tokamax_mosaic.space import (
@@ -9,6 +11,7 @@ from attn_tune.kernels.flash_attention.tokamax_mosaic.space import (
     forward_candidates,
     forward_heuristic,
 )
+from attn_tune.kernels.knobs import first_reason
 from attn_tune.kernels.lang.libraries.tokamax import EXTRA, LIBRARY
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
@@ -38,7 +41,7 @@ SPEC = KernelSpec(
             candidates={"dq": dq_candidates, "dkv": dkv_candidates},
             call=f"{__name__}.backward:backward",
             outputs={"dq": ("dq", "dbias"), "dkv": ("dk", "dv")},
-            infeasible=infeasible,
+            infeasible=functools.partial(first_reason, infeasible),
             grows=_GROWS,
         ),
     },

@@ -2,13 +2,12 @@
 
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_mosaic.config import (
-    FORWARD_GROUPS,
     DkvConfig,
     DqConfig,
     ForwardConfig,
     Launch,
 )
-from attn_tune.kernels.lang.libraries.mosaic import shared_bytes
+from attn_tune.kernels.lang.libraries.mosaic import FORWARD_GROUPS, shared_bytes
 
 # Operands have 16 bits, numbers of a row 32.
 _SIZE, _NUMBER = 2, 4

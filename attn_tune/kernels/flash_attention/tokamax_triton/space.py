@@ -11,14 +11,14 @@ from attn_tune.kernels.flash_attention.tokamax_triton.config import (
     ForwardConfig,
 )
 from attn_tune.kernels.flash_attention.tokamax_triton.limits import infeasible, power
+from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.libraries.features import visible_bounds
 from attn_tune.kernels.lang.space import first_feasible, nearest_first
 from attn_tune.kernels.lang.triton.limits import MAX_SHARED_BYTES
 from attn_tune.schema.device import Device
 
-_OWNED, _WALKED = (16, 32, 64, 128), (16, 32, 64, 128)
-_WARPS, _STAGES = (2, 4, 8), (1, 2, 3, 4)
-_SPLITS = (1, 2, 4, 8, 16)
+_SIZES = tried(ForwardConfig, "block_q")
+_WARPS, _STAGES = tried(ForwardConfig, "num_warps"), tried(ForwardConfig, "num_stages")
 # Float32 registers a thread for accumulators and one tile of logits; there are 255, and a few more are spilled.
 _MOST_ACCUMULATORS = 288
 # Multiprocessors of an A100; where fewer programs than that have work, keys are worth splitting.
@@ -44,7 +44,7 @@ def forward_candidates(problem: Problem, device: Device) -> tuple[ForwardConfig,
             pack_mask=pack,
         )
         for q, k, warps, stages, pack, piece in itertools.product(
-            _cut(_OWNED, p.q_len), _cut(_WALKED, p.kv_len), _WARPS, _STAGES, packs, pieces
+            _cut(_SIZES, p.q_len), _cut(_SIZES, p.kv_len), _WARPS, _STAGES, packs, pieces
         )
         for split in _splits(p, device, q)
         if _is_light(q * (p.v_head_dim + k), warps, q)
@@ -57,7 +57,7 @@ def forward_candidates(problem: Problem, device: Device) -> tuple[ForwardConfig,
 def backward_candidates(problem: Problem, device: Device) -> tuple[BackwardConfig, ...]:
     """Backward configs: tiles that stay have one size, so that no program idles; so have those that pass."""
     p = problem
-    owned = _cut(_OWNED, max(p.q_len, p.kv_len))
+    owned = _cut(_SIZES, max(p.q_len, p.kv_len))
     configs = (
         BackwardConfig(
             block_m1=walked,
@@ -105,7 +105,7 @@ def _cut(sizes: tuple[int, ...], length: int) -> tuple[int, ...]:
 def _splits(p: Problem, device: Device, block_q: int) -> Iterator[int]:
     programs = p.batch * p.num_q_heads * -(-p.q_len // block_q)
     splits_at_all = p.mask_dims is None and visible_bounds(p) == (None, None)
-    for split in _SPLITS:
+    for split in tried(ForwardConfig, "split_k"):
         # The last one fills the device once more than it has to.
         if split == 1 or (splits_at_all and programs * split < 2 * (device.units or _UNITS)):
             yield split

@@ -2,20 +2,20 @@
 
 import functools
 
-from attn_tune.kernels.flash_attention._triton.limits import unsupported
+from attn_tune.kernels.flash_attention._triton.limits import infeasible, unsupported
 from attn_tune.kernels.flash_attention.triton.adapt import adapt_backward, adapt_forward
 from attn_tune.kernels.flash_attention.triton.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.triton.heuristic import (
     backward_heuristic,
     forward_heuristic,
 )
-from attn_tune.kernels.flash_attention.triton.limits import infeasible
 from attn_tune.kernels.flash_attention.triton.space import (
     dkv_candidates,
     dq_candidates,
     forward_candidates,
 )
 from attn_tune.kernels.flash_attention.untuned import priority
+from attn_tune.kernels.knobs import first_reason
 from attn_tune.kernels.lang.triton import BRIDGE
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import WHOLE
@@ -47,7 +47,7 @@ SPEC = KernelSpec(
             adapt=adapt_backward,
             call=f"{__name__}.backward:backward",
             outputs={"dq": ("dq",), "dkv": ("dk", "dv")},
-            infeasible=infeasible,
+            infeasible=functools.partial(first_reason, infeasible),
             grows=_GROWS,
         ),
     },

@@ -8,50 +8,45 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from attn_tune.kernels.knobs import Knobs, PowerOfTwo, Range, tried
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.schema.device import Device
-from attn_tune.schema.errors import UsageError
 
 MIN_BLOCK = 16  # tl.dot needs at least 16 rows and columns
+_SIZES = (16, 32, 64, 128, 256)
 # Rows or keys of the owned side that one warp has at least, as in the untuned choice.
 _FEWEST_A_WARP = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tile:
+class Tile(Knobs):
     """One launch: a tile of ``block_q`` query rows by ``block_k`` keys.
 
-    Attributes:
-      owns_keys: a program owns the keys of a tile and walks rows; otherwise it owns rows and walks keys. No knob.
-      num_warps: warps of 32 threads that share one tile.
-      num_stages: tiles in flight between device memory and shared memory.
-      max_registers: registers a thread at most, so that one more block fits a multiprocessor; what does not fit is
-        spilled. None leaves it to the compiler.
-
-    Raises:
-      UsageError: a knob is not a power of two in its range.
+    ``owns_keys`` is no knob: a program owns the keys of a tile and walks rows; otherwise it owns rows and walks keys.
     """
 
     owns_keys: ClassVar[bool] = False
 
-    block_q: int
-    block_k: int
-    num_warps: int
-    num_stages: int
-    max_registers: int | None = None
-
-    def __post_init__(self):
-        _power_of_two("block_q", self.block_q, MIN_BLOCK, 512)
-        _power_of_two("block_k", self.block_k, MIN_BLOCK, 512)
-        _power_of_two("num_warps", self.num_warps, 1, 16)
-        if not 1 <= self.num_stages <= 8:
-            raise UsageError(f"num_stages must be between 1 and 8, got {self.num_stages!r}")
-        if self.max_registers is not None and not 32 <= self.max_registers <= 255:
-            raise UsageError(
-                f"max_registers must be between 32 and 255, or None, got {self.max_registers!r}"
-            )
+    block_q: Annotated[int, PowerOfTwo(MIN_BLOCK, 512, tried=_SIZES, doc="query rows of a tile")]
+    block_k: Annotated[int, PowerOfTwo(MIN_BLOCK, 512, tried=_SIZES, doc="keys of a tile")]
+    num_warps: Annotated[
+        int, PowerOfTwo(1, 16, tried=(2, 4, 8, 16), doc="warps of 32 threads that share one tile")
+    ]
+    num_stages: Annotated[
+        int,
+        Range(1, 8, tried=(1, 2, 3, 4, 5), doc="tiles in flight between device and shared memory"),
+    ]
+    max_registers: Annotated[
+        int | None,
+        Range(
+            32,
+            255,
+            doc="registers a thread at most, so that one more block fits a multiprocessor, what does not fit is "
+            "spilled; None leaves it to the compiler",
+        ),
+    ] = None
 
     @property
     def owned(self) -> int:
@@ -108,13 +103,13 @@ def fitted[T: Tile](tile: T, fits: Callable[[T], bool]) -> T:
 
 def owned_sizes(most: int) -> tuple[int, ...]:
     """Blocks of the side that a program owns."""
-    return tuple(size for size in (16, 32, 64, 128, 256) if size <= most)
+    return tuple(size for size in tried(Tile, "block_q") if size <= most)
 
 
 def walked_sizes(width: int, most: int) -> tuple[int, ...]:
     """Blocks of the side that it walks, of arrays of this head dim."""
     # Wide heads walk in short steps: at H256 a tile of 128 keys and its values are 128 KB a stage.
-    return tuple(s for s in (16, 32, 64, 128, 256) if s <= (most // 2 if width > 128 else most))
+    return tuple(s for s in tried(Tile, "block_k") if s <= (most // 2 if width > 128 else most))
 
 
 def grid(
@@ -164,8 +159,3 @@ def nearest_first[T: Tile](
 
     others = sorted(set(tiles) - {start}, key=distance)
     return (start, *others)
-
-
-def _power_of_two(name: str, value: int, low: int, high: int) -> None:
-    if not isinstance(value, int) or value & (value - 1) or not low <= value <= high:
-        raise UsageError(f"{name} must be a power of two between {low} and {high}, got {value!r}")
