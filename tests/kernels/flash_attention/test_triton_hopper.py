@@ -10,7 +10,7 @@ from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_hopper import SPEC, limits
 from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q
 from attn_tune.kernels.flash_attention.triton_hopper.plan import (
-    has_own_room,
+    has_own_buffer,
     plan_of,
     q_slots,
     shared_bytes,
@@ -116,9 +116,9 @@ def test_what_does_not_fit_is_refused_with_figures():
 
 
 def test_the_output_has_a_room_of_its_own_where_there_is_one():
-    assert has_own_room(problem(), config(problem()))
+    assert has_own_buffer(problem(), config(problem()))
     wide = problem(H=256)
-    assert not has_own_room(wide, config(wide))
+    assert not has_own_buffer(wide, config(wide))
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def dbias_config(problem: Problem) -> DbiasConfig:
 
 
 def backward_dbias(problem: Problem, config: DbiasConfig, arrays: tuple) -> jax.Array:
-    """``dbias`` like the bias; ``arrays`` as from ``backward.kernel_arrays``."""
+    """``dbias`` like the bias; ``arrays`` as from ``kernel_arrays``."""
     static = static_of(problem, config)
     bias = arrays[6]
     dims = problem.bias_dims or ""

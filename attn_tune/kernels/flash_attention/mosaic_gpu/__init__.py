@@ -46,7 +46,7 @@ SPEC = KernelSpec(
     unsupported=unsupported,
     modules=(
         *(f"{__name__}.{name}" for name in ("backward", "forward", "library")),
-        *(f"{_SHARED}.{name}" for name in ("features", "residuals")),
+        *(f"{_SHARED}.{name}" for name in ("features", "mosaic", "residuals")),
     ),
     # Below all that has been proven on a GPU: it runs where a sweep has chosen it.
     priority={"cuda": -10},

@@ -49,7 +49,7 @@ SPEC = KernelSpec(
     modules=(
         *(f"{__name__}.{name}" for name in ("backward", "forward")),
         f"{_OP}._tokamax.arguments",
-        *(f"{_LANG}.libraries.{name}" for name in ("features", "residuals")),
+        *(f"{_LANG}.libraries.{name}" for name in ("features", "mosaic", "residuals")),
     ),
     # Below all that has been proven on a GPU: it runs where a sweep has chosen it.
     priority={"cuda": -20},

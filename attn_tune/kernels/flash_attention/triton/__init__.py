@@ -57,8 +57,14 @@ SPEC = KernelSpec(
             f"{__name__}.{name}"
             for name in ("backward", "backward_dkv", "backward_dq", "config", "forward")
         ),
-        "attn_tune.kernels.flash_attention._triton.backward_dbias",
-        *(f"{_DEVICE}.{name}" for name in ("logits", "ranges", "softmax", "static", "tile")),
+        *(
+            f"attn_tune.kernels.flash_attention._triton.{name}"
+            for name in ("arrays", "backward_dbias")
+        ),
+        *(
+            f"{_DEVICE}.{name}"
+            for name in ("backward", "logits", "ranges", "softmax", "static", "tile")
+        ),
         *BRIDGE,
     ),
     priority={"cuda": functools.partial(priority, "triton")},

@@ -30,8 +30,11 @@ SPEC = KernelSpec(
     unsupported=unsupported,
     modules=(
         *(f"{__name__}.{name}" for name in ("backward", "config")),
-        "attn_tune.kernels.flash_attention._triton.backward_dbias",
-        *(f"{_DEVICE}.{name}" for name in ("logits", "ranges", "static", "tile")),
+        *(
+            f"attn_tune.kernels.flash_attention._triton.{name}"
+            for name in ("arrays", "backward_dbias")
+        ),
+        *(f"{_DEVICE}.{name}" for name in ("backward", "logits", "ranges", "static", "tile")),
         *BRIDGE,
     ),
     priority={"cuda": 40},

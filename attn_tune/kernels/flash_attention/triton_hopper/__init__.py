@@ -46,6 +46,7 @@ SPEC = KernelSpec(
         ),
         "attn_tune.kernels.padding",
         *(f"{_DEVICE}.{name}" for name in ("ranges", "static")),
+        "attn_tune.kernels.lang.gluon.device",
         *BRIDGE,
     ),
     priority={"cuda": functools.partial(priority, "triton_hopper")},

@@ -1,4 +1,4 @@
-"""What the forward for Hopper cannot do, and tiles that cannot fit."""
+"""Problems that the forward for Hopper refuses, and tiles that cannot fit."""
 
 import functools
 import importlib.metadata
