@@ -17,6 +17,7 @@ EXEMPT = {
     "attn_tune.kernels.*.problem": "the op's contract, whose version is in every signature",
     "attn_tune.kernels.*.operands": "the op's contract too",
     "attn_tune.kernels.*.config": "names and bounds of knobs; a row holds their values",
+    "attn_tune.kernels.knobs": "checks of knobs; a row holds their values",
     "attn_tune.kernels.lang.attention": "names of a problem's fields",
     "attn_tune.kernels.lang.triton.interpret": "runs in place of a GPU, never on one",
     "attn_tune.kernels.lang.triton.limits": "refuses what does not fit, and changes nothing that does",

@@ -1,20 +1,11 @@
 """tokamax's flash attention in Mosaic GPU, on Hopper: persistent, warp-specialised, forward and backward."""
 
-import functools
-
+from attn_tune.kernels.flash_attention import searches
+from attn_tune.kernels.flash_attention.tokamax_mosaic import space
 from attn_tune.kernels.flash_attention.tokamax_mosaic.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.tokamax_mosaic.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.tokamax_mosaic.space import (
-    backward_heuristic,
-    dkv_candidates,
-    dq_candidates,
-    forward_candidates,
-    forward_heuristic,
-)
-from attn_tune.kernels.knobs import first_reason
 from attn_tune.kernels.lang.libraries.tokamax import EXTRA, LIBRARY
-from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.schema.trial import WHOLE
+from attn_tune.kernels.spec import KernelSpec
 
 _OP = "attn_tune.kernels.flash_attention"
 _LANG = "attn_tune.kernels.lang"
@@ -26,23 +17,23 @@ SPEC = KernelSpec(
     name="tokamax_mosaic",
     backend="mosaic_gpu",
     searches={
-        "fwd": Search(
-            config=ForwardConfig,
-            heuristic=forward_heuristic,
-            candidates={WHOLE: forward_candidates},
-            call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
+        "fwd": searches.forward(
+            __name__,
+            ForwardConfig,
+            heuristic=space.forward_heuristic,
+            candidates=space.forward_candidates,
             infeasible=infeasible,
             grows=_GROWS,
         ),
-        "bwd": Search(
-            config=BackwardConfig,
-            heuristic=backward_heuristic,
-            candidates={"dq": dq_candidates, "dkv": dkv_candidates},
-            call=f"{__name__}.backward:backward",
-            outputs={"dq": ("dq", "dbias"), "dkv": ("dk", "dv")},
-            infeasible=functools.partial(first_reason, infeasible),
+        "bwd": searches.backward_in_parts(
+            __name__,
+            BackwardConfig,
+            heuristic=space.backward_heuristic,
+            dq=space.dq_candidates,
+            dkv=space.dkv_candidates,
+            infeasible=infeasible,
             grows=_GROWS,
+            has_dbias=True,
         ),
     },
     unsupported=unsupported,

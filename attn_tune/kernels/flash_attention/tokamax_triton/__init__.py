@@ -1,16 +1,11 @@
 """tokamax's flash attention in Pallas-Triton: FlashAttention-2, one launch forward and one backward."""
 
+from attn_tune.kernels.flash_attention import searches
+from attn_tune.kernels.flash_attention.tokamax_triton import space
 from attn_tune.kernels.flash_attention.tokamax_triton.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.tokamax_triton.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.tokamax_triton.space import (
-    backward_candidates,
-    backward_heuristic,
-    forward_candidates,
-    forward_heuristic,
-)
 from attn_tune.kernels.lang.libraries.tokamax import EXTRA, LIBRARY
-from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.schema.trial import WHOLE
+from attn_tune.kernels.spec import KernelSpec
 
 _OP = "attn_tune.kernels.flash_attention"
 _LANG = "attn_tune.kernels.lang"
@@ -20,22 +15,20 @@ SPEC = KernelSpec(
     name="tokamax_triton",
     backend="triton",
     searches={
-        "fwd": Search(
-            config=ForwardConfig,
-            heuristic=forward_heuristic,
-            candidates={WHOLE: forward_candidates},
-            call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
+        "fwd": searches.forward(
+            __name__,
+            ForwardConfig,
+            heuristic=space.forward_heuristic,
+            candidates=space.forward_candidates,
             infeasible=infeasible,
             # Larger tiles take more shared memory and more accumulators, more stages more shared memory.
             grows=("block_q", "block_k", "num_stages"),
         ),
-        "bwd": Search(
-            config=BackwardConfig,
-            heuristic=backward_heuristic,
-            candidates={WHOLE: backward_candidates},
-            call=f"{__name__}.backward:backward",
-            outputs={WHOLE: ("dq", "dk", "dv", "dbias")},
+        "bwd": searches.backward(
+            __name__,
+            BackwardConfig,
+            heuristic=space.backward_heuristic,
+            candidates=space.backward_candidates,
             infeasible=infeasible,
             grows=("block_m1", "block_n1", "block_m2", "block_n2", "num_stages"),
         ),

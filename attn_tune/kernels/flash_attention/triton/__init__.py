@@ -2,23 +2,13 @@
 
 import functools
 
+from attn_tune.kernels.flash_attention import searches
 from attn_tune.kernels.flash_attention._triton.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.triton.adapt import adapt_backward, adapt_forward
+from attn_tune.kernels.flash_attention.triton import adapt, heuristic, space
 from attn_tune.kernels.flash_attention.triton.config import BackwardConfig, ForwardConfig
-from attn_tune.kernels.flash_attention.triton.heuristic import (
-    backward_heuristic,
-    forward_heuristic,
-)
-from attn_tune.kernels.flash_attention.triton.space import (
-    dkv_candidates,
-    dq_candidates,
-    forward_candidates,
-)
 from attn_tune.kernels.flash_attention.untuned import priority
-from attn_tune.kernels.knobs import first_reason
 from attn_tune.kernels.lang.triton import BRIDGE
-from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.schema.trial import WHOLE
+from attn_tune.kernels.spec import KernelSpec
 
 # Larger tiles take more shared memory and more accumulators, more stages more shared memory.
 _GROWS = ("block_q", "block_k", "num_stages")
@@ -30,24 +20,23 @@ SPEC = KernelSpec(
     name="triton",
     backend="triton",
     searches={
-        "fwd": Search(
-            config=ForwardConfig,
-            heuristic=forward_heuristic,
-            candidates={WHOLE: forward_candidates},
-            adapt=adapt_forward,
-            call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
+        "fwd": searches.forward(
+            __name__,
+            ForwardConfig,
+            heuristic=heuristic.forward_heuristic,
+            candidates=space.forward_candidates,
+            adapt=adapt.adapt_forward,
             infeasible=infeasible,
             grows=_GROWS,
         ),
-        "bwd": Search(
-            config=BackwardConfig,
-            heuristic=backward_heuristic,
-            candidates={"dq": dq_candidates, "dkv": dkv_candidates},
-            adapt=adapt_backward,
-            call=f"{__name__}.backward:backward",
-            outputs={"dq": ("dq",), "dkv": ("dk", "dv")},
-            infeasible=functools.partial(first_reason, infeasible),
+        "bwd": searches.backward_in_parts(
+            __name__,
+            BackwardConfig,
+            heuristic=heuristic.backward_heuristic,
+            dq=space.dq_candidates,
+            dkv=space.dkv_candidates,
+            adapt=adapt.adapt_backward,
+            infeasible=infeasible,
             grows=_GROWS,
         ),
     },

@@ -1,11 +1,11 @@
 """The backward of flash attention in one Triton launch: fewer products than in two, and dq by atomics."""
 
+from attn_tune.kernels.flash_attention import searches
+from attn_tune.kernels.flash_attention.triton_fused import space
 from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
 from attn_tune.kernels.flash_attention.triton_fused.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.triton_fused.space import adapt, candidates, heuristic
 from attn_tune.kernels.lang.triton import BRIDGE
-from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.schema.trial import WHOLE
+from attn_tune.kernels.spec import KernelSpec
 
 _DEVICE = "attn_tune.kernels.lang.triton.device"
 
@@ -14,14 +14,13 @@ SPEC = KernelSpec(
     name="triton_fused",
     backend="triton",
     searches={
-        "bwd": Search(
-            config=BackwardConfig,
-            heuristic=heuristic,
-            candidates={WHOLE: candidates},
-            call=f"{__name__}.backward:backward",
-            outputs={WHOLE: ("dq", "dk", "dv", "dbias")},
+        "bwd": searches.backward(
+            __name__,
+            BackwardConfig,
+            heuristic=space.heuristic,
+            candidates=space.candidates,
             infeasible=infeasible,
-            adapt=adapt,
+            adapt=space.adapt,
             # Larger tiles take more shared memory and more accumulators, more stages more shared memory.
             grows=("block_q", "block_k", "num_stages"),
             nondeterministic="dq is summed by atomics, in an order that differs from run to run",

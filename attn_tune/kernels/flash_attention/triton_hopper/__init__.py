@@ -2,13 +2,13 @@
 
 import functools
 
+from attn_tune.kernels.flash_attention import searches
+from attn_tune.kernels.flash_attention.triton_hopper import space
 from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.triton_hopper.space import adapt, candidates, heuristic
 from attn_tune.kernels.flash_attention.untuned import priority
 from attn_tune.kernels.lang.triton import BRIDGE
-from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.schema.trial import WHOLE
+from attn_tune.kernels.spec import KernelSpec
 
 _DEVICE = "attn_tune.kernels.lang.triton.device"
 
@@ -17,14 +17,13 @@ SPEC = KernelSpec(
     name="triton_hopper",
     backend="triton",
     searches={
-        "fwd": Search(
-            config=ForwardConfig,
-            heuristic=heuristic,
-            candidates={WHOLE: candidates},
-            call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
+        "fwd": searches.forward(
+            __name__,
+            ForwardConfig,
+            heuristic=space.heuristic,
+            candidates=space.candidates,
             infeasible=infeasible,
-            adapt=adapt,
+            adapt=space.adapt,
             # Larger tiles take more shared memory and more registers, more stages more shared memory.
             grows=("block_k", "num_stages"),
         ),

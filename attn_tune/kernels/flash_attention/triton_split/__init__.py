@@ -2,13 +2,13 @@
 
 import functools
 
+from attn_tune.kernels.flash_attention import searches
+from attn_tune.kernels.flash_attention.triton_split import space
 from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_split.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.triton_split.space import adapt, candidates, heuristic
 from attn_tune.kernels.flash_attention.untuned import priority
 from attn_tune.kernels.lang.triton import BRIDGE
-from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.schema.trial import WHOLE
+from attn_tune.kernels.spec import KernelSpec
 
 _DEVICE = "attn_tune.kernels.lang.triton.device"
 
@@ -17,15 +17,14 @@ SPEC = KernelSpec(
     name="triton_split",
     backend="triton",
     searches={
-        "fwd": Search(
-            config=ForwardConfig,
-            heuristic=heuristic,
-            candidates={WHOLE: candidates},
-            call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
+        "fwd": searches.forward(
+            __name__,
+            ForwardConfig,
+            heuristic=space.heuristic,
+            candidates=space.candidates,
             infeasible=infeasible,
-            adapt=adapt,
-            # Larger tiles take more shared memory and more accumulators, more stages more shared memory.
+            adapt=space.adapt,
+            # Larger tiles take more shared memory and more registers, more stages more shared memory.
             grows=("block_q", "block_k", "num_stages"),
         ),
     },
