@@ -37,8 +37,12 @@ HERE = Path(__file__).resolve().parent.parent
 PROGRAMS = """
 import json, sys
 import jax
-from attn_tune.kernels.lang.triton.compile import record_compiles
-from attn_tune.kernels.lang.triton.target import compile_target
+try:
+    from attn_tune.kernels.lang.triton.compile import record_compiles
+    from attn_tune.kernels.lang.triton.target import compile_target
+except ImportError:  # a checkout of before the bridge moved
+    from attn_tune.kernels._common.triton_compile import record_compiles
+    from attn_tune.kernels._common.triton_target import compile_target
 from attn_tune.kernels.registry import get_kernel, get_op
 from attn_tune.kernels.spec import load
 from attn_tune.schema.config import config_from_dict
