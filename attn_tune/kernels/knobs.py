@@ -140,7 +140,7 @@ class Knobs:
             raise UsageError(reason)
 
     def conflict(self) -> str | None:
-        """Why these values cannot go together, or None."""
+        """The reason that these values cannot go together, or None."""
         return None
 
 

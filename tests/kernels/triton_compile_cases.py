@@ -1,4 +1,4 @@
-"""What is compiled, GPU by GPU. ``test_triton_offline.py`` runs this, without the interpreter."""
+"""Compiled kernels, GPU by GPU. ``test_triton_offline.py`` runs this, without the interpreter."""
 
 import functools
 import importlib.util

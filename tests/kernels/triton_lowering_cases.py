@@ -1,4 +1,4 @@
-"""What is lowered, when, and from which cache. ``test_triton_offline.py`` runs this, without the interpreter."""
+"""Lowered launches, and when and from which cache they are compiled. ``test_triton_offline.py`` runs this, without the interpreter."""
 
 import functools
 

@@ -183,7 +183,7 @@ def _tiles_with_an_edge(p, c, length=None):
     ids=lambda p: p.signature.text[19:],
 )
 def test_no_edge_is_left_unmasked(p, block_k):
-    """What the plan calls whole is whole: a tile with a hidden pair is masked always, or where it may have one."""
+    """The plan calls no other tile whole: a tile with a hidden pair is masked always, or where it may have one."""
     c = config(p, block_k=block_k, num_stages=2)
     plan = plan_of(p, c, static_of(p, c))
     last, others = _tiles_with_an_edge(p, c)

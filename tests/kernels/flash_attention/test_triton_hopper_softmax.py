@@ -12,7 +12,7 @@ ABOVE = 2.0**8
 
 
 class Tensor(np.ndarray):
-    """What the device's functions ask of a tensor's type."""
+    """The parts of a tensor's type that the device's functions read."""
 
     @property
     def type(self):

@@ -1,4 +1,4 @@
-"""Which tiles the forward for Hopper walks, and in which order: its device code, run on plain integers."""
+"""The tiles that the forward for Hopper walks, and their order: its device code, run on plain integers."""
 
 import dataclasses
 import types

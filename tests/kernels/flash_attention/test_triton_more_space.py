@@ -1,4 +1,4 @@
-"""What the fused backward and the split forward declare: candidates, untuned choices, limits, and where they serve."""
+"""Declarations of the fused backward and the split forward: candidates, untuned choices, limits, uses."""
 
 import csv
 import dataclasses

@@ -30,7 +30,7 @@ def _tiles(ids, block):
 
 
 def _settled(found):
-    """What the kernels make of the rows: their own function, on numpy's arrays."""
+    """The rows as the kernels read them: their own function, on numpy's arrays."""
     device_code = types.FunctionType(settled.fn.__code__, {"tl": np})
     return np.stack(device_code(*np.asarray(found).T), axis=-1)
 

@@ -1,4 +1,4 @@
-"""What the Triton kernels declare about themselves: candidates, untuned choices, limits."""
+"""Declarations of the Triton kernels: candidates, untuned choices, limits."""
 
 import dataclasses
 import itertools

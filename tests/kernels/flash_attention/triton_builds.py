@@ -146,7 +146,7 @@ def config_of(build: Build, device: Device):
 
 
 def compile_build(build: Build, capability: int) -> dict:
-    """What the launch needs, and what of Hopper it uses; of the launches of a kernel of several, the first."""
+    """The resources of the first launch of a kernel, and the parts of Hopper that it uses."""
     import jax
 
     from attn_tune.kernels.lang.triton.compile import record_compiles

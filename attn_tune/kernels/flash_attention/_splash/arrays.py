@@ -1,4 +1,4 @@
-"""What both directions do to the operands on their way into a launch of splash attention."""
+"""The operands as a launch of splash attention takes them, in both directions."""
 
 import math
 from typing import NamedTuple
@@ -38,7 +38,7 @@ class Folds(NamedTuple):
 
 
 def folds(schedule: Schedule) -> Folds:
-    """How the batch axis goes."""
+    """The folds of the batch axis, of rows and of columns."""
     p = schedule.problem
     end_to_end = p.has_segments
     return Folds(

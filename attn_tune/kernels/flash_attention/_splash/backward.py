@@ -31,7 +31,7 @@ _EMPTY = 1e30
 
 
 class _Rows(NamedTuple):
-    """What a backward reads of each row besides the query."""
+    """The arrays that a backward reads of each row besides the query."""
 
     lse: Float[Array, "heads rows"]
     dout: Float[Array, "heads rows V"]

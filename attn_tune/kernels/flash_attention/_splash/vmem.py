@@ -1,4 +1,4 @@
-"""How much VMEM and scalar memory a launch of splash attention takes."""
+"""Estimates of the VMEM and scalar memory of a launch of splash attention."""
 
 from attn_tune.kernels.flash_attention._splash.config import (
     SEQ_MINOR,

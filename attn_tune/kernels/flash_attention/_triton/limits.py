@@ -1,4 +1,4 @@
-"""What cannot run: problems and devices the kernels do not support, and tiles that cannot fit."""
+"""Problems and devices that the Triton kernels do not support, and tiles that cannot fit."""
 
 from attn_tune.kernels.flash_attention._triton.config import ForwardConfig
 from attn_tune.kernels.flash_attention.problem import Problem
@@ -17,7 +17,7 @@ MOST_ACCUMULATORS = 288
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
-    """Why these kernels cannot do the problem on this device at all, or None."""
+    """The reason that these kernels cannot do the problem on this device at all, or None."""
     capability = device.compute_capability
     if capability is None:
         return f"Triton kernels need an NVIDIA GPU; {device} is a {device.platform} device"
@@ -32,7 +32,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 
 
 def infeasible(problem: Problem, device: Device, tile: Tile) -> str | None:
-    """Why one launch cannot fit the device, or None. Never refuses what compiles and fits."""
+    """The reason that one launch cannot fit the device, or None. Never refuses what compiles and fits."""
     needed, limit = shared_bytes(problem, device, tile), shared_limit(device)
     if needed > limit:
         return (

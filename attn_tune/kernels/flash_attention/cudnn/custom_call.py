@@ -34,7 +34,7 @@ _BACKWARD_DIMS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What both calls are told. ``window`` counts the positions that a causal row sees; 0 is unbounded.
+    """The settings of both calls. ``window`` counts the positions that a causal row sees; 0 is unbounded.
 
     ``padded``: both take the keys' lengths, [B] int32; every query counts.
     """

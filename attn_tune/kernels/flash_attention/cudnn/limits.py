@@ -1,4 +1,4 @@
-"""What cuDNN's fused attention cannot do, said before anything is compiled."""
+"""Problems that cuDNN's fused attention cannot do, known before anything is compiled."""
 
 import ctypes
 import functools
@@ -12,7 +12,7 @@ _UNEQUAL_HEAD_DIMS = (9, 10, 0)
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
-    """Why cuDNN cannot do this problem in the contract of the op, or None."""
+    """The reason that cuDNN cannot do this problem in the contract of the op, or None."""
     return (
         _of_device(device)
         or _of_shape(problem, device.compute_capability or 0)

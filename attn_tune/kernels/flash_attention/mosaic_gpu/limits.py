@@ -1,4 +1,4 @@
-"""What JAX's Mosaic GPU attention cannot do, and tiles that cannot fit."""
+"""Problems that JAX's Mosaic GPU attention cannot do, and tiles that cannot fit."""
 
 import functools
 import importlib.metadata
@@ -27,7 +27,7 @@ _BAD_CUDA = ((12, 8), (12, 9, 1))
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
-    """Why the kernel cannot do the problem on this device at all, or None."""
+    """The reason that the kernel cannot do the problem on this device at all, or None."""
     return (
         not_on(device, (HOPPER, HOPPER), "JAX's Mosaic GPU attention")
         or _of_shape(problem, direction)
@@ -37,7 +37,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 
 
 def infeasible(problem: Problem, device: Device, launch: Launch) -> str | None:
-    """Why one launch cannot run, or None."""
+    """The reason that one launch cannot run, or None."""
     return _tile_reason(problem, launch) or shared_reason(device, _shared(problem, launch))
 
 

@@ -30,7 +30,7 @@ _EMPTY = 1e30
 
 
 class _Rows(NamedTuple):
-    """What a backward reads of each row besides the query: the softmax's denominator after ``exp(-largest)``."""
+    """The row arrays that a backward reads beside the query: the softmax's denominator after ``exp(-largest)``."""
 
     total: Float[Array, "B N T"]
     largest: Float[Array, "B N T"]

@@ -1,4 +1,4 @@
-"""How a problem lies in the padded arrays of the kernel."""
+"""The place of a problem in the padded arrays of the kernel."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How much VMEM a launch takes."""
+"""Estimates of the VMEM of a launch."""
 
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
     DkvConfig,

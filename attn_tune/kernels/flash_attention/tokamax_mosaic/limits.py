@@ -1,4 +1,4 @@
-"""What tokamax's Mosaic GPU attention cannot do on Hopper, and tiles that cannot fit."""
+"""Problems that tokamax's Mosaic GPU attention cannot do on Hopper, and tiles that cannot fit."""
 
 from attn_tune.kernels.flash_attention._tokamax.features import refusal
 from attn_tune.kernels.flash_attention.problem import Problem
@@ -21,7 +21,7 @@ _BARRIERS, _OTHER_BARRIERS = 16, 7
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
-    """Why the kernel cannot do the problem on this device at all, or None."""
+    """The reason that the kernel cannot do the problem on this device at all, or None."""
     if reason := not_on(device, (HOPPER, HOPPER), "this adapter of tokamax's Mosaic GPU attention"):
         return reason
     if problem.dtype == "float32":
@@ -35,7 +35,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 
 
 def infeasible(problem: Problem, device: Device, launch: Launch) -> str | None:
-    """Why one launch cannot run, or None."""
+    """The reason that one launch cannot run, or None."""
     is_forward = isinstance(launch, ForwardConfig)
     reason = _forward_reason(problem, launch) if is_forward else _backward_reason(problem, launch)
     return reason or shared_reason(device, shared(problem, launch))

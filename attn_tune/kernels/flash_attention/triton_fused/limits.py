@@ -1,4 +1,4 @@
-"""What the fused backward cannot run: as dk and dv alone, with one tile of dq more."""
+"""Limits of the fused backward: those of dk and dv alone, with one tile of dq more."""
 
 from attn_tune.kernels.flash_attention._triton import limits as shared
 from attn_tune.kernels.flash_attention.problem import Problem
@@ -11,7 +11,7 @@ _SMALLEST = BackwardConfig(block_q=16, block_k=16, num_warps=4, num_stages=2, tr
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
-    """Why this kernel cannot do the problem on this device at all, or None."""
+    """The reason that this kernel cannot do the problem on this device at all, or None."""
     if reason := shared.unsupported(problem, direction, device):
         return reason
     needed, limit = shared_bytes_at_most(problem, device, _SMALLEST), shared_limit(device)
@@ -24,7 +24,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 
 
 def infeasible(problem: Problem, device: Device, config: BackwardConfig) -> str | None:
-    """Why a config cannot fit the device, or None. Never refuses what compiles and fits."""
+    """The reason that a config cannot fit the device, or None. Never refuses what compiles and fits."""
     if reason := shared.infeasible(problem, device, config):
         return reason
     floats = accumulators(problem, config)

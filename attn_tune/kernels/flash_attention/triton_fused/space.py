@@ -97,7 +97,7 @@ def _tiles(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
 
 
 def _transposes(problem: Problem, device: Device) -> tuple[bool, ...]:
-    """Which ways round dq is worth computing, the better first.
+    """The ways round that dq is worth computing, the better first.
 
     On Hopper the transposed product takes warpgroups at any ``block_q``, and on data-centre Blackwell fewer columns of
     tensor memory. Elsewhere it spills more wherever it was compiled, 7 KB at H256 on sm_80.

@@ -77,7 +77,7 @@ _COPYING = gl.constexpr(COPYING_REGISTERS)
 
 @dataclass(frozen=True)
 class Layouts:
-    """Where the elements of a tile are.
+    """The layouts of tiles in registers.
 
     Queries and logits as they go into and come out of the first product, weights and output of the second.
     """

@@ -23,7 +23,7 @@ _MOST_TILES = 2**18
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
-    """Why this kernel cannot do the problem on this device, or None."""
+    """The reason that this kernel cannot do the problem on this device, or None."""
     del direction  # a forward only
     if device.compute_capability != _HOPPER:
         return f"it is written for the warpgroup instructions of Hopper (sm_90); {device} is {device.family}"
@@ -47,7 +47,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 
 
 def infeasible(problem: Problem, device: Device, config: ForwardConfig) -> str | None:
-    """Why a config cannot run on the device, or None. Never refuses what compiles and fits."""
+    """The reason that a config cannot run on the device, or None. Never refuses what compiles and fits."""
     needed, limit = shared_bytes(problem, config), shared_limit(device)
     if needed > limit:
         return f"its tiles need {needed} bytes of shared memory; {device.family} has {limit}"

@@ -1,4 +1,4 @@
-"""Where splitting the keys makes sense, and what does not fit."""
+"""Problems for which splitting the keys makes sense, and tiles that do not fit."""
 
 from attn_tune.kernels.flash_attention._triton import limits
 from attn_tune.kernels.flash_attention.problem import Problem
@@ -14,7 +14,7 @@ _SIDE_BY_SIDE = 2
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
-    """Why this kernel cannot do the problem on this device, or has nothing to offer there; None if it may.
+    """The reason that this kernel cannot do the problem on this device, or has nothing to offer there; None if it may.
 
     Of use are splits, where tiles of one head's rows are too few to give every multiprocessor its two blocks; and
     packing, where one tile holds a whole group, which then reads keys and values once. Where neither is, this is the
@@ -35,7 +35,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 
 
 def infeasible(problem: Problem, device: Device, config: ForwardConfig) -> str | None:
-    """Why a config cannot fit the device, or None. Never refuses what compiles and fits."""
+    """The reason that a config cannot fit the device, or None. Never refuses what compiles and fits."""
     return limits.infeasible(problem, device, config)
 
 

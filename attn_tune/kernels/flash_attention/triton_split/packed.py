@@ -24,7 +24,7 @@ def packed_heads(first, kv_head, static: tl.constexpr):
 
 @triton.jit
 def packed_offsets(index, batch, kv_head, static: tl.constexpr):
-    """Which of the ``B * T * N`` rows of an array of the query side each packed row is; 64 bits."""
+    """The row of each packed row among the ``B * T * N`` of an array of the query side; 64 bits."""
     query = batch.to(tl.int64) * static.q_len + index // static.group_size
     return query * static.num_q_heads + kv_head * static.group_size + index % static.group_size
 

@@ -1,4 +1,4 @@
-"""Which configs the XLA kernel may take, and the one it takes untuned."""
+"""The configs that the XLA kernel may take, and the one it takes untuned."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 def infeasible(
     problem: Problem, device: Device, config: ForwardConfig | BackwardConfig
 ) -> str | None:
-    """Why a config cannot run: its step's logits do not fit, or it has too many steps."""
+    """The reason that a config cannot run: its step's logits do not fit, or it has too many steps."""
     steps = -(-problem.q_len // config.chunk_q) * -(-problem.kv_len // config.chunk_k)
     if steps > MAX_STEPS:
         return f"{steps} chunk pairs; the limit is {MAX_STEPS}"

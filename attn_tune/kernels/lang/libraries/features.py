@@ -47,7 +47,7 @@ def visible_bounds(problem: Attention) -> tuple[int | None, int | None]:
 
 
 def not_on(device: Device, capabilities: tuple[int, int], what: str) -> str | None:
-    """That ``device`` is no NVIDIA GPU with a compute capability from the first to the second."""
+    """The reason that ``device`` is no NVIDIA GPU with a compute capability from the first to the second."""
     least, most = capabilities
     if device.platform != "cuda":
         return f"{what} runs on NVIDIA GPUs, not on {device.platform}"

@@ -41,7 +41,7 @@ def shared_bytes(arrays: Iterable[int], barriers: int, reserved: int = 0) -> int
 
 
 def shared_reason(device: Device, needed: int) -> str | None:
-    """That ``needed`` bytes are more than there are, or None."""
+    """The reason that ``needed`` bytes of shared memory do not fit, or None."""
     limit = device.shared_bytes or _HOPPER_SHARED_BYTES
     if needed > limit:
         return f"its tiles need {needed} bytes of shared memory; {device.family} has {limit}"

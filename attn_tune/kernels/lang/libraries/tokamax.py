@@ -11,7 +11,7 @@ _LEAST, _BELOW = (0, 0, 17), (0, 1)
 
 @functools.cache
 def wrong_version() -> str | None:
-    """Why the installed tokamax cannot be used, and what can; None if it can."""
+    """The reason that the installed tokamax cannot be used, with the versions that can; None if it can."""
     remedy = f"pip install 'attn-tune[{EXTRA}]'"
     try:
         version = importlib.metadata.version(LIBRARY)

@@ -27,5 +27,5 @@ def product_keys(doc: str) -> Multiple:
 
 
 def indivisible(name: str, value: int, whole_name: str, whole: int) -> str | None:
-    """That one knob does not divide another, or None."""
+    """The reason that one knob does not divide another, or None."""
     return f"{name}={value} must divide {whole_name}={whole}" if whole % value else None

@@ -41,7 +41,7 @@ def tiled_bytes(rows: int, width: int, itemsize: int) -> int:
 
 
 def limit_reason(device: Device, needed_bytes: int, limit_kib: int | None) -> str | None:
-    """Why a launch that needs so much under this limit cannot run on the device, or None."""
+    """The reason that a launch that needs so much under this limit cannot run on the device, or None."""
     limit = limit_of(device, limit_kib)
     if limit_kib is not None and limit >= device.shared_bytes:
         physical = device.shared_bytes / MIB

@@ -17,7 +17,7 @@ def pad_axis(x: Array, axis: int, length: int, fill: float = 0) -> Array:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fold:
-    """How one axis of sequences, of ``length`` tokens padded to ``padded``, loses its batch axis.
+    """The fold of the batch axis into heads or rows, for sequences of ``length`` tokens padded to ``padded``.
 
     Attributes:
       end_to_end: the sequences lie one after the other, ``[N, B * padded, D]``; otherwise each is a few more heads,

@@ -1,4 +1,4 @@
-"""What JAX's attention kernels do not offer, written into their traced programs: a VMEM limit and a softmax scale.
+"""Rewrites of traced programs that give JAX's attention kernels a VMEM limit and a softmax scale.
 
 The kernels fix their compiler parameters, and splash attention expects a scaled query, which in bfloat16 is a rounded
 one: its logsumexp would be wrong in the third digit. A traced program is data. It is changed and then run; there is no

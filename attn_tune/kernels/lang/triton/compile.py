@@ -1,4 +1,4 @@
-"""Compiles Triton kernels for any NVIDIA GPU, present or not, and says what they need of it."""
+"""Compiles Triton kernels for any NVIDIA GPU, present or not, and records the resources that they need."""
 
 import contextlib
 import functools
@@ -190,7 +190,7 @@ def _compile(launch: Launch, dtypes: tuple[str, ...], capability: int) -> Compil
 
 
 def _source_type(kernel: Any) -> Any:
-    """What Triton compiles a kernel as: its own language, or Gluon."""
+    """The class of sources that Triton compiles a kernel from: its own language, or Gluon."""
     if kernel.is_gluon():
         from triton.experimental.gluon import GluonASTSource
 

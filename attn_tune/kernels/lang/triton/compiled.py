@@ -52,7 +52,7 @@ class CompiledKernel:
 
 
 def describe(built: Any, capability: int) -> CompiledKernel:
-    """What ``triton.compile`` returned, as a CompiledKernel."""
+    """Builds a ``CompiledKernel`` from the result of ``triton.compile``."""
     metadata, ptx = built.metadata, built.asm["ptx"]
     # A warp-specialised kernel has more warps than were asked for; the PTX says how many threads it wants.
     threads = re.search(r"\.reqntid\s+(\d+)", ptx)

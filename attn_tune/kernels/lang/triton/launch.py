@@ -1,4 +1,4 @@
-"""One launch of one Triton kernel, without its arrays: what decides the generated code, and the grid."""
+"""``Launch``: one launch of one Triton kernel without its arrays, and the checks of a call."""
 
 import dataclasses
 import inspect
@@ -14,7 +14,7 @@ MAX_GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)
 
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
-    """What the compiler may choose: warps and stages of the pipeline, blocks of a cluster, registers a thread."""
+    """Options of the compiler: warps and stages of the pipeline, blocks of a cluster, registers a thread."""
 
     num_warps: int = 4
     num_stages: int = 3

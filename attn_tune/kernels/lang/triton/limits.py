@@ -1,4 +1,4 @@
-"""What one block of a Triton kernel may use on each NVIDIA GPU, and the errors when it cannot be built or held."""
+"""Limits of one block of a Triton kernel on each NVIDIA GPU, and the errors of one that exceeds them."""
 
 import re
 import textwrap
@@ -81,7 +81,7 @@ def check_limits(
 
 
 def typed_error(name: str, capability: int, error: Exception) -> CompileError | OutOfResources:
-    """What Triton or ptxas raised, as one of the two errors here."""
+    """Converts an error of Triton or ptxas to one of the two errors here."""
     text = str(error)
     registers = re.search(r"Insufficient registers \((\d+)\).*?target of (\d+)", text, re.DOTALL)
     if registers:

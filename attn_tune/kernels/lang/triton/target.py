@@ -1,4 +1,4 @@
-"""Which GPU a Triton kernel is compiled for: the one that is here, or one that is named."""
+"""The GPU that Triton kernels are compiled for: the one of this process, or one that is named."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

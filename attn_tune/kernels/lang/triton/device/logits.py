@@ -70,7 +70,7 @@ def mix(x):
 
 @triton.jit
 def row_random(seed, pair):
-    """What the hash of a weight takes from its row, whose bit 3 is cleared in ``pair``.
+    """The row's part of the hash of a weight; bit 3 of the row is cleared in ``pair``.
 
     ``mix`` without its last step: ``x ^= x >> 16`` is linear and its own inverse, and is the next hash's first step.
     """
@@ -244,7 +244,7 @@ def finish_logits(x, extras, rows, columns, EDGE: tl.constexpr, static: tl.const
 
 @triton.jit
 def kept(rows, columns, static: tl.constexpr):
-    """Which weights dropout keeps: a function of seed, batch, head, row and column only; see ``dropout.py``."""
+    """Whether dropout keeps each weight: a function of seed, batch, head, row and column only; see ``dropout.py``."""
     x = rows.random ^ columns.random
     x *= 0x7FEB352D
     x ^= x >> 15

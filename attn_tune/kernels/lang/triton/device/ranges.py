@@ -1,4 +1,4 @@
-"""Which tiles of the other side share a segment with a tile: found before the launch, so that the others are skipped.
+"""Ranges of tiles that can share a segment with a tile, found before the launch so that the others are skipped.
 
 Packed documents and padding are long runs of equal ids. A tile of rows and a tile of keys can only share an id if the
 ranges of their ids meet, and share one everywhere if both hold a single id and it is the same. That is decided from

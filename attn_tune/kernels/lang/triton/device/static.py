@@ -1,4 +1,4 @@
-"""What a Triton kernel knows at compile time: lengths, strides, flags and tile sizes, in one hashable value.
+"""``Static``: the compile-time constants of a Triton kernel, lengths, strides, flags and tile sizes in one value.
 
 Lengths and strides are compile-time constants on purpose: Triton proves 16-byte alignment of the loads from them and
 can then copy asynchronously. With run-time strides the same forward has no ``cp.async`` at all and 255 registers

@@ -1,4 +1,4 @@
-"""Device code that the launches share: which tile a program owns, what of the other side it sees, loads and stores.
+"""Device code of tiles: the one that a program owns, the range of the other side that it sees, loads and stores.
 
 Arrays of the query side (q, dout, out, dq) are ``[B, T, N, width]``, those of the key side ``[B, S, K, width]``; their
 tiles are ``[block_q, padded]`` and ``[block_k, padded]``, where ``padded`` is the power of two that holds ``width``.
@@ -206,7 +206,7 @@ def load_delta(head, index, static: tl.constexpr):
 
 @triton.jit
 def key_range(first_row, static: tl.constexpr):
-    """Where the keys of a tile of rows lie: ``(begin, full_begin, full_end, end)``.
+    """The range of keys of a tile of rows: ``(begin, full_begin, full_end, end)``.
 
     Every visible key is in ``[begin, end)``; keys in ``[full_begin, full_end)`` are visible to all rows of the tile as
     far as causal and window go. All but ``end`` are multiples of ``block_k``. ``span_of`` cuts it.
@@ -231,7 +231,7 @@ def key_range(first_row, static: tl.constexpr):
 
 @triton.jit
 def row_range(first_column, static: tl.constexpr):
-    """Where the rows of a tile of keys lie; as ``key_range``.
+    """The range of rows of a tile of keys; as ``key_range``.
 
     Rows beyond the end need no mask: their lse makes every weight 0. Hence ``full_end`` may be the ragged end.
     """
