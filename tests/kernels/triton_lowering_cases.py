@@ -1,4 +1,4 @@
-"""Lowered launches, and when and from which cache they are compiled. ``test_triton_offline.py`` runs this, without the interpreter."""
+"""Lowered launches, and when they are compiled. ``test_triton_offline.py`` runs this, without the interpreter."""
 
 import functools
 
