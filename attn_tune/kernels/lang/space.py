@@ -25,6 +25,17 @@ def nearest_first[T](start: T, configs: Iterable[T], *, doubling: tuple[str, ...
     return (start, *sorted(set(configs) - {start}, key=distance))
 
 
+def nearest_feasible[T](
+    start: T,
+    configs: Iterable[T],
+    reason: Callable[[T], str | None],
+    *,
+    doubling: tuple[str, ...],
+) -> tuple[T, ...]:
+    """``nearest_first`` of ``start`` and those configs for which ``reason`` knows none why they cannot run."""
+    return nearest_first(start, (c for c in configs if reason(c) is None), doubling=doubling)
+
+
 def first_feasible[T](configs: Iterable[T], reason: Callable[[T], str | None]) -> T:
     """The first config for which ``reason`` knows none why it cannot run, and the last one where there is no such."""
     *others, last = configs

@@ -16,7 +16,7 @@ from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.libraries.features import visible_bounds
 from attn_tune.kernels.lang.libraries.mosaic import BLOCKS, is_light
-from attn_tune.kernels.lang.space import first_feasible, nearest_first
+from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
 from attn_tune.schema.device import Device
 
 
@@ -97,8 +97,5 @@ def _first_feasible[T: Launch](problem: Problem, device: Device, configs: Iterab
 def _ordered[T: Launch](
     start: T, problem: Problem, device: Device, configs: Iterable[T]
 ) -> tuple[T, ...]:
-    return nearest_first(
-        start,
-        (c for c in configs if infeasible(problem, device, c) is None),
-        doubling=("block_q", "block_kv"),
-    )
+    reason = functools.partial(infeasible, problem, device)
+    return nearest_feasible(start, configs, reason, doubling=("block_q", "block_kv"))

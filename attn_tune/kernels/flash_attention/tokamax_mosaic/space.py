@@ -16,7 +16,7 @@ from attn_tune.kernels.flash_attention.tokamax_mosaic.limits import infeasible
 from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.libraries.features import visible_bounds
 from attn_tune.kernels.lang.libraries.mosaic import BLOCKS, FORWARD_GROUPS, WARPGROUP_ROWS, is_light
-from attn_tune.kernels.lang.space import first_feasible, nearest_first
+from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
 from attn_tune.schema.device import Device
 
 _Q_BLOCKS = tried(ForwardConfig, "block_q")
@@ -125,8 +125,5 @@ def _first_feasible[T: Launch](problem: Problem, device: Device, configs: Iterab
 def _ordered[T: Launch](
     start: T, problem: Problem, device: Device, configs: Iterable[T]
 ) -> tuple[T, ...]:
-    return nearest_first(
-        start,
-        (c for c in configs if infeasible(problem, device, c) is None),
-        doubling=("block_q", "block_kv", "split_k"),
-    )
+    reason = functools.partial(infeasible, problem, device)
+    return nearest_feasible(start, configs, reason, doubling=("block_q", "block_kv", "split_k"))

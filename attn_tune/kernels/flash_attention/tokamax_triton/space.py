@@ -13,7 +13,7 @@ from attn_tune.kernels.flash_attention.tokamax_triton.config import (
 from attn_tune.kernels.flash_attention.tokamax_triton.limits import infeasible, power
 from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.libraries.features import visible_bounds
-from attn_tune.kernels.lang.space import first_feasible, nearest_first
+from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
 from attn_tune.kernels.lang.triton.limits import MAX_SHARED_BYTES
 from attn_tune.schema.device import Device
 
@@ -127,8 +127,5 @@ def _ordered[C: (ForwardConfig, BackwardConfig)](
     start: C, problem: Problem, device: Device, configs: Iterable[C], *, split_k: bool = False
 ) -> tuple[C, ...]:
     blocks = ("block_q", "block_k", "split_k") if split_k else ("block_m1", "block_n1")
-    return nearest_first(
-        start,
-        (c for c in configs if infeasible(problem, device, c) is None),
-        doubling=(*blocks, "num_warps"),
-    )
+    reason = functools.partial(infeasible, problem, device)
+    return nearest_feasible(start, configs, reason, doubling=(*blocks, "num_warps"))

@@ -3,6 +3,7 @@
 import functools
 import importlib.metadata
 
+from attn_tune.kernels.flash_attention.costs import units
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q, ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.plan import num_tiles, shared_bytes
@@ -13,8 +14,6 @@ HEAD_DIMS = (64, 128, 256)
 _HOPPER = 90
 # Gluon, the part of Triton that this is written in, calls its copies otherwise in earlier versions.
 _OLDEST_TRITON = (3, 9)
-# Multiprocessors of a device that does not say: those of an H100 or H200 SXM.
-_UNITS = 132
 # Registers a thread for the output, one tile of logits and its weights in 16 bits. Of 240; the rest is for addresses,
 # statistics and what ptxas keeps apart. 224 spill (H64 with 256 keys: 144 bytes).
 _MOST_REGISTERS = 208
@@ -65,11 +64,6 @@ def infeasible(problem: Problem, device: Device, config: ForwardConfig) -> str |
 def registers(problem: Problem, config: ForwardConfig) -> int:
     """Registers a thread for what the two products read and write; a thread has half a row of 64."""
     return problem.head_dim // 2 + config.block_k // 2 + config.block_k // 4
-
-
-def units(device: Device) -> int:
-    """Multiprocessors."""
-    return device.units or _UNITS
 
 
 @functools.cache

@@ -1,12 +1,11 @@
 """Problems for which splitting the keys makes sense, and tiles that do not fit."""
 
 from attn_tune.kernels.flash_attention._triton import limits
+from attn_tune.kernels.flash_attention.costs import units
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig
 from attn_tune.schema.device import Device
 
-# Multiprocessors of a device that does not say: those of an H100 or H200 SXM.
-_UNITS = 132
 # Rows of a tile of an ordinary forward, the fewest that warpgroups multiply; and of one tile of packed rows at most.
 _ROWS, _PACKED_ROWS = 64, 128
 # Blocks of the ordinary forward that run side by side on one multiprocessor.
@@ -37,11 +36,6 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 def infeasible(problem: Problem, device: Device, config: ForwardConfig) -> str | None:
     """The reason that a config cannot fit the device, or None. Never refuses what compiles and fits."""
     return limits.infeasible(problem, device, config)
-
-
-def units(device: Device) -> int:
-    """Multiprocessors."""
-    return device.units or _UNITS
 
 
 def packed_rows(problem: Problem) -> int:
