@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from cost_menu import KNOBS, MENU, TILE, WIDTHS, width_of
 from raced_work import raced_work
 from scipy.optimize import least_squares
 from untuned_regret import Side, ref_of
@@ -39,40 +40,6 @@ H200 = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)
 RESULTS = Path(__file__).parent / "results/h200"
 # Races of whole calls of drawn problems; and exhaustive searches of lone launches of large ones.
 RACES, SEARCHES = RESULTS / "unseen_configs.jsonl", RESULTS / "searches.jsonl"
-WIDTHS = (64, 128, 256)
-# Configs that are chosen among: those that won races, and no more of them than races tell apart.
-MENU: Mapping[str, Mapping[int, Sequence[tuple[int, ...]]]] = {
-    "triton/fwd": {
-        64: ((64, 64, 4, 3), (64, 64, 4, 2), (64, 128, 4, 2), (128, 128, 8, 3, 128), (128, 64, 4, 3),
-             (32, 64, 4, 3), (16, 64, 2, 3), (16, 64, 2, 2)),
-        128: ((64, 64, 4, 3), (64, 64, 4, 2), (64, 32, 4, 3), (64, 128, 8, 2), (32, 64, 4, 3), (16, 64, 2, 3),
-              (16, 64, 2, 2)),
-        256: ((128, 64, 8, 2), (64, 64, 4, 3), (64, 64, 8, 2), (64, 32, 4, 3), (32, 64, 4, 3), (16, 64, 2, 3)),
-    },
-    "triton/dq": {
-        64: ((64, 64, 4, 3), (128, 64, 8, 3), (64, 32, 4, 3), (64, 64, 4, 2), (64, 128, 4, 3), (32, 64, 2, 3)),
-        128: ((64, 64, 4, 2), (128, 64, 8, 3), (128, 32, 8, 3), (64, 32, 4, 3), (64, 64, 4, 3)),
-        256: ((128, 32, 8, 3), (64, 32, 8, 3), (64, 32, 4, 3)),
-    },
-    "triton/dkv": {
-        64: ((64, 64, 4, 3), (64, 64, 4, 2), (32, 64, 4, 4), (32, 64, 4, 3), (32, 64, 4, 2, 168), (16, 64, 4, 3),
-             (64, 64, 4, 3, 168)),
-        128: ((64, 64, 4, 2), (64, 64, 4, 3), (32, 64, 4, 3), (16, 64, 4, 3), (64, 128, 8, 4)),
-        256: ((64, 32, 4, 2), (16, 32, 4, 3), (32, 32, 4, 2)),
-    },
-    "triton_hopper/fwd": {
-        64: ((128, 4, 0), (128, 3, 0), (128, 2, 1), (64, 3, 0)),
-        128: ((128, 2, 1), (128, 3, 0), (64, 3, 0)),
-        256: ((64, 2, 0), (64, 2, 1)),
-    },
-    "triton_split/fwd": {
-        64: ((64, 64, 4, 3), (64, 128, 4, 3), (64, 64, 4, 2), (128, 64, 4, 3)),
-        128: ((64, 64, 4, 3), (64, 128, 4, 3), (64, 64, 4, 2)),
-        256: ((64, 32, 4, 3), (64, 64, 4, 2), (128, 32, 8, 3)),
-    },
-    "cudnn/fwd": {64: ((),), 128: ((),), 256: ((),)},
-    "cudnn/bwd": {64: ((),), 128: ((),), 256: ((),)},
-}  # fmt: skip
 LAUNCHES = {
     "fwd": {
         "triton": ("fwd",),
@@ -82,8 +49,6 @@ LAUNCHES = {
     },
     "bwd": {"triton": ("dq", "dkv"), "cudnn": ("bwd",)},
 }
-TILE = ("block_q", "block_k", "num_warps", "num_stages", "max_registers")
-KNOBS = {"triton_hopper": ("block_k", "num_stages", "ping_pong")}
 # Of `triton_hopper`, which holds one block: as many as there are multiprocessors run. cuDNN does not say.
 ONE = ("triton_hopper", "cudnn")
 # Registers and shared memory of a multiprocessor of Hopper.
@@ -142,7 +107,7 @@ def lone_times_of(direction: str, kernel: str) -> list[Time]:
         if name not in [f"{kernel}/{part}" for part in LAUNCHES[direction][kernel]]:
             continue
         problem = OP.from_signature(OP.parse_signature(search["signature"]))
-        bound = next(w for w in WIDTHS if costs.width(problem) <= w)
+        bound = width_of(problem)
         times = {}
         for *values, ns in search["rows"]:
             knobs = dict(zip(search["knobs"], values, strict=True))
@@ -178,7 +143,7 @@ def launches_of(
     launches = tuple(
         Launch(f"{kernel}/{part}", k, splits) for part, k in zip(parts, knobs, strict=True)
     )
-    bound = next(w for w in WIDTHS if costs.width(problem) <= w)
+    bound = width_of(problem)
     return (
         launches if all(launch.knobs in MENU[launch.name][bound] for launch in launches) else None
     )
@@ -284,7 +249,7 @@ class Fit:
                 rows.append((0, 0, 0, 0, 0, 1, False, False))
                 facts.append((False,) * len(FACTS))
                 continue
-            width = next(w for w in WIDTHS if costs.width(time.problem) <= w)
+            width = width_of(time.problem)
             work = work_of(launch, time.problem)
             blocks = resident[name, width, launch.knobs]
             config = index[width, launch.knobs]

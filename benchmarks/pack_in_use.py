@@ -43,8 +43,8 @@ def run(problem: Problem) -> list[str]:
     import jax
 
     import attn_tune
-    from attn_tune.kernels._common.triton_compile import record_compiles
     from attn_tune.kernels.flash_attention.op import OP
+    from attn_tune.kernels.lang.triton.compile import record_compiles
     from attn_tune.kernels.spec import load
 
     operands = load(OP.inputs)(problem, "fwd", 0)

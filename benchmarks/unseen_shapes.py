@@ -203,17 +203,16 @@ def config_rivals(signature: str, direction: str, drawn: int) -> dict[str, Side]
 
 def menu_rivals(signature: str, direction: str) -> dict[str, Side]:
     """The sides of ``untuned_rivals``, and the configs of each Triton kernel that ``fit_costs.py`` fits figures to."""
-    from fit_costs import MENU, TILE
+    from cost_menu import KNOBS, MENU, TILE, width_of
 
     from attn_tune.kernels.ask import Ask
-    from attn_tune.kernels.flash_attention import costs
     from attn_tune.kernels.registry import get_op
     from attn_tune.runtime.devices import current_device
     from attn_tune.schema.config import config_from_dict, config_to_dict
 
     question = Ask(get_op("flash_attention"), direction, signature, current_device(), None)
     problem, device = question.problem, question.device
-    width = next(w for w in (64, 128, 256) if costs.width(problem) <= w)
+    width = width_of(problem)
     found = {
         label: side
         for label, side in untuned_rivals(signature, direction).items()
@@ -227,9 +226,7 @@ def menu_rivals(signature: str, direction: str) -> dict[str, Side]:
         configs = []
         for part in search.outputs:
             for knobs in MENU[f"{kernel}/{part or 'fwd'}"][width]:
-                names = (
-                    ("block_k", "num_stages", "ping_pong") if kernel == "triton_hopper" else TILE
-                )
+                names = KNOBS.get(kernel, TILE)
                 values = dict(zip(names, knobs, strict=False))
                 if "max_registers" in names:
                     values.setdefault("max_registers", None)

@@ -3,11 +3,12 @@
 A block stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``. Text around it is written by hand.
 """
 
+import dataclasses
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # What the pages show must not depend on who makes them.
@@ -117,6 +118,51 @@ def kernels() -> str:
     )
 
 
+def knobs() -> str:
+    """The knobs of every kernel, one table a kernel."""
+    from attn_tune.kernels import registry
+    from attn_tune.reports.tables import markdown_table
+
+    parts = []
+    for spec in registry.kernels().values():
+        if spec.entry_point:
+            continue
+        launches: dict[tuple[str, ...], list[str]] = {}
+        for direction, search in spec.searches.items():
+            for part, config in _launches(search.config):
+                for row in _knob_rows(config):
+                    launches.setdefault(row, []).append(f"{direction} {part}".strip())
+        rows = [[name, ", ".join(found), *rest] for (name, *rest), found in launches.items()]
+        header = ["knob", "launches", "may be", "tried", "default", "chooses"]
+        table = markdown_table(header, rows) if rows else "No knobs.\n"
+        parts.append(f"### `{spec.id}`\n\n{table}")
+    return "\n".join(parts)
+
+
+def _launches(config: type) -> list[tuple[str, type]]:
+    parts = [
+        (field.name, field.type)
+        for field in dataclasses.fields(config)
+        if isinstance(field.type, type) and dataclasses.is_dataclass(field.type)
+    ]
+    return parts or [("", config)]
+
+
+def _knob_rows(config: type) -> Iterator[tuple[str, ...]]:
+    from attn_tune.kernels.knobs import knobs_of
+
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    for name, (knob, is_optional) in knobs_of(config).items():
+        default = defaults[name]
+        yield (
+            f"`{name}`",
+            knob.allowed + (", or None" if is_optional else ""),
+            ", ".join(map(str, knob.tried)),
+            "" if default is dataclasses.MISSING else str(default),
+            knob.doc,
+        )
+
+
 def schema() -> str:
     """The columns of a fresh database, views first, from the comments that its schema carries."""
     import inspect
@@ -171,6 +217,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "fields": fields,
     "kernels": kernels,
     "reference": reference,
+    "knobs": knobs,
     "schema": schema,
 }
 

@@ -146,8 +146,8 @@ def lower_config(ref: ConfigRef, inputs: Any, capability: int) -> Lowered:
     import jax
     from jax import export
 
-    from attn_tune.kernels._common.triton_call import CALL_TARGET
-    from attn_tune.kernels._common.triton_target import compile_target
+    from attn_tune.kernels.lang.triton.call import CALL_TARGET
+    from attn_tune.kernels.lang.triton.target import compile_target
 
     leaves, tree = jax.tree.flatten(inputs)
     function = part_function(ref)
@@ -228,7 +228,7 @@ def _recorder() -> Iterator[Sequence[Any]]:
     """Collects what the Triton bridge compiles meanwhile; nothing where Triton is not installed."""
     import importlib.util
 
-    name = "attn_tune.kernels._common.triton_compile"
+    name = "attn_tune.kernels.lang.triton.compile"
     if importlib.util.find_spec("triton") is None or importlib.util.find_spec(name) is None:
         yield []
         return

@@ -25,7 +25,7 @@ def lower_ahead(ref: ConfigRef, capability: int) -> Lowered | Outcome | str:
     An outcome is the config's own: its compiler refuses it, and would anywhere. A text says what went wrong here. The
     process ends where a config changed it for good.
     """
-    from attn_tune.kernels._common.triton_limits import CompileError, OutOfResources
+    from attn_tune.kernels.lang.triton.limits import CompileError, OutOfResources
     from attn_tune.kernels.registry import get_op
     from attn_tune.schema.errors import short
     from attn_tune.tuner.compile import lower_config

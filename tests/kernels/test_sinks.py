@@ -7,7 +7,7 @@ import pytest
 
 from attn_tune.api.attention import attention
 from attn_tune.api.flash_attention import flash_attention
-from attn_tune.kernels.flash_attention._gpu_libraries.contract import with_sinks
+from attn_tune.kernels.lang.libraries.residuals import with_sinks
 from attn_tune.kernels.sinks import largest_sinks_of, sinks_of
 
 INF = np.inf

@@ -9,7 +9,7 @@ import pytest
 import triton
 import triton.language as tl
 
-from attn_tune.kernels._common.triton_call import triton_call
+from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.schema.errors import UsageError
 
 
@@ -74,9 +74,39 @@ def test_a_call_that_does_not_fit(sentence):
         triton_call(kernel, *[x] * operands, out_types=[x], grid=grid, constexprs=constexprs)
 
 
+BAD_ALIASES = {
+    "kernel 'add' has no operand 2 to update in place": ({2: 0}, (False,), 4),
+    "kernel 'add' has no operand 1 to update in place": ({1: 0}, (False,), 4),
+    "kernel 'add' has 1 outputs, and none with number 1": ({0: 1}, (False,), 4),
+    "kernel 'add' cannot start output 0 at zero: it holds operand 0": ({0: 0}, (True,), 4),
+    "cannot make output 0, float32[5], in place of an operand that is float32[4]": (
+        {0: 0},
+        (False,),
+        5,
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", BAD_ALIASES)
+def test_an_operand_that_cannot_be_updated_in_place(sentence):
+    aliases, zeroed, length = BAD_ALIASES[sentence]
+    with pytest.raises(UsageError, match=re.escape(sentence)):
+        triton_call(
+            add_kernel,
+            jnp.zeros(4),
+            None,
+            out_types=[jnp.zeros(length)],
+            grid=(1,),
+            constexprs={"LENGTH": 4, "BLOCK": 4},
+            name="add",
+            zeroed=zeroed,
+            input_output_aliases=aliases,
+        )
+
+
 def test_compile_errors_are_known_without_jax_or_triton():
     program = (
-        "import sys, attn_tune.kernels._common.triton_compile as t; t.OutOfResources, t.CompileError; "
+        "import sys, attn_tune.kernels.lang.triton.compile as t; t.OutOfResources, t.CompileError; "
         "sys.exit(', '.join({'jax', 'triton', 'numpy'} & set(sys.modules)) or None)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

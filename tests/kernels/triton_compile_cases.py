@@ -1,4 +1,4 @@
-"""What is compiled, GPU by GPU. ``test_triton_offline.py`` runs this, without the interpreter."""
+"""Compiled kernels, GPU by GPU. ``test_triton_offline.py`` runs this, without the interpreter."""
 
 import functools
 import importlib.util
@@ -13,9 +13,9 @@ import triton_samples as samples
 from triton import knobs
 from triton_lowered import array, custom_calls, lower
 
-from attn_tune.kernels._common.triton_compile import CompileError, OutOfResources, record_compiles
-from attn_tune.kernels._common.triton_limits import MAX_SHARED_BYTES
-from attn_tune.kernels._common.triton_target import compile_target
+from attn_tune.kernels.lang.triton.compile import CompileError, OutOfResources, record_compiles
+from attn_tune.kernels.lang.triton.limits import MAX_SHARED_BYTES
+from attn_tune.kernels.lang.triton.target import compile_target
 from attn_tune.schema.errors import StorageError, UnsupportedError
 
 CAPABILITIES = (80, 89, 90, 100, 120)

@@ -10,7 +10,7 @@ import pytest
 import triton_samples as samples
 from jax.sharding import AxisType, PartitionSpec
 
-from attn_tune.kernels._common.triton_interpret import OutOfBoundsStore, poison
+from attn_tune.kernels.lang.triton.interpret import OutOfBoundsStore, poison
 from attn_tune.schema.errors import AttnTuneError, UnsupportedError
 
 UNIT_ROUNDOFF = {"float32": 2**-24, "float16": 2**-11, "bfloat16": 2**-8}
@@ -214,6 +214,45 @@ def test_an_output_that_is_added_to_starts_at_zero_and_the_others_do_not():
     assert np.all(np.isnan(rows[1::2]))
     eager, _ = samples.column_sums(x)
     np.testing.assert_array_equal(eager, sums)
+
+
+def test_an_operand_updated_in_place_keeps_the_rest_and_leaves_the_caller_its_own():
+    new, cache = normal(2, 16), normal(8, 16, seed=1)
+    before = np.array(cache)
+    want = before.copy()
+    want[[5, 2]] = new
+    position = jnp.asarray([5, 2], jnp.int32)
+    for call in (
+        samples.append,
+        jax.jit(samples.append),
+        jax.jit(samples.append, donate_argnums=2),
+    ):
+        np.testing.assert_array_equal(call(new, position, jnp.array(cache)), want)
+    np.testing.assert_array_equal(samples.append(new, position, cache), want)
+    np.testing.assert_array_equal(cache, before)
+
+
+def test_updates_in_place_go_through_scans_and_batches():
+    new, cache = normal(3, 2, 16), normal(8, 16, seed=1)
+    positions = jnp.asarray([[0, 1], [2, 3], [0, 7]], jnp.int32)
+
+    def step(cache, item):
+        return samples.append(*item, cache), None
+
+    want = np.array(cache)
+    for rows, position in zip(np.asarray(new), positions, strict=True):
+        want[position] = rows
+    np.testing.assert_array_equal(jax.lax.scan(step, cache, (new, positions))[0], want)
+    batched = jax.vmap(samples.append, (0, 0, None))(new, positions, cache)
+    for got, rows, position in zip(batched, new, positions, strict=True):
+        np.testing.assert_array_equal(got, np.array(jnp.array(cache).at[position].set(rows)))
+
+
+def test_an_operand_that_is_not_updated_in_place_may_still_not_be_written():
+    new, cache = normal(2, 16), normal(8, 16, seed=1)
+    position = jnp.asarray([5, 2], jnp.int32)
+    rows = samples.append(new, position, cache, aliases={})
+    assert np.all(np.isnan(np.delete(np.asarray(rows), [5, 2], axis=0)))
 
 
 def test_sums_by_atomics_are_batched_one_by_one_and_have_no_derivative():

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from attn_tune.kernels._common.triton_compile import record_compiles
-from attn_tune.kernels._common.triton_target import compile_target
+from attn_tune.kernels.lang.triton.compile import record_compiles
+from attn_tune.kernels.lang.triton.target import compile_target
 
 
 def array(*shape, dtype=jnp.bfloat16):

@@ -1,4 +1,4 @@
-"""What is lowered, when, and from which cache. ``test_triton_offline.py`` runs this, without the interpreter."""
+"""Lowered launches, and when they are compiled. ``test_triton_offline.py`` runs this, without the interpreter."""
 
 import functools
 
@@ -9,11 +9,9 @@ import triton_samples as samples
 from triton import knobs
 from triton_lowered import array, custom_calls, lower
 
-from attn_tune.kernels._common.triton_call import triton_call
-from attn_tune.kernels._common.triton_compile import record_compiles
-from attn_tune.kernels._common.triton_launch import CompileOptions
-from attn_tune.kernels._common.triton_target import compile_target
-from attn_tune.kernels._common.triton_zeroed import triton_call_zeroed
+from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.compile import record_compiles
+from attn_tune.kernels.lang.triton.target import compile_target
 from attn_tune.schema.errors import UnsupportedError, UsageError
 
 
@@ -75,17 +73,42 @@ def test_the_launcher_is_told_what_to_set_to_zero():
 
 def test_a_flag_for_every_output():
     x = jnp.zeros((2, 16), jnp.float32)
-    with pytest.raises(UsageError, match="has 1 outputs, but zeroed=\\(\\)"):
-        triton_call_zeroed(
-            samples.column_sums_kernel,
+    with pytest.raises(UsageError, match="has 1 outputs, but zeroed=\\(True, False\\)"):
+        triton_call(
+            samples.shifted_kernel,
             x,
             out_types=[jax.ShapeDtypeStruct((16,), jnp.float32)],
-            zeroed=(),
+            zeroed=(True, False),
             grid=(2,),
-            constexprs={},
-            options=CompileOptions(),
+            constexprs={"SHIFT": 1},
             name="sums",
         )
+
+
+def test_an_operand_updated_in_place_is_one_buffer_with_its_output():
+    new, position = array(2, 16, dtype=jnp.float32), array(2, dtype=jnp.int32)
+    cache = array(64, 16, dtype=jnp.float32)
+    with compile_target(90):
+        f = jax.jit(samples.append, donate_argnums=2)
+        lowered = f.trace(new, position, cache).lower(lowering_platforms=("cuda",))
+    (call,) = custom_calls(lowered)
+    assert call.parameters == 4
+    text = lowered.as_text()
+    # The launcher's operand 2, for the absent one takes no place, and argument 2 of the program.
+    assert "operand_index = 2" in text
+    assert "output_tuple_indices = []" in text
+    assert "%arg2: tensor<64x16xf32> {tf.aliasing_output = 0 : i32}" in text
+    # Nothing copies the cache on its way there and back.
+    (main,) = lowered.compiler_ir("stablehlo").body.operations
+    assert [op.operation.name for op in main.body.blocks[0]] == [
+        "stablehlo.custom_call",
+        "func.return",
+    ]
+
+
+def test_what_is_not_updated_in_place_is_no_alias():
+    lowered, _ = lower(samples.column_sums, array(6, 32, dtype=jnp.float32))
+    assert "output_operand_alias" not in lowered.as_text()
 
 
 def test_an_absent_operand_takes_no_parameter():

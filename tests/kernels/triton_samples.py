@@ -7,9 +7,7 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
-from attn_tune.kernels._common.triton_call import triton_call
-from attn_tune.kernels._common.triton_launch import CompileOptions
-from attn_tune.kernels._common.triton_zeroed import triton_call_zeroed
+from attn_tune.kernels.lang.triton.call import triton_call
 
 
 @triton.jit
@@ -289,13 +287,37 @@ def column_sums_kernel(x, sums, rows, ROWS: tl.constexpr, COLS: tl.constexpr):
 def column_sums(x):
     """The sums of the columns by atomics, and a copy whose odd rows are never written."""
     rows, cols = x.shape
-    return triton_call_zeroed(
+    return triton_call(
         column_sums_kernel,
         x,
         out_types=[jax.ShapeDtypeStruct((cols,), x.dtype), jax.ShapeDtypeStruct(x.shape, x.dtype)],
         zeroed=(True, False),
         grid=(rows,),
         constexprs={"ROWS": rows, "COLS": cols},
-        options=CompileOptions(num_warps=1),
+        num_warps=1,
         name="column sums",
     )
+
+
+@triton.jit
+def append_kernel(new, position, absent, cache, updated, WIDTH: tl.constexpr):
+    row = tl.load(position + tl.program_id(0))
+    columns = tl.arange(0, WIDTH)
+    tl.store(updated + row * WIDTH + columns, tl.load(new + tl.program_id(0) * WIDTH + columns))
+
+
+def append(new, position, cache, *, aliases=None):
+    """``cache`` with the rows at ``position`` replaced by those of ``new``, in place."""
+    (updated,) = triton_call(
+        append_kernel,
+        new,
+        position,
+        None,
+        cache,
+        out_types=[like(cache)],
+        grid=(new.shape[0],),
+        constexprs={"WIDTH": cache.shape[1]},
+        num_warps=1,
+        input_output_aliases={3: 0} if aliases is None else aliases,
+    )
+    return updated

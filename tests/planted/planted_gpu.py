@@ -4,7 +4,7 @@ import jax
 import triton
 import triton.language as tl
 
-from attn_tune.kernels._common.triton_call import triton_call
+from attn_tune.kernels.lang.triton.call import triton_call
 
 # Elements; four tebibytes from any allocation.
 FAR = 1 << 40

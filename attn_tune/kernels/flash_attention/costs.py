@@ -29,7 +29,7 @@ _FEW_QUERIES, _FEW_ROWS = 8, 32
 # Facts of a problem that change the time of a launch by a factor of their own.
 FACTS = ("cap", "cut", "causal", "narrow", "odd", "shared", "sinks", "lengths", "documents")
 # Rows and keys of a tile where no knob says: `triton_hopper` owns so many rows, cuDNN chooses both.
-_HOPPER_ROWS, _CUDNN_TILE = 128, (128, 128)
+HOPPER_ROWS, _CUDNN_TILE = 128, (128, 128)
 _WIDTHS = (64, 128, 256)
 
 
@@ -158,7 +158,7 @@ def tile_of(launch: Launch) -> tuple[int, int]:
     if kernel == "cudnn":
         return _CUDNN_TILE
     if kernel == "triton_hopper":
-        return _HOPPER_ROWS, launch.knobs[0]
+        return HOPPER_ROWS, launch.knobs[0]
     return launch.knobs[0], launch.knobs[1]
 
 
@@ -234,7 +234,7 @@ def _facts(problem: Problem, rows: int, keys: int) -> tuple[bool, ...]:
 
 
 def _has_ranges(launch: Launch, problem: Problem, rows: int, keys: int) -> bool:
-    from attn_tune.kernels.flash_attention.triton.static import skips_segments
+    from attn_tune.kernels.lang.triton.device.static import skips_segments
 
     kernel = launch.name.partition("/")[0]
     if not problem.has_segments or kernel not in ("triton", "triton_hopper"):

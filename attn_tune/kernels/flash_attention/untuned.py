@@ -8,8 +8,11 @@ import functools
 
 from attn_tune.kernels.flash_attention import costs
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.spec import load
 from attn_tune.schema.device import Device
 
+# Kernels are imported by name and on first use: each of them imports this module.
+_OP = "attn_tune.kernels.flash_attention"
 # Places by platform, highest first; a kernel of this package that is absent has place 0.
 _PLACES: dict[str, dict[str, int]] = {
     "cuda": {
@@ -67,9 +70,7 @@ def _order(problem: Problem, direction: str, device: Device) -> tuple[str, ...]:
 
 
 def _of_few_queries(problem: Problem, device: Device) -> tuple[str, ...]:
-    from attn_tune.kernels.flash_attention.triton_split import space
-
-    if costs.has_documents(problem) and space.untuned(problem, device)[0] > _READ_ALL_US:
+    if costs.has_documents(problem) and _split_us(problem, device) > _READ_ALL_US:
         # `triton_split` and cuDNN read all of them, the others only what a row may see.
         return "triton", "triton_hopper", "triton_split", "cudnn"
     if problem.has_lengths:
@@ -79,25 +80,28 @@ def _of_few_queries(problem: Problem, device: Device) -> tuple[str, ...]:
 
 def _forward_us(problem: Problem, device: Device) -> dict[str, float]:
     """Microseconds that a forward of each kernel should take."""
-    from attn_tune.kernels.flash_attention.triton import heuristic
-    from attn_tune.kernels.flash_attention.triton_hopper import space as hopper
-    from attn_tune.kernels.flash_attention.triton_split import space as split
-
     launches = {
-        "triton": heuristic.least(problem, device, 0)[0],
-        "triton_hopper": hopper.least(problem, device)[0],
+        "triton": _triton_us(problem, device, 0),
+        "triton_hopper": load(f"{_OP}.triton_hopper.space:least")(problem, device)[0],
         "cudnn": costs.launch_us(costs.Launch("cudnn/fwd", ()), problem, device),
     }
     found = {k: us + costs.call_us(f"{k}/fwd", problem) for k, us in launches.items()}
-    return found | {"triton_split": split.untuned(problem, device)[0]}
+    return found | {"triton_split": _split_us(problem, device)}
 
 
 def _backward_us(problem: Problem, device: Device) -> dict[str, float]:
     """Microseconds that a backward of each kernel should take."""
-    from attn_tune.kernels.flash_attention.triton import heuristic
-
     launches = {
-        "triton": sum(heuristic.least(problem, device, column)[0] for column in (1, 2)),
+        "triton": sum(_triton_us(problem, device, column) for column in (1, 2)),
         "cudnn": costs.launch_us(costs.Launch("cudnn/bwd", ()), problem, device),
     }
     return {k: us + costs.call_us(f"{k}/bwd", problem) for k, us in launches.items()}
+
+
+def _triton_us(problem: Problem, device: Device, column: int) -> float:
+    """Microseconds of one launch of ``triton``: 0 is the forward, 1 dq and 2 dk/dv."""
+    return load(f"{_OP}.triton.heuristic:least")(problem, device, column)[0]
+
+
+def _split_us(problem: Problem, device: Device) -> float:
+    return load(f"{_OP}.triton_split.space:untuned")(problem, device)[0]

@@ -1,4 +1,4 @@
-"""What can be known of the cuDNN kernel without a GPU: its calls, its limits and the arithmetic around it."""
+"""Facts of the cuDNN kernel that need no GPU: its calls, its limits and the arithmetic around it."""
 
 import dataclasses
 import functools

@@ -7,14 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_tune.kernels.flash_attention._gpu_libraries.contract import (
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.libraries.features import visible_bounds
+from attn_tune.kernels.lang.libraries.residuals import (
     finite_lse,
     own_delta,
     with_sinks,
 )
-from attn_tune.kernels.flash_attention._gpu_libraries.features import visible_bounds
-from attn_tune.kernels.flash_attention.operands import BackwardInputs, Residuals
-from attn_tune.kernels.flash_attention.problem import Problem
 
 N, H = 4, 64
 
@@ -30,13 +29,12 @@ def test_the_delta_a_library_computes_is_the_given_one(dtype, dout_scale, dlse_s
     delta = _product(out, dout) - dlse
     # A fully masked row has none.
     delta = delta.at[0, 0, 0].set(0.0)
-    inputs = BackwardInputs(None, Residuals(out, None), dout, delta)
-    new_out, new_dout = own_delta(True, inputs)
+    new_out, new_dout = own_delta(True, out, dout, delta)
     assert new_dout.dtype == dtype
     np.testing.assert_allclose(_product(new_out, new_dout), delta, rtol=1e-5, atol=1e-6)
     change = jnp.abs(new_dout.astype(jnp.float32) - dout.astype(jnp.float32)).max()
     assert change <= 2**-11 * jnp.abs(delta).max()
-    same_out, same_dout = own_delta(False, inputs)
+    same_out, same_dout = own_delta(False, out, dout, delta)
     assert same_out is out
     assert same_dout is dout
 
@@ -44,11 +42,9 @@ def test_the_delta_a_library_computes_is_the_given_one(dtype, dout_scale, dlse_s
 def test_a_tiny_cotangent_carries_its_delta_too():
     shape = (1, 1, 1, H)
     dout = jnp.full(shape, 1e-30, jnp.float32)
-    inputs = BackwardInputs(
-        None, Residuals(jnp.zeros(shape), None), dout, jnp.full((1, 1, 1), 1e-29)
-    )
-    out, dout = own_delta(True, inputs)
-    np.testing.assert_allclose(_product(out, dout), inputs.delta, rtol=1e-5)
+    delta = jnp.full((1, 1, 1), 1e-29)
+    out, dout = own_delta(True, jnp.zeros(shape), dout, delta)
+    np.testing.assert_allclose(_product(out, dout), delta, rtol=1e-5)
 
 
 def test_sinks_rescale_the_output_and_join_the_lse():

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from attn_tune.kernels._common.triton_compile import MAX_SHARED_BYTES
+from attn_tune.kernels.lang.triton.compile import MAX_SHARED_BYTES
 from tests.kernels.flash_attention.triton_builds import BUILDS
 
 PROCESSES = 2

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.triton.static import static_of
 from attn_tune.kernels.flash_attention.triton_hopper import SPEC, limits
 from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q
 from attn_tune.kernels.flash_attention.triton_hopper.plan import (
-    has_own_room,
+    has_own_buffer,
     plan_of,
     q_slots,
     shared_bytes,
 )
 from attn_tune.kernels.flash_attention.triton_hopper.schedule import schedule
 from attn_tune.kernels.flash_attention.untuned import place
+from attn_tune.kernels.lang.triton.device.static import static_of
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UsageError
 
@@ -116,9 +116,9 @@ def test_what_does_not_fit_is_refused_with_figures():
 
 
 def test_the_output_has_a_room_of_its_own_where_there_is_one():
-    assert has_own_room(problem(), config(problem()))
+    assert has_own_buffer(problem(), config(problem()))
     wide = problem(H=256)
-    assert not has_own_room(wide, config(wide))
+    assert not has_own_buffer(wide, config(wide))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def _tiles_with_an_edge(p, c, length=None):
     ids=lambda p: p.signature.text[19:],
 )
 def test_no_edge_is_left_unmasked(p, block_k):
-    """What the plan calls whole is whole: a tile with a hidden pair is masked always, or where it may have one."""
+    """The plan calls no other tile whole: a tile with a hidden pair is masked always, or where it may have one."""
     c = config(p, block_k=block_k, num_stages=2)
     plan = plan_of(p, c, static_of(p, c))
     last, others = _tiles_with_an_edge(p, c)

@@ -12,7 +12,7 @@ ABOVE = 2.0**8
 
 
 class Tensor(np.ndarray):
-    """What the device's functions ask of a tensor's type."""
+    """The parts of a tensor's type that the device's functions read."""
 
     @property
     def type(self):
@@ -52,7 +52,7 @@ def _walk(tiles, values, *, keeps_maximum, maximum, total):
     state = (_tensor(np.full(ROWS, maximum)), _tensor(np.full((ROWS, 4), total)))
     acc, corrections, largest = np.zeros((ROWS, WIDTH)), [], 0.0
     for tile, value in zip(tiles, values, strict=True):
-        weights, state, correction = logits.weigh.fn(
+        weights, state, correction = logits.softmax_step.fn(
             _tensor(tile), state, None, 0, None, None, (True, False), "none", None, plan, static
         )
         acc = acc * correction[:, None] + weights @ value

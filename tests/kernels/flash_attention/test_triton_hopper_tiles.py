@@ -1,4 +1,4 @@
-"""Which tiles the forward for Hopper walks, and in which order: its device code, run on plain integers."""
+"""The tiles that the forward for Hopper walks, and their order: its device code, run on plain integers."""
 
 import dataclasses
 import types
@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.triton.ranges import key_ranges
-from attn_tune.kernels.flash_attention.triton.static import static_of
 from attn_tune.kernels.flash_attention.triton_hopper import tiles
 from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q, ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.plan import num_tiles, plan_of
+from attn_tune.kernels.lang.triton.device.ranges import key_ranges
+from attn_tune.kernels.lang.triton.device.static import static_of
 
 
 @pytest.fixture(autouse=True)
@@ -77,33 +77,33 @@ def _facts(p, c, ids=None, lengths=None):
         block, batch, _ = tiles.place_of(tile, static)
         stored = (0, 0, 0, 0, 0) if rows is None else map(int, rows[batch, block])
         length = p.kv_len if lengths is None else int(lengths[batch])
-        facts = tiles.facts_of.fn(tiles.Stored(tile, *stored, length), plan, static)
-        found.append((batch, block, facts))
+        info = tiles.tile_info_of.fn(tiles.StoredInfo(tile, *stored, length), plan, static)
+        found.append((batch, block, info))
     return plan, found
 
 
 def _check(p, c, ids=None, lengths=None):
     near, same = _near(p, lengths), _same(p, ids)
     plan, found = _facts(p, c, ids, lengths)
-    for batch, block, facts in found:
+    for batch, block, info in found:
         rows = slice(block * BLOCK_Q, (block + 1) * BLOCK_Q)
-        assert 0 <= facts.begin < facts.end <= -(-p.kv_len // c.block_k)
-        assert facts.begin <= facts.full_begin
-        assert facts.full_end <= facts.end
+        assert 0 <= info.begin < info.end <= -(-p.kv_len // c.block_k)
+        assert info.begin <= info.full_begin
+        assert info.full_end <= info.end
         walked = np.zeros(p.kv_len, bool)
-        walked[facts.begin * c.block_k : facts.end * c.block_k] = True
+        walked[info.begin * c.block_k : info.end * c.block_k] = True
         assert not ((near & same)[batch, rows] & ~walked).any()
         for seen, begin, end in (
-            (near, facts.full_begin, facts.full_end),
-            (same, facts.same_begin, facts.same_end),
+            (near, info.full_begin, info.full_end),
+            (same, info.same_begin, info.same_end),
         ):
             for whole in range(begin, end):
                 keys = seen[batch, rows, whole * c.block_k : (whole + 1) * c.block_k]
                 assert keys.all()
                 # Past the end of the keys nothing is said of segments.
                 assert keys.shape[1] == c.block_k or seen is same
-        for tile in range(facts.begin, facts.end):
-            if (plan.last_keys if tile == facts.end - 1 else plan.other_keys) == "none":
+        for tile in range(info.begin, info.end):
+            if (plan.last_keys if tile == info.end - 1 else plan.other_keys) == "none":
                 keys = near[batch, rows, tile * c.block_k : (tile + 1) * c.block_k]
                 assert keys.all()
                 assert keys.shape[1] == c.block_k

@@ -9,8 +9,8 @@ from hypothesis import given, settings, strategies as st
 
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import ForwardConfig
-from attn_tune.kernels.flash_attention.triton.ranges import key_ranges, row_ranges, settled
-from attn_tune.kernels.flash_attention.triton.static import static_of
+from attn_tune.kernels.lang.triton.device.ranges import key_ranges, row_ranges, settled
+from attn_tune.kernels.lang.triton.device.static import static_of
 from attn_tune.kernels.masks import MaskInfo
 
 SIZES = (16, 32)
@@ -30,7 +30,7 @@ def _tiles(ids, block):
 
 
 def _settled(found):
-    """What the kernels make of the rows: their own function, on numpy's arrays."""
+    """The rows as the kernels read them: their own function, on numpy's arrays."""
     device_code = types.FunctionType(settled.fn.__code__, {"tl": np})
     return np.stack(device_code(*np.asarray(found).T), axis=-1)
 

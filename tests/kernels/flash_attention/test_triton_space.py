@@ -1,4 +1,4 @@
-"""What the Triton kernels declare about themselves: candidates, untuned choices, limits."""
+"""Declarations of the Triton kernels: candidates, untuned choices, limits."""
 
 import dataclasses
 import itertools
@@ -7,6 +7,11 @@ import sys
 
 import pytest
 
+from attn_tune.kernels.flash_attention._triton.backward_dbias import dbias_config
+from attn_tune.kernels.flash_attention._triton.limits import (
+    shared_bytes,
+    shared_bytes_at_most,
+)
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton import SPEC, heuristic
 from attn_tune.kernels.flash_attention.triton.config import (
@@ -15,12 +20,8 @@ from attn_tune.kernels.flash_attention.triton.config import (
     DqConfig,
     ForwardConfig,
 )
-from attn_tune.kernels.flash_attention.triton.limits import (
-    shared_bytes,
-    shared_bytes_at_most,
-    shared_limit,
-)
-from attn_tune.kernels.flash_attention.triton.static import dbias_config, static_of
+from attn_tune.kernels.lang.triton.device.static import static_of
+from attn_tune.kernels.lang.triton.limits import shared_limit
 from attn_tune.schema import Device, UsageError, config_digest, config_from_dict, config_to_dict
 
 

@@ -8,8 +8,8 @@ import json
 import sys
 from dataclasses import dataclass
 
+from attn_tune.kernels.flash_attention._triton.limits import shared_bytes
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.triton.limits import shared_bytes
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.kernels.spec import load
 from attn_tune.schema.device import Device
@@ -146,11 +146,11 @@ def config_of(build: Build, device: Device):
 
 
 def compile_build(build: Build, capability: int) -> dict:
-    """What the launch needs, and what of Hopper it uses; of the launches of a kernel of several, the first."""
+    """The resources of the first launch of a kernel, and the parts of Hopper that it uses."""
     import jax
 
-    from attn_tune.kernels._common.triton_compile import record_compiles
-    from attn_tune.kernels._common.triton_target import compile_target
+    from attn_tune.kernels.lang.triton.compile import record_compiles
+    from attn_tune.kernels.lang.triton.target import compile_target
 
     p, device = build.problem, device_of(capability)
     part, whole = config_of(build, device)

@@ -234,7 +234,7 @@ def _with_garbage(arrays: dict) -> dict:
 
 
 def expected_outputs(case: Case, kernel: str) -> set[str]:
-    """What ``kernel`` makes of this case."""
+    """The outputs of ``kernel`` for this case."""
     forward = {"out", "lse"}
     backward = {"dq", "dk", "dv"} | ({"dbias"} if case.problem.bias_dims else set())
     return {"triton_fused": backward, "triton_split": forward}.get(kernel, forward | backward)

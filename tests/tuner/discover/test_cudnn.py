@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from attn_tune.kernels.flash_attention.cudnn.custom_call import (
+from attn_tune.kernels.lang.libraries.cudnn_calls import (
     Settings,
     backward_call,
     forward_call,

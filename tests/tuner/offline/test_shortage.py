@@ -2,7 +2,7 @@
 
 import pytest
 
-from attn_tune.kernels._common.triton_limits import OutOfResources
+from attn_tune.kernels.lang.triton.limits import OutOfResources
 from attn_tune.schema.trial import Shortage
 from attn_tune.tuner.offline.compilers.shortage import shortage_of
 

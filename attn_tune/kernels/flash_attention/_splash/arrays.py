@@ -1,4 +1,4 @@
-"""What both directions do to the operands on their way into a launch of splash attention."""
+"""The operands as a launch of splash attention takes them, in both directions."""
 
 import math
 from typing import NamedTuple
@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jaxtyping import Array, Float
 
-from attn_tune.kernels.flash_attention._pallas_tpu.padding import Fold
 from attn_tune.kernels.flash_attention._splash.config import HEAD_DIM_MINOR
 from attn_tune.kernels.flash_attention._splash.schedule import Schedule
 from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.pallas_tpu.padding import Fold
 from attn_tune.kernels.padding import zero_beyond
 
 # What the kernel writes in place of a hidden logit. A row's logsumexp is near it only if the row saw nothing.
@@ -38,7 +38,7 @@ class Folds(NamedTuple):
 
 
 def folds(schedule: Schedule) -> Folds:
-    """How the batch axis goes."""
+    """The folds of the batch axis, of rows and of columns."""
     p = schedule.problem
     end_to_end = p.has_segments
     return Folds(

@@ -6,8 +6,6 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jaxtyping import Array, Float
 
-from attn_tune.kernels.flash_attention._pallas_tpu.precision import precision_of
-from attn_tune.kernels.flash_attention._pallas_tpu.rewrite import rewritten
 from attn_tune.kernels.flash_attention._splash.arrays import (
     HIDDEN,
     Arrays,
@@ -25,13 +23,15 @@ from attn_tune.kernels.flash_attention._splash.config import (
 from attn_tune.kernels.flash_attention._splash.schedule import Schedule
 from attn_tune.kernels.flash_attention.operands import BackwardInputs
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.pallas_tpu.precision import precision_of
+from attn_tune.kernels.lang.pallas_tpu.rewrite import rewritten
 
 # The logsumexp of rows that see nothing: exp(anything - it) is zero, hidden logits' too.
 _EMPTY = 1e30
 
 
 class _Rows(NamedTuple):
-    """What a backward reads of each row besides the query."""
+    """The arrays that a backward reads of each row besides the query."""
 
     lse: Float[Array, "heads rows"]
     dout: Float[Array, "heads rows V"]

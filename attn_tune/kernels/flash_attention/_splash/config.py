@@ -1,58 +1,44 @@
 """The knobs of one launch of splash attention."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from attn_tune.schema.errors import UsageError
+from attn_tune.kernels.knobs import Choice, Knobs
+from attn_tune.kernels.lang.pallas_tpu import knobs
+from attn_tune.kernels.lang.pallas_tpu.memory import LANES as LANES
 
-LANES = 128
 HEAD_DIM_MINOR, SEQ_MINOR = "head_dim_minor", "seq_minor"
 LAYOUTS = (HEAD_DIM_MINOR, SEQ_MINOR)
 
 
+def _layout(operand: str) -> Choice:
+    return Choice(
+        LAYOUTS, doc=f"order in memory of the {operand}; seq_minor has the length innermost"
+    )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Launch:
-    """Blocks of ``block_q`` query rows by ``block_kv`` keys are in VMEM at a time.
+class Launch(Knobs):
+    """Blocks of ``block_q`` query rows by ``block_kv`` keys are in VMEM at a time."""
 
-    Attributes:
-      q_layout, k_layout, v_layout: the order in memory of each operand; ``"seq_minor"`` has the length innermost.
-      vmem_limit_kib: the most VMEM the launch may take; None is the compiler's default.
-
-    Raises:
-      UsageError: a knob is out of its range, or one does not divide the other.
-    """
-
-    block_q: int
-    block_kv: int
-    q_layout: str = HEAD_DIM_MINOR
-    k_layout: str = HEAD_DIM_MINOR
-    v_layout: str = HEAD_DIM_MINOR
-    vmem_limit_kib: int | None = None
-
-    def __post_init__(self):
-        _multiple("block_q", self.block_q, 8)
-        _multiple("block_kv", self.block_kv, LANES)
-        for name in ("q_layout", "k_layout", "v_layout"):
-            if getattr(self, name) not in LAYOUTS:
-                raise UsageError(
-                    f"{name} must be one of {', '.join(LAYOUTS)}, got {getattr(self, name)!r}"
-                )
-        if self.vmem_limit_kib is not None:
-            _multiple("vmem_limit_kib", self.vmem_limit_kib, 1)
+    block_q: Annotated[int, knobs.rows("query rows in VMEM at a time")]
+    block_kv: Annotated[int, knobs.keys("keys in VMEM at a time")]
+    q_layout: Annotated[str, _layout("queries")] = HEAD_DIM_MINOR
+    k_layout: Annotated[str, _layout("keys")] = HEAD_DIM_MINOR
+    v_layout: Annotated[str, _layout("values")] = HEAD_DIM_MINOR
+    vmem_limit_kib: Annotated[int | None, knobs.VMEM_LIMIT] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComputedLaunch(Launch):
     """A launch whose products take ``block_kv_compute`` keys of a block at a time."""
 
-    block_kv_compute: int
+    block_kv_compute: Annotated[int, knobs.product_keys("keys of a block that enter a product")]
 
-    def __post_init__(self):
-        Launch.__post_init__(self)
-        _multiple("block_kv_compute", self.block_kv_compute, LANES)
-        if self.block_kv % self.block_kv_compute:
-            raise UsageError(
-                f"block_kv_compute={self.block_kv_compute} must divide block_kv={self.block_kv}"
-            )
+    def conflict(self) -> str | None:
+        return knobs.indivisible(
+            "block_kv_compute", self.block_kv_compute, "block_kv", self.block_kv
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,8 +59,3 @@ class DkvLaunch(ComputedLaunch):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FusedLaunch(ComputedLaunch):
     """All three gradients: keys stay, rows pass, and each block of keys leaves its share of dq to be summed."""
-
-
-def _multiple(name: str, value: int, step: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < step or value % step:
-        raise UsageError(f"{name} must be a positive multiple of {step}, got {value!r}")

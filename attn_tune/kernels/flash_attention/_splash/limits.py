@@ -1,6 +1,9 @@
-"""What cannot run: problems and devices that splash attention does not support, and launches that do not fit."""
+"""Problems and devices that splash attention does not support, and launches that do not fit."""
 
-from attn_tune.kernels.flash_attention._pallas_tpu.memory import (
+from attn_tune.kernels.flash_attention._splash.config import SEQ_MINOR, ForwardLaunch, Launch
+from attn_tune.kernels.flash_attention._splash.vmem import smem_bytes, vmem_bytes
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.pallas_tpu.memory import (
     GENERATIONS,
     LANES,
     MIB,
@@ -8,14 +11,11 @@ from attn_tune.kernels.flash_attention._pallas_tpu.memory import (
     limit_reason,
     round_up,
 )
-from attn_tune.kernels.flash_attention._splash.config import SEQ_MINOR, ForwardLaunch, Launch
-from attn_tune.kernels.flash_attention._splash.vmem import smem_bytes, vmem_bytes
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
-    """Why splash attention cannot do the problem on this device at all, or None."""
+    """The reason that splash attention cannot do the problem on this device at all, or None."""
     if device.platform != "tpu":
         return f"splash attention runs on TPUs, not on {device.platform}"
     if device.family not in GENERATIONS:
@@ -33,7 +33,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 
 
 def infeasible(problem: Problem, device: Device, launch: Launch) -> str | None:
-    """Why one launch cannot run, or None."""
+    """The reason that one launch cannot run, or None."""
     if reason := _block_reason(problem, launch):
         return reason
     if reason := limit_reason(device, vmem_bytes(problem, launch), launch.vmem_limit_kib):

@@ -1,4 +1,4 @@
-"""Which blocks of the score matrix a launch visits, in which order, and the mask inside of one.
+"""The blocks of the score matrix that a launch visits, their order, and the mask inside of one.
 
 JAX's splash attention takes this as a ``MaskInfo``. It can be computed there from a dense mask, block by block; causal
 edges and windows are computed here in closed form, so that tracing 128k tokens takes milliseconds.

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from attn_tune.kernels.flash_attention._pallas_tpu.memory import LANES, limit_for, round_up
 from attn_tune.kernels.flash_attention._splash.config import (
     HEAD_DIM_MINOR,
     SEQ_MINOR,
@@ -16,10 +15,10 @@ from attn_tune.kernels.flash_attention._splash.config import (
 from attn_tune.kernels.flash_attention._splash.limits import infeasible
 from attn_tune.kernels.flash_attention._splash.vmem import vmem_bytes
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.pallas_tpu import knobs
+from attn_tune.kernels.lang.pallas_tpu.memory import LANES, limit_for, round_up
 from attn_tune.schema.device import Device
 
-BLOCKS = (128, 256, 512, 1024, 2048)
-COMPUTE_BLOCKS = (128, 256, 512, 1024)
 # The untuned choice takes the first of these that fits; products of more than 512 columns gain nothing.
 _PREFERRED, _PREFERRED_COMPUTE = (1024, 512, 256, 128), 512
 
@@ -68,14 +67,14 @@ def adapt[L: Launch](tuned: Problem, problem: Problem, device: Device, launch: L
 
 def _blocks(length: int) -> tuple[int, ...]:
     most = round_up(length, LANES)
-    return tuple(sorted({min(block, most) for block in BLOCKS}))
+    return tuple(sorted({min(block, most) for block in knobs.BLOCKS}))
 
 
 def _compute_blocks(kind: type[Launch], block_kv: int) -> Iterator[dict[str, Any]]:
     if not issubclass(kind, ComputedLaunch):
         yield {}
         return
-    for size in sorted({min(size, block_kv) for size in COMPUTE_BLOCKS}):
+    for size in sorted({min(size, block_kv) for size in knobs.PRODUCT_BLOCKS}):
         if block_kv % size == 0:
             yield {"block_kv_compute": size}
 

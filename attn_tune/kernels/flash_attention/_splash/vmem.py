@@ -1,6 +1,5 @@
-"""How much VMEM and scalar memory a launch of splash attention takes."""
+"""Estimates of the VMEM and scalar memory of a launch of splash attention."""
 
-from attn_tune.kernels.flash_attention._pallas_tpu.memory import LANES, SUBLANES, tiled_bytes
 from attn_tune.kernels.flash_attention._splash.config import (
     SEQ_MINOR,
     ComputedLaunch,
@@ -11,6 +10,7 @@ from attn_tune.kernels.flash_attention._splash.config import (
 )
 from attn_tune.kernels.flash_attention._splash.extent import Extent, table_itemsize
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.pallas_tpu.memory import LANES, SUBLANES, tiled_bytes
 
 _FLOAT32 = 4
 

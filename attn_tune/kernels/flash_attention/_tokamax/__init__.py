@@ -1,1 +1,1 @@
-"""What the adapters of tokamax's kernels share: its arguments, its residuals, the version they are for."""
+"""The arguments and residuals that both adapters of tokamax's kernels share."""

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from tokamax._src.ops.attention.base import Mask
 
-from attn_tune.kernels.flash_attention._gpu_libraries.contract import (
+from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.libraries.features import visible_bounds
+from attn_tune.kernels.lang.libraries.residuals import (
     finite_lse,
     own_delta,
     with_sinks,
 )
-from attn_tune.kernels.flash_attention._gpu_libraries.features import visible_bounds
-from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands
-from attn_tune.kernels.flash_attention.problem import Problem
 
 # What some of its kernels write in place of a hidden logit is the least finite number; a row whose largest logit is
 # near it saw nothing.
@@ -78,7 +78,7 @@ def backward_arguments(
     """Positional and keyword arguments of a backward class: with the lse as largest logit, every total is one."""
     operands = inputs.operands
     lse = finite_lse(inputs.residuals.lse)
-    out, dout = own_delta(problem.has_lse_gradient, inputs)
+    out, dout = own_delta(problem.has_lse_gradient, inputs.residuals.out, inputs.dout, inputs.delta)
     pair = (precision_of(problem),) * 2
     given = settings(problem, operands) | {
         "precision": (pair, pair),

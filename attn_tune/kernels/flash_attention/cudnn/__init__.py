@@ -7,8 +7,6 @@ from attn_tune.kernels.flash_attention.cudnn.limits import unsupported
 from attn_tune.kernels.flash_attention.untuned import priority
 from attn_tune.kernels.spec import KernelSpec, Search
 
-_HERE = "attn_tune.kernels.flash_attention.cudnn"
-
 SPEC = KernelSpec(
     op="flash_attention",
     name="cudnn",
@@ -18,14 +16,14 @@ SPEC = KernelSpec(
             config=ForwardConfig,
             heuristic=lambda problem, device: ForwardConfig(),
             candidates={"": lambda problem, device: (ForwardConfig(),)},
-            call=f"{_HERE}.kernel:forward",
+            call=f"{__name__}.kernel:forward",
             outputs={"": ("out", "lse")},
         ),
         "bwd": Search(
             config=BackwardConfig,
             heuristic=lambda problem, device: BackwardConfig(),
             candidates={"": lambda problem, device: (BackwardConfig(),)},
-            call=f"{_HERE}.kernel:backward",
+            call=f"{__name__}.kernel:backward",
             outputs={"": ("dq", "dk", "dv", "dbias")},
             # The call does not set force_deterministic, and no part of cuDNN's contract promises it without.
             nondeterministic="cuDNN may choose an algorithm that sums dq by atomics",
@@ -33,9 +31,9 @@ SPEC = KernelSpec(
     },
     unsupported=unsupported,
     modules=(
-        f"{_HERE}.kernel",
-        f"{_HERE}.custom_call",
-        "attn_tune.kernels.flash_attention._gpu_libraries.contract",
+        f"{__name__}.kernel",
+        "attn_tune.kernels.lang.libraries.cudnn_calls",
+        "attn_tune.kernels.lang.libraries.residuals",
         "attn_tune.kernels.flash_attention.rounding",
         "attn_tune.kernels.padding",
     ),

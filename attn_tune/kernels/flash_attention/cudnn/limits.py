@@ -1,10 +1,7 @@
-"""What cuDNN's fused attention cannot do, said before anything is compiled."""
-
-import ctypes
-import functools
-import importlib.metadata
+"""Problems that cuDNN's fused attention cannot do, known before anything is compiled."""
 
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.libraries.cudnn import cudnn_version
 from attn_tune.schema.device import Device
 
 # Values and keys of unequal head dim (multi-head latent attention) came with 9.10.
@@ -12,7 +9,7 @@ _UNEQUAL_HEAD_DIMS = (9, 10, 0)
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
-    """Why cuDNN cannot do this problem in the contract of the op, or None."""
+    """The reason that cuDNN cannot do this problem in the contract of the op, or None."""
     return (
         _of_device(device)
         or _of_shape(problem, device.compute_capability or 0)
@@ -87,20 +84,3 @@ def _of_bias(problem: Problem, direction: str) -> str | None:
 
 def _sees_everything(problem: Problem) -> bool:
     return problem.visible_pairs == problem.q_len * problem.kv_len
-
-
-@functools.cache
-def cudnn_version() -> tuple[int, int, int] | None:
-    """The version that would be loaded: of the installed wheel, else of the system's library; None without either."""
-    for package in ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"):
-        try:
-            parts = importlib.metadata.version(package).split(".")
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        major, minor, patch = (int(p) for p in (*parts, "0", "0")[:3])
-        return major, minor, patch
-    try:
-        number = ctypes.CDLL("libcudnn.so.9").cudnnGetVersion()
-    except OSError:
-        return None
-    return number // 10000, number // 100 % 100, number % 100

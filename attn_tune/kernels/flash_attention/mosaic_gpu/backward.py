@@ -11,16 +11,12 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.gpu.attention_mgpu import TuningConfig
 from jaxtyping import Array
 
-from attn_tune.kernels.flash_attention._gpu_libraries.contract import LN2, own_delta
-from attn_tune.kernels.flash_attention.mosaic_gpu.config import (
-    WARPGROUP_ROWS,
-    BackwardConfig,
-    DkvConfig,
-    DqConfig,
-)
+from attn_tune.kernels.flash_attention.mosaic_gpu.config import BackwardConfig, DkvConfig, DqConfig
 from attn_tune.kernels.flash_attention.mosaic_gpu.library import backward_of
 from attn_tune.kernels.flash_attention.operands import BackwardInputs
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.libraries.mosaic import WARPGROUP_ROWS
+from attn_tune.kernels.lang.libraries.residuals import LN2, own_delta
 
 
 def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -> dict[str, Array]:
@@ -48,7 +44,7 @@ def tuning_config(launch: DqConfig | DkvConfig) -> TuningConfig:
 
 
 def _launch(problem: Problem, config: DqConfig | DkvConfig, inputs: BackwardInputs):
-    out, dout = own_delta(problem.has_lse_gradient, inputs)
+    out, dout = own_delta(problem.has_lse_gradient, inputs.residuals.out, inputs.dout, inputs.delta)
     q, k, v = inputs.operands.q, inputs.operands.k, inputs.operands.v
     residuals = (q, k, v, out, inputs.residuals.lse / LN2)
     # For the library's delta, which is a product outside of its kernels.

@@ -1,28 +1,22 @@
-"""What JAX's Mosaic GPU attention cannot do, and tiles that cannot fit."""
+"""Problems that JAX's Mosaic GPU attention cannot do, and tiles that cannot fit."""
 
 import functools
 import importlib.metadata
-from collections.abc import Iterator
 
-from attn_tune.kernels.flash_attention._gpu_libraries.features import (
+from attn_tune.kernels.flash_attention.mosaic_gpu.config import DqConfig, ForwardConfig, Launch
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.libraries.features import (
     lacking,
     not_on,
     visible_bounds,
 )
-from attn_tune.kernels.flash_attention._gpu_libraries.mosaic import (
+from attn_tune.kernels.lang.libraries.mosaic import (
+    FORWARD_GROUPS,
     HOPPER,
+    WARPGROUP_ROWS,
     shared_bytes,
     shared_reason,
 )
-from attn_tune.kernels.flash_attention.mosaic_gpu.config import (
-    FORWARD_GROUPS,
-    WARPGROUP_ROWS,
-    BackwardConfig,
-    DqConfig,
-    ForwardConfig,
-    Launch,
-)
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 _MAX_HEAD_DIM = 256
@@ -33,7 +27,7 @@ _BAD_CUDA = ((12, 8), (12, 9, 1))
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
-    """Why the kernel cannot do the problem on this device at all, or None."""
+    """The reason that the kernel cannot do the problem on this device at all, or None."""
     return (
         not_on(device, (HOPPER, HOPPER), "JAX's Mosaic GPU attention")
         or _of_shape(problem, direction)
@@ -42,14 +36,9 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     )
 
 
-def infeasible(problem: Problem, device: Device, config: Launch | BackwardConfig) -> str | None:
-    """Why a whole config or one part of it cannot run, or None."""
-    for part, launch in _launches(config):
-        if reason := _tile_reason(problem, launch) or shared_reason(
-            device, _shared(problem, launch)
-        ):
-            return f"{part}{reason}"
-    return None
+def infeasible(problem: Problem, device: Device, launch: Launch) -> str | None:
+    """The reason that one launch cannot run, or None."""
+    return _tile_reason(problem, launch) or shared_reason(device, _shared(problem, launch))
 
 
 def _of_shape(p: Problem, direction: str) -> str | None:
@@ -132,14 +121,6 @@ def _shared(p: Problem, launch: Launch) -> int:
         *[stages * launch.block_q * row, stages * launch.block_q * 4] * 2,
     ]
     return shared_bytes(arrays, 2 * groups + 5 * stages)
-
-
-def _launches(config: Launch | BackwardConfig) -> Iterator[tuple[str, Launch]]:
-    if isinstance(config, BackwardConfig):
-        yield "dq: ", config.dq
-        yield "dkv: ", config.dkv
-    else:
-        yield "", config
 
 
 @functools.cache

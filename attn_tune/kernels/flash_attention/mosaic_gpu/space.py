@@ -1,11 +1,9 @@
 """The configs worth trying, nearest to the untuned choice first."""
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 
-from attn_tune.kernels.flash_attention._gpu_libraries.features import visible_bounds
-from attn_tune.kernels.flash_attention._gpu_libraries.mosaic import is_light
-from attn_tune.kernels.flash_attention._gpu_libraries.order import nearest_first
 from attn_tune.kernels.flash_attention.mosaic_gpu.config import (
     BackwardConfig,
     DkvConfig,
@@ -15,10 +13,11 @@ from attn_tune.kernels.flash_attention.mosaic_gpu.config import (
 )
 from attn_tune.kernels.flash_attention.mosaic_gpu.limits import infeasible
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.knobs import tried
+from attn_tune.kernels.lang.libraries.features import visible_bounds
+from attn_tune.kernels.lang.libraries.mosaic import BLOCKS, is_light
+from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
 from attn_tune.schema.device import Device
-
-_BLOCKS = (64, 128, 192, 256)
-_FORWARD_STEPS, _BACKWARD_STEPS = (2, 3, 4), (2, 3)
 
 
 def forward_candidates(problem: Problem, device: Device) -> tuple[ForwardConfig, ...]:
@@ -28,7 +27,9 @@ def forward_candidates(problem: Problem, device: Device) -> tuple[ForwardConfig,
         variants += [{"pipeline_emitter": True, "schedule_barrier": b} for b in (True, False)]
     configs = (
         ForwardConfig(block_q=q, block_kv=kv, max_concurrent_steps=steps, **variant)
-        for q, kv, steps, variant in itertools.product(_BLOCKS, _BLOCKS, _FORWARD_STEPS, variants)
+        for q, kv, steps, variant in itertools.product(
+            BLOCKS, BLOCKS, tried(ForwardConfig, "max_concurrent_steps"), variants
+        )
         if is_light(q * (problem.head_dim + kv)) and _is_new(steps, problem.kv_len // kv)
     )
     return _ordered(forward_heuristic(problem, device), problem, device, configs)
@@ -76,7 +77,12 @@ def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
 
 
 def _backward_grid() -> Iterator[tuple[int, int, int, int]]:
-    return itertools.product(_BLOCKS, _BLOCKS, _BACKWARD_STEPS, (1, 2))
+    return itertools.product(
+        BLOCKS,
+        BLOCKS,
+        tried(DqConfig, "max_concurrent_steps"),
+        tried(DqConfig, "compute_warpgroups"),
+    )
 
 
 def _is_new(steps: int, tiles: int) -> bool:
@@ -85,20 +91,11 @@ def _is_new(steps: int, tiles: int) -> bool:
 
 
 def _first_feasible[T: Launch](problem: Problem, device: Device, configs: Iterable[T]) -> T:
-    """The last one where none is."""
-    config, *others = configs
-    for other in others:
-        if infeasible(problem, device, config) is None:
-            break
-        config = other
-    return config
+    return first_feasible(configs, functools.partial(infeasible, problem, device))
 
 
 def _ordered[T: Launch](
     start: T, problem: Problem, device: Device, configs: Iterable[T]
 ) -> tuple[T, ...]:
-    return nearest_first(
-        start,
-        (c for c in configs if infeasible(problem, device, c) is None),
-        doubling=("block_q", "block_kv"),
-    )
+    reason = functools.partial(infeasible, problem, device)
+    return nearest_feasible(start, configs, reason, doubling=("block_q", "block_kv"))

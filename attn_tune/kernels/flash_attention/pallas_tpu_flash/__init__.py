@@ -1,21 +1,12 @@
 """JAX's flash attention for TPU: the dense kernel in Pallas, with a bias and its gradient."""
 
+from attn_tune.kernels.flash_attention import searches
+from attn_tune.kernels.flash_attention.pallas_tpu_flash import space
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import BackwardConfig, ForwardConfig
-from attn_tune.kernels.flash_attention.pallas_tpu_flash.limits import unsupported
-from attn_tune.kernels.flash_attention.pallas_tpu_flash.space import (
-    adapt_backward,
-    adapt_forward,
-    backward_heuristic,
-    dkv_candidates,
-    dq_candidates,
-    forward_candidates,
-    forward_heuristic,
-    infeasible,
-)
-from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.schema.trial import WHOLE
+from attn_tune.kernels.flash_attention.pallas_tpu_flash.limits import infeasible, unsupported
+from attn_tune.kernels.spec import KernelSpec
 
-_SHARED = "attn_tune.kernels.flash_attention._pallas_tpu"
+_SHARED = "attn_tune.kernels.lang.pallas_tpu"
 
 # Larger blocks take more VMEM.
 _GROWS = ("block_q", "block_k_major", "block_k")
@@ -25,25 +16,25 @@ SPEC = KernelSpec(
     name="pallas_tpu_flash",
     backend="pallas_tpu",
     searches={
-        "fwd": Search(
-            config=ForwardConfig,
-            heuristic=forward_heuristic,
-            candidates={WHOLE: forward_candidates},
-            adapt=adapt_forward,
-            call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
+        "fwd": searches.forward(
+            __name__,
+            ForwardConfig,
+            heuristic=space.forward_heuristic,
+            candidates=space.forward_candidates,
+            adapt=space.adapt_forward,
             infeasible=infeasible,
             grows=_GROWS,
         ),
-        "bwd": Search(
-            config=BackwardConfig,
-            heuristic=backward_heuristic,
-            candidates={"dq": dq_candidates, "dkv": dkv_candidates},
-            adapt=adapt_backward,
-            call=f"{__name__}.backward:backward",
-            outputs={"dq": ("dq", "dbias"), "dkv": ("dk", "dv")},
+        "bwd": searches.backward_in_parts(
+            __name__,
+            BackwardConfig,
+            heuristic=space.backward_heuristic,
+            dq=space.dq_candidates,
+            dkv=space.dkv_candidates,
+            adapt=space.adapt_backward,
             infeasible=infeasible,
             grows=_GROWS,
+            has_dbias=True,
         ),
     },
     unsupported=unsupported,

@@ -6,8 +6,6 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import flash_attention as library
 from jaxtyping import Array, Float
 
-from attn_tune.kernels.flash_attention._pallas_tpu.precision import precision_of
-from attn_tune.kernels.flash_attention._pallas_tpu.rewrite import rewritten
 from attn_tune.kernels.flash_attention.operands import BackwardInputs
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.arrays import (
     Arrays,
@@ -24,13 +22,15 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
 )
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.frame import Frame
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.pallas_tpu.precision import precision_of
+from attn_tune.kernels.lang.pallas_tpu.rewrite import rewritten
 
 # The logsumexp of rows that see nothing: exp(anything - it) is zero, hidden logits' too.
 _EMPTY = 1e30
 
 
 class _Rows(NamedTuple):
-    """What a backward reads of each row besides the query: the softmax's denominator after ``exp(-largest)``."""
+    """The row arrays that a backward reads beside the query: the softmax's denominator after ``exp(-largest)``."""
 
     total: Float[Array, "B N T"]
     largest: Float[Array, "B N T"]

@@ -1,9 +1,9 @@
-"""How a problem lies in the padded arrays of the kernel."""
+"""The place of a problem in the padded arrays of the kernel."""
 
 from dataclasses import dataclass
 
-from attn_tune.kernels.flash_attention._pallas_tpu.memory import LANES, round_up
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.pallas_tpu.memory import LANES, round_up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

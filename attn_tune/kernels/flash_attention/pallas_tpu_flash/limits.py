@@ -1,11 +1,5 @@
-"""What cannot run: problems and devices that the kernel does not support, and launches that do not fit."""
+"""Problems and devices that the kernel does not support, and launches that do not fit."""
 
-from attn_tune.kernels.flash_attention._pallas_tpu.memory import (
-    GENERATIONS,
-    LANES,
-    limit_reason,
-    round_up,
-)
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
     ForwardConfig,
     Launch,
@@ -13,11 +7,17 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
 )
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.vmem import vmem_bytes
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.pallas_tpu.memory import (
+    GENERATIONS,
+    LANES,
+    limit_reason,
+    round_up,
+)
 from attn_tune.schema.device import Device
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
-    """Why the kernel cannot do the problem on this device at all, or None."""
+    """The reason that the kernel cannot do the problem on this device at all, or None."""
     if device.platform != "tpu":
         return f"JAX's flash attention for TPU runs on TPUs, not on {device.platform}"
     if device.family not in GENERATIONS:
@@ -38,7 +38,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 
 
 def infeasible(problem: Problem, device: Device, launch: Launch) -> str | None:
-    """Why one launch cannot run, or None."""
+    """The reason that one launch cannot run, or None."""
     return _block_reason(problem, launch) or limit_reason(
         device, vmem_bytes(problem, launch), launch.vmem_limit_kib
     )

@@ -1,11 +1,11 @@
 """The configs worth trying, nearest to the untuned choice first."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator
 
-from attn_tune.kernels.flash_attention._pallas_tpu.memory import LANES, limit_for, round_up
 from attn_tune.kernels.flash_attention.pallas_tpu_flash import limits
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
     BackwardConfig,
@@ -16,9 +16,12 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
 )
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.vmem import vmem_bytes
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.knobs import tried
+from attn_tune.kernels.lang.pallas_tpu import knobs
+from attn_tune.kernels.lang.pallas_tpu.memory import LANES, limit_for, round_up
+from attn_tune.kernels.lang.space import first_feasible
 from attn_tune.schema.device import Device
 
-BLOCKS = (128, 256, 512, 1024, 2048)
 # The untuned choice takes the first of these that fits.
 _PREFERRED, _PREFERRED_PRODUCT = (1024, 512, 256, 128), 512
 
@@ -90,16 +93,6 @@ def adapt_backward(
     return BackwardConfig(dq=_cut(problem, config.dq), dkv=_cut(problem, config.dkv))
 
 
-def infeasible(problem: Problem, device: Device, config: Launch | BackwardConfig) -> str | None:
-    """Why a whole config or one part of it cannot run, or None."""
-    if not isinstance(config, BackwardConfig):
-        return limits.infeasible(problem, device, config)
-    for part, launch in (("dq", config.dq), ("dkv", config.dkv)):
-        if reason := limits.infeasible(problem, device, launch):
-            return f"{part}: {reason}"
-    return None
-
-
 def _cut[L: Launch](problem: Problem, launch: L) -> L:
     most_q, most_k = (round_up(length, LANES) for length in _lengths(problem))
     major = min(launch.block_k_major, most_k)
@@ -119,19 +112,19 @@ def _lengths(problem: Problem) -> tuple[int, int]:
 
 def _blocks(length: int) -> tuple[int, ...]:
     most = round_up(length, LANES)
-    return tuple(sorted({min(block, most) for block in BLOCKS}))
+    return tuple(sorted({min(block, most) for block in knobs.BLOCKS}))
 
 
 def _nested(length: int) -> Iterator[tuple[int, int]]:
     """``(block in VMEM, block of a product)``."""
     for major, minor in itertools.product(_blocks(length), repeat=2):
-        if minor <= 1024 and major % minor == 0:
+        if minor <= knobs.PRODUCT_BLOCKS[-1] and major % minor == 0:
             yield major, minor
 
 
 def _batches(problem: Problem, pairs: int) -> Iterator[int]:
     # The loop over sequences is unrolled: more than a few long ones take minutes to compile.
-    for batch in (1, 2, 4, 8):
+    for batch in tried(ForwardConfig, "block_b"):
         if problem.batch % batch == 0 and (batch == 1 or batch * pairs <= 1024 * 1024):
             yield batch
 
@@ -153,13 +146,8 @@ def _with_limit[T: Launch](problem: Problem, device: Device, launch: T) -> T:
 
 
 def _first_feasible[T: Launch](problem: Problem, device: Device, configs: Iterable[T]) -> T:
-    """The last one where none fits."""
-    config, *others = (_with_limit(problem, device, config) for config in configs)
-    for other in others:
-        if limits.infeasible(problem, device, config) is None:
-            break
-        config = other
-    return config
+    limited = (_with_limit(problem, device, config) for config in configs)
+    return first_feasible(limited, functools.partial(limits.infeasible, problem, device))
 
 
 def _nearest_first[T: Launch](

@@ -1,6 +1,5 @@
-"""How much VMEM a launch takes."""
+"""Estimates of the VMEM of a launch."""
 
-from attn_tune.kernels.flash_attention._pallas_tpu.memory import LANES, SUBLANES, tiled_bytes
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
     DkvConfig,
     ForwardConfig,
@@ -9,6 +8,7 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
 )
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.frame import Frame
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.pallas_tpu.memory import LANES, SUBLANES, tiled_bytes
 
 _FLOAT32 = 4
 

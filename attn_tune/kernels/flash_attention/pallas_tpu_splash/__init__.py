@@ -1,21 +1,14 @@
 """JAX's splash attention for TPU: block-sparse flash attention in Pallas, of which masks and blocks are ours."""
 
-from attn_tune.kernels.flash_attention._splash.limits import unsupported
+from attn_tune.kernels.flash_attention import searches
+from attn_tune.kernels.flash_attention._splash.limits import infeasible, unsupported
 from attn_tune.kernels.flash_attention._splash.space import adapt
+from attn_tune.kernels.flash_attention.pallas_tpu_splash import space
 from attn_tune.kernels.flash_attention.pallas_tpu_splash.config import BackwardConfig, ForwardConfig
-from attn_tune.kernels.flash_attention.pallas_tpu_splash.space import (
-    adapt_backward,
-    backward_heuristic,
-    dkv_candidates,
-    dq_candidates,
-    forward_candidates,
-    forward_heuristic,
-    infeasible,
-)
-from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.schema.trial import WHOLE
+from attn_tune.kernels.spec import KernelSpec
 
 _OP = "attn_tune.kernels.flash_attention"
+_LANG = "attn_tune.kernels.lang"
 
 # Larger blocks take more VMEM.
 _GROWS = ("block_q", "block_kv")
@@ -25,23 +18,22 @@ SPEC = KernelSpec(
     name="pallas_tpu_splash",
     backend="pallas_tpu",
     searches={
-        "fwd": Search(
-            config=ForwardConfig,
-            heuristic=forward_heuristic,
-            candidates={WHOLE: forward_candidates},
+        "fwd": searches.forward(
+            __name__,
+            ForwardConfig,
+            heuristic=space.forward_heuristic,
+            candidates=space.forward_candidates,
             adapt=adapt,
-            call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
             infeasible=infeasible,
             grows=_GROWS,
         ),
-        "bwd": Search(
-            config=BackwardConfig,
-            heuristic=backward_heuristic,
-            candidates={"dq": dq_candidates, "dkv": dkv_candidates},
-            adapt=adapt_backward,
-            call=f"{__name__}.backward:backward",
-            outputs={"dq": ("dq",), "dkv": ("dk", "dv")},
+        "bwd": searches.backward_in_parts(
+            __name__,
+            BackwardConfig,
+            heuristic=space.backward_heuristic,
+            dq=space.dq_candidates,
+            dkv=space.dkv_candidates,
+            adapt=space.adapt_backward,
             infeasible=infeasible,
             grows=_GROWS,
         ),
@@ -53,7 +45,7 @@ SPEC = KernelSpec(
             f"{_OP}._splash.{name}"
             for name in ("backward", "config", "extent", "arrays", "schedule")
         ),
-        *(f"{_OP}._pallas_tpu.{name}" for name in ("memory", "padding", "precision", "rewrite")),
+        *(f"{_LANG}.pallas_tpu.{name}" for name in ("memory", "padding", "precision", "rewrite")),
         "attn_tune.kernels.padding",
     ),
     priority={"tpu": 50},

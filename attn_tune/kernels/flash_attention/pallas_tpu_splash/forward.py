@@ -4,8 +4,6 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jaxtyping import Array
 
-from attn_tune.kernels.flash_attention._pallas_tpu.precision import precision_of
-from attn_tune.kernels.flash_attention._pallas_tpu.rewrite import rewritten
 from attn_tune.kernels.flash_attention._splash.arrays import (
     HIDDEN,
     Arrays,
@@ -18,6 +16,8 @@ from attn_tune.kernels.flash_attention._splash.schedule import Schedule
 from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.pallas_tpu_splash.config import ForwardConfig
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.pallas_tpu.precision import precision_of
+from attn_tune.kernels.lang.pallas_tpu.rewrite import rewritten
 
 
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, Array]:

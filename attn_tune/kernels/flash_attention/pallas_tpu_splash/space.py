@@ -1,9 +1,7 @@
 """The configs of each direction, from those of its launches."""
 
-from collections.abc import Iterator
-
-from attn_tune.kernels.flash_attention._splash import limits, space
-from attn_tune.kernels.flash_attention._splash.config import DkvLaunch, DqLaunch, Launch
+from attn_tune.kernels.flash_attention._splash import space
+from attn_tune.kernels.flash_attention._splash.config import DkvLaunch, DqLaunch
 from attn_tune.kernels.flash_attention.pallas_tpu_splash.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
@@ -45,19 +43,3 @@ def adapt_backward(
         dq=space.adapt(tuned, problem, device, config.dq),
         dkv=space.adapt(tuned, problem, device, config.dkv),
     )
-
-
-def infeasible(problem: Problem, device: Device, config: Launch | BackwardConfig) -> str | None:
-    """Why a whole config or one part of it cannot run, or None."""
-    for part, launch in _launches(config):
-        if reason := limits.infeasible(problem, device, launch):
-            return f"{part}{reason}"
-    return None
-
-
-def _launches(config: Launch | BackwardConfig) -> Iterator[tuple[str, Launch]]:
-    if isinstance(config, BackwardConfig):
-        yield "dq: ", config.dq
-        yield "dkv: ", config.dkv
-    else:
-        yield "", config

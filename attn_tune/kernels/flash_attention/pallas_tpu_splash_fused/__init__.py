@@ -2,31 +2,30 @@
 
 import functools
 
+from attn_tune.kernels.flash_attention import searches
 from attn_tune.kernels.flash_attention._splash import space
 from attn_tune.kernels.flash_attention._splash.limits import infeasible, unsupported
 from attn_tune.kernels.flash_attention.pallas_tpu_splash_fused.config import BackwardConfig
-from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.schema.trial import WHOLE
+from attn_tune.kernels.spec import KernelSpec
 
 _OP = "attn_tune.kernels.flash_attention"
-
-# Larger blocks take more VMEM.
-_GROWS = ("block_q", "block_kv")
+_LANG = "attn_tune.kernels.lang"
 
 SPEC = KernelSpec(
     op="flash_attention",
     name="pallas_tpu_splash_fused",
     backend="pallas_tpu",
     searches={
-        "bwd": Search(
-            config=BackwardConfig,
+        "bwd": searches.backward(
+            __name__,
+            BackwardConfig,
             heuristic=functools.partial(space.heuristic, BackwardConfig),
-            candidates={WHOLE: functools.partial(space.candidates, BackwardConfig)},
-            call=f"{__name__}.backward:backward",
-            outputs={WHOLE: ("dq", "dk", "dv")},
+            candidates=functools.partial(space.candidates, BackwardConfig),
+            outputs=("dq", "dk", "dv"),
             infeasible=infeasible,
             adapt=space.adapt,
-            grows=_GROWS,
+            # Larger blocks take more VMEM.
+            grows=("block_q", "block_kv"),
         ),
     },
     unsupported=unsupported,
@@ -36,7 +35,7 @@ SPEC = KernelSpec(
             f"{_OP}._splash.{name}"
             for name in ("backward", "config", "extent", "arrays", "schedule")
         ),
-        *(f"{_OP}._pallas_tpu.{name}" for name in ("memory", "padding", "precision", "rewrite")),
+        *(f"{_LANG}.pallas_tpu.{name}" for name in ("memory", "padding", "precision", "rewrite")),
         "attn_tune.kernels.padding",
     ),
     priority={"tpu": 40},

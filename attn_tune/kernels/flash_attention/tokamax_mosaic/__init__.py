@@ -1,19 +1,14 @@
 """tokamax's flash attention in Mosaic GPU, on Hopper: persistent, warp-specialised, forward and backward."""
 
-from attn_tune.kernels.flash_attention._tokamax.version import EXTRA, LIBRARY
+from attn_tune.kernels.flash_attention import searches
+from attn_tune.kernels.flash_attention.tokamax_mosaic import space
 from attn_tune.kernels.flash_attention.tokamax_mosaic.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.tokamax_mosaic.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.tokamax_mosaic.space import (
-    backward_heuristic,
-    dkv_candidates,
-    dq_candidates,
-    forward_candidates,
-    forward_heuristic,
-)
-from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.schema.trial import WHOLE
+from attn_tune.kernels.lang.libraries.tokamax import EXTRA, LIBRARY
+from attn_tune.kernels.spec import KernelSpec
 
 _OP = "attn_tune.kernels.flash_attention"
+_LANG = "attn_tune.kernels.lang"
 # Larger tiles take more shared memory and more accumulators, more stages more shared memory.
 _GROWS = ("block_q", "block_kv", "num_stages")
 
@@ -22,30 +17,30 @@ SPEC = KernelSpec(
     name="tokamax_mosaic",
     backend="mosaic_gpu",
     searches={
-        "fwd": Search(
-            config=ForwardConfig,
-            heuristic=forward_heuristic,
-            candidates={WHOLE: forward_candidates},
-            call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
+        "fwd": searches.forward(
+            __name__,
+            ForwardConfig,
+            heuristic=space.forward_heuristic,
+            candidates=space.forward_candidates,
             infeasible=infeasible,
             grows=_GROWS,
         ),
-        "bwd": Search(
-            config=BackwardConfig,
-            heuristic=backward_heuristic,
-            candidates={"dq": dq_candidates, "dkv": dkv_candidates},
-            call=f"{__name__}.backward:backward",
-            outputs={"dq": ("dq", "dbias"), "dkv": ("dk", "dv")},
+        "bwd": searches.backward_in_parts(
+            __name__,
+            BackwardConfig,
+            heuristic=space.backward_heuristic,
+            dq=space.dq_candidates,
+            dkv=space.dkv_candidates,
             infeasible=infeasible,
             grows=_GROWS,
+            has_dbias=True,
         ),
     },
     unsupported=unsupported,
     modules=(
         *(f"{__name__}.{name}" for name in ("backward", "forward")),
         f"{_OP}._tokamax.arguments",
-        *(f"{_OP}._gpu_libraries.{name}" for name in ("contract", "features")),
+        *(f"{_LANG}.libraries.{name}" for name in ("features", "mosaic", "residuals")),
     ),
     # Below all that has been proven on a GPU: it runs where a sweep has chosen it.
     priority={"cuda": -20},

@@ -12,11 +12,11 @@ from attn_tune.kernels.flash_attention._tokamax.arguments import backward_argume
 from attn_tune.kernels.flash_attention.operands import BackwardInputs
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_mosaic.config import (
-    WARPGROUP_ROWS,
     BackwardConfig,
     DkvConfig,
     DqConfig,
 )
+from attn_tune.kernels.lang.libraries.mosaic import WARPGROUP_ROWS
 
 
 def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -> dict[str, Array]:

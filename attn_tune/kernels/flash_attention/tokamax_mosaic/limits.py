@@ -1,21 +1,17 @@
-"""What tokamax's Mosaic GPU attention cannot do on Hopper, and tiles that cannot fit."""
+"""Problems that tokamax's Mosaic GPU attention cannot do on Hopper, and tiles that cannot fit."""
 
-from collections.abc import Iterator
-
-from attn_tune.kernels.flash_attention._gpu_libraries.features import not_on, visible_bounds
-from attn_tune.kernels.flash_attention._gpu_libraries.mosaic import HOPPER, shared_reason
 from attn_tune.kernels.flash_attention._tokamax.features import refusal
-from attn_tune.kernels.flash_attention._tokamax.version import wrong_version
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_mosaic.config import (
-    WARPGROUP_ROWS,
-    BackwardConfig,
     DkvConfig,
     DqConfig,
     ForwardConfig,
     Launch,
 )
 from attn_tune.kernels.flash_attention.tokamax_mosaic.shared import loads_mask, shared
+from attn_tune.kernels.lang.libraries.features import not_on, visible_bounds
+from attn_tune.kernels.lang.libraries.mosaic import HOPPER, WARPGROUP_ROWS, shared_reason
+from attn_tune.kernels.lang.libraries.tokamax import wrong_version
 from attn_tune.schema.device import Device
 
 _MAX_HEAD_DIM = 256
@@ -25,7 +21,7 @@ _BARRIERS, _OTHER_BARRIERS = 16, 7
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
-    """Why the kernel cannot do the problem on this device at all, or None."""
+    """The reason that the kernel cannot do the problem on this device at all, or None."""
     if reason := not_on(device, (HOPPER, HOPPER), "this adapter of tokamax's Mosaic GPU attention"):
         return reason
     if problem.dtype == "float32":
@@ -38,16 +34,11 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     return refusal(problem) or wrong_version()
 
 
-def infeasible(problem: Problem, device: Device, config: Launch | BackwardConfig) -> str | None:
-    """Why a whole config or one part of it cannot run, or None."""
-    for part, launch in _launches(config):
-        if isinstance(launch, ForwardConfig):
-            reason = _forward_reason(problem, launch)
-        else:
-            reason = _backward_reason(problem, launch)
-        if reason := reason or shared_reason(device, shared(problem, launch)):
-            return f"{part}{reason}"
-    return None
+def infeasible(problem: Problem, device: Device, launch: Launch) -> str | None:
+    """The reason that one launch cannot run, or None."""
+    is_forward = isinstance(launch, ForwardConfig)
+    reason = _forward_reason(problem, launch) if is_forward else _backward_reason(problem, launch)
+    return reason or shared_reason(device, shared(problem, launch))
 
 
 def _forward_reason(p: Problem, config: ForwardConfig) -> str | None:
@@ -75,11 +66,3 @@ def _backward_reason(p: Problem, config: DqConfig | DkvConfig) -> str | None:
 def _is_cut(p: Problem, rows: int, keys: int) -> bool:
     """Whether a block of the bias gradient, which leaves in whole ones, would reach over its end."""
     return p.bias_dims is not None and (p.q_len % rows != 0 or p.kv_len % keys != 0)
-
-
-def _launches(config: Launch | BackwardConfig) -> Iterator[tuple[str, Launch]]:
-    if isinstance(config, BackwardConfig):
-        yield "dq: ", config.dq
-        yield "dkv: ", config.dkv
-    else:
-        yield "", config

@@ -1,14 +1,13 @@
 """Shared memory of the launches of tokamax's Mosaic GPU attention on Hopper, as their allocations add up."""
 
-from attn_tune.kernels.flash_attention._gpu_libraries.mosaic import shared_bytes
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_mosaic.config import (
-    FORWARD_GROUPS,
     DkvConfig,
     DqConfig,
     ForwardConfig,
     Launch,
 )
+from attn_tune.kernels.lang.libraries.mosaic import FORWARD_GROUPS, shared_bytes
 
 # Operands have 16 bits, numbers of a row 32.
 _SIZE, _NUMBER = 2, 4

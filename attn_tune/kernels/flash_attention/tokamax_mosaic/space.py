@@ -1,15 +1,11 @@
 """The configs worth trying, nearest to the untuned choice first."""
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 
-from attn_tune.kernels.flash_attention._gpu_libraries.features import visible_bounds
-from attn_tune.kernels.flash_attention._gpu_libraries.mosaic import is_light
-from attn_tune.kernels.flash_attention._gpu_libraries.order import nearest_first
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_mosaic.config import (
-    FORWARD_GROUPS,
-    WARPGROUP_ROWS,
     BackwardConfig,
     DkvConfig,
     DqConfig,
@@ -17,11 +13,13 @@ from attn_tune.kernels.flash_attention.tokamax_mosaic.config import (
     Launch,
 )
 from attn_tune.kernels.flash_attention.tokamax_mosaic.limits import infeasible
+from attn_tune.kernels.knobs import tried
+from attn_tune.kernels.lang.libraries.features import visible_bounds
+from attn_tune.kernels.lang.libraries.mosaic import BLOCKS, FORWARD_GROUPS, WARPGROUP_ROWS, is_light
+from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
 from attn_tune.schema.device import Device
 
-_Q_BLOCKS, _KV_BLOCKS = (64, 128), (64, 128, 192, 256)
-_FORWARD_STAGES, _BACKWARD_STAGES = (2, 3, 4), (1, 2, 3)
-_SPLITS = (1, 2, 4, 8, 16)
+_Q_BLOCKS = tried(ForwardConfig, "block_q")
 # Multiprocessors of an H100; where fewer blocks than that have work, keys are worth splitting.
 _UNITS = 132
 
@@ -40,7 +38,7 @@ def forward_candidates(problem: Problem, device: Device) -> tuple[ForwardConfig,
             fold_q_sequence_heads=fold,
         )
         for q, kv, stages, persistent, fold in itertools.product(
-            _Q_BLOCKS, _KV_BLOCKS, _FORWARD_STAGES, (False, True), folds
+            _Q_BLOCKS, BLOCKS, tried(ForwardConfig, "num_stages"), (False, True), folds
         )
         for split in _splits(p, device, q)
         if (q == WARPGROUP_ROWS or p.q_len > _rows(WARPGROUP_ROWS))
@@ -97,7 +95,9 @@ def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
 
 
 def _backward_grid() -> Iterator[tuple[int, int, int, int]]:
-    return itertools.product(_KV_BLOCKS, _KV_BLOCKS, _BACKWARD_STAGES, (1, 2))
+    return itertools.product(
+        BLOCKS, BLOCKS, tried(DqConfig, "num_stages"), tried(DqConfig, "compute_warpgroups")
+    )
 
 
 def _rows(block_q: int) -> int:
@@ -107,7 +107,7 @@ def _rows(block_q: int) -> int:
 def _splits(p: Problem, device: Device, block_q: int) -> Iterator[int]:
     blocks = p.batch * p.num_q_heads * -(-p.q_len // _rows(block_q))
     splits_at_all = p.mask_dims is None and visible_bounds(p) == (None, None)
-    for split in _SPLITS:
+    for split in tried(ForwardConfig, "split_k"):
         # The last one fills the device once more than it has to.
         if split == 1 or (splits_at_all and blocks * split < 2 * (device.units or _UNITS)):
             yield split
@@ -119,20 +119,11 @@ def _fills(stages: int, tiles: int, persistent: bool = False) -> bool:
 
 
 def _first_feasible[T: Launch](problem: Problem, device: Device, configs: Iterable[T]) -> T:
-    """The last one where none is."""
-    config, *others = configs
-    for other in others:
-        if infeasible(problem, device, config) is None:
-            break
-        config = other
-    return config
+    return first_feasible(configs, functools.partial(infeasible, problem, device))
 
 
 def _ordered[T: Launch](
     start: T, problem: Problem, device: Device, configs: Iterable[T]
 ) -> tuple[T, ...]:
-    return nearest_first(
-        start,
-        (c for c in configs if infeasible(problem, device, c) is None),
-        doubling=("block_q", "block_kv", "split_k"),
-    )
+    reason = functools.partial(infeasible, problem, device)
+    return nearest_feasible(start, configs, reason, doubling=("block_q", "block_kv", "split_k"))

@@ -1,40 +1,34 @@
 """tokamax's flash attention in Pallas-Triton: FlashAttention-2, one launch forward and one backward."""
 
-from attn_tune.kernels.flash_attention._tokamax.version import EXTRA, LIBRARY
+from attn_tune.kernels.flash_attention import searches
+from attn_tune.kernels.flash_attention.tokamax_triton import space
 from attn_tune.kernels.flash_attention.tokamax_triton.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.tokamax_triton.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.tokamax_triton.space import (
-    backward_candidates,
-    backward_heuristic,
-    forward_candidates,
-    forward_heuristic,
-)
-from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.schema.trial import WHOLE
+from attn_tune.kernels.lang.libraries.tokamax import EXTRA, LIBRARY
+from attn_tune.kernels.spec import KernelSpec
 
 _OP = "attn_tune.kernels.flash_attention"
+_LANG = "attn_tune.kernels.lang"
 
 SPEC = KernelSpec(
     op="flash_attention",
     name="tokamax_triton",
     backend="triton",
     searches={
-        "fwd": Search(
-            config=ForwardConfig,
-            heuristic=forward_heuristic,
-            candidates={WHOLE: forward_candidates},
-            call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
+        "fwd": searches.forward(
+            __name__,
+            ForwardConfig,
+            heuristic=space.forward_heuristic,
+            candidates=space.forward_candidates,
             infeasible=infeasible,
             # Larger tiles take more shared memory and more accumulators, more stages more shared memory.
             grows=("block_q", "block_k", "num_stages"),
         ),
-        "bwd": Search(
-            config=BackwardConfig,
-            heuristic=backward_heuristic,
-            candidates={WHOLE: backward_candidates},
-            call=f"{__name__}.backward:backward",
-            outputs={WHOLE: ("dq", "dk", "dv", "dbias")},
+        "bwd": searches.backward(
+            __name__,
+            BackwardConfig,
+            heuristic=space.backward_heuristic,
+            candidates=space.backward_candidates,
             infeasible=infeasible,
             grows=("block_m1", "block_n1", "block_m2", "block_n2", "num_stages"),
         ),
@@ -43,7 +37,7 @@ SPEC = KernelSpec(
     modules=(
         *(f"{__name__}.{name}" for name in ("backward", "forward")),
         f"{_OP}._tokamax.arguments",
-        *(f"{_OP}._gpu_libraries.{name}" for name in ("contract", "features")),
+        *(f"{_LANG}.libraries.{name}" for name in ("features", "residuals")),
     ),
     # Below all that has been proven on a GPU: it runs where a sweep has chosen it.
     priority={"cuda": -30},

@@ -1,14 +1,14 @@
-"""What tokamax's Pallas-Triton attention cannot do, and configs that cannot run or would be wrong."""
+"""Problems that tokamax's Pallas-Triton attention cannot do, and configs that cannot run or would be wrong."""
 
-from attn_tune.kernels.flash_attention._gpu_libraries.features import not_on, visible_bounds
 from attn_tune.kernels.flash_attention._tokamax.features import refusal
-from attn_tune.kernels.flash_attention._tokamax.version import wrong_version
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_triton.config import (
     MIN_BLOCK,
     BackwardConfig,
     ForwardConfig,
 )
+from attn_tune.kernels.lang.libraries.features import not_on, visible_bounds
+from attn_tune.kernels.lang.libraries.tokamax import wrong_version
 from attn_tune.schema.device import Device
 
 _MAX_HEAD_DIM = 256
@@ -18,7 +18,7 @@ _DIAGONAL_PARTS = 2
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
-    """Why the kernel cannot do the problem on this device at all, or None."""
+    """The reason that the kernel cannot do the problem on this device at all, or None."""
     if reason := not_on(device, _CAPABILITIES, "tokamax's Pallas-Triton attention"):
         return reason
     for name, dim in (("head_dim", problem.head_dim), ("v_head_dim", problem.v_head_dim)):
@@ -31,7 +31,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 def infeasible(
     problem: Problem, device: Device, config: ForwardConfig | BackwardConfig
 ) -> str | None:
-    """Why a config cannot run, or what it computes is wrong; None otherwise."""
+    """The reason that a config cannot run, or that its result is wrong; None otherwise."""
     if isinstance(config, BackwardConfig):
         return _diagonal_reason(problem, config)
     return _forward_reason(problem, config)

@@ -1,11 +1,9 @@
 """The configs worth trying, nearest to the untuned choice first."""
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 
-from attn_tune.kernels._common.triton_limits import MAX_SHARED_BYTES
-from attn_tune.kernels.flash_attention._gpu_libraries.features import visible_bounds
-from attn_tune.kernels.flash_attention._gpu_libraries.order import nearest_first
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_triton.config import (
     MIN_BLOCK,
@@ -13,11 +11,14 @@ from attn_tune.kernels.flash_attention.tokamax_triton.config import (
     ForwardConfig,
 )
 from attn_tune.kernels.flash_attention.tokamax_triton.limits import infeasible, power
+from attn_tune.kernels.knobs import tried
+from attn_tune.kernels.lang.libraries.features import visible_bounds
+from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
+from attn_tune.kernels.lang.triton.limits import MAX_SHARED_BYTES
 from attn_tune.schema.device import Device
 
-_OWNED, _WALKED = (16, 32, 64, 128), (16, 32, 64, 128)
-_WARPS, _STAGES = (2, 4, 8), (1, 2, 3, 4)
-_SPLITS = (1, 2, 4, 8, 16)
+_SIZES = tried(ForwardConfig, "block_q")
+_WARPS, _STAGES = tried(ForwardConfig, "num_warps"), tried(ForwardConfig, "num_stages")
 # Float32 registers a thread for accumulators and one tile of logits; there are 255, and a few more are spilled.
 _MOST_ACCUMULATORS = 288
 # Multiprocessors of an A100; where fewer programs than that have work, keys are worth splitting.
@@ -43,7 +44,7 @@ def forward_candidates(problem: Problem, device: Device) -> tuple[ForwardConfig,
             pack_mask=pack,
         )
         for q, k, warps, stages, pack, piece in itertools.product(
-            _cut(_OWNED, p.q_len), _cut(_WALKED, p.kv_len), _WARPS, _STAGES, packs, pieces
+            _cut(_SIZES, p.q_len), _cut(_SIZES, p.kv_len), _WARPS, _STAGES, packs, pieces
         )
         for split in _splits(p, device, q)
         if _is_light(q * (p.v_head_dim + k), warps, q)
@@ -56,7 +57,7 @@ def forward_candidates(problem: Problem, device: Device) -> tuple[ForwardConfig,
 def backward_candidates(problem: Problem, device: Device) -> tuple[BackwardConfig, ...]:
     """Backward configs: tiles that stay have one size, so that no program idles; so have those that pass."""
     p = problem
-    owned = _cut(_OWNED, max(p.q_len, p.kv_len))
+    owned = _cut(_SIZES, max(p.q_len, p.kv_len))
     configs = (
         BackwardConfig(
             block_m1=walked,
@@ -81,7 +82,7 @@ def forward_heuristic(problem: Problem, device: Device) -> ForwardConfig:
         ForwardConfig(block_q=q, block_k=k, num_warps=4, num_stages=stages)
         for q, k, stages in ((*blocks, 2), (*blocks, 1), (blocks[0], MIN_BLOCK, 1))
     ]
-    return next((c for c in configs if infeasible(problem, device, c) is None), configs[-1])
+    return first_feasible(configs, functools.partial(infeasible, problem, device))
 
 
 def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
@@ -92,7 +93,7 @@ def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
         )
         for stages in (2, 1)
     ]
-    return next((c for c in configs if infeasible(problem, device, c) is None), configs[-1])
+    return first_feasible(configs, functools.partial(infeasible, problem, device))
 
 
 def _cut(sizes: tuple[int, ...], length: int) -> tuple[int, ...]:
@@ -104,7 +105,7 @@ def _cut(sizes: tuple[int, ...], length: int) -> tuple[int, ...]:
 def _splits(p: Problem, device: Device, block_q: int) -> Iterator[int]:
     programs = p.batch * p.num_q_heads * -(-p.q_len // block_q)
     splits_at_all = p.mask_dims is None and visible_bounds(p) == (None, None)
-    for split in _SPLITS:
+    for split in tried(ForwardConfig, "split_k"):
         # The last one fills the device once more than it has to.
         if split == 1 or (splits_at_all and programs * split < 2 * (device.units or _UNITS)):
             yield split
@@ -126,8 +127,5 @@ def _ordered[C: (ForwardConfig, BackwardConfig)](
     start: C, problem: Problem, device: Device, configs: Iterable[C], *, split_k: bool = False
 ) -> tuple[C, ...]:
     blocks = ("block_q", "block_k", "split_k") if split_k else ("block_m1", "block_n1")
-    return nearest_first(
-        start,
-        (c for c in configs if infeasible(problem, device, c) is None),
-        doubling=(*blocks, "num_warps"),
-    )
+    reason = functools.partial(infeasible, problem, device)
+    return nearest_feasible(start, configs, reason, doubling=(*blocks, "num_warps"))

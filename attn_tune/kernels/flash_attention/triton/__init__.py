@@ -2,48 +2,40 @@
 
 import functools
 
-from attn_tune.kernels.flash_attention.triton.adapt import adapt_backward, adapt_forward
+from attn_tune.kernels.flash_attention import searches
+from attn_tune.kernels.flash_attention._triton.limits import infeasible, unsupported
+from attn_tune.kernels.flash_attention.triton import adapt, heuristic, space
 from attn_tune.kernels.flash_attention.triton.config import BackwardConfig, ForwardConfig
-from attn_tune.kernels.flash_attention.triton.heuristic import (
-    backward_heuristic,
-    forward_heuristic,
-)
-from attn_tune.kernels.flash_attention.triton.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.triton.space import (
-    dkv_candidates,
-    dq_candidates,
-    forward_candidates,
-)
 from attn_tune.kernels.flash_attention.untuned import priority
-from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.schema.trial import WHOLE
+from attn_tune.kernels.lang.triton import BRIDGE
+from attn_tune.kernels.spec import KernelSpec
 
-_COMMON = "attn_tune.kernels._common"
 # Larger tiles take more shared memory and more accumulators, more stages more shared memory.
 _GROWS = ("block_q", "block_k", "num_stages")
+
+_DEVICE = "attn_tune.kernels.lang.triton.device"
 
 SPEC = KernelSpec(
     op="flash_attention",
     name="triton",
     backend="triton",
     searches={
-        "fwd": Search(
-            config=ForwardConfig,
-            heuristic=forward_heuristic,
-            candidates={WHOLE: forward_candidates},
-            adapt=adapt_forward,
-            call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
+        "fwd": searches.forward(
+            __name__,
+            ForwardConfig,
+            heuristic=heuristic.forward_heuristic,
+            candidates=space.forward_candidates,
+            adapt=adapt.adapt_forward,
             infeasible=infeasible,
             grows=_GROWS,
         ),
-        "bwd": Search(
-            config=BackwardConfig,
-            heuristic=backward_heuristic,
-            candidates={"dq": dq_candidates, "dkv": dkv_candidates},
-            adapt=adapt_backward,
-            call=f"{__name__}.backward:backward",
-            outputs={"dq": ("dq",), "dkv": ("dk", "dv")},
+        "bwd": searches.backward_in_parts(
+            __name__,
+            BackwardConfig,
+            heuristic=heuristic.backward_heuristic,
+            dq=space.dq_candidates,
+            dkv=space.dkv_candidates,
+            adapt=adapt.adapt_backward,
             infeasible=infeasible,
             grows=_GROWS,
         ),
@@ -51,25 +43,18 @@ SPEC = KernelSpec(
     unsupported=unsupported,
     modules=(
         *(
-            f"{__name__}.{module}"
-            for module in (
-                "backward",
-                "backward_dbias",
-                "backward_dkv",
-                "backward_dq",
-                "config",
-                "forward",
-                "logits",
-                "ranges",
-                "static",
-                "tile",
-            )
+            f"{__name__}.{name}"
+            for name in ("backward", "backward_dkv", "backward_dq", "config", "forward")
         ),
-        f"{_COMMON}.triton_call",
-        f"{_COMMON}.triton_compile",
-        f"{_COMMON}.triton_compiled",
-        f"{_COMMON}.triton_image",
-        f"{_COMMON}.triton_launch",
+        *(
+            f"attn_tune.kernels.flash_attention._triton.{name}"
+            for name in ("arrays", "backward_dbias")
+        ),
+        *(
+            f"{_DEVICE}.{name}"
+            for name in ("backward", "logits", "ranges", "softmax", "static", "tile")
+        ),
+        *BRIDGE,
     ),
     priority={"cuda": functools.partial(priority, "triton")},
     requires=("triton",),

@@ -5,13 +5,13 @@ The launches share nothing but their inputs, so that a gradient nobody asks for 
 
 import jax
 
+from attn_tune.kernels.flash_attention._triton.arrays import kernel_arrays
+from attn_tune.kernels.flash_attention._triton.backward_dbias import backward_dbias, dbias_config
 from attn_tune.kernels.flash_attention.operands import BackwardInputs
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.triton.backward_dbias import backward_dbias
 from attn_tune.kernels.flash_attention.triton.backward_dkv import backward_dkv
 from attn_tune.kernels.flash_attention.triton.backward_dq import backward_dq
 from attn_tune.kernels.flash_attention.triton.config import BackwardConfig
-from attn_tune.kernels.flash_attention.triton.static import dbias_config
 
 
 def backward(
@@ -24,27 +24,3 @@ def backward(
     if problem.bias_dims is not None:
         gradients["dbias"] = backward_dbias(problem, dbias_config(problem), arrays)
     return gradients
-
-
-def kernel_arrays(inputs: BackwardInputs) -> tuple[jax.Array | None, ...]:
-    """What every launch of the backward reads, in the order of the kernels' parameters.
-
-    The sinks are not among them: they are in the lse.
-    """
-    o = inputs.operands
-    return (
-        o.q,
-        o.k,
-        o.v,
-        inputs.dout,
-        inputs.residuals.lse,
-        inputs.delta,
-        o.bias,
-        o.mask,
-        o.q_segments,
-        o.kv_segments,
-        o.q_positions,
-        o.kv_positions,
-        o.dropout,
-        o.kv_lengths,
-    )

@@ -11,20 +11,25 @@ import jax
 import triton
 import triton.language as tl
 
-from attn_tune.kernels._common.triton_call import triton_call
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import DkvConfig
-from attn_tune.kernels.flash_attention.triton.logits import (
+from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.device.backward import (
+    add_values,
+    logits_gradient,
+    place_of_step,
+    steps_of,
+)
+from attn_tune.kernels.lang.triton.device.logits import (
     finish_logits,
-    kept,
     load_columns,
     load_rows,
     point_extras,
     squash,
 )
-from attn_tune.kernels.flash_attention.triton.ranges import narrowed, row_ranges
-from attn_tune.kernels.flash_attention.triton.static import skips_segments, static_of
-from attn_tune.kernels.flash_attention.triton.tile import (
+from attn_tune.kernels.lang.triton.device.ranges import narrowed, row_ranges
+from attn_tune.kernels.lang.triton.device.static import skips_segments, static_of
+from attn_tune.kernels.lang.triton.device.tile import (
     head_rows,
     key_head,
     key_length,
@@ -132,24 +137,16 @@ def walk_rows(
 ):
     """Adds one span of rows (``span_of``) of every query head of the group to ``(dk, dv)``.
 
-    One loop over heads and rows: a loop in a loop would drain the pipeline at every head, and spills 230 bytes at
-    64x128, 8 warps, H128 where this spills 40.
+    A loop over rows in a loop over heads spills 230 bytes at 64x128, 8 warps, H128 where this one loop spills 40.
     """
     edge: tl.constexpr = PART != "full"
     dk_acc, dv_acc = state
     k_tile, v_tile, columns = owned
     q, dout, lse, delta = arrays
     begin, end = span_of(bounds, PART)
-    steps = (tl.maximum(end - begin, 0) + static.block_q - 1) // static.block_q
-    # Dividing by zero is undefined: the compiler would conclude that an empty range has a step, and load it.
-    per_head = tl.maximum(steps, 1)
+    steps, per_head = steps_of(begin, end, static)
     for step in tl.range(0, steps * static.group_size):
-        if static.group_size == 1:
-            head = first_head
-            start = begin + step * static.block_q
-        else:
-            head = first_head + step // per_head
-            start = begin + step % per_head * static.block_q
+        head, start = place_of_step(step, begin, per_head, first_head, static)
         extras = point_extras(optional, batch, head, static)
         q_head = query_head(q, batch, head, static.head_dim, static)
         dout_head = query_head(dout, batch, head, static.v_head_dim, static)
@@ -165,18 +162,8 @@ def walk_rows(
         x = finish_logits(squashed, extras, rows, columns, edge, static)
         weights = tl.exp2(x * static.late_scale - row_lse[None, :])
         dout_tile = load_queries(dout_head, start, static.v_head_dim, static.block_v, static)
-        dweights = tl.dot(v_tile, tl.trans(dout_tile), input_precision=static.precision)
-        used = weights
-        if static.keep_threshold is not None:
-            keep = kept(rows, columns, static)
-            used = tl.where(keep, weights * static.keep_scale, 0.0)
-            dweights = tl.where(keep, dweights * static.keep_scale, 0.0)
-        dv_acc = tl.dot(
-            used.to(dout_tile.dtype), dout_tile, dv_acc, input_precision=static.precision
-        )
+        dv_acc, dweights = add_values(dv_acc, weights, dout_tile, v_tile, rows, columns, static)
         row_delta = load_delta(delta_head, index, static)
-        dlogits = weights * (dweights - row_delta[None, :])
-        if static.soft_cap is not None:
-            dlogits *= 1.0 - squashed * squashed
+        dlogits = logits_gradient(weights, dweights, row_delta, squashed, static)
         dk_acc = tl.dot(dlogits.to(q_tile.dtype), q_tile, dk_acc, input_precision=static.precision)
     return dk_acc, dv_acc

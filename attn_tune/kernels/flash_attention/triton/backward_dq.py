@@ -8,19 +8,19 @@ import jax
 import triton
 import triton.language as tl
 
-from attn_tune.kernels._common.triton_call import triton_call
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import DqConfig
-from attn_tune.kernels.flash_attention.triton.logits import (
+from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.device.logits import (
     differentiate,
     load_columns,
     load_rows,
     point_extras,
     squash,
 )
-from attn_tune.kernels.flash_attention.triton.ranges import key_ranges, narrowed
-from attn_tune.kernels.flash_attention.triton.static import skips_segments, static_of
-from attn_tune.kernels.flash_attention.triton.tile import (
+from attn_tune.kernels.lang.triton.device.ranges import key_ranges, narrowed
+from attn_tune.kernels.lang.triton.device.static import skips_segments, static_of
+from attn_tune.kernels.lang.triton.device.tile import (
     head_rows,
     key_head,
     key_range,

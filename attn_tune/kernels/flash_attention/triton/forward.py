@@ -9,31 +9,23 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
-from attn_tune.kernels._common.triton_call import triton_call
 from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import ForwardConfig
-from attn_tune.kernels.flash_attention.triton.logits import (
-    finish_logits,
-    kept,
-    load_columns,
-    load_rows,
-    point_extras,
-    squash,
-)
-from attn_tune.kernels.flash_attention.triton.ranges import key_ranges, narrowed
-from attn_tune.kernels.flash_attention.triton.static import skips_segments, static_of
-from attn_tune.kernels.flash_attention.triton.tile import (
+from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.device.logits import load_rows, point_extras
+from attn_tune.kernels.lang.triton.device.ranges import key_ranges, narrowed
+from attn_tune.kernels.lang.triton.device.softmax import walk_keys
+from attn_tune.kernels.lang.triton.device.static import skips_segments, static_of
+from attn_tune.kernels.lang.triton.device.tile import (
     LN2,
     LOG2E,
     head_rows,
     key_head,
     key_range,
-    load_keys,
     load_queries,
     owned_tile,
     query_head,
-    span_of,
     store_queries,
 )
 
@@ -125,45 +117,3 @@ def forward_kernel(
     row_lse = tl.where(seen, (maximum + tl.log2(tl.where(seen, total, 1.0))) * LN2, float("-inf"))
     lse = head_rows(lse, batch, head, static)
     tl.store(lse + row, row_lse, mask=row < static.q_len)
-
-
-@triton.jit
-def walk_keys(state, q_tile, k, v, extras, rows, bounds, PART: tl.constexpr, static: tl.constexpr):
-    """Folds one span of keys (``span_of``) into ``(accumulator, denominator, maximum)`` of the online softmax."""
-    edge: tl.constexpr = PART != "full"
-    acc, total, maximum = state
-    # Without a mask or an infinite bias every row of a full tile sees a finite logit.
-    guarded: tl.constexpr = (
-        edge
-        or (static.has_segments and not static.has_ranges)
-        or static.has_positions
-        or static.mask_strides is not None
-        or static.bias_strides is not None
-    )
-    ragged: tl.constexpr = edge and static.ragged_k
-    begin, end = span_of(bounds, PART)
-    for start in tl.range(begin, end, static.block_k):
-        k_tile = load_keys(k, start, extras.length, static.head_dim, static.block_h, ragged, static)
-        x = squash(tl.dot(q_tile, tl.trans(k_tile), input_precision=static.precision), static)
-        columns = load_columns(extras, start, 0, static)
-        x = finish_logits(x, extras, rows, columns, edge, static)
-        new_maximum = tl.maximum(maximum, tl.max(x, 1) * static.late_scale)
-        shift = new_maximum
-        if guarded:
-            shift = tl.where(new_maximum == float("-inf"), 0.0, new_maximum)
-        weights = tl.exp2(x * static.late_scale - shift[:, None])
-        correction = tl.exp2(maximum - shift)
-        total = total * correction + tl.sum(weights, 1)
-        if static.keep_threshold is not None:
-            weights = tl.where(kept(rows, columns, static), weights, 0.0)
-        v_tile = load_keys(
-            v, start, extras.length, static.v_head_dim, static.block_v, ragged, static
-        )
-        acc = tl.dot(
-            weights.to(v_tile.dtype),
-            v_tile,
-            acc * correction[:, None],
-            input_precision=static.precision,
-        )
-        maximum = new_maximum
-    return acc, total, maximum

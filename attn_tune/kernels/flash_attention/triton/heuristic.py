@@ -5,6 +5,7 @@ import functools
 import re
 
 from attn_tune.kernels.flash_attention import costs
+from attn_tune.kernels.flash_attention._triton.limits import fits
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import (
     BackwardConfig,
@@ -12,13 +13,8 @@ from attn_tune.kernels.flash_attention.triton.config import (
     DqConfig,
     ForwardConfig,
 )
-from attn_tune.kernels.flash_attention.triton.limits import (
-    Tile,
-    infeasible,
-    shared_bytes_at_most,
-    shared_limit,
-)
-from attn_tune.kernels.flash_attention.triton.static import padded
+from attn_tune.kernels.lang.triton.device.static import padded
+from attn_tune.kernels.lang.triton.tiles import Tile, block_cap, fitted, halved
 from attn_tune.runtime.environments import current_environment
 from attn_tune.schema.device import Device
 
@@ -73,11 +69,6 @@ def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
     )
 
 
-def block_cap(length: int) -> int:
-    """The largest block worth having for a length: the power of two, at least 16, that covers it."""
-    return max(16, 1 << (length - 1).bit_length())
-
-
 def _fitted[T: (ForwardConfig, DqConfig, DkvConfig)](
     problem: Problem, device: Device, cls: type[T], column: int
 ) -> T:
@@ -93,19 +84,18 @@ def _fitted[T: (ForwardConfig, DqConfig, DkvConfig)](
     if problem.dtype == "float32":
         # Three passes of tf32 hold three tiles where one pass holds one: with the owned block whole, the forward at H64
         # spills 576 bytes on sm_100 and dk/dv at H256 1.5 KB.
-        tile = _halved(tile)
-        owned = "block_k" if isinstance(tile, DkvConfig) else "block_q"
-        tile = dataclasses.replace(tile, **{owned: max(16, _owned(tile) // 2)})
+        tile = halved(tile)
+        owned = "block_k" if tile.owns_keys else "block_q"
+        tile = dataclasses.replace(tile, **{owned: max(16, tile.owned // 2)})
     if (
         _has_features(problem)
         and not _has_figures(problem, device)
         and _pairs_per_thread(tile) > _MOST_FEATURE_PAIRS
     ):
         tile = dataclasses.replace(tile, num_warps=2 * tile.num_warps)
-    while _owned(tile) < 8 * tile.num_warps:
+    while tile.owned < 8 * tile.num_warps:
         tile = dataclasses.replace(tile, num_warps=tile.num_warps // 2)
-    while not _fits(problem, device, tile) and _smaller(tile) != tile:
-        tile = _smaller(tile)
+    tile = fitted(tile, functools.partial(fits, problem, device))
     # Another tile has other needs.
     if cap and tile == known and (tile.block_q, tile.block_k) == (block_q, block_k):
         tile = dataclasses.replace(tile, max_registers=cap[0])
@@ -207,30 +197,3 @@ def _has_features(problem: Problem) -> bool:
 
 def _pairs_per_thread(tile: Tile) -> int:
     return tile.block_q * tile.block_k // (32 * tile.num_warps)
-
-
-def _fits(problem: Problem, device: Device, tile: Tile) -> bool:
-    enough = shared_bytes_at_most(problem, device, tile) <= shared_limit(device)
-    return enough and infeasible(problem, device, tile) is None
-
-
-def _smaller[T: Tile](tile: T) -> T:
-    """One step down: fewer stages, then a shorter walked block, then a shorter owned one.
-
-    Two stages are the least: without a pipeline ``mma.sync`` takes more shared memory, not less.
-    """
-    if tile.num_stages > 2:
-        return dataclasses.replace(tile, num_stages=tile.num_stages - 1)
-    return _halved(tile)
-
-
-def _halved[T: Tile](tile: T) -> T:
-    walked, owned = (
-        ("block_q", "block_k") if isinstance(tile, DkvConfig) else ("block_k", "block_q")
-    )
-    name = walked if getattr(tile, walked) > 16 else owned
-    return dataclasses.replace(tile, **{name: max(16, getattr(tile, name) // 2)})
-
-
-def _owned(tile: Tile) -> int:
-    return tile.block_k if isinstance(tile, DkvConfig) else tile.block_q

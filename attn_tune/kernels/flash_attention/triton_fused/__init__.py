@@ -1,27 +1,26 @@
 """The backward of flash attention in one Triton launch: fewer products than in two, and dq by atomics."""
 
+from attn_tune.kernels.flash_attention import searches
+from attn_tune.kernels.flash_attention.triton_fused import space
 from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
 from attn_tune.kernels.flash_attention.triton_fused.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.triton_fused.space import adapt, candidates, heuristic
-from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.schema.trial import WHOLE
+from attn_tune.kernels.lang.triton import BRIDGE
+from attn_tune.kernels.spec import KernelSpec
 
-_COMMON = "attn_tune.kernels._common"
-_SHARED = "attn_tune.kernels.flash_attention.triton"
+_DEVICE = "attn_tune.kernels.lang.triton.device"
 
 SPEC = KernelSpec(
     op="flash_attention",
     name="triton_fused",
     backend="triton",
     searches={
-        "bwd": Search(
-            config=BackwardConfig,
-            heuristic=heuristic,
-            candidates={WHOLE: candidates},
-            call=f"{__name__}.backward:backward",
-            outputs={WHOLE: ("dq", "dk", "dv", "dbias")},
+        "bwd": searches.backward(
+            __name__,
+            BackwardConfig,
+            heuristic=space.heuristic,
+            candidates=space.candidates,
             infeasible=infeasible,
-            adapt=adapt,
+            adapt=space.adapt,
             # Larger tiles take more shared memory and more accumulators, more stages more shared memory.
             grows=("block_q", "block_k", "num_stages"),
             nondeterministic="dq is summed by atomics, in an order that differs from run to run",
@@ -29,24 +28,13 @@ SPEC = KernelSpec(
     },
     unsupported=unsupported,
     modules=(
-        *(f"{__name__}.{module}" for module in ("backward", "config")),
-        # What is imported from the other Triton kernel, and by which way.
-        "attn_tune.kernels.flash_attention._triton.device",
+        *(f"{__name__}.{name}" for name in ("backward", "config")),
         *(
-            f"{_SHARED}.{module}"
-            for module in ("backward_dbias", "config", "logits", "ranges", "static", "tile")
+            f"attn_tune.kernels.flash_attention._triton.{name}"
+            for name in ("arrays", "backward_dbias")
         ),
-        *(
-            f"{_COMMON}.{module}"
-            for module in (
-                "triton_call",
-                "triton_compile",
-                "triton_compiled",
-                "triton_image",
-                "triton_launch",
-                "triton_zeroed",
-            )
-        ),
+        *(f"{_DEVICE}.{name}" for name in ("backward", "logits", "ranges", "static", "tile")),
+        *BRIDGE,
     ),
     priority={"cuda": 40},
     requires=("triton",),

@@ -15,36 +15,41 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
-from attn_tune.kernels._common.triton_launch import CompileOptions
-from attn_tune.kernels._common.triton_zeroed import triton_call_zeroed
-from attn_tune.kernels.flash_attention._triton.device import (
-    dbias_config,
+from attn_tune.kernels.flash_attention._triton.arrays import kernel_arrays
+from attn_tune.kernels.flash_attention._triton.backward_dbias import backward_dbias, dbias_config
+from attn_tune.kernels.flash_attention.operands import BackwardInputs
+from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
+from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.device.backward import (
+    add_values,
+    logits_gradient,
+    place_of_step,
+    steps_of,
+)
+from attn_tune.kernels.lang.triton.device.logits import (
     finish_logits,
+    load_columns,
+    load_rows,
+    point_extras,
+    squash,
+)
+from attn_tune.kernels.lang.triton.device.ranges import narrowed, row_ranges
+from attn_tune.kernels.lang.triton.device.static import static_of
+from attn_tune.kernels.lang.triton.device.tile import (
     head_rows,
-    kept,
     key_head,
     key_length,
-    load_columns,
     load_delta,
     load_keys,
     load_lse,
     load_queries,
-    load_rows,
-    narrowed,
     owned_tile,
-    point_extras,
     query_head,
     row_range,
-    row_ranges,
     span_of,
-    squash,
-    static_of,
     store_keys,
 )
-from attn_tune.kernels.flash_attention.operands import BackwardInputs
-from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.triton.backward_dbias import backward_dbias
-from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
 
 
 def backward(
@@ -53,25 +58,9 @@ def backward(
     """``dq``, ``dk``, ``dv``, and ``dbias`` if the problem has a bias; each like its primal."""
     o = inputs.operands
     q, k, v = o.q, o.k, o.v
-    # The sinks are not among them: they are in the lse.
-    arrays = (
-        q,
-        k,
-        v,
-        inputs.dout,
-        inputs.residuals.lse,
-        inputs.delta,
-        o.bias,
-        o.mask,
-        o.q_segments,
-        o.kv_segments,
-        o.q_positions,
-        o.kv_positions,
-        o.dropout,
-        o.kv_lengths,
-    )
+    arrays = kernel_arrays(inputs)
     static = static_of(problem, config, ranges=True)
-    sums, dk, dv = triton_call_zeroed(
+    sums, dk, dv = triton_call(
         fused_kernel,
         *arrays,
         row_ranges(o.q_segments, o.kv_segments, static),
@@ -83,9 +72,9 @@ def backward(
         zeroed=(True, False, False),
         grid=(static.kv_blocks * problem.batch * problem.num_kv_heads, 1, 1),
         constexprs={"transposed_dq": config.transposed_dq, "static": static},
-        options=CompileOptions(
-            num_warps=config.num_warps, num_stages=config.num_stages, maxnreg=config.max_registers
-        ),
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+        maxnreg=config.max_registers,
         name="flash_attention_bwd_fused",
     )
     # Scaled once, here, and not at every addition.
@@ -178,17 +167,9 @@ def walk_rows(
     k_tile, v_tile, columns = owned
     q, dout, lse, delta, dq = arrays
     begin, end = span_of(bounds, PART)
-    steps = (tl.maximum(end - begin, 0) + static.block_q - 1) // static.block_q
-    # Dividing by zero is undefined: the compiler would conclude that an empty range has a step, and load it.
-    per_head = tl.maximum(steps, 1)
-    # One loop over heads and rows: a loop in a loop would drain the pipeline at every head.
+    steps, per_head = steps_of(begin, end, static)
     for step in tl.range(0, steps * static.group_size):
-        if static.group_size == 1:
-            head = first_head
-            start = begin + step * static.block_q
-        else:
-            head = first_head + step // per_head
-            start = begin + step % per_head * static.block_q
+        head, start = place_of_step(step, begin, per_head, first_head, static)
         extras = point_extras(optional, batch, head, static)
         rows = load_rows(extras, start, 0, static)
         index = start + tl.arange(0, static.block_q)
@@ -202,19 +183,9 @@ def walk_rows(
         weights = tl.exp2(x * static.late_scale - row_lse[None, :])
         dout_head = query_head(dout, batch, head, static.v_head_dim, static)
         dout_tile = load_queries(dout_head, start, static.v_head_dim, static.block_v, static)
-        dweights = tl.dot(v_tile, tl.trans(dout_tile), input_precision=static.precision)
-        used = weights
-        if static.keep_threshold is not None:
-            keep = kept(rows, columns, static)
-            used = tl.where(keep, weights * static.keep_scale, 0.0)
-            dweights = tl.where(keep, dweights * static.keep_scale, 0.0)
-        dv_acc = tl.dot(
-            used.to(dout_tile.dtype), dout_tile, dv_acc, input_precision=static.precision
-        )
+        dv_acc, dweights = add_values(dv_acc, weights, dout_tile, v_tile, rows, columns, static)
         row_delta = load_delta(head_rows(delta, batch, head, static), index, static)
-        dlogits = weights * (dweights - row_delta[None, :])
-        if static.soft_cap is not None:
-            dlogits *= 1.0 - squashed * squashed
+        dlogits = logits_gradient(weights, dweights, row_delta, squashed, static)
         dlogits = dlogits.to(q_tile.dtype)
         dk_acc = tl.dot(dlogits, q_tile, dk_acc, input_precision=static.precision)
         if transposed_dq:

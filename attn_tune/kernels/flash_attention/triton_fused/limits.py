@@ -1,21 +1,20 @@
-"""What the fused backward cannot run: as dk and dv alone, with one tile of dq more."""
+"""Limits of the fused backward: those of dk and dv alone, with one tile of dq more."""
 
-from attn_tune.kernels.flash_attention._triton import host
+from attn_tune.kernels.flash_attention._triton import limits as shared
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
+from attn_tune.kernels.lang.triton.device.static import padded
+from attn_tune.kernels.lang.triton.limits import has_tensor_memory, shared_limit
 from attn_tune.schema.device import Device
 
-# Float32 registers a thread for dk, dv, a tile of logits and one of dq. Not all live at once, so that a few more than
-# the 255 there are compile well enough; beyond this every step spills (32x128 at 4 warps and H128: 320, 1080 bytes).
-_MOST_ACCUMULATORS = 288
 _SMALLEST = BackwardConfig(block_q=16, block_k=16, num_warps=4, num_stages=2, transposed_dq=False)
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
-    """Why this kernel cannot do the problem on this device at all, or None."""
-    if reason := host.unsupported(problem, direction, device):
+    """The reason that this kernel cannot do the problem on this device at all, or None."""
+    if reason := shared.unsupported(problem, direction, device):
         return reason
-    needed, limit = shared_bytes_at_most(problem, device, _SMALLEST), host.shared_limit(device)
+    needed, limit = shared_bytes_at_most(problem, device, _SMALLEST), shared_limit(device)
     if needed > limit:
         return (
             f"{problem.dtype} at head_dim={problem.head_dim}: its smallest tile takes {needed} bytes of shared memory; "
@@ -25,19 +24,23 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 
 
 def infeasible(problem: Problem, device: Device, config: BackwardConfig) -> str | None:
-    """Why a config cannot fit the device, or None. Never refuses what compiles and fits."""
-    if reason := host.infeasible(problem, device, config):
+    """The reason that a config cannot fit the device, or None. Never refuses what compiles and fits."""
+    if reason := shared.infeasible(problem, device, config):
         return reason
     floats = accumulators(problem, config)
-    if floats > _MOST_ACCUMULATORS and not host.has_tensor_memory(device):
+    if floats > shared.MOST_ACCUMULATORS and not has_tensor_memory(device):
         return f"its accumulators need {floats} registers a thread; there are 255"
     return None
 
 
 def accumulators(problem: Problem, config: BackwardConfig) -> int:
-    """Float32 registers a thread for dk, dv, one tile of logits and one of dq."""
-    share = config.block_q * host.padded(problem.head_dim) // (32 * config.num_warps)
-    return host.accumulators(problem, config) + share
+    """Float32 registers a thread for dk, dv, one tile of logits and one of dq.
+
+    Not all live at once: a few more than the 255 there are compile well enough. 320 (32x128 at 4 warps and H128) spill
+    1080 bytes.
+    """
+    share = config.block_q * padded(problem.head_dim) // (32 * config.num_warps)
+    return shared.accumulators(problem, config) + share
 
 
 def shared_bytes_at_most(problem: Problem, device: Device, config: BackwardConfig) -> int:
@@ -48,5 +51,11 @@ def shared_bytes_at_most(problem: Problem, device: Device, config: BackwardConfi
     """
     size = 4 if problem.dtype == "float32" else 2
     logits = config.block_q * config.block_k * size
-    share = config.block_q * host.padded(problem.head_dim) * 4
-    return host.shared_bytes_at_most(problem, device, config) + logits + share
+    share = config.block_q * padded(problem.head_dim) * 4
+    return shared.shared_bytes_at_most(problem, device, config) + logits + share
+
+
+def fits(problem: Problem, device: Device, config: BackwardConfig) -> bool:
+    """Whether an untuned choice of this config certainly runs."""
+    enough = shared_bytes_at_most(problem, device, config) <= shared_limit(device)
+    return enough and infeasible(problem, device, config) is None

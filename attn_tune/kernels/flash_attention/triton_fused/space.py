@@ -1,15 +1,23 @@
 """The configs worth trying, nearest to the untuned choice first."""
 
-import dataclasses
+import functools
 from collections.abc import Iterator
 
-from attn_tune.kernels.flash_attention._triton import host
+from attn_tune.kernels.flash_attention._triton.space import with_caps
+from attn_tune.kernels.flash_attention.costs import width
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
-from attn_tune.kernels.flash_attention.triton_fused.limits import (
-    accumulators,
-    infeasible,
-    shared_bytes_at_most,
+from attn_tune.kernels.flash_attention.triton_fused.limits import accumulators, fits
+from attn_tune.kernels.lang.triton.device.static import padded
+from attn_tune.kernels.lang.triton.limits import has_tensor_memory
+from attn_tune.kernels.lang.triton.tiles import (
+    block_cap,
+    cut_tile,
+    fitted,
+    grid,
+    nearest_first,
+    owned_sizes,
+    walked_sizes,
 )
 from attn_tune.schema.device import Device
 
@@ -33,47 +41,44 @@ def heuristic(problem: Problem, device: Device) -> BackwardConfig:
     table = _TABLES.get(device.compute_capability or 0, _SMALL)
     if problem.dtype == "float32":
         table = _FLOAT32
-    width = max(host.padded(problem.head_dim), host.padded(problem.v_head_dim))
     block_q, block_k, num_warps, num_stages = next(
-        table[top] for top in sorted(table) if width <= top
+        table[top] for top in sorted(table) if padded(width(problem)) <= top
     )
     if _has_features(problem):
         # Dropout bits, a bias and tanh need registers of their own: at H64 64x128 spills 336 bytes with all of them.
         block_q = max(16, block_q // 2)
     tile = BackwardConfig(
-        block_q=min(block_q, host.block_cap(problem.q_len)),
-        block_k=min(block_k, host.block_cap(problem.kv_len)),
+        block_q=min(block_q, block_cap(problem.q_len)),
+        block_k=min(block_k, block_cap(problem.kv_len)),
         num_warps=num_warps,
         num_stages=num_stages,
         transposed_dq=_transposes(problem, device)[0],
     )
-    while not _fits(problem, device, tile) and _smaller(tile) != tile:
-        tile = _smaller(tile)
-    return tile
+    return fitted(tile, functools.partial(fits, problem, device))
 
 
 def adapt(
     tuned: Problem, problem: Problem, device: Device, config: BackwardConfig
 ) -> BackwardConfig:
     """The tile, cut to the lengths."""
-    return host.cut_tile(config, problem.q_len, problem.kv_len)
+    return cut_tile(config, problem.q_len, problem.kv_len)
 
 
 def candidates(problem: Problem, device: Device) -> tuple[BackwardConfig, ...]:
     """Tiles as for dk and dv alone, with dq either way round where both are worth trying."""
-    tiles = host.with_caps(problem, device, _tiles(problem, device), accumulators)
-    return host.nearest_first(heuristic(problem, device), tiles)
+    tiles = with_caps(problem, device, _tiles(problem, device), accumulators)
+    return nearest_first(heuristic(problem, device), tiles)
 
 
 def _tiles(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
-    wide = max(problem.head_dim, problem.v_head_dim) > 128
+    wide = width(problem) > 128
     ways = _transposes(problem, device)
-    shapes = host.grid(
+    shapes = grid(
         device,
         problem.kv_len,
         problem.q_len,
-        host.owned_sizes(128),
-        host.walked_sizes(problem, 128),
+        owned_sizes(128),
+        walked_sizes(width(problem), 128),
         4,
     )
     for block_k, block_q, num_warps, num_stages in shapes:
@@ -92,12 +97,12 @@ def _tiles(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
 
 
 def _transposes(problem: Problem, device: Device) -> tuple[bool, ...]:
-    """Which ways round dq is worth computing, the better first.
+    """The ways round that dq is worth computing, the better first.
 
     On Hopper the transposed product takes warpgroups at any ``block_q``, and on data-centre Blackwell fewer columns of
     tensor memory. Elsewhere it spills more wherever it was compiled, 7 KB at H256 on sm_80.
     """
-    newer = device.compute_capability == 90 or host.has_tensor_memory(device)
+    newer = device.compute_capability == 90 or has_tensor_memory(device)
     return (True, False) if newer and problem.dtype != "float32" else (False,)
 
 
@@ -109,16 +114,3 @@ def _has_features(problem: Problem) -> bool:
         or problem.soft_cap is not None
         or problem.dropout_rate > 0
     )
-
-
-def _fits(problem: Problem, device: Device, tile: BackwardConfig) -> bool:
-    enough = shared_bytes_at_most(problem, device, tile) <= host.shared_limit(device)
-    return enough and infeasible(problem, device, tile) is None
-
-
-def _smaller(tile: BackwardConfig) -> BackwardConfig:
-    """One step down: fewer stages, then fewer rows at a time, then fewer keys."""
-    if tile.num_stages > 2:
-        return dataclasses.replace(tile, num_stages=tile.num_stages - 1)
-    name = "block_q" if tile.block_q > 16 else "block_k"
-    return dataclasses.replace(tile, **{name: max(16, getattr(tile, name) // 2)})

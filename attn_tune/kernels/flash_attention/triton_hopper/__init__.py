@@ -2,29 +2,28 @@
 
 import functools
 
+from attn_tune.kernels.flash_attention import searches
+from attn_tune.kernels.flash_attention.triton_hopper import space
 from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.triton_hopper.space import adapt, candidates, heuristic
 from attn_tune.kernels.flash_attention.untuned import priority
-from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.schema.trial import WHOLE
+from attn_tune.kernels.lang.triton import BRIDGE
+from attn_tune.kernels.spec import KernelSpec
 
-_COMMON = "attn_tune.kernels._common"
-_SHARED = "attn_tune.kernels.flash_attention.triton"
+_DEVICE = "attn_tune.kernels.lang.triton.device"
 
 SPEC = KernelSpec(
     op="flash_attention",
     name="triton_hopper",
     backend="triton",
     searches={
-        "fwd": Search(
-            config=ForwardConfig,
-            heuristic=heuristic,
-            candidates={WHOLE: candidates},
-            call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
+        "fwd": searches.forward(
+            __name__,
+            ForwardConfig,
+            heuristic=space.heuristic,
+            candidates=space.candidates,
             infeasible=infeasible,
-            adapt=adapt,
+            adapt=space.adapt,
             # Larger tiles take more shared memory and more registers, more stages more shared memory.
             grows=("block_k", "num_stages"),
         ),
@@ -32,8 +31,8 @@ SPEC = KernelSpec(
     unsupported=unsupported,
     modules=(
         *(
-            f"{__name__}.{module}"
-            for module in (
+            f"{__name__}.{name}"
+            for name in (
                 "config",
                 "forward",
                 "logits",
@@ -45,19 +44,9 @@ SPEC = KernelSpec(
             )
         ),
         "attn_tune.kernels.padding",
-        f"{_SHARED}.ranges",
-        f"{_SHARED}.static",
-        *(
-            f"{_COMMON}.{module}"
-            for module in (
-                "triton_call",
-                "triton_compile",
-                "triton_compiled",
-                "triton_image",
-                "triton_launch",
-                "triton_zeroed",
-            )
-        ),
+        *(f"{_DEVICE}.{name}" for name in ("ranges", "static")),
+        "attn_tune.kernels.lang.gluon.device",
+        *BRIDGE,
     ),
     priority={"cuda": functools.partial(priority, "triton_hopper")},
     requires=("triton",),

@@ -1,8 +1,32 @@
 """The forward for Hopper: FlashAttention-3 (arXiv 2407.08608) in Gluon.
 
-One program a multiprocessor goes through tiles of 128 rows. One of its warps copies by descriptor, two groups of four
-warps own 64 rows each and do everything else; they wait for tiles, never for each other, so that one's softmax runs
-beside the other's products.
+One program a multiprocessor goes through tiles of 128 rows. One of its warps copies by descriptor (TMA), two groups of
+four warps own 64 rows each and do everything else. They wait for tiles, never for each other, so that one's softmax
+runs beside the other's products. All that passes between them is in slots of shared memory (``partitions.Buffers``),
+each guarded by two barriers (``partitions.Barriers``)::
+
+    copying warp (copy_tiles)      slots                          group 0 and group 1 (attend)
+    -------------------------      ---------------------------    -----------------------------------
+    publish_tile_info       --->   info   [2 tiles]        --->   receive_tile_info     both read it
+    _load_query_tile  (TMA) --->   q      [2 x q_slots]    --->   receive_queries       each its half
+    _load_kv_tile     (TMA) --->   k      [stages]         --->   q.k   (wgmma)         both read it
+                            --->   v      [stages]         --->   p.v   (wgmma)         both read it
+                                   out    [2], or q's      <---   _store_output         each its own
+                                   ids    [2, block_k]     <-->   segments of the keys  each its own
+
+    barrier             arrives                                 waits                        arrivals
+    tile_full[2]        copying warp, tile info is written      both groups                  1
+    tile_empty[2]       each group, has read it                 copying warp                 2
+    q_full[2*q_slots]   TMA, by bytes                           the group of that half       1
+    q_empty[2*q_slots]  that group: registers or last product   copying warp                 1
+    k_full[stages]      TMA, by bytes                           both groups                  1
+    k_empty[stages]     each group, its q.k is done             copying warp                 2
+    v_full[stages]      TMA, by bytes                           both groups                  1
+    v_empty[stages]     each group, its p.v is done             copying warp                 2
+    turn[2]             the other group has started a step      this group, with ping_pong   1
+
+Slot and phase of step ``n`` over tiles of keys are ``n % stages`` and ``n // stages % 2`` (``steps.slot_of``). A wait
+for an empty slot starts with the phase before, so that the first pass over the slots does not wait.
 """
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
@@ -19,12 +43,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from attn_tune.kernels._common.triton_launch import CompileOptions
-from attn_tune.kernels._common.triton_zeroed import triton_call_zeroed
 from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.triton.ranges import key_ranges
-from attn_tune.kernels.flash_attention.triton.static import static_of
 from attn_tune.kernels.flash_attention.triton_hopper.config import (
     CONSUMERS,
     ROWS,
@@ -33,13 +53,16 @@ from attn_tune.kernels.flash_attention.triton_hopper.config import (
 )
 from attn_tune.kernels.flash_attention.triton_hopper.partitions import (
     Barriers,
-    Room,
+    Buffers,
     attend,
     copy_tiles,
 )
 from attn_tune.kernels.flash_attention.triton_hopper.plan import is_dynamic, num_programs, plan_of
 from attn_tune.kernels.flash_attention.triton_hopper.schedule import schedule
-from attn_tune.kernels.flash_attention.triton_hopper.tiles import TILE_SLOTS, told
+from attn_tune.kernels.flash_attention.triton_hopper.tiles import TILE_SLOTS, tile_info_size
+from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.device.ranges import key_ranges
+from attn_tune.kernels.lang.triton.device.static import static_of
 from attn_tune.kernels.padding import zero_beyond
 
 # Of 168 registers a thread that a block of 12 warps starts with, the warps that copy give most to those that multiply.
@@ -54,7 +77,7 @@ _COPYING = gl.constexpr(COPYING_REGISTERS)
 
 @dataclass(frozen=True)
 class Layouts:
-    """Where the elements of a tile are.
+    """The layouts of tiles in registers.
 
     Queries and logits as they go into and come out of the first product, weights and output of the second.
     """
@@ -78,7 +101,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
         table = schedule(problem, config)
         tiles, width = jnp.asarray(table), table.shape[1]
     plan = plan_of(problem, config, static, width)
-    out, lse, _ = triton_call_zeroed(
+    out, lse, _ = triton_call(
         forward_kernel,
         operands.q,
         operands.k,
@@ -104,7 +127,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
             "static": static,
             "layouts": _layouts(problem, config),
         },
-        options=CompileOptions(num_warps=WARPS),
+        num_warps=WARPS,
         name="flash_attention_fwd_hopper",
     )
     return {"out": out, "lse": lse}
@@ -157,23 +180,23 @@ def forward_kernel(
     v_desc = _describe(v, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
     out_desc = _describe(out, static.q_len, static.num_q_heads, q_shape, q_layout, plan, static)
     Q_SLOTS: gl.constexpr = _CONSUMERS * plan.q_slots
-    q_room = gl.allocate_shared_memory(dtype, [Q_SLOTS, 1, _ROWS, static.head_dim], q_layout)
-    out_room = q_room
-    if plan.own_room:
-        out_room = gl.allocate_shared_memory(
+    q_buffer = gl.allocate_shared_memory(dtype, [Q_SLOTS, 1, _ROWS, static.head_dim], q_layout)
+    out_buffer = q_buffer
+    if plan.own_buffer:
+        out_buffer = gl.allocate_shared_memory(
             dtype, [_CONSUMERS, 1, _ROWS, static.head_dim], q_layout
         )
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[0])
     ids: gl.constexpr = static.block_k if static.has_segments else 1
-    room = Room(
-        q_room,
+    buffers = Buffers(
+        q_buffer,
         gl.allocate_shared_memory(dtype, [STAGES, 1, static.block_k, static.head_dim], k_layout),
         gl.allocate_shared_memory(dtype, [STAGES, 1, static.block_k, static.head_dim], k_layout),
-        out_room,
-        gl.allocate_shared_memory(gl.int32, [_TILE_SLOTS * told(static), 1], plain),
+        out_buffer,
+        gl.allocate_shared_memory(gl.int32, [_TILE_SLOTS * tile_info_size(static), 1], plain),
         gl.allocate_shared_memory(gl.int32, [_CONSUMERS, ids], plain),
     )
-    bars = Barriers(
+    barriers = Barriers(
         mbarrier.allocate_mbarrier(batch=Q_SLOTS),
         mbarrier.allocate_mbarrier(batch=Q_SLOTS),
         mbarrier.allocate_mbarrier(batch=STAGES),
@@ -185,30 +208,30 @@ def forward_kernel(
         mbarrier.allocate_mbarrier(batch=_TILE_SLOTS),
     )
     for i in gl.static_range(_TILE_SLOTS):
-        mbarrier.init(bars.tile_full.index(i), count=1)
-        mbarrier.init(bars.tile_empty.index(i), count=_CONSUMERS)
+        mbarrier.init(barriers.tile_full.index(i), count=1)
+        mbarrier.init(barriers.tile_empty.index(i), count=_CONSUMERS)
     for i in gl.static_range(Q_SLOTS):
-        mbarrier.init(bars.q_full.index(i), count=1)
-        mbarrier.init(bars.q_empty.index(i), count=1)
+        mbarrier.init(barriers.q_full.index(i), count=1)
+        mbarrier.init(barriers.q_empty.index(i), count=1)
     for i in gl.static_range(_CONSUMERS):
-        mbarrier.init(bars.turn.index(i), count=1)
+        mbarrier.init(barriers.turn.index(i), count=1)
     for i in gl.static_range(STAGES):
-        mbarrier.init(bars.k_full.index(i), count=1)
-        mbarrier.init(bars.k_empty.index(i), count=_CONSUMERS)
-        mbarrier.init(bars.v_full.index(i), count=1)
-        mbarrier.init(bars.v_empty.index(i), count=_CONSUMERS)
+        mbarrier.init(barriers.k_full.index(i), count=1)
+        mbarrier.init(barriers.k_empty.index(i), count=_CONSUMERS)
+        mbarrier.init(barriers.v_full.index(i), count=1)
+        mbarrier.init(barriers.v_empty.index(i), count=_CONSUMERS)
     pointers = (q_segments, kv_segments, sinks, dropout, lse)
     gl.warp_specialize(
         [
-            (_attend_0, (out_desc, pointers, room, bars, plan, static, layouts)),
-            (_attend_1, (out_desc, pointers, room, bars, plan, static, layouts)),
+            (_attend_0, (out_desc, pointers, buffers, barriers, plan, static, layouts)),
+            (_attend_1, (out_desc, pointers, buffers, barriers, plan, static, layouts)),
             (
                 copy_tiles,
                 (
                     (q_desc, k_desc, v_desc),
                     (schedule, counter, ranges, lengths),
-                    room,
-                    bars,
+                    buffers,
+                    barriers,
                     plan,
                     static,
                 ),
@@ -240,23 +263,23 @@ def _describe(
 def _attend_0(
     out_desc,
     pointers,
-    room,
-    bars,
+    buffers,
+    barriers,
     plan: gl.constexpr,
     static: gl.constexpr,
     layouts: gl.constexpr,
 ):
-    attend(0, out_desc, pointers, room, bars, plan, static, layouts)
+    attend(0, out_desc, pointers, buffers, barriers, plan, static, layouts)
 
 
 @gluon.jit
 def _attend_1(
     out_desc,
     pointers,
-    room,
-    bars,
+    buffers,
+    barriers,
     plan: gl.constexpr,
     static: gl.constexpr,
     layouts: gl.constexpr,
 ):
-    attend(1, out_desc, pointers, room, bars, plan, static, layouts)
+    attend(1, out_desc, pointers, buffers, barriers, plan, static, layouts)

@@ -1,20 +1,19 @@
-"""What the forward for Hopper cannot do, and tiles that cannot fit."""
+"""Problems that the forward for Hopper refuses, and tiles that cannot fit."""
 
 import functools
 import importlib.metadata
 
-from attn_tune.kernels.flash_attention._triton import host
+from attn_tune.kernels.flash_attention.costs import units
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q, ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.plan import num_tiles, shared_bytes
+from attn_tune.kernels.lang.triton.limits import shared_limit
 from attn_tune.schema.device import Device
 
 HEAD_DIMS = (64, 128, 256)
 _HOPPER = 90
 # Gluon, the part of Triton that this is written in, calls its copies otherwise in earlier versions.
 _OLDEST_TRITON = (3, 9)
-# Multiprocessors of a device that does not say: those of an H100 or H200 SXM.
-_UNITS = 132
 # Registers a thread for the output, one tile of logits and its weights in 16 bits. Of 240; the rest is for addresses,
 # statistics and what ptxas keeps apart. 224 spill (H64 with 256 keys: 144 bytes).
 _MOST_REGISTERS = 208
@@ -23,7 +22,7 @@ _MOST_TILES = 2**18
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
-    """Why this kernel cannot do the problem on this device, or None."""
+    """The reason that this kernel cannot do the problem on this device, or None."""
     del direction  # a forward only
     if device.compute_capability != _HOPPER:
         return f"it is written for the warpgroup instructions of Hopper (sm_90); {device} is {device.family}"
@@ -47,8 +46,8 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 
 
 def infeasible(problem: Problem, device: Device, config: ForwardConfig) -> str | None:
-    """Why a config cannot run on the device, or None. Never refuses what compiles and fits."""
-    needed, limit = shared_bytes(problem, config), host.shared_limit(device)
+    """The reason that a config cannot run on the device, or None. Never refuses what compiles and fits."""
+    needed, limit = shared_bytes(problem, config), shared_limit(device)
     if needed > limit:
         return f"its tiles need {needed} bytes of shared memory; {device.family} has {limit}"
     held = registers(problem, config)
@@ -65,11 +64,6 @@ def infeasible(problem: Problem, device: Device, config: ForwardConfig) -> str |
 def registers(problem: Problem, config: ForwardConfig) -> int:
     """Registers a thread for what the two products read and write; a thread has half a row of 64."""
     return problem.head_dim // 2 + config.block_k // 2 + config.block_k // 4
-
-
-def units(device: Device) -> int:
-    """Multiprocessors."""
-    return device.units or _UNITS
 
 
 @functools.cache

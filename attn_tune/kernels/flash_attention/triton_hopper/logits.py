@@ -1,4 +1,4 @@
-"""Device code: from a tile of q.k to weights, in the registers of the warps that multiplied."""
+"""Device code of the softmax: a tile of q.k becomes weights, in the registers of the warps that multiplied."""
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false
@@ -10,10 +10,12 @@ from triton.experimental.gluon import language as gl
 
 from attn_tune.kernels.flash_attention.triton_hopper.config import ROWS, WARPS
 from attn_tune.kernels.flash_attention.triton_hopper.tiles import place_of
+from attn_tune.kernels.lang.gluon.device import approximate, mix, vector_layout
 
 LOG2E = gl.constexpr(1.4426950408889634)
 _ROWS = gl.constexpr(ROWS)
-# As in ``triton/logits.py``.
+_WARPS = gl.constexpr(WARPS)
+# As in ``lang/triton/device/logits.py``.
 _FACTOR = gl.constexpr(0x846CA68B)
 _ROW_FACTOR = gl.constexpr(0x770D1A13)
 _COLUMN_FACTOR = gl.constexpr(0x74C90AA3)
@@ -36,19 +38,8 @@ class Rows(NamedTuple):
 
 
 @gluon.jit
-def mix(x):
-    """A 32-bit integer hash with low bias ("lowbias32" of Chris Wellons' hash-prospector)."""
-    x ^= x >> 16
-    x *= 0x7FEB352D
-    x ^= x >> 15
-    x *= 0x846CA68B
-    x ^= x >> 16
-    return x
-
-
-@gluon.jit
 def load_seeds(dropout, static: gl.constexpr):
-    """The seed's hash and the first batch entry and head of this shard; asked for once."""
+    """The seed's hash and the first batch entry and head of this shard; loaded once."""
     seeds = (dropout, dropout, dropout)
     if static.keep_threshold is not None:
         seed = mix(gl.load(dropout) + 0x9E3779B9)
@@ -89,16 +80,8 @@ def load_rows(
 
 
 @gluon.jit
-def _approximately(INSTRUCTION: gl.constexpr, x):
-    """One instruction of the special function unit: PTX ISA, section "Floating Point Instructions"."""
-    return gl.inline_asm_elementwise(
-        INSTRUCTION + " $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
-    )
-
-
-@gluon.jit
 def squash(product, plan: gl.constexpr, static: gl.constexpr):
-    """q.k scaled, rounded to the logits' dtype, through the soft cap, and in base 2 but for ``plan.late_scale``."""
+    """Scales q.k: rounded to the logits' dtype, through the soft cap, and in base 2 but for ``plan.late_scale``."""
     x = product
     if static.logits_dtype == "float32":
         if static.dot_scale != 1.0:
@@ -111,12 +94,10 @@ def squash(product, plan: gl.constexpr, static: gl.constexpr):
         x = x * static.unit
     if static.soft_cap is not None:
         if plan.fast_tanh:
-            x = _approximately("tanh.approx.f32", x)
+            x = approximate("tanh.approx.f32", x)
         else:
             # Exact limits at both ends. Near zero it is off by 2e-7, which only a large cap can show.
-            tanh = 1.0 - 2.0 * _approximately(
-                "rcp.approx.ftz.f32", 1.0 + gl.exp2(x * (2.0 * LOG2E))
-            )
+            tanh = 1.0 - 2.0 * approximate("rcp.approx.ftz.f32", 1.0 + gl.exp2(x * (2.0 * LOG2E)))
             if static.soft_cap > _LARGE_CAP:
                 # There the odd series up to x**9.
                 square = x * x
@@ -128,47 +109,42 @@ def squash(product, plan: gl.constexpr, static: gl.constexpr):
 
 
 @gluon.jit
-def crosses(block, facts, EDGES: gl.constexpr):
-    """Whether tile ``block`` of the keys may cross an edge, of which "all" do, "none" do or "some"."""
+def crosses_edge(block, info, EDGES: gl.constexpr):
+    """Whether tile ``block`` of the keys may cross an edge; ``EDGES`` says that "all", "none" or "some" do."""
     edge = EDGES == "all"
     if EDGES == "some":
-        edge = (block < facts.full_begin) | (block >= facts.full_end)
+        edge = (block < info.full_begin) | (block >= info.full_end)
     return edge
 
 
 @gluon.jit
-def mixes(block, facts, static: gl.constexpr):
+def mixes_segments(block, info, static: gl.constexpr):
     """Whether tile ``block`` of the keys may have another segment than some row."""
     mixed = False
     if static.has_segments:
-        mixed = (block < facts.same_begin) | (block >= facts.same_end)
+        mixed = (block < info.same_begin) | (block >= info.same_end)
     return mixed
 
 
 @gluon.jit
-def ask_segments(block, facts, mixed, kv_segments, static: gl.constexpr):
-    """The segments [block_k] of tile ``block`` of the keys, one a thread; zeros if they are not looked at.
+def load_key_segments(block, info, mixed, kv_segments, static: gl.constexpr):
+    """Loads the segments [block_k] of tile ``block`` of the keys, one a thread; zeros if they are not compared.
 
-    They are asked for before the products and go to shared memory beside them. In the layout of the logits a thread has
-    32 columns: they would take registers that there are none of, or be waited for.
+    The load starts before the products and ends in shared memory beside them. In the layout of the logits a thread has
+    32 columns: the segments would take registers that there are none of, or stall the products.
     """
-    segments = gl.zeros([static.block_k], gl.int32, _one_each())
+    segments = gl.zeros([static.block_k], gl.int32, vector_layout(_WARPS))
     if static.has_segments and mixed:
-        _, batch, _ = place_of(facts.tile, static)
-        columns = block * static.block_k + gl.arange(0, static.block_k, _one_each())
+        _, batch, _ = place_of(info.tile, static)
+        columns = block * static.block_k + gl.arange(0, static.block_k, vector_layout(_WARPS))
         ids = kv_segments + batch.to(gl.int64) * static.kv_len + columns
         segments = gl.load(ids, mask=columns < static.kv_len, other=-2)
     return segments
 
 
-@gluon.constexpr_function
-def _one_each():
-    return gl.BlockedLayout([1], [32], [WARPS], [0])
-
-
 @gluon.jit
-def _hide(x, rows, columns, facts, plan: gl.constexpr, static: gl.constexpr):
-    """Of a tile that crosses the causal or window edge or the end of the keys, what is not seen."""
+def _mask_logits(x, rows, columns, info, plan: gl.constexpr, static: gl.constexpr):
+    """Replaces the logits that causal, window or the end of the keys hide by minus infinity."""
     if static.right is not None:
         limit = rows.position + static.right
         x = gl.where(columns[None, :] <= limit[:, None], x, float("-inf"))
@@ -176,7 +152,7 @@ def _hide(x, rows, columns, facts, plan: gl.constexpr, static: gl.constexpr):
         limit = rows.position - static.left
         x = gl.where(columns[None, :] >= limit[:, None], x, float("-inf"))
     if plan.has_lengths:
-        x = gl.where((columns < facts.length)[None, :], x, float("-inf"))
+        x = gl.where((columns < info.length)[None, :], x, float("-inf"))
     elif static.ragged_k:
         x = gl.where((columns < static.kv_len)[None, :], x, float("-inf"))
     return x
@@ -191,8 +167,8 @@ def sum_in_threads(weights):
 
 
 @gluon.jit
-def _dropped(weights, rows, block, layout: gl.constexpr, static: gl.constexpr):
-    """The weights with a zero for those that dropout drops: ``dropout.py``.
+def _drop_weights(weights, rows, block, layout: gl.constexpr, static: gl.constexpr):
+    """Sets the weights that dropout drops to zero: ``dropout.py``.
 
     Tiles start at multiples of 16. Bit 3 of a lane is known at compile time, and that of an index is not: only so is
     the hash computed once for the four weights that share it.
@@ -221,12 +197,12 @@ def _dropped(weights, rows, block, layout: gl.constexpr, static: gl.constexpr):
 
 
 @gluon.jit
-def weigh(
+def softmax_step(
     product,
     state,
     rows,
     block,
-    facts,
+    info,
     ids,
     edges,
     EDGES: gl.constexpr,
@@ -236,7 +212,8 @@ def weigh(
 ):
     """One step of the online softmax (arXiv 2205.14135) in base 2, over tile ``block`` of the keys.
 
-    ``edges``: as from ``crosses`` and from ``mixes``; ``ids``: where the segments of the keys are in shared memory.
+    ``edges`` are the results of ``crosses_edge`` and ``mixes_segments``; ``ids`` holds the segments of the keys in
+    shared memory.
 
     Returns:
       The weights [64, block_k], the maximum [64] and the denominator [64, 4] with them, and what the sums before are
@@ -247,7 +224,7 @@ def weigh(
     x = squash(product, plan, static)
     columns = block * static.block_k + gl.arange(0, static.block_k, gl.SliceLayout(0, layout))
     if EDGES != "none" and edge:
-        x = _hide(x, rows, columns, facts, plan, static)
+        x = _mask_logits(x, rows, columns, info, plan, static)
     if static.has_segments and mixed:
         segments = ids.load(columns.type.layout)
         x = gl.where(rows.segment[:, None] == segments[None, :], x, float("-inf"))
@@ -266,5 +243,5 @@ def weigh(
     factor = gl.convert_layout(correction, gl.SliceLayout(1, parts.type.layout))
     total = total * factor[:, None] + parts
     if static.keep_threshold is not None:
-        weights = _dropped(weights, rows, block, layout, static)
+        weights = _drop_weights(weights, rows, block, layout, static)
     return weights, (new_maximum, total), correction

@@ -1,12 +1,12 @@
-"""What a launch knows beside the constants that all Triton kernels share; importing it loads neither jax nor triton."""
+"""The compile-time plan of a launch, beside the constants that all Triton kernels share. Importing it loads no jax."""
 
 from dataclasses import dataclass
 
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.triton.static import LOG2E, Static
 from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q, CONSUMERS, ForwardConfig
+from attn_tune.kernels.lang.triton.device.static import LOG2E, Static
 
-# What one block may use on every device of sm_90, and what is set aside of it for barriers and facts.
+# What one block may use on every device of sm_90, and what is set aside of it for barriers and tile info.
 _SHARED_BYTES, _SET_ASIDE = 232448, 512
 # Head dim: with 128 the queries take 32 registers that there are none of.
 _WIDEST_IN_REGISTERS = 64
@@ -25,7 +25,7 @@ class Plan:
       schedule_width: elements of one program's row of the schedule, 0 without.
       heads_per_section: as in the config.
       ping_pong: the two groups of warps start their products in turns.
-      own_room: the output has shared memory of its own, so that the next queries come while it leaves.
+      own_buffer: the output has shared memory of its own, so that the next queries come while it leaves.
       overlap: a tile's first logits are computed beside the last product of the tile before.
       q_in_registers: queries go to registers at once, and leave their room to those of the next tile.
       q_slots: tiles of queries in shared memory, two to overlap.
@@ -48,7 +48,7 @@ class Plan:
     schedule_width: int
     heads_per_section: int
     ping_pong: bool
-    own_room: bool
+    own_buffer: bool
     overlap: bool
     q_in_registers: bool
     q_slots: int
@@ -75,7 +75,7 @@ def plan_of(
         schedule_width=schedule_width,
         heads_per_section=config.heads_per_section,
         ping_pong=config.ping_pong,
-        own_room=has_own_room(problem, config),
+        own_buffer=has_own_buffer(problem, config),
         overlap=overlaps(problem, config),
         q_in_registers=q_in_registers(problem, config),
         q_slots=q_slots(problem, config),
@@ -141,18 +141,18 @@ def shared_bytes(problem: Problem, config: ForwardConfig) -> int:
     """Shared memory of one block: queries, in each stage keys and values, and where there is room for them the output
     and the next queries.
     """
-    more = has_own_room(problem, config) + q_slots(problem, config) - 1
+    more = has_own_buffer(problem, config) + q_slots(problem, config) - 1
     return _needed(problem, config) + more * _rows_bytes(problem)
 
 
-def has_own_room(problem: Problem, config: ForwardConfig) -> bool:
+def has_own_buffer(problem: Problem, config: ForwardConfig) -> bool:
     """Whether there is room for the output beside the queries."""
     return _needed(problem, config) + _rows_bytes(problem) <= _SHARED_BYTES
 
 
 def q_in_registers(problem: Problem, config: ForwardConfig) -> bool:
     """Whether there are registers for the queries, and room for the output: their own is free at once for the next."""
-    return has_own_room(problem, config) and problem.head_dim <= _WIDEST_IN_REGISTERS
+    return has_own_buffer(problem, config) and problem.head_dim <= _WIDEST_IN_REGISTERS
 
 
 def overlaps(problem: Problem, config: ForwardConfig) -> bool:

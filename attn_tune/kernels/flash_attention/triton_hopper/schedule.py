@@ -1,4 +1,4 @@
-"""Which program computes which tiles: known when a call is traced, because what a tile costs is."""
+"""The tiles of each program, dealt out when a call is traced: what a tile costs is known then."""
 
 # The heap starts with whole numbers and takes others.
 # pyright: reportArgumentType=false
@@ -48,7 +48,7 @@ def _blocks(problem: Problem) -> int:
 
 
 def _costs(problem: Problem, config: ForwardConfig) -> list[float]:
-    """What each tile of a head costs, in keys."""
+    """The cost of each tile of a head, in keys."""
     blocks = range(_blocks(problem))
     return [float(_visible_keys(problem, config, block)) for block in blocks]
 

@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterator
 
 from attn_tune.kernels.flash_attention import costs
+from attn_tune.kernels.flash_attention.costs import units
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig
-from attn_tune.kernels.flash_attention.triton_hopper.limits import infeasible, units
+from attn_tune.kernels.flash_attention.triton_hopper.limits import infeasible
 from attn_tune.kernels.flash_attention.triton_hopper.plan import is_dynamic, num_tiles
+from attn_tune.kernels.knobs import tried
 from attn_tune.schema.device import Device
 
 # Keys and values of the heads that are worked on together: half of the L2 cache of an H100, which holds 50 MB in two
@@ -18,7 +20,6 @@ from attn_tune.schema.device import Device
 _SECTION_BYTES, _CACHED_BYTES, _FEW_TILES = 16 * 2**20, 32 * 2**20, 6
 _FEWEST_HEADS, _MOST_HEADS = 4, 16
 _LAUNCH = "triton_hopper/fwd"
-_STAGES = (2, 3, 4)
 
 
 def heuristic(problem: Problem, device: Device) -> ForwardConfig:
@@ -69,10 +70,11 @@ def candidates(problem: Problem, device: Device) -> tuple[ForwardConfig, ...]:
 def _all(problem: Problem, start: ForwardConfig) -> Iterator[ForwardConfig]:
     near = (start.heads_per_section / 2, start.heads_per_section, start.heads_per_section * 2)
     sections = [n for n in _divisors(problem) if n in near]
-    blocks_k = (32, 64) if problem.head_dim > 128 else (64, 128)
+    sizes = tried(ForwardConfig, "block_k")
+    blocks_k = sizes[:2] if problem.head_dim > 128 else sizes[1:]
     tanhs = (False,) if problem.soft_cap is None else (False, True)
     for block_k, stages, section, ping_pong, fast_tanh in itertools.product(
-        blocks_k, _STAGES, sections, (False, True), tanhs
+        blocks_k, tried(ForwardConfig, "num_stages"), sections, (False, True), tanhs
     ):
         yield dataclasses.replace(
             start,

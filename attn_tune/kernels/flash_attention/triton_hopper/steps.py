@@ -1,4 +1,4 @@
-"""Device code: the steps over tiles of keys that a group of warps makes for its rows.
+"""Device code of the steps over tiles of keys that a group of warps makes for its rows.
 
 FlashAttention-3's pipeline within a group of warps (arXiv 2407.08608, section 3.2): the logits of one tile of keys are
 computed while the weights of the one before are multiplied with their values, and the softmax of the first runs beside
@@ -19,11 +19,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from attn_tune.kernels.flash_attention.triton_hopper.config import CONSUMERS, ROWS
 from attn_tune.kernels.flash_attention.triton_hopper.logits import (
-    ask_segments,
-    crosses,
-    mixes,
+    crosses_edge,
+    load_key_segments,
+    mixes_segments,
+    softmax_step,
     sum_in_threads,
-    weigh,
 )
 
 _ROWS = gl.constexpr(ROWS)
@@ -45,29 +45,29 @@ def new_state(rows, plan: gl.constexpr, static: gl.constexpr, layouts: gl.conste
 
 @gluon.jit
 def slot_of(count, plan: gl.constexpr):
-    """The slot of a step, and which of its two phases it is at. Without a sign these are a mask and a shift."""
+    """The slot of a step, and the phase of its barriers. Without a sign these are a mask and a shift."""
     count = count.to(gl.uint32)
     return (count % plan.stages).to(gl.int32), (count // plan.stages & 1).to(gl.int32)
 
 
 @gluon.jit
-def take_queries(
+def receive_queries(
     CONSUMER: gl.constexpr,
     turn,
     more,
-    room,
-    bars,
+    buffers,
+    barriers,
     plan: gl.constexpr,
     static: gl.constexpr,
     layouts: gl.constexpr,
 ):
-    """The queries of the tile of ``turn``: in registers, or their slot in shared memory. Without ``more`` none come."""
+    """Waits for the queries of the tile of ``turn``: in registers, or as their slot. Without ``more`` none come."""
     slot = turn % plan.q_slots * _CONSUMERS + CONSUMER
-    mbarrier.wait(bars.q_full.index(slot), turn // plan.q_slots & 1, pred=more)
+    mbarrier.wait(barriers.q_full.index(slot), turn // plan.q_slots & 1, pred=more)
     queries = slot
     if plan.q_in_registers:
-        queries = room.q.index(slot).reshape([_ROWS, static.head_dim]).load(layouts.queries)
-        mbarrier.arrive(bars.q_empty.index(slot))
+        queries = buffers.q.index(slot).reshape([_ROWS, static.head_dim]).load(layouts.queries)
+        mbarrier.arrive(barriers.q_empty.index(slot))
     return queries
 
 
@@ -76,7 +76,7 @@ def begin(
     CONSUMER: gl.constexpr,
     queries,
     count,
-    facts,
+    info,
     rows,
     fixed,
     plan: gl.constexpr,
@@ -84,34 +84,34 @@ def begin(
     layouts: gl.constexpr,
 ):
     """``(weights, state)`` of the last tile of keys, with no product of a tile before to run beside."""
-    kv_segments, room, bars = fixed
+    kv_segments, buffers, barriers = fixed
     slot, phase = slot_of(count, plan)
-    block = facts.end - 1
-    edge = crosses(block, facts, plan.last_keys)
-    mixed = mixes(block, facts, static)
-    segments = ask_segments(block, facts, mixed, kv_segments, static)
-    mbarrier.wait(bars.k_full.index(slot), phase)
-    _await_turn(CONSUMER, count, bars, plan)
-    product = _multiply_keys(queries, slot, room, plan, static, layouts)
-    _pass_turn(CONSUMER, bars, plan)
-    _keep_segments(CONSUMER, segments, mixed, room, static)
+    block = info.end - 1
+    edge = crosses_edge(block, info, plan.last_keys)
+    mixed = mixes_segments(block, info, static)
+    segments = load_key_segments(block, info, mixed, kv_segments, static)
+    mbarrier.wait(barriers.k_full.index(slot), phase)
+    _await_turn(CONSUMER, count, barriers, plan)
+    product = _multiply_keys(queries, slot, buffers, plan, static, layouts)
+    _pass_turn(CONSUMER, barriers, plan)
+    _store_key_segments(CONSUMER, segments, mixed, buffers, static)
     product = warpgroup_mma_wait(0, deps=[product])
-    mbarrier.arrive(bars.k_empty.index(slot))
-    weights, state, _ = weigh(
+    mbarrier.arrive(barriers.k_empty.index(slot))
+    weights, state, _ = softmax_step(
         product,
         new_state(rows, plan, static, layouts),
         rows,
         block,
-        facts,
-        room.ids.index(CONSUMER),
+        info,
+        buffers.ids.index(CONSUMER),
         (edge, mixed),
         plan.last_keys,
         layouts.logits,
         plan,
         static,
     )
-    weights = gl.convert_layout(weights.to(room.k.dtype), layouts.weights)
-    mbarrier.wait(bars.v_full.index(slot), phase)
+    weights = gl.convert_layout(weights.to(buffers.k.dtype), layouts.weights)
+    mbarrier.wait(barriers.v_full.index(slot), phase)
     return weights, state
 
 
@@ -165,41 +165,41 @@ def step(
     ``own``: which queries are multiplied, and what is known of their tile and rows. Without ``more`` no keys come.
 
     Returns:
-      What ``weigh`` returns, after the sum of the values [64, H] of the steps before, not corrected.
+      What ``softmax_step`` returns, after the sum of the values [64, H] of the steps before, not corrected.
     """
-    queries, facts, rows = own
-    kv_segments, room, bars = fixed
+    queries, info, rows = own
+    kv_segments, buffers, barriers = fixed
     acc, weights, state, count = carried
     slot, phase = slot_of(count, plan)
     last_slot, _ = slot_of(count - 1, plan)
-    edge = crosses(block, facts, EDGES)
-    mixed = mixes(block, facts, static)
-    segments = ask_segments(block, facts, mixed, kv_segments, static)
-    mbarrier.wait(bars.k_full.index(slot), phase, pred=more)
-    _await_turn(CONSUMER, count, bars, plan)
-    product = _multiply_keys(queries, slot, room, plan, static, layouts)
-    acc = multiply_values(weights, room.v.index(last_slot), acc, static)
-    _pass_turn(CONSUMER, bars, plan)
-    _keep_segments(CONSUMER, segments, mixed, room, static)
+    edge = crosses_edge(block, info, EDGES)
+    mixed = mixes_segments(block, info, static)
+    segments = load_key_segments(block, info, mixed, kv_segments, static)
+    mbarrier.wait(barriers.k_full.index(slot), phase, pred=more)
+    _await_turn(CONSUMER, count, barriers, plan)
+    product = _multiply_keys(queries, slot, buffers, plan, static, layouts)
+    acc = multiply_values(weights, buffers.v.index(last_slot), acc, static)
+    _pass_turn(CONSUMER, barriers, plan)
+    _store_key_segments(CONSUMER, segments, mixed, buffers, static)
     product = warpgroup_mma_wait(1, deps=[product])
-    mbarrier.arrive(bars.k_empty.index(slot))
-    ids = room.ids.index(CONSUMER)
+    mbarrier.arrive(barriers.k_empty.index(slot))
+    ids = buffers.ids.index(CONSUMER)
     edges = (edge, mixed)
-    new_weights, state, correction = weigh(
-        product, state, rows, block, facts, ids, edges, EDGES, layouts.logits, plan, static
+    new_weights, state, correction = softmax_step(
+        product, state, rows, block, info, ids, edges, EDGES, layouts.logits, plan, static
     )
-    weights = gl.convert_layout(new_weights.to(room.k.dtype), layouts.weights)
+    weights = gl.convert_layout(new_weights.to(buffers.k.dtype), layouts.weights)
     # These values are wanted by the next step. They are waited for here because no instruction is moved over a loop:
     # without one ptxas has the exponentials come after the product that they can run beside.
-    mbarrier.wait(bars.v_full.index(slot), phase, pred=more)
+    mbarrier.wait(barriers.v_full.index(slot), phase, pred=more)
     acc = warpgroup_mma_wait(0, deps=[acc])
-    mbarrier.arrive(bars.v_empty.index(last_slot))
+    mbarrier.arrive(barriers.v_empty.index(last_slot))
     return acc, weights, state, correction
 
 
 @gluon.constexpr_function
 def _unless_one(count):
-    """PTX, and its constraints: so many products with factors, or a branch past them where the first flag is 0."""
+    """PTX and its constraints: ``count`` products with factors, or a branch past them where the first flag is 0."""
     products = "".join(f"mul.f32 ${i}, ${i}, ${2 * count + i};" for i in range(count))
     asm = f"{{ .reg .pred p; setp.eq.s32 p, ${3 * count}, 0; @p bra.uni DONE; {products} DONE: }}"
     each = range(count)
@@ -239,39 +239,39 @@ def _corrected(acc, correction, plan: gl.constexpr, layouts: gl.constexpr):
 
 
 @gluon.jit
-def _keep_segments(CONSUMER: gl.constexpr, segments, mixed, room, static: gl.constexpr):
+def _store_key_segments(CONSUMER: gl.constexpr, segments, mixed, buffers, static: gl.constexpr):
     if static.has_segments and mixed:
-        room.ids.index(CONSUMER).store(segments)
+        buffers.ids.index(CONSUMER).store(segments)
 
 
 @gluon.jit
 def multiply_values(weights, v_slot, acc, static: gl.constexpr):
-    """The weighted sum of one tile's values added to ``acc``, under way."""
+    """Starts adding the weighted sum of one tile's values to ``acc``."""
     v_tile = v_slot.reshape([static.block_k, static.head_dim])
     return warpgroup_mma(weights, v_tile, acc, is_async=True)
 
 
 @gluon.jit
 def _multiply_keys(
-    queries, slot, room, plan: gl.constexpr, static: gl.constexpr, layouts: gl.constexpr
+    queries, slot, buffers, plan: gl.constexpr, static: gl.constexpr, layouts: gl.constexpr
 ):
-    """q.k of one tile, under way."""
+    """Starts the product q.k of one tile."""
     q_tile = queries
     if not plan.q_in_registers:
-        q_tile = room.q.index(queries).reshape([_ROWS, static.head_dim])
-    k_tile = room.k.index(slot).reshape([static.block_k, static.head_dim])
+        q_tile = buffers.q.index(queries).reshape([_ROWS, static.head_dim])
+    k_tile = buffers.k.index(slot).reshape([static.block_k, static.head_dim])
     zeros = gl.zeros([_ROWS, static.block_k], gl.float32, layouts.logits)
     return warpgroup_mma(q_tile, k_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
 
 
 @gluon.jit
-def _await_turn(CONSUMER: gl.constexpr, count, bars, plan: gl.constexpr):
+def _await_turn(CONSUMER: gl.constexpr, count, barriers, plan: gl.constexpr):
     """Both groups take equally many steps; the first waits for the other's step before, the second for the same one."""
     if plan.ping_pong:
-        mbarrier.wait(bars.turn.index(CONSUMER), (count & 1) ^ (1 - CONSUMER))
+        mbarrier.wait(barriers.turn.index(CONSUMER), (count & 1) ^ (1 - CONSUMER))
 
 
 @gluon.jit
-def _pass_turn(CONSUMER: gl.constexpr, bars, plan: gl.constexpr):
+def _pass_turn(CONSUMER: gl.constexpr, barriers, plan: gl.constexpr):
     if plan.ping_pong:
-        mbarrier.arrive(bars.turn.index(1 - CONSUMER))
+        mbarrier.arrive(barriers.turn.index(1 - CONSUMER))

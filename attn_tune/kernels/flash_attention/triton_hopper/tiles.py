@@ -1,4 +1,4 @@
-"""Device code: which tiles a program owns, which keys a tile sees, and how the groups of warps are told."""
+"""Device code of tiles: the order in which a program takes them, the keys that each sees, and the exchange of both."""
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false
@@ -10,8 +10,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from attn_tune.kernels.flash_attention.triton.ranges import WIDTH
 from attn_tune.kernels.flash_attention.triton_hopper.config import WARPS
+from attn_tune.kernels.lang.gluon.device import load_scalar, store_scalar
+from attn_tune.kernels.lang.triton.device.ranges import WIDTH
 
 # Tiles that a program has taken and not begun.
 TILE_SLOTS = 2
@@ -43,12 +44,12 @@ def place_of(tile, static: gl.constexpr):
     return tile % static.q_blocks, head // static.num_q_heads, head % static.num_q_heads
 
 
-class Facts(NamedTuple):
-    """What the groups of warps are told of a tile: its number or -1, its tiles of keys, and how many keys count.
+class TileInfo(NamedTuple):
+    """The facts of a tile that the copying warp publishes: its number or -1, its tiles of keys, its count of keys.
 
     There is at least one tile of keys, which is masked where none is visible. By their positions all rows see all of
     the tiles in ``[full_begin, full_end)``; ``begin <= full_begin`` and ``full_end <= end``. All keys of the tiles in
-    ``[same_begin, same_end)`` share a segment with all rows; told only where there are segments.
+    ``[same_begin, same_end)`` share a segment with all rows; published only where there are segments.
     """
 
     tile: gl.tensor
@@ -61,8 +62,8 @@ class Facts(NamedTuple):
     same_end: gl.tensor
 
 
-class Stored(NamedTuple):
-    """What is loaded of a tile, as it is: its segments' row of ``triton/ranges.py`` and how many keys count."""
+class StoredInfo(NamedTuple):
+    """The stored facts of a tile as loaded: its segments' row of ``ranges.py`` and its count of keys."""
 
     tile: gl.tensor
     begin: gl.tensor
@@ -74,8 +75,8 @@ class Stored(NamedTuple):
 
 
 @gluon.jit
-def look_up(tile, ranges, lengths, plan: gl.constexpr, static: gl.constexpr):
-    """What is stored of a tile; what is absent is 0 and not looked at."""
+def load_tile_info(tile, ranges, lengths, plan: gl.constexpr, static: gl.constexpr):
+    """Loads ``StoredInfo`` of a tile; what is absent is 0 and not used."""
     block, batch, _ = place_of(tile, static)
     length = tile * 0 + static.kv_len
     begin = tile * 0
@@ -92,12 +93,12 @@ def look_up(tile, ranges, lengths, plan: gl.constexpr, static: gl.constexpr):
         same_end = gl.load(row + 2)
         end = gl.load(row + 3)
         same = gl.load(row + 4)
-    return Stored(tile, begin, same_begin, same_end, end, same, length)
+    return StoredInfo(tile, begin, same_begin, same_end, end, same, length)
 
 
 @gluon.jit
-def facts_of(stored, plan: gl.constexpr, static: gl.constexpr):
-    """What ``look_up`` found, narrowed to what causal, window and lengths leave."""
+def tile_info_of(stored, plan: gl.constexpr, static: gl.constexpr):
+    """Narrows ``StoredInfo`` to the tiles of keys that causal, window and lengths leave."""
     block_k: gl.constexpr = static.block_k
     block, _, _ = place_of(stored.tile, static)
     first = block * static.block_q + static.offset
@@ -125,7 +126,7 @@ def facts_of(stored, plan: gl.constexpr, static: gl.constexpr):
         end = gl.maximum(gl.minimum(end, (stored.length + block_k - 1) // block_k), 1)
         begin = gl.minimum(begin, end - 1)
         full_end = gl.minimum(full_end, stored.length // block_k)
-    return Facts(
+    return TileInfo(
         stored.tile,
         begin,
         gl.maximum(full_begin, begin),
@@ -138,47 +139,36 @@ def facts_of(stored, plan: gl.constexpr, static: gl.constexpr):
 
 
 @gluon.constexpr_function
-def _one(warps):
-    """The layout of one number."""
-    return gl.BlockedLayout([1], [32], [warps], [0])
-
-
-@gluon.constexpr_function
-def told(static):
-    """How many of the facts are told of a tile: those of segments are the last two."""
-    return len(Facts._fields) - 2 * (not static.has_ranges)
+def tile_info_size(static):
+    """The number of published fields of ``TileInfo``; the last two are those of segments."""
+    return len(TileInfo._fields) - 2 * (not static.has_ranges)
 
 
 @gluon.jit
-def tell(facts, turn, room, bars, static: gl.constexpr):
-    """From the warps that copy to the others: the facts of the tile of ``turn``."""
+def publish_tile_info(info, turn, buffers, barriers, static: gl.constexpr):
+    """Publishes the facts of the tile of ``turn``, from the copying warp to both groups that multiply."""
     slot = turn % _TILE_SLOTS
-    mbarrier.wait(bars.tile_empty.index(slot), (turn // _TILE_SLOTS & 1) ^ 1)
-    for i in gl.static_range(told(static)):
-        room.facts.index(slot * told(static) + i).store(gl.full([1], facts[i], gl.int32, _one(1)))
-    mbarrier.arrive(bars.tile_full.index(slot))
+    mbarrier.wait(barriers.tile_empty.index(slot), (turn // _TILE_SLOTS & 1) ^ 1)
+    for i in gl.static_range(tile_info_size(static)):
+        store_scalar(buffers.info.index(slot * tile_info_size(static) + i), info[i])
+    mbarrier.arrive(barriers.tile_full.index(slot))
 
 
 @gluon.jit
-def hear(turn, room, bars, static: gl.constexpr):
-    """The facts of the tile of ``turn``."""
+def receive_tile_info(turn, buffers, barriers, static: gl.constexpr):
+    """Waits for the facts of the tile of ``turn`` and reads them."""
     slot = turn % _TILE_SLOTS
-    mbarrier.wait(bars.tile_full.index(slot), turn // _TILE_SLOTS & 1)
-    tile = _number(room.facts.index(slot * told(static)))
-    begin = _number(room.facts.index(slot * told(static) + 1))
-    full_begin = _number(room.facts.index(slot * told(static) + 2))
-    full_end = _number(room.facts.index(slot * told(static) + 3))
-    end = _number(room.facts.index(slot * told(static) + 4))
-    length = _number(room.facts.index(slot * told(static) + 5))
+    mbarrier.wait(barriers.tile_full.index(slot), turn // _TILE_SLOTS & 1)
+    tile = load_scalar(buffers.info.index(slot * tile_info_size(static)), _WARPS)
+    begin = load_scalar(buffers.info.index(slot * tile_info_size(static) + 1), _WARPS)
+    full_begin = load_scalar(buffers.info.index(slot * tile_info_size(static) + 2), _WARPS)
+    full_end = load_scalar(buffers.info.index(slot * tile_info_size(static) + 3), _WARPS)
+    end = load_scalar(buffers.info.index(slot * tile_info_size(static) + 4), _WARPS)
+    length = load_scalar(buffers.info.index(slot * tile_info_size(static) + 5), _WARPS)
     same_begin = begin
     same_end = end
     if static.has_ranges:
-        same_begin = _number(room.facts.index(slot * told(static) + 6))
-        same_end = _number(room.facts.index(slot * told(static) + 7))
-    mbarrier.arrive(bars.tile_empty.index(slot))
-    return Facts(tile, begin, full_begin, full_end, end, length, same_begin, same_end)
-
-
-@gluon.jit
-def _number(place):
-    return gl.max(place.load(_one(_WARPS)), 0)
+        same_begin = load_scalar(buffers.info.index(slot * tile_info_size(static) + 6), _WARPS)
+        same_end = load_scalar(buffers.info.index(slot * tile_info_size(static) + 7), _WARPS)
+    mbarrier.arrive(barriers.tile_empty.index(slot))
+    return TileInfo(tile, begin, full_begin, full_end, end, length, same_begin, same_end)

@@ -2,52 +2,37 @@
 
 import functools
 
+from attn_tune.kernels.flash_attention import searches
+from attn_tune.kernels.flash_attention.triton_split import space
 from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_split.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.triton_split.space import adapt, candidates, heuristic
 from attn_tune.kernels.flash_attention.untuned import priority
-from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.schema.trial import WHOLE
+from attn_tune.kernels.lang.triton import BRIDGE
+from attn_tune.kernels.spec import KernelSpec
 
-_COMMON = "attn_tune.kernels._common"
-_SHARED = "attn_tune.kernels.flash_attention.triton"
+_DEVICE = "attn_tune.kernels.lang.triton.device"
 
 SPEC = KernelSpec(
     op="flash_attention",
     name="triton_split",
     backend="triton",
     searches={
-        "fwd": Search(
-            config=ForwardConfig,
-            heuristic=heuristic,
-            candidates={WHOLE: candidates},
-            call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
+        "fwd": searches.forward(
+            __name__,
+            ForwardConfig,
+            heuristic=space.heuristic,
+            candidates=space.candidates,
             infeasible=infeasible,
-            adapt=adapt,
-            # Larger tiles take more shared memory and more accumulators, more stages more shared memory.
+            adapt=space.adapt,
+            # Larger tiles take more shared memory and more registers, more stages more shared memory.
             grows=("block_q", "block_k", "num_stages"),
         ),
     },
     unsupported=unsupported,
     modules=(
-        *(f"{__name__}.{module}" for module in ("combine", "config", "forward", "packed")),
-        # What is imported from the other Triton kernel, and by which way.
-        "attn_tune.kernels.flash_attention._triton.device",
-        *(
-            f"{_SHARED}.{module}"
-            for module in ("config", "forward", "logits", "ranges", "static", "tile")
-        ),
-        *(
-            f"{_COMMON}.{module}"
-            for module in (
-                "triton_call",
-                "triton_compile",
-                "triton_compiled",
-                "triton_image",
-                "triton_launch",
-            )
-        ),
+        *(f"{__name__}.{name}" for name in ("combine", "config", "forward", "packed")),
+        *(f"{_DEVICE}.{name}" for name in ("logits", "softmax", "static", "tile")),
+        *BRIDGE,
     ),
     priority={"cuda": functools.partial(priority, "triton_split")},
     requires=("triton",),

@@ -10,8 +10,9 @@ import jax
 import triton
 import triton.language as tl
 
-from attn_tune.kernels._common.triton_call import triton_call
-from attn_tune.kernels.flash_attention._triton.device import LN2, Static
+from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.device.static import Static
+from attn_tune.kernels.lang.triton.device.tile import LN2
 
 
 def combine(

@@ -14,11 +14,8 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
-from attn_tune.kernels._common.triton_call import triton_call
-from attn_tune.kernels.flash_attention._triton.device import LN2, LOG2E, key_head, static_of
 from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.triton.forward import walk_keys
 from attn_tune.kernels.flash_attention.triton_split.combine import combine
 from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_split.packed import (
@@ -30,6 +27,10 @@ from attn_tune.kernels.flash_attention.triton_split.packed import (
     part_of,
     point_packed_extras,
 )
+from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.device.softmax import walk_keys
+from attn_tune.kernels.lang.triton.device.static import static_of
+from attn_tune.kernels.lang.triton.device.tile import LN2, LOG2E, key_head
 
 
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, jax.Array]:

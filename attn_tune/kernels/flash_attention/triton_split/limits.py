@@ -1,12 +1,11 @@
-"""Where splitting the keys makes sense, and what does not fit."""
+"""Problems for which splitting the keys makes sense, and tiles that do not fit."""
 
-from attn_tune.kernels.flash_attention._triton import host
+from attn_tune.kernels.flash_attention._triton import limits
+from attn_tune.kernels.flash_attention.costs import units
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig
 from attn_tune.schema.device import Device
 
-# Multiprocessors of a device that does not say: those of an H100 or H200 SXM.
-_UNITS = 132
 # Rows of a tile of an ordinary forward, the fewest that warpgroups multiply; and of one tile of packed rows at most.
 _ROWS, _PACKED_ROWS = 64, 128
 # Blocks of the ordinary forward that run side by side on one multiprocessor.
@@ -14,13 +13,13 @@ _SIDE_BY_SIDE = 2
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
-    """Why this kernel cannot do the problem on this device, or has nothing to offer there; None if it may.
+    """The reason that this kernel cannot do the problem on this device, or has nothing to offer there; None if it may.
 
     Of use are splits, where tiles of one head's rows are too few to give every multiprocessor its two blocks; and
     packing, where one tile holds a whole group, which then reads keys and values once. Where neither is, this is the
     ordinary forward with a longer way to it.
     """
-    if reason := host.unsupported(problem, direction, device):
+    if reason := limits.unsupported(problem, direction, device):
         return reason
     tiles = problem.batch * problem.num_q_heads * -(-problem.q_len // _ROWS)
     enough = _SIDE_BY_SIDE * units(device)
@@ -35,13 +34,8 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 
 
 def infeasible(problem: Problem, device: Device, config: ForwardConfig) -> str | None:
-    """Why a config cannot fit the device, or None. Never refuses what compiles and fits."""
-    return host.infeasible(problem, device, config)
-
-
-def units(device: Device) -> int:
-    """Multiprocessors."""
-    return device.units or _UNITS
+    """The reason that a config cannot fit the device, or None. Never refuses what compiles and fits."""
+    return limits.infeasible(problem, device, config)
 
 
 def packed_rows(problem: Problem) -> int:

@@ -11,14 +11,8 @@ mask, dropout) is a column of pointers or words here, one a row, where the other
 import triton
 import triton.language as tl
 
-from attn_tune.kernels.flash_attention._triton.device import (
-    Extras,
-    Rows,
-    key_length,
-    mix,
-    row_factor,
-    row_random,
-)
+from attn_tune.kernels.lang.triton.device.logits import Extras, Rows, mix, row_factor, row_random
+from attn_tune.kernels.lang.triton.device.tile import key_length
 
 
 @triton.jit
@@ -30,7 +24,7 @@ def packed_heads(first, kv_head, static: tl.constexpr):
 
 @triton.jit
 def packed_offsets(index, batch, kv_head, static: tl.constexpr):
-    """Which of the ``B * T * N`` rows of an array of the query side each packed row is; 64 bits."""
+    """The row of each packed row among the ``B * T * N`` of an array of the query side; 64 bits."""
     query = batch.to(tl.int64) * static.q_len + index // static.group_size
     return query * static.num_q_heads + kv_head * static.group_size + index % static.group_size
 

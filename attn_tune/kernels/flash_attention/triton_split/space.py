@@ -1,16 +1,20 @@
 """The configs worth trying, nearest to the untuned choice first."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator
 
 from attn_tune.kernels.flash_attention import costs
-from attn_tune.kernels.flash_attention._triton import host
-from attn_tune.kernels.flash_attention.costs import BANDWIDTH, parts_us, visible_keys
+from attn_tune.kernels.flash_attention._triton.limits import fits, shared_bytes_at_most
+from attn_tune.kernels.flash_attention.costs import BANDWIDTH, parts_us, units, visible_keys, width
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_split.config import MOST_SPLITS, ForwardConfig
-from attn_tune.kernels.flash_attention.triton_split.limits import infeasible, packed_rows, units
+from attn_tune.kernels.flash_attention.triton_split.limits import packed_rows
+from attn_tune.kernels.lang.triton.device.static import padded
+from attn_tune.kernels.lang.triton.limits import shared_limit
+from attn_tune.kernels.lang.triton.tiles import block_cap, cut_tile, fitted, nearest_first
 from attn_tune.schema.device import Device
 
 # Two blocks on every multiprocessor hide one's waiting behind the other's; more than eight only add parts to combine.
@@ -35,7 +39,7 @@ def heuristic(problem: Problem, device: Device) -> ForwardConfig:
 
 def untuned(problem: Problem, device: Device) -> tuple[float, ForwardConfig]:
     """Microseconds that a forward should take, infinite without figures, and its config."""
-    rows = min(32 if problem.dtype == "float32" else 64, host.block_cap(packed_rows(problem)))
+    rows = min(32 if problem.dtype == "float32" else 64, block_cap(packed_rows(problem)))
     if rows <= _FEW_ROWS and problem.dtype != "float32":
         return _few_rows(problem, device, rows)
     if not costs.known(device):
@@ -52,8 +56,8 @@ def _least(problem: Problem, device: Device) -> tuple[float, ForwardConfig]:
         for splits in _all_splits(problem)
     )
     config = ForwardConfig(
-        block_q=min(knobs[0], host.block_cap(packed_rows(problem))),
-        block_k=min(knobs[1], host.block_cap(problem.kv_len)),
+        block_q=min(knobs[0], block_cap(packed_rows(problem))),
+        block_k=min(knobs[1], block_cap(problem.kv_len)),
         num_warps=knobs[2],
         num_stages=knobs[3],
         num_splits=splits,
@@ -68,7 +72,7 @@ def _few_rows(problem: Problem, device: Device, rows: int) -> tuple[float, Forwa
     for block_k, splits in itertools.product((largest, largest // 2), _all_splits(problem)):
         tile = ForwardConfig(
             block_q=rows,
-            block_k=min(block_k, host.block_cap(-(-visible_keys(problem) // splits))),
+            block_k=min(block_k, block_cap(-(-visible_keys(problem) // splits))),
             num_warps=4,
             num_stages=3,
             num_splits=splits,
@@ -91,8 +95,8 @@ def _few_rows_us(problem: Problem, device: Device, tile: ForwardConfig) -> float
     keys, heads = visible_keys(problem), problem.batch * problem.num_kv_heads
     bytes_per_key = 2 * (problem.head_dim + problem.v_head_dim)
     programs = _programs(problem, block_q=tile.block_q) * tile.num_splits
-    held = host.shared_bytes_at_most(problem, device, tile)
-    waves = programs / (units(device) * max(1, host.shared_limit(device) // held))
+    held = shared_bytes_at_most(problem, device, tile)
+    waves = programs / (units(device) * max(1, shared_limit(device) // held))
     tiles = _walked(problem, tile)
     tile_us = _TILE_US + _KILOBYTE_US * tile.block_k * bytes_per_key / 1024
     memory_us = heads * keys * bytes_per_key / BANDWIDTH
@@ -127,7 +131,7 @@ def _many_rows(problem: Problem, device: Device, rows: int) -> ForwardConfig:
     block_k = 32 if _is_wide(problem) or problem.dtype == "float32" else 64
     tile = ForwardConfig(
         block_q=rows,
-        block_k=min(block_k, host.block_cap(problem.kv_len)),
+        block_k=min(block_k, block_cap(problem.kv_len)),
         num_warps=4,
         num_stages=3,
         num_splits=1,
@@ -138,7 +142,7 @@ def _many_rows(problem: Problem, device: Device, rows: int) -> ForwardConfig:
 
 def adapt(tuned: Problem, problem: Problem, device: Device, config: ForwardConfig) -> ForwardConfig:
     """The config of ``tuned`` for ``problem``: its tile cut to the lengths, and its splits against the untuned ones."""
-    tile = host.cut_tile(config, packed_rows(problem), problem.kv_len)
+    tile = cut_tile(config, packed_rows(problem), problem.kv_len)
     more = _wanted_splits(problem, device, tile) / _wanted_splits(tuned, device, config)
     nearest = 2 ** round(math.log2(max(1, config.num_splits * more)))
     most = visible_keys(problem) // _FEWEST_KEYS
@@ -147,24 +151,22 @@ def adapt(tuned: Problem, problem: Problem, device: Device, config: ForwardConfi
 
 def _fitted(problem: Problem, device: Device, tile: ForwardConfig) -> ForwardConfig:
     """The largest tile from ``tile`` down that fits the shared memory."""
-    while not _fits(problem, device, tile) and _smaller(tile) != tile:
-        tile = _smaller(tile)
-    return tile
+    return fitted(tile, functools.partial(fits, problem, device))
 
 
 def candidates(problem: Problem, device: Device) -> tuple[ForwardConfig, ...]:
     """Tiles for all rows that share keys or half of them, and splits that give multiprocessors work."""
     start = heuristic(problem, device)
-    return host.nearest_first(start, _tiles(problem, device), _KNOBS)
+    return nearest_first(start, _tiles(problem, device), _KNOBS)
 
 
 def _tiles(problem: Problem, device: Device) -> Iterator[ForwardConfig]:
-    cap = min(128, host.block_cap(packed_rows(problem)))
-    wide = max(problem.head_dim, problem.v_head_dim) > 128
+    cap = min(128, block_cap(packed_rows(problem)))
+    wide = width(problem) > 128
     for block_q, block_k in itertools.product(
         sorted({cap, max(16, cap // 2)}), (16, 32, 64) if wide else (32, 64, 128)
     ):
-        if block_k > host.block_cap(problem.kv_len):
+        if block_k > block_cap(problem.kv_len):
             continue
         for warps, stages in itertools.product((2, 4) if block_q <= 32 else (4, 8), (2, 3, 4)):
             tile = ForwardConfig(
@@ -187,7 +189,7 @@ def _worthwhile_splits(problem: Problem, device: Device, tile: ForwardConfig) ->
 
 
 def _is_wide(problem: Problem) -> bool:
-    return max(host.padded(problem.head_dim), host.padded(problem.v_head_dim)) > 128
+    return padded(width(problem)) > 128
 
 
 def _wanted_splits(problem: Problem, device: Device, tile: ForwardConfig) -> float:
@@ -204,16 +206,3 @@ def _splits(number: int) -> int:
 def _programs(problem: Problem, *, block_q: int) -> int:
     """Programs of one split."""
     return problem.batch * problem.num_kv_heads * -(-packed_rows(problem) // block_q)
-
-
-def _fits(problem: Problem, device: Device, tile: ForwardConfig) -> bool:
-    enough = host.shared_bytes_at_most(problem, device, tile) <= host.shared_limit(device)
-    return enough and infeasible(problem, device, tile) is None
-
-
-def _smaller(tile: ForwardConfig) -> ForwardConfig:
-    """One step down: fewer stages, then fewer keys, then fewer rows."""
-    if tile.num_stages > 2:
-        return dataclasses.replace(tile, num_stages=tile.num_stages - 1)
-    name = "block_k" if tile.block_k > 16 else "block_q"
-    return dataclasses.replace(tile, **{name: max(16, getattr(tile, name) // 2)})

@@ -1,41 +1,38 @@
 """Flash attention in plain XLA: a scan over visible chunk pairs. Runs everywhere."""
 
+from attn_tune.kernels.flash_attention import searches
 from attn_tune.kernels.flash_attention.problem import NAME
 from attn_tune.kernels.flash_attention.xla import space
 from attn_tune.kernels.flash_attention.xla.config import BackwardConfig, ForwardConfig
-from attn_tune.kernels.spec import KernelSpec, Search
-
-_HERE = "attn_tune.kernels.flash_attention.xla"
+from attn_tune.kernels.spec import KernelSpec
 
 SPEC = KernelSpec(
     op=NAME,
     name="xla",
     backend="xla",
     searches={
-        "fwd": Search(
-            config=ForwardConfig,
+        "fwd": searches.forward(
+            __name__,
+            ForwardConfig,
             heuristic=space.forward_heuristic,
-            candidates={"": space.forward_candidates},
+            candidates=space.forward_candidates,
             infeasible=space.infeasible,
             grows=("chunk_q", "chunk_k"),
-            call=f"{_HERE}.forward:forward",
-            outputs={"": ("out", "lse")},
         ),
-        "bwd": Search(
-            config=BackwardConfig,
+        "bwd": searches.backward(
+            __name__,
+            BackwardConfig,
             heuristic=space.backward_heuristic,
-            candidates={"": space.backward_candidates},
+            candidates=space.backward_candidates,
             infeasible=space.infeasible,
             grows=("chunk_q", "chunk_k"),
-            call=f"{_HERE}.backward:backward",
-            outputs={"": ("dq", "dk", "dv", "dbias")},
         ),
     },
     unsupported=space.unsupported,
     modules=(
-        f"{_HERE}.forward",
-        f"{_HERE}.backward",
-        f"{_HERE}.chunks",
+        f"{__name__}.forward",
+        f"{__name__}.backward",
+        f"{__name__}.chunks",
         "attn_tune.kernels.flash_attention.dropout",
         "attn_tune.kernels.padding",
     ),

@@ -1,4 +1,4 @@
-"""What both directions share: the grid of chunks, cutting arrays along it, and the logits of one chunk pair.
+"""Code of both directions: the grid of chunks, cutting arrays along it, and the logits of one chunk pair.
 
 Inside this kernel arrays are head-major and grouped: queries ``[B, K, G, T, .]``, keys ``[B, K, S, .]``, so that one
 key/value head serves its ``G`` query heads in one matrix product and is never repeated.

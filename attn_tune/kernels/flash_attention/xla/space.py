@@ -1,12 +1,12 @@
-"""Which configs the XLA kernel may take, and the one it takes untuned."""
+"""The configs that the XLA kernel may take, and the one it takes untuned."""
 
 from collections.abc import Iterator
 
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.xla.config import BackwardConfig, ForwardConfig
+from attn_tune.kernels.knobs import tried
 from attn_tune.schema.device import Device
 
-CHUNKS = (64, 128, 256, 512, 1024, 2048)
 # One step holds a few arrays of this size; more does not fit beside the model.
 MAX_LOGITS_BYTES = 2**31
 # Each step costs microseconds of its own, and the list of steps is a constant of the program.
@@ -24,7 +24,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 def infeasible(
     problem: Problem, device: Device, config: ForwardConfig | BackwardConfig
 ) -> str | None:
-    """Why a config cannot run: its step's logits do not fit, or it has too many steps."""
+    """The reason that a config cannot run: its step's logits do not fit, or it has too many steps."""
     steps = -(-problem.q_len // config.chunk_q) * -(-problem.kv_len // config.chunk_k)
     if steps > MAX_STEPS:
         return f"{steps} chunk pairs; the limit is {MAX_STEPS}"
@@ -71,8 +71,8 @@ def _choose(problem: Problem, device: Device) -> tuple[int, int]:
 
 
 def _pairs(problem: Problem) -> list[tuple[int, int]]:
-    q_chunks = sorted({min(c, problem.q_len) for c in CHUNKS})
-    k_chunks = sorted({min(c, problem.kv_len) for c in CHUNKS})
+    q_chunks = sorted({min(c, problem.q_len) for c in tried(ForwardConfig, "chunk_q")})
+    k_chunks = sorted({min(c, problem.kv_len) for c in tried(ForwardConfig, "chunk_k")})
     return [(cq, ck) for cq in q_chunks for ck in k_chunks]
 
 

@@ -1,1 +1,0 @@
-"""What adapters of other projects' GPU kernels share: what such kernels lack, and the op's contract around them."""

@@ -1,0 +1,29 @@
+"""The arrays of a backward in the order in which every launch takes them."""
+
+import jax
+
+from attn_tune.kernels.flash_attention.operands import BackwardInputs
+
+
+def kernel_arrays(inputs: BackwardInputs) -> tuple[jax.Array | None, ...]:
+    """All that a launch of a backward reads, in the order of the kernels' parameters.
+
+    The sinks are not among them: they are in the lse.
+    """
+    o = inputs.operands
+    return (
+        o.q,
+        o.k,
+        o.v,
+        inputs.dout,
+        inputs.residuals.lse,
+        inputs.delta,
+        o.bias,
+        o.mask,
+        o.q_segments,
+        o.kv_segments,
+        o.q_positions,
+        o.kv_positions,
+        o.dropout,
+        o.kv_lengths,
+    )

@@ -1,0 +1,1 @@
+"""The shared halves of adapters of other projects' kernels."""

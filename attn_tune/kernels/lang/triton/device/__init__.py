@@ -1,0 +1,1 @@
+"""Device code in Triton of attention kernels, and the constants that it is compiled with."""

@@ -1,0 +1,103 @@
+"""Limits of one block of a Triton kernel on each NVIDIA GPU, and the errors of one that exceeds them."""
+
+import re
+import textwrap
+
+from attn_tune.schema.device import Device
+from attn_tune.schema.errors import AttnTuneError
+
+DECIDES_NO_CODE = "refuses what does not fit, and changes nothing that does"
+
+WARP_SIZE = 32
+MAX_THREADS = 1024
+# Columns of tensor memory of one Blackwell SM (PTX ISA, tcgen05).
+MAX_TENSOR_MEMORY = 512
+# Bytes of shared memory one block can opt in to (CUDA C++ programming guide, table of compute capabilities).
+MAX_SHARED_BYTES = {
+    80: 166_912,
+    86: 101_376,
+    87: 166_912,
+    89: 101_376,
+    90: 232_448,
+    100: 232_448,
+    101: 232_448,
+    103: 232_448,
+    110: 232_448,
+    120: 101_376,
+    121: 101_376,
+}
+UNITS = {
+    "shared memory": "bytes of shared memory",
+    "tensor memory": "columns of tensor memory",
+    "threads": "threads a block",
+    "registers": "registers a thread",
+}
+
+
+def shared_limit(device: Device) -> int:
+    """Bytes of shared memory one block may use; the least there is on a device that is not known."""
+    known = MAX_SHARED_BYTES.get(device.compute_capability or 0, min(MAX_SHARED_BYTES.values()))
+    return device.shared_bytes or known
+
+
+def has_tensor_memory(device: Device) -> bool:
+    """Whether products accumulate in a memory of its own, as on data-centre Blackwell."""
+    return device.compute_capability in (100, 103, 110)
+
+
+class CompileError(AttnTuneError):
+    """Triton or ptxas refused a kernel, for the reason given."""
+
+
+class OutOfResources(AttnTuneError):
+    """A kernel compiles, but the GPU cannot hold one block of it.
+
+    Attributes:
+      needed, limit: how much it takes and how much there is.
+      resource: ``"shared memory"`` in bytes, ``"tensor memory"`` in columns, ``"threads"`` a block, or
+        ``"registers"`` a thread.
+    """
+
+    def __init__(self, kernel: str, capability: int, needed: int, limit: int, resource: str):
+        super().__init__(
+            f"kernel {kernel!r} on sm_{capability} needs {needed} {UNITS[resource]}, more than the limit of {limit}; "
+            "choose smaller tiles or fewer stages"
+        )
+        self.needed, self.limit, self.resource = needed, limit, resource
+
+
+def check_limits(
+    kernel: str, capability: int, *, shared_bytes: int, tensor_memory: int, num_warps: int
+) -> None:
+    """Raises OutOfResources for the first thing that one block needs too much of."""
+    # An unknown GPU gets the largest limit: refusing what would run is worse than failing at the launch.
+    shared_limit = MAX_SHARED_BYTES.get(capability, max(MAX_SHARED_BYTES.values()))
+    needs = (
+        (shared_bytes, shared_limit, "shared memory"),
+        (tensor_memory, MAX_TENSOR_MEMORY, "tensor memory"),
+        (num_warps * WARP_SIZE, MAX_THREADS, "threads"),
+    )
+    for needed, limit, resource in needs:
+        if needed > limit:
+            raise OutOfResources(kernel, capability, needed, limit, resource)
+
+
+def typed_error(name: str, capability: int, error: Exception) -> CompileError | OutOfResources:
+    """Converts an error of Triton or ptxas to one of the two errors here."""
+    text = str(error)
+    registers = re.search(r"Insufficient registers \((\d+)\).*?target of (\d+)", text, re.DOTALL)
+    if registers:
+        limit, needed = map(int, registers.groups())
+        return OutOfResources(name, capability, needed, limit, "registers")
+    reason = textwrap.shorten(text, 1000) or type(error).__name__
+    cause = _innermost(error)
+    if cause is not error:
+        # Triton says where in the outermost function, and what is wrong only in the innermost one.
+        reason = f"{textwrap.shorten(str(cause), 500)} ({reason})"
+    return CompileError(f"kernel {name!r} does not compile for sm_{capability}: {reason}")
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
