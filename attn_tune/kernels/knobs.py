@@ -19,6 +19,8 @@ from typing import Any
 
 from attn_tune.schema.errors import UsageError
 
+DECIDES_NO_CODE = "checks and candidates of knobs; a row holds their values"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Knob:

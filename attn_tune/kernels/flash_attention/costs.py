@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.kernels.lang.gluon import TILE_ROWS
 from attn_tune.schema.device import Device
+
+DECIDES_NO_CODE = "expected times, for untuned choices; a row holds its config"
 
 _HOPPER = 90
 # Multiprocessors of a device that does not say: those of an H100 or H200 SXM.
@@ -29,7 +32,7 @@ _FEW_QUERIES, _FEW_ROWS = 8, 32
 # Facts of a problem that change the time of a launch by a factor of their own.
 FACTS = ("cap", "cut", "causal", "narrow", "odd", "shared", "sinks", "lengths", "documents")
 # Rows and keys of a tile where no knob says: `triton_hopper` owns so many rows, cuDNN chooses both.
-HOPPER_ROWS, _CUDNN_TILE = 128, (128, 128)
+_CUDNN_TILE = (128, 128)
 _WIDTHS = (64, 128, 256)
 
 
@@ -158,7 +161,7 @@ def tile_of(launch: Launch) -> tuple[int, int]:
     if kernel == "cudnn":
         return _CUDNN_TILE
     if kernel == "triton_hopper":
-        return HOPPER_ROWS, launch.knobs[0]
+        return TILE_ROWS, launch.knobs[0]
     return launch.knobs[0], launch.knobs[1]
 
 

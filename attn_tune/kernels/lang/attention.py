@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+DECIDES_NO_CODE = "the names of a problem's fields"
+
 
 class Attention(Protocol):
     """A problem of an attention op; the letters are those of ``kernels.problem``."""

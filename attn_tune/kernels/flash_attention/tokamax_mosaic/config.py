@@ -6,6 +6,8 @@ from typing import Annotated
 from attn_tune.kernels.knobs import Choice, Flag, Multiple, Range
 from attn_tune.kernels.lang.libraries import mosaic
 
+DECIDES_NO_CODE = "names and bounds of knobs; a row holds their values"
+
 _STAGES = "tiles in flight between device memory and shared memory"
 
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from attn_tune.kernels.flash_attention.costs import HOPPER_ROWS
+from attn_tune.kernels.lang.gluon import TILE_ROWS
 from attn_tune.kernels.knobs import Choice, Flag, Knobs, Range
 
 # Two groups of four warps multiply, each 64 rows: the most whose accumulators fit the registers of one multiprocessor.
 CONSUMERS, WARPS = 2, 4
-BLOCK_Q = HOPPER_ROWS
+BLOCK_Q = TILE_ROWS
 ROWS = BLOCK_Q // CONSUMERS
 
 

@@ -3,6 +3,8 @@
 from attn_tune.kernels.knobs import Multiple
 from attn_tune.kernels.lang.pallas_tpu.memory import LANES, SUBLANES
 
+DECIDES_NO_CODE = "checks and candidates of knobs; a row holds their values"
+
 # Blocks of an array in VMEM, and of those that enter a product: more than 1024 columns gain nothing.
 BLOCKS = (128, 256, 512, 1024, 2048)
 PRODUCT_BLOCKS = BLOCKS[:-1]

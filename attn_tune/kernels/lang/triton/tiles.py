@@ -14,6 +14,8 @@ from attn_tune.kernels.knobs import Knobs, PowerOfTwo, Range, tried
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.schema.device import Device
 
+DECIDES_NO_CODE = "candidates and checks of tiles; a row holds its config"
+
 MIN_BLOCK = 16  # tl.dot needs at least 16 rows and columns
 _SIZES = (16, 32, 64, 128, 256)
 # Rows or keys of the owned side that one warp has at least, as in the untuned choice.
