@@ -31,7 +31,7 @@ _PUBLIC = {
     "use_lockfile": "attn_tune.runtime.overlay",
     "use_pack": "attn_tune.runtime.overlay",
     "reload": "attn_tune.runtime.overlay",
-    "read_pack": "attn_tune.runtime.packs",
+    "read_pack": "attn_tune.packs.reader",
     "stats": "attn_tune.runtime.counters",
     "reset_stats": "attn_tune.runtime.counters",
     "add_listener": "attn_tune.runtime.listeners",
@@ -90,6 +90,7 @@ if TYPE_CHECKING:
         combine_masks as combine_masks,
         split_mask as split_mask,
     )
+    from attn_tune.packs.reader import read_pack as read_pack
     from attn_tune.runtime.counters import (
         reset_stats as reset_stats,
         stats as stats,
@@ -103,7 +104,6 @@ if TYPE_CHECKING:
         use_lockfile as use_lockfile,
         use_pack as use_pack,
     )
-    from attn_tune.runtime.packs import read_pack as read_pack
     from attn_tune.schema.errors import (
         AttnTuneError as AttnTuneError,
         AttnTuneWarning as AttnTuneWarning,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.registry import get_op
-from attn_tune.runtime.packs import read_pack
+from attn_tune.packs.reader import read_pack
 
 
 def main() -> int:

@@ -23,12 +23,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from attn_tune.db.pack_files import files_of_rows
-from attn_tune.db.pack_writer import check_target, write_pack
 from attn_tune.kernels.registry import get_kernel, get_op
+from attn_tune.packs.reader import Pack, read_pack
+from attn_tune.packs.rows import Row
+from attn_tune.packs.writer import check_target, files_of_rows, write_pack
 from attn_tune.runtime.answer import Knobs
-from attn_tune.runtime.packs import Pack, read_pack
-from attn_tune.runtime.rows import Row
 from attn_tune.schema import Environment
 from attn_tune.schema.config import config_from_dict, config_to_dict
 

@@ -163,8 +163,8 @@ def export_pack(
     from attn_tune.db.gate import GatePolicy
     from attn_tune.db.packs import export_pack as write
     from attn_tune.db.selection import Selection
-    from attn_tune.db.wheels import export_wheel
     from attn_tune.kernels.registry import get_op
+    from attn_tune.packs.wheel import export_wheel
     from attn_tune.runtime.quarantine_files import quarantine_in_force, read_list
 
     in_force = quarantine_in_force(os.environ)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.db.evidence import Evidence, Record, group_by_problem
+from attn_tune.packs.reader import Pack
 from attn_tune.runtime.answer import SourceKind
 from attn_tune.runtime.ladder import Match, Question, walk
-from attn_tune.runtime.packs import Pack
 from attn_tune.runtime.quarantine import Quarantine
 from attn_tune.runtime.shelf import Shelf
 from attn_tune.schema import Decision, Environment, Grade, Rule, UsageError

@@ -10,8 +10,8 @@ from attn_tune.db import queries
 from attn_tune.db.conflicts import Answer, Fate, Key, Outcome, Policy, conflict_error
 from attn_tune.db.database import Database
 from attn_tune.db.writer import now_us
-from attn_tune.runtime.packs import Pack, read_pack
-from attn_tune.runtime.rows import Row
+from attn_tune.packs.reader import Pack, read_pack
+from attn_tune.packs.rows import Row
 from attn_tune.schema import Environment, canonical_json, config_to_json
 
 

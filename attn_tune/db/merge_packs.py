@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from attn_tune.db.conflicts import Answer, Fate, Key, Outcome, Policy, conflict_error
-from attn_tune.db.pack_files import check_word, files_of_rows
-from attn_tune.db.pack_writer import check_target, write_pack
-from attn_tune.runtime.packs import Pack
-from attn_tune.runtime.rows import Row
+from attn_tune.packs.reader import Pack
+from attn_tune.packs.rows import Row
+from attn_tune.packs.writer import check_target, check_word, files_of_rows, write_pack
 from attn_tune.schema import UsageError
 
 

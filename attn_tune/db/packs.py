@@ -1,6 +1,6 @@
 """Exports config packs: an immutable, verified set of decisions that passed the release gate.
 
-Layout and reader: ``attn_tune.runtime.packs``. Same trials and options, same bytes.
+Layout and reader: ``attn_tune.packs.reader``. Same trials and options, same bytes.
 """
 
 import dataclasses
@@ -23,10 +23,15 @@ from attn_tune.db.gate import (
     needs_leave,
     replay_guards,
 )
-from attn_tune.db.pack_files import check_note, check_word, pack_files as pack_files
-from attn_tune.db.pack_writer import check_target, write_pack
 from attn_tune.db.selection import Selection, select
-from attn_tune.runtime.packs import pack_from_files
+from attn_tune.packs.reader import pack_from_files
+from attn_tune.packs.writer import (
+    check_note,
+    check_target,
+    check_word,
+    pack_files as pack_files,
+    write_pack,
+)
 from attn_tune.runtime.quarantine import Entry, Quarantine
 from attn_tune.runtime.quarantine_files import quarantine_in_force
 from attn_tune.schema import Decision, GateError, IntegrityError, NoDataError, Rule, UsageError

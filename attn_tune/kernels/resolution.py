@@ -7,13 +7,13 @@ from typing import Any
 from attn_tune.kernels.ask import Ask
 from attn_tune.kernels.locked import locked_choice
 from attn_tune.kernels.spec import KernelSpec
+from attn_tune.packs.rows import Row
 from attn_tune.runtime import snapshot
 from attn_tune.runtime.answer import Answer, Knobs, Rejection, Rung, SourceKind
 from attn_tune.runtime.determinism import Determinism
 from attn_tune.runtime.ladder import Match, Question, Step, Walk, walk
 from attn_tune.runtime.overlay import View
 from attn_tune.runtime.pins import Pin
-from attn_tune.runtime.rows import Row
 from attn_tune.schema.config import config_to_dict
 from attn_tune.schema.errors import UnsupportedError
 

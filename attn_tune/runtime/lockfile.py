@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from attn_tune.runtime.strict_json import parse_json
-from attn_tune.runtime.whole_files import write_whole
+from attn_tune.packs.plain_files import write_whole
+from attn_tune.packs.strict_json import parse_json
 from attn_tune.schema.device import Device
 from attn_tune.schema.digest import canonical_json, digest_text
 from attn_tune.schema.errors import IntegrityError, StorageError

@@ -14,9 +14,9 @@ from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from attn_tune.packs.reader import Pack, read_pack
 from attn_tune.runtime import jitkeys, misses, ranks, snapshot
 from attn_tune.runtime.locks import Lock
-from attn_tune.runtime.packs import Pack, read_pack
 from attn_tune.runtime.pins import Pin
 from attn_tune.runtime.quarantine import Quarantine, joined
 from attn_tune.runtime.snapshot import Snapshot, current_snapshot, set_lockfile, swap_snapshot

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attn_tune.runtime.directories import config_directory
+from attn_tune.packs.plain_files import read_limited
+from attn_tune.packs.strict_json import parse_json
 from attn_tune.runtime.pins import Pin
-from attn_tune.runtime.strict_json import parse_json
-from attn_tune.runtime.whole_files import change_whole, read_limited
+from attn_tune.runtime.whole_files import change_whole
 from attn_tune.schema.digest import canonical_json, digest_text
+from attn_tune.schema.directories import config_directory
 from attn_tune.schema.errors import IntegrityError, StorageError
 
 PINS = "ATTN_TUNE_PINS"

@@ -3,11 +3,12 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from attn_tune.runtime.directories import config_directory, data_directory
+from attn_tune.packs.plain_files import read_limited
+from attn_tune.packs.strict_json import parse_json
 from attn_tune.runtime.quarantine import Entry, Quarantine, entries_from_json, list_text
-from attn_tune.runtime.strict_json import parse_json
-from attn_tune.runtime.whole_files import change_whole, read_limited
+from attn_tune.runtime.whole_files import change_whole
 from attn_tune.schema.digest import canonical_json, digest_text
+from attn_tune.schema.directories import config_directory, data_directory
 from attn_tune.schema.errors import IntegrityError, StorageError
 
 QUARANTINE = "ATTN_TUNE_QUARANTINE"

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from attn_tune.packs.reader import Pack
 from attn_tune.runtime.locks import Lock
-from attn_tune.runtime.packs import Pack
 from attn_tune.runtime.statement import device_statement, differences, statement_of
 from attn_tune.schema.device import Device
 from attn_tune.schema.digest import canonical_json, digest_json, digest_text

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from attn_tune.packs.reader import Pack
 from attn_tune.runtime import environments, misses
 from attn_tune.runtime.determinism import Determinism
-from attn_tune.runtime.packs import Pack
 from attn_tune.runtime.shelf import match_level
 from attn_tune.schema.device import Device
 from attn_tune.schema.digest import canonical_json, digest_json

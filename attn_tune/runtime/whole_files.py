@@ -1,64 +1,13 @@
-"""Small files of settings: read within bounds, written whole or not at all."""
+"""Small files of settings that several processes change, one at a time."""
 
 import contextlib
 import os
-import stat
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from attn_tune.schema.errors import IntegrityError, NoDataError, StorageError
-
-_MAX_BYTES = 16 * 1024 * 1024
-_KINDS = {
-    stat.S_IFDIR: "folder",
-    stat.S_IFIFO: "FIFO",
-    stat.S_IFCHR: "character device",
-    stat.S_IFBLK: "block device",
-    stat.S_IFSOCK: "socket",
-}
-
-
-def status_of_plain(path: str | os.PathLike[str], what: str) -> os.stat_result | None:
-    """The status of the regular file at ``path``, links followed; None where nothing is.
-
-    ``what`` is how errors call it. Asked before a file is opened or replaced: a FIFO blocks who opens it, and the size
-    of a device node is 0.
-
-    Raises:
-      StorageError: it is a folder, a FIFO, a device or a socket.
-      OSError: it cannot be looked at.
-    """
-    try:
-        info = os.stat(path)
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(info.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(info.st_mode), "special file")
-        raise StorageError(f"{what} is a {kind}, not a regular file; choose another path")
-    return info
-
-
-def write_whole(target: Path, data: bytes) -> None:
-    """Puts ``data`` at ``target``, readable by all, over what is there; durably, and never half of it.
-
-    Raises:
-      StorageError: ``target`` is a folder, a FIFO, a device or a socket.
-      OSError: it cannot be written.
-    """
-    status_of_plain(target, str(target))
-    descriptor, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(aside, 0o644)
-        os.replace(aside, target)
-    except BaseException:
-        os.unlink(aside)
-        raise
+from attn_tune.packs.plain_files import write_whole
+from attn_tune.schema.errors import NoDataError, StorageError
 
 
 @contextlib.contextmanager
@@ -74,26 +23,6 @@ def only_writer(target: Path) -> Iterator[None]:
     with open(target.with_name(f".{target.name}.lock"), "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def read_limited(path: str | os.PathLike[str], what: str, limit: int = _MAX_BYTES) -> bytes:
-    """The bytes at ``path``, at most ``limit`` of them; ``what`` is how errors call it.
-
-    Raises:
-      StorageError: it is no regular file, or cannot be read.
-      IntegrityError: it is larger than any such file.
-    """
-    try:
-        status_of_plain(path, what)
-        with open(path, "rb") as file:
-            data = file.read(limit + 1)
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError(f"{what} cannot be read: {error.strerror or error}") from None
-    if len(data) > limit:
-        raise IntegrityError(f"{what} cannot be read: it is larger than {limit} bytes")
-    return data
 
 
 def change_whole[T](

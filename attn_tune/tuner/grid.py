@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_tune.kernels.registry import get_op
-from attn_tune.runtime.whole_files import read_limited
+from attn_tune.packs.plain_files import read_limited
 from attn_tune.schema import IntegrityError, Signature, StorageError, UsageError, unknown_name
 from attn_tune.schema.trial import DIRECTIONS
 from attn_tune.tuner.case import GridPoint

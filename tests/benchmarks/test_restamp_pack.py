@@ -6,7 +6,7 @@ import pytest
 import restamp_pack
 
 import attn_tune
-from attn_tune.runtime.packs import read_pack
+from attn_tune.packs.reader import read_pack
 from attn_tune.schema.errors import StorageError
 
 PACK = Path(attn_tune.__file__).parent / "packs" / "nvidia-h200"

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from attn_tune.cli.app import app
 from attn_tune.cli.install import install_pack
-from attn_tune.runtime.packs import read_pack
+from attn_tune.packs.reader import read_pack
 from tests.cli.fakes import POINT, fill
 from tests.runtime.packbuilder import pack_files, row, sig, write_folder, write_zip
 

@@ -7,7 +7,7 @@ import pytest
 
 from attn_tune.db import Database, Selection, export_pack
 from attn_tune.kernels.registry import get_kernel, get_op
-from attn_tune.runtime.packs import read_pack
+from attn_tune.packs.reader import read_pack
 from attn_tune.runtime.quarantine import Entry, Quarantine
 from attn_tune.schema import GateError, IntegrityError, OutputError, Status, UsageError
 from tests.db.facts import DEVICE, ENVIRONMENT, begin, make_signature, make_trial

@@ -92,7 +92,7 @@ def pack_files(
             environments[env.digest] = dataclasses.asdict(env)
             plain = {**item, "device": device.digest, "env": env.digest}
             flat.append((direction, plain))
-            lines.append(json.dumps(plain, sort_keys=True))
+            lines.append(json.dumps(plain, sort_keys=True, separators=(",", ":")))
         path = f"shards/sm_90/{OP}.{direction}.json"
         files[path] = ("[\n" + ",\n".join(lines) + "\n]\n").encode()
         shards.append({"path": path, "rows": len(lines), "sha256": _sha(files[path])})

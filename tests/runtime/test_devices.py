@@ -11,7 +11,6 @@ from attn_tune.runtime.answer import DeviceLevel
 from attn_tune.runtime.devices import (
     current_device,
     describe,
-    device_from_identity,
     device_from_kind,
     known_devices,
 )

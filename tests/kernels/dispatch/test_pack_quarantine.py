@@ -7,8 +7,8 @@ import pytest
 from attn_tune.kernels.dispatch import choose, explain, lookup
 from attn_tune.kernels.locked import freeze
 from attn_tune.kernels.pinning import pin
+from attn_tune.packs.reader import pack_from_files
 from attn_tune.runtime.overlay import current_view, reload, use_lockfile, use_pack
-from attn_tune.runtime.packs import pack_from_files
 from attn_tune.runtime.statement import statement_of
 from attn_tune.schema import UnsupportedError
 from tests.kernels.dispatch.toy_op import HERE, Config, pack, problem

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from attn_tune.kernels.dispatch import lookup
 from attn_tune.kernels.pinning import pin
+from attn_tune.packs.reader import pack_from_files
 from attn_tune.runtime import snapshot
 from attn_tune.runtime.answer import DeviceLevel, Rung
 from attn_tune.runtime.overlay import use_pack
-from attn_tune.runtime.packs import pack_from_files
 from attn_tune.runtime.quarantine import Quarantine, entries_from_json
 from attn_tune.schema import Signature
 from tests.kernels.dispatch import toy_op

@@ -4,8 +4,8 @@ import dataclasses
 from dataclasses import dataclass
 
 from attn_tune.kernels.spec import KernelSpec, Op, Search
+from attn_tune.packs.reader import pack_from_files
 from attn_tune.runtime.environments import current_environment
-from attn_tune.runtime.packs import pack_from_files
 from attn_tune.schema import Signature
 from tests.runtime.packbuilder import FIELDS, OP, pack_files
 

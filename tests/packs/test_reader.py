@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from attn_tune.runtime.packs import pack_from_files, read_pack
+from attn_tune.packs.reader import pack_from_files, read_pack
 from attn_tune.schema.errors import IntegrityError
 from tests.runtime.packbuilder import (
     H200,
@@ -88,6 +88,14 @@ def without(files, name):
     return {k: v for k, v in files.items() if k != name}
 
 
+def other_family(files):
+    """The forward shard under the name of another family of devices."""
+    path = SHARD.replace("sm_90", "sm_80")
+    manifest = json.loads(files["manifest.json"].replace(SHARD.encode(), path.encode()))
+    moved = {**without(files, SHARD), path: files[SHARD]}
+    return resummed({**moved, "manifest.json": json.dumps(manifest).encode()})
+
+
 LIST = "quarantine.json"
 ENTRY = {"kernel": "alpha", "config": {"block": 64}, "reason": "wrong"}
 
@@ -145,16 +153,16 @@ BROKEN = {
     ),
     "shards are a table": (lambda f: edit_manifest(f, shards={}), "'shards'"),
     "another config, sums put right": (
-        lambda f: edit_shard(f, lambda t: t.replace('"block": 64', '"block": 96')),
+        lambda f: edit_shard(f, lambda t: t.replace('"block":64', '"block":96')),
         "decision digest",
     ),
     "a duplicate key": (
-        lambda f: edit_shard(f, lambda t: t.replace('{"block": 64}', '{"block": 64, "block": 64}')),
+        lambda f: edit_shard(f, lambda t: t.replace('{"block":64}', '{"block":64,"block":64}')),
         "twice",
     ),
-    "NaN": (lambda f: edit_shard(f, lambda t: t.replace('"rank": 0', '"rank": NaN', 1)), "NaN"),
+    "NaN": (lambda f: edit_shard(f, lambda t: t.replace('"rank":0', '"rank":NaN', 1)), "NaN"),
     "Infinity": (
-        lambda f: edit_shard(f, lambda t: t.replace('"rank": 0', '"rank": -Infinity', 1)),
+        lambda f: edit_shard(f, lambda t: t.replace('"rank":0', '"rank":-Infinity', 1)),
         "Infinity",
     ),
     "1e400": (lambda f: edit_shard(f, lambda t: t.replace("1000", "1e400", 1)), "out of range"),
@@ -168,16 +176,32 @@ BROKEN = {
         "integer",
     ),
     "deep nesting": (
-        lambda f: edit_shard(f, lambda t: "[" * 200_000 + "]" * 200_000),
+        lambda f: edit_shard(f, lambda t: t.replace("64", "[" * 200_000 + "]" * 200_000, 1)),
         "nested too deeply",
     ),
     "a nested knob": (
-        lambda f: edit_shard(f, lambda t: t.replace('{"block": 64}', '{"block": [64]}')),
+        lambda f: edit_shard(f, lambda t: t.replace('{"block":64}', '{"block":[64]}')),
         "plain value",
     ),
     "not an array": (lambda f: edit_shard(f, lambda t: "{}"), "not an array"),
-    "a truncated array": (lambda f: edit_shard(f, lambda t: t[:-40]), "not JSON"),
-    "a byte order mark": (lambda f: edit_shard(f, lambda t: "\ufeff" + t), "not JSON"),
+    "a truncated array": (lambda f: edit_shard(f, lambda t: t[:-40]), "not an array"),
+    "a truncated row": (lambda f: edit_shard(f, lambda t: t[:-40] + "\n]\n"), "not JSON"),
+    "a byte order mark": (lambda f: edit_shard(f, lambda t: "\ufeff" + t), "not an array"),
+    "an array on one line": (
+        lambda f: edit_shard(f, lambda t: t.replace("\n", "") + "\n"),
+        "not an array",
+    ),
+    "a space that says nothing": (
+        lambda f: edit_shard(f, lambda t: t.replace('"rank":0', '"rank": 0', 1)),
+        "row 1: it is not in canonical JSON",
+    ),
+    "fields in another order": (
+        lambda f: edit_shard(
+            f, lambda t: t.replace('"rank":0,', "", 1).replace("{", '{"rank":0,', 1)
+        ),
+        "row 1: it is not in canonical JSON",
+    ),
+    "a family of other devices": (other_family, "of a device of the family 'sm_90'"),
     "a duplicate row": (
         lambda f: edit_shard(f, lambda t: t.replace("t=2048", "t=1024")),
         "twice",
@@ -191,7 +215,7 @@ BROKEN = {
         "champion",
     ),
     "a negative rank": (
-        lambda f: edit_shard(f, lambda t: t.replace('"rank": 0', '"rank": -1', 1)),
+        lambda f: edit_shard(f, lambda t: t.replace('"rank":0', '"rank":-1', 1)),
         "negative",
     ),
     "an absolute path": (lambda f: {**f, "/etc/passwd": b""}, "unsafe path"),
@@ -307,12 +331,19 @@ def scramble(rng: random.Random, value):
     return rng.choice(JUNK)
 
 
+def spelled(rows):
+    """The rows of a shard as the format wants them, so that their values alone can be wrong."""
+    lines = [json.dumps(row, sort_keys=True, separators=(",", ":")) for row in rows]
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
 def test_wrong_values_with_right_sums_are_integrity_errors_or_harmless(files):
     rng = random.Random(11)
     refused = 0
     for _ in range(2000):
         name = rng.choice(["manifest.json", SHARD])
-        text = json.dumps(scramble(rng, json.loads(files[name])))
+        value = scramble(rng, json.loads(files[name]))
+        text = spelled(value) if name == SHARD and isinstance(value, list) else json.dumps(value)
         edited = (
             resummed({**files, name: text.encode()})
             if name == "manifest.json"

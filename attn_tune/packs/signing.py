@@ -1,7 +1,7 @@
-"""Who vouches for a pack: ed25519 signatures over its sums, in ``SHA256SUMS.sig``, a line a key.
+"""Signatures of packs: ed25519, over the sums, in ``SHA256SUMS.sig``, a line a key.
 
 A line is ``ed25519 PUBLIC-KEY SIGNATURE`` in hexadecimal. A key file is one line, ``ed25519 PUBLIC-KEY NAME``. The
-arithmetic is that of the package ``cryptography``, which only those need who sign or ask for signatures.
+arithmetic is that of the package ``cryptography`` (extra ``sign``), which only signers and verifiers need.
 """
 
 import logging
@@ -12,32 +12,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attn_tune.runtime.directories import config_directory
+from attn_tune.schema.directories import config_directory
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
 
 REQUIRE = "ATTN_TUNE_REQUIRE_SIGNED"
 TRUSTED = "ATTN_TUNE_TRUSTED_KEYS"
 KEY_SUFFIX = ".pub"
-# What is signed says what it is, so that no signature of something else can ever stand for one of a pack.
+# What is signed begins with this, so that no signature of something else can ever stand for one of a pack.
 PURPOSE = b"attn-tune pack v1\n"
 
 _LINE = re.compile(r"ed25519 ([0-9a-f]{64}) ([0-9a-f]{128})")
-_KEY = re.compile(r"ed25519 ([0-9a-f]{64})(?: ([ -~]{1,200}))?")
+_KEY = re.compile(r"ed25519 ([0-9a-f]{64})(?: ([ -~]{1,200}))?\n?")
 _MAX_SIGNERS = 64
-_log = logging.getLogger("attn_tune")
 _OFF = ("", "0", "no", "false", "off")
+_log = logging.getLogger("attn_tune")
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class Signer:
-    """One line of ``SHA256SUMS.sig``: a public key, and its signature, in hexadecimal."""
+    """One line of ``SHA256SUMS.sig``.
+
+    Attributes:
+      key: the public key, in hexadecimal.
+      signature: its signature, in hexadecimal.
+    """
 
     key: str
     signature: str
 
     @property
     def line(self) -> str:
-        """As it is stored."""
+        """The line as it is stored."""
         return f"ed25519 {self.key} {self.signature}\n"
 
 
@@ -50,15 +55,13 @@ def read_signers(data: bytes, where: str) -> tuple[Signer, ...]:
     lines = data.decode("ascii", "replace").split("\n")
     if lines.pop() != "" or not 0 < len(lines) <= _MAX_SIGNERS:
         raise IntegrityError(f"{where}: its signatures are cut short, or none, or too many")
-    found = []
+    found: dict[str, Signer] = {}
     for line in lines:
         match = _LINE.fullmatch(line)
-        if match is None:
+        if match is None or match[1] in found:
             raise IntegrityError(f"{where}: its signatures have the bad line {line[:100]!r}")
-        found.append(Signer(match[1], match[2]))
-    if len({signer.key for signer in found}) != len(found):
-        raise IntegrityError(f"{where}: one key signed it twice")
-    return tuple(found)
+        found[match[1]] = Signer(match[1], match[2])
+    return tuple(found.values())
 
 
 def must_be_signed(environ: Mapping[str, str]) -> bool:
@@ -66,51 +69,41 @@ def must_be_signed(environ: Mapping[str, str]) -> bool:
     return environ.get(REQUIRE, "").lower() not in _OFF
 
 
-def check_trusted(
-    sums: bytes, signers: Iterable[Signer], environ: Mapping[str, str], where: str
+def check_signatures(
+    sums: bytes,
+    signers: Iterable[Signer],
+    environ: Mapping[str, str],
+    where: str,
+    *,
+    is_required: bool,
 ) -> str:
-    """The name of a trusted key that signed ``sums``.
+    """The name of a trusted key that signed ``sums``, ``""`` if none did. Keys that are not trusted do not count.
+
+    Without the package ``cryptography`` a signature that is not required is not checked, and a warning says so.
 
     Raises:
-      IntegrityError: none did, a trusted key's signature is wrong, or ``cryptography`` is not installed.
+      IntegrityError: a trusted key's signature is wrong, or none is there and one is required; or a file of trusted
+        keys is none.
+      StorageError: the trusted keys cannot be read.
+      UsageError: a signature is required, and ``cryptography`` is not installed.
     """
-    trusted = trusted_keys(environ)
+    signers = tuple(signers)
+    trusted = trusted_keys(environ) if signers or is_required else {}
     known = [signer for signer in signers if signer.key in trusted]
-    if not known:
+    if is_required and not known:
         raise IntegrityError(
             f"{where} is not signed by any of the {len(trusted)} trusted keys; sign it with 'attn-tune sign', "
             f"or trust its key with {TRUSTED}"
         )
-    _refuse_forged(sums, known, trusted, where)
-    return trusted[known[0].key]
-
-
-def check_not_forged(
-    sums: bytes, signers: Iterable[Signer], environ: Mapping[str, str], where: str
-) -> None:
-    """Refuses a wrong signature under a trusted key, where signatures are not required. Other keys say nothing.
-
-    Without the package ``cryptography`` nothing can be checked; a warning says so.
-
-    Raises:
-      IntegrityError: there is one, or a file of trusted keys is none.
-      StorageError: the trusted keys cannot be read.
-    """
-    signers = tuple(signers)
-    trusted = trusted_keys(environ) if signers else {}
-    known = [signer for signer in signers if signer.key in trusted]
     try:
-        _refuse_forged(sums, known, trusted, where)
+        for signer in known:
+            if not _is_right(sums, signer):
+                raise IntegrityError(f"{where}: the signature of {trusted[signer.key]!r} is wrong")
     except UsageError as error:
+        if is_required:
+            raise
         _log.warning("%s: its signature is not checked: %s", where, error)
-
-
-def _refuse_forged(
-    sums: bytes, signers: Iterable[Signer], trusted: Mapping[str, str], where: str
-) -> None:
-    for signer in signers:
-        if not verify(sums, signer):
-            raise IntegrityError(f"{where}: the signature of {trusted[signer.key]!r} is wrong")
+    return trusted[known[0].key] if known else ""
 
 
 def trusted_keys(environ: Mapping[str, str]) -> dict[str, str]:
@@ -121,51 +114,22 @@ def trusted_keys(environ: Mapping[str, str]) -> dict[str, str]:
       IntegrityError: a file is no key; StorageError: a place that was named cannot be read.
     """
     named = [Path(p) for p in environ.get(TRUSTED, "").split(os.pathsep) if p]
-    places = named or _default_places(environ)
+    home = config_directory(environ)
+    default = [Path(home) / "trusted-keys"] if home else []
     found: dict[str, str] = {}
-    for place in places:
+    for place in named or filter(Path.is_dir, default):
         try:
-            inside = place.is_dir()
-            files = sorted(place.glob(f"*{KEY_SUFFIX}")) if inside else [place]
-            if not named and not inside:
-                continue
+            files = sorted(place.glob(f"*{KEY_SUFFIX}")) if place.is_dir() else [place]
             for file in files:
-                key, name = parse_key(file.read_text("ascii", "replace"), str(file))
-                found.setdefault(key, name or file.stem)
+                match = _KEY.fullmatch(file.read_text("ascii", "replace"))
+                if match is None:
+                    raise IntegrityError(
+                        f"{file} is no public key; it must be the one line 'ed25519 KEY NAME'"
+                    )
+                found.setdefault(match[1], match[2] or file.stem)
         except OSError as error:
             raise StorageError(f"trusted keys {place} cannot be read: {error.strerror}") from None
     return found
-
-
-def parse_key(text: str, where: str) -> tuple[str, str]:
-    """(public key, name) of a key file.
-
-    Raises:
-      IntegrityError: it is no key file.
-    """
-    match = _KEY.fullmatch(text.removesuffix("\n"))
-    if match is None:
-        raise IntegrityError(
-            f"{where} is no public key; it must be the one line 'ed25519 KEY NAME'"
-        )
-    return match[1], match[2] or ""
-
-
-def verify(sums: bytes, signer: Signer) -> bool:
-    """Whether ``signer`` signed ``sums``.
-
-    Raises:
-      UsageError: ``cryptography`` is not installed.
-    """
-    module = _ed25519()
-    from cryptography.exceptions import InvalidSignature
-
-    try:
-        key = module.Ed25519PublicKey.from_public_bytes(bytes.fromhex(signer.key))
-        key.verify(bytes.fromhex(signer.signature), PURPOSE + sums)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
 
 
 def sign(sums: bytes, private_pem: bytes) -> Signer:
@@ -190,7 +154,11 @@ def sign(sums: bytes, private_pem: bytes) -> Signer:
 
 
 def make_key() -> tuple[bytes, str]:
-    """A new key: the private half in PEM, the public half in hexadecimal."""
+    """A new key: the private half in PEM, the public half in hexadecimal.
+
+    Raises:
+      UsageError: ``cryptography`` is not installed.
+    """
     module = _ed25519()
     from cryptography.hazmat.primitives import serialization as s
 
@@ -199,9 +167,16 @@ def make_key() -> tuple[bytes, str]:
     return pem, key.public_key().public_bytes_raw().hex()
 
 
-def _default_places(environ: Mapping[str, str]) -> list[Path]:
-    folder = config_directory(environ)
-    return [Path(folder) / "trusted-keys"] if folder else []
+def _is_right(sums: bytes, signer: Signer) -> bool:
+    module = _ed25519()
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        key = module.Ed25519PublicKey.from_public_bytes(bytes.fromhex(signer.key))
+        key.verify(bytes.fromhex(signer.signature), PURPOSE + sums)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def _ed25519() -> Any:

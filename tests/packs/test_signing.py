@@ -7,9 +7,10 @@ import sys
 import pytest
 
 from attn_tune import explain
-from attn_tune.db.pack_files import signed_files
-from attn_tune.runtime import signing, snapshot
-from attn_tune.runtime.packs import pack_from_files, read_pack
+from attn_tune.packs import signing
+from attn_tune.packs.reader import pack_from_files, read_pack
+from attn_tune.packs.writer import signed_files
+from attn_tune.runtime import snapshot
 from attn_tune.runtime.sources import SHIPPED, Source, SourceKind, locations
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
 from tests.runtime.packbuilder import pack_files, resummed, row, sig, write_folder, write_zip

@@ -7,10 +7,10 @@ import pytest
 import attn_tune
 from attn_tune.kernels.dispatch import lookup
 from attn_tune.kernels.registry import get_kernel, get_op
-from attn_tune.runtime.packs import read_pack
+from attn_tune.packs.reader import read_pack
 from attn_tune.schema import Grade
 
-FOLDER = Path(attn_tune.__file__).parent / "packs"
+FOLDER = Path(attn_tune.__file__).parent / "packs" / "shipped"
 PACKS = sorted(p for p in FOLDER.iterdir() if p.suffix == ".atpack" or p.is_dir())
 
 

@@ -8,8 +8,8 @@ import zipfile
 import pytest
 
 from attn_tune.db import Database
-from attn_tune.runtime import archive, packs
-from attn_tune.runtime.packs import read_pack
+from attn_tune.packs import archive, manifest
+from attn_tune.packs.reader import read_pack
 from attn_tune.schema.errors import IntegrityError, StorageError
 from tests.runtime.packbuilder import pack_files, row, sig, write_folder, write_zip
 
@@ -106,7 +106,7 @@ def test_sizes_are_capped(tmp_path, files, monkeypatch):
 
 def test_a_manifest_of_many_megabytes_is_refused_before_it_is_parsed(tmp_path, files, monkeypatch):
     head = {**files, "manifest.json": files["manifest.json"] + bytes(1) * archive.MAX_HEAD_BYTES}
-    monkeypatch.setattr(packs, "parse_json", None)
+    monkeypatch.setattr(manifest, "parse_json", None)
     for path in (write_folder(tmp_path / "p", head), write_zip(tmp_path / "p.atpack", head)):
         with pytest.raises(IntegrityError, match="is larger than 4194304 bytes"):
             read_pack(path)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from attn_tune.db.pack_files import files_of_rows
-from attn_tune.db.wheels import export_wheel
-from attn_tune.runtime.archive import read_files
-from attn_tune.runtime.rows import Row
+from attn_tune.packs.archive import read_files
+from attn_tune.packs.rows import Row
+from attn_tune.packs.wheel import export_wheel
+from attn_tune.packs.writer import files_of_rows
 from attn_tune.schema import StorageError, UsageError
 from tests.runtime.packbuilder import ENVIRONMENT, H200, write_folder
 
