@@ -1,7 +1,7 @@
-"""The manifest and the sums of a pack, read with suspicion. Every failure is an IntegrityError that names the pack."""
+"""The manifest and the sums of a pack, read with suspicion. Errors name the pack where ``naming`` is entered."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +17,20 @@ FORMAT = 2
 
 _SUM_LINE = re.compile(r"([0-9a-f]{64})  (.{1,200})")
 _SHARD = re.compile(r"shards/([A-Za-z0-9_.+-]+)/([A-Za-z0-9_]+)\.([a-z]+)\.json")
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "a text": lambda v: isinstance(v, str) and 0 < len(v) <= 1000 and v.isprintable(),
+    "a count": lambda v: type(v) is int and v >= 0,
+    "an object": lambda v: isinstance(v, dict),
+    "a list of objects": lambda v: isinstance(v, list) and all(isinstance(x, dict) for x in v),
+    "a table by digest": lambda v: (
+        isinstance(v, dict) and all(isinstance(x, dict) for x in v.values())
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """What the manifest says of one shard.
+    """One shard, as the manifest lists it.
 
     Attributes:
       path: path of the file inside the pack.
@@ -45,7 +54,6 @@ class Manifest:
     """The content of a manifest. Rows are held against it.
 
     Attributes:
-      where: the pack as errors name it.
       name: name of the pack.
       version: version of the pack.
       tool: name and version of the writer.
@@ -60,7 +68,6 @@ class Manifest:
       listed: number of entries of the quarantine list; None without one.
     """
 
-    where: str
     name: str
     version: str
     tool: str
@@ -75,175 +82,128 @@ class Manifest:
     listed: int | None = None
 
 
-def read_sums(data: bytes, names: Collection[str], where: str) -> dict[str, str]:
+def read_sums(data: bytes, names: Collection[str]) -> dict[str, str]:
     """The sums by file, of exactly the files that are there. The files themselves are held against them later.
 
     Raises:
       IntegrityError: it is not a list of sums, or lists other files.
     """
-    try:
-        lines = data.decode("ascii").split("\n")
-    except UnicodeDecodeError:
-        raise IntegrityError(f"{where}: {SUMS} is not plain text") from None
+    lines = data.decode("ascii", "replace").split("\n")
     if lines.pop() != "":
-        raise IntegrityError(f"{where}: {SUMS} does not end with a newline; it was cut short")
+        raise IntegrityError(f"{SUMS} does not end with a newline; it was cut short")
     sums: dict[str, str] = {}
     for line in lines:
         match = _SUM_LINE.fullmatch(line)
         if match is None or match[2] in sums or match[2] in (SUMS, SIGNED):
-            raise IntegrityError(f"{where}: {SUMS} has the bad line {line[:100]!r}")
+            raise IntegrityError(f"{SUMS} has the bad line {line[:100]!r}")
         sums[match[2]] = match[1]
     actual = set(names) - {SUMS, SIGNED}
     if missing := sorted(set(sums) - actual):
-        raise IntegrityError(f"{where} lacks {missing[0]!r}, which {SUMS} lists")
+        raise IntegrityError(f"it lacks {missing[0]!r}, which {SUMS} lists")
     if extra := sorted(actual - set(sums)):
-        raise IntegrityError(f"{where} holds {extra[0]!r}, which {SUMS} does not list")
+        raise IntegrityError(f"it holds {extra[0]!r}, which {SUMS} does not list")
     if MANIFEST not in sums:
-        raise IntegrityError(f"{where} has no {MANIFEST}")
+        raise IntegrityError(f"it has no {MANIFEST}")
     return sums
 
 
-def read_manifest(data: bytes, sums: Mapping[str, str], where: str) -> Manifest:
+def read_manifest(data: bytes, sums: Mapping[str, str]) -> Manifest:
     """The manifest of a pack of which the files have ``sums``.
 
     Raises:
       IntegrityError: it is broken, of a newer format, or names other files than there are.
     """
-    said = parse_json(data, f"{where}: {MANIFEST}")
+    said = parse_json(data, MANIFEST)
     if not isinstance(said, dict):
-        raise IntegrityError(f"{where}: {MANIFEST} is not an object")
-    _check_format(said, where)
-    entries = tuple(_entries(said, sums, where))
-    if stray := sorted(set(sums) - {entry.path for entry in entries} - {MANIFEST, QUARANTINE}):
-        raise IntegrityError(f"{where} holds {stray[0]!r}, which its manifest does not name")
+        raise IntegrityError(f"{MANIFEST} is not an object")
+    _check_format(_get(said, "format", "a count"), _get(said, "min_reader", "a count"))
+    entries = _entries(_get(said, "shards", "a list of objects"), sums)
+    if stray := sorted(set(sums) - set(entries) - {MANIFEST, QUARANTINE}):
+        raise IntegrityError(f"it holds {stray[0]!r}, which its manifest does not name")
     return Manifest(
-        where=where,
-        name=_text(said, "name", where),
-        version=_text(said, "version", where),
-        tool=_text(said, "tool", where),
-        devices=_devices(said, where),
-        environments=_environments(said, where),
-        contracts=_contracts(said, where),
-        entries=entries,
-        claimed_digest=_text(said, "decision_digest", where),
-        count=_count(said, "rows", where),
-        gate=_of_type(said, "gate", dict, where, {}),
-        note=_text(said, "note", where) if "note" in said else "",
-        listed=_listed(said, sums, where),
+        name=_get(said, "name", "a text"),
+        version=_get(said, "version", "a text"),
+        tool=_get(said, "tool", "a text"),
+        devices=_by_digest(said, "devices", device_from_identity),
+        environments=_by_digest(said, "environments", _environment),
+        contracts=_contracts(_get(said, "kernels", "a list of objects")),
+        entries=tuple(entries.values()),
+        claimed_digest=_get(said, "decision_digest", "a text"),
+        count=_get(said, "rows", "a count"),
+        gate=_get({"gate": {}, **said}, "gate", "an object"),
+        note=_get(said, "note", "a text") if "note" in said else "",
+        listed=_listed(said, sums),
     )
 
 
-def _check_format(said: dict[str, Any], where: str) -> None:
-    written, needed = _count(said, "format", where), _count(said, "min_reader", where)
+def _get(said: Mapping[str, Any], name: str, kind: str) -> Any:
+    value = said.get(name)
+    if not _KINDS[kind](value):
+        raise IntegrityError(f"{name!r} of the manifest must be {kind}, got {value!r:.60}")
+    return value
+
+
+def _check_format(written: int, needed: int) -> None:
     if needed > FORMAT:
         raise IntegrityError(
-            f"{where} was written by a newer attn-tune (format {written}, this one reads {FORMAT}); upgrade attn-tune"
+            f"it was written by a newer attn-tune (format {written}, this one reads {FORMAT}); upgrade attn-tune"
         )
     if not 1 <= needed <= written:
-        raise IntegrityError(f"{where}: format {written} with min_reader {needed} cannot be")
+        raise IntegrityError(f"format {written} with min_reader {needed} cannot be")
 
 
-def _entries(said: dict[str, Any], sums: Mapping[str, str], where: str) -> list[ShardEntry]:
+def _entries(items: list[dict[str, Any]], sums: Mapping[str, str]) -> dict[str, ShardEntry]:
     found: dict[str, ShardEntry] = {}
-    for item in _objects(said, "shards", where):
-        path, sha256 = _text(item, "path", where), _text(item, "sha256", where)
+    for item in items:
+        path, count = _get(item, "path", "a text"), _get(item, "rows", "a count")
         match = _SHARD.fullmatch(path)
         if match is None or match[3] not in DIRECTIONS or path in found or path not in sums:
-            raise IntegrityError(
-                f"{where}: shard {path[:200]!r} is misnamed, missing or listed twice"
-            )
-        if sums[path] != sha256:
-            raise IntegrityError(f"{where}: the manifest's checksum of {path!r} does not match")
-        found[path] = ShardEntry(
-            path, match[1], match[2], match[3], _count(item, "rows", where), sha256
-        )
-    return list(found.values())
+            raise IntegrityError(f"shard {path[:200]!r} is misnamed, missing or listed twice")
+        if sums[path] != item.get("sha256"):
+            raise IntegrityError(f"the manifest's checksum of {path!r} does not match")
+        found[path] = ShardEntry(path, *match.groups(), count, sums[path])
+    return found
 
 
-def _devices(said: dict[str, Any], where: str) -> dict[str, Device]:
-    found = {}
-    for digest, identity in _table(said, "devices", where).items():
+def _by_digest[T: (Device, Environment)](
+    said: dict[str, Any], name: str, make: Callable[[dict[str, Any]], T]
+) -> dict[str, T]:
+    found: dict[str, T] = {}
+    for digest, data in _get(said, name, "a table by digest").items():
         try:
-            found[digest] = device = device_from_identity(identity)
+            found[digest] = made = make(data)
         except UsageError as error:
-            raise IntegrityError(f"{where}: {error!s:.500}") from None
-        if device.digest != digest:
-            raise IntegrityError(
-                f"{where}: device {device!s:.100} does not have the digest {digest[:100]!r}"
-            )
+            raise IntegrityError(f"{error!s:.500}") from None
+        if made.digest != digest:
+            raise IntegrityError(f"one of its {name} does not have the digest {digest[:100]!r}")
     return found
 
 
-def _environments(said: dict[str, Any], where: str) -> dict[str, Environment]:
+def _environment(data: dict[str, Any]) -> Environment:
     known = set(Environment.__dataclass_fields__)
-    found = {}
-    for digest, data in _table(said, "environments", where).items():
-        if set(data) != known or not all(isinstance(v, str) for v in data.values()):
-            raise IntegrityError(
-                f"{where}: environment {digest[:100]!r} must have exactly the known fields"
-            )
-        found[digest] = Environment(**data)
-        if found[digest].digest != digest:
-            raise IntegrityError(
-                f"{where}: an environment does not have the digest {digest[:100]!r}"
-            )
-    return found
+    if set(data) != known or not all(isinstance(value, str) for value in data.values()):
+        raise UsageError("an environment must have exactly the known fields, and texts in them")
+    return Environment(**data)
 
 
-def _contracts(said: dict[str, Any], where: str) -> dict[str, int]:
+def _contracts(items: list[dict[str, Any]]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for entry in _objects(said, "kernels", where):
-        kernel = _text(entry, "kernel", where)
+    for item in items:
+        kernel = _get(item, "kernel", "a text")
         if kernel in found or "/" not in kernel:
-            raise IntegrityError(f"{where}: kernel {kernel[:100]!r} must be op/name, once")
-        found[kernel] = _count(entry, "contract", where)
+            raise IntegrityError(f"kernel {kernel[:100]!r} must be op/name, once")
+        found[kernel] = _get(item, "contract", "a count")
     return found
 
 
-def _listed(said: dict[str, Any], sums: Mapping[str, str], where: str) -> int | None:
-    listed = _of_type(said, "quarantine", dict, where)
+def _listed(said: dict[str, Any], sums: Mapping[str, str]) -> int | None:
+    listed = said.get("quarantine")
     if (listed is None) != (QUARANTINE not in sums):
         raise IntegrityError(
-            f"{where}: its manifest names a quarantine list if, and only if, it holds {QUARANTINE}"
+            f"its manifest names a quarantine list if, and only if, it holds {QUARANTINE}"
         )
-    if listed is not None and _text(listed, "sha256", where) != sums[QUARANTINE]:
-        raise IntegrityError(f"{where}: the manifest's checksum of {QUARANTINE} does not match")
-    return None if listed is None else _count(listed, "entries", where)
-
-
-def _text(data: dict[str, Any], name: str, where: str) -> str:
-    value = data.get(name)
-    if not isinstance(value, str) or not 0 < len(value) <= 1000 or not value.isprintable():
-        raise IntegrityError(f"{where}: {name!r} of the manifest must be a text, got {value!r:.60}")
-    return value
-
-
-def _count(data: dict[str, Any], name: str, where: str) -> int:
-    value = data.get(name)
-    if type(value) is not int or value < 0:
-        raise IntegrityError(
-            f"{where}: {name!r} of the manifest must be a count, got {value!r:.60}"
-        )
-    return value
-
-
-def _of_type(data: dict[str, Any], name: str, kind: type, where: str, default: Any = None) -> Any:
-    value = data.get(name, default)
-    if value is not default and not isinstance(value, kind):
-        words = {dict: "an object", list: "a list"}[kind]
-        raise IntegrityError(f"{where}: {name!r} of the manifest must be {words}")
-    return value
-
-
-def _objects(data: dict[str, Any], name: str, where: str) -> list[dict[str, Any]]:
-    value = _of_type(data, name, list, where)
-    if value is None or not all(isinstance(v, dict) for v in value):
-        raise IntegrityError(f"{where}: {name!r} of the manifest must be a list of objects")
-    return value
-
-
-def _table(data: dict[str, Any], name: str, where: str) -> dict[str, dict[str, Any]]:
-    value = _of_type(data, name, dict, where)
-    if value is None or not all(isinstance(v, dict) for v in value.values()):
-        raise IntegrityError(f"{where}: {name!r} of the manifest must be a table by digest")
-    return value
+    if listed is None:
+        return None
+    if _get(said, "quarantine", "an object").get("sha256") != sums[QUARANTINE]:
+        raise IntegrityError(f"the manifest's checksum of {QUARANTINE} does not match")
+    return _get(listed, "entries", "a count")

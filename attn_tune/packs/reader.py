@@ -7,11 +7,10 @@ A pack is a folder or one ``.atpack`` file: ``manifest.json``, ``shards/<family>
 list. A shard is read and proven when its op and direction are asked for, a row when it may answer.
 """
 
-import contextlib
 import functools
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from attn_tune.packs.archive import (
     Files,
     brief,
     list_files,
+    naming,
 )
 from attn_tune.packs.manifest import Manifest, read_manifest, read_sums
 from attn_tune.packs.rows import Row, decision_digest
@@ -33,8 +33,6 @@ from attn_tune.packs.strict_json import parse_json
 from attn_tune.runtime.quarantine import NONE, Quarantine, entries_from_json
 from attn_tune.schema.digest import digest_text
 from attn_tune.schema.errors import IntegrityError
-
-_MAX_ERROR = 2000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -67,17 +65,20 @@ class Pack(Manifest):
         Raises:
           IntegrityError: a row is broken or there twice, or they are not the ones that the manifest claims.
         """
-        with _short_errors():
-            rows = tuple(row for shard in self.shards for row in shard.rows())
-            if decision_digest(rows) != self.claimed_digest:
-                raise IntegrityError(
-                    f"{self.where}: its rows do not have the decision digest it claims"
-                )
-            if len(rows) != self.count:
-                raise IntegrityError(
-                    f"{self.where}: it has {len(rows)} rows, the manifest says {self.count}"
-                )
-            return rows
+        rows: list[Row] = []
+        for shard in self.shards:
+            with naming(f"{self.where}: {shard.path}"):
+                rows += shard.rows()
+        if decision_digest(rows) != self.claimed_digest or len(rows) != self.count:
+            raise IntegrityError(
+                f"{self.where}: its rows are not the {self.count} of the decision digest that the manifest claims"
+            )
+        return tuple(rows)
+
+    @property
+    def where(self) -> str:
+        """The pack as errors name it."""
+        return _where(self.path)
 
     @property
     def decision_digest(self) -> str:
@@ -129,7 +130,9 @@ def open_pack(path: str | os.PathLike[str], *, signed: bool | None = None) -> Pa
     Raises:
       As ``read_pack``.
     """
-    pack = _opened(list_files(path), os.fspath(path))
+    root = Path(path)
+    with naming(_where(str(root))):
+        pack = _opened(list_files(root), str(root))
     is_required = must_be_signed(os.environ) if signed is None else signed
     if is_required or signed is None:
         check_signatures(pack.sums, pack.signers, os.environ, pack.where, is_required=is_required)
@@ -142,56 +145,42 @@ def pack_from_files(files: Mapping[str, bytes], path: str = "", *, proven: bool 
     Raises:
       IntegrityError: as ``read_pack``. The sentence is one line of bounded length, whatever the pack holds.
     """
-    with _short_errors():
+    path = str(Path(path)) if path else ""
+    with naming(_where(path)):
         pack = _opened(Files.of(files), path)
     _ = pack.rows if proven else ()
     return pack
 
 
-@contextlib.contextmanager
-def _short_errors() -> Iterator[None]:
-    """Errors on one line of bounded length."""
-    try:
-        yield
-    except IntegrityError as error:
-        text = str(error)
-        if text.isprintable() and len(text) <= _MAX_ERROR:
-            raise
-        text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-        raise IntegrityError(text[:_MAX_ERROR]) from None
+def _where(path: str) -> str:
+    return f"pack {brief(path)}" if path else "pack"
 
 
 def _opened(files: Files, path: str) -> Pack:
-    with _short_errors():
-        path = str(Path(path)) if path else ""
-        where = f"pack {brief(path)}" if path else "pack"
-        names = [name for name in HEAD if name in files.names]
-        head = dict(zip(names, files.read(*names), strict=True))
-        if SUMS not in head:
-            raise IntegrityError(f"{where} has no {SUMS}")
-        sums = read_sums(head[SUMS], files.names, where)
-        for name in head.keys() & sums.keys():
-            if hashlib.sha256(head[name]).hexdigest() != sums[name]:
-                raise IntegrityError(
-                    f"{where}: the checksum of {name!r} does not match; it was changed"
-                )
-        manifest = read_manifest(head[MANIFEST], sums, where)
-        return Pack(
-            **vars(manifest),
-            sums=head[SUMS],
-            shards=tuple(Shard(entry, manifest, files) for entry in manifest.entries),
-            quarantine=_quarantine(manifest, head.get(QUARANTINE, b"")),
-            signers=read_signers(head[SIGNED], where) if SIGNED in head else (),
-            path=path,
-        )
+    names = [name for name in HEAD if name in files.names]
+    head = dict(zip(names, files.load(names), strict=True))
+    if SUMS not in head:
+        raise IntegrityError(f"it has no {SUMS}")
+    sums = read_sums(head[SUMS], files.names)
+    for name in head.keys() & sums.keys():
+        if hashlib.sha256(head[name]).hexdigest() != sums[name]:
+            raise IntegrityError(f"the checksum of {name!r} does not match; it was changed")
+    manifest = read_manifest(head[MANIFEST], sums)
+    return Pack(
+        **vars(manifest),
+        sums=head[SUMS],
+        shards=tuple(Shard(entry, manifest, files) for entry in manifest.entries),
+        quarantine=_quarantine(manifest, head.get(QUARANTINE, b"")),
+        signers=read_signers(head[SIGNED]) if SIGNED in head else (),
+        path=path,
+    )
 
 
 def _quarantine(manifest: Manifest, data: bytes) -> Quarantine:
     if manifest.listed is None:
         return NONE
-    where = f"{manifest.where}: {QUARANTINE}"
     origin = f"pack {manifest.name} {manifest.version}"
-    entries = entries_from_json(parse_json(data, where), where, origin)
+    entries = entries_from_json(parse_json(data, QUARANTINE), QUARANTINE, origin)
     if not entries or len(entries) != manifest.listed:
-        raise IntegrityError(f"{where} does not hold the entries that the manifest says")
+        raise IntegrityError(f"{QUARANTINE} does not hold the entries that the manifest says")
     return Quarantine(tuple(entries), "", digest_text(data.decode()))

@@ -57,7 +57,9 @@ def _config(value: Any, depth: int = 0) -> str | None:
         return f"must be an object, got {type(value).__name__}"
     for name, knob in value.items():
         fault = None
-        if isinstance(knob, dict) and depth == 0:
+        if name == "signature":
+            fault = "knob 'signature' must have another name, which lookups tell from the field"
+        elif isinstance(knob, dict) and depth == 0:
             fault = _config(knob, 1)
         elif isinstance(knob, dict | list):
             fault = f"knob {name!r:.100} must be a plain value"

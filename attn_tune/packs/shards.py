@@ -6,6 +6,7 @@ without parsing the others, and parses and checks only those that may answer.
 
 import functools
 import hashlib
+import re
 
 from attn_tune.packs.archive import Files
 from attn_tune.packs.manifest import Manifest, ShardEntry
@@ -14,25 +15,37 @@ from attn_tune.packs.strict_json import parse_json
 from attn_tune.schema.digest import canonical_json
 from attn_tune.schema.errors import IntegrityError
 
-_HEAD, _BETWEEN, _TAIL = b"[\n", ",\n", b"\n]\n"
-_SIGNATURE = ',"signature":"'
+_HEAD, _BETWEEN, _TAIL = b"[\n", b",\n", b"\n]\n"
+# No other field or knob has this name, and quotes within texts are escaped.
+_SIGNATURE = re.compile(rb'"signature":"([^"]*)"')
 
 
 class Shard:
-    """One shard of an open pack. Its file is read, and held against its sum, when a row is first asked for."""
+    """One shard of an open pack. Its file is read, and held against its sum, when a row is first asked for.
+
+    Attributes:
+      path: path of the file inside the pack.
+      op: name of the op.
+      direction: name of the direction.
+    """
 
     def __init__(self, entry: ShardEntry, manifest: Manifest, files: Files):
-        self.op, self.direction = entry.op, entry.direction
+        self.path, self.op, self.direction = entry.path, entry.op, entry.direction
         self._entry, self._manifest, self._files = entry, manifest, files
 
     @property
     def signatures(self) -> list[str]:
-        """The signatures of the rows, each once, as the lines say."""
-        return list(self._places)
+        """The signatures that the lines name."""
+        return b"\n".join(_SIGNATURE.findall(self._data)).decode().split("\n")
 
     def holds_device(self, digest: str) -> bool:
-        """Whether a row may be of this device."""
-        return any(digest in line for line in self._lines)
+        """Whether a row may be of this device.
+
+        Raises:
+          IntegrityError: the file is not what the manifest says.
+          OSError: the file cannot be read.
+        """
+        return digest.encode() in self._data
 
     def find(self, signature: str) -> list[Row]:
         """The rows of exactly this signature, checked. They stand or fall together.
@@ -40,7 +53,16 @@ class Shard:
         Raises:
           IntegrityError: one of them is broken, or two answer the same.
         """
-        rows = [self._row(place) for place in self._places.get(signature, ())]
+        data, wanted, rows = self._data, f'"signature":"{signature}"'.encode(), []
+        at = data.find(wanted)
+        while at >= 0:
+            end = data.find(b"\n", at)
+            line = data[data.rfind(b"\n", 0, at) + 1 : end]
+            if line.endswith(b",") != data.startswith(b"{", end + 1):
+                raise IntegrityError("a comma is missing or too many")
+            row = self._row(line.removesuffix(b","))
+            rows += [row] if row.signature == signature else []
+            at = data.find(wanted, at + len(wanted))
         _check_unique(rows)
         return rows
 
@@ -48,56 +70,37 @@ class Shard:
         """All rows, checked.
 
         Raises:
-          IntegrityError: a row is broken, or two answer the same; the sentence names the file and the row.
+          IntegrityError: a row is broken, or two answer the same; the sentence names the row.
+          OSError: the file cannot be read.
         """
         rows = []
-        for place in range(len(self._lines)):
+        for number, line in enumerate(self._data[len(_HEAD) : -len(_TAIL)].split(_BETWEEN), 1):
             try:
-                rows.append(self._row(place))
+                rows.append(self._row(line))
             except IntegrityError as error:
-                raise IntegrityError(f"{self._where} row {place + 1}: {error}") from None
-        try:
-            _check_unique(rows)
-        except IntegrityError as error:
-            raise IntegrityError(f"{self._where}: {error}") from None
+                raise IntegrityError(f"row {number}: {error}") from None
+        _check_unique(rows)
         return rows
 
-    @property
-    def _where(self) -> str:
-        return f"{self._manifest.where}: {self._entry.path}"
-
     @functools.cached_property
-    def _lines(self) -> list[str]:
-        (data,) = self._files.read(self._entry.path)
+    def _data(self) -> bytes:
+        (data,), count = self._files.load([self.path]), self._entry.count
         if hashlib.sha256(data).hexdigest() != self._entry.sha256:
-            raise IntegrityError(
-                f"{self._where}: the checksum does not match; the file was changed"
-            )
+            raise IntegrityError("the checksum does not match; the file was changed")
         is_array = data.isascii() and data.startswith(_HEAD) and data.endswith(_TAIL)
-        lines = data[len(_HEAD) : -len(_TAIL)].decode().split(_BETWEEN) if is_array else []
-        if len(lines) != self._entry.count:
-            raise IntegrityError(
-                f"{self._where} is not an array of {self._entry.count} rows in ASCII, one on each line"
-            )
-        return lines
+        if not is_array or data.count(b"\n") != count + 2:
+            raise IntegrityError(f"it is not an array of {count} rows in ASCII, one on each line")
+        # Then a lookup can tell the rows apart.
+        if data.count(f'"signature":"{self.op}/v'.encode()) != count:
+            raise IntegrityError(f"its lines do not name one signature of {self.op} each")
+        return data
 
-    @functools.cached_property
-    def _places(self) -> dict[str, list[int]]:
-        """The numbers of the lines of each signature."""
-        start, found = f"{self.op}/v", {}
-        for place, line in enumerate(self._lines):
-            signature = _signature_of(line)
-            if not signature.startswith(start):
-                raise IntegrityError(f"{self._where} row {place + 1}: no signature of {self.op}")
-            found.setdefault(signature, []).append(place)
-        return found
-
-    def _row(self, place: int) -> Row:
-        line, manifest = self._lines[place], self._manifest
+    def _row(self, line: bytes) -> Row:
+        manifest = self._manifest
         data = parse_json(line, "it")
         row = parse_row(data, op=self.op, direction=self.direction)
         # A lookup would miss another spelling.
-        if row.signature != _signature_of(line) or canonical_json(data) != line:
+        if canonical_json(data).encode() != line:
             raise IntegrityError("it is not in canonical JSON")
         device = manifest.devices.get(row.device)
         if device is None:
@@ -130,9 +133,4 @@ def _check_unique(rows: list[Row]) -> None:
 def shard_data(rows: list[Row]) -> bytes:
     """The bytes of a shard of ``rows``, which all are of one family, op and direction."""
     ordered = sorted(rows, key=lambda row: (row.signature, row.device, row.rank))
-    return _HEAD + _BETWEEN.join(row.line for row in ordered).encode() + _TAIL
-
-
-def _signature_of(line: str) -> str:
-    """The signature that a canonical line names. A config, which may have such a knob, stands before it."""
-    return line.rpartition(_SIGNATURE)[2].partition('"')[0]
+    return _HEAD + _BETWEEN.join(row.line.encode() for row in ordered) + _TAIL

@@ -46,7 +46,7 @@ class Signer:
         return f"ed25519 {self.key} {self.signature}\n"
 
 
-def read_signers(data: bytes, where: str) -> tuple[Signer, ...]:
+def read_signers(data: bytes) -> tuple[Signer, ...]:
     """Parses ``SHA256SUMS.sig``. Proves nothing.
 
     Raises:
@@ -54,12 +54,12 @@ def read_signers(data: bytes, where: str) -> tuple[Signer, ...]:
     """
     lines = data.decode("ascii", "replace").split("\n")
     if lines.pop() != "" or not 0 < len(lines) <= _MAX_SIGNERS:
-        raise IntegrityError(f"{where}: its signatures are cut short, or none, or too many")
+        raise IntegrityError("its signatures are cut short, or none, or too many")
     found: dict[str, Signer] = {}
     for line in lines:
         match = _LINE.fullmatch(line)
         if match is None or match[1] in found:
-            raise IntegrityError(f"{where}: its signatures have the bad line {line[:100]!r}")
+            raise IntegrityError(f"its signatures have the bad line {line[:100]!r}")
         found[match[1]] = Signer(match[1], match[2])
     return tuple(found.values())
 

@@ -4,6 +4,7 @@ import functools
 import logging
 from collections.abc import Iterator
 
+from attn_tune.packs.archive import naming
 from attn_tune.packs.reader import Pack
 from attn_tune.packs.rows import Row
 from attn_tune.runtime.answer import DeviceLevel
@@ -31,21 +32,25 @@ class Shelf:
         self.broken: list[str] = []
         self.error = ""
         self._shards = pack.shards_of(op, direction)
+        self._devices: dict[str, Device] = {}
         try:
-            # Each signature once.
-            self._texts = list(dict.fromkeys(t for shard in self._shards for t in shard.signatures))
+            for shard in self._shards:
+                with naming(f"{pack.where}: {shard.path}"):
+                    self._devices |= {
+                        k: d for k, d in pack.devices.items() if shard.holds_device(k)
+                    }
         except (IntegrityError, StorageError) as error:
             self.error = str(error)
-            self._shards, self._texts = [], []
+            self._shards, self._devices = [], {}
             _log.warning("ignored for %s.%s: %s", op, direction, error)
-        self._devices = {
-            digest: device
-            for digest, device in pack.devices.items()
-            if any(shard.holds_device(digest) for shard in self._shards)
-        }
         # The last question's rows: several levels and devices ask for the same ones.
         self._last: tuple[str, list[Row]] = ("", [])
         self._last_near: tuple[str, list[Near]] = ("", [])
+
+    @functools.cached_property
+    def _texts(self) -> list[str]:
+        """The signatures that rows claim, each once."""
+        return list(dict.fromkeys(text for shard in self._shards for text in shard.signatures))
 
     @functools.cached_property
     def _parsed(self) -> tuple[dict[str, list[tuple[Row, Signature]]], list[str]]:

@@ -208,7 +208,7 @@ BROKEN = {
     ),
     "a row of another op": (
         lambda f: edit_shard(f, lambda t: t.replace("toy/v1 b=1 t=1024", "tay/v1 b=1 t=1024")),
-        "not of toy",
+        "one signature of toy",
     ),
     "an unknown state": (
         lambda f: edit_shard(f, lambda t: t.replace('"winner"', '"champion"', 1)),
