@@ -1,6 +1,6 @@
 """Keeps the rows of a pack whose kernels' source changed and whose compiled programs did not.
 
-    python benchmarks/restamp_pack.py attn_tune/packs/nvidia-h200 --before OLD_CHECKOUT --out nvidia-h200.atpack
+    python benchmarks/restamp_pack.py attn_tune/packs/shipped/nvidia-h200 --before OLD_CHECKOUT --out nvidia-h200.atpack
 
 A row is proof of what was measured: of the machine code. Its environment names the kernel's source by a digest, and a
 changed digest makes the row stale even where the compiler still makes the same code. For each such row the call is

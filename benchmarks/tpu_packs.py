@@ -17,7 +17,7 @@ from attn_tune.tuner.targets import find_target
 TARGETS = ("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-7x")
 KERNELS = ("pallas_tpu_splash", "pallas_tpu_splash_fused")
 PROBLEMS = ("--grid", "llama3-8b")
-PACKS = Path(__file__).parent.parent / "attn_tune" / "packs"
+PACKS = Path(__file__).parent.parent / "attn_tune" / "packs" / "shipped"
 
 
 def attn_tune(*arguments: str) -> None:

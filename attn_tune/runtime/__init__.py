@@ -1,6 +1,6 @@
 """The lookup runtime: packs in, answers out. Standard library only; jax when a device or a trace is asked for.
 
-``overlay`` puts packs in force (``use_pack``, ``reload``, ``use_lockfile``), ``packs`` reads them, ``ladder`` finds the
+``overlay`` puts packs in force (``use_pack``, ``reload``, ``use_lockfile``), ``ladder`` finds the
 row that answers, ``quarantine`` says what must not run, ``ranks`` compares the processes of a job, ``counters``,
 ``misses`` and ``listeners`` tell of it, ``devices`` and ``environments`` say where this is.
 ``attn_tune.kernels.dispatch`` is the way in. Every name here is loaded when it is first used.
@@ -13,7 +13,6 @@ _PUBLIC = {
     "use_pack": "overlay",
     "use_lockfile": "overlay",
     "reload": "overlay",
-    "read_pack": "packs",
     "stats": "counters",
     "reset_stats": "counters",
     "set_miss_mode": "misses",

@@ -9,7 +9,7 @@ import attn_tune
 from attn_tune.packs.reader import read_pack
 from attn_tune.schema.errors import StorageError
 
-PACK = Path(attn_tune.__file__).parent / "packs" / "nvidia-h200"
+PACK = Path(attn_tune.__file__).parent / "packs" / "shipped" / "nvidia-h200"
 HERE = Path(attn_tune.__file__).parent.parent
 
 

@@ -58,7 +58,7 @@ def test_inspect_says_what_is_in_it(pack):
 
 
 def test_inspect_reads_the_packs_of_the_wheel():
-    shown = run("inspect", ROOT / "attn_tune" / "packs" / "nvidia-h200", "--rows")
+    shown = run("inspect", ROOT / "attn_tune" / "packs" / "shipped" / "nvidia-h200", "--rows")
     assert shown.exit_code == 0
     assert "block_k=" in shown.stdout
 
