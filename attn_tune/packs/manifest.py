@@ -10,13 +10,12 @@ from attn_tune.packs.strict_json import parse_json
 from attn_tune.schema.device import Device, device_from_identity
 from attn_tune.schema.environment import Environment
 from attn_tune.schema.errors import IntegrityError, UsageError
-from attn_tune.schema.trial import DIRECTIONS
 
 # The format that this version reads. Packs without a quarantine list are of format 1, which older readers read too.
 FORMAT = 2
 
 _SUM_LINE = re.compile(r"([0-9a-f]{64})  (.{1,200})")
-_SHARD = re.compile(r"shards/([A-Za-z0-9_.+-]+)/([A-Za-z0-9_]+)\.([a-z]+)\.json")
+_SHARD = re.compile(r"shards/([A-Za-z0-9_.+-]+)/([A-Za-z0-9_]+)\.([a-z0-9_]+)\.json")
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "a text": lambda v: isinstance(v, str) and 0 < len(v) <= 1000 and v.isprintable(),
     "a count": lambda v: type(v) is int and v >= 0,
@@ -157,7 +156,7 @@ def _entries(items: list[dict[str, Any]], sums: Mapping[str, str]) -> dict[str, 
     for item in items:
         path, count = _get(item, "path", "a text"), _get(item, "rows", "a count")
         match = _SHARD.fullmatch(path)
-        if match is None or match[3] not in DIRECTIONS or path in found or path not in sums:
+        if match is None or path in found or path not in sums:
             raise IntegrityError(f"shard {path[:200]!r} is misnamed, missing or listed twice")
         if sums[path] != item.get("sha256"):
             raise IntegrityError(f"the manifest's checksum of {path!r} does not match")
