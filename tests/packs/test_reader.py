@@ -1,4 +1,4 @@
-"""A pack is believed only when all of it is right: every way to be wrong is one IntegrityError."""
+"""Readers of packs: a pack is right as a whole, or one IntegrityError says what is wrong with it."""
 
 import copy
 import hashlib
@@ -36,7 +36,7 @@ def content(pack):
     return (pack.name, pack.version, pack.rows, dict(pack.devices), dict(pack.environments))
 
 
-def test_folder_and_zip_read_the_same(tmp_path, files):
+def test_folder_and_zip_of_a_pack_read_the_same(tmp_path, files):
     folder = read_pack(write_folder(tmp_path / "a", files))
     zipped = read_pack(write_zip(tmp_path / "a.atpack", files))
     assert content(folder) == content(zipped)
@@ -48,7 +48,7 @@ def test_folder_and_zip_read_the_same(tmp_path, files):
     assert len(folder.rows) == 4
 
 
-def test_digest_names_bytes_and_decision_digest_names_decisions(files):
+def test_pack_digest_names_bytes_and_decision_digest_names_decisions(files):
     slower = copy.deepcopy(ROWS)
     slower["fwd"][0]["median_ns"] = 999
     other = pack_from_files(pack_files(slower))
@@ -235,7 +235,7 @@ def test_broken_packs_are_refused_with_the_reason(files, case):
     assert len(str(caught.value)) < 2000
 
 
-def test_a_list_in_a_pack_is_read_and_is_part_of_its_digest_alone(files):
+def test_quarantine_list_of_a_pack_is_part_of_its_digest_alone(files):
     plain, listed = pack_from_files(files), pack_from_files(with_list(files, [ENTRY]))
     (entry,) = listed.quarantine.entries
     assert (entry.kernel, entry.config, entry.reason) == ("alpha", {"block": 64}, "wrong")
@@ -244,12 +244,12 @@ def test_a_list_in_a_pack_is_read_and_is_part_of_its_digest_alone(files):
     assert plain.decision_digest == listed.decision_digest
 
 
-def test_a_newer_format_that_older_readers_may_read_is_read(files):
+def test_pack_of_a_newer_format_that_older_readers_may_read_is_read(files):
     newer = edit_manifest(files, format=3, min_reader=1, colour="green")
     assert len(pack_from_files(newer).rows) == 4
 
 
-def test_unknown_optional_fields_of_a_row_are_ignored():
+def test_unknown_fields_of_a_row_are_ignored():
     newer = pack_files([row(sig(1024), colour="green")])
     assert pack_from_files(newer).rows[0].config == {"block": 64}
 
@@ -289,7 +289,7 @@ def test_accidents_to_a_zip_never_pass_and_never_raise_anything_else(tmp_path, f
     assert accepted < 1000
 
 
-def test_accidents_to_a_file_never_pass(files):
+def test_accidents_to_a_file_of_a_pack_never_pass(files):
     rng = random.Random(7)
     for _ in range(2000):
         name = rng.choice(sorted(files))
