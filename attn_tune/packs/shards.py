@@ -34,6 +34,14 @@ class Shard:
         self._entry, self._manifest, self._files = entry, manifest, files
 
     @property
+    def is_readable(self) -> bool:
+        """Whether the file is there and what the manifest says. Lookups ignore it otherwise."""
+        try:
+            return bool(self._data)
+        except (IntegrityError, OSError):
+            return False
+
+    @property
     def signatures(self) -> list[str]:
         """The signatures that the lines name."""
         return b"\n".join(_SIGNATURE.findall(self._data)).decode().split("\n")

@@ -10,7 +10,7 @@ from attn_tune.runtime.determinism import Determinism
 from attn_tune.runtime.shelf import match_level
 from attn_tune.schema.device import Device
 from attn_tune.schema.digest import canonical_json, digest_json
-from attn_tune.schema.errors import IntegrityError
+from attn_tune.schema.errors import IntegrityError, StorageError
 
 if TYPE_CHECKING:
     from attn_tune.runtime.overlay import View
@@ -55,9 +55,10 @@ def _decides(pack: Pack) -> str:
     """What a pack is to a lookup. Here all of it is proven: a claim would not do."""
     try:
         said = f"decides {pack.decision_digest}"
-    except IntegrityError:
-        # Of such a pack sound rows may still answer, so its bytes must be the same everywhere.
-        said = f"broken, bytes {pack.digest}"
+    except (IntegrityError, StorageError):
+        # Sound rows of such a pack may still answer, so its bytes must be the same everywhere.
+        unread = ", ".join(shard.path for shard in pack.shards if not shard.is_readable)
+        said = f"broken, bytes {pack.digest}" + (f", without {unread}" if unread else "")
     else:
         if doubts := sorted([*row.key, *row.doubts] for row in pack.rows if row.doubts):
             said += f", doubts {digest_json(doubts)}"

@@ -147,6 +147,10 @@ def test_changed_shard_is_ignored_with_a_warning_and_the_other_direction_answers
     assert "ignored for toy.fwd" in warning
     assert "checksum" in warning
     assert ask(pack, sig(1024), direction="bwd") == (Rung.EXACT, 32)
+    assert {shard.direction: shard.is_readable for shard in pack.shards} == {
+        "fwd": False,
+        "bwd": True,
+    }
     with pytest.raises(IntegrityError, match="checksum"):
         _ = pack.rows
 
