@@ -1,6 +1,6 @@
 # make sweep      sweep a small grid on this machine: forward and backward, validated and timed
 # make test       everything CI runs: ruff, pyright, import-linter, pytest
-# make test-fast  tests of the schema, runtime, database, lookup and CLI, in under a minute
+# make test-fast  tests of the schema, packs, runtime, database, lookup and CLI, in under a minute
 # make docs       regenerate the pages that are made from the code
 # make site       build the documentation as a web site in build/site
 
@@ -13,7 +13,7 @@ ARGS ?= $(if $(EXTRA),--max-trials 24 --budget 15m,--max-trials 3)
 # A file stays on one worker: what its tests begin with is made once. (Groups of pytest-xdist 3.8 do nothing under pytest 9.2.)
 # In the order that tests/conftest.py gives them, slow files first.
 PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
-FAST := tests/schema tests/runtime tests/db tests/kernels/dispatch tests/cli/test_options.py tests/cli/test_commands.py
+FAST := tests/schema tests/packs tests/runtime tests/db tests/kernels/dispatch tests/cli/test_options.py tests/cli/test_commands.py
 
 # The first interpreter on the path that is new enough; `make PYTHON=...` overrides it.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python; do \

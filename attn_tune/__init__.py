@@ -32,7 +32,7 @@ _PUBLIC = {
     "use_pack": "attn_tune.runtime.layers",
     "freeze": "attn_tune.kernels.override_freeze",
     "reload": "attn_tune.runtime.layers",
-    "read_pack": "attn_tune.runtime.packs",
+    "read_pack": "attn_tune.packs.reader",
     "stats": "attn_tune.runtime.counters",
     "reset_stats": "attn_tune.runtime.counters",
     "add_listener": "attn_tune.runtime.listeners",
@@ -90,6 +90,7 @@ if TYPE_CHECKING:
         combine_masks as combine_masks,
         split_mask as split_mask,
     )
+    from attn_tune.packs.reader import read_pack as read_pack
     from attn_tune.runtime.counters import (
         reset_stats as reset_stats,
         stats as stats,
@@ -103,7 +104,6 @@ if TYPE_CHECKING:
     )
     from attn_tune.runtime.listeners import add_listener as add_listener
     from attn_tune.runtime.misses import set_miss_mode as set_miss_mode
-    from attn_tune.runtime.packs import read_pack as read_pack
     from attn_tune.schema.errors import (
         AttnTuneError as AttnTuneError,
         AttnTuneWarning as AttnTuneWarning,

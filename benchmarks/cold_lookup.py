@@ -2,12 +2,10 @@
 
 Sums and manifest are verified before the first answer, and each row that may answer. Every sample is a process of its
 own with warm file caches and all modules imported; what imports cost is a column of its own. The processor's time
-stands beside the clock's: on a machine with other work it says more. ``hand`` is the same pack in another spelling, as
-an editor that reformats JSON leaves it: it is parsed in full.
+stands beside the clock's: on a machine with other work it says more.
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -48,11 +46,11 @@ print(imported - start, read - imported, end - read, ended - began)
 """
 
 
-def make_pack(path: Path, rows: int, *, by_hand: bool = False) -> list[str]:
+def make_pack(path: Path, rows: int) -> list[str]:
     """A pack of ``rows`` rows, one kernel and direction; returns the signatures."""
     sys.path.insert(0, str(HERE.parent))
-    from attn_tune.db.pack_files import pack_files
     from attn_tune.kernels.flash_attention.problem import Problem
+    from attn_tune.packs.writer import pack_files
     from attn_tune.runtime.devices import device_from_kind
     from attn_tune.schema import Decision, Environment, Rule
 
@@ -94,26 +92,10 @@ def make_pack(path: Path, rows: int, *, by_hand: bool = False) -> list[str]:
             )
         )
     files = pack_files(decisions, name="cold", version="1")
-    if by_hand:
-        _respell(files)
     for name, data in files.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(data)
     return [d.signature.text for d in decisions]
-
-
-def _respell(files: dict[str, bytes]) -> None:
-    import hashlib
-
-    manifest = json.loads(files["manifest.json"])
-    for shard in manifest["shards"]:
-        data = json.dumps(json.loads(files[shard["path"]]), indent=1).encode()
-        files[shard["path"]] = data
-        shard["sha256"] = hashlib.sha256(data).hexdigest()
-    files["manifest.json"] = json.dumps(manifest).encode()
-    plain = {n: d for n, d in files.items() if n != "SHA256SUMS"}
-    sums = (f"{hashlib.sha256(d).hexdigest()}  {n}\n" for n, d in sorted(plain.items()))
-    files["SHA256SUMS"] = "".join(sums).encode()
 
 
 def sample(pack: Path, signature: str, rung: str, count: int) -> list[list[float]]:
@@ -144,23 +126,20 @@ def main() -> None:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for rows in args.rows:
-        for by_hand in (False, True):
-            with tempfile.TemporaryDirectory() as folder:
-                signatures = make_pack(Path(folder), rows, by_hand=by_hand)
-                exact = signatures[len(signatures) // 2]
-                near = exact.replace(
-                    "b=", "b=1", 1
-                )  # 14 or 15 of a batch of 8 at most: within a factor of two
-                for rung, text in (("exact", exact), ("neighbour", near)):
-                    found = sample(Path(folder), text, rung, args.samples)
-                    imports, read, answer, processor = (median(c) for c in zip(*found, strict=True))
-                    total = [f[1] + f[2] for f in found]
-                    label = f"{rows} rows" + (", by hand" if by_hand else "")
-                    lines.append(
-                        f"| {label} | {rung} | {imports:.1f} | {read:.2f} | {answer:.2f} | "
-                        f"{median(total):.2f} | {min(total):.2f} | {quantiles(total, n=20)[-1]:.2f} | {processor:.2f} |"
-                    )
-                    print(lines[-1], flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            signatures = make_pack(Path(folder), rows)
+            exact = signatures[len(signatures) // 2]
+            # 14 or 15 of a batch of 8 at most: within a factor of two.
+            near = exact.replace("b=", "b=1", 1)
+            for rung, text in (("exact", exact), ("neighbour", near)):
+                found = sample(Path(folder), text, rung, args.samples)
+                imports, read, answer, processor = (median(c) for c in zip(*found, strict=True))
+                total = [f[1] + f[2] for f in found]
+                lines.append(
+                    f"| {rows} rows | {rung} | {imports:.1f} | {read:.2f} | {answer:.2f} | "
+                    f"{median(total):.2f} | {min(total):.2f} | {quantiles(total, n=20)[-1]:.2f} | {processor:.2f} |"
+                )
+                print(lines[-1], flush=True)
     if args.out:
         args.out.write_text("\n".join(lines) + "\n")
 

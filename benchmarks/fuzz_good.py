@@ -7,10 +7,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from attn_tune.db.pack_files import files_of_rows
-from attn_tune.db.pack_writer import zip_bytes
-from attn_tune.runtime.overrides.entries import Entry
-from attn_tune.runtime.rows import Row
+from attn_tune.packs.override_entries import Entry
+from attn_tune.packs.rows import Row
+from attn_tune.packs.writer import files_of_rows, zip_bytes
 from attn_tune.schema import Device, Environment
 
 type Files = dict[str, bytes]

@@ -7,7 +7,6 @@ put right; paths that climb, links, duplicate keys, NaN, deep nesting, huge numb
 - bytes whose sums were not put right are read only if they still hold what the good pack held;
 - what is read from a pack whose sums *were* put right is what an independent reading of its JSON says, row for row,
   and its decision digest is that of these rows: a pack can lie about its evidence, never about what it holds;
-- the quick reading of a shard and the one that parses say the same;
 - lookups, which prove only the rows they use, find in a sound pack what a search through all rows finds, and use no
   row of a broken one that is not sound by itself (``fuzz_lookups.py``).
 """
@@ -28,15 +27,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fuzz_good import GOOD, SHARDS, Files
+from fuzz_good import GOOD, Files
 from fuzz_lookups import check_lookups, type_of
 from fuzz_mutations import KINDS, digest_of, line_of
 
-from attn_tune.runtime.archive import MANIFEST, QUARANTINE
-from attn_tune.runtime.packs import Pack, open_files, open_pack, pack_from_files
-from attn_tune.runtime.rows import Row, row_from_json
-from attn_tune.runtime.strict_json import parse_json
-from attn_tune.runtime.tables import plain_table
+from attn_tune.packs.archive import MANIFEST, QUARANTINE
+from attn_tune.packs.reader import Pack, open_pack, pack_from_files
+from attn_tune.packs.rows import Row
 from attn_tune.schema import IntegrityError
 
 LIMIT_S = 2.0
@@ -45,7 +42,7 @@ LIMIT_S = 2.0
 def open_it(mutant: Files | bytes, scratch: Path) -> Pack | None:
     """The pack as lookups open it, or None if it is refused."""
     if isinstance(mutant, dict):
-        return unless_refused(lambda: open_files(mutant))
+        return unless_refused(lambda: pack_from_files(mutant, proven=False))
     scratch.write_bytes(mutant)
     return unless_refused(lambda: open_pack(scratch, signed=False))
 
@@ -124,22 +121,6 @@ def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def check_readers_agree(files: Files) -> None:
-    """Where the quick reader reads a shard, the one that parses reads the same."""
-    for path in SHARDS:
-        data = files.get(path, b"")
-        if data is GOOD[path]:
-            continue
-        direction = path.split(".")[-2]
-        table = plain_table(data, op="toy", direction=direction)
-        if table is None:
-            continue
-        items = parse_json(data, path)
-        rows = [row_from_json(item, op="toy", direction=direction) for item in items]
-        assert [table.row(i) for i in range(len(table))] == rows, "the readers differ"
-        assert list(table.lines) == [line_of(item, path) for item in items], "the digests differ"
-
-
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Errors only: each broken row would be a warning of its own."""
@@ -173,8 +154,6 @@ def fuzz(
             try:
                 opened = open_it(mutant, scratch)
                 pack = opened and prove(opened)
-                if summed and isinstance(mutant, dict):
-                    check_readers_agree(mutant)
                 if pack is not None:
                     check(pack, mutant, good, summed=summed)
                 if opened is not None:

@@ -9,7 +9,7 @@ import time
 from kill_facts import DEVICE, ENVIRONMENT, Operation, Say, fill
 
 from attn_tune.db import Database, collect_garbage, export_pack, import_pack, merge_database
-from attn_tune.runtime.packs import read_pack
+from attn_tune.packs.reader import read_pack
 
 
 class Filled(Operation):

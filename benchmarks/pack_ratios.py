@@ -1,6 +1,6 @@
 """What a pack measured of one kernel over another: the times of both, problem by problem, and the geometric means.
 
-    python benchmarks/pack_ratios.py attn_tune/packs/nvidia-h200 triton_hopper cudnn > hopper_over_cudnn.md
+    python benchmarks/pack_ratios.py attn_tune/packs/shipped/nvidia-h200 triton_hopper cudnn > hopper_over_cudnn.md
 
 Both kernels of a problem were raced in one final if the pack was exported from one sweep; those of a pack that was
 merged from several may not have been. Means are by head dim, over plain problems: without segments, window, soft cap,
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.registry import get_op
-from attn_tune.runtime.packs import read_pack
+from attn_tune.packs.reader import read_pack
 
 
 def main() -> int:

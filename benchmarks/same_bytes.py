@@ -18,7 +18,7 @@ EXPORT = """
 import os, sys
 os.umask(int(sys.argv[3], 8))
 from attn_tune.db import Database, export_pack
-from attn_tune.db.wheels import export_wheel
+from attn_tune.packs.wheel import export_wheel
 from pathlib import Path
 target = Path(sys.argv[2])
 with Database.open(sys.argv[1], read_only=True) as database:

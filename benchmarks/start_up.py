@@ -32,7 +32,7 @@ print(took * 1e3, used * 1e3, len(added), len([m for m in added if m.startswith(
 STATEMENTS = {
     "import attn_tune.runtime": "import attn_tune.runtime",
     "import attn_tune": "import attn_tune",
-    "attn_tune.runtime.packs": "import attn_tune.runtime.packs",
+    "attn_tune.packs.reader": "import attn_tune.packs.reader",
     "attn_tune.lookup and use_pack, all they need": "import attn_tune; attn_tune.lookup; attn_tune.use_pack",
     "jax.extend.core, which is in the line above": "import jax.extend.core",
 }

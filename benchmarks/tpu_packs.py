@@ -1,7 +1,8 @@
 """Makes the packs of TPU generations that are shipped: a sweep that only compiles, and an export of what it predicts.
 
 Usage: python benchmarks/tpu_packs.py FOLDER [TARGET...], with libtpu installed; FOLDER keeps the lab databases, so that
-a run that was cut short goes on. Without targets it makes all of them. Packs are written to ``attn_tune/packs``.
+a run that was cut short goes on. Without targets it makes all of them. Packs are written to
+``attn_tune/packs/shipped``.
 
 Packs are of splash attention, whose forward is what predictions were held against published measurements for, whatever
 else the databases hold. ``--direction fwd`` leaves the backward out; ``--max-trials`` tries more candidates.
@@ -17,7 +18,7 @@ from attn_tune.tuner.offline import find_target
 TARGETS = ("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-7x")
 KERNELS = ("pallas_tpu_splash", "pallas_tpu_splash_fused")
 PROBLEMS = ("--grid", "llama3-8b")
-PACKS = Path(__file__).parent.parent / "attn_tune" / "packs"
+PACKS = Path(__file__).parent.parent / "attn_tune" / "packs" / "shipped"
 
 
 def attn_tune(*arguments: str) -> None:

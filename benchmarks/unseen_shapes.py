@@ -285,7 +285,7 @@ def prepare(args: argparse.Namespace) -> int:
 
 @functools.cache
 def _shipped_rows() -> tuple[Any, ...]:
-    from attn_tune.runtime.packs import read_pack
+    from attn_tune.packs.reader import read_pack
     from attn_tune.runtime.sources import SHIPPED
 
     return read_pack(SHIPPED / "nvidia-h200").rows

@@ -44,7 +44,7 @@ def main() -> int:
     if args.join:
         summarise([row for path in args.join for row in json.loads(path.read_text())])
         return 0
-    from attn_tune.runtime.packs import read_pack
+    from attn_tune.packs.reader import read_pack
 
     pack = read_pack(SHIPPED / args.pack)
     known = sorted({(str(row.signature), row.direction) for row in pack.rows})

@@ -184,7 +184,7 @@ def _writable(db: Path) -> Check:
 
 
 def _packs() -> Iterator[Check]:
-    from attn_tune.runtime.packs import read_pack
+    from attn_tune.packs.reader import read_pack
     from attn_tune.runtime.sources import locations
 
     found = locations(os.environ)

@@ -162,10 +162,10 @@ def export_pack(
     """
     from attn_tune.cli.revalidate import revalidate as prove
     from attn_tune.db import GatePolicy, Selection, export_pack as write
-    from attn_tune.db.wheels import export_wheel
     from attn_tune.kernels.registry import get_op
-    from attn_tune.runtime.overrides.files import read_overrides
-    from attn_tune.runtime.overrides.in_force import Overrides, files_in_force
+    from attn_tune.packs.override_files import read_overrides
+    from attn_tune.packs.wheel import export_wheel
+    from attn_tune.runtime.overrides import Overrides, files_in_force
 
     in_force = Overrides(files_in_force(os.environ))
     entries = [

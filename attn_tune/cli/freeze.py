@@ -10,7 +10,7 @@ import typer
 
 from attn_tune.cli import choose, options, sink
 from attn_tune.runtime.answer import Rung
-from attn_tune.runtime.overrides.in_force import VARIABLE
+from attn_tune.runtime.overrides import VARIABLE
 from attn_tune.schema import NoDataError, Rule, StorageError, UnsupportedError
 from attn_tune.schema.decision import state_words
 

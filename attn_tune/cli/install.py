@@ -25,7 +25,7 @@ def install_pack(path: Path, *, replace: bool = False) -> Path:
       IntegrityError: the pack is not what it claims to be.
       StorageError: it cannot be copied, or another pack of that name is there.
     """
-    from attn_tune.runtime.packs import read_pack
+    from attn_tune.packs.reader import read_pack
 
     pack = read_pack(path)
     if path.name in ("", ".."):  # such as ".", which would stand for the folder of packs itself

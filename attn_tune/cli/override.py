@@ -15,7 +15,7 @@ from attn_tune.cli.freeze import freeze
 from attn_tune.schema import NoDataError, UsageError
 
 if TYPE_CHECKING:
-    from attn_tune.runtime.overrides.entries import Entry
+    from attn_tune.packs.override_entries import Entry
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -177,9 +177,9 @@ def show(
 
     Example: attn-tune override list
     """
+    from attn_tune.packs.override_files import read_overrides
     from attn_tune.runtime.layers import current_view
-    from attn_tune.runtime.overrides.files import read_overrides
-    from attn_tune.runtime.overrides.in_force import Overrides
+    from attn_tune.runtime.overrides import Overrides
 
     found = Overrides([read_overrides(file)]) if file else current_view().overrides
     use = [entry for each in found.files for entry in each.entries if not entry.never]
@@ -209,7 +209,7 @@ def check(path: OneFile, json: options.Json = False) -> None:
     Example: attn-tune override check job.json
     """
     from attn_tune.kernels.override_check import check_overrides
-    from attn_tune.runtime.overrides.files import read_overrides
+    from attn_tune.packs.override_files import read_overrides
     from attn_tune.runtime.settings import current_settings
 
     file = read_overrides(path)
@@ -240,8 +240,8 @@ def check(path: OneFile, json: options.Json = False) -> None:
 def _change(
     file: Path | None, change: "Callable[[tuple[Entry, ...]], tuple[Entry, ...]]"
 ) -> "tuple[Path, tuple[Entry, ...]]":
-    from attn_tune.runtime.overrides.files import change_overrides
-    from attn_tune.runtime.overrides.in_force import user_file
+    from attn_tune.packs.override_files import change_overrides
+    from attn_tune.runtime.overrides import user_file
 
     path = choose.own_file(file, user_file(os.environ), "file")
     return path, change_overrides(path, change).entries

@@ -17,8 +17,8 @@ from attn_tune.schema.decision import state_words
 from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
-    from attn_tune.runtime.packs import Pack
-    from attn_tune.runtime.rows import Row
+    from attn_tune.packs.reader import Pack
+    from attn_tune.packs.rows import Row
 
 PackPath = Annotated[Path, typer.Argument(help="A pack: a folder or an .atpack file.")]
 TrustedKeys = Annotated[
@@ -181,18 +181,17 @@ _SIGNED = {
 
 
 def _verify(path: Path, *, signed: bool, environ: Mapping[str, str]) -> dict[str, Any]:
-    from attn_tune.runtime.archive import SUMS, read_files
-    from attn_tune.runtime.signing import check_trusted, trusted_keys
+    from attn_tune.packs.signing import check_signatures, trusted_keys
 
     try:
-        # One reading: what is verified is what was signed.
-        files = read_files(path)
-        pack = _from_files(files, path)
+        pack = _read(path)
         if not pack.signers and not signed:
             signature, signer = "none", None
         elif signed or any(s.key in trusted_keys(environ) for s in pack.signers):
             signature = "trusted"
-            signer = check_trusted(files[SUMS], pack.signers, environ, f"pack {path}")
+            signer = check_signatures(
+                pack.sums, pack.signers, environ, f"pack {path}", is_required=True
+            )
         else:
             signature, signer = "untrusted", pack.signers[0].key
     except AttnTuneError as error:
@@ -284,9 +283,8 @@ def sign(
             raise UsageError("say which pack to sign")
         print(f"{private}: keep it secret; {private}.pub: give it to those who are to trust you")
         return
-    from attn_tune.db.pack_files import signed_files
-    from attn_tune.db.pack_writer import write_pack
-    from attn_tune.runtime.archive import read_files
+    from attn_tune.packs.archive import read_files
+    from attn_tune.packs.writer import signed_files, write_pack
 
     try:
         pem = private.read_bytes()
@@ -302,7 +300,7 @@ def sign(
 
 
 def _make_key(path: Path) -> None:
-    from attn_tune.runtime.signing import KEY_SUFFIX, make_key
+    from attn_tune.packs.signing import KEY_SUFFIX, make_key
 
     pem, public = make_key()
     try:
@@ -352,19 +350,19 @@ def coverage(path: PackPath, json: options.Json = False) -> None:
 
 
 def _read(path: Path) -> "Pack":
-    from attn_tune.runtime.packs import read_pack
+    from attn_tune.packs.reader import read_pack
 
     return read_pack(path, signed=False)
 
 
 def _from_files(files: Mapping[str, bytes], path: Path) -> "Pack":
-    from attn_tune.runtime.packs import pack_from_files
+    from attn_tune.packs.reader import pack_from_files
 
     return pack_from_files(files, str(path))
 
 
 def _environ(trusted: Path | None) -> Mapping[str, str]:
-    from attn_tune.runtime.signing import TRUSTED
+    from attn_tune.packs.signing import TRUSTED
 
     return {**os.environ, TRUSTED: str(trusted)} if trusted else os.environ
 

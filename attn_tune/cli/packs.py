@@ -155,7 +155,7 @@ def merge_packs(
     Example: attn-tune merge-packs all.atpack a.atpack b.atpack --on-conflict fastest-verified
     """
     from attn_tune.db import merge_packs as merge
-    from attn_tune.runtime.packs import read_pack
+    from attn_tune.packs.reader import read_pack
 
     merged = merge(
         [read_pack(one) for one in packs],

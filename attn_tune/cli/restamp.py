@@ -18,8 +18,8 @@ from attn_tune.schema import AttnTuneError, UsageError
 from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
-    from attn_tune.runtime.packs import Pack
-    from attn_tune.runtime.rows import Row
+    from attn_tune.packs.reader import Pack
+    from attn_tune.packs.rows import Row
 
 COMMAND = ("-m", "attn_tune", "programs")
 HERE = Path(__file__).resolve().parents[2]
@@ -105,8 +105,8 @@ def restamp(
 
     Example: attn-tune pack restamp h200.atpack --before ../before --out new.atpack
     """
-    from attn_tune.db.pack_writer import check_target, write_pack
-    from attn_tune.runtime.packs import read_pack
+    from attn_tune.packs.reader import read_pack
+    from attn_tune.packs.writer import check_target, write_pack
 
     if not (before / "attn_tune").is_dir():
         raise UsageError(f"--before {before} has no folder attn_tune; name a checkout of attn-tune")
@@ -258,8 +258,8 @@ def _ask(checkout: Path, questions: Sequence[Mapping[str, Any]], jobs: int) -> l
 
 
 def _files(pack: "Pack", verdicts: Iterable[Verdict], version: str) -> dict[str, bytes]:
-    from attn_tune.db.pack_files import files_of_rows
     from attn_tune.kernels.registry import get_kernel
+    from attn_tune.packs.writer import files_of_rows
 
     rows, environments = [], dict(pack.environments)
     for verdict in verdicts:

@@ -9,13 +9,13 @@ from typing import Any
 from attn_tune.kernels.registry import kernels_of
 from attn_tune.kernels.source import current_digest
 from attn_tune.kernels.spec import LIBRARIES, PLATFORMS, KernelSpec, Op
+from attn_tune.packs.override_entries import Asked
+from attn_tune.packs.reader import Pack
+from attn_tune.packs.rows import Row
 from attn_tune.runtime import environments
 from attn_tune.runtime.answer import Rejection
 from attn_tune.runtime.determinism import VARIABLE, Determinism
-from attn_tune.runtime.overrides.entries import Asked
-from attn_tune.runtime.overrides.in_force import NO_OVERRIDES, Overrides
-from attn_tune.runtime.packs import Pack
-from attn_tune.runtime.rows import Row
+from attn_tune.runtime.overrides import NO_OVERRIDES, Overrides
 from attn_tune.runtime.unproven import VARIABLE as UNPROVEN
 from attn_tune.schema.config import config_from_dict, config_to_dict, config_to_json
 from attn_tune.schema.device import Device

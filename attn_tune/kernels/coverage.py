@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from attn_tune.kernels.ask import Ask, missing
 from attn_tune.kernels.registry import find_kernel, get_op
 from attn_tune.kernels.spec import LIBRARIES
+from attn_tune.packs.reader import Pack
+from attn_tune.packs.rows import Row
 from attn_tune.runtime.answer import SourceKind
 from attn_tune.runtime.ladder import Question, Walk, walk
-from attn_tune.runtime.packs import Pack
-from attn_tune.runtime.rows import Row
 from attn_tune.runtime.shelf import Shelf
 from attn_tune.schema.environment import Grade
 from attn_tune.schema.errors import UsageError

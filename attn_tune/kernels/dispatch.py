@@ -25,7 +25,7 @@ from attn_tune.runtime.answer import Answer, Rejection, Rung
 from attn_tune.runtime.devices import current_device
 from attn_tune.runtime.explain import Explanation, nearest_text
 from attn_tune.runtime.layers import current_view
-from attn_tune.runtime.overrides.in_force import way_out
+from attn_tune.runtime.overrides import way_out
 from attn_tune.runtime.view import View
 from attn_tune.schema.config import config_from_dict
 from attn_tune.schema.device import Device

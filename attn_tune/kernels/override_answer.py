@@ -6,11 +6,11 @@ from typing import Any
 from attn_tune.kernels.ask import Ask
 from attn_tune.kernels.source import current_digest
 from attn_tune.kernels.spec import KernelSpec
+from attn_tune.packs.override_entries import Entry, device_name
+from attn_tune.packs.rows import Row
 from attn_tune.runtime.answer import Rung, SourceKind
 from attn_tune.runtime.ladder import Step
-from attn_tune.runtime.overrides.entries import Entry, device_name
-from attn_tune.runtime.overrides.in_force import ended_by
-from attn_tune.runtime.rows import Row
+from attn_tune.runtime.overrides import ended_by
 from attn_tune.schema.errors import LockfileError
 
 

@@ -8,9 +8,9 @@ from attn_tune.kernels.override_answer import overridden
 from attn_tune.kernels.override_entries import check_entry, device_of
 from attn_tune.kernels.registry import get_op
 from attn_tune.kernels.resolution import resolve_question
-from attn_tune.runtime.overrides.entries import Entry
-from attn_tune.runtime.overrides.files import OverridesFile
-from attn_tune.runtime.overrides.in_force import Overrides
+from attn_tune.packs.override_entries import Entry
+from attn_tune.packs.override_files import OverridesFile
+from attn_tune.runtime.overrides import Overrides
 from attn_tune.runtime.settings import Settings
 from attn_tune.runtime.view import View
 from attn_tune.schema.digest import canonical_json

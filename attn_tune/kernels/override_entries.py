@@ -11,11 +11,11 @@ from attn_tune.kernels import registry
 from attn_tune.kernels.ask import resolve
 from attn_tune.kernels.registry import get_kernel, get_op
 from attn_tune.kernels.spec import KernelSpec, Op
+from attn_tune.packs.override_entries import Entry, device_name
+from attn_tune.packs.override_files import MAX_TEXT, OverridesFile
 from attn_tune.runtime import aliases, targets
 from attn_tune.runtime.devices import current_device, device_from_kind
 from attn_tune.runtime.layers import in_force
-from attn_tune.runtime.overrides.entries import Entry, device_name
-from attn_tune.runtime.overrides.files import MAX_TEXT, OverridesFile
 from attn_tune.schema.config import config_from_dict, config_to_dict
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UsageError, unknown_name

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from attn_tune.runtime.packs import Pack
+from attn_tune.packs.reader import Pack
 
 PPM = 1_000_000
 _DIFFERENCES = [

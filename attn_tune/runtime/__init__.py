@@ -1,9 +1,8 @@
 """The lookup runtime: packs in, answers out. Standard library only; jax when a device or a trace is asked for.
 
-``layers`` puts packs and overrides in force (``use_pack``, ``use_overrides``, ``reload``), ``packs`` reads packs,
-``ladder`` finds the row that answers, ``overrides`` holds entries that go before all packs, ``ranks`` compares the
-processes of a job, ``counters``, ``misses`` and ``listeners`` tell of it, ``devices`` and ``environments`` say where
-this is.
+``layers`` puts packs and overrides in force (``use_pack``, ``use_overrides``, ``reload``), ``ladder`` finds the row
+that answers, ``overrides`` holds entries that go before all packs, ``ranks`` compares the processes of a job,
+``counters``, ``misses`` and ``listeners`` tell of it, ``devices`` and ``environments`` say where this is.
 ``attn_tune.kernels.dispatch`` is the way in. Every name here is loaded when it is first used.
 """
 
@@ -14,7 +13,6 @@ _PUBLIC = {
     "use_pack": "layers",
     "use_overrides": "layers",
     "reload": "layers",
-    "read_pack": "packs",
     "stats": "counters",
     "reset_stats": "counters",
     "set_miss_mode": "misses",

@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping
 
+from attn_tune.packs.reader import Pack
 from attn_tune.runtime import environments, misses
 from attn_tune.runtime.determinism import Determinism
-from attn_tune.runtime.packs import Pack
 from attn_tune.runtime.shelf import match_level
 from attn_tune.runtime.sources import Source
 from attn_tune.runtime.view import View
 from attn_tune.schema.device import Device
 from attn_tune.schema.digest import canonical_json, digest_json
-from attn_tune.schema.errors import IntegrityError
+from attn_tune.schema.errors import IntegrityError, StorageError
 
 type Statement = Mapping[str, str]
 
@@ -81,9 +81,10 @@ def _decides(pack: Pack) -> str:
     """The decisions of a pack in digests. All of it is proven here: a claim would not do."""
     try:
         said = f"decides {pack.decision_digest}"
-    except IntegrityError:
-        # Of such a pack sound rows may still answer, so its bytes must be the same everywhere.
-        said = f"broken, bytes {pack.digest}"
+    except (IntegrityError, StorageError):
+        # Sound rows of such a pack may still answer, so its bytes must be the same everywhere.
+        unread = ", ".join(shard.path for shard in pack.shards if not shard.is_readable)
+        said = f"broken, bytes {pack.digest}" + (f", without {unread}" if unread else "")
     else:
         if doubts := sorted([*row.key, *row.doubts] for row in pack.rows if row.doubts):
             said += f", doubts {digest_json(doubts)}"

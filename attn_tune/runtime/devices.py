@@ -5,7 +5,6 @@ import logging
 import os
 import platform as host
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from attn_tune.runtime import aliases, cuda_driver, targets
@@ -102,28 +101,6 @@ def _unknown(kind: str) -> UsageError:
     near = near_names(kind.lower(), known) or near_names(kind.lower(), short)
     every = "'attn-tune devices --all' lists those that are known"
     return UsageError(f"unknown device {kind!r}; {f'{near} ' if near else ''}{every}")
-
-
-def device_from_identity(identity: Mapping[str, Any]) -> Device:
-    """The device whose ``Device.identity`` this is.
-
-    Raises:
-      UsageError: a field is missing, unknown or of the wrong type.
-    """
-    hints = {name: (str if name in _TEXT_FIELDS else int) for name in _IDENTITY_FIELDS}
-    if set(identity) != set(hints):
-        odd = sorted(set(identity) ^ set(hints))
-        raise UsageError(f"device identity must have exactly the known fields; check {odd[0]!r}")
-    for name, kind in hints.items():
-        if type(identity[name]) is not kind:
-            raise UsageError(
-                f"device identity field {name}={identity[name]!r} must be {kind.__name__}"
-            )
-    return Device(**identity)
-
-
-_TEXT_FIELDS = ("platform", "family", "variant", "partition")
-_IDENTITY_FIELDS = tuple(Device(platform="", family="", variant="").identity)
 
 
 @functools.cache

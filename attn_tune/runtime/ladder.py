@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from attn_tune.packs.reader import Pack
+from attn_tune.packs.rows import Row
 from attn_tune.runtime.answer import DeviceLevel, Rejection, Rung, SourceKind
-from attn_tune.runtime.packs import Pack
-from attn_tune.runtime.rows import Row
 from attn_tune.runtime.ruler import Near
 from attn_tune.runtime.shapes import distance, shape_of
 from attn_tune.runtime.shelf import Shelf
@@ -297,6 +297,8 @@ def _order_note(question: Question, stored: Signature) -> str:
 
 
 def _nothing(question: Question, shelf: Shelf) -> str:
+    if shelf.error:
+        return f"ignored: {shelf.error}"
     return f"no rows of {question.op}.{question.direction} for {question.device.family}"
 
 

@@ -13,10 +13,10 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
+from attn_tune.packs.override_files import OverridesFile, read_overrides
+from attn_tune.packs.reader import Pack, read_pack
 from attn_tune.runtime import jitkeys, misses, ranks, settings
 from attn_tune.runtime.locks import Lock
-from attn_tune.runtime.overrides.files import OverridesFile, read_overrides
-from attn_tune.runtime.packs import Pack, read_pack
 from attn_tune.runtime.settings import current_settings, swap_settings
 from attn_tune.runtime.view import Layer, Layers, View
 

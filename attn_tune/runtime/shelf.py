@@ -1,33 +1,48 @@
-"""The rows of one pack for one op and direction, arranged for lookup. A row is proven before it may answer."""
+"""Rows of one pack for one op and direction, arranged for lookup. A row is proven before it may answer."""
 
 import functools
 import logging
 from collections.abc import Iterator
 
+from attn_tune.packs.archive import naming
+from attn_tune.packs.reader import Pack
+from attn_tune.packs.rows import Row
 from attn_tune.runtime.answer import DeviceLevel
-from attn_tune.runtime.packs import Pack
-from attn_tune.runtime.rows import Row
 from attn_tune.runtime.ruler import Near, near_texts
 from attn_tune.schema.device import Device
-from attn_tune.schema.errors import IntegrityError, UsageError
+from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
 from attn_tune.schema.signature import Field, Signature
 
 _log = logging.getLogger("attn_tune")
 
 
 class Shelf:
-    """One op and direction of one pack; each device's rows are in their own group."""
+    """Rows of one op and direction of one pack; each device's rows are in their own group.
+
+    Attributes:
+      pack: the pack.
+      fields: the fields of the op's signature.
+      error: why the rows cannot be used at all, ``""`` if they can: a file of the pack was changed.
+      broken: why the rows of some signatures cannot be used.
+    """
 
     def __init__(self, pack: Pack, op: str, direction: str, fields: tuple[Field, ...]):
         self.pack = pack
         self.fields = fields
         self.broken: list[str] = []
-        self._tables = [t for t in pack.contents.tables if (t.op, t.direction) == (op, direction)]
-        self._devices = {
-            digest: device
-            for digest, device in pack.devices.items()
-            if any(table.holds_device(digest) for table in self._tables)
-        }
+        self.error = ""
+        self._shards = pack.shards_of(op, direction)
+        self._devices: dict[str, Device] = {}
+        try:
+            for shard in self._shards:
+                with naming(f"{pack.where}: {shard.path}"):
+                    self._devices |= {
+                        k: d for k, d in pack.devices.items() if shard.holds_device(k)
+                    }
+        except (IntegrityError, StorageError) as error:
+            self.error = str(error)
+            self._shards, self._devices = [], {}
+            _log.warning("ignored for %s.%s: %s", op, direction, error)
         # The last question's rows: several levels and devices ask for the same ones.
         self._last: tuple[str, list[Row]] = ("", [])
         self._last_near: tuple[str, list[Near]] = ("", [])
@@ -35,7 +50,7 @@ class Shelf:
     @functools.cached_property
     def _texts(self) -> list[str]:
         """The signatures that rows claim, each once."""
-        return list(dict.fromkeys(text for table in self._tables for text in table.signatures))
+        return list(dict.fromkeys(text for shard in self._shards for text in shard.signatures))
 
     @functools.cached_property
     def _parsed(self) -> tuple[dict[str, list[tuple[Row, Signature]]], list[str]]:
@@ -111,17 +126,8 @@ class Shelf:
             return rows
         rows = []
         try:
-            for table in self._tables:
-                for place in table.find(signature):
-                    row = table.row(place)
-                    self.pack.contents.check(row)
-                    # A config may hold what looks like the signature of a row.
-                    if row.signature == signature:
-                        rows.append(row)
-            if len({row.key for row in rows}) != len(rows) or len(
-                {(row.device, row.rank) for row in rows}
-            ) != len(rows):
-                raise IntegrityError("there are two for one device and kernel, or of one rank")
+            for shard in self._shards:
+                rows += shard.find(signature)
         except IntegrityError as error:
             rows = []
             self._refuse(signature, error)

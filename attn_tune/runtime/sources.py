@@ -7,19 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from attn_tune import packs
+from attn_tune.packs.archive import is_pack
+from attn_tune.packs.reader import Pack, open_pack
+from attn_tune.packs.wheel import installed_packs
 from attn_tune.runtime.answer import SourceKind
-from attn_tune.runtime.archive import is_pack
-from attn_tune.runtime.directories import data_directory
 from attn_tune.runtime.locks import Lock
-from attn_tune.runtime.packs import Pack, open_pack
 from attn_tune.runtime.shelf import Shelf
-from attn_tune.runtime.wheel_packs import wheel_packs
+from attn_tune.schema.directories import data_directory
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
 from attn_tune.schema.signature import Field
 
 USER_PACKS = "ATTN_TUNE_PACKS"
 PROJECT_PACK = "ATTN_TUNE_PROJECT_PACK"
-SHIPPED = Path(__file__).resolve().parent.parent / "packs"
+SHIPPED = Path(packs.__file__).resolve().parent / "shipped"
 
 _log = logging.getLogger("attn_tune")
 _lock = Lock()
@@ -103,7 +104,7 @@ def locations(environ: Mapping[str, str]) -> Locations:
     return Locations(
         user=tuple(found),
         project=(project,) if project else (),
-        wheels=wheel_packs(),
+        wheels=installed_packs(),
         own=tuple(_packs_in(SHIPPED, named=False)),
     )
 

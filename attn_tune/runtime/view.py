@@ -4,9 +4,9 @@ import functools
 from collections.abc import Hashable
 from typing import Any
 
-from attn_tune.runtime.overrides.files import OverridesFile
-from attn_tune.runtime.overrides.in_force import Overrides
-from attn_tune.runtime.packs import Pack
+from attn_tune.packs.override_files import OverridesFile
+from attn_tune.packs.reader import Pack
+from attn_tune.runtime.overrides import Overrides
 from attn_tune.runtime.settings import Settings
 from attn_tune.runtime.sources import Source, overlay_source
 from attn_tune.schema.digest import digest_json

@@ -13,7 +13,7 @@ from typing import Any
 
 from attn_tune.ops.contract import WORKLOAD, Op
 from attn_tune.ops.registry import get_op
-from attn_tune.runtime.whole_files import read_limited
+from attn_tune.packs.plain_files import read_limited
 from attn_tune.schema import IntegrityError, Signature, StorageError, UsageError, unknown_name
 from attn_tune.tuner.case import GridPoint
 from attn_tune.tuner.lengths import ALL as ALL, Lengths, full_values, has_lengths

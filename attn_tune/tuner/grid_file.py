@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from attn_tune.runtime.whole_files import write_whole
+from attn_tune.packs.plain_files import write_whole
 from attn_tune.schema.errors import StorageError, UsageError
 from attn_tune.tuner.grid import Grid
 

@@ -278,9 +278,9 @@ def run_other_ways():
 
 def run_packs():
     """The config of a shard comes from the overrides that were active when the call was traced."""
+    from attn_tune.packs.override_entries import Entry
+    from attn_tune.packs.override_files import OverridesFile
     from attn_tune.runtime.layers import in_force
-    from attn_tune.runtime.overrides.entries import Entry
-    from attn_tune.runtime.overrides.files import OverridesFile
 
     config = {"chunk_k": 3, "chunk_q": 2}
     entry = Entry(op="flash_attention", direction="fwd", kernel="xla", config=config)

@@ -10,7 +10,7 @@ import pytest
 
 import attn_tune
 
-PACK = Path(attn_tune.__file__).parent / "packs" / "nvidia-h200"
+PACK = Path(attn_tune.__file__).parent / "packs" / "shipped" / "nvidia-h200"
 # Plain problems' signatures name nothing but sizes, the dtype and a causal mask.
 PLAIN = re.compile(r".* dtype=\w+( causal=1)?")
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from attn_tune.cli.app import app
 from attn_tune.cli.commands import COMMANDS, load_command
-from attn_tune.runtime.packs import read_pack
+from attn_tune.packs.reader import read_pack
 from attn_tune.runtime.spool import append
 from attn_tune.schema import Environment, Signature, Status, Trial
 from tests.cli.fakes import DEVICE, ENVIRONMENT, SIGNATURE, FakeExecutor, fill

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from attn_tune.cli.app import app
 from attn_tune.cli.install import install_pack
-from attn_tune.runtime.packs import read_pack
+from attn_tune.packs.reader import read_pack
 from tests.cli.fakes import POINT, fill
 from tests.runtime.packbuilder import pack_files, row, sig, write_folder, write_zip
 
@@ -58,7 +58,7 @@ def test_inspect_says_what_is_in_it(pack):
 
 
 def test_inspect_reads_the_packs_of_the_wheel():
-    shown = run("inspect", ROOT / "attn_tune" / "packs" / "nvidia-h200", "--rows")
+    shown = run("inspect", ROOT / "attn_tune" / "packs" / "shipped" / "nvidia-h200", "--rows")
     assert shown.exit_code == 0
     assert "block_k=" in shown.stdout
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from attn_tune.runtime.packs import read_pack
+from attn_tune.packs.reader import read_pack
 from attn_tune.tuner.fleet import Fleet
 from tests.cli.fakes import SIGNATURE, FakeExecutor, fill
 from tests.cli.test_commands import FakeContext, run

@@ -8,7 +8,7 @@ import zipfile
 import pytest
 
 from attn_tune.db import Database, Selection, export_pack, import_pack
-from attn_tune.runtime.packs import read_pack
+from attn_tune.packs.reader import read_pack
 from attn_tune.schema import (
     IntegrityError,
     NoDataError,

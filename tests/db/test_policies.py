@@ -5,7 +5,7 @@ import pytest
 from attn_tune.db import Database, import_pack
 from attn_tune.db.release.merge_packs import merge_packs
 from attn_tune.db.release.pack_diff import diff_packs
-from attn_tune.runtime.packs import read_pack
+from attn_tune.packs.reader import read_pack
 from attn_tune.schema import UsageError
 from tests.runtime.packbuilder import ENVIRONMENT, pack_files, row, sig, write_folder
 

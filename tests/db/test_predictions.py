@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from attn_tune.db import Database, export_pack
-from attn_tune.runtime import packs
+from attn_tune.packs.reader import read_pack
 from attn_tune.schema import Environment, NoDataError, Prediction, Rule, Shortage, Status
 from tests.db.facts import OTHER_DEVICE, SIGNATURE, begin, make_trial
 
@@ -60,7 +60,7 @@ def test_a_pack_holds_predictions_only_when_they_are_allowed(tmp_path):
         with pytest.raises(NoDataError):
             export_pack(database, tmp_path / "none", name="none", version="1")
         export_pack(database, tmp_path / "pack", name="pack", version="1", allow_predicted=True)
-    (row,) = packs.read_pack(tmp_path / "pack").rows
+    (row,) = read_pack(tmp_path / "pack").rows
     assert row.state == Rule.PREDICTED
     assert dict(row.config) == {"block_q": 1024}
     assert (row.median_ns, row.samples) == (None, 0)
@@ -78,7 +78,7 @@ def test_a_prediction_whose_whole_program_failed_is_not_exported(tmp_path):
     trials = (predicted(1024, 1_000_000), predicted(128, 4_000_000), failed)
     with open_with(tmp_path / "lab.db", *trials) as database:
         export_pack(database, tmp_path / "pack", name="pack", version="1", allow_predicted=True)
-    (row,) = packs.read_pack(tmp_path / "pack").rows
+    (row,) = read_pack(tmp_path / "pack").rows
     assert dict(row.config) == {"block_q": 128}
 
 
@@ -97,7 +97,7 @@ def test_any_measurement_wins(tmp_path):
             ungated="a test",
             allow_predicted=True,
         )
-    rows = {row.direction: row for row in packs.read_pack(tmp_path / "pack").rows}
+    rows = {row.direction: row for row in read_pack(tmp_path / "pack").rows}
     assert rows["fwd"].state != Rule.PREDICTED
     assert dict(rows["fwd"].config) == {"block_q": 256}
     assert rows["bwd"].state == Rule.PREDICTED

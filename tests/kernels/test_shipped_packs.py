@@ -7,14 +7,14 @@ import pytest
 import attn_tune
 from attn_tune.kernels.coverage import Reach, cover
 from attn_tune.kernels.dispatch import lookup
+from attn_tune.packs.reader import read_pack
 from attn_tune.runtime.answer import Rung, SourceKind
-from attn_tune.runtime.packs import read_pack
 from attn_tune.schema.trial import DIRECTIONS
 from attn_tune.tuner.grid import load_grid
 from attn_tune.tuner.offline import find_target
 from attn_tune.tuner.offline.target import TOPOLOGIES
 
-FOLDER = Path(attn_tune.__file__).parent / "packs"
+FOLDER = Path(attn_tune.__file__).parent / "packs" / "shipped"
 PACKS = sorted(path.parent for path in FOLDER.glob("*/manifest.json"))
 TPU_PACKS = [path for path in PACKS if path.name.startswith("tpu")]
 MOST_BYTES_PER_ROW = 512

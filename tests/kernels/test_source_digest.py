@@ -23,11 +23,13 @@ from attn_tune.kernels.source import (
     reason_to_leave_out,
     source_hash,
 )
-from attn_tune.runtime.packs import read_pack
+from attn_tune.packs.reader import read_pack
 from attn_tune.schema.digest import digest_text
 
 HERE = Path(attn_tune.__file__).parent.parent
-PACKS = sorted(path.parent for path in (HERE / "attn_tune" / "packs").glob("*/manifest.json"))
+PACKS = sorted(
+    path.parent for path in (HERE / "attn_tune" / "packs" / "shipped").glob("*/manifest.json")
+)
 # The version that was installed when the rows of such a kernel were measured.
 MEASURED = {"tokamax": "0.0.17"}
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from attn_tune.cli.app import app
 from attn_tune.kernels import registry
-from attn_tune.runtime import misses, snapshot
+from attn_tune.runtime import misses, settings
 
 SITE = Path(__file__).parent / "site"
 
@@ -40,7 +40,7 @@ def command():
     """Runs one command as a process of its own would: nothing that an earlier one read is in force."""
 
     def run(*words, fails=False):
-        snapshot._current = misses._mode = None
+        settings._current = misses._mode = None
         result = CliRunner().invoke(app, [str(word) for word in words], prog_name="attn-tune")
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception

@@ -83,19 +83,21 @@ def pack_files(
     devices: dict[str, Any] = {}
     environments: dict[str, Any] = {}
     files: dict[str, bytes] = {}
-    shards, flat = [], []
+    lines: dict[str, list[str]] = {}
+    flat = []
     for direction, items in by_direction.items():
-        lines = []
         for item in items:
             device, env = item["device"], item["env"]
             devices[device.digest] = device.identity
             environments[env.digest] = dataclasses.asdict(env)
             plain = {**item, "device": device.digest, "env": env.digest}
             flat.append((direction, plain))
-            lines.append(json.dumps(plain, sort_keys=True))
-        path = f"shards/sm_90/{OP}.{direction}.json"
-        files[path] = ("[\n" + ",\n".join(lines) + "\n]\n").encode()
-        shards.append({"path": path, "rows": len(lines), "sha256": _sha(files[path])})
+            line = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+            lines.setdefault(f"shards/{device.family}/{OP}.{direction}.json", []).append(line)
+    shards = []
+    for path, found in lines.items():
+        files[path] = ("[\n" + ",\n".join(found) + "\n]\n").encode()
+        shards.append({"path": path, "rows": len(found), "sha256": _sha(files[path])})
     kernels = sorted({f"{OP}/{r['kernel']}" for _, r in flat})
     data = {
         "format": 1,

@@ -7,7 +7,7 @@ import pytest
 
 HEAVY = {"jax", "jaxlib", "numpy", "pandas", "triton", "typer", "rich", "sqlite_utils", "sqlite3"}
 MODULES = [
-    "attn_tune.runtime.packs",
+    "attn_tune.packs.reader",
     "attn_tune.runtime.layers",
     "attn_tune.runtime.explain",
     "attn_tune.runtime.devices",

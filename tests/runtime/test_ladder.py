@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
+from attn_tune.packs.reader import pack_from_files
 from attn_tune.runtime.answer import DeviceLevel, Rung, SourceKind
 from attn_tune.runtime.ladder import Question, walk
-from attn_tune.runtime.packs import pack_from_files
 from attn_tune.runtime.shelf import Shelf
 from attn_tune.schema import Device, Grade, Signature
 from tests.runtime.packbuilder import ENVIRONMENT, FIELDS, H200, OP, pack_files, row, sig

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from attn_tune.packs.override_files import parse_overrides
 from attn_tune.runtime.answer import Rung
-from attn_tune.runtime.overrides.files import parse_overrides
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "lookup.md").read_text()

@@ -4,7 +4,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from attn_tune.runtime.rows import Row
+from attn_tune.packs.rows import Row
 from attn_tune.schema import Device, Environment, Rule, UsageError, config_to_json
 from attn_tune.schema.environment import UNKNOWN
 from attn_tune.schema.words import config_words, counted, duration

@@ -1,6 +1,6 @@
 """Exports config packs: an immutable, verified set of decisions that passed the release gate.
 
-Layout and reader: ``attn_tune.runtime.packs``. Same trials and options, same bytes.
+Layout and reader: ``attn_tune.packs.reader``. Same trials and options, same bytes.
 """
 
 import dataclasses
@@ -14,8 +14,6 @@ from typing import Any
 
 from attn_tune.db.database import Database
 from attn_tune.db.decide.selection import Selection, select
-from attn_tune.db.pack_files import check_note, check_word, pack_files as pack_files
-from attn_tune.db.pack_writer import check_target, write_pack
 from attn_tune.db.release.evidence import Evidence, group_by_problem
 from attn_tune.db.release.gate import (
     GatePolicy,
@@ -26,10 +24,17 @@ from attn_tune.db.release.gate import (
     needs_leave,
     replay_guards,
 )
-from attn_tune.runtime.overrides.entries import Entry
-from attn_tune.runtime.overrides.files import OverridesFile
-from attn_tune.runtime.overrides.in_force import Overrides, files_in_force
-from attn_tune.runtime.packs import pack_from_files
+from attn_tune.packs.override_entries import Entry
+from attn_tune.packs.override_files import OverridesFile
+from attn_tune.packs.reader import pack_from_files
+from attn_tune.packs.writer import (
+    check_note,
+    check_target,
+    check_word,
+    pack_files as pack_files,
+    write_pack,
+)
+from attn_tune.runtime.overrides import Overrides, files_in_force
 from attn_tune.schema import Decision, GateError, IntegrityError, NoDataError, Rule, UsageError
 from attn_tune.schema.words import counted
 

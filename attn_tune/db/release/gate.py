@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.db.release.evidence import Evidence, Record, group_by_problem
+from attn_tune.packs.override_entries import Asked
+from attn_tune.packs.reader import Pack
 from attn_tune.runtime.answer import SourceKind
 from attn_tune.runtime.ladder import Match, Question, walk
-from attn_tune.runtime.overrides.entries import Asked
-from attn_tune.runtime.overrides.in_force import Overrides
-from attn_tune.runtime.packs import Pack
+from attn_tune.runtime.overrides import Overrides
 from attn_tune.runtime.shelf import Shelf
 from attn_tune.schema import Decision, Environment, Grade, Rule, UsageError
 from attn_tune.schema.environment import UNKNOWN

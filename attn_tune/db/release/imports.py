@@ -16,8 +16,8 @@ from attn_tune.db.release.conflicts import (
     conflict_error,
 )
 from attn_tune.db.store.times import now_us, time_text
-from attn_tune.runtime.packs import Pack, read_pack
-from attn_tune.runtime.rows import Row
+from attn_tune.packs.reader import Pack, read_pack
+from attn_tune.packs.rows import Row
 from attn_tune.schema import Environment, canonical_json, config_to_json
 
 _ADD_PACK = """

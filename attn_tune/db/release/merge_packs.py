@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attn_tune.db.pack_files import check_word, files_of_rows
-from attn_tune.db.pack_writer import check_target, write_pack
 from attn_tune.db.release.conflicts import (
     Fate,
     Key,
@@ -16,8 +14,9 @@ from attn_tune.db.release.conflicts import (
     Resolution,
     conflict_error,
 )
-from attn_tune.runtime.packs import Pack
-from attn_tune.runtime.rows import Row
+from attn_tune.packs.reader import Pack
+from attn_tune.packs.rows import Row
+from attn_tune.packs.writer import check_target, check_word, files_of_rows, write_pack
 from attn_tune.schema import UsageError
 
 

@@ -3,8 +3,8 @@
 import enum
 from dataclasses import dataclass
 
-from attn_tune.runtime.packs import Pack
-from attn_tune.runtime.rows import Row
+from attn_tune.packs.reader import Pack
+from attn_tune.packs.rows import Row
 from attn_tune.schema import config_to_json
 from attn_tune.schema.words import config_words
 

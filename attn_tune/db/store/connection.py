@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 from attn_tune.db.store.filesystem import filesystem_type, is_network
 from attn_tune.db.store.schema import APPLICATION_ID, SCHEMA_VERSION, create_schema
-from attn_tune.runtime.archive import brief
-from attn_tune.runtime.whole_files import status_of_plain
+from attn_tune.packs.archive import brief
+from attn_tune.packs.plain_files import status_of_plain
 from attn_tune.schema import IntegrityError, NoDataError, StorageError, UsageError
 from attn_tune.schema.errors import warn
 

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 
 from attn_tune.kernels.dispatch import choose, explain, lookup
+from attn_tune.packs.override_files import parse_overrides
 from attn_tune.runtime import settings
 from attn_tune.runtime.answer import Rung
 from attn_tune.runtime.layers import use_pack
-from attn_tune.runtime.overrides.files import parse_overrides
 from attn_tune.schema import UsageError
 from tests.kernels.dispatch import toy_op
 from tests.kernels.dispatch.toy_op import Config, pack, problem

@@ -10,11 +10,11 @@ from attn_tune.kernels.dispatch import choose, explain, lookup
 from attn_tune.kernels.override_entries import use_config
 from attn_tune.kernels.override_freeze import freeze
 from attn_tune.kernels.spec import KernelSpec
+from attn_tune.packs.override_files import read_overrides
 from attn_tune.runtime import settings
 from attn_tune.runtime.agreement import statement_of
 from attn_tune.runtime.answer import Rung, SourceKind
 from attn_tune.runtime.layers import current_view, reload, use_overrides, use_pack
-from attn_tune.runtime.overrides.files import read_overrides
 from attn_tune.schema import IntegrityError, LockfileError, NoDataError, StorageError, UsageError
 from tests.kernels.dispatch.toy_op import HERE, Config, pack, problem
 from tests.runtime.packbuilder import H200, OP, pack_files, row, sig, with_list, write_zip

@@ -9,10 +9,10 @@ import warnings
 import pytest
 
 from attn_tune.kernels.dispatch import choose, explain, lookup
+from attn_tune.packs.reader import pack_from_files
 from attn_tune.runtime import counters, layers, misses, settings, view
 from attn_tune.runtime.answer import DeviceLevel, Rung, SourceKind
 from attn_tune.runtime.layers import reload, use_pack
-from attn_tune.runtime.packs import pack_from_files
 from attn_tune.schema import Grade, IntegrityError, NoDataError, UsageError
 from attn_tune.schema.errors import AttnTuneWarning
 from tests.kernels.dispatch.toy_op import HERE, pack, problem

@@ -9,9 +9,9 @@ import pytest
 
 from attn_tune.kernels.dispatch import explain, lookup
 from attn_tune.kernels.override_entries import make_entry
+from attn_tune.packs.override_files import change_overrides, read_overrides
 from attn_tune.runtime.layers import reload, use_overrides, use_pack
-from attn_tune.runtime.overrides.files import change_overrides, read_overrides
-from attn_tune.runtime.overrides.in_force import user_file, way_out
+from attn_tune.runtime.overrides import user_file, way_out
 from attn_tune.schema import IntegrityError, StorageError
 from tests.kernels.dispatch.toy_op import pack
 from tests.runtime.packbuilder import H200, OP, row, sig

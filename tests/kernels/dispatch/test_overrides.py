@@ -6,10 +6,10 @@ import pytest
 
 from attn_tune.kernels.dispatch import choose, explain, lookup
 from attn_tune.kernels.override_entries import use_config
+from attn_tune.packs.reader import pack_from_files
 from attn_tune.runtime.agreement import statement_of
 from attn_tune.runtime.answer import Rung, SourceKind
 from attn_tune.runtime.layers import current_view, reload, use_overrides, use_pack
-from attn_tune.runtime.packs import pack_from_files
 from attn_tune.schema import UnsupportedError, UsageError
 from tests.kernels.dispatch.test_tracing import traced_block
 from tests.kernels.dispatch.toy_op import HERE, Config, OtherConfig, pack, problem

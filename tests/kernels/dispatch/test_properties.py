@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from attn_tune.kernels.dispatch import lookup
 from attn_tune.kernels.override_entries import use_config
+from attn_tune.packs.override_files import parse_overrides
+from attn_tune.packs.reader import pack_from_files
 from attn_tune.runtime import settings as runtime_settings
 from attn_tune.runtime.answer import DeviceLevel, Rung
 from attn_tune.runtime.layers import use_pack
-from attn_tune.runtime.overrides.files import parse_overrides
-from attn_tune.runtime.packs import pack_from_files
 from attn_tune.schema import Signature
 from tests.kernels.dispatch import toy_op
 from tests.kernels.dispatch.toy_op import HERE

@@ -4,9 +4,9 @@ import asyncio
 import threading
 
 from attn_tune.kernels.dispatch import lookup
+from attn_tune.packs.reader import pack_from_files
 from attn_tune.runtime import layers
 from attn_tune.runtime.layers import reload, use_pack
-from attn_tune.runtime.packs import pack_from_files
 from tests.kernels.dispatch.toy_op import HERE, pack
 from tests.runtime.packbuilder import H200, OP, pack_files, row, sig, write_zip
 

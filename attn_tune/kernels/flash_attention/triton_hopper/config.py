@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from attn_tune.kernels.lang.gluon import TILE_ROWS
 from attn_tune.kernels.knobs import Choice, Flag, Knobs, Range
+from attn_tune.kernels.lang.gluon import TILE_ROWS
 
 # Two groups of four warps multiply, each 64 rows: the most whose accumulators fit the registers of one multiprocessor.
 CONSUMERS, WARPS = 2, 4

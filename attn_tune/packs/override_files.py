@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from attn_tune.runtime.overrides.entries import TEXTS, Entry, Frozen
-from attn_tune.runtime.strict_json import parse_json
-from attn_tune.runtime.whole_files import only_writer, read_limited, write_whole
+from attn_tune.packs.override_entries import TEXTS, Entry, Frozen
+from attn_tune.packs.plain_files import only_writer, read_limited, write_whole
+from attn_tune.packs.strict_json import parse_json
 from attn_tune.schema.config import config_from_dict
 from attn_tune.schema.digest import canonical_json, digest_json
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError

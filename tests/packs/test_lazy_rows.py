@@ -1,4 +1,4 @@
-"""A lookup proves the rows it uses, and no more; what is broken elsewhere in the pack neither answers nor stops it."""
+"""Lookups in open packs: they read their own shards and prove the rows that they use, no more."""
 
 import dataclasses
 import hashlib
@@ -8,19 +8,27 @@ import logging
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from attn_tune.db.pack_files import files_of_rows
-from attn_tune.runtime import contents
+from attn_tune.packs import archive, shards
+from attn_tune.packs.reader import open_pack, pack_from_files
+from attn_tune.packs.rows import Row, parse_row
+from attn_tune.packs.writer import files_of_rows
 from attn_tune.runtime.answer import Rung, SourceKind
 from attn_tune.runtime.ladder import Question, walk
-from attn_tune.runtime.packs import open_files, pack_from_files
-from attn_tune.runtime.raw_table import RawTable
-from attn_tune.runtime.rows import Row
 from attn_tune.runtime.ruler import near_texts
 from attn_tune.runtime.shapes import distance, same_bucket, shape_of
 from attn_tune.runtime.shelf import Shelf
 from attn_tune.runtime.sources import Source
 from attn_tune.schema import Grade, IntegrityError, Signature, UsageError
-from tests.runtime.packbuilder import ENVIRONMENT, FIELDS, H200, OP, resummed, sig, write_folder
+from tests.runtime.packbuilder import (
+    ENVIRONMENT,
+    FIELDS,
+    H200,
+    OP,
+    resummed,
+    sig,
+    write_folder,
+    write_zip,
+)
 
 SHARD = f"shards/sm_90/{OP}.fwd.json"
 H100 = dataclasses.replace(H200, variant="nvidia-h100-pcie")
@@ -59,37 +67,101 @@ class Judge:
     adapt = staticmethod(lambda row: row)
 
 
-def ask(pack, text, device=H200):
+def opened(files):
+    """The pack as lookups open it."""
+    return pack_from_files(files, proven=False)
+
+
+def ask(pack, text, device=H200, direction="fwd"):
     """(rung, block) of the answer, or None."""
+    match = walked(pack, text, device, direction).match
+    return match and (match.rung, match.row.config["block"])
+
+
+def walked(pack, text, device=H200, direction="fwd"):
+    """The walk of one lookup."""
     question = Question(
         op=OP,
-        direction="fwd",
+        direction=direction,
         signature=Signature.parse(text, FIELDS),
         fields=FIELDS,
         device=device,
     )
-    shelf = Shelf(pack, OP, "fwd", FIELDS)
-    found = walk(question, iter([(SourceKind.USER, shelf)]), Judge(), tell=True)
-    return found.match and (found.match.rung, found.match.row.config["block"])
+    shelf = Shelf(pack, OP, direction, FIELDS)
+    return walk(question, iter([(SourceKind.USER, shelf)]), Judge(), tell=True)
 
 
 FILES = written(row(1024, 64), row(2048, 128), row(2048, 32, kernel="beta", rank=1))
 
 
-def test_neither_an_exact_nor_a_near_answer_proves_the_whole(monkeypatch):
-    def never(*args, **more):
-        raise AssertionError("all rows were proven")
+def test_lookup_proves_only_the_rows_that_it_uses(monkeypatch):
+    proven = []
 
-    for name in ("plain_table", "parsed_table"):
-        monkeypatch.setattr(contents, name, never)
-    pack = open_files(FILES)
-    assert isinstance(pack.contents.tables[0], RawTable)
+    def counted(data, **more):
+        proven.append(data["signature"])
+        return parse_row(data, **more)
+
+    monkeypatch.setattr(shards, "parse_row", counted)
+    pack = opened(FILES)
     assert ask(pack, sig(2048)) == (Rung.EXACT, 128)
+    assert proven == [sig(2048)] * 2
     assert ask(pack, sig(1500)) == (Rung.BUCKET, 128)
     assert ask(pack, sig(600)) == (Rung.BUCKET, 64)
     assert ask(pack, sig(5000)) is None
-    with pytest.raises(AssertionError):
-        list(pack.rows)
+    proven.clear()
+    assert len(pack.rows) == len(proven) == 3
+
+
+def two_directions():
+    """The files of a pack with a shard of each direction."""
+    return written(row(1024, 64), dataclasses.replace(row(1024, 32), direction="bwd"))
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip"])
+def test_lookup_reads_only_the_shards_of_its_op_and_direction(tmp_path, monkeypatch, kind):
+    files = two_directions()
+    path = {"folder": write_folder, "zip": write_zip}[kind](tmp_path / "p.atpack", files)
+    read = []
+    for name in ("_read_folder", "_read_zip"):
+        plain = getattr(archive, name)
+
+        def counted(root, names, plain=plain):
+            read.extend(names)
+            return plain(root, names)
+
+        monkeypatch.setattr(archive, name, counted)
+    pack = open_pack(path)
+    assert ask(pack, sig(1024)) == (Rung.EXACT, 64)
+    assert read == ["manifest.json", "SHA256SUMS", SHARD]
+    assert len(pack.rows) == 2
+    assert read[3:] == [SHARD.replace("fwd", "bwd")]
+
+
+def test_changed_shard_is_ignored_with_a_warning_and_the_other_direction_answers(tmp_path, caplog):
+    path = write_folder(tmp_path / "p", two_directions())
+    pack = open_pack(path)
+    (path / SHARD).write_bytes((path / SHARD).read_bytes().replace(b"64", b"65", 1))
+    with caplog.at_level(logging.WARNING, "attn_tune"):
+        assert ask(pack, sig(1024)) is None
+    (warning,) = caplog.messages
+    assert "ignored for toy.fwd" in warning
+    assert "checksum" in warning
+    assert ask(pack, sig(1024), direction="bwd") == (Rung.EXACT, 32)
+    assert {shard.direction: shard.is_readable for shard in pack.shards} == {
+        "fwd": False,
+        "bwd": True,
+    }
+    with pytest.raises(IntegrityError, match="checksum"):
+        _ = pack.rows
+
+
+def test_deleted_shard_is_ignored_and_the_walk_tells_why(tmp_path):
+    path = write_folder(tmp_path / "p", two_directions())
+    pack = open_pack(path)
+    (path / SHARD).unlink()
+    (step,) = walked(pack, sig(1024)).steps
+    assert "ignored: pack" in step.note
+    assert "cannot be read" in step.note
 
 
 @pytest.mark.parametrize(
@@ -108,6 +180,7 @@ def test_neither_an_exact_nor_a_near_answer_proves_the_whole(monkeypatch):
             '"samples":NaN,"signature":"toy/v1 b=1 t=2048',
         ),
         ('{"config":{"block":32}', '{"config":{"block":32}}'),
+        ('{"config":{"block":32}', '{"config": {"block":32}'),
         ('"},\n{"config":{"block":32}', '"}\n{"config":{"block":32}'),
     ],
 )
@@ -115,7 +188,7 @@ def test_broken_rows_never_answer_and_the_others_do(old, new, caplog):
     files = edited(FILES, old, new)
     with pytest.raises(IntegrityError):
         pack_from_files(files)
-    pack = open_files(files)
+    pack = opened(files)
     with caplog.at_level(logging.WARNING, "attn_tune"):
         # Both rows of the problem fall, for they stand together; the near one is sound.
         assert ask(pack, sig(2048)) == (Rung.NEIGHBOUR, 64)
@@ -128,30 +201,33 @@ def test_broken_rows_never_answer_and_the_others_do(old, new, caplog):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "words"),
+    ("old", "new"),
     [
-        ('"signature":"toy/v1 b=1 t=1024', '"signature":"tay/v1 b=1 t=1024', "not of toy"),
-        ('"block":64', '"block":"\\ud800\\"', ""),
-        ("[\n{", "[\n[{", "JSON"),
+        ('"signature":"toy/v1 b=1 t=1024', '"signature":"tay/v1 b=1 t=1024'),
+        (',"signature":"toy/v1 b=1 t=1024', ',"signature": "toy/v1 b=1 t=1024'),
+        ("},\n{", "},{"),
+        ('"block":64', '"block":"\u00e9"'),
     ],
 )
-def test_a_shard_of_another_spelling_is_proven_whole_at_once(old, new, words):
-    with pytest.raises(IntegrityError, match=f".*{words}"):
-        open_files(edited(FILES, old, new))
+def test_shard_whose_rows_cannot_be_told_apart_is_ignored_whole(old, new):
+    files = edited(FILES, old, new)
+    assert "ignored: pack" in walked(opened(files), sig(2048)).steps[0].note
+    with pytest.raises(IntegrityError, match=f"{SHARD}"):
+        pack_from_files(files)
 
 
-def test_a_row_that_says_more_is_read_as_before():
+def test_row_with_unknown_fields_is_read_without_them():
     files = edited(FILES, '"state":"winner"},', '"state":"winner","tuned_by":"x"},')
     assert [r.config["block"] for r in pack_from_files(files).rows] == [64, 128, 32]
-    assert ask(open_files(files), sig(1024)) == (Rung.EXACT, 64)
+    assert ask(opened(files), sig(1024)) == (Rung.EXACT, 64)
     files = edited(FILES, ',"state":"winner"},', ',"spare":1,"state":"winner"},')
-    assert ask(open_files(files), sig(1024)) == (Rung.EXACT, 64)
+    assert ask(opened(files), sig(1024)) == (Rung.EXACT, 64)
 
 
-def test_a_wrong_claim_about_the_rows_is_found_by_who_asks_for_it(tmp_path):
+def test_wrong_decision_digest_is_found_when_it_is_asked_for(tmp_path):
     manifest = json.loads(FILES["manifest.json"]) | {"decision_digest": "b2:00"}
     files = resummed({**FILES, "manifest.json": json.dumps(manifest).encode()})
-    pack = open_files(files)
+    pack = opened(files)
     for _ in range(2):
         with pytest.raises(IntegrityError, match="decision digest"):
             _ = pack.decision_digest
@@ -162,15 +238,19 @@ def test_a_wrong_claim_about_the_rows_is_found_by_who_asks_for_it(tmp_path):
     assert source.error is None
 
 
-@pytest.mark.parametrize("more", [{}, {"block": 1}])
-def test_a_knob_called_signature_misleads_nobody(more):
-    tricky = {"signature": sig(4096), "state": "x", **more}
-    files = written(row(1024, 64), dataclasses.replace(row(2048, 1), config=tricky))
-    pack = open_files(files)
-    assert len(pack.rows) == 2
-    shelf = Shelf(pack, OP, "fwd", FIELDS)
-    assert shelf.at(H200.digest, sig(4096)) == []
-    assert shelf.at(H200.digest, sig(2048))[0].config == tricky
+@pytest.mark.parametrize("part", [False, True])
+def test_config_with_a_knob_called_signature_is_refused(part):
+    knobs = {"block": 1, "signature": sig(4096), "state": "x"}
+    files = written(
+        row(1024, 64), dataclasses.replace(row(2048, 1), config={"dq": knobs} if part else knobs)
+    )
+    with pytest.raises(IntegrityError, match="one signature of toy each"):
+        pack_from_files(files)
+    assert ask(opened(files), sig(2048)) is None
+    with pytest.raises(IntegrityError, match="knob 'signature'"):
+        parse_row(
+            json.loads(written(row(1, 1))[SHARD])[0] | {"config": knobs}, op=OP, direction="fwd"
+        )
 
 
 SIGNATURES = st.builds(
@@ -191,7 +271,7 @@ SIGNATURES = st.builds(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(SIGNATURES, st.lists(SIGNATURES, max_size=12, unique=True))
-def test_texts_are_as_far_as_the_signatures_they_spell(asked, texts):
+def test_near_texts_are_as_far_as_their_signatures(asked, texts):
     question = Signature.parse(asked, FIELDS)
     mine = shape_of(question, FIELDS)
     expected = {}
@@ -208,15 +288,15 @@ def test_texts_are_as_far_as_the_signatures_they_spell(asked, texts):
 @pytest.mark.parametrize(
     "text", ["toy/v1 b=1 t=1_024 h=64 dtype=bfloat16", "toy/v1 t=1024 b=1 h=64 dtype=bfloat16"]
 )
-def test_a_near_text_that_is_not_canonical_never_answers(text):
-    pack = open_files(written(dataclasses.replace(row(1, 1), signature=text), row(2048, 2)))
+def test_near_signature_that_is_not_canonical_never_answers(text):
+    pack = opened(written(dataclasses.replace(row(1, 1), signature=text), row(2048, 2)))
     with pytest.raises(UsageError):
         Signature.parse(text, FIELDS)
     assert ask(pack, sig(1025)) == (Rung.BUCKET, 2)
     assert ask(pack, sig(1000)) is None
 
 
-def test_levels_of_devices_are_told_apart_without_proving_the_whole():
+def test_device_levels_are_told_apart_without_proving_all_rows():
     files = written(row(1024, 1, device=H100.digest), row(2048, 2))
-    assert ask(open_files(files), sig(1024)) == (Rung.NEIGHBOUR, 2)
-    assert ask(open_files(files), sig(1024), device=H100) == (Rung.EXACT, 1)
+    assert ask(opened(files), sig(1024)) == (Rung.NEIGHBOUR, 2)
+    assert ask(opened(files), sig(1024), device=H100) == (Rung.EXACT, 1)

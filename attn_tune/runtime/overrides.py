@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from attn_tune.runtime.directories import config_directory
-from attn_tune.runtime.overrides.entries import Asked, Entry
-from attn_tune.runtime.overrides.files import OverridesFile, read_overrides
+from attn_tune.packs.override_entries import Asked, Entry
+from attn_tune.packs.override_files import OverridesFile, read_overrides
 from attn_tune.schema.digest import digest_json
+from attn_tune.schema.directories import config_directory
 from attn_tune.schema.errors import IntegrityError, StorageError
 
 VARIABLE = "ATTN_TUNE_OVERRIDES"

@@ -1,4 +1,4 @@
-"""What a pack is read from, a folder or a zip: links, odd entries, odd compressions and odd sizes are refused."""
+"""Archives of packs, a folder or a zip: links, odd entries, odd compressions and odd sizes are refused."""
 
 import os
 import pickle
@@ -8,8 +8,8 @@ import zipfile
 import pytest
 
 from attn_tune.db import Database
-from attn_tune.runtime import archive, packs
-from attn_tune.runtime.packs import read_pack
+from attn_tune.packs import archive, manifest
+from attn_tune.packs.reader import read_pack
 from attn_tune.schema.errors import IntegrityError, StorageError
 from tests.runtime.packbuilder import pack_files, row, sig, write_folder, write_zip
 
@@ -21,14 +21,14 @@ def files():
     return pack_files([row(sig(1024), 64), row(sig(2048), 128)])
 
 
-def test_a_path_without_a_pack(tmp_path):
+def test_path_without_a_pack_is_an_error(tmp_path):
     with pytest.raises(StorageError, match="nowhere"):
         read_pack(tmp_path / "nowhere")
     with pytest.raises(IntegrityError, match="SHA256SUMS"):
         read_pack(tmp_path)
 
 
-def test_links_and_pipes_are_refused(tmp_path, files):
+def test_pack_with_a_link_or_a_pipe_is_refused(tmp_path, files):
     outside = tmp_path / "outside.json"
     outside.write_bytes(files[SHARD])
     linked = write_folder(tmp_path / "linked", files)
@@ -75,13 +75,13 @@ def test_zip_entries_that_are_not_plain_files_are_refused(tmp_path, files, name,
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_a_zip_with_one_name_twice_is_refused(tmp_path, files):
+def test_zip_with_one_name_twice_is_refused(tmp_path, files):
     with pytest.raises(IntegrityError, match="twice"):
         read_pack(zip_with(tmp_path, files, [(SHARD, 0)]))
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_unusual_compressions_are_refused(tmp_path, files, method):
+def test_zip_with_an_unusual_compression_is_refused(tmp_path, files, method):
     path = tmp_path / "x.atpack"
     with zipfile.ZipFile(path, "w", method) as archive_:
         for name, data in files.items():
@@ -90,7 +90,7 @@ def test_unusual_compressions_are_refused(tmp_path, files, method):
         read_pack(path)
 
 
-def test_sizes_are_capped(tmp_path, files, monkeypatch):
+def test_pack_with_too_many_or_too_large_files_is_refused(tmp_path, files, monkeypatch):
     bomb = write_zip(tmp_path / "bomb.atpack", {**files, "zeros": bytes(200_000)})
     folder = write_folder(tmp_path / "bomb", {**files, "zeros": bytes(200_000)})
     monkeypatch.setattr(archive, "MAX_FILE_BYTES", 100_000)
@@ -104,16 +104,16 @@ def test_sizes_are_capped(tmp_path, files, monkeypatch):
             read_pack(path)
 
 
-def test_a_manifest_of_many_megabytes_is_refused_before_it_is_parsed(tmp_path, files, monkeypatch):
+def test_manifest_of_many_megabytes_is_refused_before_it_is_parsed(tmp_path, files, monkeypatch):
     head = {**files, "manifest.json": files["manifest.json"] + bytes(1) * archive.MAX_HEAD_BYTES}
-    monkeypatch.setattr(packs, "parse_json", None)
+    monkeypatch.setattr(manifest, "parse_json", None)
     for path in (write_folder(tmp_path / "p", head), write_zip(tmp_path / "p.atpack", head)):
         with pytest.raises(IntegrityError, match="is larger than 4194304 bytes"):
             read_pack(path)
 
 
 @pytest.mark.parametrize("part", ["x" * 5000, "/".join(["y" * 200] * 15)], ids=["name", "folders"])
-def test_a_very_long_path_is_cut_in_messages(tmp_path, part):
+def test_very_long_path_is_cut_in_errors(tmp_path, part):
     path = tmp_path / part
     with pytest.raises(
         StorageError, match=r"cannot be read: (File name too long|No such)"
@@ -125,14 +125,14 @@ def test_a_very_long_path_is_cut_in_messages(tmp_path, part):
     assert len(str(error.value)) < 500
 
 
-def test_a_pack_can_be_sent_to_another_process(tmp_path, files):
+def test_pack_can_be_sent_to_another_process(tmp_path, files):
     pack = read_pack(write_folder(tmp_path / "p", files))
     sent = pickle.loads(pickle.dumps(pack))
     assert sent == pack
     assert (list(sent.rows), sent.gate) == (list(pack.rows), pack.gate)
 
 
-def test_reading_does_not_write(tmp_path, files):
+def test_reading_a_pack_writes_nothing(tmp_path, files):
     folder = write_folder(tmp_path / "a", files)
     before = sorted(p.name for p in folder.rglob("*"))
     folder.chmod(0o555)

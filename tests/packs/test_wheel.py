@@ -1,4 +1,4 @@
-"""A pack as a wheel: the same bytes each time, installed by pip, found and used by a lookup of that Python."""
+"""Packs as wheels: the same bytes each time, installed by pip, found and used by a lookup of that Python."""
 
 import os
 import subprocess
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from attn_tune.db.pack_files import files_of_rows
-from attn_tune.db.wheels import export_wheel
-from attn_tune.runtime.archive import read_files
-from attn_tune.runtime.rows import Row
+from attn_tune.packs.archive import read_files
+from attn_tune.packs.rows import Row
+from attn_tune.packs.wheel import export_wheel
+from attn_tune.packs.writer import files_of_rows
 from attn_tune.schema import StorageError, UsageError
 from tests.runtime.packbuilder import ENVIRONMENT, H200, write_folder
 
@@ -56,7 +56,7 @@ def pack(path, version="2026.1"):
     return write_folder(path, files)
 
 
-def test_a_wheel_is_the_pack_and_the_same_bytes_each_time(tmp_path):
+def test_wheel_holds_the_pack_and_is_the_same_bytes_each_time(tmp_path):
     source = pack(tmp_path / "pack")
     wheel = export_wheel(source, tmp_path / "a")
     again = export_wheel(source, tmp_path / "b")
@@ -75,12 +75,12 @@ def test_a_wheel_is_the_pack_and_the_same_bytes_each_time(tmp_path):
         export_wheel(source, tmp_path / "a")
 
 
-def test_a_version_that_pip_cannot_read_is_refused(tmp_path):
+def test_wheel_of_a_version_that_pip_cannot_read_is_refused(tmp_path):
     with pytest.raises(UsageError, match="version"):
         export_wheel(pack(tmp_path / "pack", version="h200-rev3"), tmp_path)
 
 
-def test_pip_installs_it_and_a_lookup_finds_and_uses_it(tmp_path):
+def test_installed_wheel_is_found_and_used_by_a_lookup(tmp_path):
     wheel = export_wheel(pack(tmp_path / "pack"), tmp_path)
     site = tmp_path / "site"
     pip = [

@@ -1,21 +1,29 @@
-"""The bytes of a pack. Same decisions and note, same bytes: nothing else says when, where or by whom it was made."""
+"""Writers of packs. Same decisions and note, same bytes: nothing else says when, where or by whom one was made."""
 
 import hashlib
 import json
+import os
 import re
+import secrets
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from attn_tune.runtime.archive import MANIFEST, QUARANTINE, SIGNED, SUMS
-from attn_tune.runtime.overrides.entries import Entry
-from attn_tune.runtime.overrides.files import OverridesFile
-from attn_tune.runtime.packs import Pack
-from attn_tune.runtime.rows import OMITTED, Row, decision_digest
-from attn_tune.schema import Decision, Device, Environment, UsageError, canonical_json
+from attn_tune.packs.archive import MANIFEST, QUARANTINE, SIGNED, SUFFIX, SUMS, is_pack, zip_bytes
+from attn_tune.packs.override_entries import Entry
+from attn_tune.packs.override_files import OverridesFile
+from attn_tune.packs.reader import Pack, open_pack, read_pack
+from attn_tune.packs.rows import Row, decision_digest
+from attn_tune.packs.shards import shard_data
+from attn_tune.packs.signing import sign
+from attn_tune.schema.decision import Decision
+from attn_tune.schema.device import Device
+from attn_tune.schema.environment import Environment
+from attn_tune.schema.errors import StorageError, UsageError
 
-PPM = 1_000_000
 MAX_NOTE = 1000
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}")
@@ -32,7 +40,7 @@ def check_word(what: str, word: str) -> None:
 
 
 def check_note(note: str) -> str:
-    """The note on one line, which the manifest holds for people.
+    """The note on one line, as the manifest holds it.
 
     Raises:
       UsageError: it is empty, too long, or has characters that cannot be printed.
@@ -41,6 +49,23 @@ def check_note(note: str) -> str:
     if not line or len(line) > MAX_NOTE or not line.isprintable():
         raise UsageError(f"a pack's note is a line of 1 to {MAX_NOTE} characters, got {note!r:.80}")
     return line
+
+
+def check_target(path: Path, *, overwrite: bool) -> None:
+    """Refuses a path that is taken; with ``overwrite``, one that holds anything but a pack of the same kind.
+
+    Raises:
+      StorageError: it is, or it lies within a pack, which another file would break.
+    """
+    if around := next((folder for folder in path.absolute().parents if is_pack(folder)), None):
+        raise StorageError(f"{path} lies within the pack {around}; choose a path beside it")
+    if not path.exists() and not path.is_symlink():
+        return
+    if not overwrite:
+        raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")
+    empty = path.is_dir() and not any(path.iterdir())
+    if path.is_dir() == (path.suffix == SUFFIX) or not (is_pack(path) or empty):
+        raise StorageError(f"{path} is not a pack of this kind, so it is not overwritten")
 
 
 def pack_files(
@@ -52,14 +77,16 @@ def pack_files(
     quarantine: Iterable[Entry] = (),
     note: str = "",
 ) -> dict[str, bytes]:
-    """The files of a pack by their paths inside; the order of ``decisions`` does not matter.
+    """The files of a pack of ``decisions``, by their paths inside; their order does not matter.
 
-    ``gate`` is the manifest's entry about the release gate, ``quarantine`` the list that the pack carries, ``note`` a
-    line for people.
+    Args:
+      gate: the manifest's entry about the release gate.
+      quarantine: the list that the pack carries.
+      note: a line for people.
     """
     decisions = list(decisions)
     return files_of_rows(
-        [to_row(d) for d in decisions],
+        map(Row.of, decisions),
         name=name,
         version=version,
         devices={d.device.digest: d.device for d in decisions},
@@ -83,12 +110,12 @@ def files_of_rows(
     quarantine: Iterable[Entry] = (),
     note: str = "",
 ) -> dict[str, bytes]:
-    """The files of a pack of ``rows``; the tables may hold more than the rows need."""
+    """The files of a pack of ``rows``, by their paths inside; the tables may hold more than the rows need."""
     rows = list(rows)
     shards: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         shards[_shard_path(devices[row.device].family, row)].append(row)
-    files = {path: _shard_text(group).encode() for path, group in sorted(shards.items())}
+    files = {path: shard_data(group) for path, group in sorted(shards.items())}
     entries = {entry.line: entry for entry in quarantine}
     # A reader of format 1 knows no lists, and must not use a pack without its own.
     needed = 2 if entries else 1
@@ -129,57 +156,63 @@ def files_of_rows(
 
 
 def signed_files(files: Mapping[str, bytes], pack: Pack, private_pem: bytes) -> dict[str, bytes]:
-    """``files`` with one more signature, in place of an older one by the same key."""
-    from attn_tune.runtime.signing import sign
+    """``files`` with one more signature, in place of an older one by the same key.
 
+    Raises:
+      UsageError: as ``sign``.
+    """
     signer = sign(files[SUMS], private_pem)
     others = [s for s in pack.signers if s.key != signer.key]
     return {**files, SIGNED: "".join(s.line for s in sorted([*others, signer])).encode()}
 
 
-def to_row(decision: Decision) -> Row:
-    """The row that says what ``decision`` says."""
-    return Row(
-        op=decision.op,
-        direction=decision.direction,
-        device=decision.device.digest,
-        signature=decision.signature.text,
-        kernel=decision.kernel.partition("/")[2],
-        rank=decision.rank,
-        config=decision.config,
-        state=str(decision.rule),
-        env=decision.environment.digest,
-        median_ns=decision.median_ns,
-        heuristic_ns=decision.heuristic_ns,
-        gain_ppm=None if decision.gain is None else _ppm(decision.gain - 1),
-        regret_ppm=None if decision.regret_bound is None else _ppm(decision.regret_bound),
-        error_ppm=None if decision.worst_error is None else _ppm(decision.worst_error),
-        samples=decision.samples,
-        repeatable=decision.repeatable,
-        features=decision.features,
-    )
+def write_pack(path: Path, files: Mapping[str, bytes]) -> Pack:
+    """Writes ``files`` aside, reads them back, and moves them into place over the pack that is there, if any.
+
+    Raises:
+      StorageError: it cannot be written.
+      IntegrityError: the files are not a pack.
+    """
+    stem = f".{path.name}.{secrets.token_hex(8)}"
+    draft, old = path.with_name(stem + ".new"), path.with_name(stem + ".old")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == SUFFIX:
+            _write_new(draft, zip_bytes(files))
+        else:
+            for name, data in files.items():
+                (draft / name).parent.mkdir(parents=True, exist_ok=True)
+                _write_new(draft / name, data)
+        read_pack(draft, signed=False)
+        if path.is_dir():  # a folder cannot be replaced in one step: move the old one aside first
+            path.rename(old)
+        os.replace(draft, path)
+        return open_pack(path, signed=False)
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        if path.suffix == SUFFIX:
+            draft.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(draft, ignore_errors=True)
+            if path.exists():  # else the old pack is the only one there is
+                shutil.rmtree(old, ignore_errors=True)
 
 
-def _ppm(value: float) -> int:
-    return round(value * PPM)
+def _write_new(path: Path, data: bytes) -> None:
+    """Writes a file that must not be there yet, durably."""
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _shard_path(family: str, row: Row) -> str:
     if not _WORD.fullmatch(family):
         raise UsageError(f"the device family {family!r} cannot be part of a file's name")
     return f"shards/{family}/{row.op}.{row.direction}.json"
-
-
-def _shard_text(rows: Iterable[Row]) -> str:
-    lines = []
-    for row in sorted(rows, key=lambda r: (r.signature, r.device, r.rank)):
-        data: dict[str, Any] = asdict(row)
-        del data["op"], data["direction"]  # the file's name says them
-        for name in OMITTED:
-            if data[name] is None:
-                del data[name]
-        lines.append(canonical_json(data))
-    return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
 def _sha256(data: bytes) -> str:

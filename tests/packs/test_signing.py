@@ -1,4 +1,4 @@
-"""Signatures: who vouches for a pack, and that nobody else can."""
+"""Signatures of packs: a trusted key vouches for a pack, and no other key can."""
 
 import dataclasses
 import os
@@ -7,9 +7,10 @@ import sys
 import pytest
 
 from attn_tune import explain
-from attn_tune.db.pack_files import signed_files
-from attn_tune.runtime import settings, signing
-from attn_tune.runtime.packs import pack_from_files, read_pack
+from attn_tune.packs import signing
+from attn_tune.packs.reader import pack_from_files, read_pack
+from attn_tune.packs.writer import signed_files
+from attn_tune.runtime import settings
 from attn_tune.runtime.sources import SHIPPED, Source, SourceKind, locations
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
 from tests.runtime.packbuilder import pack_files, resummed, row, sig, write_folder, write_zip
@@ -40,7 +41,7 @@ def required(monkeypatch, keys):
     monkeypatch.setenv(signing.TRUSTED, str(keys[0]))
 
 
-def test_a_signature_changes_no_digest(files, keys):
+def test_signature_changes_no_digest_of_a_pack(files, keys):
     signed = pack_from_files(sign(files, keys[1]))
     assert (signed.digest, signed.rows) == (
         pack_from_files(files).digest,
@@ -51,7 +52,7 @@ def test_a_signature_changes_no_digest(files, keys):
     assert len(pack_from_files(sign(sign(files, keys[1]), keys[2])).signers) == 2
 
 
-def test_only_what_a_trusted_key_signed_is_read_where_that_is_required(
+def test_pack_without_a_trusted_signature_is_refused_where_one_is_required(
     tmp_path, files, keys, required
 ):
     _, mine, other = keys
@@ -77,7 +78,7 @@ def test_only_what_a_trusted_key_signed_is_read_where_that_is_required(
         assert "sign" in source.error
 
 
-def test_a_path_that_leads_out_of_the_own_packs_needs_a_signature(tmp_path, files, required):
+def test_path_that_leads_out_of_the_shipped_packs_needs_a_signature(tmp_path, files, required):
     """By dots and by a link: what is named is judged, not the folder that the name begins with."""
     outside = write_folder(tmp_path / "outside", files)
     dots = SHIPPED / os.path.relpath(outside, SHIPPED)
@@ -94,7 +95,7 @@ def test_a_path_that_leads_out_of_the_own_packs_needs_a_signature(tmp_path, file
             assert "not signed" in source.error
 
 
-def test_the_own_packs_need_no_signature(required, monkeypatch):
+def test_shipped_packs_need_no_signature(required, monkeypatch):
     monkeypatch.setattr(settings, "_current", None)
     own = [source for source in settings.current_settings().sources if source.own]
     assert {source.path for source in own} == set(locations({}).own)
@@ -109,7 +110,7 @@ def forged(files, keys):
     return {**pack_files([row(sig(2048))]), "SHA256SUMS.sig": signature}
 
 
-def test_a_forged_signature_of_a_trusted_key_is_refused_where_none_is_required(
+def test_forged_signature_of_a_trusted_key_is_refused_where_none_is_required(
     tmp_path, files, forged, keys, monkeypatch, caplog
 ):
     monkeypatch.delenv(signing.REQUIRE, raising=False)
@@ -126,7 +127,7 @@ def test_a_forged_signature_of_a_trusted_key_is_refused_where_none_is_required(
     assert "signature of 'the release team' is wrong" in caplog.text
 
 
-def test_without_cryptography_nothing_is_checked_and_a_warning_says_so(
+def test_signature_is_not_checked_without_cryptography_and_a_warning_says_so(
     tmp_path, forged, keys, monkeypatch, caplog
 ):
     monkeypatch.delenv(signing.REQUIRE, raising=False)
@@ -139,7 +140,7 @@ def test_without_cryptography_nothing_is_checked_and_a_warning_says_so(
         read_pack(tmp_path / "forged")
 
 
-def test_a_row_edited_with_every_sum_put_right_is_no_longer_signed(tmp_path, files, keys, required):
+def test_edited_row_with_every_sum_put_right_is_no_longer_signed(tmp_path, files, keys, required):
     signed = sign(files, keys[1])
     edited = resummed({k: v for k, v in signed.items() if k != "SHA256SUMS.sig"})
     edited["manifest.json"] = edited["manifest.json"].replace(b"2026.1", b"2026.2")
@@ -160,7 +161,7 @@ def test_a_row_edited_with_every_sum_put_right_is_no_longer_signed(tmp_path, fil
     ],
     ids=["empty", "blank", "short", "cut", "other", "binary"],
 )
-def test_what_is_no_signature_is_refused_even_where_none_is_asked_for(files, line):
+def test_broken_signature_file_is_refused_even_where_none_is_required(files, line):
     with pytest.raises(IntegrityError, match="signature"):
         pack_from_files({**files, "SHA256SUMS.sig": line})
 
@@ -181,7 +182,7 @@ def test_trusted_keys_come_from_files_and_folders_and_nothing_else(tmp_path, key
         signing.trusted_keys({signing.TRUSTED: str(folder)})
 
 
-def test_other_keys_cannot_sign(files):
+def test_file_that_is_no_private_key_cannot_sign(files):
     with pytest.raises(UsageError, match="private key"):
         sign(files, b"not a key")
     assert dataclasses.is_dataclass(signing.Signer)

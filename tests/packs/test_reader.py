@@ -1,4 +1,4 @@
-"""A pack is believed only when all of it is right: every way to be wrong is one IntegrityError."""
+"""Readers of packs: a pack is right as a whole, or one IntegrityError says what is wrong with it."""
 
 import copy
 import hashlib
@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from attn_tune.runtime.packs import pack_from_files, read_pack
+from attn_tune.packs.reader import pack_from_files, read_pack
 from attn_tune.schema.errors import IntegrityError
 from tests.runtime.packbuilder import (
     H200,
@@ -37,7 +37,7 @@ def content(pack):
     return (pack.name, pack.version, pack.rows, dict(pack.devices), dict(pack.environments))
 
 
-def test_folder_and_zip_read_the_same(tmp_path, files):
+def test_folder_and_zip_of_a_pack_read_the_same(tmp_path, files):
     folder = read_pack(write_folder(tmp_path / "a", files))
     zipped = read_pack(write_zip(tmp_path / "a.atpack", files))
     assert content(folder) == content(zipped)
@@ -49,7 +49,7 @@ def test_folder_and_zip_read_the_same(tmp_path, files):
     assert len(folder.rows) == 4
 
 
-def test_digest_names_bytes_and_decision_digest_names_decisions(files):
+def test_pack_digest_names_bytes_and_decision_digest_names_decisions(files):
     slower = copy.deepcopy(ROWS)
     slower["fwd"][0]["median_ns"] = 999
     other = pack_from_files(pack_files(slower))
@@ -87,6 +87,14 @@ def edit_list(files, data):
 
 def without(files, name):
     return {k: v for k, v in files.items() if k != name}
+
+
+def other_family(files):
+    """The forward shard under the name of another family of devices."""
+    path = SHARD.replace("sm_90", "sm_80")
+    manifest = json.loads(files["manifest.json"].replace(SHARD.encode(), path.encode()))
+    moved = {**without(files, SHARD), path: files[SHARD]}
+    return resummed({**moved, "manifest.json": json.dumps(manifest).encode()})
 
 
 LIST = "quarantine.json"
@@ -153,16 +161,16 @@ BROKEN = {
     ),
     "shards are a table": (lambda f: edit_manifest(f, shards={}), "'shards'"),
     "another config, sums put right": (
-        lambda f: edit_shard(f, lambda t: t.replace('"block": 64', '"block": 96')),
+        lambda f: edit_shard(f, lambda t: t.replace('"block":64', '"block":96')),
         "decision digest",
     ),
     "a duplicate key": (
-        lambda f: edit_shard(f, lambda t: t.replace('{"block": 64}', '{"block": 64, "block": 64}')),
+        lambda f: edit_shard(f, lambda t: t.replace('{"block":64}', '{"block":64,"block":64}')),
         "twice",
     ),
-    "NaN": (lambda f: edit_shard(f, lambda t: t.replace('"rank": 0', '"rank": NaN', 1)), "NaN"),
+    "NaN": (lambda f: edit_shard(f, lambda t: t.replace('"rank":0', '"rank":NaN', 1)), "NaN"),
     "Infinity": (
-        lambda f: edit_shard(f, lambda t: t.replace('"rank": 0', '"rank": -Infinity', 1)),
+        lambda f: edit_shard(f, lambda t: t.replace('"rank":0', '"rank":-Infinity', 1)),
         "Infinity",
     ),
     "1e400": (lambda f: edit_shard(f, lambda t: t.replace("1000", "1e400", 1)), "out of range"),
@@ -176,30 +184,46 @@ BROKEN = {
         "integer",
     ),
     "deep nesting": (
-        lambda f: edit_shard(f, lambda t: "[" * 200_000 + "]" * 200_000),
+        lambda f: edit_shard(f, lambda t: t.replace("64", "[" * 200_000 + "]" * 200_000, 1)),
         "nested too deeply",
     ),
     "a nested knob": (
-        lambda f: edit_shard(f, lambda t: t.replace('{"block": 64}', '{"block": [64]}')),
+        lambda f: edit_shard(f, lambda t: t.replace('{"block":64}', '{"block":[64]}')),
         "plain value",
     ),
     "not an array": (lambda f: edit_shard(f, lambda t: "{}"), "not an array"),
-    "a truncated array": (lambda f: edit_shard(f, lambda t: t[:-40]), "not JSON"),
-    "a byte order mark": (lambda f: edit_shard(f, lambda t: "\ufeff" + t), "not JSON"),
+    "a truncated array": (lambda f: edit_shard(f, lambda t: t[:-40]), "not an array"),
+    "a truncated row": (lambda f: edit_shard(f, lambda t: t[:-40] + "\n]\n"), "not JSON"),
+    "a byte order mark": (lambda f: edit_shard(f, lambda t: "\ufeff" + t), "not an array"),
+    "an array on one line": (
+        lambda f: edit_shard(f, lambda t: t.replace("\n", "") + "\n"),
+        "not an array",
+    ),
+    "a space that says nothing": (
+        lambda f: edit_shard(f, lambda t: t.replace('"rank":0', '"rank": 0', 1)),
+        "row 1: it is not in canonical JSON",
+    ),
+    "fields in another order": (
+        lambda f: edit_shard(
+            f, lambda t: t.replace('"rank":0,', "", 1).replace("{", '{"rank":0,', 1)
+        ),
+        "row 1: it is not in canonical JSON",
+    ),
+    "a family of other devices": (other_family, "of a device of the family 'sm_90'"),
     "a duplicate row": (
         lambda f: edit_shard(f, lambda t: t.replace("t=2048", "t=1024")),
         "twice",
     ),
     "a row of another op": (
         lambda f: edit_shard(f, lambda t: t.replace("toy/v1 b=1 t=1024", "tay/v1 b=1 t=1024")),
-        "not of toy",
+        "one signature of toy",
     ),
     "an unknown state": (
         lambda f: edit_shard(f, lambda t: t.replace('"winner"', '"champion"', 1)),
         "champion",
     ),
     "a negative rank": (
-        lambda f: edit_shard(f, lambda t: t.replace('"rank": 0', '"rank": -1', 1)),
+        lambda f: edit_shard(f, lambda t: t.replace('"rank":0', '"rank":-1', 1)),
         "negative",
     ),
     "an absolute path": (lambda f: {**f, "/etc/passwd": b""}, "unsafe path"),
@@ -219,7 +243,7 @@ def test_broken_packs_are_refused_with_the_reason(files, case):
     assert len(str(caught.value)) < 2000
 
 
-def test_a_list_in_a_pack_is_read_and_is_part_of_its_digest_alone(files):
+def test_quarantine_list_of_a_pack_is_part_of_its_digest_alone(files):
     plain, listed = pack_from_files(files), pack_from_files(with_list(files, [ENTRY]))
     (entry,) = listed.quarantine.entries
     assert (entry.kernel, entry.config, entry.reason) == ("alpha", {"block": 64}, "wrong")
@@ -228,12 +252,12 @@ def test_a_list_in_a_pack_is_read_and_is_part_of_its_digest_alone(files):
     assert plain.decision_digest == listed.decision_digest
 
 
-def test_a_newer_format_that_older_readers_may_read_is_read(files):
+def test_pack_of_a_newer_format_that_older_readers_may_read_is_read(files):
     newer = edit_manifest(files, format=3, min_reader=1, colour="green")
     assert len(pack_from_files(newer).rows) == 4
 
 
-def test_unknown_optional_fields_of_a_row_are_ignored():
+def test_unknown_fields_of_a_row_are_ignored():
     newer = pack_files([row(sig(1024), colour="green")])
     assert pack_from_files(newer).rows[0].config == {"block": 64}
 
@@ -273,7 +297,7 @@ def test_accidents_to_a_zip_never_pass_and_never_raise_anything_else(tmp_path, f
     assert accepted < 1000
 
 
-def test_accidents_to_a_file_never_pass(files):
+def test_accidents_to_a_file_of_a_pack_never_pass(files):
     rng = random.Random(7)
     for _ in range(2000):
         name = rng.choice(sorted(files))
@@ -315,12 +339,19 @@ def scramble(rng: random.Random, value):
     return rng.choice(JUNK)
 
 
+def spelled(rows):
+    """The rows of a shard as the format wants them, so that their values alone can be wrong."""
+    lines = [json.dumps(row, sort_keys=True, separators=(",", ":")) for row in rows]
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
 def test_wrong_values_with_right_sums_are_integrity_errors_or_harmless(files):
     rng = random.Random(11)
     refused = 0
     for _ in range(2000):
         name = rng.choice(["manifest.json", SHARD])
-        text = json.dumps(scramble(rng, json.loads(files[name])))
+        value = scramble(rng, json.loads(files[name]))
+        text = spelled(value) if name == SHARD and isinstance(value, list) else json.dumps(value)
         edited = (
             resummed({**files, name: text.encode()})
             if name == "manifest.json"

@@ -7,15 +7,15 @@ import pytest
 import attn_tune
 from attn_tune.kernels.dispatch import lookup
 from attn_tune.kernels.registry import get_kernel, get_op
-from attn_tune.runtime.packs import read_pack
+from attn_tune.packs.reader import read_pack
 from attn_tune.schema import Grade
 
-FOLDER = Path(attn_tune.__file__).parent / "packs"
+FOLDER = Path(attn_tune.__file__).parent / "packs" / "shipped"
 PACKS = sorted(p for p in FOLDER.iterdir() if p.suffix == ".atpack" or p.is_dir())
 
 
 @pytest.mark.parametrize("path", PACKS, ids=lambda p: p.name)
-def test_every_row_answers_where_it_was_measured(path):
+def test_every_shipped_row_answers_where_it_was_measured(path):
     pack = read_pack(path)
     answered = 0
     for row in pack.rows:
@@ -36,5 +36,5 @@ def test_every_row_answers_where_it_was_measured(path):
     assert answered > 0
 
 
-def test_there_is_a_pack():
+def test_package_ships_a_pack():
     assert PACKS

@@ -1,4 +1,4 @@
-"""Small files of settings: read within bounds, written whole or not at all."""
+"""Plain files: read within bounds, written whole or not at all."""
 
 import contextlib
 import os
@@ -20,9 +20,9 @@ _KINDS = {
 
 
 def status_of_plain(path: str | os.PathLike[str], what: str) -> os.stat_result | None:
-    """The status of the regular file at ``path``, links followed; None where nothing is.
+    """The status of the regular file at ``path``, links followed; None where nothing is. ``what`` names it in errors.
 
-    ``what`` is how errors call it. Asked before a file is opened or replaced: a FIFO blocks who opens it, and the size
+    To be asked before a file is opened or replaced: a FIFO blocks who opens it, and the size
     of a device node is 0.
 
     Raises:
@@ -60,23 +60,8 @@ def write_whole(target: Path, data: bytes) -> None:
         raise
 
 
-@contextlib.contextmanager
-def only_writer(target: Path) -> Iterator[None]:
-    """Within a ``with`` block nobody else who asks for it changes ``target``; whoever comes meanwhile waits.
-
-    Raises:
-      OSError: its folder cannot be written to.
-    """
-    import fcntl
-
-    # A file of its own, because the target itself is replaced. It stays: to delete it would let two in.
-    with open(target.with_name(f".{target.name}.lock"), "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def read_limited(path: str | os.PathLike[str], what: str, limit: int = _MAX_BYTES) -> bytes:
-    """The bytes at ``path``, at most ``limit`` of them; ``what`` is how errors call it.
+    """The bytes at ``path``, at most ``limit`` of them; ``what`` names the file in errors.
 
     Raises:
       StorageError: it is no regular file, or cannot be read.
@@ -93,3 +78,18 @@ def read_limited(path: str | os.PathLike[str], what: str, limit: int = _MAX_BYTE
     if len(data) > limit:
         raise IntegrityError(f"{what} cannot be read: it is larger than {limit} bytes")
     return data
+
+
+@contextlib.contextmanager
+def only_writer(target: Path) -> Iterator[None]:
+    """Within a ``with`` block nobody else who asks for it changes ``target``; whoever comes meanwhile waits.
+
+    Raises:
+      OSError: its folder cannot be written to.
+    """
+    import fcntl
+
+    # A file of its own, because the target itself is replaced. It stays: to delete it would let two in.
+    with open(target.with_name(f".{target.name}.lock"), "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

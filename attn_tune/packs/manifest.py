@@ -1,0 +1,208 @@
+"""The manifest and the sums of a pack, read with suspicion. Errors name the pack where ``naming`` is entered."""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attn_tune.packs.archive import MANIFEST, QUARANTINE, SIGNED, SUMS
+from attn_tune.packs.strict_json import parse_json
+from attn_tune.schema.device import Device, device_from_identity
+from attn_tune.schema.environment import Environment
+from attn_tune.schema.errors import IntegrityError, UsageError
+
+# The format that this version reads. Packs without a quarantine list are of format 1, which older readers read too.
+FORMAT = 2
+
+_SUM_LINE = re.compile(r"([0-9a-f]{64})  (.{1,200})")
+_SHARD = re.compile(r"shards/([A-Za-z0-9_.+-]+)/([A-Za-z0-9_]+)\.([a-z0-9_]+)\.json")
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "a text": lambda v: isinstance(v, str) and 0 < len(v) <= 1000 and v.isprintable(),
+    "a count": lambda v: type(v) is int and v >= 0,
+    "an object": lambda v: isinstance(v, dict),
+    "a list of objects": lambda v: isinstance(v, list) and all(isinstance(x, dict) for x in v),
+    "a table by digest": lambda v: (
+        isinstance(v, dict) and all(isinstance(x, dict) for x in v.values())
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """One shard, as the manifest lists it.
+
+    Attributes:
+      path: path of the file inside the pack.
+      family: family of the devices of its rows.
+      op: name of the op.
+      direction: name of the direction.
+      count: number of rows.
+      sha256: sum of the file.
+    """
+
+    path: str
+    family: str
+    op: str
+    direction: str
+    count: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The content of a manifest. Rows are held against it.
+
+    Attributes:
+      name: name of the pack.
+      version: version of the pack.
+      tool: name and version of the writer.
+      devices: devices by digest.
+      environments: environments by digest.
+      contracts: by kernel id (``"op/name"``), the contract version of the op it was tuned under.
+      entries: the files of rows.
+      claimed_digest: digest of what the rows decide, proven with the rows.
+      count: number of rows, proven with the rows.
+      gate: findings of the release gate; empty for a pack without one.
+      note: a line for people; empty without one.
+      listed: number of entries of the quarantine list; None without one.
+    """
+
+    name: str
+    version: str
+    tool: str
+    devices: Mapping[str, Device]
+    environments: Mapping[str, Environment]
+    contracts: Mapping[str, int]
+    entries: tuple[ShardEntry, ...]
+    claimed_digest: str
+    count: int
+    gate: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+    listed: int | None = None
+
+
+def read_sums(data: bytes, names: Collection[str]) -> dict[str, str]:
+    """The sums by file, of exactly the files that are there. The files themselves are held against them later.
+
+    Raises:
+      IntegrityError: it is not a list of sums, or lists other files.
+    """
+    lines = data.decode("ascii", "replace").split("\n")
+    if lines.pop() != "":
+        raise IntegrityError(f"{SUMS} does not end with a newline; it was cut short")
+    sums: dict[str, str] = {}
+    for line in lines:
+        match = _SUM_LINE.fullmatch(line)
+        if match is None or match[2] in sums or match[2] in (SUMS, SIGNED):
+            raise IntegrityError(f"{SUMS} has the bad line {line[:100]!r}")
+        sums[match[2]] = match[1]
+    actual = set(names) - {SUMS, SIGNED}
+    if missing := sorted(set(sums) - actual):
+        raise IntegrityError(f"it lacks {missing[0]!r}, which {SUMS} lists")
+    if extra := sorted(actual - set(sums)):
+        raise IntegrityError(f"it holds {extra[0]!r}, which {SUMS} does not list")
+    if MANIFEST not in sums:
+        raise IntegrityError(f"it has no {MANIFEST}")
+    return sums
+
+
+def read_manifest(data: bytes, sums: Mapping[str, str]) -> Manifest:
+    """The manifest of a pack of which the files have ``sums``.
+
+    Raises:
+      IntegrityError: it is broken, of a newer format, or names other files than there are.
+    """
+    said = parse_json(data, MANIFEST)
+    if not isinstance(said, dict):
+        raise IntegrityError(f"{MANIFEST} is not an object")
+    _check_format(_get(said, "format", "a count"), _get(said, "min_reader", "a count"))
+    entries = _entries(_get(said, "shards", "a list of objects"), sums)
+    if stray := sorted(set(sums) - set(entries) - {MANIFEST, QUARANTINE}):
+        raise IntegrityError(f"it holds {stray[0]!r}, which its manifest does not name")
+    return Manifest(
+        name=_get(said, "name", "a text"),
+        version=_get(said, "version", "a text"),
+        tool=_get(said, "tool", "a text"),
+        devices=_by_digest(said, "devices", device_from_identity),
+        environments=_by_digest(said, "environments", _environment),
+        contracts=_contracts(_get(said, "kernels", "a list of objects")),
+        entries=tuple(entries.values()),
+        claimed_digest=_get(said, "decision_digest", "a text"),
+        count=_get(said, "rows", "a count"),
+        gate=_get({"gate": {}, **said}, "gate", "an object"),
+        note=_get(said, "note", "a text") if "note" in said else "",
+        listed=_listed(said, sums),
+    )
+
+
+def _get(said: Mapping[str, Any], name: str, kind: str) -> Any:
+    value = said.get(name)
+    if not _KINDS[kind](value):
+        raise IntegrityError(f"{name!r} of the manifest must be {kind}, got {value!r:.60}")
+    return value
+
+
+def _check_format(written: int, needed: int) -> None:
+    if needed > FORMAT:
+        raise IntegrityError(
+            f"it was written by a newer attn-tune (format {written}, this one reads {FORMAT}); upgrade attn-tune"
+        )
+    if not 1 <= needed <= written:
+        raise IntegrityError(f"format {written} with min_reader {needed} cannot be")
+
+
+def _entries(items: list[dict[str, Any]], sums: Mapping[str, str]) -> dict[str, ShardEntry]:
+    found: dict[str, ShardEntry] = {}
+    for item in items:
+        path, count = _get(item, "path", "a text"), _get(item, "rows", "a count")
+        match = _SHARD.fullmatch(path)
+        if match is None or path in found or path not in sums:
+            raise IntegrityError(f"shard {path[:200]!r} is misnamed, missing or listed twice")
+        if sums[path] != item.get("sha256"):
+            raise IntegrityError(f"the manifest's checksum of {path!r} does not match")
+        found[path] = ShardEntry(path, *match.groups(), count, sums[path])
+    return found
+
+
+def _by_digest[T: (Device, Environment)](
+    said: dict[str, Any], name: str, make: Callable[[dict[str, Any]], T]
+) -> dict[str, T]:
+    found: dict[str, T] = {}
+    for digest, data in _get(said, name, "a table by digest").items():
+        try:
+            found[digest] = made = make(data)
+        except UsageError as error:
+            raise IntegrityError(f"{error!s:.500}") from None
+        if made.digest != digest:
+            raise IntegrityError(f"one of its {name} does not have the digest {digest[:100]!r}")
+    return found
+
+
+def _environment(data: dict[str, Any]) -> Environment:
+    known = set(Environment.__dataclass_fields__)
+    if set(data) != known or not all(isinstance(value, str) for value in data.values()):
+        raise UsageError("an environment must have exactly the known fields, and texts in them")
+    return Environment(**data)
+
+
+def _contracts(items: list[dict[str, Any]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for item in items:
+        kernel = _get(item, "kernel", "a text")
+        if kernel in found or "/" not in kernel:
+            raise IntegrityError(f"kernel {kernel[:100]!r} must be op/name, once")
+        found[kernel] = _get(item, "contract", "a count")
+    return found
+
+
+def _listed(said: dict[str, Any], sums: Mapping[str, str]) -> int | None:
+    listed = said.get("quarantine")
+    if (listed is None) != (QUARANTINE not in sums):
+        raise IntegrityError(
+            f"its manifest names a quarantine list if, and only if, it holds {QUARANTINE}"
+        )
+    if listed is None:
+        return None
+    if _get(said, "quarantine", "an object").get("sha256") != sums[QUARANTINE]:
+        raise IntegrityError(f"the manifest's checksum of {QUARANTINE} does not match")
+    return _get(listed, "entries", "a count")
