@@ -103,7 +103,7 @@ def read_overrides(path: str | os.PathLike[str], *, leave_out_bad: bool = False)
       StorageError: the file cannot be read.
       IntegrityError: it is not a file of overrides; the sentence says what is wrong.
     """
-    where = f"the overrides in {path}"
+    where = f"the overrides file {path}"
     data = parse_json(read_limited(path, where, _MAX_BYTES), where)
     return parse_overrides(data, os.fspath(path), where, leave_out_bad=leave_out_bad)
 
@@ -130,7 +130,7 @@ def change_overrides(
         raise
     except OSError as error:
         reason = error.strerror or error
-        raise StorageError(f"the overrides in {path} cannot be written: {reason}") from None
+        raise StorageError(f"the overrides file {path} cannot be written: {reason}") from None
     return after
 
 
@@ -143,7 +143,7 @@ def parse_overrides(
       IntegrityError: as ``read_overrides``.
     """
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise IntegrityError(f'{where} are not of format {FORMAT}; they need "format": {FORMAT}')
+        raise IntegrityError(f'{where} is not of format {FORMAT}; it needs "format": {FORMAT}')
     if unknown := sorted(set(data) - {*_PARTS}):
         raise IntegrityError(f"{where}: unknown part {unknown[0]!r}; known: {', '.join(_PARTS)}")
     kinds = {"only": bool, "frozen": dict, "use": list, "never": list}
@@ -172,8 +172,8 @@ def parse_overrides(
         lines = sorted(entry.line for entry in found if not entry.never)
         if frozen.get("digest") != digest_json(lines):
             raise IntegrityError(
-                f"{where} do not have the digest that 'frozen' says, so they were edited or cut; "
-                "freeze the job anew, or delete 'frozen' to use them as they are"
+                f"{where} does not have the digest that 'frozen' says, so it was edited or cut; "
+                "freeze the job anew, or delete 'frozen' to use it as it is"
             )
     return OverridesFile(
         path=origin,
