@@ -9,6 +9,8 @@ from attn_tune.ops.tolerance import compare
 
 RNG = np.random.default_rng(0)
 MATRIX = jnp.asarray(RNG.normal(size=(2, 16, 8)), jnp.float32)
+# So many rows that one of them hardly moves the norm of all.
+TALL = jnp.asarray(RNG.normal(size=(2, 2048, 8)), jnp.float32)
 
 
 def ratio(output, x, exact, plain=None, originals=None, **more):
@@ -27,21 +29,21 @@ def test_floats_of_every_kind_pass_with_a_few_roundings_and_fail_with_many(kind)
 
 
 def test_one_wrong_row_of_a_value_fails_where_a_gradient_may_cancel():
-    wrong = MATRIX.at[0, 3].multiply(1 + 3e-5)
-    assert ratio(Output(name="x"), wrong, MATRIX) > 1
-    assert ratio(Output(name="x", kind="gradient", of="q"), wrong, MATRIX) <= 1
+    wrong = TALL.at[0, 3].multiply(1 + 3e-5)
+    assert ratio(Output(name="x"), wrong, TALL) > 1
+    assert ratio(Output(name="x", kind="gradient", of="q"), wrong, TALL) <= 1
 
 
 def test_the_name_of_an_output_decides_nothing():
-    wrong = MATRIX.at[0, 3].multiply(1 + 3e-5)
-    assert ratio(Output(name="decay"), wrong, MATRIX) > 1
-    small = MATRIX * 1e-3
+    wrong = TALL.at[0, 3].multiply(1 + 3e-5)
+    assert ratio(Output(name="decay"), wrong, TALL) > 1
+    small = TALL * 1e-3
     assert ratio(Output(name="lse"), small + 1e-6, small) > 1
     assert ratio(Output(name="other", kind="logsumexp"), small + 1e-6, small) <= 1
 
 
 def test_a_decayed_row_of_a_state_is_judged_beside_its_matrix():
-    decayed = MATRIX.at[0, 3].multiply(1e-6)
+    decayed = TALL.at[0, 3].multiply(1e-6)
     wrong = decayed.at[0, 3].add(3e-5 * 0.5)
     assert ratio(Output(name="s", kind="state"), wrong, decayed) <= 1
     assert ratio(Output(name="s"), wrong, decayed) > 1
