@@ -1,6 +1,6 @@
 """The backward: one launch for dq, one for dk and dv, one for the bias gradient when there is a bias.
 
-The launches share nothing but their inputs, so that a gradient nobody asks for costs nothing under jit.
+The launches share nothing but their inputs, so that a gradient that is not used costs nothing under jit.
 """
 
 import jax

@@ -202,7 +202,7 @@ def walk_rows(
 
 @triton.jit
 def add_queries(head, start, tile, static: tl.constexpr):
-    """Adds a ``[block_q, block_h]`` tile to dq from row ``start`` on; nobody reads it before the launch has ended."""
+    """Adds a ``[block_q, block_h]`` tile to dq from row ``start`` on; it is complete when the launch has ended."""
     stride: tl.constexpr = static.num_q_heads * static.head_dim
     rows = tl.arange(0, static.block_q)[:, None]
     cols = tl.arange(0, static.block_h)[None, :]

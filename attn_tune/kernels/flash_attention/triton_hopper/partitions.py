@@ -92,7 +92,7 @@ def copy_tiles(
     schedule, counter, ranges, lengths = pointers
     count = 0
     turn = 0
-    # A tile is looked up a tile ahead, so that nobody waits for it. No more are taken from a queue: at its end there
+    # A tile is looked up a tile ahead, so that no warp waits for it. No more are taken from a queue: at its end there
     # would be nothing left for others.
     if plan.dynamic:
         number = tile_at(gl.program_id(0), plan, static)
@@ -184,7 +184,7 @@ def attend(
         count += 1
     while info.tile >= 0:
         if plan.overlap:
-            # Asked for a tile ahead, so that nobody waits for them.
+            # Loaded a tile ahead, so that no warp waits for them.
             next_info = receive_tile_info(turn + 1, buffers, barriers, static)
             next_rows = _load_rows_of(CONSUMER, next_info, row_pointers, plan, static, layouts)
         else:
@@ -212,7 +212,7 @@ def attend(
                 CONSUMER, turn + 1, more, buffers, barriers, plan, static, layouts
             )
             own = (queries, next_info, next_rows)
-            # After the last tile nothing comes: what is left in the slots is multiplied, and nobody reads the product.
+            # After the last tile nothing comes: what is left in the slots is multiplied, and the product is not used.
             acc, weights, next_state, _ = step(
                 CONSUMER,
                 (acc, weights, new_state(next_rows, plan, static, layouts), count),

@@ -205,7 +205,7 @@ def _serialize(launch: Launch, compiled: CompiledKernel) -> bytes:
         # One of these is left over here, and CUDA reads no more parameters than the kernel has.
         pointers.append(gpu_triton.create_array_parameter(0, compiled.scratch_align))
     message = gpu_triton.TritonKernelCall(kernel, *launch.grid, pointers).to_proto(launch.name, b"")
-    # Whoever asks jaxlib for flags of its own assembler wants the PTX assembled again.
+    # Flags for jaxlib's own assembler only count where it assembles the PTX.
     if any(os.environ.get(name) for name in _ASSEMBLER_VARIABLES):
         return message
     return with_image(message, compiled.name, compiled.shared_bytes, compiled.cubin)
