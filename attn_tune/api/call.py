@@ -21,8 +21,6 @@ from attn_tune.api.meshes.sharding import Inputs, sharded, sharded_by_types
 from attn_tune.api.request import Platform, Request, request_of
 from attn_tune.schema.errors import UsageError
 
-FORWARD, BACKWARD = "fwd", "bwd"
-
 type Outputs = dict[str, Array]
 # ``(problem, operands, extra, outputs) -> outputs``
 type Finish = Callable[[Any, Any, Mapping[str, Array], Outputs], Outputs]
@@ -89,15 +87,15 @@ def differentiable(call: Call, problem: Any, operands: Any, request: Request) ->
     Outputs that only the backward reads are computed where a derivative is taken.
     """
     if call.backward_inputs is None:
-        return launched(call, problem, request, FORWARD, as_varying(operands))
+        return launched(call, problem, request, call.forward, as_varying(operands))
     saving = call.with_residuals(problem)
 
     @jax.custom_vjp
     def function(operands: Any) -> Outputs:
-        return launched(call, problem, request, FORWARD, operands)
+        return launched(call, problem, request, call.forward, operands)
 
     def forward(operands: Any) -> tuple[Outputs, Any]:
-        outputs = launched(call, saving, request, FORWARD, operands)
+        outputs = launched(call, saving, request, call.forward, operands)
         kept = {
             name: checkpoint_name(outputs[name], f"{call.op}_{name}") for name in call.residuals
         }
@@ -107,7 +105,7 @@ def differentiable(call: Call, problem: Any, operands: Any, request: Request) ->
     def backward(saved: Any, cotangents: Outputs) -> tuple[Any]:
         operands, kept = saved
         inputs = call.backward_inputs(operands, kept, cotangents)  # type: ignore[misc]
-        made = launched(call, saving, request, BACKWARD, inputs)
+        made = launched(call, saving, request, call.backward, inputs)
         gradients = {name[1:]: x for name, x in made.items()} | call.more_gradients(inputs)
         return (operands._replace(**{name: gradients.get(name) for name in operands._fields}),)
 

@@ -26,6 +26,7 @@ class Call:
 
     Attributes:
       op: the op's name in the registry.
+      forward, backward: the op's directions that this call runs.
       letters: the letters of every array, by the name of its field: operands, outputs, inputs of the backward.
       main: the operands whose sharding decides how a call is cut, the most important first, with their public names.
       outputs: ``(problem, operands) -> {name: type}``: the outputs of the forward. It reads shapes and dtypes only.
@@ -38,6 +39,8 @@ class Call:
       remedies: what a message advises where a letter is sharded that is not parallel.
       broadcast: operands with a dimension of size 1 wherever they broadcast.
       unfoldable: operands with which ``vmap`` runs element by element.
+      sums: outputs of the forward that are sums over the parallel letters which they lack; of a cut call, the sums of
+        all shards.
       indivisible: operands with which a call is not cut: its kernel runs as XLA partitions it.
       place: ``(operands, first) -> operands`` of one shard; ``first`` maps a parallel letter to the index of the
         shard's first entry.
@@ -53,6 +56,8 @@ class Call:
     """
 
     op: str
+    forward: str = "fwd"
+    backward: str = "bwd"
     letters: Mapping[str, str]
     main: Mapping[str, str]
     outputs: Callable[[Problem, Operands], Types]
@@ -63,6 +68,7 @@ class Call:
     remedies: Mapping[str, str] = field(default_factory=lambda: NONE)
     broadcast: tuple[str, ...] = ()
     unfoldable: tuple[str, ...] = ()
+    sums: tuple[str, ...] = ()
     indivisible: tuple[str, ...] = ()
     place: Callable[[Operands, dict[str, Array]], Operands] | None = None
     gradients: tuple[str, ...] = ()

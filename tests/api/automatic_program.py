@@ -1,5 +1,6 @@
 """Run by test_automatic.py on eight virtual devices: calls that are cut, against whole ones. Prints one JSON object."""
 
+import dataclasses
 import json
 import logging
 import re
@@ -15,6 +16,7 @@ from attn_tune.api.attention import attention
 from attn_tune.api.flash_attention import flash_attention
 from attn_tune.kernels import dispatch
 from attn_tune.kernels.masks import MaskInfo
+from attn_tune.schema.errors import UsageError
 from tests.api import probe_ops
 
 B, T, S, N, K, H = 4, 6, 9, 4, 2, 8
@@ -361,6 +363,16 @@ def run_probe():
             shapes = sorted({rows for _, rows, _ in probe_ops.LAUNCHES})
             is_cut = got[1]["x"].sharding.shard_shape(rows.shape) == (2, 6)
             found[way] = [difference(got, want), shapes, gathers(compiled), is_cut]
+            pair = put({"x": (rows, P("data")), "y": (rows, P("data"))}, mesh)
+            probe_ops.LAUNCHES.clear()
+            total = jax.jit(lambda a: probe_ops.pair_total(a["x"], a["y"]))(pair)
+            shapes = sorted({rows for _, rows, _ in probe_ops.LAUNCHES})
+            found[f"{way}_total"] = [difference(total, (rows * rows).sum()), shapes]
+        unsummed = dataclasses.replace(probe_ops.TOTAL, sums=())
+        try:
+            probe_ops.pair_total(pair["x"], pair["y"], unsummed)
+        except UsageError as error:
+            found["unsummed"] = str(error)
     return found
 
 

@@ -86,6 +86,13 @@ PAIR_SUMS = Call(
     parallel=("r",),
 )
 PLAIN_PAIR_SUMS = replace(PAIR_SUMS, plain_derivative=True)
+# With a scalar, the sum over all rows.
+TOTAL = replace(
+    PAIR_SUMS,
+    letters={**PAIR_SUMS.letters, "total": ""},
+    outputs=lambda problem, o: {"total": jax.ShapeDtypeStruct((), o.x.dtype)},
+    sums=("total",),
+)
 
 
 def pair_sums(x, y, call=PAIR_SUMS, **how):
@@ -93,9 +100,15 @@ def pair_sums(x, y, call=PAIR_SUMS, **how):
     return run(call, Problem(op="pair_sums"), Pair(x, y), **how)["sums"]
 
 
+def pair_total(x, y, call=TOTAL, **how):
+    """The sum of the products of two arrays."""
+    return run(call, Problem(op="pair_sums"), Pair(x, y), **how)["total"]
+
+
 def pair_sums_fwd(problem, config, pair):
     LAUNCHES.append(("pair_sums", problem.rows, config.block))
-    return {"sums": jax.lax.stop_gradient(jnp.sum(pair.x * pair.y, axis=1))}
+    sums = jax.lax.stop_gradient(jnp.sum(pair.x * pair.y, axis=1))
+    return {"sums": sums, "total": jnp.sum(sums)}
 
 
 def pair_sums_baseline(problem, direction, pair):

@@ -26,7 +26,11 @@ def results():
         "PYTHONPATH": str(ROOT),
     }
     done = subprocess.run(
-        [sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True, timeout=900
+        [sys.executable, str(PROGRAM)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=3600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -127,3 +131,14 @@ def test_an_op_that_is_not_attention_keeps_its_parallel_rows(results, way):
     assert shapes == [2]
     assert gathers == 0
     assert is_cut
+
+
+@pytest.mark.parametrize("way", ["automatic", "explicit"])
+def test_an_output_that_is_a_sum_over_rows_is_that_of_all_shards(results, way):
+    difference, shapes = results["probe"][f"{way}_total"]
+    assert difference < NEAR
+    assert shapes == [2]
+
+
+def test_an_output_without_a_parallel_letter_is_refused_unless_it_is_a_sum(results):
+    assert "name it in Call.sums" in results["probe"]["unsummed"]

@@ -21,7 +21,11 @@ def results():
         "PYTHONPATH": str(ROOT),
     }
     done = subprocess.run(
-        [sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True, timeout=600
+        [sys.executable, str(PROGRAM)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=3600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])

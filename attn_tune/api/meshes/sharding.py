@@ -20,7 +20,7 @@ from attn_tune.api.meshes.axes import (
     specs_of,
     ways,
 )
-from attn_tune.api.meshes.shards import own_part
+from attn_tune.api.meshes.shards import own_part, summed_outputs
 from attn_tune.kernels.cached import cached
 from attn_tune.schema.errors import UnsupportedError, UsageError
 
@@ -164,7 +164,8 @@ def _mapped(call: Call, run: Run, problem: Any, inputs: Inputs, mesh: Any, axes:
         inputs = jax.tree.map(lambda x, spec: _reshard(x, mesh, spec), inputs, specs)
 
     def local(inputs: Inputs) -> Outputs:
-        return run(inputs._replace(operands=own_part(call, inputs.operands, axes)))
+        outputs = run(inputs._replace(operands=own_part(call, inputs.operands, axes)))
+        return summed_outputs(call, outputs, axes, out_specs)
 
     return jax.shard_map(
         local,

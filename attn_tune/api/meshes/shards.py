@@ -9,6 +9,7 @@ from jaxtyping import Array
 
 from attn_tune.api.declaration import Call, operands_of
 from attn_tune.api.meshes.axes import Axes, summed_axes
+from attn_tune.schema.errors import UsageError
 
 
 def own_part(call: Call, operands: Any, axes: Axes) -> Any:
@@ -48,6 +49,29 @@ def _own_group(operands: Any, name: str, dim: int, shared: tuple[str, ...]) -> A
     return jax.lax.axis_index(shared) * groups // jax.lax.axis_size(shared)
 
 
+def summed_outputs(
+    call: Call, outputs: dict[str, Array], axes: Axes, out_specs: dict[str, Any]
+) -> dict[str, Array]:
+    """The outputs of a whole forward from those of one shard: what lacks a letter that is cut is added up.
+
+    Raises:
+      UsageError: an output lacks one, and the op does not call it a sum.
+    """
+
+    def whole(name: str) -> Array:
+        lacking = summed_axes(out_specs[name], axes)
+        if not lacking:
+            return outputs[name]
+        if name not in call.sums:
+            raise UsageError(
+                f"the output {name} of {call.op} lacks a parallel letter by which the call is cut; "
+                "name it in Call.sums, or leave that letter out of Call.parallel"
+            )
+        return jax.lax.psum(outputs[name], lacking)
+
+    return {name: whole(name) for name in out_specs}
+
+
 def run_shard(
     call: Call,
     run: Callable[[Any], dict[str, Array]],
@@ -55,12 +79,15 @@ def run_shard(
     axes: Axes,
     out_specs: dict[str, Any],
 ) -> dict[str, Array]:
-    """One direction of one shard; a gradient of what the shards share is their sum, added in float32."""
+    """One direction of one shard; a gradient of what the shards share is their sum, added in float32.
+
+    Raises:
+      UsageError: an output lacks a letter that is cut, and the op does not call it a sum.
+    """
     whole = operands_of(inputs)
     part = own_part(call, whole, axes)
     if whole is inputs:
-        outputs = run(part)
-        return {name: outputs[name] for name in out_specs}
+        return summed_outputs(call, run(part), axes, out_specs)
     grads = dict(run(inputs._replace(operands=part)))
     for group, shared in axes.shared.items():
         for name, dim in _with_letter(call, whole, group):
