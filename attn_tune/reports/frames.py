@@ -90,7 +90,7 @@ def summary(decisions: Iterable[Decision], names: Mapping[str, str] = {}) -> pd.
 
 
 def status_counts(trials: pd.DataFrame) -> pd.DataFrame:
-    """How many trials of each kernel and direction ended in which status; a column for each status that occurs.
+    """The number of trials by kernel, direction and status; a column for each status that occurs.
 
     ``trials`` needs the columns ``kernel``, ``direction`` and ``status``.
     """
@@ -156,7 +156,7 @@ def remarks(winners: pd.DataFrame) -> list[str]:
 def coverage(
     decisions: Iterable[Decision], wanted: Mapping[str, str], directions: Iterable[str]
 ) -> pd.DataFrame:
-    """Which of the ``wanted`` points (names by signature text) have a decision, by direction and device.
+    """The ``wanted`` points (names by signature text) that have a decision, by direction and device.
 
     A point without any is a row whose device is empty and whose directions are all false. A direction that the point's
     op does not have is None, and no column if no op has it.

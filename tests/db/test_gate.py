@@ -1,4 +1,4 @@
-"""What may not be shipped is refused with the reason; what would answer wrongly near by is kept from it."""
+"""The release gate: rows without proof are refused with the reason, and guards cover near problems."""
 
 import dataclasses
 import json

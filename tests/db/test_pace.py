@@ -1,4 +1,4 @@
-"""What a config has cost on a device, for the estimate of a plan."""
+"""``Database.seconds_per_config``: the cost of a config on a device, for the estimate of a plan."""
 
 import sqlite3
 

@@ -1,4 +1,4 @@
-"""What is only predicted: kept apart from measurements, in packs only when asked for, and never above one."""
+"""Predictions: apart from measurements, in packs only on request, and never above a measurement."""
 
 import dataclasses
 

@@ -278,8 +278,9 @@ def _errors(text: str) -> tuple[OutputError, ...]:
 def _conditions(text: str | None) -> Conditions | None:
     if text is None:
         return None
-    found: dict[str, Any] = json.loads(text)
-    return Conditions(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
+    items = json.loads(text).items()
+    found: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in items}
+    return Conditions(**found)
 
 
 def _json(record: Any) -> str | None:
