@@ -133,14 +133,14 @@ def check_spec(spec: object) -> None:
         raise UsageError(f"{where}: unsupported must be a function")
     if not isinstance(spec.priority, Mapping):
         raise UsageError(f"{where}: priority must be a table by platform")
-    for name in ("modules", "requires", "libraries"):
+    for name in ("requires", "libraries"):
         value = getattr(spec, name)
         if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
             raise UsageError(f"{where}: {name} must be a tuple of texts")
-    for module in spec.modules:
-        found = importlib.util.find_spec(module)
-        if found is None or found.origin is None:
-            raise UsageError(f"{where}: its source module {module!r} was not found")
+    for search in spec.searches.values():
+        module = search.call.partition(":")[0]
+        if importlib.util.find_spec(module) is None:
+            raise UsageError(f"{where}: the module {module!r} of its call was not found")
 
 
 def _is_complete(search: Search) -> bool:

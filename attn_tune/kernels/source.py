@@ -171,10 +171,10 @@ def _origin(name: str) -> Path | None:
         spec = importlib.util.find_spec(top)
     except ValueError:  # a module of tests without a spec
         return None
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+    if spec is None:
         return None
     if not rest:
-        return Path(spec.origin)
+        return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
     for folder in spec.submodule_search_locations or ():
         path = Path(folder, *rest)
         for file in (path.with_suffix(".py"), path / "__init__.py"):

@@ -95,8 +95,6 @@ class KernelSpec:
       searches: per direction; a direction that is absent is not implemented.
       unsupported: ``(problem, direction, device) -> reason or None``: a sentence that says why this kernel cannot do
         this problem on this device at all.
-      modules: names of modules whose source decides the generated code and that no call reaches by imports; hashed into
-        the environment with all that the calls do reach (``kernels.source``).
       priority: per platform, the order in which untuned kernels are preferred, highest first; 0 where absent. A number,
         or ``(problem, direction, device) -> number`` where it depends on these.
       requires: importable modules without which the kernel cannot run, e.g. ``("triton",)``.
@@ -112,7 +110,6 @@ class KernelSpec:
     backend: str
     searches: Mapping[str, Search]
     unsupported: Callable[[Problem, str, Device], str | None]
-    modules: tuple[str, ...] = ()
     priority: Mapping[str, Priority] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
     extra: str = ""
@@ -136,7 +133,7 @@ class KernelSpec:
         from attn_tune.kernels.source import source_hash
 
         calls = {search.call.partition(":")[0] for search in self.searches.values() if search.call}
-        return source_hash((*sorted(calls), *self.modules), self.libraries)
+        return source_hash(tuple(sorted(calls)), self.libraries)
 
     def needs_leave(self, direction: str) -> bool:
         """Whether this direction is only swept, shipped and chosen where non-deterministic kernels are allowed.

@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from attn_tune.api.call import Call, run
-from attn_tune.kernels.spec import KernelSpec, Op, Search
+from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.ops.contract import Op, Output
 from attn_tune.schema.signature import Field, FieldKind, Signature
+from tests.ops.known import more_kernels
 
 FIELDS = tuple(
     Field(name=name, kind=FieldKind.SCALABLE, is_int=True) for name in ("rows", "columns")
@@ -31,6 +33,10 @@ class Problem:
     def signature(self):
         return Signature.build(self.op, 1, FIELDS, {"rows": self.rows, "columns": self.columns})
 
+    @classmethod
+    def from_signature(cls, signature):
+        return cls(op=signature.op, **signature.values)
+
     def __post_init__(self):
         assert self.rows > 0
 
@@ -41,8 +47,8 @@ def op_and_kernel(name, directions):
         version=1,
         directions=directions,
         fields=FIELDS,
-        to_signature=lambda problem: problem.signature,
-        from_signature=lambda signature: Problem(op=name, **signature.values),
+        problem=Problem,
+        outputs=lambda problem, direction: (Output(name="out"),),
         flops=lambda problem, direction: 1,
         bytes_moved=lambda problem, direction: 1,
         inputs="",
@@ -65,7 +71,6 @@ def op_and_kernel(name, directions):
         name="plain",
         backend="xla",
         searches=searches,
-        modules=("attn_tune.schema.errors",),
         unsupported=lambda problem, direction, device: None,
     )
     return op, kernel
@@ -161,9 +166,4 @@ PROBES = (op_and_kernel("pair_sums", ("fwd",)), op_and_kernel("scale_rows", ("fw
 
 def register(patch):
     """Put the ops into the registry for a while; ``patch`` is pytest's monkeypatch, or has its ``setattr``."""
-    from attn_tune.kernels import registry
-
-    ops = registry.ops() | {op.name: op for op, _ in PROBES}
-    kernels = registry.kernels() | {kernel.id: kernel for _, kernel in PROBES}
-    patch.setattr(registry, "ops", lambda: ops)
-    patch.setattr(registry, "kernels", lambda: kernels)
+    more_kernels(patch, *(kernel for _, kernel in PROBES), ops=[op for op, _ in PROBES])

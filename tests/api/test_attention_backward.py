@@ -10,11 +10,11 @@ from jax.sharding import PartitionSpec
 
 import attn_tune
 from attn_tune.api.attention import attention
-from attn_tune.kernels import registry
 from attn_tune.kernels.attention.xla import SPEC, kernel
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.errors import UnsupportedError, UsageError
 from tests.kernels.dense import bounds, dense_attention
+from tests.ops.known import more_kernels
 
 B, T, S, N, K, H = 2, 5, 7, 4, 2, 8
 USED: list = []
@@ -43,7 +43,6 @@ BLOCKED = KernelSpec(
             outputs={"": ("dq", "dk", "dv", "dbias", "dsinks")},
         )
     },
-    modules=("attn_tune.schema.errors",),
     unsupported=lambda problem, direction, device: None,
     priority={"cpu": -1},
 )
@@ -51,8 +50,7 @@ BLOCKED = KernelSpec(
 
 @pytest.fixture(autouse=True)
 def kernels(monkeypatch):
-    both = registry.kernels() | {BLOCKED.id: BLOCKED}
-    monkeypatch.setattr(registry, "kernels", lambda: both)
+    more_kernels(monkeypatch, BLOCKED)
     jax.clear_caches()
     USED.clear()
 

@@ -64,11 +64,16 @@ BROKEN = {
         + "SPEC = dataclasses.replace(XLA, name='x', searches={'fwd': fwd})",
         "fwd is not a complete Search",
     ),
-    "modules": (
-        COPY + "SPEC = dataclasses.replace(XLA, name='x', modules=('nowhere_at_all',))",
-        "'nowhere_at_all' was not found",
+    "call": (
+        COPY
+        + "fwd = dataclasses.replace(XLA.searches['fwd'], call='nowhere_at_all:call')\n"
+        + "SPEC = dataclasses.replace(XLA, name='x', searches={'fwd': fwd})",
+        "'nowhere_at_all' of its call was not found",
     ),
-    "modules_text": (COPY + "SPEC = dataclasses.replace(XLA, name='x', modules='xy')", "modules"),
+    "libraries": (
+        COPY + "SPEC = dataclasses.replace(XLA, name='x', libraries='xy')",
+        "libraries",
+    ),
     "unsupported": (
         COPY + "SPEC = dataclasses.replace(XLA, name='x', unsupported=None)",
         "unsupported must be a function",

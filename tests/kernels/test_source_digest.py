@@ -281,9 +281,8 @@ def test_every_mark_is_read_and_needed():
 
 
 def calls_of(spec):
-    """The modules of the kernel's calls, and those that it names besides."""
-    calls = {search.call.partition(":")[0] for search in spec.searches.values()}
-    return (*sorted(calls), *spec.modules)
+    """The modules of the kernel's calls."""
+    return tuple(sorted({search.call.partition(":")[0] for search in spec.searches.values()}))
 
 
 def test_every_python_here_makes_the_same_digests():

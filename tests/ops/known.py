@@ -17,3 +17,11 @@ def known_kernels(monkeypatch, kernels):
         kernels_registry, "specs_of", lambda op: tuple(k for k in kernels.values() if k.op == op)
     )
     monkeypatch.setattr(kernels_registry, "kernels", lambda: kernels)
+
+
+def more_kernels(monkeypatch, *added, ops=()):
+    """``added`` kernels, of ``ops`` that are new, beside the registry's own."""
+    own = {op.name: op for op in ops_registry.ops().values()} | {op.name: op for op in ops}
+    kernels = kernels_registry.kernels() | {kernel.id: kernel for kernel in added}
+    known_ops(monkeypatch, *own.values())
+    known_kernels(monkeypatch, kernels)

@@ -103,7 +103,6 @@ def _kernel(name: str, searches: dict[str, Search], unsupported=_short_keys_only
         backend="xla",
         searches=searches,
         unsupported=unsupported,
-        modules=("planted_kernels", "planted_launches"),
     )
 
 

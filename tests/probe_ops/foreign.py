@@ -82,7 +82,6 @@ SPEC = KernelSpec(
         )
     },
     unsupported=lambda problem, direction, device: None,
-    modules=("foreign_op",),
 )
 """
 ENTRY_POINTS = """\

@@ -17,8 +17,6 @@ from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.gluon import TILE_ROWS
 from attn_tune.schema.device import Device
 
-DECIDES_NO_CODE = "expected times, for untuned choices; a row holds its config"
-
 _HOPPER = 90
 # Multiprocessors of a device that does not say: those of an H100 or H200 SXM.
 _UNITS = 132

@@ -55,11 +55,6 @@ def place(kernel: str, problem: Problem, direction: str, device: Device) -> int 
     return _PLACES.get(device.platform, {}).get(kernel, 0)
 
 
-def priority(kernel: str, problem: Problem, direction: str, device: Device) -> int:
-    """The place of a kernel of this package."""
-    return place(kernel, problem, direction, device) or 0
-
-
 @functools.lru_cache(maxsize=4096)
 def _order(problem: Problem, direction: str, device: Device) -> tuple[str, ...]:
     """The kernels for a direction, the preferred one first."""

@@ -10,8 +10,6 @@ from attn_tune.runtime.environments import current_environment
 from attn_tune.schema import Signature
 from tests.runtime.packbuilder import FIELDS, OP, pack_files
 
-SOURCE = ("attn_tune.schema.errors",)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
@@ -31,7 +29,7 @@ def kernel(name, config=Config, directions=("fwd", "bwd"), **more):
         infeasible=lambda problem, device, c: (
             f"block {c.block} does not fit" if c.block > 1000 else None
         ),
-        call="",
+        call=f"{__name__}:kernel",
         outputs={"": ("out",)},
     )
     return KernelSpec(
@@ -39,7 +37,6 @@ def kernel(name, config=Config, directions=("fwd", "bwd"), **more):
         name=name,
         backend="xla",
         searches=dict.fromkeys(directions, search),
-        modules=SOURCE,
         **{"unsupported": lambda problem, direction, device: None, **more},
     )
 

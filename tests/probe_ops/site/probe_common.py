@@ -70,7 +70,6 @@ def kernel(op, module, name, searches, defects=()):
             for direction, (function, outputs) in searches.items()
         },
         unsupported=lambda problem, direction, device: None,
-        modules=(module,),
         summary="a probe",
     )
 

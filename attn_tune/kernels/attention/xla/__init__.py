@@ -31,6 +31,5 @@ SPEC = KernelSpec(
         "bwd": _search("backward", ("dq", "dk", "dv", "dbias", "dsinks")),
     },
     unsupported=_unsupported,
-    modules=(f"{_HERE}.kernel", "attn_tune.kernels.visibility"),
     summary="dense attention with its weights, compiled by XLA",
 )

@@ -1,10 +1,7 @@
 """cuDNN's fused attention. NVIDIA chooses the tiles; there is nothing to tune, but it must be beaten to be left."""
 
-import functools
-
 from attn_tune.kernels.flash_attention.cudnn.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.cudnn.limits import unsupported
-from attn_tune.kernels.flash_attention.untuned import priority
 from attn_tune.kernels.spec import KernelSpec, Search
 
 SPEC = KernelSpec(
@@ -30,13 +27,5 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=unsupported,
-    modules=(
-        f"{__name__}.kernel",
-        "attn_tune.kernels.lang.libraries.cudnn_calls",
-        "attn_tune.kernels.lang.libraries.residuals",
-        "attn_tune.kernels.flash_attention.rounding",
-        "attn_tune.kernels.padding",
-    ),
-    priority={"cuda": functools.partial(priority, "cudnn")},
     summary="cuDNN fused attention (closed source, no knobs)",
 )

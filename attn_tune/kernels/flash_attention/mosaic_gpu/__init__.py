@@ -6,7 +6,6 @@ from attn_tune.kernels.flash_attention.mosaic_gpu.config import BackwardConfig, 
 from attn_tune.kernels.flash_attention.mosaic_gpu.limits import infeasible, unsupported
 from attn_tune.kernels.spec import KernelSpec
 
-_SHARED = "attn_tune.kernels.lang.libraries"
 # Larger tiles take more shared memory and more accumulators, more steps more shared memory.
 _GROWS = ("block_q", "block_kv", "max_concurrent_steps")
 
@@ -34,11 +33,6 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=unsupported,
-    modules=(
-        *(f"{__name__}.{name}" for name in ("backward", "forward", "library")),
-        *(f"{_SHARED}.{name}" for name in ("features", "mosaic", "residuals")),
-    ),
     # Below all that has been proven on a GPU: it runs where a sweep has chosen it.
-    priority={"cuda": -10},
     summary="JAX's flash attention in Mosaic GPU, for Hopper; backward without a causal mask",
 )

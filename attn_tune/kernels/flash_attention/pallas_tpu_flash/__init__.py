@@ -6,8 +6,6 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import BackwardCo
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.limits import infeasible, unsupported
 from attn_tune.kernels.spec import KernelSpec
 
-_SHARED = "attn_tune.kernels.lang.pallas_tpu"
-
 # Larger blocks take more VMEM.
 _GROWS = ("block_q", "block_k_major", "block_k")
 
@@ -38,11 +36,5 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=unsupported,
-    modules=(
-        *(f"{__name__}.{name}" for name in ("backward", "config", "forward", "frame", "arrays")),
-        *(f"{_SHARED}.{name}" for name in ("memory", "precision", "rewrite")),
-        "attn_tune.kernels.padding",
-    ),
-    priority={"tpu": 30},
     summary="JAX's flash attention for TPU: dense, with bias and its gradient",
 )

@@ -39,15 +39,5 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=unsupported,
-    modules=(
-        *(f"{__name__}.{name}" for name in ("backward", "config", "forward")),
-        *(
-            f"{_OP}._splash.{name}"
-            for name in ("backward", "config", "extent", "arrays", "schedule")
-        ),
-        *(f"{_LANG}.pallas_tpu.{name}" for name in ("memory", "padding", "precision", "rewrite")),
-        "attn_tune.kernels.padding",
-    ),
-    priority={"tpu": 50},
     summary="JAX's splash attention: block-sparse, for TPU v4 and later",
 )

@@ -29,15 +29,5 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=unsupported,
-    modules=(
-        *(f"{__name__}.{name}" for name in ("backward", "config")),
-        *(
-            f"{_OP}._splash.{name}"
-            for name in ("backward", "config", "extent", "arrays", "schedule")
-        ),
-        *(f"{_LANG}.pallas_tpu.{name}" for name in ("memory", "padding", "precision", "rewrite")),
-        "attn_tune.kernels.padding",
-    ),
-    priority={"tpu": 40},
     summary="the fused backward of JAX's splash attention: one launch for all gradients",
 )

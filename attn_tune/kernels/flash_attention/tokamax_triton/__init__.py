@@ -34,13 +34,7 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=unsupported,
-    modules=(
-        *(f"{__name__}.{name}" for name in ("backward", "forward")),
-        f"{_OP}._tokamax.arguments",
-        *(f"{_LANG}.libraries.{name}" for name in ("features", "residuals")),
-    ),
     # Below all that has been proven on a GPU: it runs where a sweep has chosen it.
-    priority={"cuda": -30},
     requires=(LIBRARY,),
     extra=EXTRA,
     libraries=(LIBRARY,),

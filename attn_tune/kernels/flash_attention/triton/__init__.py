@@ -1,19 +1,14 @@
 """Flash attention in Triton, for NVIDIA GPUs from Ampere on: FlashAttention-2 with every feature of the op."""
 
-import functools
-
 from attn_tune.kernels.flash_attention import searches
 from attn_tune.kernels.flash_attention._triton.limits import infeasible, unsupported
 from attn_tune.kernels.flash_attention.triton import adapt, heuristic, space
 from attn_tune.kernels.flash_attention.triton.config import BackwardConfig, ForwardConfig
-from attn_tune.kernels.flash_attention.untuned import priority
-from attn_tune.kernels.lang.triton import BRIDGE
 from attn_tune.kernels.spec import KernelSpec
 
 # Larger tiles take more shared memory and more accumulators, more stages more shared memory.
 _GROWS = ("block_q", "block_k", "num_stages")
 
-_DEVICE = "attn_tune.kernels.lang.triton.device"
 
 SPEC = KernelSpec(
     op="flash_attention",
@@ -41,22 +36,6 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=unsupported,
-    modules=(
-        *(
-            f"{__name__}.{name}"
-            for name in ("backward", "backward_dkv", "backward_dq", "config", "forward")
-        ),
-        *(
-            f"attn_tune.kernels.flash_attention._triton.{name}"
-            for name in ("arrays", "backward_dbias")
-        ),
-        *(
-            f"{_DEVICE}.{name}"
-            for name in ("backward", "logits", "ranges", "softmax", "static", "tile")
-        ),
-        *BRIDGE,
-    ),
-    priority={"cuda": functools.partial(priority, "triton")},
     requires=("triton",),
     summary="FlashAttention-2 in Triton: fp16, bf16, fp32; every feature; sm_80 and later",
 )

@@ -4,10 +4,7 @@ from attn_tune.kernels.flash_attention import searches
 from attn_tune.kernels.flash_attention.triton_fused import space
 from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
 from attn_tune.kernels.flash_attention.triton_fused.limits import infeasible, unsupported
-from attn_tune.kernels.lang.triton import BRIDGE
 from attn_tune.kernels.spec import KernelSpec
-
-_DEVICE = "attn_tune.kernels.lang.triton.device"
 
 SPEC = KernelSpec(
     op="flash_attention",
@@ -27,16 +24,6 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=unsupported,
-    modules=(
-        *(f"{__name__}.{name}" for name in ("backward", "config")),
-        *(
-            f"attn_tune.kernels.flash_attention._triton.{name}"
-            for name in ("arrays", "backward_dbias")
-        ),
-        *(f"{_DEVICE}.{name}" for name in ("backward", "logits", "ranges", "static", "tile")),
-        *BRIDGE,
-    ),
-    priority={"cuda": 40},
     requires=("triton",),
     summary="the backward in one Triton launch: five products a tile instead of seven; every feature; sm_80 and later",
 )

@@ -1,16 +1,10 @@
 """Flash attention's forward for Hopper, in Triton's Gluon: warps that copy and warps that multiply, side by side."""
 
-import functools
-
 from attn_tune.kernels.flash_attention import searches
 from attn_tune.kernels.flash_attention.triton_hopper import space
 from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.limits import infeasible, unsupported
-from attn_tune.kernels.flash_attention.untuned import priority
-from attn_tune.kernels.lang.triton import BRIDGE
 from attn_tune.kernels.spec import KernelSpec
-
-_DEVICE = "attn_tune.kernels.lang.triton.device"
 
 SPEC = KernelSpec(
     op="flash_attention",
@@ -29,26 +23,6 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=unsupported,
-    modules=(
-        *(
-            f"{__name__}.{name}"
-            for name in (
-                "config",
-                "forward",
-                "logits",
-                "partitions",
-                "plan",
-                "schedule",
-                "steps",
-                "tiles",
-            )
-        ),
-        "attn_tune.kernels.padding",
-        *(f"{_DEVICE}.{name}" for name in ("ranges", "static")),
-        "attn_tune.kernels.lang.gluon.device",
-        *BRIDGE,
-    ),
-    priority={"cuda": functools.partial(priority, "triton_hopper")},
     requires=("triton",),
     summary="a forward for Hopper in Gluon: copies by descriptor, warp specialised, products beside the softmax",
 )

@@ -29,13 +29,5 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=space.unsupported,
-    modules=(
-        f"{__name__}.forward",
-        f"{__name__}.backward",
-        f"{__name__}.chunks",
-        "attn_tune.kernels.flash_attention.dropout",
-        "attn_tune.kernels.padding",
-    ),
-    priority={"cpu": 10, "cuda": 1, "rocm": 1, "tpu": 1},
     summary="chunked online softmax in plain XLA; every feature, every platform",
 )
