@@ -24,8 +24,8 @@ def commands() -> str:
     """The help of every command."""
     from typer.testing import CliRunner
 
-    from attn_tune.cli.app import app
-    from attn_tune.cli.commands import COMMANDS, load_command
+    from attn_tune.cli import app
+    from attn_tune.commands.shared.group import COMMANDS, load_command
 
     def help_of(*words: str) -> str:
         result = CliRunner().invoke(app, [*words, "--help"], prog_name="attn-tune")
@@ -41,7 +41,7 @@ def commands() -> str:
 
 def exit_codes() -> str:
     """The table of exit codes, with the error type that carries each."""
-    from attn_tune.cli.exit_codes import MEANINGS
+    from attn_tune.commands.shared.exit_codes import MEANINGS
     from attn_tune.reports.tables import markdown_table
     from attn_tune.schema import errors
 

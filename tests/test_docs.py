@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from attn_tune.cli.commands import COMMANDS, load_command
-from attn_tune.cli.exit_codes import MEANINGS
+from attn_tune.commands.shared.exit_codes import MEANINGS
+from attn_tune.commands.shared.group import COMMANDS, load_command
 from attn_tune.kernels import registry
 from attn_tune.schema import errors
 from attn_tune.tuner.grid import grid_names, load_grid

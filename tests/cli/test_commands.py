@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from attn_tune.cli.app import app
-from attn_tune.cli.commands import COMMANDS
+from attn_tune.cli import app
+from attn_tune.commands.shared.group import COMMANDS
 from attn_tune.schema import Status
 from attn_tune.tuner.protocol import BATTERY_SEEDS, SWEPT_SEEDS
 from tests.cli.fakes import DEVICE, POINT, SIGNATURE, FakeExecutor, fill

@@ -7,8 +7,8 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-from attn_tune.cli.app import app
-from attn_tune.cli.commands import COMMANDS, load_command
+from attn_tune.cli import app
+from attn_tune.commands.shared.group import COMMANDS, load_command
 from attn_tune.runtime import snapshot
 from tests.cli.fakes import fill
 

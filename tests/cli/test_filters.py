@@ -7,8 +7,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from attn_tune.cli.app import app
-from attn_tune.cli.commands import COMMANDS, load_command
+from attn_tune.cli import app
+from attn_tune.commands.shared.group import COMMANDS, load_command
 from attn_tune.runtime.packs import read_pack
 from attn_tune.runtime.spool import append
 from attn_tune.schema import Environment, Signature, Status, Trial

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from attn_tune.cli.fleet import ExecutorName, Where
-from attn_tune.cli.progress import Tally
+from attn_tune.commands.sweeps.hosts import ExecutorName, Where
+from attn_tune.commands.sweeps.progress import Tally
 from attn_tune.schema import Measurement, Protocol, Status, Trial, UsageError
 from attn_tune.tuner import Case, Progress, ProgressKind
 from attn_tune.tuner.accelerators import Accelerator

@@ -5,8 +5,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from attn_tune.cli.app import app
-from attn_tune.cli.commands import COMMANDS, load_command
+from attn_tune.cli import app
+from attn_tune.commands.shared.group import COMMANDS, load_command
 from tests.cli.fakes import POINT, fill
 
 CASES = {
@@ -84,7 +84,7 @@ def test_stdout_has_the_answer_alone(tmp_path, monkeypatch, fmt):
     def loud(*_):
         print("from a package")
 
-    monkeypatch.setattr("attn_tune.cli.choose.kernel_ids", loud)
+    monkeypatch.setattr("attn_tune.commands.shared.selection.kernel_ids", loud)
     fill(tmp_path / "lab.db", directions=("fwd",))
     words = ["report", "--format", fmt, "--db", str(tmp_path / "lab.db")]
     result = CliRunner().invoke(app, words, prog_name="attn-tune")
@@ -97,7 +97,7 @@ def test_a_defect_is_an_object_too(monkeypatch):
     def fail(text, grids=None):
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr("attn_tune.cli.choose.signature", fail)
+    monkeypatch.setattr("attn_tune.commands.shared.selection.signature", fail)
     result, data = answer(["explain", POINT, "--json"])
     assert isinstance(result.exception, RuntimeError)
     assert data == {"error": "out of luck", "type": "RuntimeError", "exit_code": 1}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from attn_tune.cli.app import app
-from attn_tune.cli.install import install_pack
+from attn_tune.cli import app
+from attn_tune.commands.pack.install import install_pack
 from attn_tune.runtime.packs import read_pack
 from tests.cli.fakes import POINT, fill
 from tests.runtime.packbuilder import pack_files, row, sig, write_folder, write_zip
@@ -314,7 +314,7 @@ def test_an_imported_folder_is_never_absent_while_it_is_replaced(tmp_path, monke
     stop.set()
     watcher.join()
     assert seen == {True}
-    monkeypatch.setattr("attn_tune.cli.install._RENAME_EXCHANGE", 1 << 20)  # no such flag
+    monkeypatch.setattr("attn_tune.commands.pack.install._RENAME_EXCHANGE", 1 << 20)  # no such flag
     refused = run("import", new, "--replace")
     assert (refused.exit_code, "remove it, then import" in refused.stderr) == (4, True)
     assert read_pack(place).digest == read_pack(old).digest

@@ -6,7 +6,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from attn_tune.cli.app import app
+from attn_tune.cli import app
 from attn_tune.runtime import misses, snapshot
 from attn_tune.runtime.overlay import use_pack
 from tests.cli.fakes import SIGNATURE, FakeExecutor, fill

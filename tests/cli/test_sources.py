@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 import attn_tune
-from attn_tune.cli.app import app
+from attn_tune.cli import app
 from attn_tune.runtime.spool import append
 from tests.runtime.test_spool import line
 

@@ -13,9 +13,9 @@ from typing import ClassVar
 import pytest
 from typer.testing import CliRunner
 
-from attn_tune.cli import sweep as command
-from attn_tune.cli.app import app
-from attn_tune.cli.progress import LineWatch, Tally
+from attn_tune.cli import app
+from attn_tune.commands import sweep as command
+from attn_tune.commands.sweeps.progress import LineWatch, Tally
 from attn_tune.kernels import registry
 from attn_tune.runtime import snapshot
 from attn_tune.schema import Status, config_to_dict
@@ -167,7 +167,8 @@ def test_explain_says_what_only_the_lab_database_knows_until_it_is_shipped(
 def test_rows_that_export_will_refuse_are_said_before(worker, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "attn_tune.cli.fleet._beside_others", lambda: contextlib.nullcontext(lambda: True)
+        "attn_tune.commands.sweeps.hosts._beside_others",
+        lambda: contextlib.nullcontext(lambda: True),
     )
     shown = sweep(tmp_path, "-g", SIGNATURE).stdout
     said = "But export will refuse 2 of 2 rows as they are:\n  2 rows: its last final was disturbed"
@@ -305,7 +306,7 @@ def test_the_first_line_of_progress_has_a_label(capsys):
 
 
 def test_progress_says_what_is_being_done(worker, tmp_path, monkeypatch):
-    monkeypatch.setattr("attn_tune.cli.progress.LINE_EVERY_S", 0.0)
+    monkeypatch.setattr("attn_tune.commands.sweeps.progress.LINE_EVERY_S", 0.0)
     said = sweep(tmp_path, "-g", SIGNATURE, "-d", "fwd").stderr
     assert said.index("searching xla") < said.index("finals  best")
 

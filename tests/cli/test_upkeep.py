@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from attn_tune.cli.app import app
-from attn_tune.cli.exit_codes import MEANINGS
+from attn_tune.cli import app
+from attn_tune.commands.shared.exit_codes import MEANINGS
 from attn_tune.db import Database, connection
 from tests.db.facts import ENVIRONMENT, NEWER, begin, make_trial
 

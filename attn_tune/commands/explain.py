@@ -1,0 +1,154 @@
+"""``attn-tune explain``."""
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.sweeps.database_sweep import open_lab
+from attn_tune.runtime.lockfile import LOCKFILE
+from attn_tune.schema import AttnTuneError
+from attn_tune.schema.words import config_words, counted, duration
+
+if TYPE_CHECKING:
+    from attn_tune.db.gate import Objection
+    from attn_tune.runtime.explain import Explanation
+    from attn_tune.schema import Decision, Device
+
+# The reasons of the gate that are shown; ``export`` lists all rows.
+_REASONS = 5
+
+
+def explain(
+    point: Annotated[
+        str, typer.Argument(help="A grid point such as llama3-8b/4x4k, or a signature.")
+    ],
+    db: options.Database,
+    grid: options.PointGrids = None,
+    direction: options.Directions = None,
+    device: options.DeviceName = None,
+    every: options.All = False,
+    json: options.Json = False,
+) -> None:
+    """Say which kernel and config a call would get here, and why.
+
+    A call that is refused is explained too, with exit code 0.
+    Calls read packs, never the lab database: where the database of --db decided otherwise, that is said too.
+
+    Example: attn-tune explain llama3-8b/4x4k --direction bwd --device nvidia-h200
+    """
+    from attn_tune.kernels import dispatch
+
+    asked = selection.signature(point, grid)
+    target = selection.device(device)
+    found = {
+        way: dispatch.explain(asked.op, asked.signature.text, way, device=target)
+        for way in selection.directions(direction)
+    }
+    unshipped, objections = _unshipped(db, found, target)
+    if json:
+        output.emit_json(
+            {
+                way: {**one.to_dict(), "unshipped": _row(unshipped.get(way))}
+                for way, one in found.items()
+            }
+        )
+        return
+    print("\n\n".join(one.text(every=every).rstrip() for one in found.values()))
+    # One process has one lockfile, for all directions.
+    lockfile = next((one.locked_by for one in found.values()), "")
+    for way, decision in unshipped.items():
+        time = f", {duration(decision.median_ns)}" if decision.median_ns else ""
+        print(
+            f"\n{db} decided {way} otherwise: {decision.kernel} {config_words(decision.config)} "
+            f"({decision.rule}{time}). {_why_not(found[way])}"
+        )
+    if unshipped:
+        decisions = list(unshipped.values())
+        # What is exported answers only once no pin does.
+        unpin = [f"  {found[way].pin_ended_by}" for way in unshipped if found[way].pin_ended_by]
+        unlock = [f"  unset {LOCKFILE}"] if lockfile else []
+        print("To use it:", *unlock, *unpin, *steps_to_ship(db, decisions), sep="\n")
+        if lockfile:
+            print(
+                "Then, to have a lockfile again, freeze all that the job asks once more:\n"
+                f"  attn-tune freeze {shlex.quote(lockfile)} --overwrite --grid GRID\n"
+                "  or attn_tune.freeze at the end of the job"
+            )
+        for line in gate_lines(objections, len(decisions)):
+            print(line)
+
+
+def _why_not(one: "Explanation") -> str:
+    """The reason why a call does not get what the lab database decided."""
+    if one.locked_by:
+        return f"The lockfile {one.locked_by} answers first, and it alone."
+    return (
+        "The pin answers first." if one.pin_ended_by else "Calls read packs, not the lab database."
+    )
+
+
+def steps_to_ship(db: Path, decisions: "Sequence[Decision]") -> list[str]:
+    """The commands that make the user's jobs find ``decisions`` of ``db``."""
+    from attn_tune.db.gate import needs_leave
+
+    leave = " --allow-nondeterministic" if all(map(needs_leave, decisions)) else ""
+    return [
+        f"  attn-tune export my-pack --db {shlex.quote(str(db))}{leave}",
+        "  attn-tune import my-pack",
+    ]
+
+
+def gate_lines(objections: "Sequence[Objection]", rows: int) -> "Iterator[str]":
+    """Says that ``export`` will refuse some of ``rows`` rows, and why; nothing without ``objections``."""
+    if objections:
+        refused = len({id(one.decision) for one in objections})
+        yield f"But export will refuse {refused} of {counted(rows, 'row')} as they are:"
+    reasons = Counter(one.reason for one in objections).most_common()
+    for reason, count in reasons[:_REASONS]:
+        yield f"  {counted(count, 'row')}: {reason}"
+    if len(reasons) > _REASONS:
+        yield f"  and for {counted(len(reasons) - _REASONS, 'more reason')}"
+
+
+def _unshipped(
+    db: Path, found: "dict[str, Explanation]", device: "Device"
+) -> "tuple[dict[str, Decision], list[Objection]]":
+    """The winners in ``db``, by direction, that a call does not get on ``device``; the gate's objections to them."""
+    if not db.exists() and db == options.default_database():
+        return {}, []
+    from attn_tune.db.packs import objections_to
+
+    others, objections = {}, []
+    try:
+        with open_lab(db) as database:
+            for way, one in found.items():
+                for decision in database.decisions(
+                    signature=one.signature, direction=way, device=device.variant, rank=0
+                ):
+                    answer = one.answer
+                    if answer is None or (f"{one.op}/{answer.kernel}", answer.config) != (
+                        decision.kernel,
+                        decision.config,
+                    ):
+                        others[way] = decision
+            objections = objections_to(database, list(others.values()))
+    except AttnTuneError as error:
+        # The lookup was explained; what it does not read is an extra.
+        output.note(f"the lab database was not asked: {error}")
+    return others, objections
+
+
+def _row(decision: "Decision | None") -> dict[str, object] | None:
+    if decision is None:
+        return None
+    return {
+        "kernel": decision.kernel,
+        "config": dict(decision.config),
+        "rule": str(decision.rule),
+        "median_ns": decision.median_ns,
+    }

@@ -1,0 +1,257 @@
+"""``attn-tune export``."""
+
+import contextlib
+import dataclasses
+import enum
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attn_tune.commands.pack.packs import Name, Overwrite, Version
+from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.sweeps.database_sweep import open_lab
+from attn_tune.schema import GateError
+from attn_tune.schema.words import counted
+
+if TYPE_CHECKING:
+    from attn_tune.db.packs import PackSummary
+
+
+class Rules(enum.StrEnum):
+    """Choices of ``export --rule``."""
+
+    WINNER = "winner"
+    TIE = "tie"
+    ONLY = "only"
+
+
+_DOUBTS = {
+    "unproven": "no feature problem was run",
+    "noisy": "the final was disturbed",
+    "regret": "the bound on the regret is above 10 %",
+}
+
+
+def export_pack(
+    path: Annotated[
+        Path, typer.Argument(help="The pack to write: a folder, or one file ending in .atpack.")
+    ],
+    db: options.Database,
+    name: Name = None,
+    version: Version = "1",
+    op: Annotated[str | None, typer.Option(metavar="OP", help="Only this op.")] = None,
+    kernel: options.Kernels = None,
+    direction: Annotated[
+        options.Direction | None,
+        typer.Option("--direction", "-d", metavar="fwd|bwd", help="Only this direction."),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="DEVICE", help="Only this device: a digest, a variant or a family."),
+    ] = None,
+    grid: options.Grids = None,
+    lengths: options.Lengths = None,
+    point: options.Points = None,
+    rule: Annotated[
+        list[Rules] | None,
+        typer.Option(
+            "--rule",
+            metavar="RULE",
+            help="Only decisions by this rule: winner, tie, only. Repeatable.",
+        ),
+    ] = None,
+    winners: Annotated[
+        bool, typer.Option("--winners", help="Only the best kernel of each problem.")
+    ] = False,
+    min_gain: Annotated[
+        float | None,
+        typer.Option(
+            metavar="RATIO", help="Only what is so many times as fast as the untuned config."
+        ),
+    ] = None,
+    revalidate: Annotated[
+        bool,
+        typer.Option(
+            "--revalidate", help="Prove every row of this machine's device once more, here and now."
+        ),
+    ] = False,
+    no_gate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REASON",
+            help="Ship what the release gate objects to; the manifest keeps the reason.",
+        ),
+    ] = None,
+    max_regret: Annotated[
+        float,
+        typer.Option(
+            metavar="PERCENT",
+            min=0.0,
+            help="Refuse rows whose time may be so much above the best one's.",
+        ),
+    ] = 10.0,
+    allow_noisy: Annotated[
+        bool,
+        typer.Option(
+            "--allow-noisy",
+            help="Also rows whose final was disturbed: by another sweep on the host, or a clock that moved.",
+        ),
+    ] = False,
+    allow_unproven: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unproven",
+            help="Also rows whose config ran no feature problem. Jobs take such rows with ATTN_TUNE_UNPROVEN=1 only.",
+        ),
+    ] = False,
+    allow_predicted: Annotated[
+        bool,
+        typer.Option(
+            "--allow-predicted",
+            help="Also what was only predicted, where nothing was measured. Such rows say so.",
+        ),
+    ] = False,
+    allow_nondeterministic: Annotated[
+        bool,
+        typer.Option(
+            "--allow-nondeterministic",
+            help="Also kernels whose results may differ in their last bits from run to run, and configs that were "
+            "seen to. Jobs take such rows with ATTN_TUNE_DETERMINISTIC=0 only.",
+        ),
+    ] = False,
+    quarantine: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--quarantine",
+            metavar="FILE",
+            help="A quarantine list that the pack carries, for all who use it. Repeatable.",
+        ),
+    ] = None,
+    with_quarantine: Annotated[
+        bool,
+        typer.Option(
+            "--with-quarantine", help="Carry what is in quarantine here ('attn-tune quarantine')."
+        ),
+    ] = False,
+    wheel: Annotated[
+        bool, typer.Option("--wheel", help="Also write the pack as a wheel, in the same folder.")
+    ] = False,
+    note: Annotated[
+        str | None,
+        typer.Option(
+            "--note",
+            metavar="TEXT",
+            help="A line for people, kept in the manifest: who, when, from which commit. 'attn-tune inspect' shows it.",
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+    json: options.Json = False,
+) -> None:
+    """Write the decisions as a config pack, checksummed.
+
+    Every row must pass the release gate: measured in quiet and proven in a known environment, not failed since, near
+    enough to the best, and no slower than the untuned config, here or where the pack would answer for a near problem
+    that was measured. What is in quarantine here or in the pack's own list is never shipped.
+
+    Example: attn-tune export h200-llama.atpack --device nvidia-h200
+    """
+    from attn_tune.commands.shared.revalidate import revalidate as prove
+    from attn_tune.db.gate import GatePolicy
+    from attn_tune.db.packs import export_pack as write
+    from attn_tune.db.selection import Selection
+    from attn_tune.db.wheels import export_wheel
+    from attn_tune.kernels.registry import get_op
+    from attn_tune.runtime.quarantine_files import quarantine_in_force, read_list
+
+    in_force = quarantine_in_force(os.environ)
+    entries = [entry for file in quarantine or () for entry in read_list(file)]
+    entries += in_force.entries if with_quarantine else ()
+    with _objections_as_json(json), open_lab(db) as database:
+        tried = database.frame("coverage")
+        chosen = selection.stored_points(tried["signature"], grid, lengths, point)
+        chosen_rows = Selection(
+            op=get_op(op).name if op else None,
+            kernels=selection.kernel_ids(kernel, tried["kernel"]),
+            direction=direction,
+            device=device,
+            signatures=None if chosen is None else frozenset(chosen),
+            rules=frozenset(str(r) for r in rule) if rule else None,
+            winners=winners,
+            min_gain=min_gain,
+        )
+        written = write(
+            database,
+            path,
+            name=name or path.stem,
+            version=version,
+            selection=chosen_rows,
+            revalidate=prove if revalidate else None,
+            ungated=no_gate,
+            policy=GatePolicy(
+                max_regret=max_regret / 100,
+                allow_unproven=allow_unproven,
+                allow_noisy=allow_noisy,
+            ),
+            allow_predicted=allow_predicted,
+            allow_nondeterministic=allow_nondeterministic,
+            quarantine=entries,
+            in_force=in_force,
+            note=note,
+            overwrite=overwrite,
+        )
+    built = export_wheel(path, path.parent, overwrite=overwrite) if wheel else None
+    if json:
+        output.emit_json({**dataclasses.asdict(written), "wheel": built})
+        return
+    _say_written(written)
+    if built:
+        print(f"  wheel {built}")
+
+
+@contextlib.contextmanager
+def _objections_as_json(json: bool) -> Iterator[None]:
+    """Emits what the gate objects to, all of it, before the error is said."""
+    try:
+        yield
+    except GateError as error:
+        if json:
+            output.emit_json({"passed": False, "objections": error.objections})
+        raise
+
+
+def _say_written(written: "PackSummary") -> None:
+    path, gate = written.path, written.gate
+    print(
+        f"{path}: {counted(written.problems, 'problem')}, {counted(written.rows, 'row')}, {written.size_bytes} bytes, "
+        f"for {', '.join(written.devices)}"
+    )
+    print(f"  decisions {written.decision_digest}")
+    if written.left_out:
+        print(f"  left out, not deterministic: {', '.join(written.left_out)}")
+    if count := gate.get("nondeterministic"):
+        print(
+            f"  {counted(count, 'row')} of kernels that are not deterministic: "
+            "ATTN_TUNE_DETERMINISTIC=0 lets jobs use them"
+        )
+    if written.quarantined:
+        print(f"  carries a quarantine list of {written.quarantined}")
+    for doubt, count in gate.get("accepted", {}).items():
+        print(f"  {count} rows let through on purpose: {_DOUBTS[doubt]}")
+    if gate["passed"]:
+        guards = gate["guards"]
+        print(
+            f"  gate passed: {counted(gate['rows'], 'row')}, {gate['revalidated']} validated again; "
+            f"{counted(guards['replayed'], 'guard')} replayed, "
+            f"{counted(guards['heuristic_rows'], 'row')} added where the untuned config wins"
+        )
+    else:
+        print(f"  gate NOT passed, {gate['objections']} objections: {gate['reason']}")
+        for reason in gate["reasons"]:
+            print(f"    {reason}")
+    place = path.resolve()
+    print(f"  use it here with: attn-tune import {shlex.quote(str(path))}")
+    print(f"  or with ATTN_TUNE_PACKS={place}, or with attn_tune.use_pack({str(place)!r})")

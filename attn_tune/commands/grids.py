@@ -1,0 +1,91 @@
+"""``attn-tune grids``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attn_tune.commands.shared import options, output, selection, sources
+from attn_tune.schema import UsageError
+
+
+def grids(
+    grid: Annotated[
+        str | None, typer.Argument(metavar="[GRID]", help="A grid whose points are listed.")
+    ] = None,
+    lengths: options.Lengths = None,
+    from_fn: sources.FromFn = None,
+    from_hlo: sources.FromHlo = None,
+    from_misses: sources.FromMisses = False,
+    spool: sources.SpoolPath = None,
+    missed_on: sources.MissedOn = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="Write the points as a grid file (.toml)."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
+    json: options.Json = False,
+) -> None:
+    """List the grids, or the points of one, of a model or of misses.
+
+    Example: attn-tune grids gemma3-27b --lengths prefill
+    """
+    import pandas as pd
+
+    from attn_tune.tuner.grid import Grid, grid_names, load_grid
+
+    made = sources.Sources(
+        misses=from_misses,
+        spool=spool,
+        missed_on=missed_on,
+        functions=from_fn,
+        files=from_hlo,
+    )
+    if grid is None and not made.is_given:
+        if out is not None:
+            raise UsageError("--out needs a grid, --from-fn, --from-hlo or --from-misses")
+        if lengths:
+            raise UsageError("--lengths needs a grid, --from-fn, --from-hlo or --from-misses")
+        loaded = [load_grid(name, lengths=("all",)) for name in grid_names()]
+        run = {name: len(load_grid(name).points) for name in grid_names()}
+        rows = [
+            {
+                "grid": g.name,
+                "points": run[g.name],
+                "all lengths": len(g.points),
+                "summary": g.summary,
+                "source": g.source,
+            }
+            for g in loaded
+        ]
+        output.emit_formatted(pd.DataFrame(rows), options.table_or_json(json), key="grids")
+        return
+    points = selection.points([grid] if grid else [], lengths, sources=made)
+    if out is not None:
+        from attn_tune.tuner.grid_file import write_grid
+
+        text = ", ".join(dict.fromkeys(p.source for p in points if p.source))
+        write_grid(
+            Grid(name=out.stem, summary=f"{len(points)} problems", source=text, points=points),
+            out,
+            force=force,
+        )
+        output.note(f"{len(points)} points in {out}")
+    rows = [
+        {
+            "point": p.name,
+            "signature": p.signature.text,
+            "directions": ",".join(p.directions) or "all",
+            "calls": p.calls,
+            "source": p.source,
+        }
+        for p in points
+    ]
+    frame = pd.DataFrame(rows)
+    if not json:
+        # Presets say neither directions nor calls.
+        unused = [] if any(p.directions or p.calls for p in points) else ["directions", "calls"]
+        frame = frame.drop(columns=["source", *unused])
+    output.emit_formatted(frame, options.table_or_json(json), key="points")

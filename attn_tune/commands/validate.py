@@ -1,0 +1,250 @@
+"""``attn-tune validate``."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.shared.exit_codes import FAILED
+from attn_tune.schema import (
+    NoDataError,
+    Status,
+    UnsupportedError,
+    UsageError,
+    config_to_dict,
+)
+from attn_tune.schema.words import counted
+
+if TYPE_CHECKING:
+    from attn_tune.kernels.spec import KernelSpec, Op, Problem
+    from attn_tune.schema import Device
+    from attn_tune.tuner.executor import Executor
+    from attn_tune.tuner.protocol import ConfigRef
+
+
+def validate(
+    op: options.Ops = None,
+    kernel: options.Kernels = None,
+    direction: options.Directions = None,
+    feature: Annotated[
+        list[str] | None,
+        typer.Option("--feature", metavar="FILTER", help="Only features whose name contains this."),
+    ] = None,
+    grid: options.Grids = None,
+    lengths: options.Lengths = None,
+    point: options.Points = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help="This config instead of the untuned one; one kernel, one direction.",
+        ),
+    ] = None,
+    every: options.All = False,
+    json: options.Json = False,
+) -> None:
+    """Check outputs and every gradient against the reference.
+
+    Without --grid, each op's small feature problems are used; where a kernel cannot take one, the nearest coarser one
+    that it takes. Nothing is stored. Exit code 3 if no problem could be run.
+
+    Example: attn-tune validate --kernel xla --feature sinks
+    """
+    import pandas as pd
+
+    from attn_tune.tuner.executor import IsolatedExecutor
+
+    if (lengths or point) and not grid:
+        raise UsageError("--lengths and --point choose among the points of a grid; give --grid")
+    if feature and grid:
+        raise UsageError(
+            "--feature is for the op's own problems; leave it out, or leave --grid out"
+        )
+    specs = selection.kernels(kernel, op)
+    ways = selection.directions(direction)
+    given = _config(config, specs, ways)
+    problems = {
+        name: _problems(name, feature, grid, lengths, point)
+        for name in sorted({spec.op for spec in specs})
+    }
+    rows = []
+    with IsolatedExecutor() as executor:
+        device = executor.identify().device
+        checks = [
+            _Check(spec=spec, direction=way, label=label, problem=problem, is_fixed=bool(grid))
+            for spec, way in _searches(specs, ways)
+            for label, problem in problems[spec.op].items()
+        ]
+        refs = [check.ref(device, given) for check in checks]
+        executor.expect([ref for ref in refs if not isinstance(ref, str)], device)
+        for check, ref in zip(checks, refs, strict=True):
+            if not isinstance(ref, str):
+                output.note(f"{check.spec.id} {check.direction} {check.label}")
+            rows.append(check.row(ref, executor, device))
+    if not any(problems.values()):
+        raise UsageError("no problem to validate; loosen --feature, or choose shapes with --grid")
+    frame = pd.DataFrame(rows, columns=_COLUMNS)
+    away = set() if json or every else selection.absent(specs, device)
+    output.emit_formatted(
+        frame.loc[~frame["kernel"].isin(list(away))],
+        options.table_or_json(json),
+        title=f"Validation on {device}",
+        key="validations",
+    )
+    output.say_absent(away)
+    counts = ", ".join(f"{n} {status}" for status, n in frame["status"].value_counts().items())
+    output.note(f"{counted(len(frame), 'check')}: {counts or 'none'}")
+    ran = {row["status"] for row in rows} - {Status.UNSUPPORTED}
+    if not ran:
+        raise NoDataError(f"nothing was validated on {device}: {_first_reason(rows)}")
+    if ran != {Status.OK}:
+        raise typer.Exit(FAILED)
+
+
+def _searches(
+    specs: "tuple[KernelSpec, ...]", ways: tuple[str, ...]
+) -> "Iterator[tuple[KernelSpec, str]]":
+    """The directions that each kernel implements; those it does not are said in one line."""
+    for spec in specs:
+        if absent := [way for way in ways if way not in spec.searches]:
+            output.note(f"{spec.id} does not implement {', '.join(absent)}")
+        for way in ways:
+            if way in spec.searches:
+                yield spec, way
+
+
+def _first_reason(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return (
+            "the kernels do not implement the direction; choose others with --kernel or --direction"
+        )
+    first = rows[0]
+    return (
+        f"of {len(rows)} checks the kernels take none here; "
+        f"{first['kernel']} refuses {first['problem']}: {first['reason']}"
+    )
+
+
+def _problems(
+    op_name: str,
+    feature: list[str] | None,
+    grid: list[str] | None,
+    lengths: list[str] | None,
+    point: list[str] | None,
+) -> "dict[str, Problem]":
+    from attn_tune.kernels.registry import get_op
+
+    op = get_op(op_name)
+    if grid:
+        return {
+            selection.brief(p.name): op.from_signature(p.signature)
+            for p in selection.points(grid, lengths, point, [op_name])
+        }
+    return {
+        name: problem
+        for name, problem in _features(op).items()
+        if not feature or any(word in name for word in selection.words(feature))
+    }
+
+
+def _features(op: "Op") -> Mapping[str, Any]:
+    """The op's feature problems, which live beside its battery; none, said aloud, for an op without."""
+    import importlib
+
+    module = importlib.import_module(op.battery.partition(":")[0]) if op.battery else None
+    make = getattr(module, "feature_problems", None)
+    if make is None:
+        output.note(f"{op.name} has no feature problems; validate it with --grid")
+        return {}
+    return make()
+
+
+def _config(
+    text: str | None, specs: "tuple[KernelSpec, ...]", ways: tuple[str, ...]
+) -> Mapping[str, Any] | None:
+    if text is None:
+        return None
+    import json
+
+    from attn_tune.schema import config_from_dict
+
+    if len(specs) != 1 or len(ways) != 1:
+        raise UsageError("--config needs exactly one --kernel and one --direction")
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--config is not JSON: {error}") from None
+    return config_to_dict(config_from_dict(specs[0].searches[ways[0]].config, data))
+
+
+_COLUMNS = ("kernel", "direction", "problem", "status", "output", "worst_error", "reason")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Check:
+    """One kernel and direction on one problem, which may be made coarser unless it ``is_fixed``."""
+
+    spec: "KernelSpec"
+    direction: str
+    label: str
+    problem: "Problem"
+    is_fixed: bool = False
+
+    def ref(self, device: "Device", given: Mapping[str, Any] | None) -> "ConfigRef | str":
+        """What is to be run; or the reason why it cannot be."""
+        from attn_tune.kernels.registry import get_op
+        from attn_tune.tuner.protocol import ConfigRef
+        from attn_tune.tuner.small_problems import refusal, takeable
+
+        op, search = get_op(self.spec.op), self.spec.searches[self.direction]
+        refused = refusal(self.spec, self.direction, device, given)
+        reason = refused(self.problem)
+        problem = self.problem
+        if reason:
+            problem = None if self.is_fixed else takeable(op, self.problem, refused)
+        if problem is None:
+            return reason or ""
+        try:
+            config = given or config_to_dict(search.heuristic(problem, device))
+        except UnsupportedError as error:  # an installed kernel's own mistake
+            return str(error)
+        return ConfigRef(
+            kernel=self.spec.id,
+            signature=op.to_signature(problem),
+            direction=self.direction,
+            config=config,
+            # The problem itself: a signature knows neither its scale nor its cap.
+            problem=problem,
+        )
+
+    def row(self, ref: "ConfigRef | str", executor: "Executor", device: "Device") -> dict[str, Any]:
+        """How it went, for the table."""
+        from attn_tune.tuner.protocol import BATTERY_SEEDS, SWEPT_SEEDS, Run
+
+        who = {"kernel": self.spec.id, "direction": self.direction, "problem": self.label}
+        if isinstance(ref, str):
+            refused = {"status": str(Status.UNSUPPORTED), "output": None, "worst_error": None}
+            return who | refused | {"reason": ref}
+        who["problem"] += self._changes(ref)
+        # Those of a sweep: the two must not disagree.
+        seeds = (*SWEPT_SEEDS, *BATTERY_SEEDS)
+        outcome = executor.run(Run(ref=ref, device=device, measure=False, seeds=seeds))
+        worst = max(outcome.errors, key=lambda e: e.ratio, default=None)
+        return who | {
+            "status": str(outcome.status),
+            "output": worst.output if worst else None,
+            "worst_error": worst.ratio if worst else None,
+            "reason": outcome.reason.strip().split("\n")[0],
+        }
+
+    def _changes(self, ref: "ConfigRef") -> str:
+        """The fields in which the problem that runs is coarser: ``" (t=128 s=128)"``."""
+        from attn_tune.kernels.registry import get_op
+
+        before = get_op(self.spec.op).to_signature(self.problem).items
+        changed = [
+            f"{name}={value}" for name, value in ref.signature.items if (name, value) not in before
+        ]
+        return f" ({' '.join(changed)})" if changed else ""
