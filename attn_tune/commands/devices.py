@@ -1,4 +1,7 @@
-"""``attn-tune devices``."""
+"""Show the devices here, as decisions are matched to them.
+
+Example: attn-tune devices --device nvidia-h200
+"""
 
 from typing import Annotated
 
@@ -8,17 +11,13 @@ from attn_tune.commands.shared import options, output, selection
 from attn_tune.schema import UsageError
 
 
-def devices(
+def command(
     device: options.DeviceName = None,
     every: Annotated[
-        bool, typer.Option("--all", help="List what --device can name, here or not.")
+        bool, typer.Option("--all", help="List the names for --device, here or not.")
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Show the devices here, as decisions are matched to them.
-
-    Example: attn-tune devices --device nvidia-h200
-    """
     import pandas as pd
 
     if every:

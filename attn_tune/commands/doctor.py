@@ -1,4 +1,7 @@
-"""``attn-tune doctor``: one verdict a line on everything a sweep and a lookup need."""
+"""Check everything that sweeps and lookups need.
+
+Example: attn-tune doctor
+"""
 
 import enum
 import os
@@ -16,7 +19,7 @@ from attn_tune.schema import AttnTuneError, StorageError
 
 
 class Verdict(enum.StrEnum):
-    """``warn`` limits something, ``fail`` makes sweeps impossible."""
+    """The result of a check. ``warn`` limits something, ``fail`` makes sweeps impossible."""
 
     OK = "ok"
     WARN = "warn"
@@ -25,18 +28,14 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line."""
+    """A check: its ``name``, ``verdict`` and a sentence of ``detail``."""
 
     name: str
     verdict: Verdict
     detail: str
 
 
-def doctor(db: options.Database, json: options.Json = False) -> None:
-    """Check everything that sweeps and lookups need.
-
-    Example: attn-tune doctor
-    """
+def command(db: options.Database, json: options.Json = False) -> None:
     checks = list(_checks(db))
     if json:
         output.emit_json({"checks": [asdict(check) for check in checks]})
@@ -162,7 +161,9 @@ def _database(db: Path) -> Check:
     except StorageError:
         if (version := stored_version(db)) >= SCHEMA_VERSION:
             raise
-        remark = f"has the older schema {version}; the next sweep, or `attn-tune gc`, migrates it"
+        remark = (
+            f"has the older schema {version}; the next sweep, or `attn-tune lab gc`, migrates it"
+        )
         return Check("database", Verdict.WARN, f"{db} {remark}")
     if problems:
         return Check("database", Verdict.FAIL, f"{db}: {'; '.join(problems[:3])}")
@@ -176,7 +177,7 @@ def _filesystem(db: Path) -> Check:
     if is_network(db):
         remark = (
             "a network file system: no write-ahead log, so readers wait for writers; let each host have a database of "
-            "its own on a local disk, and use `attn-tune merge`"
+            "its own on a local disk, and use `attn-tune lab merge`"
         )
         return Check("filesystem", Verdict.WARN, f"{db} is on {kind}, {remark}")
     return Check("filesystem", Verdict.OK, kind)
@@ -196,7 +197,7 @@ def _packs() -> Iterator[Check]:
     from attn_tune.runtime.sources import locations
 
     found = locations(os.environ)
-    paths = (*found.user, *found.project, *found.wheels, *found.own)
+    paths = (*found.user, *found.wheels, *found.own)
     if not paths:
         yield Check("packs", Verdict.OK, "none; calls use the kernels' untuned configs")
     for path in paths:

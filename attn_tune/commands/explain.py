@@ -1,32 +1,32 @@
-"""``attn-tune explain``."""
+"""Show the kernel and config that a call would get here, and the steps that lead to them.
+
+A call that is refused is explained too, with exit code 0.
+Calls read packs, never the lab database: a decision of the database of --db that differs is shown too.
+
+Example: attn-tune explain llama3-8b/4x4k --direction bwd --device nvidia-h200
+"""
 
 import shlex
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import shutil
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from attn_tune.commands.shared import options, output, selection
-from attn_tune.commands.sweeps.database_sweep import open_lab
+from attn_tune.commands.shared.database import open_lab
+from attn_tune.commands.shared.shipping import gate_lines, steps_to_ship
 from attn_tune.runtime.lockfile import LOCKFILE
 from attn_tune.schema import AttnTuneError
-from attn_tune.schema.words import config_words, counted, duration
+from attn_tune.schema.words import config_words, duration
 
 if TYPE_CHECKING:
     from attn_tune.db.gate import Objection
     from attn_tune.runtime.explain import Explanation
     from attn_tune.schema import Decision, Device
 
-# The reasons of the gate that are shown; ``export`` lists all rows.
-_REASONS = 5
 
-
-def explain(
-    point: Annotated[
-        str, typer.Argument(help="A grid point such as llama3-8b/4x4k, or a signature.")
-    ],
+def command(
+    point: options.Point,
     db: options.Database,
     grid: options.PointGrids = None,
     direction: options.Directions = None,
@@ -34,20 +34,13 @@ def explain(
     every: options.All = False,
     json: options.Json = False,
 ) -> None:
-    """Say which kernel and config a call would get here, and why.
-
-    A call that is refused is explained too, with exit code 0.
-    Calls read packs, never the lab database: where the database of --db decided otherwise, that is said too.
-
-    Example: attn-tune explain llama3-8b/4x4k --direction bwd --device nvidia-h200
-    """
-    from attn_tune.kernels import dispatch
+    from attn_tune.kernels import dispatch, registry
 
     asked = selection.signature(point, grid)
     target = selection.device(device)
     found = {
         way: dispatch.explain(asked.op, asked.signature.text, way, device=target)
-        for way in selection.directions(direction)
+        for way in selection.directions(direction, [registry.get_op(asked.op)])
     }
     unshipped, objections = _unshipped(db, found, target)
     if json:
@@ -58,7 +51,8 @@ def explain(
             }
         )
         return
-    print("\n\n".join(one.text(every=every).rstrip() for one in found.values()))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print("\n\n".join(one.text(every=every, width=width).rstrip() for one in found.values()))
     # One process has one lockfile, for all directions.
     lockfile = next((one.locked_by for one in found.values()), "")
     for way, decision in unshipped.items():
@@ -76,7 +70,7 @@ def explain(
         if lockfile:
             print(
                 "Then, to have a lockfile again, freeze all that the job asks once more:\n"
-                f"  attn-tune freeze {shlex.quote(lockfile)} --overwrite --grid GRID\n"
+                f"  attn-tune override freeze {shlex.quote(lockfile)} --overwrite --grid GRID\n"
                 "  or attn_tune.freeze at the end of the job"
             )
         for line in gate_lines(objections, len(decisions)):
@@ -90,29 +84,6 @@ def _why_not(one: "Explanation") -> str:
     return (
         "The pin answers first." if one.pin_ended_by else "Calls read packs, not the lab database."
     )
-
-
-def steps_to_ship(db: Path, decisions: "Sequence[Decision]") -> list[str]:
-    """The commands that make the user's jobs find ``decisions`` of ``db``."""
-    from attn_tune.db.gate import needs_leave
-
-    leave = " --allow-nondeterministic" if all(map(needs_leave, decisions)) else ""
-    return [
-        f"  attn-tune export my-pack --db {shlex.quote(str(db))}{leave}",
-        "  attn-tune import my-pack",
-    ]
-
-
-def gate_lines(objections: "Sequence[Objection]", rows: int) -> "Iterator[str]":
-    """Says that ``export`` will refuse some of ``rows`` rows, and why; nothing without ``objections``."""
-    if objections:
-        refused = len({id(one.decision) for one in objections})
-        yield f"But export will refuse {refused} of {counted(rows, 'row')} as they are:"
-    reasons = Counter(one.reason for one in objections).most_common()
-    for reason, count in reasons[:_REASONS]:
-        yield f"  {counted(count, 'row')}: {reason}"
-    if len(reasons) > _REASONS:
-        yield f"  and for {counted(len(reasons) - _REASONS, 'more reason')}"
 
 
 def _unshipped(

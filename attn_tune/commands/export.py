@@ -1,4 +1,11 @@
-"""``attn-tune export``."""
+"""Write the decisions as a config pack, checksummed.
+
+Every row must pass the release gate: measured in quiet and proven in a known environment, not failed since, near
+enough to the best, and no slower than the untuned config, here or where the pack would answer for a near problem
+that was measured. Configs in quarantine, here or in the pack's own list, are never shipped.
+
+Example: attn-tune export h200-llama.atpack --device nvidia-h200
+"""
 
 import contextlib
 import dataclasses
@@ -11,9 +18,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attn_tune.commands.pack.packs import Name, Overwrite, Version
 from attn_tune.commands.shared import options, output, selection
-from attn_tune.commands.sweeps.database_sweep import open_lab
+from attn_tune.commands.shared.database import open_lab
 from attn_tune.schema import GateError
 from attn_tune.schema.words import counted
 
@@ -36,26 +42,19 @@ _DOUBTS = {
 }
 
 
-def export_pack(
+@options.grouped
+def command(
     path: Annotated[
         Path, typer.Argument(help="The pack to write: a folder, or one file ending in .atpack.")
     ],
     db: options.Database,
-    name: Name = None,
-    version: Version = "1",
-    op: Annotated[str | None, typer.Option(metavar="OP", help="Only this op.")] = None,
-    kernel: options.Kernels = None,
-    direction: Annotated[
-        options.Direction | None,
-        typer.Option("--direction", "-d", metavar="fwd|bwd", help="Only this direction."),
-    ] = None,
+    cases: selection.Cases,
+    name: options.PackName = None,
+    version: options.PackVersion = "1",
     device: Annotated[
         str | None,
         typer.Option(metavar="DEVICE", help="Only this device: a digest, a variant or a family."),
     ] = None,
-    grid: options.Grids = None,
-    lengths: options.Lengths = None,
-    point: options.Points = None,
     rule: Annotated[
         list[Rules] | None,
         typer.Option(
@@ -70,7 +69,7 @@ def export_pack(
     min_gain: Annotated[
         float | None,
         typer.Option(
-            metavar="RATIO", help="Only what is so many times as fast as the untuned config."
+            metavar="RATIO", help="Only configs that are so many times as fast as the untuned one."
         ),
     ] = None,
     revalidate: Annotated[
@@ -83,7 +82,7 @@ def export_pack(
         str | None,
         typer.Option(
             metavar="REASON",
-            help="Ship what the release gate objects to; the manifest keeps the reason.",
+            help="Ship rows that the release gate objects to; the manifest keeps the reason.",
         ),
     ] = None,
     max_regret: Annotated[
@@ -112,7 +111,7 @@ def export_pack(
         bool,
         typer.Option(
             "--allow-predicted",
-            help="Also what was only predicted, where nothing was measured. Such rows say so.",
+            help="Also configs that were only predicted, where nothing was measured. Such rows say so.",
         ),
     ] = False,
     allow_nondeterministic: Annotated[
@@ -134,7 +133,8 @@ def export_pack(
     with_quarantine: Annotated[
         bool,
         typer.Option(
-            "--with-quarantine", help="Carry what is in quarantine here ('attn-tune quarantine')."
+            "--with-quarantine",
+            help="Carry the quarantine list of this machine ('attn-tune override quarantine').",
         ),
     ] = False,
     wheel: Annotated[
@@ -145,26 +145,17 @@ def export_pack(
         typer.Option(
             "--note",
             metavar="TEXT",
-            help="A line for people, kept in the manifest: who, when, from which commit. 'attn-tune inspect' shows it.",
+            help="A line for people, kept in the manifest: author, time, commit. 'attn-tune pack inspect' shows it.",
         ),
     ] = None,
-    overwrite: Overwrite = False,
+    overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """Write the decisions as a config pack, checksummed.
-
-    Every row must pass the release gate: measured in quiet and proven in a known environment, not failed since, near
-    enough to the best, and no slower than the untuned config, here or where the pack would answer for a near problem
-    that was measured. What is in quarantine here or in the pack's own list is never shipped.
-
-    Example: attn-tune export h200-llama.atpack --device nvidia-h200
-    """
     from attn_tune.commands.shared.revalidate import revalidate as prove
     from attn_tune.db.gate import GatePolicy
     from attn_tune.db.packs import export_pack as write
     from attn_tune.db.selection import Selection
     from attn_tune.db.wheels import export_wheel
-    from attn_tune.kernels.registry import get_op
     from attn_tune.runtime.quarantine_files import quarantine_in_force, read_list
 
     in_force = quarantine_in_force(os.environ)
@@ -172,11 +163,10 @@ def export_pack(
     entries += in_force.entries if with_quarantine else ()
     with _objections_as_json(json), open_lab(db) as database:
         tried = database.frame("coverage")
-        chosen = selection.stored_points(tried["signature"], grid, lengths, point)
+        chosen = cases.stored(tried["signature"])
         chosen_rows = Selection(
-            op=get_op(op).name if op else None,
-            kernels=selection.kernel_ids(kernel, tried["kernel"]),
-            direction=direction,
+            kernels=cases.stored_kernels(tried["kernel"]),
+            directions=cases.stored_directions(tried["direction"]),
             device=device,
             signatures=None if chosen is None else frozenset(chosen),
             rules=frozenset(str(r) for r in rule) if rule else None,
@@ -214,7 +204,7 @@ def export_pack(
 
 @contextlib.contextmanager
 def _objections_as_json(json: bool) -> Iterator[None]:
-    """Emits what the gate objects to, all of it, before the error is said."""
+    """Emit all objections of the gate before the error is reported."""
     try:
         yield
     except GateError as error:
@@ -253,5 +243,5 @@ def _say_written(written: "PackSummary") -> None:
         for reason in gate["reasons"]:
             print(f"    {reason}")
     place = path.resolve()
-    print(f"  use it here with: attn-tune import {shlex.quote(str(path))}")
+    print(f"  use it here with: attn-tune pack import {shlex.quote(str(path))}")
     print(f"  or with ATTN_TUNE_PACKS={place}, or with attn_tune.use_pack({str(place)!r})")

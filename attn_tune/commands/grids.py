@@ -1,24 +1,25 @@
-"""``attn-tune grids``."""
+"""List the grids, or the points of one, of a model or of misses.
+
+Example: attn-tune grids gemma3-27b --lengths prefill
+"""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from attn_tune.commands.shared import options, output, selection, sources
+from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.shared.sources import Sources
 from attn_tune.schema import UsageError
 
 
-def grids(
+@options.grouped
+def command(
+    sources: Sources,
     grid: Annotated[
         str | None, typer.Argument(metavar="[GRID]", help="A grid whose points are listed.")
     ] = None,
     lengths: options.Lengths = None,
-    from_fn: sources.FromFn = None,
-    from_hlo: sources.FromHlo = None,
-    from_misses: sources.FromMisses = False,
-    spool: sources.SpoolPath = None,
-    missed_on: sources.MissedOn = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -28,22 +29,11 @@ def grids(
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
     json: options.Json = False,
 ) -> None:
-    """List the grids, or the points of one, of a model or of misses.
-
-    Example: attn-tune grids gemma3-27b --lengths prefill
-    """
     import pandas as pd
 
     from attn_tune.tuner.grid import Grid, grid_names, load_grid
 
-    made = sources.Sources(
-        misses=from_misses,
-        spool=spool,
-        missed_on=missed_on,
-        functions=from_fn,
-        files=from_hlo,
-    )
-    if grid is None and not made.is_given:
+    if grid is None and not sources.is_given:
         if out is not None:
             raise UsageError("--out needs a grid, --from-fn, --from-hlo or --from-misses")
         if lengths:
@@ -62,7 +52,7 @@ def grids(
         ]
         output.emit_formatted(pd.DataFrame(rows), options.table_or_json(json), key="grids")
         return
-    points = selection.points([grid] if grid else [], lengths, sources=made)
+    points = selection.points([grid] if grid else [], lengths, sources=sources)
     if out is not None:
         from attn_tune.tuner.grid_file import write_grid
 

@@ -1,9 +1,14 @@
-"""``attn-tune plan``."""
+"""Show the cases and the number of configs of a sweep, without running it.
+
+Example: attn-tune plan --grid gemma3-27b --lengths 4k --device nvidia-h200
+"""
 
 from typing import TYPE_CHECKING
 
-from attn_tune.commands.shared import options, output, selection, sources
-from attn_tune.commands.sweeps.database_sweep import SweepRequest, open_lab, plan_sweep
+from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.shared.database import open_lab
+from attn_tune.commands.shared.sources import Sources
+from attn_tune.commands.sweeps.database_sweep import SweepRequest, plan_sweep
 from attn_tune.schema import NoDataError
 from attn_tune.schema.words import counted
 
@@ -14,46 +19,17 @@ if TYPE_CHECKING:
 SECONDS_PER_CONFIG = 2.0
 
 
-def plan(
+@options.grouped
+def command(
     db: options.Database,
-    grid: options.Grids = None,
-    from_fn: sources.FromFn = None,
-    from_hlo: sources.FromHlo = None,
-    from_misses: sources.FromMisses = False,
-    spool: sources.SpoolPath = None,
-    missed_on: sources.MissedOn = None,
-    lengths: options.Lengths = None,
-    point: options.Points = None,
-    op: options.Ops = None,
-    kernel: options.Kernels = None,
-    direction: options.Directions = None,
-    effort: options.EffortChoice = None,
-    strategy: options.StrategyChoice = None,
-    max_trials: options.MaxTrials = None,
-    allow_nondeterministic: options.AllowNondeterministic = False,
+    cases: selection.Cases,
+    sources: Sources,
+    search: selection.Search,
     device: options.DeviceName = None,
     every: options.All = False,
     json: options.Json = False,
 ) -> None:
-    """Show what a sweep would do, without doing it.
-
-    Example: attn-tune plan --grid gemma3-27b --lengths 4k --device nvidia-h200
-    """
-    made = sources.Sources(
-        misses=from_misses,
-        spool=spool,
-        missed_on=missed_on,
-        functions=from_fn,
-        files=from_hlo,
-    )
-    request = SweepRequest(
-        points=selection.points(grid, lengths, point, op, made),
-        kernels=selection.kernels(kernel, op),
-        directions=selection.directions(direction),
-        database=db,
-        effort=selection.effort(effort, strategy, max_trials),
-        allow_nondeterministic=allow_nondeterministic or bool(kernel),
-    )
+    request = SweepRequest.of(db, cases, sources, search)
     show_plan(request, device=device, every=every, json=json)
 
 
@@ -65,9 +41,9 @@ def show_plan(
     every: bool = False,
     how: str = "--all",
 ) -> None:
-    """Prints the plan of ``request`` on ``device`` (None: this machine's).
+    """Print the plan of ``request`` on ``device``, None for this machine's.
 
-    Without ``every`` a line stands for the kernels that cannot run there; it says that ``how`` lists them.
+    Without ``every`` one line stands for the kernels that cannot run there, and names ``how`` to list them.
     """
     import pandas as pd
 

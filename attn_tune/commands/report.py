@@ -1,15 +1,20 @@
-"""``attn-tune best`` and ``attn-tune report``: what the database decided."""
+"""Report winners, trials by status, failures, coverage and predictions.
 
-import dataclasses
+Without --grid, --point and --lengths go by the presets' names of the stored problems.
+
+Example: attn-tune report --format markdown > results.md
+"""
+
 import enum
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attn_tune.commands.shared import options, output, selection
-from attn_tune.commands.sweeps.database_sweep import open_lab
-from attn_tune.schema import Decision, Device, NoDataError
+from attn_tune.commands.shared.database import open_lab
+from attn_tune.commands.shared.narrowing import Narrowing
+from attn_tune.schema import Decision, NoDataError
 from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
@@ -17,7 +22,12 @@ if TYPE_CHECKING:
 
 
 class Section(enum.StrEnum):
-    """Choices of ``report --section``."""
+    """Choices of ``report --section``.
+
+    ``summary``: the winners. ``statuses``: trials by kernel and status. ``failures``: the reasons of failures.
+    ``coverage``: the problems with and without a decision. ``imported``: rows of imported packs. ``fits``: configs that
+    compile for a target. ``predicted``: configs by predicted time.
+    """
 
     SUMMARY = "summary"
     STATUSES = "statuses"
@@ -28,57 +38,10 @@ class Section(enum.StrEnum):
     PREDICTED = "predicted"
 
 
-def best(
-    point: Annotated[
-        str, typer.Argument(help="A grid point such as llama3-8b/4x4k, or a signature.")
-    ],
+@options.grouped
+def command(
     db: options.Database,
-    grid: options.PointGrids = None,
-    kernel: options.Kernels = None,
-    direction: options.Directions = None,
-    device: options.DeviceName = None,
-    json: options.Json = False,
-) -> None:
-    """Show the best config of one problem, for every kernel.
-
-    Rows of packs that were imported into the database stand beside its own.
-
-    Example: attn-tune best llama3-8b/4x4k --direction bwd
-    """
-    from attn_tune.reports import frames, tables
-
-    asked = selection.signature(point, grid)
-    names = {asked.signature.text: selection.brief(asked.name)}
-    with open_lab(db) as database:
-        tried = database.frame("coverage", signature=asked.signature)
-        imported = database.frame("imported")
-        found = database.decisions(signature=asked.signature)
-    narrowing = _Narrowing(
-        problems=names,
-        kernels=selection.kernel_ids(kernel, [*tried["kernel"], *imported["kernel"]]),
-        directions=selection.directions(direction),
-        device=selection.device(device) if device else None,
-    )
-    found, imported = narrowing.decisions(found), narrowing.rows(imported)
-    if not found and imported.empty:
-        raise NoDataError(
-            f"{db} has no decision for {asked.signature.text!r}; "
-            f"tune it with: attn-tune sweep --grid {asked.signature.text!r} --db {db}"
-        )
-    own, packs = frames.summary(found, names), frames.imported(imported, names)
-    if json:
-        output.emit_json(
-            {"decisions": tables.to_records(own), "imported": tables.to_records(packs)}
-        )
-        return
-    if found:
-        output.emit_winners(own.drop(columns=["signature", "trials"]))
-    if not packs.empty:
-        output.emit_frame(packs.drop(columns=["signature"]), title="Imported")
-
-
-def report(
-    db: options.Database,
+    cases: selection.Cases,
     section: Annotated[
         Section | None,
         typer.Option(
@@ -86,39 +49,27 @@ def report(
         ),
     ] = None,
     fmt: Annotated[
-        options.Format, typer.Option("--format", "-f", help="How to print it.")
+        options.Format, typer.Option("--format", "-f", help="The format of the answer.")
     ] = options.Format.TABLE,
-    grid: options.Grids = None,
-    lengths: options.Lengths = None,
-    point: options.Points = None,
-    kernel: options.Kernels = None,
-    direction: options.Directions = None,
     device: options.DeviceName = None,
     every: options.All = False,
     json: options.Json = False,
 ) -> None:
-    """Report winners, trials by status, failures, coverage and predictions.
-
-    Without --grid, --point and --lengths go by the presets' names of what is stored.
-
-    Example: attn-tune report --format markdown > results.md
-    """
     fmt = options.Format.JSON if json else fmt
     with open_lab(db) as database:
         trials, imported = database.frame("trials"), database.frame("imported")
         found = database.decisions()
-    stored = [*trials["signature"], *imported["signature"]]
-    narrowing = _Narrowing(
-        problems=selection.stored_points(stored, grid, lengths, point),
-        kernels=selection.kernel_ids(kernel, [*trials["kernel"], *imported["kernel"]]),
-        directions=selection.directions(direction),
+    narrowing = Narrowing(
+        problems=cases.stored([*trials["signature"], *imported["signature"]]),
+        kernels=cases.stored_kernels([*trials["kernel"], *imported["kernel"]]),
+        directions=cases.stored_directions(trials["direction"]),
         device=selection.device(device) if device else None,
     )
     found, trials = narrowing.decisions(found), narrowing.rows(trials)
     imported = narrowing.rows(imported)
     if trials.empty and not found and imported.empty:
         raise NoDataError(f"{db} holds nothing that fits; 'attn-tune sweep' fills it")
-    parts = _sections(found, trials, imported, grid, narrowing)
+    parts = _sections(found, trials, imported, cases.grid, narrowing)
     if section is not None:
         parts = {section: parts[section]}
     elif fmt in (options.Format.CSV, options.Format.MARKDOWN):
@@ -135,7 +86,7 @@ def _sections(
     trials: "pd.DataFrame",
     imported: "pd.DataFrame",
     grid: list[str] | None,
-    narrowing: "_Narrowing",
+    narrowing: "Narrowing",
 ) -> "dict[Section, pd.DataFrame]":
     from attn_tune.reports import frames, predictions
 
@@ -159,41 +110,6 @@ def _sections(
         Section.FITS: predictions.fits(trials, names),
         Section.PREDICTED: predictions.ranking(trials, names),
     }
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Narrowing:
-    """The filters that the options set; None narrows nothing. ``problems`` are names by signature text."""
-
-    problems: Mapping[str, str] | None
-    kernels: Collection[str] | None
-    directions: Collection[str]
-    device: Device | None
-
-    def decisions(self, found: Iterable[Decision]) -> list[Decision]:
-        """The decisions asked for."""
-        return [
-            d
-            for d in found
-            if d.direction in self.directions
-            and (self.problems is None or d.signature.text in self.problems)
-            and (self.kernels is None or d.kernel in self.kernels)
-            and (self.device is None or self.device.variant in (d.device.variant, d.device.family))
-        ]
-
-    def rows(self, frame: "pd.DataFrame") -> "pd.DataFrame":
-        """The rows asked for, of trials or of imported packs."""
-        keep = frame["direction"].isin(list(self.directions))
-        if self.problems is not None:
-            keep &= frame["signature"].isin(list(self.problems))
-        if self.kernels is not None:
-            keep &= frame["kernel"].isin(list(self.kernels))
-        if self.device is not None:
-            named = self.device.variant
-            # A slice of a GPU follows its variant's name.
-            slices = [d for d in frame["device"].unique() if str(d).partition("/")[0] == named]
-            keep &= (frame["family"] == named) | frame["device"].isin(slices)
-        return frame.loc[keep]
 
 
 def _absent(trials: "pd.DataFrame") -> Iterator[str]:

@@ -1,18 +1,17 @@
-"""``attn-tune status``."""
+"""Show the progress of the running sweep, or the end of the last one.
+
+Example: attn-tune status --db sweep.db
+"""
 
 import shlex
 import time
 
 from attn_tune.commands.shared import options, output
-from attn_tune.commands.sweeps.database_sweep import open_lab
+from attn_tune.commands.shared.database import open_lab
 from attn_tune.commands.sweeps.progress import clock
 
 
-def status(db: options.Database, json: options.Json = False) -> None:
-    """Show how the running sweep is doing, or how the last one ended.
-
-    Example: attn-tune status --db sweep.db
-    """
+def command(db: options.Database, json: options.Json = False) -> None:
     with open_lab(db) as database:
         now = database.status()
     age = (time.time_ns() // 1000 - now.heartbeat_us) / 1e6

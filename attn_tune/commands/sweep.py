@@ -1,22 +1,30 @@
-"""``attn-tune sweep``."""
+"""Compile, prove and time candidates, and store every trial.
+
+Ctrl-C stops cleanly: only the config at hand is lost, and the same command goes on from there.
+With --target nothing runs: candidates are compiled for a device that need not be here, and their times predicted.
+
+Example: attn-tune sweep --grid llama3-8b --lengths 4k --budget 20m
+"""
 
 import contextlib
 import queue
 import shlex
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attn_tune.commands.explain import gate_lines, steps_to_ship
 from attn_tune.commands.plan import show_plan
-from attn_tune.commands.shared import options, output, selection, sources
+from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.shared.database import open_lab
 from attn_tune.commands.shared.exit_codes import FAILED, INTERRUPTED
-from attn_tune.commands.sweeps import hosts
+from attn_tune.commands.shared.shipping import gate_lines, steps_to_ship
+from attn_tune.commands.shared.sources import Sources
 from attn_tune.commands.sweeps.database_sweep import SweepOutcome, SweepRequest, run_sweep
+from attn_tune.commands.sweeps.hosts import Hosts, open_fleet
 from attn_tune.schema import AttnTuneError, Status, config_digest
 from attn_tune.schema.trial import WHOLE
 from attn_tune.schema.words import counted
@@ -28,24 +36,20 @@ if TYPE_CHECKING:
 PLAN_ALL = "'attn-tune plan --all'"
 
 
-def sweep(
+@options.grouped
+def command(
     db: options.Database,
-    grid: options.Grids = None,
-    from_fn: sources.FromFn = None,
-    from_hlo: sources.FromHlo = None,
-    from_misses: sources.FromMisses = False,
-    spool: sources.SpoolPath = None,
-    missed_on: sources.MissedOn = None,
-    lengths: options.Lengths = None,
-    point: options.Points = None,
-    op: options.Ops = None,
-    kernel: options.Kernels = None,
-    direction: options.Directions = None,
-    effort: options.EffortChoice = None,
-    strategy: options.StrategyChoice = None,
-    max_trials: options.MaxTrials = None,
-    allow_nondeterministic: options.AllowNondeterministic = False,
-    allow_unproven: options.AllowUnproven = False,
+    cases: selection.Cases,
+    sources: Sources,
+    search: selection.Search,
+    hosts: Hosts,
+    allow_unproven: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unproven",
+            help="Also decide on configs that no feature problem of the op could be run with.",
+        ),
+    ] = False,
     budget: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Stop after so much time: 90s, 10m, 2h. Default: none."),
@@ -60,34 +64,23 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show the plan, as 'attn-tune plan' does.")
     ] = False,
-    executor: hosts.Executor = hosts.ExecutorName.LOCAL,
-    devices: hosts.Devices = None,
-    accelerator: hosts.AcceleratorType = None,
-    wait: hosts.Wait = False,
-    target: options.TargetName = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            metavar="TARGET",
+            help="Only compile, for a device that need not be here: tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e, tpu-7x, sm_80, "
+            "sm_89, sm_90, sm_100, sm_120 or the name of a GPU. Times are predicted for TPUs.",
+        ),
+    ] = None,
     json: options.Json = False,
 ) -> None:
-    """Compile, prove and time candidates, and store every trial.
-
-    Ctrl-C stops cleanly: only the config at hand is lost, and the same command goes on from there.
-    With --target nothing runs: candidates are compiled for a device that need not be here, and their times predicted.
-
-    Example: attn-tune sweep --grid llama3-8b --lengths 4k --budget 20m
-    """
-    made = sources.Sources(
-        misses=from_misses,
-        spool=spool,
-        missed_on=missed_on,
-        functions=from_fn,
-        files=from_hlo,
-    )
-    request = SweepRequest(
-        points=selection.points(grid, lengths, point, op, made),
-        kernels=selection.kernels(kernel, op),
-        directions=selection.directions(direction),
-        database=db,
-        effort=selection.effort(effort, strategy, max_trials, only_compiles=target is not None),
-        allow_nondeterministic=allow_nondeterministic or bool(kernel),
+    request = SweepRequest.of(
+        db,
+        cases,
+        sources,
+        search,
+        only_compiles=target is not None,
         allow_unproven=allow_unproven,
         budget_s=options.seconds(budget) if budget else None,
         resume=resume,
@@ -95,18 +88,11 @@ def sweep(
     if target is not None:
         _only_compile(request, target, dry_run=dry_run, json=json)
         return
-    where = hosts.Where(
-        executor=executor,
-        devices=devices,
-        accelerator=accelerator,
-        wait=wait,
-        cases=len(request.points) * len(request.directions),
-    )
     if dry_run:
         show_plan(request, device=None, json=json, how=PLAN_ALL)
         return
-    outcome = _run(request, where)
-    _show(outcome, db, grid, json)
+    outcome = _run(request, hosts)
+    _show(outcome, db, cases.grid, json)
     if outcome.ending == "stopped":
         raise typer.Exit(INTERRUPTED)
     nothing = outcome.unsupported and not outcome.decisions
@@ -115,7 +101,6 @@ def sweep(
 
 
 def _only_compile(request: SweepRequest, name: str, *, dry_run: bool, json: bool) -> None:
-    from attn_tune.commands.sweeps.progress import Tally, watcher
     from attn_tune.commands.sweeps.target_sweep import for_target, run_target, show_target
     from attn_tune.tuner.targets import find_target
 
@@ -124,6 +109,24 @@ def _only_compile(request: SweepRequest, name: str, *, dry_run: bool, json: bool
     if dry_run:
         show_plan(request, device=target.device.variant, json=json, how=PLAN_ALL)
         return
+    with _watched() as (stop, watch):
+        outcome = run_target(request, target, watch=watch, stop=stop)
+    show_target(outcome, request, target, json)
+    if outcome.ending == "stopped":
+        raise typer.Exit(INTERRUPTED)
+
+
+def _run(request: SweepRequest, hosts: Hosts) -> SweepOutcome:
+    cases = len(request.points) * len(request.directions)
+    with _watched() as (stop, watch), open_fleet(hosts, cases, stop) as devices:
+        return run_sweep(request, devices, watch=watch, stop=stop)
+
+
+@contextlib.contextmanager
+def _watched() -> "Iterator[tuple[threading.Event, Callable[[Event], None]]]":
+    """An event that Ctrl-C sets, and a function that shows the events of a sweep."""
+    from attn_tune.commands.sweeps.progress import Tally, watcher
+
     tally, stop = Tally(), threading.Event()
     with _stopping(stop), watcher(tally) as view:
 
@@ -131,33 +134,12 @@ def _only_compile(request: SweepRequest, name: str, *, dry_run: bool, json: bool
             tally.add(event)
             view.show()
 
-        outcome = run_target(request, target, watch=watch, stop=stop)
-    show_target(outcome, request, target, json)
-    if outcome.ending == "stopped":
-        raise typer.Exit(INTERRUPTED)
-
-
-def _run(request: SweepRequest, where: hosts.Where) -> SweepOutcome:
-    from attn_tune.commands.sweeps.progress import Tally, watcher
-
-    tally = Tally()
-    stop = threading.Event()
-    with (
-        _stopping(stop),
-        hosts.open_fleet(where, stop) as devices,
-        watcher(tally) as view,
-    ):
-
-        def watch(event: "Event") -> None:
-            tally.add(event)
-            view.show()
-
-        return run_sweep(request, devices, watch=watch, stop=stop)
+        yield stop, watch
 
 
 @contextlib.contextmanager
 def _stopping(stop: threading.Event) -> Iterator[None]:
-    """Ctrl-C or a termination signal asks for a clean stop; a second Ctrl-C does not ask."""
+    """Set ``stop`` on Ctrl-C or a termination signal. A second Ctrl-C is an error at once."""
     # A handler may interrupt the main thread while it writes, and must not write itself.
     said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
@@ -185,7 +167,6 @@ def _stopping(stop: threading.Event) -> Iterator[None]:
 
 
 def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bool) -> None:
-    from attn_tune.commands.sweeps.database_sweep import open_lab
     from attn_tune.db.packs import objections_to
     from attn_tune.kernels import registry
     from attn_tune.reports import frames, tables
@@ -253,7 +234,7 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
 
 
 def _wrong_untuned(outcome: SweepOutcome, database: "Database") -> Iterator[dict[str, str]]:
-    """The kernels whose own untuned config, or a part of it, was found wrong, with the problem and the direction."""
+    """Kernels whose own untuned config, or a part of it, was found wrong, with the problem and the direction."""
     for planned in outcome.plan.cases:
         case = planned.case
         for kernel in planned.kernels:

@@ -1,7 +1,13 @@
-"""``attn-tune validate``."""
+"""Check outputs and every gradient against the reference.
+
+Without --grid, each op's small feature problems are used; where a kernel cannot take one, the nearest coarser one
+that it takes. Nothing is stored. Exit code 3 if no problem could be run.
+
+Example: attn-tune validate --kernel xla --feature sinks
+"""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,17 +30,13 @@ if TYPE_CHECKING:
     from attn_tune.tuner.protocol import ConfigRef
 
 
-def validate(
-    op: options.Ops = None,
-    kernel: options.Kernels = None,
-    direction: options.Directions = None,
+@options.grouped
+def command(
+    cases: selection.Cases,
     feature: Annotated[
         list[str] | None,
         typer.Option("--feature", metavar="FILTER", help="Only features whose name contains this."),
     ] = None,
-    grid: options.Grids = None,
-    lengths: options.Lengths = None,
-    point: options.Points = None,
     config: Annotated[
         str | None,
         typer.Option(
@@ -45,35 +47,28 @@ def validate(
     every: options.All = False,
     json: options.Json = False,
 ) -> None:
-    """Check outputs and every gradient against the reference.
-
-    Without --grid, each op's small feature problems are used; where a kernel cannot take one, the nearest coarser one
-    that it takes. Nothing is stored. Exit code 3 if no problem could be run.
-
-    Example: attn-tune validate --kernel xla --feature sinks
-    """
     import pandas as pd
 
     from attn_tune.tuner.executor import IsolatedExecutor
 
-    if (lengths or point) and not grid:
+    if (cases.lengths or cases.point) and not cases.grid:
         raise UsageError("--lengths and --point choose among the points of a grid; give --grid")
-    if feature and grid:
+    if feature and cases.grid:
         raise UsageError(
             "--feature is for the op's own problems; leave it out, or leave --grid out"
         )
-    specs = selection.kernels(kernel, op)
-    ways = selection.directions(direction)
+    specs = cases.kernels()
+    ops = _ops(specs)
+    ways = selection.directions(cases.direction, ops)
     given = _config(config, specs, ways)
-    problems = {
-        name: _problems(name, feature, grid, lengths, point)
-        for name in sorted({spec.op for spec in specs})
-    }
+    problems = _problems(ops, feature, cases)
     rows = []
     with IsolatedExecutor() as executor:
         device = executor.identify().device
         checks = [
-            _Check(spec=spec, direction=way, label=label, problem=problem, is_fixed=bool(grid))
+            _Check(
+                spec=spec, direction=way, label=label, problem=problem, is_fixed=bool(cases.grid)
+            )
             for spec, way in _searches(specs, ways)
             for label, problem in problems[spec.op].items()
         ]
@@ -106,13 +101,19 @@ def validate(
 def _searches(
     specs: "tuple[KernelSpec, ...]", ways: tuple[str, ...]
 ) -> "Iterator[tuple[KernelSpec, str]]":
-    """The directions that each kernel implements; those it does not are said in one line."""
-    for spec in specs:
-        if absent := [way for way in ways if way not in spec.searches]:
+    """The directions that each kernel implements. Directions of its op that it does not are named on stderr."""
+    for (op, *_), spec in ((_ops([spec]), spec) for spec in specs):
+        if absent := [way for way in ways if way in op.directions and way not in spec.searches]:
             output.note(f"{spec.id} does not implement {', '.join(absent)}")
         for way in ways:
             if way in spec.searches:
                 yield spec, way
+
+
+def _ops(specs: "Iterable[KernelSpec]") -> "list[Op]":
+    from attn_tune.kernels.registry import get_op
+
+    return [get_op(name) for name in dict.fromkeys(spec.op for spec in specs)]
 
 
 def _first_reason(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -128,29 +129,29 @@ def _first_reason(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _problems(
-    op_name: str,
-    feature: list[str] | None,
-    grid: list[str] | None,
-    lengths: list[str] | None,
-    point: list[str] | None,
-) -> "dict[str, Problem]":
-    from attn_tune.kernels.registry import get_op
-
-    op = get_op(op_name)
-    if grid:
+    ops: "Iterable[Op]", feature: list[str] | None, cases: selection.Cases
+) -> "dict[str, dict[str, Problem]]":
+    """The problems of each op by name: of the grid, or its feature problems."""
+    by_name = {op.name: op for op in ops}
+    if not cases.grid:
+        wanted = selection.words(feature)
         return {
-            selection.brief(p.name): op.from_signature(p.signature)
-            for p in selection.points(grid, lengths, point, [op_name])
+            name: {
+                label: problem
+                for label, problem in _features(op).items()
+                if not wanted or any(word in label for word in wanted)
+            }
+            for name, op in by_name.items()
         }
-    return {
-        name: problem
-        for name, problem in _features(op).items()
-        if not feature or any(word in name for word in selection.words(feature))
-    }
+    found: dict[str, dict[str, Problem]] = {name: {} for name in by_name}
+    for point in cases.points():
+        if op := by_name.get(point.op):
+            found[point.op][selection.brief(point.name)] = op.from_signature(point.signature)
+    return found
 
 
 def _features(op: "Op") -> Mapping[str, Any]:
-    """The op's feature problems, which live beside its battery; none, said aloud, for an op without."""
+    """The op's feature problems, which live beside its battery; none, and a line on stderr, for an op without."""
     import importlib
 
     module = importlib.import_module(op.battery.partition(":")[0]) if op.battery else None
@@ -193,7 +194,7 @@ class _Check:
     is_fixed: bool = False
 
     def ref(self, device: "Device", given: Mapping[str, Any] | None) -> "ConfigRef | str":
-        """What is to be run; or the reason why it cannot be."""
+        """The config to run, or the reason why none can be."""
         from attn_tune.kernels.registry import get_op
         from attn_tune.tuner.protocol import ConfigRef
         from attn_tune.tuner.small_problems import refusal, takeable
@@ -220,7 +221,7 @@ class _Check:
         )
 
     def row(self, ref: "ConfigRef | str", executor: "Executor", device: "Device") -> dict[str, Any]:
-        """How it went, for the table."""
+        """The row of the table."""
         from attn_tune.tuner.protocol import BATTERY_SEEDS, SWEPT_SEEDS, Run
 
         who = {"kernel": self.spec.id, "direction": self.direction, "problem": self.label}

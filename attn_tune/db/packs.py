@@ -130,7 +130,7 @@ def export_pack(
         if imported:
             raise NoDataError(
                 f"{database.path} has {counted(imported, 'row')} of imported packs and no trials of its own, and only "
-                "what was measured there is exported: sweep first, or bring packs together with 'attn-tune merge-packs'"
+                "what was measured there is exported: sweep first, or bring packs together with 'attn-tune pack merge'"
             )
         raise NoDataError(
             f"{database.path} has no decision for {selection}; sweep first, or ask for less"
@@ -180,7 +180,9 @@ def _forbidden(shipped: Sequence[Entry], in_force: Quarantine | None) -> Quarant
 
 def _refuse_quarantined(chosen: Sequence[Decision], forbidden: Quarantine) -> None:
     if objections := check_quarantine(chosen, forbidden):
-        way_out = "select other rows, or take the entry out with 'attn-tune quarantine remove'"
+        way_out = (
+            "select other rows, or take the entry out with 'attn-tune override quarantine remove'"
+        )
         raise _error(objections, len(chosen), way_out)
 
 

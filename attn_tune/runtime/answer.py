@@ -37,7 +37,6 @@ class SourceKind(enum.StrEnum):
     PIN = "pin"
     OVERLAY = "overlay"
     USER = "user"
-    PROJECT = "project"
     SHIPPED = "shipped"
 
 

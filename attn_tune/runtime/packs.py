@@ -124,7 +124,7 @@ def read_pack(path: str | os.PathLike[str], *, signed: bool | None = None) -> Pa
     """Reads and verifies the pack at ``path``, every row of it.
 
     ``signed`` says whether it must bear the signature of a trusted key; None leaves that to the environment variable
-    ``ATTN_TUNE_REQUIRE_SIGNED``, and refuses a wrong signature by a trusted key in any case. False checks none.
+    ``ATTN_TUNE_TRUSTED_KEYS``, and refuses a wrong signature by a trusted key in any case. False checks none.
 
     Raises:
       StorageError: there is nothing at ``path``, or it cannot be read.

@@ -52,7 +52,7 @@ class Pin:
     def ended_by(self) -> str:
         """The way to end it: a command for a pin of a file; the end of its block for one of a program."""
         if self.origin:
-            return f"attn-tune pin remove {self.id} --file {shlex.quote(self.origin)}"
+            return f"attn-tune override pin remove {self.id} --file {shlex.quote(self.origin)}"
         return "leave its 'with attn_tune.pin(...)' block"
 
     def concerns(

@@ -24,8 +24,7 @@ from attn_tune.schema.errors import DisagreementError, UsageError
 if TYPE_CHECKING:
     from attn_tune.runtime.overlay import View
 
-DEADLINE = "ATTN_TUNE_RANKS_DEADLINE"
-DEFAULT_DEADLINE_S = 30.0
+_deadline_s = 30.0
 # Once somebody differs the job is lost: the rest gets this long to be named in the same message.
 GRACE_S = 0.4
 ACK_S = 2.0
@@ -49,6 +48,18 @@ class Agreement:
 def is_job() -> bool:
     """Whether this is one process of several that JAX's distributed client connects."""
     return not _forked and _client() is not None
+
+
+def set_rank_deadline(seconds: float) -> None:
+    """Set the time that the first lookup waits for the other processes of a job: 30 s unless set; 0 asks nobody.
+
+    Raises:
+      UsageError: the time is negative or not finite.
+    """
+    global _deadline_s
+    if not 0 <= seconds < float("inf"):
+        raise UsageError(f"seconds must be 0 (asks nobody) or a positive number, got {seconds!r}")
+    _deadline_s = float(seconds)
 
 
 def next_round() -> None:
@@ -86,7 +97,7 @@ def _check(view: "View", topic: str, statement: Callable[[], dict[str, str]]) ->
 
 
 def _ask(topic: str, said: dict[str, str]) -> str:
-    deadline_s = _deadline()
+    deadline_s = _deadline_s
     state = _state()
     if deadline_s <= 0 or state is None:
         return ""
@@ -98,10 +109,10 @@ def _ask(topic: str, said: dict[str, str]) -> str:
         return ""
     if verdict["absent"]:
         _log.warning(
-            "no word of packs from processes %s within %g s; they are not compared (%s)",
+            "no word of packs from processes %s within %g s; they are not compared "
+            "(attn_tune.set_rank_deadline)",
             verdict["absent"],
             deadline_s,
-            DEADLINE,
         )
     if not verdict["differences"]:
         return ""
@@ -205,16 +216,6 @@ def _meeting(view: "View") -> str:
     layers = view.overlays.layers
     names = [layer.name if isinstance(layer, Pack) else str(layer) for layer in layers]
     return f"{_round}/{digest_text(canonical_json(names))[3:]}"
-
-
-def _deadline() -> float:
-    text = os.environ.get(DEADLINE, "")
-    try:
-        return float(text) if text else DEFAULT_DEADLINE_S
-    except ValueError:
-        raise UsageError(
-            f"{DEADLINE}={text!r} must be a number of seconds; 0 asks nobody"
-        ) from None
 
 
 def _state() -> Any:

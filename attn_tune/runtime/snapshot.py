@@ -112,7 +112,6 @@ def _first() -> Snapshot:
 def _from_environment() -> Snapshot:
     found = locations(os.environ)
     sources = [Source(SourceKind.USER, path) for path in found.user]
-    sources += [Source(SourceKind.PROJECT, path) for path in found.project]
     sources += [Source(SourceKind.SHIPPED, path) for path in found.wheels]
     sources += [Source(SourceKind.SHIPPED, path, own=True) for path in found.own]
     lockfile = os.environ.get(LOCKFILE, "") if _lockfile_path is None else _lockfile_path

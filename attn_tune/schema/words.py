@@ -17,7 +17,7 @@ def duration(nanoseconds: float) -> str:
 
 
 def config_words(config: Mapping[str, Any]) -> str:
-    """A config on one line: ``block_q=64 dq.block_k=32``, as ``attn-tune pin`` takes it; ``default`` without knobs."""
+    """A config on one line, as commands take it: ``block_q=64 dq.block_k=32``; ``default`` without knobs."""
     return " ".join(_knobs("", config)) or "default"
 
 

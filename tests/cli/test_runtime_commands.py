@@ -12,7 +12,7 @@ from attn_tune.runtime.overlay import use_pack
 from tests.cli.fakes import SIGNATURE, FakeExecutor, fill
 
 POINT = "llama3-8b/4x4k"
-ADD = ["quarantine", "add", "flash_attention/xla", "--reason", "wrong  dq", "--config"]
+ADD = ["override", "quarantine", "add", "flash_attention/xla", "--reason", "wrong  dq", "--config"]
 
 
 def run(*words):
@@ -37,7 +37,7 @@ def home(tmp_path, monkeypatch):
 
 
 def listed(*words):
-    return json.loads(run("quarantine", "list", "--json", *words).stdout)["entries"]
+    return json.loads(run("override", "quarantine", "list", "--json", *words).stdout)["entries"]
 
 
 def test_what_is_put_in_quarantine_is_found_without_a_variable_and_taken_out(home):
@@ -46,14 +46,14 @@ def test_what_is_put_in_quarantine_is_found_without_a_variable_and_taken_out(hom
     assert entry["config"] == {"chunk_q": 64}
     assert (entry["kernel"], entry["reason"]) == ("xla", "wrong dq")
     assert entry["list"] == str(home / "home" / "attn-tune" / "quarantine.json")
-    assert "chunk_q=64" in run("quarantine", "list").stdout
+    assert "chunk_q=64" in run("override", "quarantine", "list").stdout
     # Once, with the newest reason.
     run(*ADD, "chunk_q=64", "--reason", "hangs")
     assert [e["reason"] for e in listed()] == ["hangs"]
-    missing = run("quarantine", "remove", "00000000")
+    missing = run("override", "quarantine", "remove", "00000000")
     assert (missing.exit_code, listed()[0]["id"] in missing.stderr) == (3, True)
-    assert run("quarantine", "remove", listed()[0]["id"]).exit_code == 0
-    assert "Nothing" in run("quarantine", "list").stdout
+    assert run("override", "quarantine", "remove", listed()[0]["id"]).exit_code == 0
+    assert "Nothing" in run("override", "quarantine", "list").stdout
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_is_put_in_quarantine_is_found_without_a_variable_and_taken_out(hom
     ],
 )
 def test_an_entry_that_could_never_match_is_refused(words, fragment):
-    result = run("quarantine", "add", *words)
+    result = run("override", "quarantine", "add", *words)
     assert result.exit_code == 2
     assert fragment in result.stderr
     assert listed() == []
@@ -83,26 +83,26 @@ def test_a_list_that_cannot_be_read_is_an_error_and_is_not_overwritten(home):
     path = home / "home" / "attn-tune" / "quarantine.json"
     path.parent.mkdir(parents=True)
     path.write_text("{")
-    assert run("quarantine", "list").exit_code == 5
+    assert run("override", "quarantine", "list").exit_code == 5
     assert run(*ADD, "chunk_q=64").exit_code == 5
     assert path.read_text() == "{"
-    assert run("quarantine", "list", "--file", home / "gone.json").exit_code == 4
+    assert run("override", "quarantine", "list", "--file", home / "gone.json").exit_code == 4
 
 
 def test_a_pin_answers_and_is_taken_out():
     words = ["flash_attention/xla", "-c", "chunk_q=64", "-c", "chunk_k=128", "--point", POINT]
     for device in ("nvidia-h200", "nvidia-h200"):
-        assert run("pin", "add", *words, "--device", device).exit_code == 0
-    (one,) = json.loads(run("pin", "list", "--json").stdout)["pins"]
+        assert run("override", "pin", "add", *words, "--device", device).exit_code == 0
+    (one,) = json.loads(run("override", "pin", "list", "--json").stdout)["pins"]
     assert one["config"] == {"chunk_k": 128, "chunk_q": 64}
     told = run("explain", POINT, "-d", "fwd", "--device", "nvidia-h200").stdout
-    end = f"attn-tune pin remove {one['id']} --file {one['file']}"
+    end = f"attn-tune override pin remove {one['id']} --file {one['file']}"
     assert f"CHOSEN (pinned, asked before all packs; to end it: {end})" in told
     assert "pinned" not in run("explain", POINT, "-d", "fwd", "--device", "nvidia-l4").stdout
-    assert run("pin", "remove", "x").exit_code == 3
-    assert run("pin", "remove", one["id"]).exit_code == 0
-    assert "Nothing" in run("pin", "list").stdout
-    assert run("pin", "add", "flash_attention/xla", "-c", "chunk_q=64").exit_code == 2
+    assert run("override", "pin", "remove", "x").exit_code == 3
+    assert run("override", "pin", "remove", one["id"]).exit_code == 0
+    assert "Nothing" in run("override", "pin", "list").stdout
+    assert run("override", "pin", "add", "flash_attention/xla", "-c", "chunk_q=64").exit_code == 2
 
 
 def test_explain_says_that_strict_jobs_refuse_a_miss(monkeypatch):
@@ -120,7 +120,7 @@ def test_a_broken_file_of_pins_is_named(home):
     path = home / "home" / "attn-tune" / "pins.json"
     path.parent.mkdir(parents=True)
     path.write_text("{")
-    listed = run("pin", "list")
+    listed = run("override", "pin", "list")
     assert listed.exit_code == 5
     assert str(path) in listed.stderr
     assert path.read_text() == "{"
@@ -142,19 +142,19 @@ FREEZE = ["--grid", "llama3-8b", "--point", POINT, "--device", "nvidia-h200"]
 
 def test_freeze_and_check(home):
     lock = home / "job.lock"
-    frozen = json.loads(run("freeze", lock, *FREEZE, "--json").stdout)
+    frozen = json.loads(run("override", "freeze", lock, *FREEZE, "--json").stdout)
     assert (frozen["entries"], frozen["left_out"]) == (2, [])
-    again = run("freeze", lock, *FREEZE)
+    again = run("override", "freeze", lock, *FREEZE)
     assert (again.exit_code, "--overwrite" in again.stderr) == (4, True)
     before = lock.read_bytes()
-    assert run("freeze", lock, *FREEZE, "--overwrite").exit_code == 0
+    assert run("override", "freeze", lock, *FREEZE, "--overwrite").exit_code == 0
     assert lock.read_bytes() == before
-    sound = run("check-lockfile", lock)
+    sound = run("override", "check-lockfile", lock)
     assert (sound.exit_code, "2 of 2 answers replay exactly" in sound.stdout) == (0, True)
     # What the lookup would answer by now is said beside it.
     words = ["-c", "chunk_q=64", "-c", "chunk_k=128", "--point", POINT]
-    run("pin", "add", "flash_attention/xla", *words)
-    data = json.loads(run("check-lockfile", lock, "--json").stdout)
+    run("override", "pin", "add", "flash_attention/xla", *words)
+    data = json.loads(run("override", "check-lockfile", lock, "--json").stdout)
     assert data["replays"] is True
     assert ["pinned" in one["now"] for one in data["entries"]].count(True) == 1
 
@@ -163,7 +163,7 @@ def test_freeze_tells_proven_defaults_from_guesses_and_refuses_what_is_less_than
     db, packs = home / "lab.db", home / "p.atpack"
     fill(db, Ties(), directions=("fwd",))
     assert run("export", packs, "--db", db).exit_code == 0
-    assert "1 proven default" in run("inspect", packs).stdout
+    assert "1 proven default" in run("pack", "inspect", packs).stdout
     grid = [
         "--grid",
         SIGNATURE,
@@ -176,7 +176,7 @@ def test_freeze_tells_proven_defaults_from_guesses_and_refuses_what_is_less_than
 
         def freeze(*words):
             return CliRunner().invoke(
-                app, ["freeze", str(lock), *here, *words], prog_name="attn-tune"
+                app, ["override", "freeze", str(lock), *here, *words], prog_name="attn-tune"
             )
 
         said = freeze(*grid, *guess)
@@ -202,40 +202,40 @@ def test_freeze_tells_proven_defaults_from_guesses_and_refuses_what_is_less_than
 
 def test_check_finds_what_would_stop_a_job(home):
     lock = home / "job.lock"
-    run("freeze", lock, *FREEZE)
-    run("quarantine", "add", "flash_attention", "-d", "bwd", "--reason", "wrong dq")
-    result = run("check-lockfile", lock)
+    run("override", "freeze", lock, *FREEZE)
+    run("override", "quarantine", "add", "flash_attention", "-d", "bwd", "--reason", "wrong dq")
+    result = run("override", "check-lockfile", lock)
     assert result.exit_code == 1
     assert "wrong dq" in result.stdout
     assert "1 of 2 answers replay exactly" in result.stdout
     lock.write_text(lock.read_text().replace("nvidia-h200", "nvidia-l4"))
-    assert run("check-lockfile", lock).exit_code == 5
-    assert run("check-lockfile", home / "gone.lock").exit_code == 4
+    assert run("override", "check-lockfile", lock).exit_code == 5
+    assert run("override", "check-lockfile", home / "gone.lock").exit_code == 4
 
 
 def test_check_says_when_the_source_of_a_kernel_changed(home, monkeypatch):
     from attn_tune.kernels.spec import KernelSpec
 
     lock = home / "job.lock"
-    run("freeze", lock, *FREEZE)
+    run("override", "freeze", lock, *FREEZE)
     monkeypatch.setattr(KernelSpec, "source_hash", property(lambda spec: "b2:other"))
-    data = json.loads(run("check-lockfile", lock, "--json").stdout)
+    data = json.loads(run("override", "check-lockfile", lock, "--json").stdout)
     assert all("source of" in one["problem"] for one in data["entries"])
 
 
 def test_what_nothing_can_do_is_not_frozen(home):
     wrong = [*FREEZE[:4], "--device", "nvidia-h200", "--kernel", "pallas_tpu_flash"]
-    result = run("freeze", home / "job.lock", *wrong)
+    result = run("override", "freeze", home / "job.lock", *wrong)
     assert result.exit_code == 2
     assert "--skip-unsupported" in result.stderr
-    assert run("freeze", home / "job.lock", *wrong, "--skip-unsupported").exit_code == 3
+    assert run("override", "freeze", home / "job.lock", *wrong, "--skip-unsupported").exit_code == 3
     assert not (home / "job.lock").exists()
 
 
 def test_export_refuses_what_is_in_quarantine_and_carries_a_list(home):
     db = home / "lab.db"
     fill(db)
-    run("quarantine", "add", "flash_attention/xla", "-d", "bwd", "--reason", "wrong dq")
+    run("override", "quarantine", "add", "flash_attention/xla", "-d", "bwd", "--reason", "wrong dq")
     refused = run("export", home / "a.atpack", "--db", db)
     assert refused.exit_code == 1
     assert "wrong dq" in refused.stderr
@@ -247,17 +247,17 @@ def test_export_refuses_what_is_in_quarantine_and_carries_a_list(home):
     done = run("export", home / "careful.atpack", *forward, "--with-quarantine")
     assert "carries a quarantine list of 1" in done.stdout
     for name in ("plain", "careful"):
-        shown = run("inspect", home / f"{name}.atpack").stdout
+        shown = run("pack", "inspect", home / f"{name}.atpack").stdout
         assert ("direction bwd: wrong dq" in shown) is (name == "careful")
-        assert "sound" in run("verify", home / f"{name}.atpack").stdout
-    differs = run("diff", home / "plain.atpack", home / "careful.atpack", "--exit-code")
+        assert "sound" in run("pack", "verify", home / f"{name}.atpack").stdout
+    differs = run("pack", "diff", home / "plain.atpack", home / "careful.atpack", "--exit-code")
     assert (differs.exit_code, "quarantine added" in differs.stdout) == (1, True)
-    merged = run("merge-packs", home / "both", home / "plain.atpack", home / "careful.atpack")
+    merged = run("pack", "merge", home / "both", home / "plain.atpack", home / "careful.atpack")
     assert "1 in quarantine" in merged.stdout
-    taken = run("import", home / "both", "--db", home / "new.db")
+    taken = run("pack", "import", home / "both", "--db", home / "new.db")
     assert "quarantine list of 1" in taken.stdout
     # Installed, it speaks for the user's jobs, with no list of the user's own.
-    run("quarantine", "remove", listed()[0]["id"])
-    assert run("import", home / "careful.atpack", "--to", "user").exit_code == 0
+    run("override", "quarantine", "remove", listed()[0]["id"])
+    assert run("pack", "import", home / "careful.atpack", "--to", "user").exit_code == 0
     (entry,) = listed()
     assert entry["list"].startswith("pack careful")

@@ -45,7 +45,7 @@ def run(*words):
 def home(tmp_path, monkeypatch):
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
-    monkeypatch.setenv("ATTN_TUNE_LEASES", str(tmp_path / "leases"))
+    monkeypatch.setattr("attn_tune.tuner.lease.lease_folder", lambda: tmp_path / "leases")
     for name in ("PACKS", "PINS", "QUARANTINE", "LOCKFILE", "DB"):
         monkeypatch.delenv(f"ATTN_TUNE_{name}", raising=False)
     monkeypatch.setattr(snapshot, "_current", None)
@@ -128,15 +128,15 @@ def test_explain_says_what_only_the_lab_database_knows_until_it_is_shipped(
     pins = tmp_path / "my pins.json"
     monkeypatch.setenv("ATTN_TUNE_PINS", str(pins))
     knobs = ["-c", "chunk_q=8", "-c", "chunk_k=8"]
-    run("pin", "add", "flash_attention/xla", *knobs, "--file", pins)
+    run("override", "pin", "add", "flash_attention/xla", *knobs, "--file", pins)
     pinned = run(*asked, *db).stdout
     assert "The pin answers first" in pinned
     steps = [line.strip() for line in pinned.splitlines() if line.startswith("  attn-tune")]
-    assert [step.split()[1] for step in steps] == ["pin", "export", "import"]
+    assert [step.split()[1] for step in steps] == ["override", "export", "pack"]
     assert run(*shlex.split(steps[0])[1:]).exit_code == 0
     # Nor does a pack answer while a lockfile is in force.
     lock = tmp_path / "my job.lock"
-    assert run("freeze", lock, "-g", "cpu-smoke", "--device", "cpu").exit_code == 0
+    assert run("override", "freeze", lock, "-g", "cpu-smoke", "--device", "cpu").exit_code == 0
     monkeypatch.setenv("ATTN_TUNE_LOCKFILE", str(lock))
     locked = run(*asked, *db).stdout
     assert f"The lockfile {lock} answers first, and it alone." in locked
@@ -145,16 +145,16 @@ def test_explain_says_what_only_the_lab_database_knows_until_it_is_shipped(
     assert [step.split()[:2] for step in steps if step.startswith(("unset", "attn-tune"))] == [
         ["unset", "ATTN_TUNE_LOCKFILE"],
         ["attn-tune", "export"],
-        ["attn-tune", "import"],
-        ["attn-tune", "freeze"],
+        ["attn-tune", "pack"],
+        ["attn-tune", "override"],
     ]
-    assert f"attn-tune freeze '{lock}' --overwrite" in locked
+    assert f"attn-tune override freeze '{lock}' --overwrite" in locked
     monkeypatch.delenv("ATTN_TUNE_LOCKFILE")
     before = run(*asked, *db)
     assert "decided fwd otherwise: flash_attention/xla chunk_" in before.stdout
     assert "Calls read packs" in before.stdout
     steps = [line.strip() for line in before.stdout.splitlines() if line.startswith("  attn-tune")]
-    assert [step.split()[1] for step in steps] == ["export", "import"]
+    assert [step.split()[1] for step in steps] == ["export", "pack"]
     assert set(steps) < {line.strip() for line in shown.splitlines()}
     assert json.loads(run(*asked, *db, "--json").stdout)["fwd"]["unshipped"]["median_ns"] > 0
     for step in steps:
@@ -168,7 +168,7 @@ def test_rows_that_export_will_refuse_are_said_before(worker, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         "attn_tune.commands.sweeps.hosts._beside_others",
-        lambda: contextlib.nullcontext(lambda: True),
+        lambda folder: contextlib.nullcontext(lambda: True),
     )
     shown = sweep(tmp_path, "-g", SIGNATURE).stdout
     said = "But export will refuse 2 of 2 rows as they are:\n  2 rows: its last final was disturbed"
@@ -315,7 +315,7 @@ def test_a_signal_handler_writes_nothing_itself(monkeypatch):
     """It may interrupt a write to the same stream, which Python refuses to enter twice."""
     said, stop = [], threading.Event()
     monkeypatch.setattr(
-        command.sink, "note", lambda text: said.append((text, threading.get_ident()))
+        command.output, "note", lambda text: said.append((text, threading.get_ident()))
     )
     with command._stopping(stop):
         os.kill(os.getpid(), signal.SIGINT)

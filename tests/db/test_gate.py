@@ -222,7 +222,7 @@ def test_rows_that_are_refused_for_one_cause_stand_under_one_sentence(tmp_path):
         export(path, tmp_path / "pack", in_force=in_quarantine(op="flash_attention"))
     first, *rows = str(error.value).splitlines()
     assert first.startswith("2 of 2 rows may not be shipped: its config is in quarantine: hangs (")
-    assert first.endswith("take the entry out with 'attn-tune quarantine remove'")
+    assert first.endswith("take the entry out with 'attn-tune override quarantine remove'")
     assert [row.startswith("  flash_attention/") for row in rows] == [True, True]
     assert not any("hangs" in row for row in rows)
 

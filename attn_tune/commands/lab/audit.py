@@ -1,129 +1,180 @@
-"""``attn-tune audit``."""
+"""Compile samples of configs that are called feasible, refused or ruled out, and report the wrong claims.
 
-from collections import Counter
+A constraint that is too strict hides winners. Configs that are refused before compiling, or ruled out by the failure
+of a smaller config, were refused wrongly if they fit without spilling registers. Whole programs are compiled, in as
+many processes as there are cores, for devices that need not be here; nothing is stored. With --journal an audit that
+was cut short continues.
+
+Example: attn-tune lab audit --grid llama3-8b --target tpu-v6e --target sm_120 --sample 20
+"""
+
+import json as json_format
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attn_tune.commands.lab import audit_targets
 from attn_tune.commands.shared import options, output, selection
-from attn_tune.schema import NoDataError, UsageError
 
 if TYPE_CHECKING:
-    from attn_tune.tuner.audit import Audited
+    from attn_tune.tuner.targets import Target
+    from attn_tune.tuner.targets.audit import Checked
+    from attn_tune.tuner.targets.journal import Journal
 
 
-def audit(
-    grid: options.Grids = None,
-    lengths: options.Lengths = None,
-    point: options.Points = None,
-    op: options.Ops = None,
-    kernel: options.Kernels = None,
-    direction: options.Directions = None,
+@options.grouped
+def command(
+    cases: selection.Cases,
+    target: Annotated[
+        list[str],
+        typer.Option(
+            "--target",
+            metavar="TARGET",
+            help="Compile for this device, as in sweep; it need not be here. Repeatable. 'all' is every TPU and every "
+            "architecture of GPUs.",
+        ),
+    ],
     sample: Annotated[
         int,
-        typer.Option("--sample", metavar="N", min=1, help="Compile so many of the refused."),
+        typer.Option("--sample", metavar="N", min=1, help="Configs of each claim, in all."),
     ] = 40,
     seed: Annotated[
         str, typer.Option("--seed", metavar="TEXT", help="Another seed, another sample.")
     ] = "",
-    device: options.DeviceName = None,
-    target: options.TargetNames = None,
     journal: Annotated[
         Path | None,
         typer.Option(
             "--journal",
             metavar="FILE",
-            help="With --target: keep what the compilers say in this file, and do not ask them again what it holds.",
+            help="Keep the answers of the compilers in this file, and do not ask again for those that it holds.",
         ),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Compile a sample of what is refused before compiling.
-
-    A constraint that is too strict hides winners. What is refused, and would have fitted without spilling registers,
-    was refused wrongly. Triton kernels only, for a GPU that need not be here; nothing is stored.
-
-    With --target as many of what is called feasible, and of what a smaller config's failure rules out, are compiled
-    too, as whole programs: N of each in all, shared among the targets. As many processes compile as there are cores.
-    With --journal an audit that was cut short, or a smaller one, is gone on with.
-
-    Example: attn-tune audit --grid llama3-8b --device nvidia-h200 --sample 100
-
-    Example: attn-tune audit --grid llama3-8b --target tpu-v6e --target sm_120 --sample 20
-    """
-    if journal is not None and not target:
-        raise UsageError("--journal is for audits of targets; add --target, or leave it out")
-    if target and device:
-        raise UsageError("--device is for audits without --target; leave one of the two out")
-    if target:
-        request = audit_targets.Request(
-            points=selection.points(grid, lengths, point, op),
-            kernels=selection.kernels(kernel, op),
-            directions=selection.directions(direction),
-            count=sample,
-            seed=seed,
-            journal=journal,
-        )
-        audit_targets.run(request, target, json=json)
-        return
     import pandas as pd
 
-    from attn_tune.runtime.environments import current_environment
-    from attn_tune.tuner import make_plan
-    from attn_tune.tuner.audit import Verdict, audit as run_audit
+    from attn_tune.schema import NoDataError
+    from attn_tune.tuner.targets import NAMES, find_target
+    from attn_tune.tuner.targets.journal import Journal
 
-    made = make_plan(
-        selection.points(grid, lengths, point, op),
-        kernels=selection.kernels(kernel, op),
-        device=selection.device(device),
-        environment=current_environment(),
-        directions=selection.directions(direction),
-    )
-    found: list[Audited] = []
-    for one in run_audit(made, sample, seed=seed):
-        found.append(one)
-        output.note(f"{len(found)}/{sample} {one.verdict}: {one.trial.reason}")
+    kept = Journal(journal) if journal else None
+    names = NAMES if "all" in target else target
+    targets = [find_target(name) for name in dict.fromkeys(names)]
+    found = [
+        (one, checked)
+        for i, one in enumerate(targets)
+        for checked in _audit(cases, one, _share(sample, len(targets), i), seed, kept)
+    ]
     if not found:
-        raise NoDataError(f"nothing to audit: no Triton config is refused on {made.device}")
-    rows = [_row(one) for one in found]
-    counts = Counter(sorted(one.verdict for one in found))
-    judged = len(found) - counts[Verdict.UNKNOWN]
-    rate = counts[Verdict.FITS] / judged if judged else None
+        raise NoDataError("nothing to audit: none of the chosen kernels can be compiled for it")
+    rows = [_row(one, checked) for one, checked in found]
+    frame = pd.DataFrame(rows)
+    wrong = frame.loc[frame["wrong"]]
+    counts = _counts(frame)
     if json:
+        from attn_tune.reports import tables
+
         output.emit_json(
             {
-                "device": made.device.identity,
-                "sampled": len(found),
-                "refused_in_all": made.counts.pruned,
-                "verdicts": {str(verdict): count for verdict, count in counts.items()},
-                "false_prune_rate": rate,
-                "configs": rows,
+                "targets": [one.name for one in targets],
+                "seed": seed,
+                "claims": tables.to_records(counts),
+                "wrong": tables.to_records(wrong),
+                "configs": tables.to_records(frame),
             }
         )
         return
-    output.emit_frame(
-        pd.DataFrame(rows), title=f"Refused on {made.device}, and compiled all the same"
+    if not wrong.empty:
+        output.emit_frame(wrong, title="Wrong claims")
+    output.emit_frame(counts, title="Claims about configs, and what their compilers say")
+    print(_said(counts))
+
+
+def _audit(
+    cases: selection.Cases, target: "Target", count: int, seed: str, journal: "Journal | None"
+) -> "list[Checked]":
+    from attn_tune.commands.sweeps.target_sweep import COMPILE_LIMIT_S
+    from attn_tune.runtime.environments import current_environment
+    from attn_tune.tuner import make_plan
+    from attn_tune.tuner.ahead import usable_cores
+    from attn_tune.tuner.protocol import Limits
+    from attn_tune.tuner.targets import CompilePool
+    from attn_tune.tuner.targets.audit import audit_target
+
+    kernels = tuple(spec for spec in cases.kernels() if spec.backend in target.backends)
+    if not kernels or not count:
+        return []
+    plan = make_plan(
+        cases.points(),
+        kernels=kernels,
+        device=target.device,
+        environment=target.environment(current_environment()),
+        directions=cases.directions(),
     )
-    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    rated = "" if rate is None else f"; false-prune rate {rate:.1%}"
-    print(f"{len(found)} of {made.counts.pruned} refused configs: {said}{rated}")
-
-
-def _row(one: "Audited") -> dict[str, object]:
-    import json
-
-    trial, resources = one.trial, one.resources
-    return {
-        "kernel": trial.kernel,
-        "direction": f"{trial.direction} {trial.part}".strip(),
-        "signature": trial.signature.text,
-        "config": json.dumps(dict(trial.config)),
-        "refused because": trial.reason,
-        "verdict": str(one.verdict),
-        "shared_bytes": resources.shared_bytes if resources else None,
-        "registers": resources.registers if resources else None,
-        "spill_bytes": resources.spill_bytes if resources else None,
-        "compiler": one.said,
+    environments = {
+        kernel.kernel.id: kernel.environment.digest
+        for case in plan.cases
+        for kernel in case.kernels
     }
+    found = []
+    limits = Limits(compile=COMPILE_LIMIT_S)
+    with CompilePool(target, processes=usable_cores(), limits=limits) as pool:
+        asked = pool
+        if journal is not None:
+            asked = journal.before(pool, lambda ref: [target.name, environments[ref.kernel]])
+        for checked in audit_target(plan, asked, count, seed=f"{seed} {target}"):
+            found.append(checked)
+            said = "wrong" if checked.is_wrong else "right" if checked.is_known else "unknown"
+            output.note(
+                f"{target} {len(found)}: {checked.claim}, {said}: {checked.compiled.status}"
+            )
+    return found
+
+
+def _share(count: int, parts: int, place: int) -> int:
+    """``count`` in ``parts`` that differ by one at most."""
+    return count // parts + (place < count % parts)
+
+
+def _row(target: "Target", checked: "Checked") -> dict[str, object]:
+    ref, compiled = checked.ref, checked.compiled
+    own = ref.config[ref.part] if ref.part else ref.config
+    return {
+        "target": target.name,
+        "claim": str(checked.claim),
+        "wrong": checked.is_wrong,
+        "known": checked.is_known,
+        "kernel": ref.kernel,
+        "direction": f"{ref.direction} {ref.part}".strip(),
+        "signature": ref.signature.text,
+        "config": json_format.dumps(dict(own)),
+        "because": checked.reason,
+        "status": str(compiled.status),
+        "spill_bytes": compiled.resources.spill_bytes,
+        "compiler": compiled.reason.partition("\n")[0][:300],
+    }
+
+
+def _said(counts) -> str:
+    """The two rates that an audit is for, over all targets."""
+    own = counts.loc[counts["target"] == "all"].set_index("claim")[["checked", "wrong"]]
+    fits = own.loc[own.index == "feasible"].sum()
+    pruned = own.loc[own.index != "feasible"].sum()
+    said = f"{fits['wrong']} of {fits['checked']} configs that are called feasible fail to compile"
+    rate = f" ({pruned['wrong'] / pruned['checked']:.1%})" if pruned["checked"] else ""
+    return f"{said}; false-prune rate: {pruned['wrong']} of {pruned['checked']}{rate}"
+
+
+def _counts(frame):
+    """One row a target and claim, and one a claim over all targets."""
+    import pandas as pd
+
+    rows = []
+    for target in (*frame["target"].unique(), "all"):
+        own = frame if target == "all" else frame.loc[frame["target"] == target]
+        for claim, group in own.groupby("claim", sort=False):
+            wrong, known = int(group["wrong"].sum()), int(group["known"].sum())
+            row = {"target": target, "claim": claim, "checked": known, "wrong": wrong}
+            rate = f"{wrong / known:.1%}" if known else ""
+            rows.append({**row, "rate": rate, "took too long": len(group) - known})
+    return pd.DataFrame(rows)

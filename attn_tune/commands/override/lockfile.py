@@ -1,4 +1,4 @@
-"""``attn-tune freeze`` and ``check-lockfile``: a job's answers on paper."""
+"""``attn-tune override freeze`` and ``check-lockfile``: a job's answers on paper."""
 
 import enum
 from collections import Counter
@@ -66,7 +66,7 @@ def freeze(
     A job with ATTN_TUNE_LOCKFILE gets exactly these answers, or an error. It asks for its own problems in its own
     words: freeze from within a job (attn_tune.freeze) where a grid does not name all of them.
 
-    Example: attn-tune freeze job.lock --grid llama3-8b --device nvidia-h200
+    Example: attn-tune override freeze job.lock --grid llama3-8b --device nvidia-h200
     """
     from attn_tune.kernels.dispatch import lookup
     from attn_tune.kernels.locked import freeze_answers
@@ -74,11 +74,7 @@ def freeze(
     if path.exists() and not overwrite:
         raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")
     target = selection.device(device)
-    asked = [
-        (p, way)
-        for p in selection.points(grid, lengths, point)
-        for way in selection.directions(direction)
-    ]
+    asked = selection.questions(selection.points(grid, lengths, point), direction)
     answers, missing = [], []
     for one, way in asked:
         try:
@@ -148,7 +144,7 @@ def check_lockfile(path: LockfilePath, json: options.Json = False) -> None:
 
     Also what lookups would answer without it by now. Exit code 1 if a job would stop at an answer.
 
-    Example: attn-tune check-lockfile job.lock
+    Example: attn-tune override check-lockfile job.lock
     """
     from attn_tune.kernels.lock_check import check_lockfile as check, environment_changes
     from attn_tune.runtime.lockfile import read_lockfile

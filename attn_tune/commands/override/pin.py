@@ -1,4 +1,4 @@
-"""``attn-tune pin``: one config for a user's jobs, whatever the packs say."""
+"""``attn-tune override pin``: one config for a user's jobs, whatever the packs say."""
 
 import os
 from pathlib import Path
@@ -20,7 +20,7 @@ pin = typer.Typer(
     no_args_is_help=True,
     help="Pin one config for a user's jobs, whatever packs say: add, remove, list.\n\n"
     "Where it cannot run, or is in quarantine, the packs answer.\n\n"
-    "Example: attn-tune pin list",
+    "Example: attn-tune override pin list",
 )
 
 File = Annotated[
@@ -47,9 +47,8 @@ def add(
         ),
     ] = None,
     direction: Annotated[
-        options.Direction,
-        typer.Option("--direction", "-d", metavar="fwd|bwd", help="The direction."),
-    ] = options.Direction.FWD,
+        str, typer.Option("--direction", "-d", metavar="DIRECTION", help="The direction.")
+    ] = "fwd",
     point: Annotated[
         str | None,
         typer.Option(
@@ -69,7 +68,7 @@ def add(
 ) -> None:
     """Pin a config, in place of another pin of the same problem and device.
 
-    Example: attn-tune pin add flash_attention/xla -c chunk_q=64 -c chunk_k=128 --point llama3-8b/4x4k
+    Example: attn-tune override pin add flash_attention/xla -c chunk_q=64 -c chunk_k=128 --point llama3-8b/4x4k
     """
     from attn_tune.kernels.pinning import make_pin
     from attn_tune.kernels.quarantining import device_condition, parse_knobs
@@ -101,14 +100,14 @@ def add(
 @pin.command("remove")
 def remove(
     ids: Annotated[
-        list[str], typer.Argument(metavar="ID...", help="As 'attn-tune pin list' shows.")
+        list[str], typer.Argument(metavar="ID...", help="As 'attn-tune override pin list' shows.")
     ],
     file: File = None,
     json: options.Json = False,
 ) -> None:
     """Take pins out of a file.
 
-    Example: attn-tune pin remove 3f2a9c01
+    Example: attn-tune override pin remove 3f2a9c01
     """
     from attn_tune.runtime.pin_files import change_pins
     from attn_tune.runtime.whole_files import without
@@ -132,7 +131,7 @@ def show(
 
     A file of pins that cannot be read is ignored by jobs; here it is named, and the exit status is 5.
 
-    Example: attn-tune pin list
+    Example: attn-tune override pin list
     """
     from attn_tune.runtime.pin_files import pins_in_force, read_pins
 

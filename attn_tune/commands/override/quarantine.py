@@ -1,4 +1,4 @@
-"""``attn-tune quarantine``: what must not run, whoever says so."""
+"""``attn-tune override quarantine``: what must not run, whoever says so."""
 
 import os
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ quarantine = typer.Typer(
     no_args_is_help=True,
     help="Say what must not run, whoever says it should: add, remove, list.\n\n"
     "Lookups turn it down on every rung, and nothing of it is exported.\n\n"
-    "Example: attn-tune quarantine list",
+    "Example: attn-tune override quarantine list",
 )
 
 File = Annotated[
@@ -51,8 +51,8 @@ def add(
         ),
     ] = None,
     direction: Annotated[
-        options.Direction | None,
-        typer.Option("--direction", "-d", metavar="fwd|bwd", help="Only this direction."),
+        str | None,
+        typer.Option("--direction", "-d", metavar="DIRECTION", help="Only this direction."),
     ] = None,
     device: Annotated[
         str | None,
@@ -72,7 +72,7 @@ def add(
 ) -> None:
     """Put configs of a kernel in quarantine. What is left out matches everything.
 
-    Example: attn-tune quarantine add triton -d bwd -c dq.num_warps=8 --device sm_90 --reason "wrong dq"
+    Example: attn-tune override quarantine add triton -d bwd -c dq.num_warps=8 --device sm_90 --reason "wrong dq"
     """
     from attn_tune.kernels.quarantining import make_entry, parse_knobs
     from attn_tune.runtime.quarantine_files import change_list
@@ -101,14 +101,15 @@ def add(
 @quarantine.command("remove")
 def remove(
     ids: Annotated[
-        list[str], typer.Argument(metavar="ID...", help="As 'attn-tune quarantine list' shows.")
+        list[str],
+        typer.Argument(metavar="ID...", help="As 'attn-tune override quarantine list' shows."),
     ],
     file: File = None,
     json: options.Json = False,
 ) -> None:
     """Take entries out of a list.
 
-    Example: attn-tune quarantine remove 3f2a9c01
+    Example: attn-tune override quarantine remove 3f2a9c01
     """
     from attn_tune.runtime.quarantine_files import change_list
     from attn_tune.runtime.whole_files import without
@@ -130,7 +131,7 @@ def show(
 ) -> None:
     """List what is in quarantine for this user's jobs, in files and in packs.
 
-    Example: attn-tune quarantine list
+    Example: attn-tune override quarantine list
     """
     from attn_tune.runtime.overlay import current_view
     from attn_tune.runtime.quarantine_files import read_list

@@ -1,105 +1,122 @@
-"""The commands in the order of the help. Their modules are imported when they are run, so that the help is quick."""
+"""Groups of commands. The module of a command is imported when the command is run, so that help is quick."""
 
-import functools
+import contextlib
 import importlib
-from typing import TYPE_CHECKING
+import importlib.util
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
 
-if TYPE_CHECKING:
-    from typer.core import TyperCommand
+import typer
+from typer.core import TyperCommand, TyperGroup
 
-# Name: (where it is, the first line of its docstring; a test holds the two together).
-COMMANDS = {
-    "sweep": ("sweep:sweep", "Compile, prove and time candidates, and store every trial."),
-    "plan": ("plan:plan", "Show what a sweep would do, without doing it."),
-    "status": (
-        "status:status",
-        "Show how the running sweep is doing, or how the last one ended.",
-    ),
-    "best": ("report:best", "Show the best config of one problem, for every kernel."),
-    "report": (
-        "report:report",
-        "Report winners, trials by status, failures, coverage and predictions.",
-    ),
-    "explain": (
-        "explain:explain",
-        "Say which kernel and config a call would get here, and why.",
-    ),
-    "validate": ("validate:validate", "Check outputs and every gradient against the reference."),
-    "audit": ("lab.audit:audit", "Compile a sample of what is refused before compiling."),
-    "export": ("export:export_pack", "Write the decisions as a config pack, checksummed."),
-    "import": ("pack.packs:import_pack", "Verify a pack, then take it in, all or nothing."),
-    "merge": (
-        "lab.upkeep:merge",
-        "Take the trials of other lab databases in, and decide anew.",
-    ),
-    "gc": (
-        "lab.upkeep:gc",
-        "Delete what no decision or evidence rests on, and make the file smaller.",
-    ),
-    "merge-packs": (
-        "pack.packs:merge_packs",
-        "Merge packs into a new one, under the policies of import.",
-    ),
-    "inspect": (
-        "pack.pack_tools:inspect",
-        "Show what a pack holds: devices, kernels, environments, gate, signatures.",
-    ),
-    "verify": ("pack.pack_tools:verify", "Check packs: sums, schema, digests and signatures."),
-    "diff": (
-        "pack.pack_tools:diff",
-        "Compare two packs: rows added, removed and changed, with their times.",
-    ),
-    "sign": ("pack.pack_tools:sign", "Sign a pack with an ed25519 key (extra 'sign')."),
-    "coverage": (
-        "pack.pack_tools:coverage",
-        "Prove that every row of a pack can answer on its own device; list the dead.",
-    ),
-    "quarantine": (
-        "override.quarantine:quarantine",
-        "Say what must not run, whoever says it should: add, remove, list.",
-    ),
-    "pin": (
-        "override.pin:pin",
-        "Pin one config for a user's jobs, whatever packs say: add, remove, list.",
-    ),
-    "freeze": (
-        "override.lockfile:freeze",
-        "Write a lockfile: what lookups answer now, for jobs to replay.",
-    ),
-    "check-lockfile": (
-        "override.lockfile:check_lockfile",
-        "Say whether a job here would replay a lockfile exactly.",
-    ),
-    "kernels": (
-        "kernels:kernels",
-        "List the kernels: what each can do here, or why it cannot.",
-    ),
-    "grids": (
-        "grids:grids",
-        "List the grids, or the points of one, of a model or of misses.",
-    ),
-    "misses": ("lab.misses:misses", "Show what jobs missed, import it as a grid, or clear it."),
-    "devices": ("devices:devices", "Show the devices here, as decisions are matched to them."),
-    "doctor": ("doctor:doctor", "Check everything that sweeps and lookups need."),
-}
+ROOM = "attn_tune.commands"
+MARKUP: Literal["rich"] = "rich"
+_FIRST_LINE = re.compile(r'"""(.+?)(?:"""|\n)')
 
 
-@functools.cache
-def load_command(name: str) -> "TyperCommand":
-    """Imports one command.
+class LazyGroup(TyperGroup):
+    """A group of commands that imports the module of a command when the command is run.
 
-    Raises:
-      KeyError: there is none of that name.
+    Attributes:
+      panels: for each panel of the help the names of its commands. A name maps to the module below
+        ``attn_tune.commands`` that has the command, or to a group. The function ``command`` of the module is run,
+        or the one that follows a colon. The help is the docstring of the function or, without one, of the module.
     """
-    import typer
 
-    module, _, attribute = COMMANDS[name][0].partition(":")
-    function = getattr(importlib.import_module(f"attn_tune.commands.{module}"), attribute)
-    if isinstance(function, typer.Typer):
-        # A command that has commands of its own.
-        return typer.main.get_command(function)  # type: ignore[return-value]
-    single = typer.Typer(
-        rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False
+    panels: ClassVar[Mapping[str, Mapping[str, "str | LazyGroup"]]] = {}
+
+    def __init__(self, panels: Mapping[str, Mapping[str, Any]] | None = None, **settings: Any):
+        super().__init__(**settings)
+        shown = self.panels if panels is None else panels
+        self._places = {name: place for panel in shown.values() for name, place in panel.items()}
+        self._panel_of = {name: title for title, panel in shown.items() for name in panel}
+        self._is_summarised = False
+        # Names only: typer suggests near ones to a mistyped one from here.
+        self.commands = dict.fromkeys(self._places)  # type: ignore[assignment]
+
+    def get_command(self, ctx, cmd_name):
+        place = self._places.get(cmd_name)
+        if place is None:
+            return None
+        if self._is_summarised:
+            return TyperCommand(
+                cmd_name,
+                help=place.help if isinstance(place, LazyGroup) else summary(place),
+                rich_help_panel=self._panel_of[cmd_name],
+                rich_markup_mode=MARKUP,
+            )
+        return place if isinstance(place, LazyGroup) else load_command(cmd_name, place)
+
+    def format_help(self, ctx, formatter):
+        with self._summarised():
+            super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx, incomplete):
+        with self._summarised():
+            return super().shell_complete(ctx, incomplete)
+
+    @contextlib.contextmanager
+    def _summarised(self) -> Iterator[None]:
+        """Give names and help lines in place of commands; no module is imported."""
+        self._is_summarised = True
+        try:
+            yield
+        finally:
+            self._is_summarised = False
+
+
+def group(name: str, help: str, commands: Mapping[str, str]) -> LazyGroup:
+    """A group inside the application, with one panel of commands."""
+    return LazyGroup(
+        {"Commands": commands},
+        name=name,
+        help=help,
+        no_args_is_help=True,
+        rich_markup_mode=MARKUP,
     )
-    single.command(name)(function)
-    return typer.main.get_command(single)  # type: ignore[return-value]
+
+
+def load_command(name: str, place: str) -> Any:
+    """Import the command at ``place``, ``"module"`` or ``"module:function"``."""
+    path, _, attribute = place.partition(":")
+    module = importlib.import_module(f"{ROOM}.{path}")
+    found = getattr(module, attribute or "command")
+    if isinstance(found, typer.Typer):
+        found.rich_markup_mode = MARKUP
+        return typer.main.get_command(found)
+    single = typer.Typer(
+        rich_markup_mode=MARKUP, add_completion=False, pretty_exceptions_enable=False
+    )
+    single.command(name, help=_unwrapped(found.__doc__ or module.__doc__ or ""))(found)
+    return typer.main.get_command(single)
+
+
+def summary(place: str) -> str:
+    """The first line of the docstring of the module at ``place``, which is not imported."""
+    path, _, attribute = place.partition(":")
+    if attribute:
+        return load_command("", place).help.partition("\n")[0]
+    spec = importlib.util.find_spec(f"{ROOM}.{path}")
+    source = spec.loader.get_source(spec.name) if spec else ""  # type: ignore[union-attr]
+    return match[1] if (match := _FIRST_LINE.match(source or "")) else ""
+
+
+def walk(group: LazyGroup, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command and group below ``group``, imported, with the words that lead to it."""
+    context = typer.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        yield (*words, name), command
+        if isinstance(command, LazyGroup):
+            yield from walk(command, *words, name)
+        else:
+            for inner, one in getattr(command, "commands", {}).items():
+                yield (*words, name, inner), one
+
+
+def _unwrapped(text: str) -> str:
+    """``text`` with each paragraph on one line: help is folded to the width of the terminal."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)

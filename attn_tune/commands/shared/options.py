@@ -1,23 +1,22 @@
-"""Options that several commands share, declared once."""
+"""Options that several commands share, declared once, and groups of them."""
 
+import copy
+import dataclasses
 import enum
+import functools
+import inspect
 import os
 import re
+import typing
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from attn_tune.schema import UsageError
 
 DB_VARIABLE = "ATTN_TUNE_DB"
-
-
-class Direction(enum.StrEnum):
-    """Choices of ``--direction``."""
-
-    FWD = "fwd"
-    BWD = "bwd"
 
 
 class Strategy(enum.StrEnum):
@@ -53,7 +52,7 @@ def data_directory() -> Path:
 
 
 def default_database() -> Path:
-    """Where ``--db`` points without being given."""
+    """The lab database without ``--db``."""
     return data_directory() / "lab.db"
 
 
@@ -61,7 +60,7 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|)")
 
 
 def seconds(text: str) -> float:
-    """Reads a duration: ``90``, ``90s``, ``10m``, ``1.5h``.
+    """Read a duration: ``90``, ``90s``, ``10m``, ``1.5h``.
 
     Raises:
       UsageError: the text has another form.
@@ -70,6 +69,53 @@ def seconds(text: str) -> float:
     if match is None:
         raise UsageError(f"duration {text!r} must be a number with s, m or h, as in 10m")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def table_or_json(json: bool) -> Format:
+    """The format of a command that has no other."""
+    return Format.JSON if json else Format.TABLE
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Give ``command`` the options of its parameters that are groups of options.
+
+    A group is a dataclass whose fields are annotated options; its ``panel`` is their panel in the help. The command is
+    called with the group made of them.
+    """
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, tuple[type, list[str]]] = {}
+    hints = typing.get_type_hints(command, include_extras=True)
+    for name, parameter in inspect.signature(command).parameters.items():
+        kind = hints[name]
+        if not dataclasses.is_dataclass(kind):
+            parameters.append(parameter.replace(annotation=kind, kind=parameter.KEYWORD_ONLY))
+            continue
+        made = [_in_panel(field, kind) for field in dataclasses.fields(kind)]
+        groups[name] = (typing.cast(type, kind), [one.name for one in made])
+        parameters += made
+
+    @functools.wraps(command)
+    def expanded(**given: Any) -> None:
+        for name, (kind, fields) in groups.items():
+            given[name] = kind(**{field: given.pop(field) for field in fields})
+        command(**given)
+
+    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {one.name: one.annotation for one in parameters}
+    return expanded
+
+
+def _in_panel(field: dataclasses.Field, kind: Any) -> inspect.Parameter:
+    hint = typing.get_type_hints(kind, include_extras=True)[field.name]
+    base, option = typing.get_args(hint)
+    option = copy.copy(option)
+    option.rich_help_panel = getattr(kind, "panel", None)
+    return inspect.Parameter(
+        field.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=field.default,
+        annotation=Annotated[base, option],
+    )
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, and nothing else there.")]
@@ -84,15 +130,7 @@ Database = Annotated[
         metavar="PATH",
     ),
 ]
-Grids = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--grid",
-        "-g",
-        metavar="GRID",
-        help="A preset (see 'attn-tune grids'), a TOML file or the text of one signature. Repeatable.",
-    ),
-]
+Point = Annotated[str, typer.Argument(help="A grid point such as llama3-8b/4x4k, or a signature.")]
 PointGrids = Annotated[
     list[str] | None,
     typer.Option(
@@ -102,12 +140,13 @@ PointGrids = Annotated[
         help="A grid whose points may be named too: a TOML file of your own. Repeatable.",
     ),
 ]
-Lengths = Annotated[
+Grids = Annotated[
     list[str] | None,
     typer.Option(
-        "--lengths",
-        metavar="LENGTHS",
-        help="Which lengths of the grids: 4k, 4x4k, a group such as prefill, or all. Commas; repeatable.",
+        "--grid",
+        "-g",
+        metavar="GRID",
+        help="A preset (see 'attn-tune grids'), a TOML file or the text of one signature. Repeatable.",
     ),
 ]
 Points = Annotated[
@@ -116,6 +155,14 @@ Points = Annotated[
         "--point",
         metavar="FILTER",
         help="Only points whose name contains this, or matches it as a shell pattern. Repeatable.",
+    ),
+]
+Lengths = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--lengths",
+        metavar="LENGTHS",
+        help="Lengths of the grids: 4k, 4x4k, a group such as prefill, or all. Commas; repeatable.",
     ),
 ]
 Ops = Annotated[
@@ -128,12 +175,12 @@ Kernels = Annotated[
     ),
 ]
 Directions = Annotated[
-    list[Direction] | None,
+    list[str] | None,
     typer.Option(
         "--direction",
         "-d",
-        metavar="fwd|bwd",
-        help="Only this direction. Repeatable. Default: both.",
+        metavar="DIRECTION",
+        help="Only this direction, such as fwd or bwd. Repeatable. Default: all of the op.",
     ),
 ]
 DeviceName = Annotated[
@@ -144,75 +191,20 @@ DeviceName = Annotated[
         help="Another device than this machine's: a variant (nvidia-h200) or an architecture (sm_90).",
     ),
 ]
-TargetName = Annotated[
-    str | None,
-    typer.Option(
-        "--target",
-        metavar="TARGET",
-        help="Only compile, for a device that need not be here: tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e, tpu-7x, sm_80, "
-        "sm_89, sm_90, sm_100, sm_120 or the name of a GPU. Times are predicted for TPUs.",
-    ),
-]
-TargetNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--target",
-        metavar="TARGET",
-        help="Compile whole programs for a device that need not be here, as in sweep; may be given several times. "
-        "'all' is every TPU and every architecture of GPUs.",
-    ),
-]
-StrategyChoice = Annotated[
-    Strategy | None,
-    typer.Option(
-        "--strategy",
-        metavar="STRATEGY",
-        help="What is tried, and in which order: exhaustive, portfolio, random or surrogate (needs the extra "
-        "'search'). Default: what the effort says.",
-    ),
-]
-EffortChoice = Annotated[
-    Effort | None,
-    typer.Option(
-        "--effort",
-        metavar="EFFORT",
-        help="How much of each space: quick (5 %, portfolio), normal (15 %, 10 % with --target; surrogate where "
-        "scikit-learn is installed, else portfolio) or full (exhaustive). Spaces of up to 48 configs are tried "
-        "whole. Default: normal.",
-    ),
-]
-AllowNondeterministic = Annotated[
-    bool,
-    typer.Option(
-        "--allow-nondeterministic",
-        help="Also kernels whose results may differ in their last bits from run to run ('attn-tune kernels' says "
-        "which), and configs that are seen to. A kernel that --kernel names is allowed.",
-    ),
-]
-AllowUnproven = Annotated[
-    bool,
-    typer.Option(
-        "--allow-unproven",
-        help="Also decide on configs that no feature problem of the op could be run with.",
-    ),
-]
 All = Annotated[
     bool,
     typer.Option(
         "--all", help="Leave nothing out: kernels that cannot run here, and rare failures."
     ),
 ]
-MaxTrials = Annotated[
-    int | None,
-    typer.Option(
-        "--max-trials",
-        min=1,
-        metavar="N",
-        help="At most so many configs of each kernel and part, the untuned one among them.",
-    ),
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the pack that is there.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Write nothing; show what would become of each row.")
 ]
-
-
-def table_or_json(json: bool) -> Format:
-    """The format of a command that has no other."""
-    return Format.JSON if json else Format.TABLE
+PackName = Annotated[
+    str | None,
+    typer.Option("--name", metavar="NAME", help="The pack's name. Default: the name of the path."),
+]
+PackVersion = Annotated[
+    str, typer.Option("--version", metavar="VERSION", help="The pack's version.")
+]

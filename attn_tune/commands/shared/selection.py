@@ -1,19 +1,151 @@
-"""From the words of the command line to points, kernels, directions and devices."""
+"""Points, kernels, directions and devices that the words of a command line name."""
 
 import fnmatch
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
+import typer
+
+from attn_tune.commands.shared import options
 from attn_tune.schema import Device, NoDataError, UsageError, unknown_name
-from attn_tune.schema.trial import DIRECTIONS
 
 if TYPE_CHECKING:
     from attn_tune.commands.shared.sources import Sources
     from attn_tune.commands.sweeps.database_sweep import SweepRequest
-    from attn_tune.kernels.spec import KernelSpec
+    from attn_tune.kernels.spec import KernelSpec, Op
     from attn_tune.tuner.case import GridPoint
     from attn_tune.tuner.strategies import Effort
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cases:
+    """The options that choose problems, kernels and directions.
+
+    Attributes:
+      grid: grids by name, file or signature.
+      lengths: lengths of the grids.
+      point: filters of the names of points.
+      op: names of ops.
+      kernel: names of kernels.
+      direction: names of directions.
+    """
+
+    panel: ClassVar[str] = "Problems and kernels"
+    grid: options.Grids = None
+    lengths: options.Lengths = None
+    point: options.Points = None
+    op: options.Ops = None
+    kernel: options.Kernels = None
+    direction: options.Directions = None
+
+    def points(self, sources: "Sources | None" = None) -> "tuple[GridPoint, ...]":
+        """The grid points: of the grids, then of ``sources``. Raises as ``points``."""
+        return points(self.grid, self.lengths, self.point, self.op, sources)
+
+    def stored(self, signatures: Iterable[str]) -> dict[str, str] | None:
+        """The stored problems, names by text; None where no option narrows them. Raises as ``stored_points``."""
+        return stored_points(signatures, self.grid, self.lengths, self.point)
+
+    def kernels(self) -> "tuple[KernelSpec, ...]":
+        """The installed kernels. Raises as ``kernels``."""
+        return kernels(self.kernel, self.op)
+
+    def stored_kernels(self, stored: Iterable[str]) -> set[str] | None:
+        """The ids among kernels that are installed or ``stored``; None where no option narrows them.
+
+        Raises:
+          UsageError: an unknown op or kernel.
+        """
+        stored = set(stored)
+        ids = kernel_ids(self.kernel, stored)
+        if not self.op:
+            return ids
+        from attn_tune.kernels import registry
+
+        known = {i.partition("/")[0] for i in stored}
+        wanted = {w if w in known else registry.get_op(w).name for w in words(self.op)}
+        every = {*stored, *registry.kernels()} if ids is None else ids
+        return {i for i in every if i.partition("/")[0] in wanted}
+
+    def stored_directions(self, stored: Iterable[str]) -> tuple[str, ...] | None:
+        """The directions, of an installed op or ``stored``; None where no option narrows them.
+
+        Raises:
+          UsageError: nothing has the direction.
+        """
+        if not self.direction:
+            return None
+        known = [*dict.fromkeys((*directions(None), *stored))]
+        for name in (wanted := words(self.direction)):
+            if name not in known:
+                raise unknown_name("direction", name, known)
+        return wanted
+
+    def directions(self) -> tuple[str, ...]:
+        """The directions, of any op. Raises as ``directions``."""
+        return directions(self.direction)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """The options that say how much is tried, and which kernels may be.
+
+    Attributes:
+      effort: the share of each space.
+      strategy: the order in which configs are tried.
+      max_trials: the most configs of each kernel and part.
+      allow_nondeterministic: whether kernels are tried whose results may differ from run to run.
+    """
+
+    panel: ClassVar[str] = "Search"
+    effort: Annotated[
+        options.Effort | None,
+        typer.Option(
+            "--effort",
+            metavar="EFFORT",
+            help="The share of each space: quick (5 %, portfolio), normal (15 %, 10 % with --target; surrogate where "
+            "scikit-learn is installed, else portfolio) or full (exhaustive). Spaces of up to 48 configs are tried "
+            "whole. Default: normal.",
+        ),
+    ] = None
+    strategy: Annotated[
+        options.Strategy | None,
+        typer.Option(
+            "--strategy",
+            metavar="STRATEGY",
+            help="The configs that are tried, and their order: exhaustive, portfolio, random or surrogate (needs the "
+            "extra 'search'). Default: that of the effort.",
+        ),
+    ] = None
+    max_trials: Annotated[
+        int | None,
+        typer.Option(
+            "--max-trials",
+            min=1,
+            metavar="N",
+            help="At most so many configs of each kernel and part, the untuned one among them.",
+        ),
+    ] = None
+    allow_nondeterministic: Annotated[
+        bool,
+        typer.Option(
+            "--allow-nondeterministic",
+            help="Also kernels whose results may differ in their last bits from run to run ('attn-tune kernels' "
+            "names them), and configs that are seen to. A kernel that --kernel names is allowed.",
+        ),
+    ] = False
+
+    def made(self, *, only_compiles: bool = False) -> "Effort":
+        """The effort.
+
+        Raises:
+          UsageError: the options contradict one another, or the strategy needs scikit-learn and it is not installed.
+        """
+        from attn_tune.tuner.strategies import make_effort
+
+        return make_effort(self.effort, self.strategy, self.max_trials, only_compiles=only_compiles)
 
 
 def words(values: Sequence[str] | None) -> tuple[str, ...]:
@@ -177,42 +309,55 @@ def absent(specs: "Iterable[KernelSpec]", device: Device) -> set[str]:
 
 
 def say_left_out(request: "SweepRequest", device: Device) -> None:
-    """Names the kernels that could run on ``device`` and are left out because ``request`` does not allow them."""
+    """Name the kernels that could run a case of ``request`` on ``device`` and are left out as not deterministic."""
     from attn_tune.commands.shared import output
 
-    away, ops = absent(request.kernels, device), {point.op for point in request.points}
+    away = absent(request.kernels, device)
+    cases = {
+        (point.op, direction)
+        for point in request.points
+        for direction in request.directions
+        if not point.directions or direction in point.directions
+    }
     names = sorted(
-        {
-            spec.id
-            for spec in request.kernels
-            for direction in request.directions
-            if spec.op in ops and spec.needs_leave(direction) and spec.id not in away
-        }
+        spec.id
+        for spec in request.kernels
+        if spec.id not in away
+        and any(op == spec.op and spec.needs_leave(direction) for op, direction in cases)
     )
     if names and not request.allow_nondeterministic:
         output.note(f"left out, not deterministic: {', '.join(names)} (--allow-nondeterministic)")
 
 
-def directions(values: Sequence[str] | None) -> tuple[str, ...]:
-    """The directions in their usual order, both by default."""
-    return tuple(d for d in DIRECTIONS if not values or d in {str(v) for v in values})
-
-
-def effort(
-    effort: str | None,
-    strategy: str | None,
-    max_trials: int | None,
-    *,
-    only_compiles: bool = False,
-) -> "Effort":
-    """The effort that the options name.
+def directions(values: Sequence[str] | None, ops: "Iterable[Op]" = ()) -> tuple[str, ...]:
+    """The directions of ``ops`` that ``values`` name, in the order of the ops; all without any. No ``ops`` are all.
 
     Raises:
-      UsageError: the options contradict one another, or the strategy needs scikit-learn and it is not installed.
+      UsageError: none of the ops has the direction.
     """
-    from attn_tune.tuner.strategies import make_effort
+    from attn_tune.kernels import registry
 
-    return make_effort(effort, strategy, max_trials, only_compiles=only_compiles)
+    known = dict.fromkeys(d for op in tuple(ops) or registry.ops().values() for d in op.directions)
+    wanted = words(values)
+    for name in wanted:
+        if name not in known:
+            raise unknown_name("direction", name, known)
+    return tuple(d for d in known if not wanted or d in wanted)
+
+
+def questions(
+    points: "Iterable[GridPoint]", values: Sequence[str] | None
+) -> "list[tuple[GridPoint, str]]":
+    """Each point with each direction of its own op that ``values`` name; all without any.
+
+    Raises:
+      UsageError: none of the ops has the direction.
+    """
+    from attn_tune.kernels.registry import get_op
+
+    points = list(points)
+    wanted = directions(values, [get_op(point.op) for point in points])
+    return [(p, d) for p in points for d in wanted if d in get_op(p.op).directions]
 
 
 def device(name: str | None) -> Device:

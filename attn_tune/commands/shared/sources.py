@@ -1,9 +1,9 @@
-"""Grids that production gives: the options ``--from-misses``, ``--from-fn`` and ``--from-hlo``."""
+"""Grids that jobs and programs give: the options ``--from-misses``, ``--from-fn`` and ``--from-hlo``."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -13,74 +13,84 @@ if TYPE_CHECKING:
     from attn_tune.tuner.grid import Grid
     from attn_tune.tuner.sources.calls import Calls
 
-FromMisses = Annotated[
-    bool,
-    typer.Option(
-        "--from-misses", help="The problems that jobs missed; see 'attn-tune misses' and --spool."
-    ),
-]
 SpoolPath = Annotated[
     Path | None,
     typer.Option(
         "--spool",
         metavar="PATH",
-        help="The spool of misses: a folder or one file. Default: ATTN_TUNE_SPOOL, or attn-tune/misses in the "
-        "user's state directory.",
-    ),
-]
-MissedOn = Annotated[
-    str | None,
-    typer.Option(
-        "--missed-on",
-        metavar="DEVICE",
-        help="Only what this device missed; needed when several did.",
-    ),
-]
-FromFn = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--from-fn",
-        metavar="MODULE:FUNCTION",
-        help="The attention calls of what this function returns: (fn, args), or something traced or lowered. "
-        "Nothing is run. Repeatable.",
-    ),
-]
-FromHlo = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--from-hlo",
-        metavar="FILE",
-        help="The attention calls of a program in a file: StableHLO (text or bytecode) or HLO text. Repeatable.",
+        help="The spool of misses: a folder or one file. Default: the path after record: in ATTN_TUNE_ON_MISS, or "
+        "attn-tune/misses in the user's state directory.",
     ),
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """What the options name."""
+    """The options that name jobs and programs whose problems are wanted.
 
-    misses: bool = False
-    spool: Path | None = None
-    missed_on: str | None = None
-    functions: Sequence[str] | None = None
-    files: Sequence[Path] | None = None
+    Attributes:
+      from_fn: functions that give a program.
+      from_hlo: files with a program.
+      from_misses: whether the recorded misses are a source.
+      spool: the folder or the file of misses.
+      missed_on: the device whose misses are taken.
+    """
+
+    panel: ClassVar[str] = "Problems of programs and jobs"
+    from_fn: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from-fn",
+            metavar="MODULE:FUNCTION",
+            help="The attention calls of the result of this function: (fn, args), or something traced or lowered. "
+            "Nothing is run. Repeatable.",
+        ),
+    ] = None
+    from_hlo: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from-hlo",
+            metavar="FILE",
+            help="The attention calls of a program in a file: StableHLO (text or bytecode) or HLO text. Repeatable.",
+        ),
+    ] = None
+    from_misses: Annotated[
+        bool,
+        typer.Option(
+            "--from-misses",
+            help="The problems that jobs missed; see 'attn-tune lab misses' and --spool.",
+        ),
+    ] = False
+    spool: SpoolPath = None
+    missed_on: Annotated[
+        str | None,
+        typer.Option(
+            "--missed-on",
+            metavar="DEVICE",
+            help="Only misses of this device; needed when several devices missed.",
+        ),
+    ] = None
 
     @property
     def is_given(self) -> bool:
         """Whether an option names a source."""
-        return bool(self.misses or self.spool or self.missed_on or self.functions or self.files)
+        return self._has_misses or bool(self.from_fn or self.from_hlo)
+
+    @property
+    def _has_misses(self) -> bool:
+        return bool(self.from_misses or self.spool or self.missed_on)
 
     def grids(self) -> "Iterator[Grid]":
-        """A grid for each source, in the order of the options; what could not be read is said on stderr.
+        """A grid for each source, in the order of the options. Calls that cannot be read are named on stderr.
 
         Raises:
           UsageError, NoDataError: a source cannot be read or has nothing.
         """
-        if self.misses or self.spool or self.missed_on:
+        if self._has_misses:
             yield self._missed()
-        for function in self.functions or ():
+        for function in self.from_fn or ():
             yield _called(function)
-        for file in self.files or ():
+        for file in self.from_hlo or ():
             yield _lowered(file)
 
     def _missed(self) -> "Grid":
@@ -100,7 +110,7 @@ def _called(function: str) -> "Grid":
     from attn_tune.tuner.sources.model import calls_of_function, grid_of
 
     calls = calls_of_function(function)
-    _tell(calls, function)
+    _note(calls, function)
     return grid_of(calls, function.partition(":")[2], function)
 
 
@@ -108,11 +118,11 @@ def _lowered(file: Path) -> "Grid":
     from attn_tune.tuner.sources.model import calls_of_file, grid_of
 
     calls = calls_of_file(file)
-    _tell(calls, str(file))
+    _note(calls, str(file))
     return grid_of(calls, file.name.partition(".")[0], file.name)
 
 
-def _tell(calls: "Calls", where: str) -> None:
+def _note(calls: "Calls", where: str) -> None:
     for item in calls.unread:
         output.note(
             f"{where}: attention without a signature, {item.count} a run: {item.what}: {item.reason}"

@@ -1,14 +1,14 @@
-"""Where tuner and database meet: a sweep whose trials are stored as they come."""
+"""A sweep whose trials are stored in a lab database as they come."""
 
-import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from attn_tune.commands.shared import selection
+from attn_tune.commands.shared.database import open_lab
 from attn_tune.schema import (
     Decision,
     Device,
@@ -16,15 +16,15 @@ from attn_tune.schema import (
     Signature,
     Stage,
     Status,
-    StorageError,
     Trial,
 )
 from attn_tune.schema.conditions import SHARED_HOST, Conditions
 
 if TYPE_CHECKING:
+    from attn_tune.commands.shared.sources import Sources
     from attn_tune.db import Database
     from attn_tune.kernels.spec import KernelSpec
-    from attn_tune.tuner import Event, GridPoint, Plan
+    from attn_tune.tuner import Event, GridPoint, Plan, Progress
     from attn_tune.tuner.case import Case
     from attn_tune.tuner.executor import Executor
     from attn_tune.tuner.fleet import Fleet
@@ -34,9 +34,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRequest:
-    """The cases and the database of a sweep. ``budget_s`` is wall time; without ``effort`` everything is tried.
+    """The cases and the database of a sweep.
 
-    ``allow_nondeterministic`` and ``allow_unproven`` as ``make_plan``.
+    Attributes:
+      points: the problems.
+      kernels: the kernels, of any op.
+      directions: the directions, of any op.
+      database: the path of the lab database.
+      effort: how much is tried; None is everything.
+      budget_s: the most wall time; None is no limit.
+      resume: whether trials of an equal device and environment are left out.
+      allow_nondeterministic: as ``make_plan``.
+      allow_unproven: as ``make_plan``.
     """
 
     points: "Sequence[GridPoint]"
@@ -49,13 +58,48 @@ class SweepRequest:
     allow_nondeterministic: bool = False
     allow_unproven: bool = False
 
+    @classmethod
+    def of(
+        cls,
+        database: Path,
+        cases: "selection.Cases",
+        sources: "Sources",
+        search: "selection.Search",
+        *,
+        only_compiles: bool = False,
+        **more: Any,
+    ) -> Self:
+        """The request that the options of a command make; a kernel that is named may be nondeterministic.
+
+        Raises:
+          UsageError: a name is unknown, or options contradict one another.
+        """
+        return cls(
+            points=cases.points(sources),
+            kernels=cases.kernels(),
+            directions=cases.directions(),
+            database=database,
+            effort=search.made(only_compiles=only_compiles),
+            allow_nondeterministic=search.allow_nondeterministic or bool(cases.kernel),
+            **more,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOutcome:
-    """The end of a sweep (``"finished"``, ``"budget"`` or ``"stopped"``) and the state of its cases.
+    """The end of a sweep and the state of its cases.
 
-    The labels of cases without a decision: ``without`` have no valid config, ``unsupported`` are supported by none of
-    the kernels, ``unfinished`` were begun, and ``not_started`` were not.
+    Attributes:
+      ending: ``"finished"``, ``"budget"`` or ``"stopped"``.
+      plan: the plan that was followed.
+      device: the device.
+      run_id: the number of the run in the database.
+      decisions: the decisions of the cases, of this run and earlier ones.
+      trials: the number of trials of this run.
+      without: labels of cases that have no valid config.
+      unsupported: labels of cases that none of the kernels supports.
+      unfinished: labels of cases without a decision that were begun.
+      not_started: labels of cases without a decision that were not begun.
     """
 
     ending: str
@@ -68,22 +112,6 @@ class SweepOutcome:
     unsupported: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
     not_started: tuple[str, ...] = ()
-
-
-@contextlib.contextmanager
-def open_lab(path: Path, *, create: bool = False, existing: bool = False) -> "Iterator[Database]":
-    """The database at ``path``: to be written and made when ``create``, to be written when ``existing``, else only
-    read.
-    """
-    from attn_tune.db import Database
-
-    if create:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot make the folder of {path}: {error.strerror}") from None
-    with Database.open(path, create=create, read_only=not (create or existing)) as database:
-        yield database
 
 
 def plan_sweep(
@@ -179,39 +207,31 @@ def run_sweep(
     strategy = (request.effort or Effort()).search
     is_shared = executor.is_shared if isinstance(executor, Fleet) else lambda: False
     identity = executor.identify()
+    begun: set[Case] = set()
+    settled: set[Case] = set()
     with open_lab(request.database, create=True) as database:
         plan = plan_sweep(request, identity.device, identity.environment, database)
-        run_id = database.begin_run(
-            device=identity.device, environment=identity.environment, argv=sys.argv
+
+        def mark(trial: Trial) -> Trial:
+            return on_shared_host(trial) if trial.stage is Stage.FINAL and is_shared() else trial
+
+        def follow(event: "Progress") -> None:
+            if event.kind is ProgressKind.CASE_STARTED and event.case:
+                begun.add(event.case)
+            if event.kind is ProgressKind.CASE_FINISHED and event.case:
+                settled.add(event.case)
+                # Decided at once, so that a killed sweep leaves nothing finished undecided.
+                database.rebuild_decisions(signatures=[event.case.signature])
+
+        run = record_run(
+            database,
+            identity.device,
+            identity.environment,
+            sweep(plan, executor, budget_s=request.budget_s, stop=stop, strategy=strategy),
+            watch=watch,
+            mark=mark,
+            follow=follow,
         )
-        ending, trials, reason = "failed", 0, "finished"
-        begun: set[Case] = set()
-        settled: set[Case] = set()
-        try:
-            events = sweep(plan, executor, budget_s=request.budget_s, stop=stop, strategy=strategy)
-            for event in events:
-                if isinstance(event, Trial):
-                    if event.stage is Stage.FINAL and is_shared():
-                        event = on_shared_host(event)
-                    database.record(run_id, event)
-                    trials += 1
-                else:
-                    database.heartbeat(run_id)
-                    if event.kind is ProgressKind.CASE_STARTED and event.case:
-                        begun.add(event.case)
-                    if event.kind is ProgressKind.CASE_FINISHED and event.case:
-                        settled.add(event.case)
-                        # Decided at once, so that a killed sweep leaves nothing finished undecided.
-                        database.rebuild_decisions(signatures=[event.case.signature])
-                    if event.kind is ProgressKind.SWEEP_FINISHED:
-                        reason = event.reason
-                watch(event)
-            ending = "interrupted" if reason == "stopped" else "finished"
-        except KeyboardInterrupt:
-            ending = "interrupted"
-            raise
-        finally:
-            database.end_run(run_id, ending)
         decisions = tuple(_decide(database, plan))
     decided = {(d.signature, d.direction) for d in decisions}
     fates: dict[str, list[str]] = {
@@ -228,19 +248,73 @@ def run_sweep(
         idle = one.finished or not any(kernel.runnable for kernel in one.kernels)
         if all(kernel.refusal is Status.UNSUPPORTED for kernel in one.kernels):
             fates["unsupported"].append(case.label)
-        elif reason == "finished" or case in settled or idle:
+        elif run.ending == "finished" or case in settled or idle:
             fates["without"].append(case.label)
         else:
             fates["unfinished" if case in begun else "not_started"].append(case.label)
     return SweepOutcome(
-        ending=reason,
+        ending=run.ending,
         plan=plan,
         device=identity.device,
-        run_id=run_id,
+        run_id=run.run_id,
         decisions=decisions,
-        trials=trials,
+        trials=run.trials,
         **{fate: tuple(labels) for fate, labels in fates.items()},
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run in the database that is over.
+
+    Attributes:
+      run_id: its number.
+      trials: the number of its trials.
+      ending: ``"finished"``, ``"budget"`` or ``"stopped"``.
+    """
+
+    run_id: int
+    trials: int
+    ending: str
+
+
+def record_run(
+    database: "Database",
+    device: Device,
+    environment: Environment,
+    events: "Iterable[Event]",
+    *,
+    watch: "Callable[[Event], None]",
+    mark: Callable[[Trial], Trial] = lambda trial: trial,
+    follow: "Callable[[Progress], None]" = lambda event: None,
+) -> Run:
+    """Store the trials among ``events`` as a new run, each before the next event is taken.
+
+    ``mark`` may change a trial before it is stored; ``follow`` is given the other events, ``watch`` all of them.
+    """
+    from attn_tune.tuner import ProgressKind
+
+    run_id = database.begin_run(device=device, environment=environment, argv=sys.argv)
+    ending, trials, reason = "failed", 0, "finished"
+    try:
+        for event in events:
+            if isinstance(event, Trial):
+                event = mark(event)
+                database.record(run_id, event)
+                trials += 1
+            else:
+                database.heartbeat(run_id)
+                follow(event)
+                if event.kind is ProgressKind.SWEEP_FINISHED:
+                    reason = event.reason
+            watch(event)
+        ending = "interrupted" if reason == "stopped" else "finished"
+    except KeyboardInterrupt:
+        ending = "interrupted"
+        raise
+    finally:
+        database.end_run(run_id, ending)
+    return Run(run_id=run_id, trials=trials, ending=reason)
 
 
 def on_shared_host(trial: Trial) -> Trial:

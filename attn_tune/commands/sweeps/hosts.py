@@ -1,11 +1,12 @@
-"""Where a sweep runs: the devices of this host, each under its lease, or those of a Ray cluster."""
+"""The devices of a sweep: those of this host, each under its lease, or those of a Ray cluster."""
 
 import contextlib
 import enum
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -13,7 +14,6 @@ from attn_tune.commands.shared import output
 from attn_tune.schema import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from attn_tune.tuner.accelerators import Accelerator
     from attn_tune.tuner.fleet import Fleet
 
 
@@ -24,47 +24,67 @@ class ExecutorName(enum.StrEnum):
     RAY = "ray"
 
 
-Executor = Annotated[
-    ExecutorName,
-    typer.Option(
-        "--executor",
-        metavar="local|ray",
-        help="Where to run: on this host, or on every device of the running Ray cluster (extra 'ray').",
-    ),
-]
-Devices = Annotated[
-    str | None,
-    typer.Option(
-        "--devices",
-        metavar="all|0,1",
-        help="GPUs of this host, by number; each case runs on one. Default: the first.",
-    ),
-]
-AcceleratorType = Annotated[
-    str | None,
-    typer.Option(
-        "--accelerator",
-        metavar="TYPE",
-        help="With --executor ray: only devices of this type, by Ray's name (H200).",
-    ),
-]
-Wait = Annotated[
-    bool,
-    typer.Option(
-        "--wait/--no-wait", help="Wait for a GPU that another sweep measures on, or fail at once."
-    ),
-]
-
-
 @dataclass(frozen=True, kw_only=True)
-class Where:
-    """What the options say. ``cases`` is how many there are at most: more devices than that are not taken."""
+class Hosts:
+    """The options that choose the devices of a sweep.
 
-    executor: ExecutorName = ExecutorName.LOCAL
-    devices: str | None = None
-    accelerator: str | None = None
-    wait: bool = False
-    cases: int = 1
+    Attributes:
+      executor: this host, or a Ray cluster.
+      devices: numbers of GPUs of this host.
+      accelerator: the type of the cluster's devices.
+      wait: whether to wait for a device that another sweep has.
+      lease_folder: the folder of the leases.
+      worker_gib: the most host memory of a worker.
+    """
+
+    panel: ClassVar[str] = "Devices"
+    executor: Annotated[
+        ExecutorName,
+        typer.Option(
+            "--executor",
+            metavar="local|ray",
+            help="Run on this host, or on every device of the running Ray cluster (extra 'ray').",
+        ),
+    ] = ExecutorName.LOCAL
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            "--devices",
+            metavar="all|0,1",
+            help="GPUs of this host, by number; each case runs on one. Default: the first.",
+        ),
+    ] = None
+    accelerator: Annotated[
+        str | None,
+        typer.Option(
+            "--accelerator",
+            metavar="TYPE",
+            help="With --executor ray: only devices of this type, by Ray's name (H200).",
+        ),
+    ] = None
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait/--no-wait",
+            help="Wait for a GPU that another sweep measures on, or fail at once.",
+        ),
+    ] = False
+    lease_folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--lease-folder",
+            metavar="PATH",
+            help="The folder of the leases, for containers that share GPUs. Default: attn-tune-leases in /tmp.",
+        ),
+    ] = None
+    worker_gib: Annotated[
+        float | None,
+        typer.Option(
+            "--worker-memory",
+            metavar="GIB",
+            help="Host memory that a worker may take. Default: 80 % of what is available.",
+        ),
+    ] = None
 
     def __post_init__(self):
         if self.executor is ExecutorName.RAY and self.devices is not None:
@@ -76,54 +96,56 @@ class Where:
 
 
 @contextlib.contextmanager
-def open_fleet(where: Where, stop: threading.Event) -> "Iterator[Fleet]":
-    """The devices that ``where`` names; they are nobody else's meanwhile.
+def open_fleet(hosts: Hosts, cases: int, stop: threading.Event) -> "Iterator[Fleet]":
+    """Hold the devices that ``hosts`` names, at most one for each of ``cases``; no other sweep has them meanwhile.
 
     Raises:
       UsageError: they do not exist.
       StorageError: another sweep measures on one of them.
     """
-    if where.executor is ExecutorName.RAY:
+    from attn_tune.tuner.protocol import Limits
+
+    limits, most = Limits(memory_gib=hosts.worker_gib), max(1, cases)
+    if hosts.executor is ExecutorName.RAY:
         from attn_tune.tuner.ray_cluster import ray_fleet
 
         with ray_fleet(
-            accelerator=where.accelerator or "", most=where.cases, interrupt=stop.is_set
+            accelerator=hosts.accelerator or "", most=most, limits=limits, interrupt=stop.is_set
         ) as fleet:
             yield fleet
         return
+    from attn_tune.tuner import lease
     from attn_tune.tuner.accelerators import accelerators, choose_accelerators
-    from attn_tune.tuner.fleet import Fleet
-    from attn_tune.tuner.lease import leased
-
-    chosen = choose_accelerators(where.devices, accelerators())[: max(1, where.cases)]
-    with contextlib.ExitStack() as held:
-        is_shared = _never
-        if chosen:
-            devices = [(one.key, str(one)) for one in chosen]
-            held.enter_context(
-                leased(devices, wait=where.wait, interrupt=stop.is_set, say=output.note)
-            )
-        else:
-            is_shared = held.enter_context(_beside_others())
-        executors = _executors(chosen, where.devices is not None, stop)
-        yield held.enter_context(Fleet(executors, is_shared))
-
-
-def _executors(chosen: "tuple[Accelerator, ...]", insist: bool, stop: threading.Event):
-    """One for each GPU, or one for what else there is. Who named GPUs does not get a processor instead."""
     from attn_tune.tuner.ahead import usable_cores
     from attn_tune.tuner.executor import IsolatedExecutor
+    from attn_tune.tuner.fleet import Fleet
 
-    if not chosen:
-        return [IsolatedExecutor(interrupt=stop.is_set)]
-    return [
-        IsolatedExecutor(
-            interrupt=stop.is_set,
-            cores=usable_cores() // len(chosen),
-            environment=one.insisted_environment if insist else one.environment,
+    folder = hosts.lease_folder or lease.lease_folder()
+    chosen = choose_accelerators(hosts.devices, accelerators())[:most]
+    with contextlib.ExitStack() as held:
+        if not chosen:
+            is_shared = held.enter_context(_beside_others(folder))
+            executor = IsolatedExecutor(limits=limits, interrupt=stop.is_set)
+            yield held.enter_context(Fleet([executor], is_shared))
+            return
+        devices = [(one.key, str(one)) for one in chosen]
+        held.enter_context(
+            lease.leased(
+                devices, wait=hosts.wait, interrupt=stop.is_set, say=output.note, folder=folder
+            )
         )
-        for one in chosen
-    ]
+        # GPUs that were named are not replaced by a processor.
+        insist = hosts.devices is not None
+        executors = [
+            IsolatedExecutor(
+                limits=limits,
+                interrupt=stop.is_set,
+                cores=usable_cores() // len(chosen),
+                environment=one.insisted_environment if insist else one.environment,
+            )
+            for one in chosen
+        ]
+        yield held.enter_context(Fleet(executors, _never))
 
 
 def _never() -> bool:
@@ -131,11 +153,10 @@ def _never() -> bool:
 
 
 @contextlib.contextmanager
-def _beside_others() -> Iterator[Callable[[], bool]]:
-    """A function that says whether another sweep runs on the processor, which no sweep can have for itself."""
-    from attn_tune.tuner.lease import Lease, Presence, lease_folder
+def _beside_others(folder: Path) -> Iterator[Callable[[], bool]]:
+    """Announce a sweep on the processor, and give a function that is true while another sweep runs there."""
+    from attn_tune.tuner.lease import Lease, Presence
 
-    folder = lease_folder()
     with contextlib.ExitStack() as held:
         try:
             presence = held.enter_context(Presence("cpu-sweeps", folder))

@@ -1,13 +1,13 @@
-"""The body of ``attn-tune sweep --target``: a sweep that only compiles, stored under the target's own device."""
+"""A sweep that only compiles, for a device that need not be here; stored under that device."""
 
-import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from attn_tune.commands.shared import output, selection
-from attn_tune.commands.sweeps.database_sweep import SweepRequest, open_lab
+from attn_tune.commands.shared.database import open_lab
+from attn_tune.commands.sweeps.database_sweep import Run, SweepRequest, record_run
 from attn_tune.schema import Environment, Trial, UsageError
 
 if TYPE_CHECKING:
@@ -18,16 +18,6 @@ if TYPE_CHECKING:
 
 # The largest backward blocks take half a minute of a core, and the cores may be shared.
 COMPILE_LIMIT_S = 300.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class TargetOutcome:
-    """How it ended: ``"finished"``, ``"budget"`` or ``"stopped"``; ``trials`` were stored in run ``run_id``."""
-
-    ending: str
-    plan: "Plan"
-    run_id: int
-    trials: int
 
 
 def for_target(request: SweepRequest, target: "Target") -> SweepRequest:
@@ -72,7 +62,7 @@ def run_target(
     *,
     watch: "Callable[[Event], None]",
     stop: threading.Event,
-) -> TargetOutcome:
+) -> Run:
     """Compiles the candidates of ``request``; every trial is durable before the next one is taken.
 
     Raises:
@@ -80,7 +70,6 @@ def run_target(
       CompilerError: nothing can be compiled.
     """
     from attn_tune.runtime.environments import current_environment
-    from attn_tune.tuner import ProgressKind
     from attn_tune.tuner.ahead import usable_cores
     from attn_tune.tuner.protocol import Limits
     from attn_tune.tuner.strategies import Effort
@@ -88,42 +77,23 @@ def run_target(
 
     environment = target.environment(current_environment())
     strategy = (request.effort or Effort()).search
+    limits = Limits(compile=COMPILE_LIMIT_S)
     with open_lab(request.database, create=True) as database:
         known = database if request.resume else None
         plan = plan_target(request, target, environment, known)
-        run_id = database.begin_run(device=target.device, environment=environment, argv=sys.argv)
-        ending, trials, reason = "failed", 0, "finished"
-        try:
-            limits = Limits(compile=COMPILE_LIMIT_S)
-            with CompilePool(target, processes=usable_cores(), limits=limits) as pool:
-                for event in sweep_target(
-                    plan,
-                    pool,
-                    strategy=strategy,
-                    past=_past(known),
-                    budget_s=request.budget_s,
-                    stop=stop,
-                ):
-                    if isinstance(event, Trial):
-                        database.record(run_id, event)
-                        trials += 1
-                    else:
-                        database.heartbeat(run_id)
-                        if event.kind is ProgressKind.SWEEP_FINISHED:
-                            reason = event.reason
-                    watch(event)
-            ending = "interrupted" if reason == "stopped" else "finished"
-        except KeyboardInterrupt:
-            ending = "interrupted"
-            raise
-        finally:
-            database.end_run(run_id, ending)
-    return TargetOutcome(ending=reason, plan=plan, run_id=run_id, trials=trials)
+        with CompilePool(target, processes=usable_cores(), limits=limits) as pool:
+            events = sweep_target(
+                plan,
+                pool,
+                strategy=strategy,
+                past=_past(known),
+                budget_s=request.budget_s,
+                stop=stop,
+            )
+            return record_run(database, target.device, environment, events, watch=watch)
 
 
-def show_target(
-    outcome: TargetOutcome, request: SweepRequest, target: "Target", json: bool
-) -> None:
+def show_target(outcome: Run, request: SweepRequest, target: "Target", json: bool) -> None:
     """Prints what fits and what is predicted of it."""
     from attn_tune.reports import frames, predictions, tables
 

@@ -15,7 +15,6 @@ def toy(monkeypatch, tmp_path):
     monkeypatch.setattr(registry, "kernels", lambda: {k.id: k for k in KERNELS})
     for name in (
         "ATTN_TUNE_PACKS",
-        "ATTN_TUNE_PROJECT_PACK",
         "ATTN_TUNE_DEVICE_AS",
         "ATTN_TUNE_LOCKFILE",
         "ATTN_TUNE_ON_MISS",
