@@ -182,9 +182,7 @@ def command(
             revalidate=prove if revalidate else None,
             ungated=no_gate,
             policy=GatePolicy(
-                max_regret=max_regret / 100,
-                allow_unproven=allow_unproven,
-                allow_noisy=allow_noisy,
+                max_regret=max_regret / 100, allow_unproven=allow_unproven, allow_noisy=allow_noisy
             ),
             allow_predicted=allow_predicted,
             allow_nondeterministic=allow_nondeterministic,

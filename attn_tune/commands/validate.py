@@ -14,13 +14,7 @@ import typer
 
 from attn_tune.commands.shared import options, output, selection
 from attn_tune.commands.shared.exit_codes import FAILED
-from attn_tune.schema import (
-    NoDataError,
-    Status,
-    UnsupportedError,
-    UsageError,
-    config_to_dict,
-)
+from attn_tune.schema import NoDataError, Status, UnsupportedError, UsageError, config_to_dict
 from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:

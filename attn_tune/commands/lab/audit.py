@@ -35,8 +35,7 @@ def command(
         ),
     ],
     sample: Annotated[
-        int,
-        typer.Option("--sample", metavar="N", min=1, help="Configs of each claim, in all."),
+        int, typer.Option("--sample", metavar="N", min=1, help="Configs of each claim, in all.")
     ] = 40,
     seed: Annotated[
         str, typer.Option("--seed", metavar="TEXT", help="Another seed, another sample.")

@@ -57,8 +57,7 @@ def add(
     ] = None,
     grid: options.PointGrids = None,
     device: Annotated[
-        str | None,
-        typer.Option(metavar="DEVICE", help="Only this device: a variant or a family."),
+        str | None, typer.Option(metavar="DEVICE", help="Only this device: a variant or a family.")
     ] = None,
     reason: Annotated[
         str, typer.Option("--reason", metavar="TEXT", help="Why; the list shows it.")

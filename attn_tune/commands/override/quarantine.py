@@ -55,8 +55,7 @@ def add(
         typer.Option("--direction", "-d", metavar="DIRECTION", help="Only this direction."),
     ] = None,
     device: Annotated[
-        str | None,
-        typer.Option(metavar="DEVICE", help="Only this device: a variant or a family."),
+        str | None, typer.Option(metavar="DEVICE", help="Only this device: a variant or a family.")
     ] = None,
     signature: Annotated[
         list[str] | None,

@@ -34,7 +34,7 @@ def command(
         Place | None,
         typer.Option(
             help="user: the folder in which every job of this user finds packs. db: the lab database, so that "
-            "'report' and 'best' show its rows. Default: db with --db, else user.",
+            "'report' and 'best' show its rows. Default: db with --db, else user."
         ),
     ] = None,
     db: Annotated[
@@ -48,9 +48,7 @@ def command(
     on_conflict: Annotated[
         str | None,
         typer.Option(
-            "--on-conflict",
-            metavar="POLICY",
-            help=f"With --to db. {POLICIES} Default: error.",
+            "--on-conflict", metavar="POLICY", help=f"With --to db. {POLICIES} Default: error."
         ),
     ] = None,
     replace: Annotated[

@@ -70,11 +70,7 @@ class LazyGroup(TyperGroup):
 def group(name: str, help: str, commands: Mapping[str, str]) -> LazyGroup:
     """A group inside the application, with one panel of commands."""
     return LazyGroup(
-        {"Commands": commands},
-        name=name,
-        help=help,
-        no_args_is_help=True,
-        rich_markup_mode=MARKUP,
+        {"Commands": commands}, name=name, help=help, no_args_is_help=True, rich_markup_mode=MARKUP
     )
 
 

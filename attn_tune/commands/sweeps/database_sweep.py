@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from attn_tune.commands.shared import selection
 from attn_tune.commands.shared.database import open_lab
-from attn_tune.schema import (
-    Decision,
-    Device,
-    Environment,
-    Signature,
-    Stage,
-    Status,
-    Trial,
-)
+from attn_tune.schema import Decision, Device, Environment, Signature, Stage, Status, Trial
 from attn_tune.schema.conditions import SHARED_HOST, Conditions
 
 if TYPE_CHECKING:
@@ -115,10 +107,7 @@ class SweepOutcome:
 
 
 def plan_sweep(
-    request: SweepRequest,
-    device: Device,
-    environment: Environment,
-    database: "Database | None",
+    request: SweepRequest, device: Device, environment: Environment, database: "Database | None"
 ) -> "Plan":
     """The plan of ``request``; with a database and ``resume``, without what it already holds."""
     from attn_tune.tuner import make_plan
