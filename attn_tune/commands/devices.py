@@ -3,19 +3,13 @@
 Example: attn-tune devices --device nvidia-h200
 """
 
-from typing import Annotated
-
-import typer
-
 from attn_tune.commands.shared import options, output, selection
 from attn_tune.schema import UsageError
 
 
 def command(
     device: options.DeviceName = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="List the names for --device, here or not.")
-    ] = False,
+    every: bool = options.flag("--all", "List the names for --device, here or not."),
     json: options.Json = False,
 ) -> None:
     import pandas as pd

@@ -51,103 +51,69 @@ def command(
     cases: selection.Cases,
     name: options.PackName = None,
     version: options.PackVersion = "1",
-    device: Annotated[
-        str | None,
-        typer.Option(metavar="DEVICE", help="Only this device: a digest, a variant or a family."),
-    ] = None,
-    rule: Annotated[
-        list[Rules] | None,
-        typer.Option(
-            "--rule",
-            metavar="RULE",
-            help="Only decisions by this rule: winner, tie, only. Repeatable.",
-        ),
-    ] = None,
-    winners: Annotated[
-        bool, typer.Option("--winners", help="Only the best kernel of each problem.")
-    ] = False,
-    min_gain: Annotated[
-        float | None,
-        typer.Option(
-            metavar="RATIO", help="Only configs that are so many times as fast as the untuned one."
-        ),
-    ] = None,
-    revalidate: Annotated[
-        bool,
-        typer.Option(
-            "--revalidate", help="Prove every row of this machine's device once more, here and now."
-        ),
-    ] = False,
-    no_gate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REASON",
-            help="Ship rows that the release gate objects to; the manifest keeps the reason.",
-        ),
-    ] = None,
-    max_regret: Annotated[
-        float,
-        typer.Option(
-            metavar="PERCENT",
-            min=0.0,
-            help="Refuse rows whose time may be so much above the best one's.",
-        ),
-    ] = 10.0,
-    allow_noisy: Annotated[
-        bool,
-        typer.Option(
-            "--allow-noisy",
-            help="Also rows whose final was disturbed: by another sweep on the host, or a clock that moved.",
-        ),
-    ] = False,
-    allow_unproven: Annotated[
-        bool,
-        typer.Option(
-            "--allow-unproven",
-            help="Also rows whose config ran no feature problem. Jobs take such rows with ATTN_TUNE_UNPROVEN=1 only.",
-        ),
-    ] = False,
-    allow_predicted: Annotated[
-        bool,
-        typer.Option(
-            "--allow-predicted",
-            help="Also configs that were only predicted, where nothing was measured. Such rows say so.",
-        ),
-    ] = False,
-    allow_nondeterministic: Annotated[
-        bool,
-        typer.Option(
-            "--allow-nondeterministic",
-            help="Also kernels whose results may differ in their last bits from run to run, and configs that were "
-            "seen to. Jobs take such rows with ATTN_TUNE_DETERMINISTIC=0 only.",
-        ),
-    ] = False,
-    quarantine: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--quarantine",
-            metavar="FILE",
-            help="A quarantine list that the pack carries, for all who use it. Repeatable.",
-        ),
-    ] = None,
-    with_quarantine: Annotated[
-        bool,
-        typer.Option(
-            "--with-quarantine",
-            help="Carry the quarantine list of this machine ('attn-tune override quarantine').",
-        ),
-    ] = False,
-    wheel: Annotated[
-        bool, typer.Option("--wheel", help="Also write the pack as a wheel, in the same folder.")
-    ] = False,
-    note: Annotated[
-        str | None,
-        typer.Option(
-            "--note",
-            metavar="TEXT",
-            help="A line for people, kept in the manifest: author, time, commit. 'attn-tune pack inspect' shows it.",
-        ),
-    ] = None,
+    device: str | None = options.option(
+        None, "--device", "DEVICE", "Only this device: a digest, a variant or a family."
+    ),
+    rule: list[Rules] | None = options.option(
+        None, "--rule", "RULE", "Only decisions by this rule: winner, tie, only. Repeatable."
+    ),
+    winners: bool = options.flag("--winners", "Only the best kernel of each problem."),
+    min_gain: float | None = options.option(
+        None,
+        "--min-gain",
+        "RATIO",
+        "Only configs that are so many times as fast as the untuned one.",
+    ),
+    revalidate: bool = options.flag(
+        "--revalidate", "Prove every row of this machine's device once more, here and now."
+    ),
+    no_gate: str | None = options.option(
+        None,
+        "--no-gate",
+        "REASON",
+        "Ship rows that the release gate objects to; the manifest keeps the reason.",
+    ),
+    max_regret: float = options.option(
+        10.0,
+        "--max-regret",
+        "PERCENT",
+        "Refuse rows whose time may be so much above the best one's.",
+        min=0.0,
+    ),
+    allow_noisy: bool = options.flag(
+        "--allow-noisy",
+        "Also rows whose final was disturbed: by another sweep on the host, or a clock that moved.",
+    ),
+    allow_unproven: bool = options.flag(
+        "--allow-unproven",
+        "Also rows whose config ran no feature problem. Jobs take such rows with ATTN_TUNE_UNPROVEN=1 only.",
+    ),
+    allow_predicted: bool = options.flag(
+        "--allow-predicted",
+        "Also configs that were only predicted, where nothing was measured. Such rows say so.",
+    ),
+    allow_nondeterministic: bool = options.flag(
+        "--allow-nondeterministic",
+        "Also kernels whose results may differ in their last bits from run to run, and configs that were "
+        "seen to. Jobs take such rows with ATTN_TUNE_DETERMINISTIC=0 only.",
+    ),
+    quarantine: list[Path] | None = options.option(
+        None,
+        "--quarantine",
+        "FILE",
+        "A quarantine list that the pack carries, for all who use it. Repeatable.",
+    ),
+    with_quarantine: bool = options.flag(
+        "--with-quarantine",
+        "Carry the quarantine list of this machine ('attn-tune override quarantine').",
+    ),
+    wheel: bool = options.flag("--wheel", "Also write the pack as a wheel, in the same folder."),
+    note: str | None = options.option(
+        None,
+        "--note",
+        "TEXT",
+        "A line for people, kept in the manifest: author, time, commit. 'attn-tune pack inspect' shows it.",
+    ),
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:

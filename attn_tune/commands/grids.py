@@ -20,13 +20,10 @@ def command(
         str | None, typer.Argument(metavar="[GRID]", help="A grid whose points are listed.")
     ] = None,
     lengths: options.Lengths = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", metavar="FILE", help="Write the points as a grid file (.toml)."
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
+    out: Path | None = options.option(
+        None, "--out -o", "FILE", "Write the points as a grid file (.toml)."
+    ),
+    force: bool = options.flag("--force", "Replace the file."),
     json: options.Json = False,
 ) -> None:
     import pandas as pd

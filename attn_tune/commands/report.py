@@ -7,9 +7,7 @@ Example: attn-tune report --format markdown > results.md
 
 import enum
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from attn_tune.commands.shared import options, output, selection
 from attn_tune.commands.shared.database import open_lab
@@ -42,15 +40,12 @@ class Section(enum.StrEnum):
 def command(
     db: options.Database,
     cases: selection.Cases,
-    section: Annotated[
-        Section | None,
-        typer.Option(
-            "--section", "-s", help="Only this part. Default: all in a table, else summary."
-        ),
-    ] = None,
-    fmt: Annotated[
-        options.Format, typer.Option("--format", "-f", help="The format of the answer.")
-    ] = options.Format.TABLE,
+    section: Section | None = options.option(
+        None, "--section -s", "", "Only this part. Default: all in a table, else summary."
+    ),
+    fmt: options.Format = options.option(
+        options.Format.TABLE, "--format -f", "", "The format of the answer."
+    ),
     device: options.DeviceName = None,
     every: options.All = False,
     json: options.Json = False,

@@ -13,7 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -43,36 +43,26 @@ def command(
     sources: Sources,
     search: selection.Search,
     hosts: Hosts,
-    allow_unproven: Annotated[
-        bool,
-        typer.Option(
-            "--allow-unproven",
-            help="Also decide on configs that no feature problem of the op could be run with.",
-        ),
-    ] = False,
-    budget: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Stop after so much time: 90s, 10m, 2h. Default: none."),
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume/--no-resume",
-            help="Skip what the database holds from an equal device and environment.",
-        ),
-    ] = True,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show the plan, as 'attn-tune plan' does.")
-    ] = False,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target",
-            metavar="TARGET",
-            help="Only compile, for a device that need not be here: tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e, tpu-7x, sm_80, "
-            "sm_89, sm_90, sm_100, sm_120 or the name of a GPU. Times are predicted for TPUs.",
-        ),
-    ] = None,
+    allow_unproven: bool = options.flag(
+        "--allow-unproven",
+        "Also decide on configs that no feature problem of the op could be run with.",
+    ),
+    budget: str | None = options.option(
+        None, "--budget", "TIME", "Stop after so much time: 90s, 10m, 2h. Default: none."
+    ),
+    resume: bool = options.flag(
+        "--resume/--no-resume",
+        "Skip what the database holds from an equal device and environment.",
+        True,
+    ),
+    dry_run: bool = options.flag("--dry-run", "Only show the plan, as 'attn-tune plan' does."),
+    target: str | None = options.option(
+        None,
+        "--target",
+        "TARGET",
+        "Only compile, for a device that need not be here: tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e, tpu-7x, sm_80, "
+        "sm_89, sm_90, sm_100, sm_120 or the name of a GPU. Times are predicted for TPUs.",
+    ),
     json: options.Json = False,
 ) -> None:
     request = SweepRequest.of(

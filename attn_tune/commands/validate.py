@@ -8,7 +8,7 @@ Example: attn-tune validate --kernel xla --feature sinks
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -27,17 +27,15 @@ if TYPE_CHECKING:
 @options.grouped
 def command(
     cases: selection.Cases,
-    feature: Annotated[
-        list[str] | None,
-        typer.Option("--feature", metavar="FILTER", help="Only features whose name contains this."),
-    ] = None,
-    config: Annotated[
-        str | None,
-        typer.Option(
-            metavar="JSON",
-            help="This config instead of the untuned one; one kernel, one direction.",
-        ),
-    ] = None,
+    feature: list[str] | None = options.option(
+        None, "--feature", "FILTER", "Only features whose name contains this."
+    ),
+    config: str | None = options.option(
+        None,
+        "--config",
+        "JSON",
+        "This config instead of the untuned one; one kernel, one direction.",
+    ),
     every: options.All = False,
     json: options.Json = False,
 ) -> None:

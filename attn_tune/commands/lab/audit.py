@@ -34,20 +34,14 @@ def command(
             "architecture of GPUs.",
         ),
     ],
-    sample: Annotated[
-        int, typer.Option("--sample", metavar="N", min=1, help="Configs of each claim, in all.")
-    ] = 40,
-    seed: Annotated[
-        str, typer.Option("--seed", metavar="TEXT", help="Another seed, another sample.")
-    ] = "",
-    journal: Annotated[
-        Path | None,
-        typer.Option(
-            "--journal",
-            metavar="FILE",
-            help="Keep the answers of the compilers in this file, and do not ask again for those that it holds.",
-        ),
-    ] = None,
+    sample: int = options.option(40, "--sample", "N", "Configs of each claim, in all.", min=1),
+    seed: str = options.option("", "--seed", "TEXT", "Another seed, another sample."),
+    journal: Path | None = options.option(
+        None,
+        "--journal",
+        "FILE",
+        "Keep the answers of the compilers in this file, and do not ask again for those that it holds.",
+    ),
     json: options.Json = False,
 ) -> None:
     import pandas as pd

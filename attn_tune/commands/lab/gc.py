@@ -6,9 +6,6 @@ Example: attn-tune lab gc --dry-run --superseded
 """
 
 import dataclasses
-from typing import Annotated
-
-import typer
 
 from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.database import open_lab
@@ -17,17 +14,12 @@ from attn_tune.schema.words import counted
 
 def command(
     db: options.Database,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would go, and why.")
-    ] = False,
-    superseded: Annotated[
-        bool,
-        typer.Option(
-            "--superseded",
-            help="Also trials in environments older than the one that decides. No decision looks at them, but "
-            "searches learn from them and reports show them.",
-        ),
-    ] = False,
+    dry_run: bool = options.flag("--dry-run", "Only say what would go, and why."),
+    superseded: bool = options.flag(
+        "--superseded",
+        "Also trials in environments older than the one that decides. No decision looks at them, but "
+        "searches learn from them and reports show them.",
+    ),
     json: options.Json = False,
 ) -> None:
     from attn_tune.db import collect_garbage

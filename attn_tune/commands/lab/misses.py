@@ -8,7 +8,7 @@ Example: attn-tune lab misses
 
 from collections import Counter
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -23,8 +23,8 @@ _COLUMNS = ["signature", "direction", "device", "asked", "processes", "last", "n
 
 def command(
     spool: SpoolPath = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Delete the spool, after asking.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --clear: do not ask.")] = False,
+    clear: bool = options.flag("--clear", "Delete the spool, after asking."),
+    yes: bool = options.flag("--yes -y", "With --clear: do not ask."),
     json: options.Json = False,
 ) -> None:
     from attn_tune.runtime.spool import spool_folder

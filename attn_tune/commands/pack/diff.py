@@ -7,7 +7,6 @@ Example: attn-tune pack diff h200-1.atpack h200-2.atpack
 
 import dataclasses
 from collections import Counter
-from typing import Annotated
 
 import typer
 
@@ -19,15 +18,12 @@ from attn_tune.commands.shared.exit_codes import FAILED
 def command(
     old: PackPath,
     new: PackPath,
-    evidence: Annotated[
-        bool, typer.Option("--evidence", help="Also rows that decide the same on other evidence.")
-    ] = False,
-    exit_code: Annotated[
-        bool,
-        typer.Option(
-            "--exit-code", help="Exit with 1 if the decisions or the quarantine lists differ."
-        ),
-    ] = False,
+    evidence: bool = options.flag(
+        "--evidence", "Also rows that decide the same on other evidence."
+    ),
+    exit_code: bool = options.flag(
+        "--exit-code", "Exit with 1 if the decisions or the quarantine lists differ."
+    ),
     json: options.Json = False,
 ) -> None:
     from attn_tune.db.pack_diff import Change, diff_packs, diff_quarantine

@@ -9,9 +9,6 @@ import dataclasses
 import enum
 import os
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from attn_tune.commands.pack.outcomes import POLICIES, show_outcomes
 from attn_tune.commands.pack.reading import PackPath
@@ -30,34 +27,23 @@ class Place(enum.StrEnum):
 
 def command(
     path: PackPath,
-    to: Annotated[
-        Place | None,
-        typer.Option(
-            help="user: the folder in which every job of this user finds packs. db: the lab database, so that "
-            "'report' and 'best' show its rows. Default: db with --db, else user."
-        ),
-    ] = None,
-    db: Annotated[
-        Path | None,
-        typer.Option(
-            "--db",
-            metavar="PATH",
-            help="The lab database. Default with --to db: as for the other commands.",
-        ),
-    ] = None,
-    on_conflict: Annotated[
-        str | None,
-        typer.Option(
-            "--on-conflict", metavar="POLICY", help=f"With --to db. {POLICIES} Default: error."
-        ),
-    ] = None,
-    replace: Annotated[
-        bool,
-        typer.Option(
-            "--replace",
-            help="With --to user. Put the pack in the place of the imported one of the same file name.",
-        ),
-    ] = False,
+    to: Place | None = options.option(
+        None,
+        "--to",
+        "",
+        "user: the folder in which every job of this user finds packs. db: the lab database, so that "
+        "'report' and 'best' show its rows. Default: db with --db, else user.",
+    ),
+    db: Path | None = options.option(
+        None, "--db", "PATH", "The lab database. Default with --to db: as for the other commands."
+    ),
+    on_conflict: str | None = options.option(
+        None, "--on-conflict", "POLICY", f"With --to db. {POLICIES} Default: error."
+    ),
+    replace: bool = options.flag(
+        "--replace",
+        "With --to user. Put the pack in the place of the imported one of the same file name.",
+    ),
     dry_run: options.DryRun = False,
     json: options.Json = False,
 ) -> None:

@@ -9,9 +9,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from json import loads
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from attn_tune.commands.pack.reading import PackPath, read
 from attn_tune.commands.shared import options, output, selection
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
 def command(
     path: PackPath,
-    rows: Annotated[bool, typer.Option("--rows", help="Also list every row.")] = False,
+    rows: bool = options.flag("--rows", "Also list every row."),
     json: options.Json = False,
 ) -> None:
     pack = read(path)

@@ -24,9 +24,7 @@ def command(
     ],
     name: options.PackName = None,
     version: options.PackVersion = "1",
-    on_conflict: Annotated[
-        str, typer.Option("--on-conflict", metavar="POLICY", help=POLICIES)
-    ] = "error",
+    on_conflict: str = options.option("error", "--on-conflict", "POLICY", POLICIES),
     overwrite: options.Overwrite = False,
     dry_run: options.DryRun = False,
     json: options.Json = False,

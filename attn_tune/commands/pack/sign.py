@@ -18,13 +18,12 @@ from attn_tune.schema import StorageError, UsageError
 
 def command(
     path: Annotated[Path | None, typer.Argument(help="The pack, which is signed in place.")] = None,
-    key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The private key, PEM (PKCS 8, ed25519).")
-    ] = None,
-    new_key: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Make a key first: FILE, and FILE.pub to be trusted."),
-    ] = None,
+    key: Path | None = options.option(
+        None, "--key", "FILE", "The private key, PEM (PKCS 8, ed25519)."
+    ),
+    new_key: Path | None = options.option(
+        None, "--new-key", "FILE", "Make a key first: FILE, and FILE.pub to be trusted."
+    ),
     json: options.Json = False,
 ) -> None:
     if new_key:

@@ -23,16 +23,13 @@ def command(
     paths: Annotated[
         list[Path], typer.Argument(metavar="PACK...", help="Folders or .atpack files.")
     ],
-    signed: Annotated[
-        bool, typer.Option("--signed", help="Also require the signature of a trusted key.")
-    ] = False,
-    trusted_keys: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="A key file or a folder of them. Default: ATTN_TUNE_TRUSTED_KEYS, else the user's.",
-        ),
-    ] = None,
+    signed: bool = options.flag("--signed", "Also require the signature of a trusted key."),
+    trusted_keys: Path | None = options.option(
+        None,
+        "--trusted-keys",
+        "PATH",
+        "A key file or a folder of them. Default: ATTN_TUNE_TRUSTED_KEYS, else the user's.",
+    ),
     json: options.Json = False,
 ) -> None:
     from attn_tune.runtime.signing import TRUSTED

@@ -76,6 +76,16 @@ def table_or_json(json: bool) -> Format:
     return Format.JSON if json else Format.TABLE
 
 
+def option(default: Any, names: str, metavar: str, help: str, **more: Any) -> Any:
+    """An option with a value. ``names`` are separated by spaces; ``more`` goes to typer."""
+    return typer.Option(default, *names.split(), metavar=metavar or None, help=help, **more)
+
+
+def flag(names: str, help: str, default: bool = False) -> Any:
+    """An option without a value, or a pair of them: ``"--wait/--no-wait"``."""
+    return typer.Option(default, *names.split(), help=help)
+
+
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Give ``command`` the options of its parameters that are groups of options.
 
@@ -107,14 +117,16 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
 def _in_panel(field: dataclasses.Field, kind: Any) -> inspect.Parameter:
     hint = typing.get_type_hints(kind, include_extras=True)[field.name]
-    base, option = typing.get_args(hint)
-    option = copy.copy(option)
-    option.rich_help_panel = getattr(kind, "panel", None)
+    if typing.get_origin(hint) is not Annotated:
+        default = copy.copy(field.default)
+        default.rich_help_panel = kind.panel
+    else:
+        base, made = typing.get_args(hint)
+        made, default = copy.copy(made), field.default
+        made.rich_help_panel = kind.panel
+        hint = Annotated[base, made]
     return inspect.Parameter(
-        field.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=field.default,
-        annotation=Annotated[base, option],
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint
     )
 
 

@@ -4,9 +4,7 @@ import fnmatch
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
-
-import typer
+from typing import TYPE_CHECKING, ClassVar
 
 from attn_tune.commands.shared import options
 from attn_tune.schema import Device, NoDataError, UsageError, unknown_name
@@ -100,42 +98,33 @@ class Search:
     """
 
     panel: ClassVar[str] = "Search"
-    effort: Annotated[
-        options.Effort | None,
-        typer.Option(
-            "--effort",
-            metavar="EFFORT",
-            help="The share of each space: quick (5 %, portfolio), normal (15 %, 10 % with --target; surrogate where "
-            "scikit-learn is installed, else portfolio) or full (exhaustive). Spaces of up to 48 configs are tried "
-            "whole. Default: normal.",
-        ),
-    ] = None
-    strategy: Annotated[
-        options.Strategy | None,
-        typer.Option(
-            "--strategy",
-            metavar="STRATEGY",
-            help="The configs that are tried, and their order: exhaustive, portfolio, random or surrogate (needs the "
-            "extra 'search'). Default: that of the effort.",
-        ),
-    ] = None
-    max_trials: Annotated[
-        int | None,
-        typer.Option(
-            "--max-trials",
-            min=1,
-            metavar="N",
-            help="At most so many configs of each kernel and part, the untuned one among them.",
-        ),
-    ] = None
-    allow_nondeterministic: Annotated[
-        bool,
-        typer.Option(
-            "--allow-nondeterministic",
-            help="Also kernels whose results may differ in their last bits from run to run ('attn-tune kernels' "
-            "names them), and configs that are seen to. A kernel that --kernel names is allowed.",
-        ),
-    ] = False
+    effort: options.Effort | None = options.option(
+        None,
+        "--effort",
+        "EFFORT",
+        "The share of each space: quick (5 %, portfolio), normal (15 %, 10 % with --target; surrogate where "
+        "scikit-learn is installed, else portfolio) or full (exhaustive). Spaces of up to 48 configs are tried "
+        "whole. Default: normal.",
+    )
+    strategy: options.Strategy | None = options.option(
+        None,
+        "--strategy",
+        "STRATEGY",
+        "The configs that are tried, and their order: exhaustive, portfolio, random or surrogate (needs the "
+        "extra 'search'). Default: that of the effort.",
+    )
+    max_trials: int | None = options.option(
+        None,
+        "--max-trials",
+        "N",
+        "At most so many configs of each kernel and part, the untuned one among them.",
+        min=1,
+    )
+    allow_nondeterministic: bool = options.flag(
+        "--allow-nondeterministic",
+        "Also kernels whose results may differ in their last bits from run to run ('attn-tune kernels' "
+        "names them), and configs that are seen to. A kernel that --kernel names is allowed.",
+    )
 
     def made(self, *, only_compiles: bool = False) -> "Effort":
         """The effort.

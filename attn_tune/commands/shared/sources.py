@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from attn_tune.commands.shared import output
+from attn_tune.commands.shared import options, output
 
 if TYPE_CHECKING:
     from attn_tune.tuner.grid import Grid
@@ -37,39 +37,29 @@ class Sources:
     """
 
     panel: ClassVar[str] = "Problems of programs and jobs"
-    from_fn: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--from-fn",
-            metavar="MODULE:FUNCTION",
-            help="The attention calls of the result of this function: (fn, args), or something traced or lowered. "
-            "Nothing is run. Repeatable.",
-        ),
-    ] = None
-    from_hlo: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--from-hlo",
-            metavar="FILE",
-            help="The attention calls of a program in a file: StableHLO (text or bytecode) or HLO text. Repeatable.",
-        ),
-    ] = None
-    from_misses: Annotated[
-        bool,
-        typer.Option(
-            "--from-misses",
-            help="The problems that jobs missed; see 'attn-tune lab misses' and --spool.",
-        ),
-    ] = False
+    from_fn: list[str] | None = options.option(
+        None,
+        "--from-fn",
+        "MODULE:FUNCTION",
+        "The attention calls of the result of this function: (fn, args), or something traced or lowered. "
+        "Nothing is run. Repeatable.",
+    )
+    from_hlo: list[Path] | None = options.option(
+        None,
+        "--from-hlo",
+        "FILE",
+        "The attention calls of a program in a file: StableHLO (text or bytecode) or HLO text. Repeatable.",
+    )
+    from_misses: bool = options.flag(
+        "--from-misses", "The problems that jobs missed; see 'attn-tune lab misses' and --spool."
+    )
     spool: SpoolPath = None
-    missed_on: Annotated[
-        str | None,
-        typer.Option(
-            "--missed-on",
-            metavar="DEVICE",
-            help="Only misses of this device; needed when several devices missed.",
-        ),
-    ] = None
+    missed_on: str | None = options.option(
+        None,
+        "--missed-on",
+        "DEVICE",
+        "Only misses of this device; needed when several devices missed.",
+    )
 
     @property
     def is_given(self) -> bool:

@@ -6,11 +6,9 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import typer
-
-from attn_tune.commands.shared import output
+from attn_tune.commands.shared import options, output
 from attn_tune.schema import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -38,53 +36,39 @@ class Hosts:
     """
 
     panel: ClassVar[str] = "Devices"
-    executor: Annotated[
-        ExecutorName,
-        typer.Option(
-            "--executor",
-            metavar="local|ray",
-            help="Run on this host, or on every device of the running Ray cluster (extra 'ray').",
-        ),
-    ] = ExecutorName.LOCAL
-    devices: Annotated[
-        str | None,
-        typer.Option(
-            "--devices",
-            metavar="all|0,1",
-            help="GPUs of this host, by number; each case runs on one. Default: the first.",
-        ),
-    ] = None
-    accelerator: Annotated[
-        str | None,
-        typer.Option(
-            "--accelerator",
-            metavar="TYPE",
-            help="With --executor ray: only devices of this type, by Ray's name (H200).",
-        ),
-    ] = None
-    wait: Annotated[
-        bool,
-        typer.Option(
-            "--wait/--no-wait",
-            help="Wait for a GPU that another sweep measures on, or fail at once.",
-        ),
-    ] = False
-    lease_folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--lease-folder",
-            metavar="PATH",
-            help="The folder of the leases, for containers that share GPUs. Default: attn-tune-leases in /tmp.",
-        ),
-    ] = None
-    worker_gib: Annotated[
-        float | None,
-        typer.Option(
-            "--worker-memory",
-            metavar="GIB",
-            help="Host memory that a worker may take. Default: 80 % of what is available.",
-        ),
-    ] = None
+    executor: ExecutorName = options.option(
+        ExecutorName.LOCAL,
+        "--executor",
+        "local|ray",
+        "Run on this host, or on every device of the running Ray cluster (extra 'ray').",
+    )
+    devices: str | None = options.option(
+        None,
+        "--devices",
+        "all|0,1",
+        "GPUs of this host, by number; each case runs on one. Default: the first.",
+    )
+    accelerator: str | None = options.option(
+        None,
+        "--accelerator",
+        "TYPE",
+        "With --executor ray: only devices of this type, by Ray's name (H200).",
+    )
+    wait: bool = options.flag(
+        "--wait/--no-wait", "Wait for a GPU that another sweep measures on, or fail at once."
+    )
+    lease_folder: Path | None = options.option(
+        None,
+        "--lease-folder",
+        "PATH",
+        "The folder of the leases, for containers that share GPUs. Default: attn-tune-leases in /tmp.",
+    )
+    worker_gib: float | None = options.option(
+        None,
+        "--worker-memory",
+        "GIB",
+        "Host memory that a worker may take. Default: 80 % of what is available.",
+    )
 
     def __post_init__(self):
         if self.executor is ExecutorName.RAY and self.devices is not None:
