@@ -6,6 +6,7 @@ Example: attn-tune best llama3-8b/4x4k --direction bwd
 """
 
 from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.shared.cases import Cases
 from attn_tune.commands.shared.database import open_lab
 from attn_tune.commands.shared.narrowing import Narrowing
 from attn_tune.schema import NoDataError
@@ -31,7 +32,7 @@ def command(
         found = database.decisions(signature=asked.signature)
     narrowing = Narrowing(
         problems=names,
-        kernels=selection.kernel_ids(kernel, [*tried["kernel"], *imported["kernel"]]),
+        kernels=Cases(kernel=kernel).stored_kernels([*tried["kernel"], *imported["kernel"]]),
         directions=selection.directions(direction, [get_op(asked.op)]),
         device=selection.device(device) if device else None,
     )

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.shared import options, output
+from attn_tune.commands.shared.cases import Cases
 from attn_tune.commands.shared.database import open_lab
 from attn_tune.schema import GateError
 from attn_tune.schema.words import counted
@@ -48,7 +49,7 @@ def command(
         Path, typer.Argument(help="The pack to write: a folder, or one file ending in .atpack.")
     ],
     db: options.Database,
-    cases: selection.Cases,
+    cases: Cases,
     name: options.PackName = None,
     version: options.PackVersion = "1",
     device: str | None = options.option(
@@ -129,7 +130,7 @@ def command(
     entries += in_force.entries if with_quarantine else ()
     with _objections_as_json(json), open_lab(db) as database:
         tried = database.frame("coverage")
-        chosen = cases.stored(tried["signature"])
+        chosen = cases.stored_points(tried["signature"])
         chosen_rows = Selection(
             kernels=cases.stored_kernels(tried["kernel"]),
             directions=cases.stored_directions(tried["direction"]),

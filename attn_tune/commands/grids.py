@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.shared import options, output
+from attn_tune.commands.shared.cases import Cases
 from attn_tune.commands.shared.sources import Sources
 from attn_tune.schema import UsageError
 
@@ -49,7 +50,7 @@ def command(
         ]
         output.emit_formatted(pd.DataFrame(rows), options.table_or_json(json), key="grids")
         return
-    points = selection.points([grid] if grid else [], lengths, sources=sources)
+    points = Cases(grid=[grid] if grid else [], lengths=lengths).points(sources)
     if out is not None:
         from attn_tune.tuner.grid_file import write_grid
 

@@ -6,6 +6,7 @@ Example: attn-tune plan --grid gemma3-27b --lengths 4k --device nvidia-h200
 from typing import TYPE_CHECKING
 
 from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.shared.cases import Cases, Search
 from attn_tune.commands.shared.database import open_lab
 from attn_tune.commands.shared.sources import Sources
 from attn_tune.commands.sweeps.database_sweep import SweepRequest, plan_sweep
@@ -22,9 +23,9 @@ SECONDS_PER_CONFIG = 2.0
 @options.grouped
 def command(
     db: options.Database,
-    cases: selection.Cases,
+    cases: Cases,
     sources: Sources,
-    search: selection.Search,
+    search: Search,
     device: options.DeviceName = None,
     every: options.All = False,
     json: options.Json = False,

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.shared.cases import Cases
 from attn_tune.commands.shared.database import open_lab
 from attn_tune.commands.shared.narrowing import Narrowing
 from attn_tune.schema import Decision, NoDataError
@@ -39,7 +40,7 @@ class Section(enum.StrEnum):
 @options.grouped
 def command(
     db: options.Database,
-    cases: selection.Cases,
+    cases: Cases,
     section: Section | None = options.option(
         None, "--section -s", "", "Only this part. Default: all in a table, else summary."
     ),
@@ -55,7 +56,7 @@ def command(
         trials, imported = database.frame("trials"), database.frame("imported")
         found = database.decisions()
     narrowing = Narrowing(
-        problems=cases.stored([*trials["signature"], *imported["signature"]]),
+        problems=cases.stored_points([*trials["signature"], *imported["signature"]]),
         kernels=cases.stored_kernels([*trials["kernel"], *imported["kernel"]]),
         directions=cases.stored_directions(trials["direction"]),
         device=selection.device(device) if device else None,

@@ -19,6 +19,7 @@ import typer
 
 from attn_tune.commands.plan import show_plan
 from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.shared.cases import Cases, Search
 from attn_tune.commands.shared.database import open_lab
 from attn_tune.commands.shared.exit_codes import FAILED, INTERRUPTED
 from attn_tune.commands.shared.shipping import gate_lines, steps_to_ship
@@ -39,9 +40,9 @@ PLAN_ALL = "'attn-tune plan --all'"
 @options.grouped
 def command(
     db: options.Database,
-    cases: selection.Cases,
+    cases: Cases,
     sources: Sources,
-    search: selection.Search,
+    search: Search,
     hosts: Hosts,
     allow_unproven: bool = options.flag(
         "--allow-unproven",

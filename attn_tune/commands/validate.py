@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.shared.cases import Cases
 from attn_tune.commands.shared.exit_codes import FAILED
 from attn_tune.schema import NoDataError, Status, UnsupportedError, UsageError, config_to_dict
 from attn_tune.schema.words import counted
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @options.grouped
 def command(
-    cases: selection.Cases,
+    cases: Cases,
     feature: list[str] | None = options.option(
         None, "--feature", "FILTER", "Only features whose name contains this."
     ),
@@ -121,7 +122,7 @@ def _first_reason(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _problems(
-    ops: "Iterable[Op]", feature: list[str] | None, cases: selection.Cases
+    ops: "Iterable[Op]", feature: list[str] | None, cases: Cases
 ) -> "dict[str, dict[str, Problem]]":
     """The problems of each op by name: of the grid, or its feature problems."""
     by_name = {op.name: op for op in ops}

@@ -79,7 +79,7 @@ def test_stdout_has_the_answer_alone(tmp_path, monkeypatch, fmt):
     def loud(*_):
         print("from a package")
 
-    monkeypatch.setattr("attn_tune.commands.shared.selection.kernel_ids", loud)
+    monkeypatch.setattr("attn_tune.commands.shared.cases.Cases.stored_kernels", loud)
     fill(tmp_path / "lab.db", directions=("fwd",))
     words = ["report", "--format", fmt, "--db", str(tmp_path / "lab.db")]
     result = CliRunner().invoke(app, words, prog_name="attn-tune")

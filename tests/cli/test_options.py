@@ -5,6 +5,7 @@ import re
 import pytest
 
 from attn_tune.commands.shared import options, selection
+from attn_tune.commands.shared.cases import Cases
 from attn_tune.schema import UsageError
 from attn_tune.tuner.grid import load_grid
 
@@ -32,7 +33,7 @@ def test_the_database_stands_in_the_users_data_directory(monkeypatch, tmp_path):
 
 def test_points_are_filtered_by_part_of_the_name_and_by_pattern():
     def names(*filters):
-        return [p.name for p in selection.points(["gemma3-27b"], None, filters)]
+        return [p.name for p in Cases(grid=["gemma3-27b"], point=filters).points()]
 
     assert len(names()) == 6
     assert names("local") == [n for n in names() if ".local/" in n]
@@ -44,7 +45,7 @@ def test_points_are_filtered_by_part_of_the_name_and_by_pattern():
 
 def test_a_grid_is_needed():
     with pytest.raises(UsageError, match="--grid"):
-        selection.points(None)
+        Cases().points()
 
 
 def test_kernels_go_by_name_or_by_op_and_name():

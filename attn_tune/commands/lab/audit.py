@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.shared import options, output
+from attn_tune.commands.shared.cases import Cases
 
 if TYPE_CHECKING:
     from attn_tune.tuner.targets import Target
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @options.grouped
 def command(
-    cases: selection.Cases,
+    cases: Cases,
     target: Annotated[
         list[str],
         typer.Option(
@@ -84,7 +85,7 @@ def command(
 
 
 def _audit(
-    cases: selection.Cases, target: "Target", count: int, seed: str, journal: "Journal | None"
+    cases: Cases, target: "Target", count: int, seed: str, journal: "Journal | None"
 ) -> "list[Checked]":
     from attn_tune.commands.sweeps.target_sweep import COMPILE_LIMIT_S
     from attn_tune.runtime.environments import current_environment

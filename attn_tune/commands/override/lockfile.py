@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.shared.cases import Cases
 from attn_tune.commands.shared.exit_codes import FAILED
 from attn_tune.runtime.answer import Rung
 from attn_tune.schema import NoDataError, Rule, StorageError, UnsupportedError
@@ -74,7 +75,7 @@ def freeze(
     if path.exists() and not overwrite:
         raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")
     target = selection.device(device)
-    asked = selection.questions(selection.points(grid, lengths, point), direction)
+    asked = selection.questions(Cases(grid=grid, lengths=lengths, point=point).points(), direction)
     answers, missing = [], []
     for one, way in asked:
         try:

@@ -26,15 +26,7 @@ SpoolPath = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """The options that name jobs and programs whose problems are wanted.
-
-    Attributes:
-      from_fn: functions that give a program.
-      from_hlo: files with a program.
-      from_misses: whether the recorded misses are a source.
-      spool: the folder or the file of misses.
-      missed_on: the device whose misses are taken.
-    """
+    """The options that name jobs and programs whose problems are wanted. The help of an option describes its field."""
 
     panel: ClassVar[str] = "Problems of programs and jobs"
     from_fn: list[str] | None = options.option(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from attn_tune.commands.shared import selection
+from attn_tune.commands.shared.cases import Cases, Search
 from attn_tune.commands.shared.database import open_lab
 from attn_tune.schema import Decision, Device, Environment, Signature, Stage, Status, Trial
 from attn_tune.schema.conditions import SHARED_HOST, Conditions
@@ -54,9 +55,9 @@ class SweepRequest:
     def of(
         cls,
         database: Path,
-        cases: "selection.Cases",
+        cases: "Cases",
         sources: "Sources",
-        search: "selection.Search",
+        search: "Search",
         *,
         only_compiles: bool = False,
         **more: Any,

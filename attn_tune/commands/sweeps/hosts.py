@@ -24,16 +24,7 @@ class ExecutorName(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Hosts:
-    """The options that choose the devices of a sweep.
-
-    Attributes:
-      executor: this host, or a Ray cluster.
-      devices: numbers of GPUs of this host.
-      accelerator: the type of the cluster's devices.
-      wait: whether to wait for a device that another sweep has.
-      lease_folder: the folder of the leases.
-      worker_gib: the most host memory of a worker.
-    """
+    """The options that choose the devices of a sweep. The help of an option describes its field."""
 
     panel: ClassVar[str] = "Devices"
     executor: ExecutorName = options.option(
