@@ -28,11 +28,23 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check: its ``name``, ``verdict`` and a sentence of ``detail``."""
+    """A check: its ``name``, a sentence of ``detail`` and its ``verdict``."""
 
     name: str
-    verdict: Verdict
     detail: str
+    verdict: Verdict = Verdict.OK
+
+
+# Packages, and their use where sweeps can do without.
+_PACKAGES = {
+    "attn-tune": "the code is used from a checkout",
+    "jax": "",
+    "jaxlib": "",
+    "triton": "the Triton kernels need it, on NVIDIA GPUs",
+    "scikit-learn": "--strategy surrogate needs it: pip install 'attn-tune[search]'",
+    "pandas": "",
+    "sqlite-utils": "",
+}
 
 
 def command(db: options.Database, json: options.Json = False) -> None:
@@ -47,8 +59,9 @@ def command(db: options.Database, json: options.Json = False) -> None:
 
 
 def _checks(db: Path) -> Iterator[Check]:
-    yield _python()
-    yield from _versions()
+    is_new = sys.version_info >= (3, 12)
+    yield Check("python", sys.version.split()[0], Verdict.OK if is_new else Verdict.FAIL)
+    yield from map(_package, _PACKAGES)
     yield _guarded("device", _device)
     yield _guarded("kernels", _kernels)
     yield from _kernel_packages()
@@ -65,57 +78,43 @@ def _guarded(name: str, check: Callable[[], Check]) -> Check:
         return check()
     except (AttnTuneError, RuntimeError, ImportError) as error:
         # JAX reports a device that cannot be used as a RuntimeError.
-        return Check(name, Verdict.FAIL, str(error).strip().split("\n")[0])
+        return Check(name, str(error).strip().split("\n")[0], Verdict.FAIL)
 
 
-def _python() -> Check:
-    found = sys.version.split()[0]
-    good = sys.version_info >= (3, 12)
-    return Check("python", Verdict.OK if good else Verdict.FAIL, found)
-
-
-def _versions() -> Iterator[Check]:
+def _package(name: str) -> Check:
     from importlib.metadata import PackageNotFoundError, version
 
-    for name, remark in (
-        ("attn-tune", "the code is used from a checkout"),
-        ("jax", ""),
-        ("jaxlib", ""),
-        ("triton", "the Triton kernels need it, on NVIDIA GPUs"),
-        ("scikit-learn", "--strategy surrogate needs it: pip install 'attn-tune[search]'"),
-        ("pandas", ""),
-        ("sqlite-utils", ""),
-    ):
-        try:
-            yield Check(name, Verdict.OK, version(name))
-        except PackageNotFoundError:
-            missing = Verdict.WARN if remark else Verdict.FAIL
-            yield Check(name, missing, f"not installed; {remark or 'nothing works without it'}")
+    try:
+        return Check(name, version(name))
+    except PackageNotFoundError:
+        use = _PACKAGES[name]
+        verdict = Verdict.WARN if use else Verdict.FAIL
+        return Check(name, f"not installed; {use or 'nothing works without it'}", verdict)
 
 
 def _device() -> Check:
     from attn_tune.runtime.devices import current_device
 
     device = current_device()
-    return Check("device", Verdict.OK, f"{device} ({device.platform} {device.family})")
+    return Check("device", f"{device} ({device.platform} {device.family})")
 
 
 def _kernels() -> Check:
     from attn_tune.kernels import registry
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # ``_kernel_packages`` says it
+        warnings.simplefilter("ignore")  # ``_kernel_packages`` reports it
         found = registry.kernels()
-    verdict = Verdict.OK if found else Verdict.FAIL
-    return Check("kernels", verdict, ", ".join(found) or "none is registered")
+    if not found:
+        return Check("kernels", "none is registered", Verdict.FAIL)
+    return Check("kernels", ", ".join(found))
 
 
 def _kernel_packages() -> Iterator[Check]:
     from attn_tune.kernels import registry
 
     for package in registry.broken_packages():
-        remedy = "mend, upgrade or uninstall the package"
-        yield Check("kernels", Verdict.FAIL, f"{package}; {remedy}")
+        yield Check("kernels", f"{package}; mend, upgrade or uninstall the package", Verdict.FAIL)
 
 
 def _timer() -> Check:
@@ -124,12 +123,9 @@ def _timer() -> Check:
 
     name = choose_timer().name
     if name == "host" and current_device().platform != "cpu":
-        return Check(
-            "timer",
-            Verdict.WARN,
-            "only the host's clock works; small kernels are hidden by their launch",
-        )
-    return Check("timer", Verdict.OK, name)
+        remark = "only the host's clock works; small kernels are hidden by their launch"
+        return Check("timer", remark, Verdict.WARN)
+    return Check("timer", name)
 
 
 def _sqlite() -> Check:
@@ -140,16 +136,16 @@ def _sqlite() -> Check:
     version = sqlite3.sqlite_version
     # STRICT tables came with 3.37.
     if sqlite3.sqlite_version_info < (3, 37):
-        return Check("sqlite", Verdict.FAIL, f"{version} is too old; 3.37 or newer is needed")
+        return Check("sqlite", f"{version} is too old; 3.37 or newer is needed", Verdict.FAIL)
     if has_wal_reset_bug(version):
         remark = "may damage a write-ahead log that several processes fold in at once, very rarely"
-        return Check("sqlite", Verdict.OK, f"{version} ({remark}; fixed in 3.51.3)")
-    return Check("sqlite", Verdict.OK, version)
+        return Check("sqlite", f"{version} ({remark}; fixed in 3.51.3)")
+    return Check("sqlite", version)
 
 
 def _database(db: Path) -> Check:
     if not db.exists():
-        return Check("database", Verdict.OK, f"{db} does not exist yet; the first sweep makes it")
+        return Check("database", f"{db} does not exist yet; the first sweep makes it")
     from attn_tune.db import Database
     from attn_tune.db.connection import stored_version
     from attn_tune.db.migrations import SCHEMA_VERSION
@@ -164,10 +160,10 @@ def _database(db: Path) -> Check:
         remark = (
             f"has the older schema {version}; the next sweep, or `attn-tune lab gc`, migrates it"
         )
-        return Check("database", Verdict.WARN, f"{db} {remark}")
+        return Check("database", f"{db} {remark}", Verdict.WARN)
     if problems:
-        return Check("database", Verdict.FAIL, f"{db}: {'; '.join(problems[:3])}")
-    return Check("database", Verdict.OK, f"{db}: {facts}")
+        return Check("database", f"{db}: {'; '.join(problems[:3])}", Verdict.FAIL)
+    return Check("database", f"{db}: {facts}")
 
 
 def _filesystem(db: Path) -> Check:
@@ -179,17 +175,17 @@ def _filesystem(db: Path) -> Check:
             "a network file system: no write-ahead log, so readers wait for writers; let each host have a database of "
             "its own on a local disk, and use `attn-tune lab merge`"
         )
-        return Check("filesystem", Verdict.WARN, f"{db} is on {kind}, {remark}")
-    return Check("filesystem", Verdict.OK, kind)
+        return Check("filesystem", f"{db} is on {kind}, {remark}", Verdict.WARN)
+    return Check("filesystem", kind)
 
 
 def _writable(db: Path) -> Check:
     folder = db.absolute().parent
     while not folder.exists():
         folder = folder.parent
-    good = os.access(folder, os.W_OK)
-    remark = "can be written" if good else "cannot be written; choose another --db"
-    return Check("storage", Verdict.OK if good else Verdict.FAIL, f"{folder} {remark}")
+    if os.access(folder, os.W_OK):
+        return Check("storage", f"{folder} can be written")
+    return Check("storage", f"{folder} cannot be written; choose another --db", Verdict.FAIL)
 
 
 def _packs() -> Iterator[Check]:
@@ -199,11 +195,11 @@ def _packs() -> Iterator[Check]:
     found = locations(os.environ)
     paths = (*found.user, *found.wheels, *found.own)
     if not paths:
-        yield Check("packs", Verdict.OK, "none; calls use the kernels' untuned configs")
+        yield Check("packs", "none; calls use the kernels' untuned configs")
     for path in paths:
         try:
             pack = read_pack(path, signed=False if path in found.own else None)
         except AttnTuneError as error:
-            yield Check("pack", Verdict.FAIL, str(error))
+            yield Check("pack", str(error), Verdict.FAIL)
         else:
-            yield Check("pack", Verdict.OK, f"{path}: {pack}, {len(pack.rows)} rows")
+            yield Check("pack", f"{path}: {pack}, {len(pack.rows)} rows")
