@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Rules(enum.StrEnum):
-    """Choices of ``export --rule``."""
+    """Choices of ``--rule``: ``winner`` won its race, ``tie`` kept the default, ``only`` had no rival."""
 
     WINNER = "winner"
     TIE = "tie"

@@ -1,4 +1,4 @@
-"""What becomes of a lookup that nothing stored answers, and the counts of all lookups."""
+"""Misses, lookups that nothing stored answers: their effect, and the counts of all lookups."""
 
 import dataclasses
 import enum

@@ -30,7 +30,18 @@ _TEXTS = ("op", "direction", "signature", "device", "nearest", "process")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpoolLine:
-    """What one process said about one missed key: asked ``count`` times so far. ``process`` names it for all time."""
+    """A line of one process about one missed key.
+
+    Attributes:
+      op: the op.
+      direction: the direction.
+      signature: the text of the signature.
+      device: the device.
+      nearest: the difference to the nearest stored row.
+      count: the number of lookups so far.
+      process: a name of the process that no other process ever has.
+      time: seconds since 1970.
+    """
 
     op: str
     direction: str

@@ -1,4 +1,4 @@
-"""What the words of a command line mean."""
+"""Values of options: durations, databases, points, kernels."""
 
 import re
 

@@ -19,7 +19,7 @@ from attn_tune.schema.words import counted
 
 
 class Place(enum.StrEnum):
-    """Choices of ``--to``."""
+    """Choices of ``--to``: ``db`` is the lab database, ``user`` the folder that the user's jobs read."""
 
     DB = "db"
     USER = "user"

@@ -1,4 +1,4 @@
-"""What a command's exit status means. Errors carry theirs (``AttnTuneError.exit_code``)."""
+"""Exit codes of commands and their meanings. An error carries its own (``AttnTuneError.exit_code``)."""
 
 OK = 0
 FAILED = 1

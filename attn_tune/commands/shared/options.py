@@ -8,7 +8,7 @@ import inspect
 import os
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +20,11 @@ DB_VARIABLE = "ATTN_TUNE_DB"
 
 
 class Strategy(enum.StrEnum):
-    """Choices of ``--strategy``."""
+    """Choices of ``--strategy``.
+
+    ``exhaustive``: every config. ``portfolio``: configs that won elsewhere, then their neighbours. ``random``: a random
+    order. ``surrogate``: the order of a model that is fitted to the times so far.
+    """
 
     EXHAUSTIVE = "exhaustive"
     PORTFOLIO = "portfolio"
@@ -29,7 +33,7 @@ class Strategy(enum.StrEnum):
 
 
 class Effort(enum.StrEnum):
-    """Choices of ``--effort``."""
+    """Choices of ``--effort``: ``quick`` and ``normal`` try a share of each space, ``full`` tries all of it."""
 
     QUICK = "quick"
     NORMAL = "normal"
@@ -37,7 +41,7 @@ class Effort(enum.StrEnum):
 
 
 class Format(enum.StrEnum):
-    """Choices of ``--format``."""
+    """Choices of ``--format``: ``table`` is for people, ``csv``, ``markdown`` and ``json`` are for programs."""
 
     TABLE = "table"
     CSV = "csv"
@@ -100,7 +104,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         if not dataclasses.is_dataclass(kind):
             parameters.append(parameter.replace(annotation=kind, kind=parameter.KEYWORD_ONLY))
             continue
-        made = [_in_panel(field, kind) for field in dataclasses.fields(kind)]
+        made = list(_in_panel(kind))
         groups[name] = (typing.cast(type, kind), [one.name for one in made])
         parameters += made
 
@@ -115,19 +119,21 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     return expanded
 
 
-def _in_panel(field: dataclasses.Field, kind: Any) -> inspect.Parameter:
-    hint = typing.get_type_hints(kind, include_extras=True)[field.name]
-    if typing.get_origin(hint) is not Annotated:
-        default = copy.copy(field.default)
-        default.rich_help_panel = kind.panel
-    else:
-        base, made = typing.get_args(hint)
-        made, default = copy.copy(made), field.default
+def _in_panel(kind: Any) -> Iterator[inspect.Parameter]:
+    """The fields of a group of options as parameters, each in the panel of the group."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
+        hint, default = hints[field.name], copy.copy(field.default)
+        if typing.get_origin(hint) is Annotated:
+            base, made = typing.get_args(hint)
+            made = copy.copy(made)
+            hint = Annotated[base, made]
+        else:
+            made = default
         made.rich_help_panel = kind.panel
-        hint = Annotated[base, made]
-    return inspect.Parameter(
-        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint
-    )
+        yield inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint
+        )
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, and nothing else there.")]

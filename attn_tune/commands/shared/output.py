@@ -1,4 +1,4 @@
-"""Where answers go: results to stdout, everything else to stderr."""
+"""Output of commands: answers to stdout, everything else to stderr."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Where the tuner and an export meet: what is to be shipped is proven once more on the device that is here."""
+"""Validation of decisions on this device before an export."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,9 @@ from attn_tune.schema import Decision, Status, UsageError, unknown_name
 
 
 def revalidate(decisions: Sequence[Decision]) -> list[str | None]:
-    """Runs each config against the reference, outputs and gradients: ``""`` if it is right, else what is wrong; None
-    for rows of other devices than this one.
+    """Compare outputs and gradients of each config with the reference.
+
+    The result of a decision is ``""`` if it is right, else the error; None for another device than this one.
 
     Raises:
       UsageError: no row is of this device.

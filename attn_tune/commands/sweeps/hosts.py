@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ExecutorName(enum.StrEnum):
-    """Choices of ``--executor``."""
+    """Choices of ``--executor``: ``local`` is this host, ``ray`` the running Ray cluster."""
 
     LOCAL = "local"
     RAY = "ray"

@@ -1,4 +1,4 @@
-"""What a running sweep shows, on stderr: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a running sweep on stderr: a bar on a terminal, a line now and then elsewhere."""
 
 import sys
 import time
@@ -17,7 +17,14 @@ LINE_EVERY_S = 10.0
 
 @dataclass
 class Running:
-    """A case that runs: in which ``phase``, and which kernel is ``best``, with its fastest right config."""
+    """A case that runs.
+
+    Attributes:
+      label: the names of the problem and the direction.
+      phase: the kernel that is searched, or ``"finals"``.
+      best: the kernel of the fastest right config.
+      best_ns: the time of that config.
+    """
 
     label: str
     phase: str = ""
@@ -27,7 +34,16 @@ class Running:
 
 @dataclass
 class Tally:
-    """Counts of a sweep so far. ``running`` are the cases at hand, the one that was begun last at the end."""
+    """Counts of a sweep so far.
+
+    Attributes:
+      statuses: the number of trials by status.
+      done: the number of configs that were tried.
+      total: the number of configs of the plan.
+      running: the cases that run, the one begun last at the end.
+      shown: the case whose name is shown.
+      started: the start, by the monotonic clock.
+    """
 
     statuses: Counter[Status] = field(default_factory=Counter)
     done: int = 0
@@ -37,7 +53,7 @@ class Tally:
     started: float = field(default_factory=time.monotonic)
 
     def add(self, event: "Event") -> None:
-        """Takes in one event."""
+        """Count one event."""
         if isinstance(event, Trial):
             self._trial(event)
         else:
@@ -141,7 +157,7 @@ class LineWatch:
         return None
 
     def show(self) -> None:
-        """Prints a line if one is due."""
+        """Print a line if one is due."""
         now = time.monotonic()
         if self.tally.label != self._label or now - self._last >= LINE_EVERY_S:
             self._label, self._last = self.tally.label, now
@@ -174,7 +190,7 @@ class BarWatch:
         self._bar.stop()
 
     def show(self) -> None:
-        """Redraws the bar."""
+        """Redraw the bar."""
         tally = self.tally
         self._bar.update(
             self._task,

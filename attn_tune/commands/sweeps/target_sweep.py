@@ -63,7 +63,7 @@ def run_target(
     watch: "Callable[[Event], None]",
     stop: threading.Event,
 ) -> Run:
-    """Compiles the candidates of ``request``; every trial is durable before the next one is taken.
+    """Compile the candidates of ``request``; every trial is durable before the next one is taken.
 
     Raises:
       UsageError: the target's compiler is not installed.
@@ -94,7 +94,7 @@ def run_target(
 
 
 def show_target(outcome: Run, request: SweepRequest, target: "Target", json: bool) -> None:
-    """Prints what fits and what is predicted of it."""
+    """Print the configs that fit and their predicted times."""
     from attn_tune.reports import frames, predictions, tables
 
     wanted = {p.signature.text: selection.brief(p.name) for p in request.points}
@@ -129,7 +129,7 @@ def show_target(outcome: Run, request: SweepRequest, target: "Target", json: boo
 
 
 def _past(database: "Database | None") -> "Past":
-    """What became last of each config in earlier runs in an equal environment, where a time is predicted of it."""
+    """The last trial of each config in earlier runs in an equal environment that has a predicted time."""
 
     def past(kernel, case) -> dict[tuple[str, str], Trial]:
         if database is None:
