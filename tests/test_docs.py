@@ -99,10 +99,20 @@ def test_links_lead_somewhere(page):
 
 
 def calls(source: str):
-    """(words of a command, words after them, whether it stands in quotes) of every command line in a text."""
+    """(words of a command, words after them, whether it is a command for sure) of every command line in a text.
+
+    It is one for sure in quotes, after a line break in a string, and at the start of a line of a shell block.
+    """
+    joined = source.replace("\\\n", " ")
+    shell = re.sub(
+        r"```sh\n(.*?)```",
+        lambda block: re.sub("^attn-tune", "`attn-tune", block[1], flags=re.MULTILINE),
+        joined,
+        flags=re.DOTALL,
+    )
     found = re.finditer(
-        r"(?P<before>(?<!b)[`'\"]|^|(?<=[\s(]))attn-tune (?P<rest>[a-z-][^`'\"\n)]*)",
-        source.replace("\\\n", " "),
+        r"(?P<before>(?<!b)[`'\"] *|\\n +|(?<=[\s(])|^)attn-tune (?P<rest>[a-z-][^`'\"\n)]*)",
+        shell,
         re.MULTILINE,
     )
     for match in found:

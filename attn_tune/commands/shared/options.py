@@ -22,7 +22,7 @@ DB_VARIABLE = "ATTN_TUNE_DB"
 class Strategy(enum.StrEnum):
     """Choices of ``--strategy``.
 
-    ``exhaustive``: every config. ``portfolio``: configs that won elsewhere, then their neighbours. ``random``: a random
+    ``exhaustive``: every config. ``portfolio``: configs that won elsewhere come first. ``random``: a random
     order. ``surrogate``: the order of a model that is fitted to the times so far.
     """
 
@@ -123,7 +123,8 @@ def _in_panel(kind: Any) -> Iterator[inspect.Parameter]:
     """The fields of a group of options as parameters, each in the panel of the group."""
     hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
-        hint, default = hints[field.name], copy.copy(field.default)
+        hint: Any = hints[field.name]
+        default: Any = copy.copy(field.default)
         if typing.get_origin(hint) is Annotated:
             base, made = typing.get_args(hint)
             made = copy.copy(made)
