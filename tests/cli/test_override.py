@@ -7,7 +7,7 @@ import shlex
 import pytest
 from typer.testing import CliRunner
 
-from attn_tune.cli.app import app
+from attn_tune.cli import app
 from attn_tune.kernels.spec import KernelSpec
 from attn_tune.runtime import misses, settings
 from attn_tune.runtime.layers import use_pack

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import attn_tune
-from attn_tune.cli import restamp
+from attn_tune.commands.pack import restamp
 from attn_tune.kernels import source
 from attn_tune.kernels.registry import get_kernel, get_op
 from attn_tune.packs.reader import read_pack
@@ -21,7 +21,7 @@ from attn_tune.schema import AttnTuneError, StorageError, UsageError
 from attn_tune.schema.config import config_to_dict
 
 PACKAGE = Path(attn_tune.__file__).parent
-SHIPPED = PACKAGE / "packs" / "nvidia-h200"
+SHIPPED = PACKAGE / "packs" / "shipped" / "nvidia-h200"
 LIBRARY = "cudnn"
 pytestmark = pytest.mark.slow
 
