@@ -8,6 +8,7 @@ from dataclasses import is_dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import Any, Never
 
+from attn_tune.kernels.closure import modules_of
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.ops.installed import (
     BrokenPackage as BrokenPackage,
@@ -135,9 +136,11 @@ def check_spec(spec: object) -> None:
         raise UsageError(f"{where}: priority must be a table by platform")
     for name in ("modules", "requires", "libraries"):
         value = getattr(spec, name)
+        if name == "modules" and value is None:
+            continue
         if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
             raise UsageError(f"{where}: {name} must be a tuple of texts")
-    for module in spec.modules:
+    for module in modules_of(spec) if spec.modules is None else spec.modules:
         found = importlib.util.find_spec(module)
         if found is None or found.origin is None:
             raise UsageError(f"{where}: its source module {module!r} was not found")

@@ -95,7 +95,7 @@ class KernelSpec:
       searches: per direction; a direction that is absent is not implemented.
       unsupported: ``(problem, direction, device) -> reason or None``: a sentence that says why this kernel cannot do
         this problem on this device at all.
-      modules: names of the modules whose source decides the generated code; hashed into the environment. Empty: those
+      modules: names of the modules whose source decides the generated code; hashed into the environment. None: those
         that the calls import (``kernels.closure``).
       priority: per platform, the order in which untuned kernels are preferred, highest first; 0 where absent. A number,
         or ``(problem, direction, device) -> number`` where it depends on these.
@@ -112,7 +112,7 @@ class KernelSpec:
     backend: str
     searches: Mapping[str, Search]
     unsupported: Callable[[Problem, str, Device], str | None]
-    modules: tuple[str, ...] = ()
+    modules: tuple[str, ...] | None = None
     priority: Mapping[str, Priority] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
     extra: str = ""
@@ -136,7 +136,8 @@ class KernelSpec:
         from attn_tune.kernels.closure import modules_of
         from attn_tune.kernels.source import source_hash
 
-        return source_hash(self.modules or modules_of(self), self.libraries)
+        modules = modules_of(self) if self.modules is None else self.modules
+        return source_hash(modules, self.libraries)
 
     def needs_leave(self, direction: str) -> bool:
         """Whether this direction is only swept, shipped and chosen where non-deterministic kernels are allowed.
