@@ -215,7 +215,7 @@ def check_choice(word: str, value: str, known: tuple[str, ...], *, name: str = "
 def qkv_operands(problem: AttentionProblem) -> tuple[Operand, ...]:
     """Queries, keys, values and the bias, in BTNH: the differentiable operands that all attention ops share."""
     p = problem
-    shapes = {
+    shapes: dict[str, tuple[int, ...]] = {
         "q": (p.batch, p.q_len, p.num_q_heads, p.head_dim),
         "k": (p.batch, p.kv_len, p.num_kv_heads, p.head_dim),
         "v": (p.batch, p.kv_len, p.num_kv_heads, p.v_head_dim),

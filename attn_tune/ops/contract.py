@@ -264,7 +264,7 @@ class Op:
     flops: Callable[[Any, str], int]
     bytes_moved: Callable[[Any, str], int]
     operands: Callable[[Any, str], tuple[Operand, ...]] = no_operands
-    package: str = ""
+    package: str | None = ""
     inputs: str = ".inputs:make_inputs"
     reference: str = ".reference:reference"
     baseline: str = ".reference:baseline"
@@ -310,7 +310,7 @@ class Op:
         ):
             path = getattr(self, name)
             if path.startswith("."):
-                object.__setattr__(self, name, self.package + path)
+                object.__setattr__(self, name, f"{self.package}{path}")
 
     def to_signature(self, problem: Any) -> Signature:
         """The signature of ``problem``."""

@@ -160,7 +160,7 @@ def _entries(items: list[dict[str, Any]], sums: Mapping[str, str]) -> dict[str, 
             raise IntegrityError(f"shard {path[:200]!r} is misnamed, missing or listed twice")
         if sums[path] != item.get("sha256"):
             raise IntegrityError(f"the manifest's checksum of {path!r} does not match")
-        found[path] = ShardEntry(path, *match.groups(), count, sums[path])
+        found[path] = ShardEntry(path, match[1], match[2], match[3], count, sums[path])
     return found
 
 

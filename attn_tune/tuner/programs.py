@@ -49,8 +49,8 @@ def _lowered(question: Mapping[str, Any]) -> dict[str, Any]:
             lowered = call.trace(inputs).lower(lowering_platforms=("tpu",))
         return source | {"made": [lowered.as_text()]}
 
-    from attn_tune.kernels._common.triton_compile import record_compiles
-    from attn_tune.kernels._common.triton_target import compile_target
+    from attn_tune.kernels.lang.triton.compile import record_compiles
+    from attn_tune.kernels.lang.triton.target import compile_target
 
     with compile_target(question["capability"]), record_compiles() as done:
         lowered = call.trace(inputs).lower(lowering_platforms=("cuda",))

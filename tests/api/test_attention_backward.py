@@ -89,7 +89,7 @@ def assert_right(got):
 
 
 def test_a_pinned_backward_config_makes_the_gradients():
-    with attn_tune.pin("attention", "blocked", Blocked(rows=3), "bwd"):
+    with attn_tune.use_config("attention", "blocked", Blocked(rows=3), "bwd"):
         assert_right(gradients(loss))
     assert USED == [(3, B, N)]
 

@@ -78,8 +78,8 @@ def test_forward_and_backward_take_the_configs_that_the_caller_gives():
 def test_forward_and_backward_take_the_configs_that_are_pinned():
     loss = lambda x: scale_rows(x, W).sum()  # noqa: E731
     with (
-        attn_tune.pin("scale_rows", "plain", Config(block=64)),
-        attn_tune.pin("scale_rows", "plain", Config(block=128), "bwd"),
+        attn_tune.use_config("scale_rows", "plain", Config(block=64)),
+        attn_tune.use_config("scale_rows", "plain", Config(block=128), "bwd"),
     ):
         jax.grad(loss)(X)
     assert LAUNCHES == [("fwd", 3, 64), ("bwd", 3, 128)]

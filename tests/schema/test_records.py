@@ -138,7 +138,7 @@ def test_a_failure_needs_a_reason():
     with pytest.raises(ValueError, match="needs a reason"):
         trial(status=Status.CRASHED)
     with pytest.raises(ValueError, match="direction"):
-        trial(status=Status.CRASHED, reason="r", direction="sideways")
+        trial(status=Status.CRASHED, reason="r", direction="side ways")
 
 
 @pytest.mark.parametrize("error", [math.nan, math.inf])

@@ -194,7 +194,10 @@ def test_a_point_has_only_its_directions(tmp_path):
 
 @pytest.mark.parametrize(
     ("line_of", "message"),
-    [('directions = ["up"]', "unknown direction 'up'"), ("calls = -1", "natural number")],
+    [
+        ('directions = ["up"]', "unknown direction of flash_attention 'up'"),
+        ("calls = -1", "natural number"),
+    ],
 )
 def test_a_bad_layer_is_named(tmp_path, line_of, message):
     path = tmp_path / "bad.toml"
