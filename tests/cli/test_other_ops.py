@@ -8,32 +8,40 @@ import pytest
 from attn_tune.commands.shared import selection
 from attn_tune.commands.sweeps.database_sweep import SweepRequest
 from attn_tune.kernels import registry
-from attn_tune.runtime import snapshot
+from attn_tune.runtime import settings
 from attn_tune.schema import Signature
 from attn_tune.tuner.grid import load_grid
 from tests.cli.fakes import DEVICE, SIGNATURE
 from tests.cli.test_commands import run
 from tests.kernels.dispatch.toy_op import TOY, Problem, kernel
+from tests.ops.known import more_kernels
 from tests.runtime.packbuilder import FIELDS, OP, sig
 
 NAME = "one_way"
 TEXT = sig(64, dtype="float32").replace(OP, NAME)
+
+
+class OneWayProblem(Problem):
+    """A problem of the op that has one direction."""
+
+    @property
+    def signature(self):
+        return Signature.build(NAME, 1, FIELDS, self)
+
+
 ONE_WAY = dataclasses.replace(
     TOY,
     name=NAME,
     directions=("fwd",),
-    to_signature=lambda problem: Signature.build(NAME, 1, FIELDS, problem),
-    from_signature=lambda signature: Problem(signature.values),
+    problem=OneWayProblem,
 )
 FORWARD = dataclasses.replace(kernel("alpha", directions=("fwd",)), op=NAME)
 
 
 @pytest.fixture(autouse=True)
 def both_ops(monkeypatch, tmp_path):
-    ops, kernels = registry.ops(), registry.kernels()
-    monkeypatch.setattr(registry, "ops", lambda: {**ops, NAME: ONE_WAY})
-    monkeypatch.setattr(registry, "kernels", lambda: {**kernels, FORWARD.id: FORWARD})
-    monkeypatch.setattr(snapshot, "_current", None)
+    more_kernels(monkeypatch, FORWARD, ops=(ONE_WAY,))
+    monkeypatch.setattr(settings, "_current", None)
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path))
 

@@ -4,11 +4,11 @@ import dataclasses
 import json
 
 import pytest
-from attn_tune.db.evidence import Evidence
-from attn_tune.db.gate import check_rows
 
 import attn_tune
 from attn_tune.db import Database
+from attn_tune.db.release.evidence import Evidence
+from attn_tune.db.release.gate import check_rows
 from attn_tune.kernels.registry import get_op
 from attn_tune.schema import Status
 from attn_tune.schema.trial import Stage
@@ -107,7 +107,7 @@ def test_lookup_explain_and_freeze_answer_from_the_pack(op, pack, command, tmp_p
     explained = json.loads(command("explain", SIGNATURES[op], "--json").stdout)
     assert set(explained) == set(get_op(op).directions)
     lock = tmp_path / "job.lock"
-    command("freeze", lock, "--grid", SIGNATURES[op])
+    command("override", "freeze", lock, "--grid", SIGNATURES[op])
     assert SIGNATURES[op] in lock.read_text()
 
 

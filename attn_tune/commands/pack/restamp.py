@@ -65,7 +65,7 @@ def programs() -> None:
     from attn_tune.tuner.programs import program_of
 
     for line in sys.stdin:
-        print(json.dumps(program_of(json_format.loads(line))), flush=True)
+        print(json.dumps(program_of(json.loads(line))), flush=True)
 
 
 def command(
@@ -244,7 +244,7 @@ def _ask(checkout: Path, questions: Sequence[Mapping[str, Any]], jobs: int) -> l
         answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         if done.returncode or len(answers) != len(part):
             last = done.stderr.strip().rpartition("\n")[2] or f"exit status {done.returncode}"
-            raise AttnTuneError(f"`attn-tune pack programs` failed in {checkout}: {last}")
+            raise AttnTuneError(f"lowering failed in {checkout}: {last}")
         return answers
 
     parts = [part for n in range(jobs) if (part := lines[n::jobs])]
