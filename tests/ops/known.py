@@ -9,6 +9,7 @@ def known_ops(monkeypatch, *ops):
     for module in (ops_registry, kernels_registry):
         monkeypatch.setattr(module, "op_names", lambda: tuple(by_name))
         monkeypatch.setattr(module, "find_op", by_name.get)
+        monkeypatch.setattr(module, "ops", lambda: by_name)
 
 
 def known_kernels(monkeypatch, kernels):
