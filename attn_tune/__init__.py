@@ -37,6 +37,7 @@ _PUBLIC = {
     "reset_stats": "attn_tune.runtime.counters",
     "add_listener": "attn_tune.runtime.listeners",
     "set_miss_mode": "attn_tune.runtime.misses",
+    "set_rank_deadline": "attn_tune.runtime.ranks",
     "current_device": "attn_tune.runtime.devices",
     "current_environment": "attn_tune.runtime.environments",
     # Tuning.
@@ -104,6 +105,7 @@ if TYPE_CHECKING:
     )
     from attn_tune.runtime.listeners import add_listener as add_listener
     from attn_tune.runtime.misses import set_miss_mode as set_miss_mode
+    from attn_tune.runtime.ranks import set_rank_deadline as set_rank_deadline
     from attn_tune.schema.errors import (
         AttnTuneError as AttnTuneError,
         AttnTuneWarning as AttnTuneWarning,

@@ -34,7 +34,6 @@ def main() -> int:
     from attn_tune.tuner.grid import load_grid
     from attn_tune.tuner.process import WorkerProcess
     from attn_tune.tuner.protocol import Limits
-    from attn_tune.tuner.side_effects import CALLBACKS_VARIABLE
 
     started = []
 
@@ -45,9 +44,9 @@ def main() -> int:
 
     executor_module.WorkerProcess = Counted
     (point,) = load_grid(SIGNATURE).points
-    limits = Limits(compile=args.limit_s, validate=args.limit_s)
+    limits = Limits(compile=args.limit_s, validate=args.limit_s, memory_gib=args.worker_gib)
     rows, expected = [], 1
-    environment = {"ATTN_TUNE_WORKER_GIB": str(args.worker_gib), CALLBACKS_VARIABLE: "1"}
+    environment = {"PLANTED_GIB": str(args.worker_gib), "PLANTED_CALLBACKS": "1"}
     with IsolatedExecutor(limits=limits, environment=environment) as executor:
         identity = executor.identify()
         device = identity.device

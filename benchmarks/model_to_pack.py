@@ -85,8 +85,9 @@ def run(folder: Path, args: argparse.Namespace) -> dict:
     # Equal calls made at one place of an optimised program are counted once: problems and directions must agree there.
     plain = {way: {s: v[0] for s, v in grid.items()} for way, grid in ways.items()}
     counted = [grid for way, grid in ways.items() if "optimised" not in way]
-    first = shell.train(problems, ATTN_TUNE_ON_MISS="record")
-    ways["--from-misses"] = shell.grid("--from-misses")
+    missed_by = ("--from-misses", "--spool", str(folder / "spool"))
+    first = shell.train(problems, ATTN_TUNE_ON_MISS=f"record:{folder / 'spool'}")
+    ways["--from-misses"] = shell.grid(*missed_by)
     missed = {s: v[0] for s, v in ways["--from-misses"].items()}
     agree = (
         all(grid == found for grid in counted)
@@ -95,7 +96,7 @@ def run(folder: Path, args: argparse.Namespace) -> dict:
     )
     sweep = ["sweep", "-k", "xla", "--max-trials", str(args.max_trials), "--json"]
     swept = shell.tool(*sweep, "--from-fn", "flax_step:stock")
-    again = shell.tool(*sweep, "--from-misses")
+    again = shell.tool(*sweep, *missed_by)
     shell.tool("export", str(folder / "pack.atpack"), "--max-regret", "1000", json_wanted=False)
     second = shell.train(problems, ATTN_TUNE_PACKS=str(folder / "pack.atpack"))
     return {
@@ -117,8 +118,6 @@ class _Shell:
         self.folder = folder
         self.base = {k: v for k, v in os.environ.items() if not k.startswith("ATTN_TUNE_")} | {
             "ATTN_TUNE_DB": str(folder / "lab.db"),
-            "ATTN_TUNE_SPOOL": str(folder / "spool"),
-            "ATTN_TUNE_LEASES": str(folder / "leases"),
             "XDG_DATA_HOME": str(folder / "data"),
             "FLAX_STEP_LAYERS": str(layers),
             "FLAX_STEP_LENGTH": str(length),

@@ -74,7 +74,7 @@ def _sweep(args, database: Path, log: list[str], kill) -> dict:
     import jax
     import ray
 
-    from attn_tune.cli.lab import SweepRequest, open_lab, run_sweep
+    from attn_tune.commands.sweeps.database_sweep import SweepRequest, open_lab, run_sweep
     from attn_tune.kernels.registry import get_kernel
     from attn_tune.schema import Stage, Trial
     from attn_tune.tuner.grid import load_grid

@@ -40,7 +40,7 @@ def make(target: str, folder: Path, directions: list[str], max_trials: int) -> N
     name = find_target(target).device.variant
     chosen = ("--device", name, *kernels, "--allow-predicted", "--winners", "--overwrite")
     attn_tune("export", str(PACKS / name), "--db", database, "--name", name, *PROBLEMS, *chosen)
-    attn_tune("coverage", str(PACKS / name))
+    attn_tune("pack", "coverage", str(PACKS / name))
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 # What the pages show must not depend on who makes them.
 for _name in ("ATTN_TUNE_DB", "ATTN_TUNE_DEVICE_AS", "FORCE_COLOR"):
@@ -22,27 +23,46 @@ BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOT
 
 
 def commands() -> str:
-    """The help of every command."""
-    from typer.testing import CliRunner
+    """The usage, the text and the options of every command."""
+    import typer
 
-    from attn_tune.cli.app import app
-    from attn_tune.cli.commands import COMMANDS, load_command
+    from attn_tune.cli import app, commands as found
 
-    def help_of(*words: str) -> str:
-        result = CliRunner().invoke(app, [*words, "--help"], prog_name="attn-tune")
-        return f"```\n{result.stdout.rstrip()}\n```\n"
-
-    parts = [help_of()]
-    for name in COMMANDS:
-        parts.append(f"\n## {name}\n\n{help_of(name)}")
-        inner = getattr(load_command(name), "commands", {})
-        parts += [f"\n### {name} {sub}\n\n{help_of(name, sub)}" for sub in inner]
+    parts = [_page(typer.main.get_command(app), "attn-tune")]
+    for words, command in found():
+        name = " ".join(words)
+        parts.append(f"\n{'#' * (len(words) + 1)} {name}\n\n{_page(command, f'attn-tune {name}')}")
     return "".join(parts)
+
+
+def _page(command: Any, name: str) -> str:
+    """The help of one command: a table for each panel."""
+    import typer
+
+    from attn_tune.reports.tables import markdown_table
+
+    context = typer.Context(command, info_name=name)
+    panels: dict[str, list[list[str]]] = {}
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is None or {"--help", "--show-completion"} & {*parameter.opts}:
+            continue
+        kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+        title = getattr(parameter, "rich_help_panel", None) or kind
+        panels.setdefault(title, []).append([f"`{record[0]}`", " ".join(record[1].split())])
+    tables = [markdown_table([title, ""], rows) for title, rows in panels.items()]
+    if inner := getattr(command, "commands", {}):
+        found = [command.get_command(context, one) for one in inner]
+        rows = [[f"`{one.name}`", (one.help or "").partition("\n")[0]] for one in found]
+        tables.append(markdown_table(["Command", ""], rows))
+    usage = command.get_usage(context).replace("\n", " ")
+    text = re.sub(r"^Example: (.*)$", r"```sh\n\1\n```", command.help or "", flags=re.MULTILINE)
+    return f"```\n{' '.join(usage.split())}\n```\n\n{text}\n\n" + "\n".join(tables)
 
 
 def exit_codes() -> str:
     """The table of exit codes, with the error type that carries each."""
-    from attn_tune.cli.exit_codes import MEANINGS
+    from attn_tune.commands.shared.exit_codes import MEANINGS
     from attn_tune.reports.tables import markdown_table
     from attn_tune.schema import errors
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from attn_tune.cli.commands import COMMANDS, load_command
-from attn_tune.cli.exit_codes import MEANINGS
+from attn_tune.cli import commands
+from attn_tune.commands.shared.exit_codes import MEANINGS
 from attn_tune.kernels import registry
 from attn_tune.schema import errors
 from attn_tune.tuner.grid import grid_names, load_grid
@@ -21,6 +21,14 @@ DOCS = ROOT / "docs"
 PAGES = [
     *sorted(DOCS.glob("*.md")),
     *(ROOT / n for n in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+]
+COMMANDS = dict(commands())
+# Words that follow the name of the program in headers of files.
+FORMATS = {"compiler"}
+SOURCES = [
+    *(page for page in PAGES if page.name != "CHANGELOG.md"),  # it names commands of before
+    *sorted((ROOT / "attn_tune").rglob("*.py")),
+    ROOT / "Makefile",
 ]
 BY_NAME = {page.name: page for page in PAGES}
 
@@ -37,18 +45,17 @@ def test_generated_pages_are_current():
     assert done.returncode == 0, f"stale, run 'make docs': {done.stdout}{done.stderr}"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_and_option_is_documented(name):
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_and_option_is_documented(words):
+    command = COMMANDS[words]
     page = text("cli.md")
-    section = page.split(f"\n## {name}\n")[1].split("\n## ")[0]
-    command = load_command(name)
-    for one in (command, *getattr(command, "commands", {}).values()):
-        for parameter in one.params:
-            for option in (*parameter.opts, *parameter.secondary_opts):
-                if option.startswith("-"):
-                    assert option in section
-                    assert getattr(parameter, "help", None), f"{option} of {name} says nothing"
-        assert one.help
+    section = page.split(f"\n{'#' * (len(words) + 1)} {' '.join(words)}\n")[1].split("\n#")[0]
+    for parameter in command.params:
+        for option in (*parameter.opts, *parameter.secondary_opts):
+            if option.startswith("-"):
+                assert option in section
+                assert getattr(parameter, "help", None), f"{option} of {words} has no help"
+    assert command.help
 
 
 def test_every_exit_code_and_error_is_documented():
@@ -91,19 +98,56 @@ def test_links_lead_somewhere(page):
             assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_in_examples_exist(page):
-    for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL):
-        for line in block.splitlines():
-            if line.startswith("attn-tune "):
-                name, *words = line.split("#")[0].split()[1:]
-                command = load_command(name)
-                if words and words[0] in getattr(command, "commands", {}):
-                    command = command.commands[words[0]]
-                known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
-                assert {w for w in words if w.startswith("-")} <= known, line
-            elif line.startswith("make "):
-                assert f"\n{line.split()[1]}:" in (ROOT / "Makefile").read_text(), line
+def calls(source: str):
+    """(words of a command, words after them, whether it is a command for sure) of every command line in a text.
+
+    It is one for sure in quotes, after a line break in a string, and at the start of a line of a shell block.
+    """
+    joined = source.replace("\\\n", " ")
+    shell = re.sub(
+        r"```sh\n(.*?)```",
+        lambda block: re.sub("^attn-tune", "`attn-tune", block[1], flags=re.MULTILINE),
+        joined,
+        flags=re.DOTALL,
+    )
+    found = re.finditer(
+        r"(?P<before>(?<!b)[`'\"] *|\\n +|(?<=[\s(])|^)attn-tune (?P<rest>[a-z-][^`'\"\n)]*)",
+        shell,
+        re.MULTILINE,
+    )
+    for match in found:
+        words = match["rest"].split("#")[0].split()
+        name: list[str] = []
+        while words and (*name, words[0].rstrip(".,:;")) in COMMANDS:
+            name.append(words.pop(0).rstrip(".,:;"))
+        yield tuple(name), words, bool(match["before"])
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_command_lines_in_pages_and_strings_exist(path):
+    for name, rest, is_quoted in calls(path.read_text()):
+        first = rest[0] if rest else ""
+        if not name:  # the program itself: prose, unless it stands in quotes
+            assert not is_quoted or first.startswith("-") or first in FORMATS, (
+                f"no command {first!r}"
+            )
+            continue
+        command = COMMANDS[name]
+        if getattr(command, "commands", {}) and is_quoted:
+            assert not rest or first.startswith("-"), f"{name} has no command {first!r}"
+        known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
+        given = {w.partition("=")[0].rstrip(".,:;") for w in rest if re.match("--?[a-z]", w)}
+        assert given <= known, f"{name} has no option {given - known}"
+
+
+def test_a_command_line_that_does_not_exist_is_found():
+    text = "`attn-tune pack sign`, attn-tune is, 'attn-tune inspect x', attn-tune sweep --gird x"
+    assert list(calls(text)) == [
+        (("pack", "sign"), [], True),
+        ((), ["is,"], False),
+        ((), ["inspect", "x"], True),
+        (("sweep",), ["--gird", "x"], False),
+    ]
 
 
 def test_the_example_grid_can_be_read(tmp_path):

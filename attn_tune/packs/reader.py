@@ -112,7 +112,7 @@ def read_pack(path: str | os.PathLike[str], *, signed: bool | None = None) -> Pa
     """Reads and proves the pack at ``path``, every row of it.
 
     ``signed`` True asks for the signature of a trusted key, False checks none. None asks for one if the environment
-    variable ``ATTN_TUNE_REQUIRE_SIGNED`` does, and refuses a wrong signature by a trusted key in any case.
+    variable ``ATTN_TUNE_TRUSTED_KEYS`` does, and refuses a wrong signature by a trusted key in any case.
 
     Raises:
       StorageError: there is nothing at ``path``, or it cannot be read.

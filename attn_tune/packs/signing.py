@@ -15,7 +15,6 @@ from typing import Any
 from attn_tune.schema.directories import config_directory
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
 
-REQUIRE = "ATTN_TUNE_REQUIRE_SIGNED"
 TRUSTED = "ATTN_TUNE_TRUSTED_KEYS"
 KEY_SUFFIX = ".pub"
 # What is signed begins with this, so that no signature of something else can ever stand for one of a pack.
@@ -24,7 +23,6 @@ PURPOSE = b"attn-tune pack v1\n"
 _LINE = re.compile(r"ed25519 ([0-9a-f]{64}) ([0-9a-f]{128})")
 _KEY = re.compile(r"ed25519 ([0-9a-f]{64})(?: ([ -~]{1,200}))?\n?")
 _MAX_SIGNERS = 64
-_OFF = ("", "0", "no", "false", "off")
 _log = logging.getLogger("attn_tune")
 
 
@@ -65,8 +63,8 @@ def read_signers(data: bytes) -> tuple[Signer, ...]:
 
 
 def must_be_signed(environ: Mapping[str, str]) -> bool:
-    """Whether lookups may use signed packs only."""
-    return environ.get(REQUIRE, "").lower() not in _OFF
+    """Whether lookups may use signed packs only: they may where ``ATTN_TUNE_TRUSTED_KEYS`` names keys."""
+    return bool(environ.get(TRUSTED))
 
 
 def check_signatures(
@@ -92,7 +90,7 @@ def check_signatures(
     known = [signer for signer in signers if signer.key in trusted]
     if is_required and not known:
         raise IntegrityError(
-            f"{where} is not signed by any of the {len(trusted)} trusted keys; sign it with 'attn-tune sign', "
+            f"{where} is not signed by any of the {len(trusted)} trusted keys; sign it with 'attn-tune pack sign', "
             f"or trust its key with {TRUSTED}"
         )
     try:
@@ -107,8 +105,8 @@ def check_signatures(
 
 
 def trusted_keys(environ: Mapping[str, str]) -> dict[str, str]:
-    """Names of the trusted public keys. ``ATTN_TUNE_TRUSTED_KEYS`` lists key files and folders of them; without it,
-    they are in ``attn-tune/trusted-keys`` under ``XDG_CONFIG_HOME``.
+    """Names of the trusted public keys. ``ATTN_TUNE_TRUSTED_KEYS`` lists key files and folders of them, and is
+    then required of every pack; without it they are in ``attn-tune/trusted-keys`` under ``XDG_CONFIG_HOME``.
 
     Raises:
       IntegrityError: a file is no key; StorageError: a place that was named cannot be read.
@@ -147,7 +145,7 @@ def sign(sums: bytes, private_pem: bytes) -> Signer:
         raise UsageError(f"the private key cannot be read: {error}") from None
     if not isinstance(key, module.Ed25519PrivateKey):
         raise UsageError(
-            "the private key is not an ed25519 key; make one with 'attn-tune sign --new-key'"
+            "the private key is not an ed25519 key; make one with 'attn-tune pack sign --new-key'"
         )
     public = key.public_key().public_bytes_raw()
     return Signer(public.hex(), key.sign(PURPOSE + sums).hex())

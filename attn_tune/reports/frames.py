@@ -1,11 +1,11 @@
 """DataFrames that answer a question each. Numbers stay numbers here: nanoseconds, ratios, counts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import pandas as pd
 
 from attn_tune.kernels.registry import find_kernel, get_op, op_names
-from attn_tune.schema import Decision, Signature, Status, config_to_json
+from attn_tune.schema import Decision, Status, config_to_json
 from attn_tune.schema.words import counted
 
 # Rows of failures in a table, characters of a reason in it, and the regret above which times were noisy.
@@ -56,10 +56,10 @@ def summary(decisions: Iterable[Decision], names: Mapping[str, str] = {}) -> pd.
     the op's order.
     """
     decisions = list(decisions)
-    named = len({decision.op for decision in decisions}) > 1
+    names = {**_short_signatures(d.signature.text for d in decisions), **names}
     rows = [
         {
-            "point": names.get(decision.signature.text, short_signature(decision.signature, named)),
+            "point": names[decision.signature.text],
             "direction": decision.direction,
             "device": str(decision.device),
             "kernel": decision.kernel.rpartition("/")[2],
@@ -131,7 +131,8 @@ def refused_kernels(trials: pd.DataFrame) -> set[str]:
 
 def imported(rows: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     """The rows of imported packs, of the database's frame ``imported``; ``names`` as for ``summary``."""
-    points = [names.get(text, text.partition(" ")[2]) for text in rows["signature"]]
+    names = {**_short_signatures(rows["signature"]), **names}
+    points = [names[text] for text in rows["signature"]]
     short = [kernel.rpartition("/")[2] for kernel in rows["kernel"]]
     return rows.assign(point=points, kernel=short).loc[:, list(IMPORTED)].reset_index(drop=True)
 
@@ -154,18 +155,22 @@ def remarks(winners: pd.DataFrame) -> list[str]:
 
 
 def coverage(
-    decisions: Iterable[Decision], wanted: Mapping[str, str], directions: Iterable[str]
+    decisions: Iterable[Decision],
+    wanted: Mapping[str, str],
+    directions: Collection[str] | None = None,
 ) -> pd.DataFrame:
-    """The ``wanted`` points (names by signature text) that have a decision, by direction and device.
+    """Whether each of the ``wanted`` points (names by signature text) has a decision, by direction and device.
 
-    A point without any is a row whose device is empty and whose directions are all false. A direction that the point's
-    op does not have is None, and no column if no op has it.
+    A point without any is a row whose device is empty. A direction that the point's op does not have is missing, and
+    one that no op has is no column. ``directions`` narrows the columns.
     """
-    wanted = dict(wanted)
-    known = {text: _directions(text) for text in wanted}
-    directions = tuple(
-        way for way in directions if any(own is None or way in own for own in known.values())
-    )
+    decisions = list(decisions)
+    own = {text: _directions(text, decisions) for text in wanted}
+    columns = [
+        name
+        for name in dict.fromkeys(name for names in own.values() for name in names)
+        if directions is None or name in directions
+    ]
     found: dict[str, dict[str, set[str]]] = {}
     for decision in decisions:
         devices = found.setdefault(decision.signature.text, {})
@@ -173,17 +178,9 @@ def coverage(
     rows = []
     for text, name in wanted.items():
         for device, have in sorted(found.get(text, {"": set()}).items()):
-            rows.append(
-                {"point": name, "device": device}
-                | {d: d in have if d in (known[text] or directions) else None for d in directions}
-            )
-    return pd.DataFrame(rows, columns=["point", "device", *directions])
-
-
-def short_signature(signature: Signature, named: bool = False) -> str:
-    """The signature without the op's version, and without its name too where a table shows one op."""
-    fields = signature.text.partition(" ")[2]
-    return f"{signature.op} {fields}" if named else fields
+            cells = {d: d in have if d in own[text] else None for d in columns}
+            rows.append({"point": name, "device": device} | cells)
+    return pd.DataFrame(rows, columns=["point", "device", *columns])
 
 
 def _order(decision: Decision) -> int:
@@ -192,10 +189,20 @@ def _order(decision: Decision) -> int:
     return known.index(decision.direction) if decision.direction in known else 0
 
 
-def _directions(text: str) -> tuple[str, ...] | None:
-    """The directions of the op of a signature's text; None if it is not installed."""
-    op = text.partition("/")[0]
-    return get_op(op).directions if op in op_names() else None
+def _directions(text: str, decisions: Iterable[Decision]) -> tuple[str, ...]:
+    """The directions of the op of a signature; of an op that is not installed, those that were decided."""
+    name = text.partition("/")[0]
+    if name in op_names():
+        return get_op(name).directions
+    return tuple({d.direction: 0 for d in decisions if d.op == name})
+
+
+def _short_signatures(texts: Iterable[str]) -> dict[str, str]:
+    """Texts of signatures for one table: without the op where all are of one op."""
+    texts = tuple(texts)
+    if len({text.partition(" ")[0] for text in texts}) > 1:
+        return {text: text for text in texts}
+    return {text: text.partition(" ")[2] for text in texts}
 
 
 def _is_deterministic(decision: Decision) -> bool | None:

@@ -35,7 +35,6 @@ class SourceKind(enum.StrEnum):
     OVERRIDE = "override"
     OVERLAY = "overlay"
     USER = "user"
-    PROJECT = "project"
     SHIPPED = "shipped"
 
 

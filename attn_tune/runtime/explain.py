@@ -2,6 +2,7 @@
 
 import dataclasses
 import html
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,11 +58,14 @@ class Explanation:
     def __str__(self) -> str:
         return self.text()
 
-    def text(self, *, every: bool = False) -> str:
-        """The steps, one a line; with ``every`` a line for each of the ``absent`` kernels too."""
+    def text(self, *, every: bool = False, width: int | None = None) -> str:
+        """The steps, one a line; with ``every`` a line for each of the ``absent`` kernels too.
+
+        Lines of more than ``width`` characters are folded between words. None folds nothing.
+        """
         lines = [
-            f"{self.op}.{self.direction}  {self.signature}",
-            f"device {self.device}  {_key(self.device)}",
+            *_folded(f"{self.op}.{self.direction}  {self.signature}", width, 5),
+            *_folded(f"device {self.device}  {_key(self.device)}", width, 5),
         ]
         table = [_ignored(r) for r in self.ignored] + [_step(s) for s in self.steps]
         if not self.steps and not self.ignored:
@@ -77,11 +81,13 @@ class Explanation:
         ]
         if folded:
             table.append((counted(len(folded), "kernel"), "cannot run here (--all lists them)"))
-        width = max(len(left) for left, _ in table)
-        lines += [
-            f"{number:>2} {left:<{width}}  {right}"
-            for number, (left, right) in enumerate(table, start=1)
-        ]
+        column = max(len(left) for left, _ in table)
+        for number, (left, right) in enumerate(table, start=1):
+            line, indent = f"{number:>2} {left:<{column}}  {right}", column + 5
+            if width and len(line) > width and indent > width // 2:
+                lines.append(f"{number:>2} {left}")
+                line, indent = f"     {right}", 5
+            lines += _folded(line, width, indent)
         if self.answer is None and not self.refused_by:
             lines.append("nothing can run this problem here")
         return "\n".join(lines)
@@ -102,6 +108,24 @@ class Explanation:
     def to_dict(self) -> dict[str, Any]:
         """The same as plain data, for JSON."""
         return dataclasses.asdict(self)
+
+
+def _folded(line: str, width: int | None, indent: int) -> list[str]:
+    """``line`` in lines of at most ``width`` characters where words allow it; a number keeps its unit."""
+    if width is None or len(line) <= width:
+        return [line]
+    import textwrap
+
+    kept = re.sub(r"(?<=[0-9]) (?=%|B\b|W\b|units\b)", "\0", line)
+    wrapped = textwrap.wrap(
+        kept,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
+    return [one.replace("\0", " ") for one in wrapped]
 
 
 def _key(device: Device) -> str:

@@ -1,4 +1,4 @@
-"""What becomes of a lookup that nothing stored answers, and the counts of all lookups."""
+"""Misses, lookups that nothing stored answers: their effect, and the counts of all lookups."""
 
 import dataclasses
 import enum
@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from attn_tune.runtime.answer import Answer, Rung
@@ -22,8 +23,11 @@ _lock = threading.Lock()
 
 
 class MissMode(enum.StrEnum):
-    """``heuristic``: answer with the untuned config. ``warn``: and give one ``AttnTuneWarning`` a question.
-    ``record``: and write it to the spool. ``strict``: raise."""
+    """The effect of a miss.
+
+    ``heuristic``: the untuned config answers. ``warn``: it does, with one ``AttnTuneWarning`` a question. ``record``:
+    it does, and the miss is written to the spool; ``record:PATH`` names the spool's folder. ``strict``: an error.
+    """
 
     HEURISTIC = "heuristic"
     WARN = "warn"
@@ -82,6 +86,8 @@ type _Key = tuple[str, str, str, str]
 # Of the environment, None until it is read; and of the program, which goes first.
 _mode: MissMode | None = None
 _said: MissMode | None = None
+# The folder that the program named; the environment's, or the user's, without one.
+_folder = ""
 _lookups: dict[Rung, int] = dict.fromkeys(Rung, 0)
 _misses: dict[_Key, int] = {}
 _forgotten = 0
@@ -90,13 +96,17 @@ _process = ""
 
 
 def set_miss_mode(mode: str) -> None:
-    """Says what a miss does from now on, in place of the environment variable ``ATTN_TUNE_ON_MISS``, over reloads too.
+    """Set the effect of a miss, in place of the environment variable ``ATTN_TUNE_ON_MISS``, over reloads too.
+
+    Args:
+      mode: a ``MissMode``, or ``"record:PATH"``.
 
     Raises:
       UsageError: unknown mode.
     """
-    global _said
+    global _said, _folder
     _said = _parse(mode, "miss mode")
+    _folder = mode.partition(":")[2]
 
 
 def miss_mode() -> MissMode:
@@ -214,7 +224,7 @@ def _record(key: _Key, asked: int, nearest: str) -> None:
         process=_process_name(),
         time=int(time.time()),
     )
-    if not spool.append(spool.spool_folder(), line):
+    if not spool.append(Path(_folder) if _folder else spool.spool_folder(), line):
         with _lock:
             _unrecorded += 1
 
@@ -243,7 +253,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def _parse(mode: str, what: str) -> MissMode:
-    try:
-        return MissMode(mode)
-    except ValueError:
-        raise UsageError(f"{what} must be one of {', '.join(MissMode)}, got {mode!r}") from None
+    name, colon, path = mode.partition(":")
+    if name not in list(MissMode) or (colon and (name != MissMode.RECORD or not path)):
+        raise UsageError(
+            f"{what} must be one of {', '.join(MissMode)} or record:PATH, got {mode!r}"
+        )
+    return MissMode(name)

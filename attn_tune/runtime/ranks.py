@@ -21,8 +21,7 @@ from attn_tune.schema.device import Device
 from attn_tune.schema.digest import canonical_json, digest_json
 from attn_tune.schema.errors import DisagreementError, UsageError
 
-DEADLINE = "ATTN_TUNE_RANKS_DEADLINE"
-DEFAULT_DEADLINE_S = 30.0
+_deadline_s = 30.0
 # Once somebody differs the job is lost: the rest gets this long to be named in the same message.
 GRACE_S = 0.4
 ACK_S = 2.0
@@ -37,6 +36,18 @@ _log = logging.getLogger("attn_tune")
 def is_job() -> bool:
     """Whether this is one process of several that JAX's distributed client connects."""
     return not _forked and _client() is not None
+
+
+def set_rank_deadline(seconds: float) -> None:
+    """Set the time that the first lookup waits for the other processes of a job: 30 s unless set; 0 asks nobody.
+
+    Raises:
+      UsageError: the time is negative or not finite.
+    """
+    global _deadline_s
+    if not 0 <= seconds < float("inf"):
+        raise UsageError(f"seconds must be 0 (asks nobody) or a positive number, got {seconds!r}")
+    _deadline_s = float(seconds)
 
 
 def next_round() -> None:
@@ -77,7 +88,7 @@ def _check(view: View, topic: str, statement: Callable[[], dict[str, str]]) -> N
 
 
 def _ask(topic: str, said: dict[str, str]) -> str:
-    deadline_s = _deadline()
+    deadline_s = _deadline_s
     state = _state()
     if deadline_s <= 0 or state is None:
         return ""
@@ -88,8 +99,12 @@ def _ask(topic: str, said: dict[str, str]) -> str:
         _log.warning("cannot compare packs with the other processes of the job: %s", error)
         return ""
     if absent := verdict["absent"]:
-        said_by = f"no word of packs from processes {absent} within {deadline_s:g} s"
-        _log.warning("%s; they are not compared (%s)", said_by, DEADLINE)
+        _log.warning(
+            "no word of packs from processes %s within %g s; they are not compared "
+            "(attn_tune.set_rank_deadline)",
+            absent,
+            deadline_s,
+        )
     if not verdict["differences"]:
         return ""
     head = "the processes of this job would choose different kernels or configs:"
@@ -185,15 +200,6 @@ def _meeting(view: View) -> str:
     Not by a count of views: threads may come to theirs in any order.
     """
     return f"{_round}/{digest_json([layer.name for layer in view.layers])[3:]}"
-
-
-def _deadline() -> float:
-    text = os.environ.get(DEADLINE, "")
-    try:
-        return float(text) if text else DEFAULT_DEADLINE_S
-    except ValueError:
-        wrong = f"{DEADLINE}={text!r} must be a number of seconds; 0 asks nobody"
-        raise UsageError(wrong) from None
 
 
 def _state() -> Any:

@@ -141,7 +141,7 @@ class Shelf:
         self.broken.append(reason)
         if len(self.broken) == 1:
             _log.warning(
-                "pack %s: %s; they are not used, and 'attn-tune verify' says what else is wrong",
+                "pack %s: %s; they are not used, and 'attn-tune pack verify' says what else is wrong",
                 self.pack.path or self.pack,
                 reason,
             )

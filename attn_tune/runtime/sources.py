@@ -19,7 +19,6 @@ from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
 from attn_tune.schema.signature import Field
 
 USER_PACKS = "ATTN_TUNE_PACKS"
-PROJECT_PACK = "ATTN_TUNE_PROJECT_PACK"
 SHIPPED = Path(packs.__file__).resolve().parent / "shipped"
 
 _log = logging.getLogger("attn_tune")
@@ -88,22 +87,19 @@ class Locations:
     """
 
     user: tuple[str, ...] = ()
-    project: tuple[str, ...] = ()
     wheels: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
 
 
 def locations(environ: Mapping[str, str]) -> Locations:
     """What the environment asks for: ``ATTN_TUNE_PACKS`` (packs, or folders of packs), then ``attn-tune/packs`` under
-    ``XDG_DATA_HOME``; ``ATTN_TUNE_PROJECT_PACK``; packs installed as wheels; and what ships in the package."""
+    ``XDG_DATA_HOME``; packs installed as wheels; and what ships in the package."""
     user = [p for p in environ.get(USER_PACKS, "").split(os.pathsep) if p]
     found = [path for entry in user for path in _packs_in(Path(entry), named=True)]
     if data := data_directory(environ):
         found += _packs_in(Path(data) / "packs", named=False)
-    project = environ.get(PROJECT_PACK, "")
     return Locations(
         user=tuple(found),
-        project=(project,) if project else (),
         wheels=installed_packs(),
         own=tuple(_packs_in(SHIPPED, named=False)),
     )

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SPOOL = "ATTN_TUNE_SPOOL"
+ON_MISS = "ATTN_TUNE_ON_MISS"
+RECORD = "record"
 MAX_BYTES = 1 << 20
 KEEP = 4
 # A line that is longer is not ours.
@@ -29,7 +30,18 @@ _TEXTS = ("op", "direction", "signature", "device", "nearest", "process")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpoolLine:
-    """What one process said about one missed key: asked ``count`` times so far. ``process`` names it for all time."""
+    """A line of one process about one missed key.
+
+    Attributes:
+      op: the op.
+      direction: the direction.
+      signature: the text of the signature.
+      device: the device.
+      nearest: the difference to the nearest stored row.
+      count: the number of lookups so far.
+      process: a name of the process that no other process ever has.
+      time: seconds since 1970.
+    """
 
     op: str
     direction: str
@@ -54,8 +66,9 @@ class BadLine:
 
 
 def spool_folder() -> Path:
-    """``ATTN_TUNE_SPOOL``, or ``attn-tune/misses`` under the user's state directory (XDG)."""
-    if named := os.environ.get(SPOOL):
+    """The path after ``record:`` in ``ATTN_TUNE_ON_MISS``, or ``attn-tune/misses`` in the user's state directory."""
+    mode, _, named = os.environ.get(ON_MISS, "").partition(":")
+    if mode == RECORD and named:
         return Path(named)
     state = os.environ.get("XDG_STATE_HOME") or os.path.join(
         os.path.expanduser("~"), ".local", "state"

@@ -233,7 +233,10 @@ class IsolatedExecutor:
     def _start_spare(self, device: Device) -> None:
         """Starts the next worker where two can hold the device, and starting does not take the time of what runs."""
         if self._spare is None and device.platform in _SHARED_PLATFORMS:
-            self._spare = WorkerProcess(self._environment)
+            self._spare = self._start()
+
+    def _start(self) -> WorkerProcess:
+        return WorkerProcess(self._environment, memory_gib=self.limits.memory_gib)
 
     def _close_spare(self) -> None:
         spare, self._spare = self._spare, None
@@ -295,7 +298,7 @@ class IsolatedExecutor:
             # Whatever ended it while it waited is no reason to give the device up.
             spare.kill()
             spare = None
-        worker = self._worker = spare or WorkerProcess(self._environment)
+        worker = self._worker = spare or self._start()
         self._used = False
         try:
             message = worker.receive(self.limits.start, self.interrupt)

@@ -14,19 +14,17 @@ from typing import Self
 from attn_tune.schema.errors import StorageError
 from attn_tune.tuner.executor import Interrupted
 
-VARIABLE = "ATTN_TUNE_LEASES"
 _POLL_S = 0.5
 _MOST_TEXT = 400
 
 
 def lease_folder() -> Path:
-    """Where leases lie: ``$ATTN_TUNE_LEASES``, else one place for all users and sessions of this host.
+    """The folder of leases of all users and sessions of this host.
 
     Not in ``$XDG_RUNTIME_DIR``: each user has another one, and jobs of a batch system have none.
     """
-    chosen = os.environ.get(VARIABLE)
     shared = Path("/tmp") if Path("/tmp").is_dir() else Path(tempfile.gettempdir())
-    return Path(chosen) if chosen else shared / "attn-tune-leases"
+    return shared / "attn-tune-leases"
 
 
 @dataclass
@@ -96,7 +94,7 @@ class Lease:
         except OSError as error:
             raise StorageError(
                 f"the lease {self.path} cannot be opened: {error.strerror}; "
-                f"set {VARIABLE} to a folder that all sweeps of this host can write to"
+                "name a folder that all sweeps of this host can write to: --lease-folder"
             ) from None
 
 

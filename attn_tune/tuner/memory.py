@@ -6,13 +6,12 @@ one in between has died.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from attn_tune.schema.errors import UsageError
 
-LIMIT_VARIABLE = "ATTN_TUNE_WORKER_GIB"
 # The sweep, the page cache and whoever else is there need some too.
 SHARE = 0.8
 GIB = 1 << 30
@@ -20,22 +19,20 @@ GIB = 1 << 30
 _ROOT = Path("/")
 
 
-def memory_limit(environment: Mapping[str, str], root: Path = _ROOT) -> int | None:
+def memory_limit(given_gib: float | None = None, root: Path = _ROOT) -> int | None:
     """Bytes that a worker and its children may take together; None where it cannot be known.
 
-    ``ATTN_TUNE_WORKER_GIB`` in ``environment``, else ``SHARE`` of what is available now.
+    ``given_gib``, else ``SHARE`` of what is available now.
 
     Raises:
-      UsageError: the variable is no positive number.
+      UsageError: the number is not positive.
     """
-    if given := environment.get(LIMIT_VARIABLE):
-        try:
-            gib = float(given)
-        except ValueError:
-            gib = 0.0
-        if not 0 < gib < float("inf"):
-            raise UsageError(f"{LIMIT_VARIABLE}={given!r} must be a number of GiB above 0")
-        return int(gib * GIB)
+    if given_gib is not None:
+        if not 0 < given_gib < float("inf"):
+            raise UsageError(
+                f"the memory of a worker must be a number of GiB above 0, got {given_gib:g}"
+            )
+        return int(given_gib * GIB)
     available = available_bytes(root)
     return None if available is None else int(SHARE * available)
 

@@ -24,7 +24,8 @@ _POLL_S = 0.1
 _END_GRACE_S = 2.0
 _STACK_GRACE_S = 0.3
 _REASON_CHARS = 1500
-_OWNER_VARIABLE = "ATTN_TUNE_WORKER"
+# A mark, and no setting: nobody reads its value but the process that set it.
+_OWNER_VARIABLE = "_attn_tune_worker"
 # RLIMIT_LOCKS, which Linux has not applied since 2.6 but still hands down, to a child with an empty environment too.
 _OWNER_LIMIT = 10
 _MOST_ROUNDS = 5
@@ -77,6 +78,7 @@ class WorkerProcess:
         self,
         environment: Mapping[str, str] | None = None,
         module: str = "attn_tune.tuner.worker",
+        memory_gib: float | None = None,
     ):
         ours, theirs = socket.socketpair()
         # The parent, a desktop or a dying predecessor may hold memory too.
@@ -91,7 +93,7 @@ class WorkerProcess:
         # Children keep both marks even in a session of their own, and are found by either.
         self._mark = secrets.randbits(62)
         env[_OWNER_VARIABLE] = str(self._mark)
-        limit = memory_limit(env)
+        limit = memory_limit(memory_gib)
         self._oom_kills = oom_kills()
         self._killed = False
         with theirs:

@@ -30,13 +30,17 @@ class Phase(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Seconds that one phase may take before the worker is killed."""
+    """Seconds that one phase may take before the worker is killed, and the host memory of the worker.
+
+    ``memory_gib`` is None where a share of the available memory is the limit.
+    """
 
     start: float = 180.0
     prepare: float = 600.0
     compile: float = 120.0
     validate: float = 180.0
     measure: float = 60.0
+    memory_gib: float | None = None
 
     def of(self, phase: Phase) -> float:
         """The deadline of ``phase``."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from attn_tune.schema.errors import UnsupportedError
 
-# For tests of what a worker survives: they plant their harm in callbacks.
-CALLBACKS_VARIABLE = "ATTN_TUNE_HOST_CALLBACKS"
+# True in tests of isolation alone: their kernels do harm in callbacks.
+callbacks_allowed = False
 # Triton's interpreter is a callback.
 _INTERPRETED = ("triton", "TRITON_INTERPRET")
 _CALLBACK = re.compile(r"\w*python_\w*callback")
@@ -31,14 +31,14 @@ def find_callback(program: str) -> str:
 def refuse_callbacks(program: str, backend: str) -> None:
     """Refuses the text of a lowered module of a kernel of ``backend`` if it calls back into Python.
 
-    Two environment variables allow it: that of Triton's interpreter for Triton kernels, and one for tests.
+    The environment variable of Triton's interpreter allows it for Triton kernels.
 
     Raises:
       UnsupportedError: it calls back.
     """
     target = find_callback(program)
     interpreted = backend == _INTERPRETED[0] and os.environ.get(_INTERPRETED[1]) == "1"
-    if target and not interpreted and os.environ.get(CALLBACKS_VARIABLE) != "1":
+    if target and not interpreted and not callbacks_allowed:
         raise UnsupportedError(
             f"its program calls back into Python ({target}): what that does can neither be proven nor timed; take "
             "jax.pure_callback, jax.experimental.io_callback and jax.debug out of the kernel"

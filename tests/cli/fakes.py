@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from attn_tune.cli.lab import SweepOutcome, SweepRequest, run_sweep
+from attn_tune.commands.sweeps.database_sweep import SweepOutcome, SweepRequest, run_sweep
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.schema import (
     Device,

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from attn_tune.cli.app import app
-from attn_tune.cli.commands import COMMANDS
+from attn_tune.cli import app, commands
 from attn_tune.schema import Status
 from attn_tune.tuner.protocol import BATTERY_SEEDS, SWEPT_SEEDS
 from tests.cli.fakes import DEVICE, POINT, SIGNATURE, FakeExecutor, fill
@@ -35,7 +34,7 @@ def lab(tmp_path_factory):
 def home(monkeypatch, tmp_path):
     """Nothing of the real user is read or written."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setenv("ATTN_TUNE_LEASES", str(tmp_path / "leases"))
+    monkeypatch.setattr("attn_tune.tuner.lease.lease_folder", lambda: tmp_path / "leases")
     monkeypatch.delenv("ATTN_TUNE_DB", raising=False)
     monkeypatch.delenv("ATTN_TUNE_PACKS", raising=False)
 
@@ -75,13 +74,20 @@ def test_json_of_a_lab(lab, words, key):
     assert json.loads(result.stdout)[key]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_says_what_and_shows_an_example(name):
-    result = run(name, "--help")
+@pytest.mark.parametrize("words", [w for w, _ in commands()], ids=" ".join)
+def test_help_of_a_command_has_a_sentence_and_its_options(words):
+    result = run(*words, "--help")
     assert result.exit_code == 0
-    assert f"Example: attn-tune {name}" in result.stdout
-    assert "-h, --help" in result.stdout
-    assert COMMANDS[name][1] in result.stdout
+    assert f"Usage: attn-tune {' '.join(words)} " in result.stdout
+    assert "--help" in result.stdout
+
+
+def test_help_names_at_most_fifteen_commands_with_their_first_sentences():
+    shown = " ".join(run("--help").stdout.replace("│", " ").split())
+    top = {words[0]: command for words, command in commands() if len(words) == 1}
+    assert len(top) <= 15
+    for name, command in top.items():
+        assert f"{name} {command.help.partition(chr(10))[0]}" in shown
 
 
 def test_report_shows_winners_statuses_and_coverage(lab):
@@ -145,12 +151,6 @@ def test_plan_refuses_a_strategy_that_contradicts_the_effort():
     assert result.exit_code == 2
 
 
-def test_there_is_nothing_to_audit_without_a_gpu_to_compile_for():
-    result = run("audit", "--grid", SIGNATURE, "--device", "cpu")
-    assert (result.exit_code, result.stdout) == (3, "")
-    assert "no Triton config is refused on cpu" in result.stderr
-
-
 def test_plan_counts_what_is_known(lab):
     # The plan is of another environment than the fake device's, so nothing is known.
     result = run("plan", "--grid", SIGNATURE, "--db", lab, "--device", "cpu")
@@ -168,12 +168,12 @@ def test_export_then_import_and_explain(lab, tmp_path, monkeypatch):
     written = json.loads(run("export", pack, "--db", lab, "--json").stdout)
     assert written["rows"] == 2
     other = tmp_path / "other.db"
-    assert "2 problems added" in run("import", pack, "--db", other).stdout
-    assert "2 unchanged" in run("import", pack, "--db", other).stdout
-    installed = run("import", pack, "--to", "user")
+    assert "2 problems added" in run("pack", "import", pack, "--db", other).stdout
+    assert "2 unchanged" in run("pack", "import", pack, "--db", other).stdout
+    installed = run("pack", "import", pack, "--to", "user")
     assert installed.exit_code == 0
     assert (tmp_path / "data/attn-tune/packs/mine.atpack").read_bytes() == pack.read_bytes()
-    assert run("import", pack, "--to", "user").exit_code == 0, "an equal pack may stay"
+    assert run("pack", "import", pack, "--to", "user").exit_code == 0, "an equal pack may stay"
 
 
 def test_export_refuses_what_is_there(lab, tmp_path):
@@ -190,7 +190,7 @@ def test_a_changed_pack_is_refused(lab, tmp_path):
     manifest = pack / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"mine"', '"nine"'))
     for where in (["--to", "user"], ["--db", tmp_path / "x.db"]):
-        result = run("import", pack, *where)
+        result = run("pack", "import", pack, *where)
         assert result.exit_code == 5
         assert "checksum" in result.stderr
     assert not (tmp_path / "data/attn-tune/packs/mine").exists()
@@ -212,8 +212,12 @@ def errors(tmp_path):
         "no database": (["report", "--db", tmp_path / "none.db"], 3, "none.db"),
         "no status": (["status", "--db", tmp_path / "none.db"], 3, "none.db"),
         "not a database": (["report", "--db", text], 5, "notes.db"),
-        "a folder": (["import", tmp_path, "--db", tmp_path / "x.db"], 5, ""),
-        "no pack": (["import", tmp_path / "none.atpack", "--db", tmp_path / "x.db"], 4, "none"),
+        "a folder": (["pack", "import", tmp_path, "--db", tmp_path / "x.db"], 5, ""),
+        "no pack": (
+            ["pack", "import", tmp_path / "none.atpack", "--db", tmp_path / "x.db"],
+            4,
+            "none",
+        ),
     }
 
 

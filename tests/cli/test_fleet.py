@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from attn_tune.cli.fleet import ExecutorName, Where
-from attn_tune.cli.progress import Tally
+from attn_tune.commands.sweeps.hosts import ExecutorName, Hosts
+from attn_tune.commands.sweeps.progress import Tally
 from attn_tune.schema import Measurement, Protocol, Status, Trial, UsageError
 from attn_tune.tuner import Case, Progress, ProgressKind
 from attn_tune.tuner.accelerators import Accelerator
@@ -18,8 +18,9 @@ from tests.cli.test_commands import run
 
 HOLDER = """
 import sys, time
+from pathlib import Path
 from attn_tune.tuner.lease import leased
-with leased([(sys.argv[1], "")]):
+with leased([(sys.argv[1], "")], folder=Path(sys.argv[2])):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -31,7 +32,7 @@ class Member(FakeExecutor):
 
     made: list["Member"]
 
-    def __init__(self, *, interrupt, environment=None, cores=None):
+    def __init__(self, *, interrupt, limits=None, environment=None, cores=None):
         super().__init__()
         self.environment = environment
         type(self).made.append(self)
@@ -40,7 +41,7 @@ class Member(FakeExecutor):
 @pytest.fixture(autouse=True)
 def home(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setenv("ATTN_TUNE_LEASES", str(tmp_path / "leases"))
+    monkeypatch.setattr("attn_tune.tuner.lease.lease_folder", lambda: tmp_path / "leases")
     monkeypatch.delenv("ATTN_TUNE_DB", raising=False)
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
 
@@ -62,7 +63,9 @@ def gpus(monkeypatch):
 def held(request, tmp_path):
     """Another process holds the lease of the device that the test names."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, request.param], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER, request.param, tmp_path / "leases"],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout.readline() == "held\n"
     yield process
@@ -162,7 +165,7 @@ def test_a_host_without_gpus_has_no_devices_to_choose(monkeypatch, tmp_path):
 
 def test_where_is_checked_before_anything_is_opened():
     with pytest.raises(UsageError):
-        Where(executor=ExecutorName.RAY, devices="0")
+        Hosts(executor=ExecutorName.RAY, devices="0")
 
 
 def test_the_best_of_each_case_is_its_own():

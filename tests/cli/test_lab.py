@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from attn_tune.cli.lab import open_lab, plan_sweep, run_sweep
+from attn_tune.commands.sweeps.database_sweep import open_lab, plan_sweep, run_sweep
 from attn_tune.db import Database, export_pack
 from attn_tune.runtime import use_pack
 from attn_tune.schema import GateError, Stage, Status, StorageError, config_digest

@@ -1,10 +1,11 @@
-"""What the words of a command line mean."""
+"""Values of options: durations, databases, points, kernels."""
 
 import re
 
 import pytest
 
-from attn_tune.cli import choose, options
+from attn_tune.commands.shared import options, selection
+from attn_tune.commands.shared.cases import Cases
 from attn_tune.schema import UsageError
 from attn_tune.tuner.grid import load_grid
 
@@ -32,7 +33,7 @@ def test_the_database_stands_in_the_users_data_directory(monkeypatch, tmp_path):
 
 def test_points_are_filtered_by_part_of_the_name_and_by_pattern():
     def names(*filters):
-        return [p.name for p in choose.points(["gemma3-27b"], None, filters)]
+        return [p.name for p in Cases(grid=["gemma3-27b"], point=filters).points()]
 
     assert len(names()) == 6
     assert names("local") == [n for n in names() if ".local/" in n]
@@ -44,25 +45,25 @@ def test_points_are_filtered_by_part_of_the_name_and_by_pattern():
 
 def test_a_grid_is_needed():
     with pytest.raises(UsageError, match="--grid"):
-        choose.points(None)
+        Cases().points()
 
 
 def test_kernels_go_by_name_or_by_op_and_name():
-    by_name = choose.kernels(["xla"])
+    by_name = selection.kernels(["xla"])
     assert "flash_attention/xla" in [spec.id for spec in by_name]
-    assert [s.id for s in choose.kernels(["flash_attention/xla"])] == ["flash_attention/xla"]
+    assert [s.id for s in selection.kernels(["flash_attention/xla"])] == ["flash_attention/xla"]
     with pytest.raises(UsageError, match=r"unknown kernel 'xlaa'; did you mean 'xla'\?$"):
-        choose.kernels(["xlaa"])
+        selection.kernels(["xlaa"])
     with pytest.raises(UsageError, match="unknown op 'flash'"):
-        choose.kernels(None, ["flash"])
+        selection.kernels(None, ["flash"])
 
 
 @pytest.mark.parametrize(
     "text", ["llama3-8b/4x4k", "gemma2-9b.local/8x2k", "cpu-smoke.gpt-oss-local/1x128"]
 )
 def test_a_point_is_found_by_name_and_by_signature(text):
-    point = choose.signature(text)
-    assert choose.signature(point.signature.text).signature == point.signature
+    point = selection.signature(text)
+    assert selection.signature(point.signature.text).signature == point.signature
 
 
 def test_unknown_points_are_refused_with_a_way_out():
@@ -70,12 +71,12 @@ def test_unknown_points_are_refused_with_a_way_out():
     with pytest.raises(
         UsageError, match=f"unknown grid point 'llama3-8b/3x3k'; known: {re.escape(known)}$"
     ):
-        choose.signature("llama3-8b/3x3k")
+        selection.signature("llama3-8b/3x3k")
     with pytest.raises(UsageError, match="unknown grid point"):
-        choose.signature("lama/4x4k")
+        selection.signature("lama/4x4k")
 
 
 def test_names_of_points_cover_every_length():
-    names = choose.point_names()
-    text = choose.signature("llama3-8b/1x128k").signature.text
+    names = selection.point_names()
+    text = selection.signature("llama3-8b/1x128k").signature.text
     assert names[text].startswith("llama3-8b/1x128k")

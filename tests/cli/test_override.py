@@ -7,7 +7,7 @@ import shlex
 import pytest
 from typer.testing import CliRunner
 
-from attn_tune.cli.app import app
+from attn_tune.cli import app
 from attn_tune.kernels.spec import KernelSpec
 from attn_tune.runtime import misses, settings
 from attn_tune.runtime.layers import use_pack
@@ -163,7 +163,7 @@ def test_freeze_tells_proven_defaults_from_guesses_and_refuses_what_is_less_than
     db, packs = home / "lab.db", home / "p.atpack"
     fill(db, Ties(), directions=("fwd",))
     assert run("export", packs, "--db", db).exit_code == 0
-    assert "1 proven default" in run("inspect", packs).stdout
+    assert "1 proven default" in run("pack", "inspect", packs).stdout
     near = SIGNATURE.replace("=128 n", "=120 n").replace("t=128", "t=120")
     grid = ["--grid", SIGNATURE, "--grid", near]
     guess = ["--grid", SIGNATURE.replace("causal=1", "causal=1 cap=1")]
@@ -242,17 +242,17 @@ def test_export_refuses_forbidden_configs_and_carries_never_entries(home):
     done = run("export", home / "careful.atpack", *forward, "--with-quarantine")
     assert "carries a quarantine list of 1" in done.stdout
     for name in ("plain", "careful"):
-        shown = run("inspect", home / f"{name}.atpack").stdout
+        shown = run("pack", "inspect", home / f"{name}.atpack").stdout
         assert ("direction bwd: wrong dq" in shown) is (name == "careful")
-        assert "sound" in run("verify", home / f"{name}.atpack").stdout
-    differs = run("diff", home / "plain.atpack", home / "careful.atpack", "--exit-code")
+        assert "sound" in run("pack", "verify", home / f"{name}.atpack").stdout
+    differs = run("pack", "diff", home / "plain.atpack", home / "careful.atpack", "--exit-code")
     assert (differs.exit_code, "quarantine added" in differs.stdout) == (1, True)
-    merged = run("merge-packs", home / "both", home / "plain.atpack", home / "careful.atpack")
+    merged = run("pack", "merge", home / "both", home / "plain.atpack", home / "careful.atpack")
     assert "1 in quarantine" in merged.stdout
-    taken = run("import", home / "both", "--db", home / "new.db")
+    taken = run("pack", "import", home / "both", "--db", home / "new.db")
     assert "quarantine list of 1" in taken.stdout
     # Installed, it holds for the user's jobs without a file of the user's own.
     override("remove", listed()[0]["id"])
-    assert run("import", home / "careful.atpack", "--to", "user").exit_code == 0
+    assert run("pack", "import", home / "careful.atpack", "--to", "user").exit_code == 0
     (entry,) = listed()
     assert entry["file"].startswith("pack careful")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from attn_tune.cli.app import app
-from attn_tune.cli.install import install_pack
+from attn_tune.cli import app
+from attn_tune.commands.pack.install import install_pack
 from attn_tune.packs.reader import read_pack
 from tests.cli.fakes import POINT, fill
 from tests.runtime.packbuilder import pack_files, row, sig, write_folder, write_zip
@@ -31,7 +31,7 @@ def lab(tmp_path_factory):
 def home(tmp_path, monkeypatch):
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
-    for name in ("ATTN_TUNE_REQUIRE_SIGNED", "ATTN_TUNE_TRUSTED_KEYS"):
+    for name in ("ATTN_TUNE_TRUSTED_KEYS",):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -43,7 +43,7 @@ def pack(lab, tmp_path):
 
 
 def test_inspect_says_what_is_in_it(pack):
-    shown = run("inspect", pack, "--rows")
+    shown = run("pack", "inspect", pack, "--rows")
     assert shown.exit_code == 0
     text = shown.stdout
     assert "gate passed" in text
@@ -52,13 +52,15 @@ def test_inspect_says_what_is_in_it(pack):
     assert " us" in text
     assert "{" not in text
     assert "flash_attention/xla bwd, contract 1" in text
-    data = json.loads(run("inspect", pack, "--json").stdout)
+    data = json.loads(run("pack", "inspect", pack, "--json").stdout)
     assert data["gate"]["passed"] is True
     assert sum(d["rows"] for d in data["devices"]) == 2
 
 
 def test_inspect_reads_the_packs_of_the_wheel():
-    shown = run("inspect", ROOT / "attn_tune" / "packs" / "shipped" / "nvidia-h200", "--rows")
+    shown = run(
+        "pack", "inspect", ROOT / "attn_tune" / "packs" / "shipped" / "nvidia-h200", "--rows"
+    )
     assert shown.exit_code == 0
     assert "block_k=" in shown.stdout
 
@@ -72,9 +74,9 @@ def test_a_note_is_kept_shown_and_part_of_the_bytes(lab, tmp_path):
     plain, noted, again = (path.read_bytes() for path in packs)
     assert b"note" not in plain
     assert noted == again != plain
-    assert "  note by hand\n" in run("inspect", packs[1]).stdout
-    assert json.loads(run("inspect", packs[1], "--json").stdout)["note"] == "by hand"
-    assert json.loads(run("inspect", packs[0], "--json").stdout)["note"] == ""
+    assert "  note by hand\n" in run("pack", "inspect", packs[1]).stdout
+    assert json.loads(run("pack", "inspect", packs[1], "--json").stdout)["note"] == "by hand"
+    assert json.loads(run("pack", "inspect", packs[0], "--json").stdout)["note"] == ""
     for note in (" ", "x" * 1001, "a\x07b"):
         refused = run("export", tmp_path / "x.atpack", "--db", lab, "--note", note)
         assert (refused.exit_code, "note" in refused.stderr) == (2, True)
@@ -94,33 +96,33 @@ def test_export_names_an_absolute_path_and_the_way_over_an_old_pack(lab, tmp_pat
 
 
 def test_verify_has_a_field_for_each_thing(pack, tmp_path):
-    (one,) = json.loads(run("verify", pack, "--json").stdout)["packs"]
-    digest = json.loads(run("inspect", pack, "--json").stdout)["digest"]
+    (one,) = json.loads(run("pack", "verify", pack, "--json").stdout)["packs"]
+    digest = json.loads(run("pack", "inspect", pack, "--json").stdout)["digest"]
     assert (one["name"], one["version"], one["digest"], one["rows"]) == ("mine", "1", digest, 2)
     assert (one["signature"], one["signer"]) == ("none", None)
-    text = run("verify", pack).stdout
+    text = run("pack", "verify", pack).stdout
     assert f"mine 1, 2 rows, {digest}: sound; not signed" in text
     assert "Pack(" not in text
-    run("sign", pack, "--new-key", tmp_path / "k.pem")
-    (one,) = json.loads(run("verify", pack, "--json").stdout)["packs"]
+    run("pack", "sign", pack, "--new-key", tmp_path / "k.pem")
+    (one,) = json.loads(run("pack", "verify", pack, "--json").stdout)["packs"]
     assert one["signature"] == "untrusted"
-    trusted = run("verify", pack, "--trusted-keys", tmp_path / "k.pem.pub", "--json")
+    trusted = run("pack", "verify", pack, "--trusted-keys", tmp_path / "k.pem.pub", "--json")
     (one,) = json.loads(trusted.stdout)["packs"]
     assert (one["signature"], one["signer"]) == ("trusted", "k")
 
 
 def test_verify_signs_and_trust(pack, tmp_path):
     key = tmp_path / "release.pem"
-    assert "not signed" in run("verify", pack).stdout
-    assert run("verify", pack, "--signed").exit_code == 5
-    assert run("sign", pack, "--new-key", key).exit_code == 0
+    assert "not signed" in run("pack", "verify", pack).stdout
+    assert run("pack", "verify", pack, "--signed").exit_code == 5
+    assert run("pack", "sign", pack, "--new-key", key).exit_code == 0
     assert key.stat().st_mode & 0o077 == 0
-    assert "not trusted" in run("verify", pack).stdout
-    trusted = run("verify", pack, "--signed", "--trusted-keys", f"{key}.pub")
+    assert "not trusted" in run("pack", "verify", pack).stdout
+    trusted = run("pack", "verify", pack, "--signed", "--trusted-keys", f"{key}.pub")
     assert (trusted.exit_code, "signed by release" in trusted.stdout) == (0, True)
-    assert run("sign", "--new-key", key).exit_code == 4, "a key is never overwritten"
-    assert run("sign", pack).exit_code == 2
-    assert run("inspect", pack).stdout.count("signed by") == 1
+    assert run("pack", "sign", "--new-key", key).exit_code == 4, "a key is never overwritten"
+    assert run("pack", "sign", pack).exit_code == 2
+    assert run("pack", "inspect", pack).stdout.count("signed by") == 1
 
 
 def test_verify_finds_a_flipped_byte(pack, tmp_path):
@@ -128,26 +130,26 @@ def test_verify_finds_a_flipped_byte(pack, tmp_path):
     data[data.index(b"median_ns") + 13] ^= 1
     bad = tmp_path / "bad.atpack"
     bad.write_bytes(data)
-    result = run("verify", pack, bad)
+    result = run("pack", "verify", pack, bad)
     assert result.exit_code == 5
     assert "sound" in result.stdout
-    assert json.loads(run("verify", bad, "--json").stdout)["packs"][0]["exit_code"] == 5
+    assert json.loads(run("pack", "verify", bad, "--json").stdout)["packs"][0]["exit_code"] == 5
 
 
 def test_diff_and_its_exit_code(pack, lab, tmp_path):
     other = tmp_path / "fwd"
     run("export", other, "--db", lab, "--direction", "fwd", "--version", "2")
-    same = run("diff", pack, pack, "--exit-code")
+    same = run("pack", "diff", pack, pack, "--exit-code")
     assert (same.exit_code, same.stdout.strip()) == (
         0,
         "mine 1 -> mine 1: 0 added, 0 removed, 0 changed, 0 decided alike on other evidence",
     )
-    shown = run("diff", pack, other).stdout
+    shown = run("pack", "diff", pack, other).stdout
     assert POINT in shown
     assert "#0 chunk_k=" in shown
     assert " us" in shown
     assert "before_ns" not in shown
-    differs = run("diff", pack, other, "--exit-code", "--json")
+    differs = run("pack", "diff", pack, other, "--exit-code", "--json")
     assert differs.exit_code == 1
     assert json.loads(differs.stdout)["counts"]["removed"] == 1
 
@@ -157,15 +159,15 @@ def test_diff_tells_a_row_whose_bits_were_seen_to_differ(tmp_path):
         write_folder(tmp_path / str(repeatable), pack_files([row(sig(64), repeatable=repeatable)]))
         for repeatable in (True, False)
     )
-    result = run("diff", proven, doubted, "--exit-code")
+    result = run("pack", "diff", proven, doubted, "--exit-code")
     assert result.exit_code == 1
     assert "0 added, 0 removed, 1 changed" in result.stdout
 
 
 def test_coverage_reaches_what_was_exported_and_lists_what_is_dead(pack, tmp_path):
-    assert "2 reached, 0 dead" in run("coverage", pack).stdout
+    assert "2 reached, 0 dead" in run("pack", "coverage", pack).stdout
     dead = write_folder(tmp_path / "dead", pack_files([row(sig(1024))]))
-    result = run("coverage", dead, "--json")
+    result = run("pack", "coverage", dead, "--json")
     assert result.exit_code == 1
     [found] = json.loads(result.stdout)["rows"]
     assert "unknown op 'toy'" in found["reason"]
@@ -189,34 +191,34 @@ def test_export_selects_by_grid_and_rule_and_builds_a_wheel(lab, tmp_path):
 def test_export_without_the_gate_keeps_the_reason(lab, tmp_path):
     path = tmp_path / "p.atpack"
     assert run("export", path, "--db", lab, "--no-gate", "demo only").exit_code == 0
-    assert "gate NOT passed: demo only" in run("inspect", path).stdout
+    assert "gate NOT passed: demo only" in run("pack", "inspect", path).stdout
 
 
 def test_import_dry_run_stores_nothing_and_merge_packs(pack, lab, tmp_path):
     db = tmp_path / "new.db"
-    result = run("import", pack, "--db", db, "--dry-run")
+    result = run("pack", "import", pack, "--db", db, "--dry-run")
     assert result.exit_code == 0, result.output
     assert "2 problems added" in result.stdout
     assert not db.exists()
     assert POINT in result.stdout
     assert "chunk_k=" in result.stdout
-    merged = run("merge-packs", tmp_path / "all.atpack", pack, pack)
+    merged = run("pack", "merge", tmp_path / "all.atpack", pack, pack)
     assert "2 rows of 2 packs" in merged.stdout
-    assert run("import", pack, "--db", db, "--on-conflict", "newest").exit_code == 2
+    assert run("pack", "import", pack, "--db", db, "--on-conflict", "newest").exit_code == 2
 
 
 def test_an_import_that_fails_makes_no_database(pack, tmp_path):
     db = tmp_path / "new" / "lab.db"
-    assert run("import", pack, "--db", db, "--on-conflict", "newest").exit_code == 2
-    assert run("import", tmp_path / "nope", "--db", db).exit_code == 4
+    assert run("pack", "import", pack, "--db", db, "--on-conflict", "newest").exit_code == 2
+    assert run("pack", "import", tmp_path / "nope", "--db", db).exit_code == 4
     (tmp_path / "bad.atpack").write_text("no pack")
-    assert run("import", tmp_path / "bad.atpack", "--db", db).exit_code == 5
+    assert run("pack", "import", tmp_path / "bad.atpack", "--db", db).exit_code == 5
     assert not db.parent.exists()
 
 
 def test_rows_of_an_imported_pack_answer_best_and_report(pack, tmp_path):
     db = ["--db", tmp_path / "other.db"]
-    assert run("import", pack, *db).exit_code == 0
+    assert run("pack", "import", pack, *db).exit_code == 0
     best = run("best", POINT, *db)
     assert best.exit_code == 0, best.stderr
     assert "Imported" in best.stdout
@@ -236,15 +238,15 @@ def test_rows_of_an_imported_pack_answer_best_and_report(pack, tmp_path):
 
 
 def test_import_without_options_is_for_the_users_jobs(pack, tmp_path):
-    installed = run("import", pack, "--json")
+    installed = run("pack", "import", pack, "--json")
     place = Path(json.loads(installed.stdout)["path"])
     assert place.read_bytes() == pack.read_bytes()
     assert place.parent == tmp_path / "home" / "attn-tune" / "packs"
     for words in (["--db", tmp_path / "x.db"], ["--dry-run"], ["--on-conflict", "keep"]):
-        refused = run("import", pack, "--to", "user", *words)
+        refused = run("pack", "import", pack, "--to", "user", *words)
         assert (refused.exit_code, "--to db" in refused.stderr) == (2, True)
     assert not (tmp_path / "x.db").exists()
-    assert run("import", pack, "--to", "db").exit_code == 0
+    assert run("pack", "import", pack, "--to", "db").exit_code == 0
     assert run("best", POINT).exit_code == 0, "the default database"
 
 
@@ -263,15 +265,15 @@ def two_packs(tmp_path, form):
 def test_an_imported_pack_is_replaced_when_asked(tmp_path, form):
     old, new = two_packs(tmp_path, form)
     place = tmp_path / "home" / "attn-tune" / "packs" / old.name
-    assert run("import", old).exit_code == 0
-    refused = run("import", new)
+    assert run("pack", "import", old).exit_code == 0
+    refused = run("pack", "import", new)
     assert (refused.exit_code, "--replace" in refused.stderr) == (4, True)
     assert read_pack(place).digest == read_pack(old).digest
-    done = run("import", new, "--replace")
+    done = run("pack", "import", new, "--replace")
     assert done.exit_code == 0, done.stderr
     assert read_pack(place).digest == read_pack(new).digest
     assert [child.name for child in place.parent.iterdir()] == [old.name]
-    refused = run("import", old, "--replace", "--db", tmp_path / "lab.db")
+    refused = run("pack", "import", old, "--replace", "--db", tmp_path / "lab.db")
     assert (refused.exit_code, "--on-conflict" in refused.stderr) == (2, True)
 
 
@@ -280,7 +282,7 @@ def test_the_working_directory_is_imported_by_its_name(tmp_path, monkeypatch):
     place = tmp_path / "home" / "attn-tune" / "packs" / old.name
     for pack in (old, new):
         monkeypatch.chdir(pack)
-        done = run("import", ".", "--replace")
+        done = run("pack", "import", ".", "--replace")
         assert done.exit_code == 0, done.stderr
         assert read_pack(place).digest == read_pack(pack).digest
 
@@ -288,11 +290,11 @@ def test_the_working_directory_is_imported_by_its_name(tmp_path, monkeypatch):
 def test_a_broken_imported_pack_is_replaced_and_no_sound_one_by_a_broken_one(tmp_path):
     old, new = two_packs(tmp_path, "folder")
     place = tmp_path / "home" / "attn-tune" / "packs" / old.name
-    assert run("import", old).exit_code == 0
+    assert run("pack", "import", old).exit_code == 0
     (place / "SHA256SUMS").write_text("")
-    assert run("import", new, "--replace").exit_code == 0
+    assert run("pack", "import", new, "--replace").exit_code == 0
     (old / "SHA256SUMS").write_text("")
-    assert run("import", old, "--replace").exit_code == 5
+    assert run("pack", "import", old, "--replace").exit_code == 5
     assert read_pack(place).digest == read_pack(new).digest
 
 
@@ -300,7 +302,7 @@ def test_an_imported_folder_is_never_absent_while_it_is_replaced(tmp_path, monke
     """Also where the system refuses to exchange two names: then nothing is changed."""
     old, new = two_packs(tmp_path, "folder")
     place = tmp_path / "home" / "attn-tune" / "packs" / old.name
-    assert run("import", old).exit_code == 0
+    assert run("pack", "import", old).exit_code == 0
     stop, seen = threading.Event(), set()
 
     def watch():
@@ -314,8 +316,8 @@ def test_an_imported_folder_is_never_absent_while_it_is_replaced(tmp_path, monke
     stop.set()
     watcher.join()
     assert seen == {True}
-    monkeypatch.setattr("attn_tune.cli.install._RENAME_EXCHANGE", 1 << 20)  # no such flag
-    refused = run("import", new, "--replace")
+    monkeypatch.setattr("attn_tune.commands.pack.install._RENAME_EXCHANGE", 1 << 20)  # no such flag
+    refused = run("pack", "import", new, "--replace")
     assert (refused.exit_code, "remove it, then import" in refused.stderr) == (4, True)
     assert read_pack(place).digest == read_pack(old).digest
 
@@ -324,14 +326,14 @@ def test_inspect_counts_what_the_rows_say_of_their_proof(tmp_path):
     said = [{"repeatable": False, "features": 7}, {"repeatable": True, "features": 5}, {}]
     rows = [row(sig(1024 * (i + 1)), **more) for i, more in enumerate(said)]
     path = write_folder(tmp_path / "pack", pack_files(rows))
-    found = run("inspect", path)
+    found = run("pack", "inspect", path)
     assert found.exit_code == 0
     line = next(line for line in found.stdout.splitlines() if "toy/alpha fwd" in line)
     assert (
         "1 whose bits differ from run to run; 2 rows with at least 5 feature problems passed"
         in line
     )
-    (kernel,) = json.loads(run("inspect", path, "--json").stdout)["kernels"]
+    (kernel,) = json.loads(run("pack", "inspect", path, "--json").stdout)["kernels"]
     assert (kernel["not_repeatable"], kernel["features"]) == (1, 5)
     plain = write_folder(tmp_path / "plain", pack_files([row(sig(1024))]))
-    assert "bits" not in run("inspect", plain).stdout
+    assert "bits" not in run("pack", "inspect", plain).stdout

@@ -39,7 +39,7 @@ def test_export_ships_it_on_purpose_and_says_so(noisy_lab, tmp_path):
     assert result.exit_code == 0, result.stderr
     assert "1 rows let through on purpose: the final was disturbed" in result.stdout
     assert read_pack(pack).gate["accepted"] == {"noisy": 1}
-    inspected = run("inspect", pack)
+    inspected = run("pack", "inspect", pack)
     assert "let through on purpose: 1 noisy" in inspected.stdout
 
 
@@ -76,5 +76,5 @@ def test_a_kernel_that_proves_nothing_needs_leave(monkeypatch, tmp_path, allowed
     leave = ("--allow-unproven", "--allow-noisy", "--max-regret", "1000")
     shipped = run("export", tmp_path / "p.atpack", "--db", db, *leave)
     assert shipped.exit_code == 0, shipped.stderr
-    inspected = run("inspect", tmp_path / "p.atpack")
+    inspected = run("pack", "inspect", tmp_path / "p.atpack")
     assert "1 unproven: their configs ran no feature problem" in inspected.stdout

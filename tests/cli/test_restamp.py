@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import attn_tune
-from attn_tune.cli import restamp
+from attn_tune.commands.pack import restamp
 from attn_tune.kernels import source
 from attn_tune.kernels.registry import get_kernel, get_op
 from attn_tune.packs.reader import read_pack
@@ -21,7 +21,7 @@ from attn_tune.schema import AttnTuneError, StorageError, UsageError
 from attn_tune.schema.config import config_to_dict
 
 PACKAGE = Path(attn_tune.__file__).parent
-SHIPPED = PACKAGE / "packs" / "nvidia-h200"
+SHIPPED = PACKAGE / "packs" / "shipped" / "nvidia-h200"
 LIBRARY = "cudnn"
 pytestmark = pytest.mark.slow
 
@@ -91,7 +91,7 @@ def pack(tmp_path, digests):
 
 def test_rows_with_equal_programs_are_restamped_and_others_left_out(pack, before, capsys):
     out = pack.with_name("new.atpack")
-    restamp.restamp(pack, before=before, out=out, version="2", jobs=2, json=True)
+    restamp.command(pack, before=before, out=out, version="2", jobs=2, json=True)
     said = json.loads(capsys.readouterr().out)
     assert (said["kept"], said["restamped"], said["left_out"]) == (0, 1, 2)
     verdicts = [row["verdict"] for row in said["rows"]]
@@ -142,17 +142,17 @@ def test_a_checkout_that_answers_nothing_is_an_error(pack, tmp_path):
     (tmp_path / "empty" / "attn_tune").mkdir(parents=True)
     (tmp_path / "empty" / "attn_tune" / "__init__.py").touch()
     with pytest.raises(AttnTuneError, match="failed in"):
-        restamp.restamp(pack, before=tmp_path / "empty", out=tmp_path / "new")
+        restamp.command(pack, before=tmp_path / "empty", out=tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
 def test_bad_paths_are_refused_before_anything_is_compiled(pack, before, tmp_path):
     with pytest.raises(UsageError, match="no folder attn_tune"):
-        restamp.restamp(pack, before=tmp_path, out=tmp_path / "new")
+        restamp.command(pack, before=tmp_path, out=tmp_path / "new")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     with pytest.raises(StorageError, match="not overwritten"):
-        restamp.restamp(pack, before=before, out=tmp_path / "mine", overwrite=True)
+        restamp.command(pack, before=before, out=tmp_path / "mine", overwrite=True)
     assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
 
 

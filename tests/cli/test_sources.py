@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 import attn_tune
-from attn_tune.cli.app import app
+from attn_tune.cli import app
 from attn_tune.runtime.spool import append
 from tests.runtime.test_spool import line
 
@@ -25,8 +25,8 @@ def run(*words, **settings):
 def home(monkeypatch, tmp_path):
     """Nothing of the real user is read or written."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setenv("ATTN_TUNE_SPOOL", str(tmp_path / "spool"))
-    monkeypatch.setenv("ATTN_TUNE_LEASES", str(tmp_path / "leases"))
+    monkeypatch.setenv("ATTN_TUNE_ON_MISS", f"record:{tmp_path / 'spool'}")
+    monkeypatch.setattr("attn_tune.tuner.lease.lease_folder", lambda: tmp_path / "leases")
     monkeypatch.setenv("ATTN_TUNE_DB", str(tmp_path / "lab.db"))
     monkeypatch.delenv("ATTN_TUNE_PACKS", raising=False)
 
@@ -43,7 +43,7 @@ def spool(tmp_path):
 
 
 def test_misses_are_shown_most_asked_first(spool):
-    result = run("misses", "--json")
+    result = run("lab", "misses", "--json")
     rows = json.loads(result.stdout)["misses"]
     assert [(r["signature"][-6:], r["direction"], r["asked"]) for r in rows] == [
         ("left=2", "fwd", 8),
@@ -52,12 +52,12 @@ def test_misses_are_shown_most_asked_first(spool):
     ]
     assert rows[0]["nearest"] == "no pack holds rows"
     assert "skipped" in result.stderr
-    assert "left=2" in run("misses").stdout
+    assert "left=2" in run("lab", "misses").stdout
 
 
 def test_no_misses_are_no_error(tmp_path):
-    assert "No miss is recorded" in run("misses").stdout
-    assert json.loads(run("misses", "--json").stdout) == {"misses": []}
+    assert "No miss is recorded" in run("lab", "misses").stdout
+    assert json.loads(run("lab", "misses", "--json").stdout) == {"misses": []}
     result = run("plan", "--from-misses")
     assert result.exit_code == 3
     assert "ATTN_TUNE_ON_MISS=record" in result.stderr
@@ -65,8 +65,8 @@ def test_no_misses_are_no_error(tmp_path):
 
 def test_misses_become_a_grid_and_a_plan(spool, tmp_path):
     grid = tmp_path / "missed.toml"
-    assert run("misses", "import", "--out", grid).exit_code == 0
-    assert run("misses", "import", "--out", grid).exit_code == 2
+    assert run("grids", "--from-misses", "--out", grid).exit_code == 0
+    assert run("grids", "--from-misses", "--out", grid).exit_code == 2
     from_file = json.loads(run("plan", "--grid", grid, "--device", "cpu", "--json").stdout)
     from_spool = json.loads(run("plan", "--from-misses", "--device", "cpu", "--json").stdout)
     assert from_file["totals"] == from_spool["totals"]
@@ -75,11 +75,11 @@ def test_misses_become_a_grid_and_a_plan(spool, tmp_path):
 
 
 def test_misses_are_cleared_after_asking(spool):
-    assert run("misses", "clear", input="n\n").exit_code == 1
+    assert run("lab", "misses", "--clear", input="n\n").exit_code == 1
     assert list(spool.iterdir())
-    assert run("misses", "clear", "--yes").exit_code == 0
+    assert run("lab", "misses", "--clear", "--yes").exit_code == 0
     assert list(spool.iterdir()) == []
-    assert "Nothing is there" in run("misses", "clear", "--yes").stdout
+    assert "Nothing is there" in run("lab", "misses", "--clear", "--yes").stdout
 
 
 def test_a_model_is_listed_written_and_planned(tmp_path):

@@ -81,7 +81,7 @@ def test_a_path_that_the_locale_cannot_say_is_shown(tmp_path):
 
 def test_a_fifo_given_as_database_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "lab.db")
-    for words in ("report", "gc", "status"):
+    for words in ("report", "lab gc", "status"):
         done = run(f"$A {words} --db '{tmp_path}/lab.db'")
         assert done.returncode == 4
         assert b"lab.db is a FIFO, not a regular file" in done.stderr
@@ -91,8 +91,8 @@ def test_no_temporary_directory_is_one_line(tmp_path):
     """As where every file is refused; the sweep has not begun then."""
     grid = "flash_attention/v1 b=1 t=16 s=16 n=1 k=1 h=16 v=16 dtype=float32"
     done = run(
-        f"ulimit -f 0; $A sweep -g '{grid}' -k flash_attention/xla -d fwd --db '{tmp_path}/lab.db'",
-        ATTN_TUNE_LEASES=str(tmp_path / "leases"),
+        f"ulimit -f 0; $A sweep -g '{grid}' -k flash_attention/xla -d fwd --db '{tmp_path}/lab.db' "
+        f"--lease-folder '{tmp_path}/leases'"
     )
     assert done.returncode == 4, done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith(b"error: ")]

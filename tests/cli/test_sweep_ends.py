@@ -13,9 +13,9 @@ from typing import ClassVar
 import pytest
 from typer.testing import CliRunner
 
-from attn_tune.cli import sweep as command
-from attn_tune.cli.app import app
-from attn_tune.cli.progress import LineWatch, Tally
+from attn_tune.cli import app
+from attn_tune.commands import sweep as command
+from attn_tune.commands.sweeps.progress import LineWatch, Tally
 from attn_tune.kernels import registry
 from attn_tune.runtime import settings
 from attn_tune.schema import Status, config_to_dict
@@ -47,7 +47,7 @@ def run(*words):
 def home(tmp_path, monkeypatch):
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
-    monkeypatch.setenv("ATTN_TUNE_LEASES", str(tmp_path / "leases"))
+    monkeypatch.setattr("attn_tune.tuner.lease.lease_folder", lambda: tmp_path / "leases")
     for name in ("PACKS", "OVERRIDES", "DB"):
         monkeypatch.delenv(f"ATTN_TUNE_{name}", raising=False)
     monkeypatch.setattr(settings, "_current", None)
@@ -134,7 +134,7 @@ def test_explain_says_what_only_the_lab_database_knows_until_it_is_shipped(
     overridden = run(*asked, *db).stdout
     assert "An override answers first" in overridden
     steps = [line.strip() for line in overridden.splitlines() if line.startswith("  attn-tune")]
-    assert [step.split()[1] for step in steps] == ["override", "export", "import"]
+    assert [step.split()[1] for step in steps] == ["override", "export", "pack"]
     assert run(*shlex.split(steps[0])[1:]).exit_code == 0
     # Nor does a pack answer while a frozen file is in force.
     lock = tmp_path / "my job.json"
@@ -147,7 +147,7 @@ def test_explain_says_what_only_the_lab_database_knows_until_it_is_shipped(
     assert [step.split()[:2] for step in steps if step.startswith(("unset", "attn-tune"))] == [
         ["unset", "ATTN_TUNE_OVERRIDES"],
         ["attn-tune", "export"],
-        ["attn-tune", "import"],
+        ["attn-tune", "pack"],
         ["attn-tune", "override"],
     ]
     assert f"attn-tune override freeze '{lock}' --overwrite" in locked
@@ -156,7 +156,7 @@ def test_explain_says_what_only_the_lab_database_knows_until_it_is_shipped(
     assert "decided fwd otherwise: flash_attention/xla chunk_" in before.stdout
     assert "Calls read packs" in before.stdout
     steps = [line.strip() for line in before.stdout.splitlines() if line.startswith("  attn-tune")]
-    assert [step.split()[1] for step in steps] == ["export", "import"]
+    assert [step.split()[1] for step in steps] == ["export", "pack"]
     assert set(steps) < {line.strip() for line in shown.splitlines()}
     assert json.loads(run(*asked, *db, "--json").stdout)["fwd"]["unshipped"]["median_ns"] > 0
     for step in steps:
@@ -169,7 +169,8 @@ def test_explain_says_what_only_the_lab_database_knows_until_it_is_shipped(
 def test_rows_that_export_will_refuse_are_said_before(worker, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "attn_tune.cli.fleet._beside_others", lambda: contextlib.nullcontext(lambda: True)
+        "attn_tune.commands.sweeps.hosts._beside_others",
+        lambda folder: contextlib.nullcontext(lambda: True),
     )
     shown = sweep(tmp_path, "-g", SIGNATURE).stdout
     said = "But export will refuse 2 of 2 rows as they are:\n  2 rows: its last final was disturbed"
@@ -307,7 +308,7 @@ def test_the_first_line_of_progress_has_a_label(capsys):
 
 
 def test_progress_says_what_is_being_done(worker, tmp_path, monkeypatch):
-    monkeypatch.setattr("attn_tune.cli.progress.LINE_EVERY_S", 0.0)
+    monkeypatch.setattr("attn_tune.commands.sweeps.progress.LINE_EVERY_S", 0.0)
     said = sweep(tmp_path, "-g", SIGNATURE, "-d", "fwd").stderr
     assert said.index("searching xla") < said.index("finals  best")
 
@@ -316,7 +317,7 @@ def test_a_signal_handler_writes_nothing_itself(monkeypatch):
     """It may interrupt a write to the same stream, which Python refuses to enter twice."""
     said, stop = [], threading.Event()
     monkeypatch.setattr(
-        command.sink, "note", lambda text: said.append((text, threading.get_ident()))
+        command.output, "note", lambda text: said.append((text, threading.get_ident()))
     )
     with command._stopping(stop):
         os.kill(os.getpid(), signal.SIGINT)

@@ -6,8 +6,8 @@ import sqlite3
 import pytest
 from typer.testing import CliRunner
 
-from attn_tune.cli.app import app
-from attn_tune.cli.exit_codes import MEANINGS
+from attn_tune.cli import app
+from attn_tune.commands.shared.exit_codes import MEANINGS
 from attn_tune.db import Database
 from tests.db.facts import ENVIRONMENT, NEWER, begin, make_trial
 
@@ -34,33 +34,33 @@ def host(tmp_path):
 
 def test_merge_twice(tmp_path, host):
     lab = tmp_path / "new" / "lab.db"
-    first = run("merge", host, "--db", lab)
+    first = run("lab", "merge", host, "--db", lab)
     assert first.exit_code == 0, first.stderr
     assert "2 new runs, 10 new trials" in first.stdout
     assert "1 problem decided" in first.stdout
-    again = json.loads(run("merge", host, "--db", lab, "--json").stdout)
+    again = json.loads(run("lab", "merge", host, "--db", lab, "--json").stdout)
     assert again["merged"] == [{"path": str(host), "runs": 0, "trials": 0}]
 
 
 def test_a_merge_that_fails_makes_no_database(tmp_path, host):
     lab = tmp_path / "new" / "lab.db"
     (tmp_path / "text.db").write_text("no database")
-    assert run("merge", tmp_path / "nope.db", "--db", lab).exit_code == 3
-    assert run("merge", host, tmp_path / "text.db", "--db", lab).exit_code == 5
+    assert run("lab", "merge", tmp_path / "nope.db", "--db", lab).exit_code == 3
+    assert run("lab", "merge", host, tmp_path / "text.db", "--db", lab).exit_code == 5
     assert not lab.parent.exists()
 
 
 def test_gc_says_what_goes_before_it_does(host):
-    dry = run("gc", "--db", host, "--dry-run", "--superseded")
+    dry = run("lab", "gc", "--db", host, "--dry-run", "--superseded")
     assert dry.exit_code == 0, dry.stderr
     assert "5 rows of trial would go: a newer environment decides" in dry.stdout
-    done = json.loads(run("gc", "--db", host, "--superseded", "--json").stdout)
+    done = json.loads(run("lab", "gc", "--db", host, "--superseded", "--json").stdout)
     assert {item["table"]: item["rows"] for item in done["items"]}["trial"] == 5
-    assert "nothing to collect" in run("gc", "--db", host, "--superseded").stdout
+    assert "nothing to collect" in run("lab", "gc", "--db", host, "--superseded").stdout
 
 
 def test_gc_makes_no_database(tmp_path):
-    result = run("gc", "--db", tmp_path / "lab.db")
+    result = run("lab", "gc", "--db", tmp_path / "lab.db")
     assert result.exit_code in MEANINGS
     assert result.exit_code != 0
     assert not list(tmp_path.iterdir())
@@ -79,7 +79,7 @@ def test_doctor_describes_a_database(host, monkeypatch):
     monkeypatch.setattr("attn_tune.db.store.filesystem.is_network", lambda _: True)
     assert found.keys() == checks(host).keys()
     assert checks(host)["filesystem"]["verdict"] == "warn"
-    assert "attn-tune merge" in checks(host)["filesystem"]["detail"]
+    assert "attn-tune lab merge" in checks(host)["filesystem"]["detail"]
 
 
 def test_doctor_finds_damage(host):

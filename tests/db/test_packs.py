@@ -184,7 +184,7 @@ def test_evidence_is_not_part_of_the_decision(lab, tmp_path):
 
 
 def test_a_selection_closes_the_ranks(lab, tmp_path):
-    summary = export(lab, tmp_path / "xla", kernels=["xla"], device="sm_90", direction="fwd")
+    summary = export(lab, tmp_path / "xla", kernels=["xla"], device="sm_90", directions=["fwd"])
     assert (summary.rows, summary.problems, summary.devices) == (2, 2, ("nvidia-h200",))
     rows = read_pack(tmp_path / "xla").rows
     assert {(r.kernel, r.rank, r.state) for r in rows} == {("xla", 0, "only")}
@@ -198,7 +198,7 @@ def test_what_turned_out_wrong_is_not_exported_even_from_an_old_decision_table(t
         bad = (OutputError(output="out", error=1.0, allowed=0.1),)
         wrong = {"status": Status.INCORRECT, "errors": bad, "environment": RELEASED}
         database.record(run, make_trial({"block_q": 128}, **wrong))
-        export(database, tmp_path / "pack", device=DEVICE, direction="fwd", kernels=["triton"])
+        export(database, tmp_path / "pack", device=DEVICE, directions=["fwd"], kernels=["triton"])
     rows = {r.signature: r.config for r in read_pack(tmp_path / "pack").rows}
     assert rows == {SIGNATURE.text: {"block_q": 64}, LONG.text: {"block_q": 128}}
 
@@ -250,7 +250,7 @@ def test_conflicts_follow_the_policy(lab, target, tmp_path):
     fill(tmp_path / "other.db", facts(winner=256))
     export(lab, tmp_path / "one")
     with Database.open(tmp_path / "other.db") as other:
-        export(other, tmp_path / "two", direction="fwd")
+        export(other, tmp_path / "two", directions=["fwd"])
     import_pack(target, tmp_path / "one")
 
     def fwd_configs():

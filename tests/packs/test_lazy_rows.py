@@ -195,7 +195,7 @@ def test_broken_rows_never_answer_and_the_others_do(old, new, caplog):
         assert ask(pack, sig(1024)) == (Rung.EXACT, 64)
     (warning,) = caplog.messages[:1]
     assert "t=2048" in warning
-    assert "attn-tune verify" in warning
+    assert "attn-tune pack verify" in warning
     with pytest.raises(IntegrityError):
         _ = pack.decision_digest
 

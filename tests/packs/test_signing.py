@@ -37,8 +37,16 @@ def sign(files, pem):
 
 @pytest.fixture
 def required(monkeypatch, keys):
-    monkeypatch.setenv(signing.REQUIRE, "1")
     monkeypatch.setenv(signing.TRUSTED, str(keys[0]))
+
+
+@pytest.fixture
+def trusted(monkeypatch, keys, tmp_path):
+    """The keys are the user's own: their signatures are checked, and no signature is required."""
+    monkeypatch.delenv(signing.TRUSTED, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "config" / "attn-tune").mkdir(parents=True)
+    (tmp_path / "config" / "attn-tune" / "trusted-keys").symlink_to(keys[0])
 
 
 def test_signature_changes_no_digest_of_a_pack(files, keys):
@@ -86,13 +94,12 @@ def test_path_that_leads_out_of_the_shipped_packs_needs_a_signature(tmp_path, fi
     link.symlink_to(SHIPPED)
     for path in (dots, link / os.path.relpath(outside, SHIPPED)):
         assert path.is_dir()
-        environ = {"ATTN_TUNE_PACKS": str(path), "ATTN_TUNE_PROJECT_PACK": str(path)}
+        environ = {"ATTN_TUNE_PACKS": str(path)}
         found = locations(environ)
-        assert (found.user, found.project) == ((str(path),), (str(path),))
-        for kind in (SourceKind.USER, SourceKind.PROJECT):
-            source = Source(kind, str(path))
-            assert source.pack is None
-            assert "not signed" in source.error
+        assert found.user == (str(path),)
+        source = Source(SourceKind.USER, str(path))
+        assert source.pack is None
+        assert "not signed" in source.error
 
 
 def test_shipped_packs_need_no_signature(required, monkeypatch):
@@ -111,10 +118,8 @@ def forged(files, keys):
 
 
 def test_forged_signature_of_a_trusted_key_is_refused_where_none_is_required(
-    tmp_path, files, forged, keys, monkeypatch, caplog
+    tmp_path, files, forged, keys, trusted, monkeypatch, caplog
 ):
-    monkeypatch.delenv(signing.REQUIRE, raising=False)
-    monkeypatch.setenv(signing.TRUSTED, str(keys[0]))
     path = write_folder(tmp_path / "forged", forged)
     with pytest.raises(IntegrityError, match="signature of 'the release team' is wrong"):
         read_pack(path)
@@ -128,14 +133,12 @@ def test_forged_signature_of_a_trusted_key_is_refused_where_none_is_required(
 
 
 def test_signature_is_not_checked_without_cryptography_and_a_warning_says_so(
-    tmp_path, forged, keys, monkeypatch, caplog
+    tmp_path, forged, keys, trusted, monkeypatch, caplog
 ):
-    monkeypatch.delenv(signing.REQUIRE, raising=False)
-    monkeypatch.setenv(signing.TRUSTED, str(keys[0]))
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric", None)
     assert len(read_pack(write_folder(tmp_path / "forged", forged)).rows) == 1
     assert "its signature is not checked" in caplog.text
-    monkeypatch.setenv(signing.REQUIRE, "1")
+    monkeypatch.setenv(signing.TRUSTED, str(keys[0]))
     with pytest.raises(UsageError, match="cryptography"):
         read_pack(tmp_path / "forged")
 

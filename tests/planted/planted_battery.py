@@ -107,7 +107,9 @@ class PatientExecutor(IsolatedExecutor):
     def run(self, request: Run) -> Outcome:
         """See ``Executor.run``."""
         phase = _HANGS.get(str(request.ref.config.get("defect")))
-        self.limits = replace(_PATIENT, **({phase: self.hang_s} if phase else {}))
+        self.limits = replace(
+            _PATIENT, memory_gib=self.limits.memory_gib, **({phase: self.hang_s} if phase else {})
+        )
         return super().run(request)
 
 

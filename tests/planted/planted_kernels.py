@@ -1,8 +1,14 @@
 """Kernels with planted defects, as a third party would ship them: found through the entry point beside."""
 
+import os
 from dataclasses import dataclass
 
 from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.tuner import side_effects
+
+# Much of the planted harm is a callback. Workers are processes of their own and inherit the variable.
+if os.environ.get("PLANTED_CALLBACKS") == "1":
+    side_effects.callbacks_allowed = True
 
 
 @dataclass(frozen=True, kw_only=True)

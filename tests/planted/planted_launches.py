@@ -147,7 +147,7 @@ def _tamper(defect, x):
                 return np.asarray(x) + bytearray(2**60)[0]
             case "memory_eater":
                 # One GiB too much, and no more: who must stop it may be slow to look.
-                too_much_gib = float(os.environ["ATTN_TUNE_WORKER_GIB"]) + 1
+                too_much_gib = float(os.environ["PLANTED_GIB"]) + 1
                 eaten = [b"x" * 2**26 for _ in range(round(too_much_gib * 16))]
                 time.sleep(3600 * len(eaten))
             case "illegal_access":

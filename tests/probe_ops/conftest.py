@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from attn_tune.cli.app import app
+from attn_tune.cli import app
 from attn_tune.kernels import registry
 from attn_tune.runtime import misses, settings
 

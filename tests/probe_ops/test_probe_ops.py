@@ -107,7 +107,7 @@ def test_lookup_explain_and_freeze_answer_from_the_pack(op, pack, command, tmp_p
     explained = json.loads(command("explain", SIGNATURES[op], "--json").stdout)
     assert set(explained) == set(get_op(op).directions)
     lock = tmp_path / "job.lock"
-    command("freeze", lock, "--grid", SIGNATURES[op])
+    command("override", "freeze", lock, "--grid", SIGNATURES[op])
     assert SIGNATURES[op] in lock.read_text()
 
 

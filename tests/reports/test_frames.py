@@ -1,8 +1,11 @@
 """Frames: numbers of a report, from decisions and trials."""
 
+import dataclasses
+
 import pandas as pd
 import pytest
 
+from attn_tune.kernels import registry
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.reports import frames
 from attn_tune.schema import Decision, Device, Environment, Rule, Signature
@@ -105,6 +108,32 @@ def test_coverage_says_which_points_have_no_decision():
         ["seen", "nvidia-h200", True, False],
         ["unseen", "", False, False],
     ]
+
+
+def test_coverage_has_the_directions_of_each_op(monkeypatch):
+    one_way = dataclasses.replace(registry.get_op("attention"), name="one_way", directions=("fwd",))
+    monkeypatch.setattr(frames, "ops", lambda: {**registry.ops(), "one_way": one_way})
+    other = "one_way/v1 b=1"
+    alone = frames.coverage([], {other: "own"})
+    assert list(alone.columns) == ["point", "device", "fwd"]
+    both = frames.coverage([decision("fwd")], {PROBLEM.signature.text: "seen", other: "own"})
+    assert both.values.tolist() == [
+        ["seen", "nvidia-h200", True, False],
+        ["own", "", False, None],
+    ]
+    absent = frames.coverage([], {"not_installed/v1 b=1": "gone"})
+    assert list(absent.columns) == ["point", "device"]
+
+
+def test_points_without_a_name_keep_their_op_where_a_table_shows_two():
+    other = dataclasses.replace(
+        decision(), op="one_way", kernel="one_way/a", signature=Signature("one_way", 1, (("b", 1),))
+    )
+    assert list(frames.summary([decision()])["point"]) == [PROBLEM.signature.text.partition(" ")[2]]
+    assert set(frames.summary([decision(), other])["point"]) == {
+        PROBLEM.signature.text,
+        "one_way/v1 b=1",
+    }
 
 
 def test_no_failure_is_left_out_of_the_frame_and_a_table_says_how_many_it_leaves_out():

@@ -22,6 +22,7 @@ def main() -> int:
 
     if len(sys.argv) > 5:
         ranks.GRACE_S = ranks.ACK_S = float(sys.argv[5])
+        attn_tune.set_rank_deadline(float(sys.argv[5]))
 
     # As a job has it when it traces its first function: everything imported, JAX's devices there.
     kernels()

@@ -45,7 +45,7 @@ def line(number=0, **changes):
 
 @pytest.fixture
 def recording(monkeypatch, tmp_path):
-    monkeypatch.setenv("ATTN_TUNE_SPOOL", str(tmp_path / "spool"))
+    monkeypatch.setenv("ATTN_TUNE_ON_MISS", f"record:{tmp_path / 'spool'}")
     monkeypatch.setattr(misses, "_mode", misses.MissMode.RECORD)
     misses.reset_stats()
     yield tmp_path / "spool"
@@ -145,7 +145,7 @@ def test_a_link_is_not_followed(tmp_path):
 def test_a_user_without_a_home_leaves_nothing_in_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
-    for name in ("ATTN_TUNE_SPOOL", "XDG_STATE_HOME"):
+    for name in ("ATTN_TUNE_ON_MISS", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
     assert not spool.append(spool.spool_folder(), line())
     assert list(tmp_path.iterdir()) == []

@@ -11,9 +11,8 @@ from attn_tune.kernels import registry
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
-from attn_tune.tuner import process
+from attn_tune.tuner import process, side_effects
 from attn_tune.tuner.case import GridPoint
-from attn_tune.tuner.side_effects import CALLBACKS_VARIABLE
 from tests.patience import PATIENCE_S
 
 PLANTED = Path(__file__).parent.parent / "planted"
@@ -60,11 +59,13 @@ def point() -> GridPoint:
 @pytest.fixture(scope="module")
 def planted():
     """The kernels by name, as the registry finds them through their entry point. Much of their harm is a callback."""
-    os.environ[CALLBACKS_VARIABLE] = "1"
+    os.environ["PLANTED_CALLBACKS"] = "1"
+    side_effects.callbacks_allowed = True
     sys.path.insert(0, str(PLANTED))
     importlib.invalidate_caches()
     registry.clear()
     yield {spec.name: spec for spec in registry.kernels().values()}
     sys.path.remove(str(PLANTED))
-    del os.environ[CALLBACKS_VARIABLE]
+    del os.environ["PLANTED_CALLBACKS"]
+    side_effects.callbacks_allowed = False
     registry.clear()

@@ -12,13 +12,15 @@ import pytest
 from attn_tune.schema.errors import StorageError
 from attn_tune.tuner import executor as executor_module
 from attn_tune.tuner.process import WorkerProcess
+from attn_tune.tuner.protocol import Limits
 from tests.patience import until
 from tests.planted.planted_battery import FAULTS, PatientExecutor, request, run_battery
 
 LANES = 2
 ROWS = [fault for fault in FAULTS if "cpu" in fault.platforms]
 # More than a worker needs, less than an eater takes.
-ENVIRONMENT = {"ATTN_TUNE_WORKER_GIB": "1.5", "JAX_PLATFORMS": "cpu"}
+WORKER = Limits(memory_gib=1.5)
+ENVIRONMENT = {"PLANTED_GIB": str(WORKER.memory_gib), "JAX_PLATFORMS": "cpu"}
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +57,9 @@ def battery(planted, point, device) -> Battery:
     def run_lane(faults) -> None:
         run_id = uuid.uuid4().hex
         battery.run_ids.append(run_id)
-        with PatientExecutor(environment={**ENVIRONMENT, "PLANTED_RUN": run_id}) as executor:
+        with PatientExecutor(
+            environment={**ENVIRONMENT, "PLANTED_RUN": run_id}, limits=WORKER
+        ) as executor:
             for result in run_battery(executor, faults, point.signature, device):
                 battery.results[result.fault.name] = result
                 if result.fault.name == "child_stays":
@@ -100,7 +104,7 @@ def test_children_do_not_outlive_their_worker(battery):
 
 
 def test_a_full_disk_stops_the_sweep_and_blames_nobody(planted, point, device):
-    with PatientExecutor(environment=ENVIRONMENT) as executor:
+    with PatientExecutor(environment=ENVIRONMENT, limits=WORKER) as executor:
         with pytest.raises(StorageError, match="the disk is full") as caught:
             executor.run(request(point.signature, device, "disk_full"))
         assert caught.value.exit_code == 4

@@ -9,7 +9,6 @@ import pytest
 from attn_tune.schema.errors import UsageError
 from attn_tune.tuner.memory import (
     GIB,
-    LIMIT_VARIABLE,
     SHARE,
     MemoryWatch,
     available_bytes,
@@ -62,12 +61,12 @@ def system(tmp_path):
 def test_the_tightest_room_counts(system, groups, gib):
     root = system(*groups)
     assert available_bytes(root) == gib * GIB
-    assert memory_limit({}, root) == int(SHARE * gib * GIB)
+    assert memory_limit(root=root) == int(SHARE * gib * GIB)
 
 
 def test_where_nothing_is_told_nothing_is_limited(system):
     assert available_bytes(system()) is None
-    assert memory_limit({}, system()) is None
+    assert memory_limit(root=system()) is None
     assert oom_kills(system()) is None
 
 
@@ -77,10 +76,10 @@ def test_who_counts_kills(system, groups, kills):
 
 
 def test_the_limit_can_be_given(system):
-    assert memory_limit({LIMIT_VARIABLE: "1.5"}, system(MEMINFO)) == 3 * GIB // 2
-    for wrong in ("0", "-1", "8GiB", "inf", "nan"):
-        with pytest.raises(UsageError, match=LIMIT_VARIABLE):
-            memory_limit({LIMIT_VARIABLE: wrong}, system())
+    assert memory_limit(1.5, system(MEMINFO)) == 3 * GIB // 2
+    for wrong in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(UsageError, match="GiB above 0"):
+            memory_limit(wrong, system())
 
 
 GROUP = """

@@ -23,8 +23,8 @@ def idle_worker(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     started = []
 
-    def start(**variables: str) -> WorkerProcess:
-        started.append(WorkerProcess(variables, "idle_worker"))
+    def start(memory_gib: float | None = None) -> WorkerProcess:
+        started.append(WorkerProcess(module="idle_worker", memory_gib=memory_gib))
         return started[-1]
 
     yield start
@@ -72,7 +72,7 @@ def test_a_signal_is_named(idle_worker):
 
 
 def test_a_worker_above_its_limit_is_killed(idle_worker):
-    worker = idle_worker(ATTN_TUNE_WORKER_GIB="0.001")
+    worker = idle_worker(memory_gib=0.001)
     with pytest.raises(
         WorkerTooBig, match=r"host memory: 0\.\d GiB used, limit 0\.0 GiB"
     ) as caught:

@@ -255,7 +255,7 @@ class FakeWorker:
 
 @pytest.fixture
 def actor(monkeypatch, tmp_path, identity):
-    monkeypatch.setenv("ATTN_TUNE_LEASES", str(tmp_path))
+    monkeypatch.setattr(ray_actor, "lease_folder", lambda: tmp_path)
     monkeypatch.setattr(ray_actor, "IsolatedExecutor", FakeWorker)
     monkeypatch.setattr(FakeWorker, "identity", identity, raising=False)
     monkeypatch.setattr(FakeWorker, "fails", None)

@@ -7,13 +7,12 @@ import pytest
 
 from attn_tune.schema.errors import UnsupportedError
 from attn_tune.schema.trial import Status
-from attn_tune.tuner import compile as compile_module
+from attn_tune.tuner import compile as compile_module, side_effects
 from attn_tune.tuner.faults import outcome_of
 from attn_tune.tuner.lowering import lower_ahead
 from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Phase, Run
 from attn_tune.tuner.session import Session
 from attn_tune.tuner.side_effects import (
-    CALLBACKS_VARIABLE,
     ChangedConfigError,
     find_callback,
     refuse_callbacks,
@@ -43,7 +42,7 @@ def outcome(session, point, device, defect, *, measure=True):
 def test_a_program_that_calls_back_is_refused(
     session, planted, point, device, monkeypatch, defect, measure
 ):
-    monkeypatch.delenv(CALLBACKS_VARIABLE)
+    monkeypatch.setattr(side_effects, "callbacks_allowed", False)
     found = outcome(session, point, device, defect, measure=measure)
     assert found.status is Status.UNSUPPORTED
     assert "its program calls back into Python (xla_ffi_python_cpu_callback)" in found.reason
@@ -71,7 +70,7 @@ def test_all_spellings_of_callbacks_are_known(target):
 @pytest.mark.parametrize(("backend", "allowed"), [("triton", True), ("xla", False)])
 def test_triton_s_interpreter_may_call_back(monkeypatch, backend, allowed):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.delenv(CALLBACKS_VARIABLE, raising=False)
+    monkeypatch.setattr(side_effects, "callbacks_allowed", False)
     program = "stablehlo.custom_call @xla_ffi_python_cpu_callback(%0)"
     with contextlib.nullcontext() if allowed else pytest.raises(UnsupportedError):
         refuse_callbacks(program, backend)

@@ -6,7 +6,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from attn_tune.cli.app import app
+from attn_tune.cli import app
 from attn_tune.schema.trial import Stage, Status
 from attn_tune.tuner.plan import make_plan
 from attn_tune.tuner.protocol import MeasurePolicy

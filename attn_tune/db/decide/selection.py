@@ -25,7 +25,7 @@ class Selection:
 
     op: str | None = None
     kernels: Collection[str] | None = None
-    direction: str | None = None
+    directions: Collection[str] | None = None
     device: Device | str | None = None
     signatures: Collection[str] | None = None
     rules: Collection[str] | None = None
@@ -42,7 +42,7 @@ class Selection:
         wanted = self.device.digest if isinstance(self.device, Device) else self.device
         return (
             self.op in (None, d.op)
-            and self.direction in (None, d.direction)
+            and (self.directions is None or d.direction in self.directions)
             and wanted in (None, d.device.digest, d.device.variant, d.device.family)
             and (
                 self.kernels is None or bool({d.kernel, d.kernel.split("/")[1]} & set(self.kernels))

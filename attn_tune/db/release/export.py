@@ -146,7 +146,7 @@ def export_pack(
         if imported:
             raise NoDataError(
                 f"{database.path} has {counted(imported, 'row')} of imported packs and no trials of its own, and only "
-                "what was measured there is exported: sweep first, or bring packs together with 'attn-tune merge-packs'"
+                "what was measured there is exported: sweep first, or bring packs together with 'attn-tune pack merge'"
             )
         raise NoDataError(
             f"{database.path} has no decision for {selection}; sweep first, or ask for less"

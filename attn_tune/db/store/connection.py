@@ -272,7 +272,7 @@ def _on_network(path: Path) -> str:
     return (
         f"with a write-ahead log, which does not work across hosts, and this is a network file system "
         f"({filesystem_type(path)}). Finish on the host that wrote it, or copy it and its -wal file to a local disk; "
-        "let each host have a database of its own and bring them together with `attn-tune merge`"
+        "let each host have a database of its own and bring them together with `attn-tune lab merge`"
     )
 
 

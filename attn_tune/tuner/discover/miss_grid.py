@@ -119,7 +119,7 @@ def grid_of_misses(
     """
     if not spool.rows:
         raise NoDataError(
-            "no miss is recorded; run the job with ATTN_TUNE_ON_MISS=record, 'attn-tune misses' then shows them"
+            "no miss is recorded; run the job with ATTN_TUNE_ON_MISS=record, 'attn-tune lab misses' then shows them"
         )
     if device is not None and device not in spool.devices:
         raise unknown_name("device that missed", device, spool.devices)

@@ -14,7 +14,6 @@ def toy(monkeypatch, tmp_path):
     known_kernels(monkeypatch, {k.id: k for k in KERNELS})
     for name in (
         "ATTN_TUNE_PACKS",
-        "ATTN_TUNE_PROJECT_PACK",
         "ATTN_TUNE_DEVICE_AS",
         "ATTN_TUNE_ON_MISS",
         "ATTN_TUNE_OVERRIDES",

@@ -76,3 +76,16 @@ def test_a_notebook_shows_the_text_unwrapped_and_escaped():
     shown = found._repr_html_()
     assert shown.startswith("<pre style='white-space: pre'>&lt;toy&gt;.bwd")
     assert html.unescape(shown.partition(">")[2]) == f"{found}</pre>"
+
+
+def test_a_narrow_explanation_breaks_between_words_and_no_number_from_its_unit():
+    lab = pack(row(sig(8000), 2000), row(sig(4096), 64))
+    with use_pack(lab):
+        one = explain(OP, sig(6144), device=H200)
+    for width in (60, 80, 100):
+        narrow = one.text(width=width)
+        assert all(len(line) <= width for line in narrow.splitlines())
+        assert narrow.split() == one.text().split()
+        for whole in ("0.4 %", "232448 B", "700 W", "132 units"):
+            assert whole in narrow
+    assert one.text(width=500) == one.text()

@@ -71,25 +71,26 @@ def test_packs_nest_and_the_innermost_is_asked_first():
     assert blocks() == [8, 8]
 
 
-def test_user_packs_project_pack_and_the_broken_one(monkeypatch, tmp_path, caplog):
+def test_user_packs_of_variable_and_folder_answer_and_a_broken_one_is_ignored(
+    monkeypatch, tmp_path, caplog
+):
     def write(name, block, length=1024):
         files = pack_files([row(sig(length), block, env=HERE)], name=name)
         return write_zip(tmp_path / f"{name}.atpack", files)
 
     broken = write_folder(tmp_path / "broken", pack_files([row(sig(1024), 99)]))
     (broken / "manifest.json").write_bytes(b"{}")
-    user, project = write("user", 1), write("project", 2, 4096)
+    user, second = write("user", 1), write("second", 2, 4096)
     home = tmp_path / "data" / "attn-tune" / "packs"
     home.mkdir(parents=True)
     write("home", 3, 9000).rename(home / "home.atpack")
-    monkeypatch.setenv("ATTN_TUNE_PACKS", f"{broken}:{user}:{tmp_path}/missing.atpack")
-    monkeypatch.setenv("ATTN_TUNE_PROJECT_PACK", str(project))
+    monkeypatch.setenv("ATTN_TUNE_PACKS", f"{broken}:{user}:{second}:{tmp_path}/missing.atpack")
     reload()
     answers = [lookup(OP, sig(t), device=H200) for t in (1024, 4096, 9000, 10)]
     assert [a.config["block"] for a in answers] == [1, 2, 3, 8]
     assert [a.source_kind for a in answers] == [
         SourceKind.USER,
-        SourceKind.PROJECT,
+        SourceKind.USER,
         SourceKind.USER,
         None,
     ]

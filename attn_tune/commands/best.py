@@ -1,0 +1,54 @@
+"""Show the best config of one problem, for every kernel.
+
+Rows of packs that were imported into the database stand beside its own.
+
+Example: attn-tune best llama3-8b/4x4k --direction bwd
+"""
+
+from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.shared.cases import Cases
+from attn_tune.commands.shared.database import open_lab
+from attn_tune.commands.shared.narrowing import Narrowing
+from attn_tune.schema import NoDataError
+
+
+def command(
+    point: options.Point,
+    db: options.Database,
+    grid: options.PointGrids = None,
+    kernel: options.Kernels = None,
+    direction: options.Directions = None,
+    device: options.DeviceName = None,
+    json: options.Json = False,
+) -> None:
+    from attn_tune.kernels.registry import get_op
+    from attn_tune.reports import frames, tables
+
+    asked = selection.signature(point, grid)
+    names = {asked.signature.text: selection.brief(asked.name)}
+    with open_lab(db) as database:
+        tried = database.frame("coverage", signature=asked.signature)
+        imported = database.frame("imported")
+        found = database.decisions(signature=asked.signature)
+    narrowing = Narrowing(
+        problems=names,
+        kernels=Cases(kernel=kernel).stored_kernels([*tried["kernel"], *imported["kernel"]]),
+        directions=selection.directions(direction, [get_op(asked.op)]),
+        device=selection.device(device) if device else None,
+    )
+    found, imported = narrowing.decisions(found), narrowing.rows(imported)
+    if not found and imported.empty:
+        raise NoDataError(
+            f"{db} has no decision for {asked.signature.text!r}; "
+            f"tune it with: attn-tune sweep --grid {asked.signature.text!r} --db {db}"
+        )
+    own, packs = frames.summary(found, names), frames.imported(imported, names)
+    if json:
+        output.emit_json(
+            {"decisions": tables.to_records(own), "imported": tables.to_records(packs)}
+        )
+        return
+    if found:
+        output.emit_winners(own.drop(columns=["signature", "trials"]))
+    if not packs.empty:
+        output.emit_frame(packs.drop(columns=["signature"]), title="Imported")

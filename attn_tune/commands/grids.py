@@ -1,0 +1,79 @@
+"""List the grids, or the points of one, of a model or of misses.
+
+Example: attn-tune grids gemma3-27b --lengths prefill
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attn_tune.commands.shared import options, output
+from attn_tune.commands.shared.cases import Cases
+from attn_tune.commands.shared.sources import Sources
+from attn_tune.schema import UsageError
+
+
+@options.grouped
+def command(
+    sources: Sources,
+    grid: Annotated[
+        str | None, typer.Argument(metavar="[GRID]", help="A grid whose points are listed.")
+    ] = None,
+    lengths: options.Lengths = None,
+    out: Path | None = options.option(
+        None, "--out -o", "FILE", "Write the points as a grid file (.toml)."
+    ),
+    force: bool = options.flag("--force", "Replace the file."),
+    json: options.Json = False,
+) -> None:
+    import pandas as pd
+
+    from attn_tune.tuner.grid import Grid, grid_names, load_grid
+
+    if grid is None and not sources.is_given:
+        if out is not None:
+            raise UsageError("--out needs a grid, --from-fn, --from-hlo or --from-misses")
+        if lengths:
+            raise UsageError("--lengths needs a grid, --from-fn, --from-hlo or --from-misses")
+        loaded = [load_grid(name, lengths=("all",)) for name in grid_names()]
+        run = {name: len(load_grid(name).points) for name in grid_names()}
+        rows = [
+            {
+                "grid": g.name,
+                "points": run[g.name],
+                "all lengths": len(g.points),
+                "summary": g.summary,
+                "source": g.source,
+            }
+            for g in loaded
+        ]
+        output.emit_formatted(pd.DataFrame(rows), options.table_or_json(json), key="grids")
+        return
+    points = Cases(grid=[grid] if grid else [], lengths=lengths).points(sources)
+    if out is not None:
+        from attn_tune.tuner.grid_file import write_grid
+
+        text = ", ".join(dict.fromkeys(p.source for p in points if p.source))
+        write_grid(
+            Grid(name=out.stem, summary=f"{len(points)} problems", source=text, points=points),
+            out,
+            force=force,
+        )
+        output.note(f"{len(points)} points in {out}")
+    rows = [
+        {
+            "point": p.name,
+            "signature": p.signature.text,
+            "directions": ",".join(p.directions) or "all",
+            "calls": p.calls,
+            "source": p.source,
+        }
+        for p in points
+    ]
+    frame = pd.DataFrame(rows)
+    if not json:
+        # Presets say neither directions nor calls.
+        unused = [] if any(p.directions or p.calls for p in points) else ["directions", "calls"]
+        frame = frame.drop(columns=["source", *unused])
+    output.emit_formatted(frame, options.table_or_json(json), key="points")

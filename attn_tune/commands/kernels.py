@@ -1,0 +1,125 @@
+"""List the kernels: directions, support, determinism and the number of configs of each.
+
+Without a point the problem is an example of each op.
+
+Example: attn-tune kernels gpt-oss-20b.local/4x4k --device sm_90
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attn_tune.commands.shared import options, output, selection
+
+if TYPE_CHECKING:
+    from attn_tune.kernels.spec import KernelSpec
+    from attn_tune.tuner.grid import GridPoint
+    from attn_tune.tuner.plan import KernelPlan
+
+EXAMPLE = "llama3-8b/4x4k"
+
+
+def command(
+    point: Annotated[
+        str | None,
+        typer.Argument(
+            help="The problem whose support and number of configs are shown: a grid point or a signature. "
+            "Default: an example of each op."
+        ),
+    ] = None,
+    grid: options.PointGrids = None,
+    op: options.Ops = None,
+    kernel: options.Kernels = None,
+    direction: options.Directions = None,
+    device: options.DeviceName = None,
+    every: options.All = False,
+    json: options.Json = False,
+) -> None:
+    import pandas as pd
+
+    from attn_tune.kernels.registry import get_op
+    from attn_tune.runtime.environments import current_environment
+    from attn_tune.tuner.plan import make_plan
+
+    target = selection.device(device)
+    specs = selection.kernels(kernel, op)
+    asked = [selection.signature(point, grid)] if point else _examples({s.op for s in specs})
+    ops = {one.op for one in asked}
+    own = [spec for spec in specs if spec.op in ops]
+    rows = []
+    if own:
+        made = make_plan(
+            asked,
+            kernels=own,
+            device=target,
+            environment=current_environment(),
+            directions=selection.directions(direction, [get_op(one.op) for one in asked]),
+        )
+        rows = [_row(k, c.case.direction) for c in made.cases for k in c.kernels]
+    rows += [_other(spec, point) for spec in specs if spec.op not in ops]
+    away = set() if json or every else selection.absent(specs, target)
+    names = ", ".join(selection.brief(one.name) for one in asked)
+    output.emit_formatted(
+        pd.DataFrame([row for row in rows if row["kernel"] not in away], columns=_COLUMNS),
+        options.table_or_json(json),
+        title=f"{names} on {target}",
+        key="kernels",
+    )
+    output.say_absent(away)
+
+
+def _examples(ops: set[str]) -> "list[GridPoint]":
+    """One point of each op that a preset has."""
+    from attn_tune.tuner.grid import preset_points
+
+    found: dict[str, GridPoint] = {}
+    for point in preset_points():
+        if point.op in ops and (point.op not in found or point.name == EXAMPLE):
+            found[point.op] = point
+    return list(found.values())
+
+
+_COLUMNS = ["kernel", "backend", "direction", "supported", "deterministic", "configs", "remark"]
+
+
+def _row(plan: "KernelPlan", direction: str) -> dict[str, object]:
+    row: dict[str, object] = {
+        "kernel": plan.kernel.id,
+        "backend": plan.kernel.backend,
+        "direction": direction,
+        "supported": plan.runnable,
+        "deterministic": not _why_not(plan.kernel, direction),
+    }
+    if not plan.runnable:
+        return row | {"configs": "", "remark": plan.pruned[0].reason}
+    refused = Counter(trial.part for trial in plan.pruned)
+    sizes = []
+    for part in plan.parts:
+        text = str(len(part.candidates))
+        if refused[part.part]:
+            text += f" of {len(part.candidates) + refused[part.part]}"
+        sizes.append(f"{part.part}: {text}" if part.part else text)
+    remark = plan.kernel.summary
+    if why := _why_not(plan.kernel, direction):
+        remark += f"; not deterministic: {why}"
+    return row | {"configs": ", ".join(sizes), "remark": remark}
+
+
+def _why_not(spec: "KernelSpec", direction: str) -> str:
+    """The reason why two runs may differ in their last bits; empty if they never do."""
+    search = spec.searches.get(direction)
+    return search.nondeterministic if search else ""
+
+
+def _other(spec: "KernelSpec", point: str | None) -> dict[str, object]:
+    other = f"not of the op of {point}" if point else "no preset has a point of its op"
+    return {
+        "kernel": spec.id,
+        "backend": spec.backend,
+        "direction": "",
+        "supported": False,
+        "deterministic": not any(search.nondeterministic for search in spec.searches.values()),
+        "configs": "",
+        "remark": f"{other}; name one of {spec.op}",
+    }

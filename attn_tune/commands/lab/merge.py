@@ -1,0 +1,41 @@
+"""Take the trials of other lab databases in, and decide anew.
+
+Each database comes in as a whole or not at all; doing it again adds later trials. The others are only read.
+
+Example: attn-tune lab merge host-a.db host-b.db --db lab.db
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attn_tune.commands.shared import options, output
+from attn_tune.commands.shared.database import open_lab
+from attn_tune.schema.words import counted
+
+
+def command(
+    paths: Annotated[list[Path], typer.Argument(help="Lab databases of other hosts.")],
+    db: options.Database,
+    json: options.Json = False,
+) -> None:
+    from attn_tune.db import check_source, merge_database
+
+    if not db.exists():  # none is made for what cannot be merged
+        for path in paths:
+            check_source(path)
+    done = []
+    with open_lab(db, create=True) as database:
+        for path in paths:
+            taken = merge_database(database, path)
+            done.append({"path": str(path), "runs": taken.runs, "trials": taken.trials})
+            if not json:
+                print(
+                    f"{path}: {counted(taken.runs, 'new run')}, {counted(taken.trials, 'new trial')}"
+                )
+        decided = database.rebuild_decisions()
+    if json:
+        output.emit_json({"merged": done, "decided": decided})
+    else:
+        print(f"{db}: {counted(decided, 'problem')} decided")

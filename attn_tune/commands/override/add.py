@@ -1,0 +1,126 @@
+"""Use a config, or never use configs. A condition that is left out matches everything.
+
+It takes the place of an entry for the same. Where a config to use cannot run, or is forbidden, packs answer. What
+is forbidden is turned down whoever says it, explicit configs too, and no row with it is exported.
+
+Example: attn-tune override add use flash_attention/xla -c chunk_q=64 -c chunk_k=128 --point llama3-8b/4x4k
+
+Example: attn-tune override add never triton -d bwd -c dq.num_warps=8 --device sm_90 --reason "wrong dq"
+"""
+
+from collections.abc import Sequence
+from json import loads
+from typing import Annotated, Any
+
+import typer
+
+from attn_tune.commands.override.entries import File, Kind, change_file, line
+from attn_tune.commands.shared import options, output, selection
+from attn_tune.schema import UsageError
+
+
+def command(
+    kind: Annotated[
+        Kind,
+        typer.Argument(metavar="use|never", help="use: answer with this config. never: forbid it."),
+    ],
+    kernel: Annotated[
+        str,
+        typer.Argument(
+            metavar="KERNEL", help="OP/NAME or NAME; with never also an op, for all its kernels."
+        ),
+    ],
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="KNOB=VALUE",
+            help="use: every knob without a default. never: the knobs that must agree. PART.KNOB=VALUE in a part, or "
+            "a config as JSON. Repeatable.",
+        ),
+    ] = None,
+    direction: Annotated[
+        str | None,
+        typer.Option(
+            "--direction",
+            "-d",
+            metavar="DIRECTION",
+            help="The direction. Default: use: fwd, never: all.",
+        ),
+    ] = None,
+    point: Annotated[
+        str | None,
+        typer.Option(
+            "--point", metavar="POINT", help="Only this problem: a grid point or a signature."
+        ),
+    ] = None,
+    grid: options.PointGrids = None,
+    signature: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--signature",
+            "-s",
+            metavar="FIELD=VALUE",
+            help="Only problems with this field. Repeatable.",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="DEVICE", help="Only this device: a variant or a family."),
+    ] = None,
+    reason: Annotated[
+        str,
+        typer.Option("--reason", metavar="TEXT", help="Why; never needs it, and lookups say it."),
+    ] = "",
+    file: File = None,
+    json: options.Json = False,
+) -> None:
+    from attn_tune.kernels.override_entries import make_entry
+
+    if grid and not point:
+        raise UsageError("--grid says where --point is found; give --point too")
+    if point and signature:
+        raise UsageError("--point and --signature both name problems; give one of them")
+    never = kind is Kind.NEVER
+    made = make_entry(
+        kernel,
+        never=never,
+        config=knobs_of(config or ()),
+        direction=direction or ("" if never else "fwd"),
+        device=device or "",
+        signature=selection.signature(point, grid).signature.text if point else signature or "",
+        reason=reason,
+    )
+    path, after = change_file(file, lambda old: (*(e for e in old if e.key != made.key), made))
+    if json:
+        output.emit_json({"path": path, "id": made.id, "entries": len(after)})
+    else:
+        print(f"{path}: {line(made)}")
+
+
+def knobs_of(words: Sequence[str]) -> dict[str, Any]:
+    """The config of ``KNOB=VALUE`` words (``dq.num_warps=8`` for a knob of a part), or of one JSON object.
+
+    Raises:
+      UsageError: it is neither.
+    """
+    if len(words) == 1 and words[0].lstrip().startswith("{"):
+        try:
+            return loads(words[0])
+        except ValueError as error:
+            raise UsageError(f"config {words[0]!r} is not JSON: {error}") from None
+    found: dict[str, Any] = {}
+    for word in words:
+        path, equals, text = word.partition("=")
+        *parts, name = path.split(".")
+        if not equals or not name or len(parts) > 1:
+            raise UsageError(f"knob {word!r} must be KNOB=VALUE, or PART.KNOB=VALUE")
+        inside = found.setdefault(parts[0], {}) if parts else found
+        if not isinstance(inside, dict) or name in inside:
+            raise UsageError(f"knob {path!r} is given twice")
+        try:
+            inside[name] = loads(text)
+        except ValueError:
+            inside[name] = text
+    return found

@@ -1,0 +1,48 @@
+"""Check whether each entry of a file can act here: whether a job would replay a frozen one exactly.
+
+Also what lookups would answer without the file by now. Exit code 1 if an entry cannot act.
+
+Example: attn-tune override check job.json
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attn_tune.commands.override.entries import as_json, line
+from attn_tune.commands.shared import options, output
+from attn_tune.commands.shared.exit_codes import FAILED
+
+
+def command(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="The file of overrides.")],
+    json: options.Json = False,
+) -> None:
+    from attn_tune.kernels.override_check import check_overrides
+    from attn_tune.packs.override_files import read_overrides
+    from attn_tune.runtime.settings import current_settings
+
+    file = read_overrides(path)
+    found = list(check_overrides(file, current_settings()))
+    stops = sum(bool(one.problem) for one in found)
+    if json:
+        rows = [
+            {**as_json(one.entry), "problem": one.problem, "now": one.now, "advice": one.advice}
+            for one in found
+        ]
+        said = {"path": path, "digest": file.digest, "only": file.only, "holds": not stops}
+        output.emit_json({**said, "frozen": file.frozen, "entries": rows})
+    else:
+        for one in found:
+            if one.problem:
+                print(f"stops: {one.problem}: {line(one.entry)}")
+            elif one.advice or one.now:
+                print(f"holds; {one.advice or f'without it {one.now}'}: {line(one.entry)}")
+        differs = sum(bool(one.now) for one in found)
+        print(
+            f"{path}: {len(found) - stops} of {len(found)} entries hold; "
+            f"{differs} would differ without the file"
+        )
+    if stops:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,1 @@
+"""The group ``attn-tune pack``."""

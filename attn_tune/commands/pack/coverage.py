@@ -1,0 +1,47 @@
+"""Prove that every row of a pack can answer on its own device; list the dead.
+
+Example: attn-tune pack coverage h200.atpack
+"""
+
+from collections import Counter
+
+import typer
+
+from attn_tune.commands.pack.reading import PackPath, read
+from attn_tune.commands.shared import options, output
+from attn_tune.commands.shared.exit_codes import FAILED
+
+
+def command(path: PackPath, json: options.Json = False) -> None:
+    from attn_tune.kernels.coverage import Reach, cover
+
+    pack = read(path)
+    found = list(cover(pack))
+    counts = Counter(one.reach for one in found)
+    grades = Counter(str(one.grade) for one in found if one.grade)
+    rows = [
+        {
+            "reach": str(one.reach),
+            "kernel": f"{one.row.op}/{one.row.kernel}",
+            "direction": one.row.direction,
+            "signature": one.row.signature,
+            "device": one.device,
+            "reason": one.reason,
+        }
+        for one in found
+        if one.reach is not Reach.REACHED
+    ]
+    if json:
+        output.emit_json(
+            {"counts": {str(r): counts[r] for r in Reach}, "grades": grades, "rows": rows}
+        )
+    else:
+        if rows:
+            import pandas as pd
+
+            output.emit_frame(pd.DataFrame(rows))
+        said = ", ".join(f"{counts[r]} {r}" for r in Reach)
+        graded = ", ".join(f"{n} {grade}" for grade, n in sorted(grades.items()))
+        print(f"{pack}: {said}" + (f" ({graded} here)" if graded else ""))
+    if counts[Reach.DEAD]:
+        raise typer.Exit(FAILED)

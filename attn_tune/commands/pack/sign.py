@@ -1,0 +1,64 @@
+"""Sign a pack with an ed25519 key (extra 'sign').
+
+The digests of the pack stay as they are. Jobs with ATTN_TUNE_TRUSTED_KEYS use only packs that one of these keys signed.
+
+Example: attn-tune pack sign h200.atpack --key release.pem
+"""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attn_tune.commands.pack.reading import read_files
+from attn_tune.commands.shared import options, output
+from attn_tune.schema import StorageError, UsageError
+
+
+def command(
+    path: Annotated[Path | None, typer.Argument(help="The pack, which is signed in place.")] = None,
+    key: Path | None = options.option(
+        None, "--key", "FILE", "The private key, PEM (PKCS 8, ed25519)."
+    ),
+    new_key: Path | None = options.option(
+        None, "--new-key", "FILE", "Make a key first: FILE, and FILE.pub to be trusted."
+    ),
+    json: options.Json = False,
+) -> None:
+    if new_key:
+        _make_key(new_key)
+    private = key or new_key
+    if private is None:
+        raise UsageError("say which key: --key FILE, or --new-key FILE to make one")
+    if path is None:
+        if key:
+            raise UsageError("say which pack to sign")
+        print(f"{private}: keep it secret; {private}.pub: give it to those who are to trust you")
+        return
+    from attn_tune.packs.writer import signed_files, write_pack
+
+    try:
+        pem = private.read_bytes()
+    except OSError as error:
+        raise StorageError(f"{private} cannot be read: {error.strerror}") from None
+    signed = write_pack(path, signed_files(*read_files(path), pem))
+    keys = [signer.key for signer in signed.signers]
+    if json:
+        output.emit_json({"path": path, "digest": signed.digest, "signers": keys})
+    else:
+        print(f"{path}: signed by {', '.join(keys)}")
+
+
+def _make_key(path: Path) -> None:
+    from attn_tune.packs.signing import KEY_SUFFIX, make_key
+
+    pem, public = make_key()
+    try:
+        # Never readable by others, not for a moment; and never over a key that is there.
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(pem)
+        name = "".join(c for c in path.stem if c.isascii() and c.isprintable())
+        path.with_name(path.name + KEY_SUFFIX).write_text(f"ed25519 {public} {name}\n")
+    except OSError as error:
+        raise StorageError(f"the key {path} cannot be written: {error.strerror}") from None

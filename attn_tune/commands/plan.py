@@ -1,0 +1,128 @@
+"""Show the cases and the number of configs of a sweep, without running it.
+
+Example: attn-tune plan --grid gemma3-27b --lengths 4k --device nvidia-h200
+"""
+
+from typing import TYPE_CHECKING
+
+from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.shared.cases import Cases, Search
+from attn_tune.commands.shared.database import open_lab
+from attn_tune.commands.shared.sources import Sources
+from attn_tune.commands.sweeps.database_sweep import SweepRequest, plan_sweep
+from attn_tune.schema import NoDataError
+from attn_tune.schema.words import counted
+
+if TYPE_CHECKING:
+    from attn_tune.tuner import Plan
+
+# What one config costs on a GPU host, compile and validation included; it only has to be of the right order.
+SECONDS_PER_CONFIG = 2.0
+
+
+@options.grouped
+def command(
+    db: options.Database,
+    cases: Cases,
+    sources: Sources,
+    search: Search,
+    device: options.DeviceName = None,
+    every: options.All = False,
+    json: options.Json = False,
+) -> None:
+    request = SweepRequest.of(db, cases, sources, search)
+    show_plan(request, device=device, every=every, json=json)
+
+
+def show_plan(
+    request: SweepRequest,
+    *,
+    device: str | None,
+    json: bool,
+    every: bool = False,
+    how: str = "--all",
+) -> None:
+    """Print the plan of ``request`` on ``device``, None for this machine's.
+
+    Without ``every`` one line stands for the kernels that cannot run there, and names ``how`` to list them.
+    """
+    import pandas as pd
+
+    made, pace = _plan(request, device)
+    rows = [
+        {
+            "point": selection.brief("+".join(planned.case.names)),
+            "direction": planned.case.direction,
+            "kernel": kernel.kernel.id,
+            "configs": sum(len(part.space) for part in kernel.parts),
+            "to try": kernel.todo,
+            "tried": sum(part.done for part in kernel.parts),
+            "refused": len(kernel.pruned) if kernel.runnable else 0,
+            "remark": _remark(kernel),
+        }
+        for planned in made.cases
+        for kernel in planned.kernels
+    ]
+    counts = made.counts
+    guessed = pace is None
+    # What history says holds everything; a guess is made of configs and cases.
+    seconds = made.estimate_s(SECONDS_PER_CONFIG) if pace is None else made.estimate_s(pace, 0.0)
+    said = (
+        f"at {SECONDS_PER_CONFIG:g} s a config (a guess)"
+        if guessed
+        else (f"at {pace:.2g} s a config, as the last sweep here")
+    )
+    strategy = str(request.effort.strategy) if request.effort else "exhaustive"
+    if json:
+        totals = {
+            "cases": counts.cases,
+            "to_try": counts.todo,
+            "tried": counts.done,
+            "refused": counts.pruned,
+            "unsupported_kernels": counts.unsupported_kernels,
+            "estimate_s": round(seconds),
+            "estimate_from": "guess" if guessed else "history",
+        }
+        rows = [{key.replace(" ", "_"): value for key, value in row.items()} for row in rows]
+        output.emit_json(
+            {
+                "device": made.device.identity,
+                "strategy": strategy,
+                "totals": totals,
+                "kernels": rows,
+            }
+        )
+        return
+    from attn_tune.commands.sweeps.progress import clock
+
+    away = set() if every else selection.absent(request.kernels, made.device)
+    away &= {row["kernel"] for row in rows}
+    frame = pd.DataFrame([row for row in rows if row["kernel"] not in away], columns=list(rows[0]))
+    output.emit_frame(frame, title=f"Plan on {made.device}")
+    output.say_absent(away, how)
+    print(
+        f"{counted(counts.cases, 'case')}, at most {counted(counts.todo, 'config')} to try by strategy {strategy}, "
+        f"{counts.done} tried before, {counts.pruned} refused beforehand; "
+        f"about {clock(seconds)} {said}"
+    )
+
+
+def _plan(request: SweepRequest, device: str | None) -> "tuple[Plan, float | None]":
+    """The plan, and the seconds a config of the last sweep on such a device."""
+    from attn_tune.runtime.environments import current_environment
+
+    target, environment = selection.device(device), current_environment()
+    try:
+        with open_lab(request.database) as database:
+            pace = database.seconds_per_config(target)
+            return plan_sweep(request, target, environment, database), pace
+    except NoDataError:
+        if request.database.exists():
+            raise
+        return plan_sweep(request, target, environment, None), None
+
+
+def _remark(kernel) -> str:
+    if not kernel.runnable:
+        return kernel.pruned[0].reason if kernel.pruned else "refused in an earlier run"
+    return "" if kernel.todo or kernel.finals else "finished"

@@ -1,0 +1,168 @@
+"""Report winners, trials by status, failures, coverage and predictions.
+
+Without --grid, --point and --lengths go by the presets' names of the stored problems.
+
+Example: attn-tune report --format markdown > results.md
+"""
+
+import enum
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
+
+from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.shared.cases import Cases
+from attn_tune.commands.shared.database import open_lab
+from attn_tune.commands.shared.narrowing import Narrowing
+from attn_tune.schema import Decision, NoDataError
+from attn_tune.schema.words import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Section(enum.StrEnum):
+    """Choices of ``report --section``.
+
+    ``summary``: the winners. ``statuses``: trials by kernel and status. ``failures``: the reasons of failures.
+    ``coverage``: the problems with and without a decision. ``imported``: rows of imported packs. ``fits``: configs that
+    compile for a target. ``predicted``: configs by predicted time.
+    """
+
+    SUMMARY = "summary"
+    STATUSES = "statuses"
+    FAILURES = "failures"
+    COVERAGE = "coverage"
+    IMPORTED = "imported"
+    FITS = "fits"
+    PREDICTED = "predicted"
+
+
+@options.grouped
+def command(
+    db: options.Database,
+    cases: Cases,
+    section: Section | None = options.option(
+        None, "--section -s", "", "Only this part. Default: all in a table, else summary."
+    ),
+    fmt: options.Format = options.option(
+        options.Format.TABLE, "--format -f", "", "The format of the answer."
+    ),
+    device: options.DeviceName = None,
+    every: options.All = False,
+    json: options.Json = False,
+) -> None:
+    fmt = options.Format.JSON if json else fmt
+    with open_lab(db) as database:
+        trials, imported = database.frame("trials"), database.frame("imported")
+        found = database.decisions()
+    narrowing = Narrowing(
+        problems=cases.stored_points([*trials["signature"], *imported["signature"]]),
+        kernels=cases.stored_kernels([*trials["kernel"], *imported["kernel"]]),
+        directions=cases.stored_directions(trials["direction"]),
+        device=selection.device(device) if device else None,
+    )
+    found, trials = narrowing.decisions(found), narrowing.rows(trials)
+    imported = narrowing.rows(imported)
+    if trials.empty and not found and imported.empty:
+        raise NoDataError(f"{db} holds nothing that fits; 'attn-tune sweep' fills it")
+    parts = _sections(found, trials, imported, cases.grid, narrowing)
+    if section is not None:
+        parts = {section: parts[section]}
+    elif fmt in (options.Format.CSV, options.Format.MARKDOWN):
+        parts = {Section.SUMMARY: parts[Section.SUMMARY]}
+    from attn_tune.reports import frames
+
+    for line in _absent(trials):
+        output.note(line)
+    _print(parts, fmt, folded=() if every else frames.refused_kernels(trials), every=every)
+
+
+def _sections(
+    found: list[Decision],
+    trials: "pd.DataFrame",
+    imported: "pd.DataFrame",
+    grid: list[str] | None,
+    narrowing: "Narrowing",
+) -> "dict[Section, pd.DataFrame]":
+    from attn_tune.reports import frames, predictions
+
+    names = selection.point_names(grid)
+    wanted = narrowing.problems or {
+        text: names.get(text, text) for text in dict.fromkeys(d.signature.text for d in found)
+    }
+    # Of the kernels asked for, the best of each problem.
+    winners = list(
+        {
+            (d.signature, d.direction, d.device): d
+            for d in sorted(found, key=lambda d: d.rank, reverse=True)
+        }.values()
+    )
+    return {
+        Section.SUMMARY: frames.summary(winners, names),
+        Section.STATUSES: frames.status_counts(trials),
+        Section.FAILURES: frames.failures(trials),
+        Section.COVERAGE: frames.coverage(winners, wanted, narrowing.directions),
+        Section.IMPORTED: frames.imported(imported, names),
+        Section.FITS: predictions.fits(trials, names),
+        Section.PREDICTED: predictions.ranking(trials, names),
+    }
+
+
+def _absent(trials: "pd.DataFrame") -> Iterator[str]:
+    """A line for each op, and one for each kernel of a known op, that is not installed here."""
+    from attn_tune.kernels import registry
+
+    for op, rows in trials.groupby("op"):
+        if op not in registry.ops():
+            yield f"{op} is not installed here: its {counted(len(rows), 'trial')} are shown as they are stored"
+            continue
+        for kernel in sorted(set(rows["kernel"]) - set(registry.kernels())):
+            yield f"{kernel} is not installed here: its trials are shown as they are stored"
+
+
+def _print(
+    parts: "dict[Section, pd.DataFrame]",
+    fmt: options.Format,
+    *,
+    folded: Collection[str],
+    every: bool,
+) -> None:
+    """Prints ``parts``. In tables one line stands for the ``folded`` kernels, and one for rare failures."""
+    from attn_tune.reports import frames, tables
+
+    if fmt is options.Format.JSON:
+        output.emit_json({str(name): tables.to_records(frame) for name, frame in parts.items()})
+        return
+    shown = 0
+    for name, frame in parts.items():
+        if fmt is not options.Format.TABLE:
+            output.emit_formatted(frame, fmt)
+            continue
+        if frame.empty and len(parts) > 1:
+            continue
+        print(end="\n" if shown else "")
+        shown += 1
+        title, rest, refused = _TITLES.get(name, str(name).capitalize()), 0, 0
+        if name in (Section.STATUSES, Section.FAILURES):
+            refused = len(set(frame["kernel"]) & set(folded))
+            frame = frame.loc[~frame["kernel"].isin(list(folded))]
+        if name is Section.FAILURES and not every:
+            frame, rest = frames.shortened(frame)
+        frame = frame.drop(columns=[c for c in _HIDDEN.get(name, ()) if c in frame])
+        if name is Section.SUMMARY:
+            output.emit_winners(frame, title=title)
+        else:
+            output.emit_frame(frame, title=title)
+        if rest:
+            print(f"and {rest} more (--all lists them)")
+        if refused:
+            print(f"{counted(refused, 'kernel')} can do none of this (--all lists them)")
+
+
+_TITLES = {Section.PREDICTED: "Predicted: the best 3 of each kernel"}
+# Columns that people do not read, or that repeat another column.
+_HIDDEN = {
+    Section.SUMMARY: ("rank", "signature", "trials", "samples"),
+    Section.IMPORTED: ("signature",),
+    Section.PREDICTED: ("signature",),
+}

@@ -1,0 +1,1 @@
+"""Options, output and errors that several commands share."""

@@ -1,0 +1,205 @@
+"""Groups of options that choose problems, kernels and directions, and say how much of them is tried."""
+
+import fnmatch
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from attn_tune.commands.shared import options, selection
+from attn_tune.schema import NoDataError, UsageError, unknown_name
+
+if TYPE_CHECKING:
+    from attn_tune.commands.shared.sources import Sources
+    from attn_tune.kernels.spec import KernelSpec
+    from attn_tune.tuner.case import GridPoint
+    from attn_tune.tuner.strategies import Effort
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cases:
+    """Options that choose problems, kernels and directions. The help of an option describes its field."""
+
+    panel: ClassVar[str] = "Problems and kernels"
+    grid: options.Grids = None
+    lengths: options.Lengths = None
+    point: options.Points = None
+    op: options.Ops = None
+    kernel: options.Kernels = None
+    direction: options.Directions = None
+
+    def points(self, sources: "Sources | None" = None) -> "tuple[GridPoint, ...]":
+        """The grid points, one a signature: of the grids, then of ``sources``.
+
+        Raises:
+          UsageError: an unknown grid or op, a malformed file, or a filter that leaves nothing.
+        """
+        from attn_tune.kernels.registry import get_op
+        from attn_tune.tuner.grid import load_grid, merge_points
+        from attn_tune.tuner.lengths import has_lengths
+
+        made = list(sources.grids()) if sources else []
+        if not self.grid and not made:
+            raise UsageError(
+                "no grid given; choose one with --grid ('attn-tune grids' lists them), or make one with --from-fn, "
+                "--from-hlo or --from-misses"
+            )
+        ops, sizes = (
+            {get_op(name).name for name in selection.words(self.op)},
+            selection.words(self.lengths),
+        )
+        found = [p for name in self.grid or () for p in load_grid(name, lengths=sizes).points]
+        found += [
+            point
+            for grid in made
+            for point in grid.points
+            if not sizes or has_lengths(get_op(point.op).axes, point.signature.values, sizes)
+        ]
+        kept = merge_points(p for p in found if (not ops or p.op in ops) and self._has_name(p.name))
+        if not kept:
+            has = f"; it has {_some(point.name for point in found)}" if found else ""
+            raise UsageError(f"no point of the grid passes the filters{has}")
+        return kept
+
+    def stored_points(self, stored: Iterable[str]) -> dict[str, str] | None:
+        """The names of stored problems by signature text; None where no option narrows them.
+
+        Without grids they are those of ``stored``. A database knows signatures only, so the names are those of the
+        presets, and a problem of no preset is called by its signature.
+
+        Raises:
+          UsageError: an unknown grid, or a word that is no length.
+          NoDataError: no stored problem passes.
+        """
+        if self.grid:
+            return {p.signature.text: selection.brief(p.name) for p in self.points()}
+        if not self.lengths and not self.point:
+            return None
+        from attn_tune.tuner.grid import preset_points
+
+        sizes, refusal = selection.words(self.lengths), None
+        every = selection.names_of(preset_points())
+        try:
+            chosen = selection.names_of(preset_points(sizes))
+        except (
+            UsageError
+        ) as error:  # No preset has such lengths; a problem that is stored beside them may.
+            chosen, refusal = {}, error
+        stored, kept = list(dict.fromkeys(stored)), {}
+        for text in stored:
+            names = chosen.get(text, [])
+            if text not in every and (not sizes or _has_lengths(text, sizes)):
+                names = [text]
+            if passing := [name for name in names if self._has_name(name)]:
+                kept[text] = selection.brief("+".join(passing))
+        if refusal and not kept:
+            raise refusal
+        if not kept:
+            known = _some(selection.brief("+".join(every.get(text, [text]))) for text in stored)
+            raise NoDataError(
+                f"no stored problem passes the filters; there are {known}; "
+                "names of points in a file of your own are known with --grid FILE"
+            )
+        return kept
+
+    def kernels(self) -> "tuple[KernelSpec, ...]":
+        """The installed kernels. Raises as ``selection.kernels``."""
+        return selection.kernels(self.kernel, self.op)
+
+    def stored_kernels(self, stored: Iterable[str]) -> set[str] | None:
+        """The ids among kernels that are installed or ``stored``; None where no option narrows them.
+
+        Raises:
+          UsageError: an unknown op or kernel; near names are suggested.
+        """
+        if not self.op and not self.kernel:
+            return None
+        from attn_tune.kernels import registry
+
+        known = {*stored, *registry.kernels()}
+        ops = {i.partition("/")[0] for i in known}
+        for name in selection.words(self.op):
+            if name not in ops:
+                raise unknown_name("op", name, ops)
+        wanted = selection.words(self.op) or ops
+        return {i for i in selection.matching(self.kernel, known) if i.partition("/")[0] in wanted}
+
+    def directions(self) -> tuple[str, ...]:
+        """The directions, of any op. Raises as ``selection.directions``."""
+        return selection.directions(self.direction)
+
+    def stored_directions(self, stored: Iterable[str]) -> tuple[str, ...] | None:
+        """The directions, of an installed op or ``stored``; None where no option narrows them.
+
+        Raises:
+          UsageError: no op has the direction.
+        """
+        wanted = selection.words(self.direction)
+        known = [*selection.directions(None), *stored] if wanted else []
+        for name in wanted:
+            if name not in known:
+                raise unknown_name("direction", name, known)
+        return wanted or None
+
+    def _has_name(self, name: str) -> bool:
+        filters = self.point
+        return not filters or any(f in name or fnmatch.fnmatchcase(name, f) for f in filters)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """Options that say how much is tried. The help of an option describes its field."""
+
+    panel: ClassVar[str] = "Search"
+    effort: options.Effort | None = options.option(
+        None,
+        "--effort",
+        "EFFORT",
+        "The share of each space: quick (5 %, portfolio), normal (15 %, 10 % with --target; surrogate where "
+        "scikit-learn is installed, else portfolio) or full (exhaustive). Spaces of up to 48 configs are tried "
+        "whole. Default: normal.",
+    )
+    strategy: options.Strategy | None = options.option(
+        None,
+        "--strategy",
+        "STRATEGY",
+        "The configs that are tried, and their order: exhaustive, portfolio, random or surrogate (needs the "
+        "extra 'search'). Default: that of the effort.",
+    )
+    max_trials: int | None = options.option(
+        None,
+        "--max-trials",
+        "N",
+        "At most so many configs of each kernel and part, the untuned one among them.",
+        min=1,
+    )
+    allow_nondeterministic: bool = options.flag(
+        "--allow-nondeterministic",
+        "Also kernels whose results may differ in their last bits from run to run ('attn-tune kernels' "
+        "names them), and configs that are seen to. A kernel that --kernel names is allowed.",
+    )
+
+    def made(self, *, only_compiles: bool = False) -> "Effort":
+        """The effort.
+
+        Raises:
+          UsageError: the options contradict one another, or the strategy needs scikit-learn and it is not installed.
+        """
+        from attn_tune.tuner.strategies import make_effort
+
+        return make_effort(self.effort, self.strategy, self.max_trials, only_compiles=only_compiles)
+
+
+def _has_lengths(text: str, wanted: Sequence[str]) -> bool:
+    """Whether the problem of a signature's text has such lengths; that of an op that is not installed has none."""
+    from attn_tune.kernels.registry import get_op, op_names
+    from attn_tune.tuner.lengths import has_lengths
+
+    pairs = (item.partition("=") for item in text.split()[1:])
+    values = {name: int(value) for name, _, value in pairs if value.isdecimal()}
+    op = text.partition("/")[0]
+    return has_lengths(get_op(op).axes if op in op_names() else (), values, wanted)
+
+
+def _some(names: Iterable[str]) -> str:
+    found = list(names)
+    return ", ".join([*found[:5], *(["..."] if len(found) > 5 else [])]) or "none"

@@ -1,0 +1,54 @@
+"""Filters of decisions and of rows of the lab database."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attn_tune.schema import Decision, Device
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, kw_only=True)
+class Narrowing:
+    """The filters that options set; None narrows nothing.
+
+    Attributes:
+      problems: names of the problems by signature text.
+      kernels: ids of kernels.
+      directions: names of directions.
+      device: the device, any slice of it, or the family.
+    """
+
+    problems: Mapping[str, str] | None
+    kernels: Collection[str] | None
+    directions: Collection[str] | None
+    device: Device | None
+
+    def decisions(self, found: Iterable[Decision]) -> list[Decision]:
+        """The decisions asked for."""
+        return [
+            d
+            for d in found
+            if (self.directions is None or d.direction in self.directions)
+            and (self.problems is None or d.signature.text in self.problems)
+            and (self.kernels is None or d.kernel in self.kernels)
+            and (self.device is None or self.device.variant in (d.device.variant, d.device.family))
+        ]
+
+    def rows(self, frame: "pd.DataFrame") -> "pd.DataFrame":
+        """The rows asked for, of trials or of imported packs."""
+        keep = frame["direction"].notna()
+        if self.directions is not None:
+            keep &= frame["direction"].isin(list(self.directions))
+        if self.problems is not None:
+            keep &= frame["signature"].isin(list(self.problems))
+        if self.kernels is not None:
+            keep &= frame["kernel"].isin(list(self.kernels))
+        if self.device is not None:
+            named = self.device.variant
+            # A slice of a GPU follows its variant's name.
+            slices = [d for d in frame["device"].unique() if str(d).partition("/")[0] == named]
+            keep &= (frame["family"] == named) | frame["device"].isin(slices)
+        return frame.loc[keep]

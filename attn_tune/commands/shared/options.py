@@ -1,0 +1,229 @@
+"""Options that several commands share, declared once, and groups of them."""
+
+import copy
+import dataclasses
+import enum
+import functools
+import inspect
+import os
+import re
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from attn_tune.schema import UsageError
+
+DB_VARIABLE = "ATTN_TUNE_DB"
+
+
+class Strategy(enum.StrEnum):
+    """Choices of ``--strategy``.
+
+    ``exhaustive``: every config. ``portfolio``: configs that won elsewhere come first. ``random``: a random
+    order. ``surrogate``: the order of a model that is fitted to the times so far.
+    """
+
+    EXHAUSTIVE = "exhaustive"
+    PORTFOLIO = "portfolio"
+    RANDOM = "random"
+    SURROGATE = "surrogate"
+
+
+class Effort(enum.StrEnum):
+    """Choices of ``--effort``: ``quick`` and ``normal`` try a share of each space, ``full`` tries all of it."""
+
+    QUICK = "quick"
+    NORMAL = "normal"
+    FULL = "full"
+
+
+class Format(enum.StrEnum):
+    """Choices of ``--format``: ``table`` is for people, ``csv``, ``markdown`` and ``json`` are for programs."""
+
+    TABLE = "table"
+    CSV = "csv"
+    MARKDOWN = "markdown"
+    JSON = "json"
+
+
+def data_directory() -> Path:
+    """``attn-tune`` in the user's data directory (XDG)."""
+    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(home) / "attn-tune"
+
+
+def default_database() -> Path:
+    """The lab database without ``--db``."""
+    return data_directory() / "lab.db"
+
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|)")
+
+
+def seconds(text: str) -> float:
+    """Read a duration: ``90``, ``90s``, ``10m``, ``1.5h``.
+
+    Raises:
+      UsageError: the text has another form.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"duration {text!r} must be a number with s, m or h, as in 10m")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def table_or_json(json: bool) -> Format:
+    """The format of a command that has no other."""
+    return Format.JSON if json else Format.TABLE
+
+
+def option(default: Any, names: str, metavar: str, help: str, **more: Any) -> Any:
+    """An option with a value. ``names`` are separated by spaces; ``more`` goes to typer."""
+    return typer.Option(default, *names.split(), metavar=metavar or None, help=help, **more)
+
+
+def flag(names: str, help: str, default: bool = False) -> Any:
+    """An option without a value, or a pair of them: ``"--wait/--no-wait"``."""
+    return typer.Option(default, *names.split(), help=help)
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Give ``command`` the options of its parameters that are groups of options.
+
+    A group is a dataclass whose fields are annotated options; its ``panel`` is their panel in the help. The command is
+    called with the group made of them.
+    """
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, tuple[type, list[str]]] = {}
+    hints = typing.get_type_hints(command, include_extras=True)
+    for name, parameter in inspect.signature(command).parameters.items():
+        kind = hints[name]
+        if not dataclasses.is_dataclass(kind):
+            parameters.append(parameter.replace(annotation=kind, kind=parameter.KEYWORD_ONLY))
+            continue
+        made = list(_in_panel(kind))
+        groups[name] = (typing.cast(type, kind), [one.name for one in made])
+        parameters += made
+
+    @functools.wraps(command)
+    def expanded(**given: Any) -> None:
+        for name, (kind, fields) in groups.items():
+            given[name] = kind(**{field: given.pop(field) for field in fields})
+        command(**given)
+
+    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {one.name: one.annotation for one in parameters}
+    return expanded
+
+
+def _in_panel(kind: Any) -> Iterator[inspect.Parameter]:
+    """The fields of a group of options as parameters, each in the panel of the group."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
+        hint: Any = hints[field.name]
+        default: Any = copy.copy(field.default)
+        if typing.get_origin(hint) is Annotated:
+            base, made = typing.get_args(hint)
+            made = copy.copy(made)
+            hint = Annotated[base, made]
+        else:
+            made = default
+        made.rich_help_panel = kind.panel
+        yield inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint
+        )
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, and nothing else there.")]
+Database = Annotated[
+    Path,
+    typer.Option(
+        "--db",
+        envvar=DB_VARIABLE,
+        help="The lab database. Default: attn-tune/lab.db in the user's data directory.",
+        default_factory=default_database,
+        show_default=False,
+        metavar="PATH",
+    ),
+]
+Point = Annotated[str, typer.Argument(help="A grid point such as llama3-8b/4x4k, or a signature.")]
+PointGrids = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--grid",
+        "-g",
+        metavar="GRID",
+        help="A grid whose points may be named too: a TOML file of your own. Repeatable.",
+    ),
+]
+Grids = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--grid",
+        "-g",
+        metavar="GRID",
+        help="A preset (see 'attn-tune grids'), a TOML file or the text of one signature. Repeatable.",
+    ),
+]
+Points = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--point",
+        metavar="FILTER",
+        help="Only points whose name contains this, or matches it as a shell pattern. Repeatable.",
+    ),
+]
+Lengths = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--lengths",
+        metavar="LENGTHS",
+        help="Lengths of the grids: 4k, 4x4k, a group such as prefill, or all. Commas; repeatable.",
+    ),
+]
+Ops = Annotated[
+    list[str] | None, typer.Option("--op", metavar="OP", help="Only this op. Repeatable.")
+]
+Kernels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kernel", "-k", metavar="KERNEL", help="Only this kernel: NAME or OP/NAME. Repeatable."
+    ),
+]
+Directions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--direction",
+        "-d",
+        metavar="DIRECTION",
+        help="Only this direction, such as fwd or bwd. Repeatable. Default: all of the op.",
+    ),
+]
+DeviceName = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="DEVICE",
+        help="Another device than this machine's: a variant (nvidia-h200) or an architecture (sm_90).",
+    ),
+]
+All = Annotated[
+    bool,
+    typer.Option(
+        "--all", help="Leave nothing out: kernels that cannot run here, and rare failures."
+    ),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the pack that is there.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Write nothing; show what would become of each row.")
+]
+PackName = Annotated[
+    str | None,
+    typer.Option("--name", metavar="NAME", help="The pack's name. Default: the name of the path."),
+]
+PackVersion = Annotated[
+    str, typer.Option("--version", metavar="VERSION", help="The pack's version.")
+]

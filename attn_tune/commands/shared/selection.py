@@ -1,0 +1,169 @@
+"""Kernels, directions, devices and problems that the words of a command line name."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attn_tune.schema import Device, UsageError, unknown_name
+
+if TYPE_CHECKING:
+    from attn_tune.commands.sweeps.database_sweep import SweepRequest
+    from attn_tune.kernels.spec import KernelSpec, Op
+    from attn_tune.tuner.case import GridPoint
+
+
+def words(values: Sequence[str] | None) -> tuple[str, ...]:
+    """The words of values that may be separated by commas."""
+    return tuple(
+        word.strip() for value in values or () for word in value.split(",") if word.strip()
+    )
+
+
+def kernels(
+    names: Sequence[str] | None, ops: Iterable[str] | None = None
+) -> "tuple[KernelSpec, ...]":
+    """The kernels that the options name (``NAME`` or ``OP/NAME``), all without any.
+
+    Raises:
+      UsageError: an unknown kernel or op; near names are suggested.
+    """
+    from attn_tune.kernels import registry
+
+    wanted_ops = {registry.get_op(op).name for op in words(list(ops or ()))}
+    known = {i: s for i, s in registry.kernels().items() if not wanted_ops or s.op in wanted_ops}
+    wanted = matching(names, known)
+    return tuple(spec for i, spec in known.items() if i in wanted)
+
+
+def matching(names: Sequence[str] | None, known: Iterable[str]) -> set[str]:
+    """The ids among ``known`` that the names (``NAME`` or ``OP/NAME``) choose; all without any.
+
+    Raises:
+      UsageError: an unknown kernel; near names are suggested.
+    """
+    known, wanted, found = tuple(known), words(names), set()
+    for name in wanted:
+        fits = {i for i in known if name in (i, i.partition("/")[2])}
+        if not fits:
+            raise unknown_name("kernel", name, [*known, *(i.partition("/")[2] for i in known)])
+        found |= fits
+    return found if wanted else set(known)
+
+
+def absent(specs: "Iterable[KernelSpec]", device: Device) -> set[str]:
+    """The ids of the kernels that can run nothing on ``device``."""
+    from attn_tune.kernels.ask import runs_on
+
+    return {spec.id for spec in specs if not runs_on(spec, device)}
+
+
+def say_left_out(request: "SweepRequest", device: Device) -> None:
+    """Name the kernels that could run a case of ``request`` on ``device`` and are left out as not deterministic."""
+    from attn_tune.commands.shared import output
+
+    away = absent(request.kernels, device)
+    cases = {
+        (point.op, direction)
+        for point in request.points
+        for direction in request.directions
+        if not point.directions or direction in point.directions
+    }
+    names = sorted(
+        spec.id
+        for spec in request.kernels
+        if spec.id not in away
+        and any(op == spec.op and spec.needs_leave(direction) for op, direction in cases)
+    )
+    if names and not request.allow_nondeterministic:
+        output.note(f"left out, not deterministic: {', '.join(names)} (--allow-nondeterministic)")
+
+
+def directions(values: Sequence[str] | None, ops: "Iterable[Op]" = ()) -> tuple[str, ...]:
+    """The directions of ``ops`` that ``values`` name, in the order of the ops; all without any. No ``ops`` are all.
+
+    Raises:
+      UsageError: none of the ops has the direction.
+    """
+    from attn_tune.kernels import registry
+
+    known = dict.fromkeys(d for op in tuple(ops) or registry.ops().values() for d in op.directions)
+    wanted = words(values)
+    for name in wanted:
+        if name not in known:
+            raise unknown_name("direction", name, known)
+    return tuple(d for d in known if not wanted or d in wanted)
+
+
+def questions(
+    points: "Iterable[GridPoint]", values: Sequence[str] | None
+) -> "list[tuple[GridPoint, str]]":
+    """Each point with each direction of its own op that ``values`` name; all without any.
+
+    Raises:
+      UsageError: none of the ops has the direction.
+    """
+    from attn_tune.kernels.registry import get_op
+
+    points = list(points)
+    wanted = directions(values, [get_op(point.op) for point in points])
+    return [(p, d) for p in points for d in wanted if d in get_op(p.op).directions]
+
+
+def device(name: str | None) -> Device:
+    """The named device, or this machine's.
+
+    Raises:
+      UsageError: unknown name.
+    """
+    from attn_tune.runtime.devices import current_device, device_from_kind
+
+    return device_from_kind(name) if name else current_device()
+
+
+def names_of(found: "Iterable[GridPoint]") -> dict[str, list[str]]:
+    """The names of points by signature text."""
+    names: dict[str, list[str]] = {}
+    for point in found:
+        names.setdefault(point.signature.text, []).append(point.name)
+    return names
+
+
+def point_names(grids: Sequence[str] | None = None) -> dict[str, str]:
+    """Names of grid points by signature text: of ``grids`` and of every preset, at every length."""
+    from attn_tune.tuner.grid import load_grid, preset_points
+
+    own = [point for name in grids or () for point in load_grid(name, lengths=("all",)).points]
+    found = names_of([*own, *preset_points()])
+    return {text: brief("+".join(dict.fromkeys(names))) for text, names in found.items()}
+
+
+def brief(name: str) -> str:
+    """The first of several joined names, and how many more there are."""
+    first, *more = name.split("+")
+    return f"{first} (+{len(more)})" if more else first
+
+
+def signature(text: str, grids: Sequence[str] | None = None) -> "GridPoint":
+    """The one point that ``text`` names: a signature, or a point of ``grids`` or of a preset (``llama3-8b/4x4k``).
+
+    Raises:
+      UsageError: malformed, or unknown.
+    """
+    from attn_tune.tuner.grid import grid_point
+
+    return grid_point(text, grids or ())
+
+
+def own_file(file: Path | None, default: str, what: str) -> Path:
+    """``file``, or the user's own at ``default``, which is empty without a home directory.
+
+    Raises:
+      UsageError: there is neither.
+    """
+    if file is not None:
+        return file
+    if not default:
+        raise UsageError(
+            f"there is no home directory (HOME, XDG_CONFIG_HOME); name the {what}: --file PATH"
+        )
+    return Path(default)

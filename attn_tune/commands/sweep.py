@@ -1,0 +1,279 @@
+"""Compile, prove and time candidates, and store every trial.
+
+Ctrl-C stops cleanly: only the config at hand is lost, and the same command goes on from there.
+With --target nothing runs: candidates are compiled for a device that need not be here, and their times predicted.
+
+Example: attn-tune sweep --grid llama3-8b --lengths 4k --budget 20m
+"""
+
+import contextlib
+import queue
+import shlex
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from attn_tune.commands.plan import show_plan
+from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.shared.cases import Cases, Search
+from attn_tune.commands.shared.database import open_lab
+from attn_tune.commands.shared.exit_codes import FAILED, INTERRUPTED
+from attn_tune.commands.shared.shipping import gate_lines, steps_to_ship
+from attn_tune.commands.shared.sources import Sources
+from attn_tune.commands.sweeps.database_sweep import SweepOutcome, SweepRequest, run_sweep
+from attn_tune.commands.sweeps.hosts import Hosts, open_fleet
+from attn_tune.schema import AttnTuneError, Status, config_digest
+from attn_tune.schema.trial import WHOLE
+from attn_tune.schema.words import counted
+
+if TYPE_CHECKING:
+    from attn_tune.db import Database
+    from attn_tune.tuner import Event
+
+PLAN_ALL = "'attn-tune plan --all'"
+
+
+@options.grouped
+def command(
+    db: options.Database,
+    cases: Cases,
+    sources: Sources,
+    search: Search,
+    hosts: Hosts,
+    allow_unproven: bool = options.flag(
+        "--allow-unproven",
+        "Also decide on configs that no feature problem of the op could be run with.",
+    ),
+    budget: str | None = options.option(
+        None, "--budget", "TIME", "Stop after so much time: 90s, 10m, 2h. Default: none."
+    ),
+    resume: bool = options.flag(
+        "--resume/--no-resume",
+        "Skip what the database holds from an equal device and environment.",
+        True,
+    ),
+    dry_run: bool = options.flag("--dry-run", "Only show the plan, as 'attn-tune plan' does."),
+    target: str | None = options.option(
+        None,
+        "--target",
+        "TARGET",
+        "Only compile, for a device that need not be here: tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e, tpu-7x, sm_80, "
+        "sm_89, sm_90, sm_100, sm_120 or the name of a GPU. Times are predicted for TPUs.",
+    ),
+    json: options.Json = False,
+) -> None:
+    request = SweepRequest.of(
+        db,
+        cases,
+        sources,
+        search,
+        only_compiles=target is not None,
+        allow_unproven=allow_unproven,
+        budget_s=options.seconds(budget) if budget else None,
+        resume=resume,
+    )
+    if target is not None:
+        _only_compile(request, target, dry_run=dry_run, json=json)
+        return
+    if dry_run:
+        show_plan(request, device=None, json=json, how=PLAN_ALL)
+        return
+    outcome = _run(request, hosts)
+    _show(outcome, db, cases.grid, json)
+    if outcome.ending == "stopped":
+        raise typer.Exit(INTERRUPTED)
+    nothing = outcome.unsupported and not outcome.decisions
+    if (outcome.without or nothing) and outcome.ending == "finished":
+        raise typer.Exit(FAILED)
+
+
+def _only_compile(request: SweepRequest, name: str, *, dry_run: bool, json: bool) -> None:
+    from attn_tune.commands.sweeps.target_sweep import for_target, run_target, show_target
+    from attn_tune.tuner.offline import find_target
+
+    target = find_target(name)
+    request = for_target(request, target)
+    if dry_run:
+        show_plan(request, device=target.device.variant, json=json, how=PLAN_ALL)
+        return
+    with _watched() as (stop, watch):
+        outcome = run_target(request, target, watch=watch, stop=stop)
+    show_target(outcome, request, target, json)
+    if outcome.ending == "stopped":
+        raise typer.Exit(INTERRUPTED)
+
+
+def _run(request: SweepRequest, hosts: Hosts) -> SweepOutcome:
+    from attn_tune.tuner.case import make_cases
+
+    cases = len(make_cases(request.points, request.directions))
+    with _watched() as (stop, watch), open_fleet(hosts, cases, stop) as devices:
+        return run_sweep(request, devices, watch=watch, stop=stop)
+
+
+@contextlib.contextmanager
+def _watched() -> "Iterator[tuple[threading.Event, Callable[[Event], None]]]":
+    """An event that Ctrl-C sets, and a function that shows the events of a sweep."""
+    from attn_tune.commands.sweeps.progress import Tally, watcher
+
+    tally, stop = Tally(), threading.Event()
+    with _stopping(stop), watcher(tally) as view:
+
+        def watch(event: "Event") -> None:
+            tally.add(event)
+            view.show()
+
+        yield stop, watch
+
+
+@contextlib.contextmanager
+def _stopping(stop: threading.Event) -> Iterator[None]:
+    """Set ``stop`` on Ctrl-C or a termination signal. A second Ctrl-C is an error at once."""
+    # A handler may interrupt the main thread while it writes, and must not write itself.
+    said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def ask(number: int, frame: object) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if not stop.is_set():
+            said.put("stopping; what was measured is stored")
+        stop.set()
+
+    def say() -> None:
+        for text in iter(said.get, None):
+            output.note(text)
+
+    speaker = threading.Thread(target=say, daemon=True)
+    speaker.start()
+    before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        said.put(None)
+        speaker.join()
+
+
+def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bool) -> None:
+    from attn_tune.db import objections_to
+    from attn_tune.kernels import registry
+    from attn_tune.reports import frames, tables
+
+    names = {
+        c.case.signature.text: selection.brief("+".join(c.case.names)) for c in outcome.plan.cases
+    }
+    winners = frames.summary([d for d in outcome.decisions if d.rank == 0], names)
+    with open_lab(db) as database:
+        trials = database.frame("trials", run=outcome.run_id)
+        objections = objections_to(database, outcome.decisions)
+        wrong = list(_wrong_untuned(outcome, database))
+    counts = frames.status_counts(trials)
+    counts_done = outcome.plan.counts.done
+    if json:
+        output.emit_json(
+            {
+                "ending": outcome.ending,
+                "database": str(db),
+                "run": outcome.run_id,
+                "device": outcome.device.identity,
+                "trials": outcome.trials,
+                "tried_before": counts_done,
+                "decisions": tables.to_records(winners),
+                "statuses": tables.to_records(counts),
+                "export_refuses": [one.facts for one in objections],
+                "wrong_untuned": wrong,
+                "without_valid_config": list(outcome.without),
+                "unsupported": list(outcome.unsupported),
+                "not_finished": list(outcome.unfinished),
+                "not_started": list(outcome.not_started),
+            }
+        )
+    else:
+        columns = ["rank", "signature", "device", "trials", "samples"]
+        output.emit_winners(winners.drop(columns=columns), title=f"Winners on {outcome.device}")
+        away = selection.absent(registry.kernels().values(), outcome.device) & set(counts["kernel"])
+        ran = counts.loc[~counts["kernel"].isin(list(away))]
+        if not ran.empty:
+            print()
+            output.emit_frame(ran, title="Trials of this run")
+        output.say_absent(away, PLAN_ALL)
+        for line in _next_steps(outcome, db, grids, counts_done):
+            print(line)
+        for line in gate_lines(objections, len(outcome.decisions)):
+            print(line)
+    unproven = sum(counts[Status.UNPROVEN]) if Status.UNPROVEN in counts else 0
+    if unproven:
+        output.note(
+            f"{unproven} configs are unproven: they take no feature problem of their op (--allow-unproven)"
+        )
+    for one in wrong:
+        output.note(
+            f"{one['kernel']} is wrong untuned: {one['point']} {one['direction']}; calls of it without a tuned config "
+            "give wrong results"
+        )
+    for label in outcome.without:
+        output.note(f"no valid config: {label}")
+    for label in outcome.unsupported:
+        output.note(f"unsupported by every kernel asked for: {label}")
+    for label in outcome.unfinished:
+        output.note(f"not finished: {label}")
+    if outcome.not_started:
+        output.note(f"not started: {counted(len(outcome.not_started), 'case')}")
+
+
+def _wrong_untuned(outcome: SweepOutcome, database: "Database") -> Iterator[dict[str, str]]:
+    """Kernels whose own untuned config, or a part of it, was found wrong, with the problem and the direction."""
+    for planned in outcome.plan.cases:
+        case = planned.case
+        for kernel in planned.kernels:
+            if not kernel.runnable:
+                continue
+            spec, untuned = kernel.kernel.id, kernel.heuristic
+            known = database.measured(
+                spec, case.direction, case.signature, outcome.device, kernel.environment
+            )
+            own = [(WHOLE, untuned), *((p.part, untuned[p.part]) for p in kernel.parts if p.part)]
+            if any(known.get((p, config_digest(c))) is Status.INCORRECT for p, c in own):
+                yield {
+                    "kernel": spec,
+                    "direction": case.direction,
+                    "signature": case.signature.text,
+                    "point": selection.brief("+".join(case.names)) or case.signature.text,
+                }
+
+
+def _next_steps(
+    outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, done: int
+) -> Iterator[str]:
+    if outcome.ending == "stopped":
+        yield "Stopped. Everything measured is stored; the same command goes on from here."
+    elif outcome.ending == "budget":
+        yield "The time is spent. Everything measured is stored; the same command goes on from here."
+    elif not outcome.trials:
+        yield f"Nothing was left to do: {counted(done, 'config')} were tried before in an equal environment."
+    if outcome.decisions:
+        place, point = shlex.quote(str(db)), _point(outcome, grids)
+        yield "Next:"
+        yield f"  attn-tune report --db {place}"
+        yield f"  attn-tune best {point} --db {place}"
+        yield "Calls read packs, not the lab database. To use these configs:"
+        yield from steps_to_ship(db, outcome.decisions)
+        yield f"  attn-tune explain {point}"
+
+
+def _point(outcome: SweepOutcome, grids: Sequence[str] | None) -> str:
+    """The first decided problem as other commands take it: by its name if they know it, else by its signature."""
+    signature = outcome.decisions[0].signature
+    names = next(c.case.names for c in outcome.plan.cases if c.case.signature == signature)
+    for known in ((), tuple(grids or ())):
+        try:
+            if selection.signature(names[0], known).signature == signature:
+                return shlex.join([names[0], *(w for name in known for w in ("--grid", name))])
+        except (AttnTuneError, IndexError):
+            continue
+    return shlex.quote(signature.text)

@@ -1,0 +1,332 @@
+"""A sweep whose trials are stored in a lab database as they come."""
+
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from attn_tune.commands.shared import selection
+from attn_tune.commands.shared.cases import Cases, Search
+from attn_tune.commands.shared.database import open_lab
+from attn_tune.schema import Decision, Device, Environment, Signature, Stage, Status, Trial
+from attn_tune.schema.conditions import SHARED_HOST, Conditions
+
+if TYPE_CHECKING:
+    from attn_tune.commands.shared.sources import Sources
+    from attn_tune.db import Database
+    from attn_tune.kernels.spec import KernelSpec
+    from attn_tune.tuner import Event, GridPoint, Plan, Progress
+    from attn_tune.tuner.case import Case
+    from attn_tune.tuner.executor import Executor
+    from attn_tune.tuner.fleet import Fleet
+    from attn_tune.tuner.plan import Priors
+    from attn_tune.tuner.strategies import Effort, Prior
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRequest:
+    """The cases and the database of a sweep.
+
+    Attributes:
+      points: the problems.
+      kernels: the kernels, of any op.
+      directions: the directions, of any op.
+      database: the path of the lab database.
+      effort: how much is tried; None is everything.
+      budget_s: the most wall time; None is no limit.
+      resume: whether trials of an equal device and environment are left out.
+      allow_nondeterministic: as ``make_plan``.
+      allow_unproven: as ``make_plan``.
+    """
+
+    points: "Sequence[GridPoint]"
+    kernels: "Sequence[KernelSpec]"
+    directions: Sequence[str]
+    database: Path
+    effort: "Effort | None" = None
+    budget_s: float | None = None
+    resume: bool = True
+    allow_nondeterministic: bool = False
+    allow_unproven: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        database: Path,
+        cases: "Cases",
+        sources: "Sources",
+        search: "Search",
+        *,
+        only_compiles: bool = False,
+        **more: Any,
+    ) -> Self:
+        """The request that the options of a command make; a kernel that is named may be nondeterministic.
+
+        Raises:
+          UsageError: a name is unknown, or options contradict one another.
+        """
+        return cls(
+            points=cases.points(sources),
+            kernels=cases.kernels(),
+            directions=cases.directions(),
+            database=database,
+            effort=search.made(only_compiles=only_compiles),
+            allow_nondeterministic=search.allow_nondeterministic or bool(cases.kernel),
+            **more,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOutcome:
+    """The end of a sweep and the state of its cases.
+
+    Attributes:
+      ending: ``"finished"``, ``"budget"`` or ``"stopped"``.
+      plan: the plan that was followed.
+      device: the device.
+      run_id: the number of the run in the database.
+      decisions: the decisions of the cases, of this run and earlier ones.
+      trials: the number of trials of this run.
+      without: labels of cases that have no valid config.
+      unsupported: labels of cases that none of the kernels supports.
+      unfinished: labels of cases without a decision that were begun.
+      not_started: labels of cases without a decision that were not begun.
+    """
+
+    ending: str
+    plan: "Plan"
+    device: Device
+    run_id: int
+    decisions: tuple[Decision, ...]
+    trials: int = 0
+    without: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()
+    not_started: tuple[str, ...] = ()
+
+
+def plan_sweep(
+    request: SweepRequest,
+    device: Device,
+    environment: Environment,
+    database: "Database | None",
+    device_count: int = 1,
+) -> "Plan":
+    """The plan of ``request``; with a database and ``resume``, without what it already holds."""
+    from attn_tune.tuner import make_plan
+
+    selection.say_left_out(request, device)
+    known = database if request.resume else None
+    return make_plan(
+        request.points,
+        kernels=request.kernels,
+        device=device,
+        environment=environment,
+        directions=request.directions,
+        effort=request.effort,
+        allow_nondeterministic=request.allow_nondeterministic,
+        allow_unproven=request.allow_unproven,
+        device_count=device_count,
+        priors=_priors(database, device),
+        measured=lambda kernel, direction, signature, env: (
+            known.measured(
+                kernel,
+                direction,
+                signature,
+                device,
+                env,
+                allow_nondeterministic=request.allow_nondeterministic,
+            )
+            if known
+            else {}
+        ),
+        history=lambda kernel, direction, signature, env: (
+            known.trials(kernel=kernel, direction=direction, signature=signature, device=device)
+            if known
+            else ()
+        ),
+    )
+
+
+def _priors(database: "Database | None", device: Device) -> "Priors":
+    """Asks ``database`` what other cases measured, on this device or one of its family; packs where it has nothing."""
+    from attn_tune.kernels.registry import get_op
+    from attn_tune.tuner.pack_hints import cases_in_packs
+    from attn_tune.tuner.strategies import PastCase, Prior
+
+    def prior(
+        kernel: str, direction: str, part: str, signature: Signature, environment: Environment
+    ) -> "Prior":
+        packed = cases_in_packs(get_op(signature.op), kernel, direction, part, device)
+        if database is None:
+            return Prior(cases=packed)
+        # A sweep over several devices asks in threads of their own; a connection belongs to one thread.
+        with open_lab(database.path) as reader:
+            found = reader.past_searches(
+                kernel=kernel, direction=direction, part=part, family=device.family
+            )
+        here = (signature, device.digest, environment.digest)
+        measured = {past.signature for past in found}
+        return Prior(
+            cases=(
+                *(
+                    PastCase(
+                        signature=past.signature,
+                        times=past.times_ns,
+                        same_device=past.device == device.digest,
+                    )
+                    for past in found
+                    if (past.signature, past.device, past.environment) != here
+                ),
+                *(case for case in packed if case.signature not in measured),
+            )
+        )
+
+    return prior
+
+
+def run_sweep(
+    request: SweepRequest,
+    executor: "Executor | Fleet",
+    *,
+    watch: "Callable[[Event], None]",
+    stop: threading.Event,
+) -> SweepOutcome:
+    """Runs ``request`` on ``executor``; every trial is durable before the next one on its device starts."""
+    from attn_tune.tuner import ProgressKind, sweep
+    from attn_tune.tuner.fleet import Fleet
+    from attn_tune.tuner.strategies import Effort
+
+    strategy = (request.effort or Effort()).search
+    is_shared = executor.is_shared if isinstance(executor, Fleet) else lambda: False
+    identity = executor.identify()
+    begun: set[Case] = set()
+    settled: set[Case] = set()
+    with open_lab(request.database, create=True) as database:
+        plan = plan_sweep(
+            request, identity.device, identity.environment, database, identity.device_count
+        )
+
+        def mark(trial: Trial) -> Trial:
+            return on_shared_host(trial) if trial.stage is Stage.FINAL and is_shared() else trial
+
+        def follow(event: "Progress") -> None:
+            if event.kind is ProgressKind.CASE_STARTED and event.case:
+                begun.add(event.case)
+            if event.kind is ProgressKind.CASE_FINISHED and event.case:
+                settled.add(event.case)
+                # Decided at once, so that a killed sweep leaves nothing finished undecided.
+                database.rebuild_decisions(signatures=[event.case.signature])
+
+        run = record_run(
+            database,
+            identity.device,
+            identity.environment,
+            sweep(plan, executor, budget_s=request.budget_s, stop=stop, strategy=strategy),
+            watch=watch,
+            mark=mark,
+            follow=follow,
+        )
+        decisions = tuple(_decide(database, plan))
+    decided = {(d.signature, d.direction) for d in decisions}
+    fates: dict[str, list[str]] = {
+        "without": [],
+        "unsupported": [],
+        "unfinished": [],
+        "not_started": [],
+    }
+    for one in plan.cases:
+        case = one.case
+        if (case.signature, case.direction) in decided:
+            continue
+        # A case in which nothing can run, or nothing is left to run, is never begun.
+        idle = one.finished or not any(kernel.runnable for kernel in one.kernels)
+        if all(kernel.refusal is Status.UNSUPPORTED for kernel in one.kernels):
+            fates["unsupported"].append(case.label)
+        elif run.ending == "finished" or case in settled or idle:
+            fates["without"].append(case.label)
+        else:
+            fates["unfinished" if case in begun else "not_started"].append(case.label)
+    return SweepOutcome(
+        ending=run.ending,
+        plan=plan,
+        device=identity.device,
+        run_id=run.run_id,
+        decisions=decisions,
+        trials=run.trials,
+        **{fate: tuple(labels) for fate, labels in fates.items()},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run in the database that is over.
+
+    Attributes:
+      run_id: its number.
+      trials: the number of its trials.
+      ending: ``"finished"``, ``"budget"`` or ``"stopped"``.
+    """
+
+    run_id: int
+    trials: int
+    ending: str
+
+
+def record_run(
+    database: "Database",
+    device: Device,
+    environment: Environment,
+    events: "Iterable[Event]",
+    *,
+    watch: "Callable[[Event], None]",
+    mark: Callable[[Trial], Trial] = lambda trial: trial,
+    follow: "Callable[[Progress], None]" = lambda event: None,
+) -> Run:
+    """Store the trials among ``events`` as a new run, each before the next event is taken.
+
+    ``mark`` may change a trial before it is stored; ``follow`` is given the other events, ``watch`` all of them.
+    """
+    from attn_tune.tuner import ProgressKind
+
+    run_id = database.begin_run(device=device, environment=environment, argv=sys.argv)
+    ending, trials, reason = "failed", 0, "finished"
+    try:
+        for event in events:
+            if isinstance(event, Trial):
+                event = mark(event)
+                database.record(run_id, event)
+                trials += 1
+            else:
+                database.heartbeat(run_id)
+                follow(event)
+                if event.kind is ProgressKind.SWEEP_FINISHED:
+                    reason = event.reason
+            watch(event)
+        ending = "interrupted" if reason == "stopped" else "finished"
+    except KeyboardInterrupt:
+        ending = "interrupted"
+        raise
+    finally:
+        database.end_run(run_id, ending)
+    return Run(run_id=run_id, trials=trials, ending=reason)
+
+
+def on_shared_host(trial: Trial) -> Trial:
+    """``trial`` with the remark that another sweep ran on the host meanwhile."""
+    conditions = trial.conditions or Conditions()
+    throttle = (*conditions.throttle, SHARED_HOST)
+    return replace(trial, conditions=replace(conditions, throttle=throttle))
+
+
+def _decide(database: "Database", plan: "Plan") -> Iterator[Decision]:
+    database.rebuild_decisions(signatures=list({c.case.signature for c in plan.cases}))
+    for planned in plan.cases:
+        yield from database.decisions(
+            op=planned.case.signature.op,
+            direction=planned.case.direction,
+            signature=planned.case.signature,
+            device=plan.device,
+        )

@@ -1,0 +1,103 @@
+"""Commands on an op that has one direction, beside an op that has two."""
+
+import dataclasses
+import json
+
+import pytest
+
+from attn_tune.commands.shared import selection
+from attn_tune.commands.sweeps.database_sweep import SweepRequest
+from attn_tune.kernels import registry
+from attn_tune.runtime import settings
+from attn_tune.schema import Signature
+from attn_tune.tuner.grid import load_grid
+from tests.cli.fakes import DEVICE, SIGNATURE
+from tests.cli.test_commands import run
+from tests.kernels.dispatch.toy_op import TOY, Problem, kernel
+from tests.ops.known import more_kernels
+from tests.runtime.packbuilder import FIELDS, OP, sig
+
+NAME = "one_way"
+TEXT = sig(64, dtype="float32").replace(OP, NAME)
+
+
+class OneWayProblem(Problem):
+    """A problem of the op that has one direction."""
+
+    @property
+    def signature(self):
+        return Signature.build(NAME, 1, FIELDS, self)
+
+
+ONE_WAY = dataclasses.replace(
+    TOY,
+    name=NAME,
+    directions=("fwd",),
+    problem=OneWayProblem,
+)
+FORWARD = dataclasses.replace(kernel("alpha", directions=("fwd",)), op=NAME)
+
+
+@pytest.fixture(autouse=True)
+def both_ops(monkeypatch, tmp_path):
+    more_kernels(monkeypatch, FORWARD, ops=(ONE_WAY,))
+    monkeypatch.setattr(settings, "_current", None)
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+
+
+def test_explain_asks_for_the_directions_of_the_op():
+    asked = run("explain", TEXT, "--device", "cpu", "--json")
+    assert asked.exit_code == 0, asked.stderr
+    assert list(json.loads(asked.stdout)) == ["fwd"]
+    both = run("explain", SIGNATURE, "--device", "cpu", "--json")
+    assert list(json.loads(both.stdout)) == ["fwd", "bwd"]
+
+
+def test_explain_refuses_a_direction_of_another_op():
+    asked = run("explain", TEXT, "--device", "cpu", "-d", "bwd")
+    assert (asked.exit_code, asked.stdout) == (2, "")
+    assert "unknown direction 'bwd'; did you mean 'fwd'?" in asked.stderr
+
+
+def test_freeze_writes_the_directions_of_each_op(tmp_path):
+    frozen = run(
+        *("override", "freeze", tmp_path / "job.lock", "--grid", TEXT, "--grid", SIGNATURE),
+        *("--device", "cpu", "--json"),
+    )
+    assert frozen.exit_code == 0, frozen.stderr
+    assert json.loads(frozen.stdout)["entries"] == 3
+
+
+def test_kernels_of_an_op_without_preset_ask_for_a_point_of_it():
+    listed = run("kernels", "--op", NAME, "--device", "cpu")
+    assert listed.exit_code == 0, listed.stderr
+    assert f"no preset has a point of its op; name one of {NAME}" in listed.stdout
+    (row,) = json.loads(run("kernels", TEXT, "--op", NAME, "--device", "cpu", "--json").stdout)[
+        "kernels"
+    ]
+    assert (row["kernel"], row["direction"], row["supported"]) == (FORWARD.id, "fwd", True)
+
+
+def test_kernels_without_a_point_show_an_example_of_each_op():
+    rows = json.loads(run("kernels", "--device", "cpu", "--json").stdout)["kernels"]
+    shown = {row["kernel"].partition("/")[0] for row in rows if row["direction"]}
+    assert "flash_attention" in shown
+    assert NAME not in shown
+
+
+def test_kernels_left_out_are_those_of_the_cases_alone(capsys):
+    def left_out(point, *directions):
+        request = SweepRequest(
+            points=load_grid(point).points,
+            kernels=tuple(registry.kernels().values()),
+            directions=directions,
+            database=None,
+        )
+        device = dataclasses.replace(DEVICE, platform="cuda", family="sm_90", variant="sm_90")
+        selection.say_left_out(request, device)
+        return capsys.readouterr().err
+
+    assert left_out(TEXT, "fwd", "bwd") == ""
+    assert "flash_attention/" in left_out(SIGNATURE, "fwd", "bwd")
+    assert left_out(SIGNATURE, "fwd") == ""
