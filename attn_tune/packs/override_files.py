@@ -3,10 +3,10 @@
 ::
 
     {"format": 1, "only": false,
-     "use": [{"op": "flash_attention", "direction": "fwd", "kernel": "xla", "config": {"chunk_q": 64, "chunk_k": 128},
+     "use": [{"op": "my_op", "direction": "fwd", "kernel": "xla", "config": {"rows": 64},
               "device": "nvidia-h200", "reason": "A/B test"}],
-     "never": [{"op": "flash_attention", "kernel": "triton", "direction": "bwd", "device": "sm_90",
-                "config": {"dq": {"num_warps": 8}}, "signature": {"h": 256}, "reason": "wrong dq"}]}
+     "never": [{"op": "my_op", "kernel": "fast", "direction": "bwd", "device": "sm_90",
+                "config": {"rows": 8}, "signature": {"h": 256}, "reason": "wrong"}]}
 
 Every part but ``format`` may be left out. ``freeze`` adds ``frozen``: the digest of the ``use`` entries, and the
 environment they were frozen in.
