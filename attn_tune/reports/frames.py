@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import pandas as pd
 
-from attn_tune.kernels.registry import find_kernel, get_op, op_names
+from attn_tune.kernels import registry
 from attn_tune.schema import Decision, Status, config_to_json
 from attn_tune.schema.words import counted
 
@@ -185,15 +185,15 @@ def coverage(
 
 def _order(decision: Decision) -> int:
     """The place of the direction among its op's; 0 if the op is not installed or has no such direction."""
-    known = get_op(decision.op).directions if decision.op in op_names() else ()
+    known = registry.get_op(decision.op).directions if decision.op in registry.op_names() else ()
     return known.index(decision.direction) if decision.direction in known else 0
 
 
 def _directions(text: str, decisions: Iterable[Decision]) -> tuple[str, ...]:
     """The directions of the op of a signature; of an op that is not installed, those that were decided."""
     name = text.partition("/")[0]
-    if name in op_names():
-        return get_op(name).directions
+    if name in registry.op_names():
+        return registry.get_op(name).directions
     return tuple({d.direction: 0 for d in decisions if d.op == name})
 
 
@@ -209,15 +209,15 @@ def _is_deterministic(decision: Decision) -> bool | None:
     """Whether equal runs give equal bits, as the kernel declares and as was seen; None for one not installed here."""
     if decision.repeatable is False:
         return False
-    spec = find_kernel(decision.kernel)
+    spec = registry.find_kernel(decision.kernel)
     search = spec.searches.get(decision.direction) if spec else None
     return not search.nondeterministic if search else None
 
 
 def _tflops(decision: Decision) -> float | None:
-    if decision.op not in op_names() or not decision.median_ns:
+    if decision.op not in registry.op_names() or not decision.median_ns:
         return None
-    op = get_op(decision.op)
+    op = registry.get_op(decision.op)
     return op.flops(op.from_signature(decision.signature), decision.direction) / (
         decision.median_ns * 1e3
     )

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 def before(tmp_path_factory):
     """A checkout in which the library kernel has one constant more, and the XLA kernel another program."""
     root = tmp_path_factory.mktemp("before")
-    skip = shutil.ignore_patterns("__pycache__", "packs")
+    skip = shutil.ignore_patterns("__pycache__", "shipped")
     shutil.copytree(PACKAGE, root / "attn_tune", ignore=skip)
     called = [_file(root, LIBRARY), _file(root, "xla")]
     called[0].write_text(called[0].read_text() + "\n_NOT_USED = 1\n")

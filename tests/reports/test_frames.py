@@ -9,6 +9,7 @@ from attn_tune.kernels import registry
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.reports import frames
 from attn_tune.schema import Decision, Device, Environment, Rule, Signature
+from tests.ops.known import more_kernels
 
 DEVICE = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)
 ENVIRONMENT = Environment(jax="0.12.0", jaxlib="0.12.0")
@@ -112,7 +113,7 @@ def test_coverage_says_which_points_have_no_decision():
 
 def test_coverage_has_the_directions_of_each_op(monkeypatch):
     one_way = dataclasses.replace(registry.get_op("attention"), name="one_way", directions=("fwd",))
-    monkeypatch.setattr(frames, "ops", lambda: {**registry.ops(), "one_way": one_way})
+    more_kernels(monkeypatch, ops=(one_way,))
     other = "one_way/v1 b=1"
     alone = frames.coverage([], {other: "own"})
     assert list(alone.columns) == ["point", "device", "fwd"]

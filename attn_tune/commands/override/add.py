@@ -3,9 +3,9 @@
 It takes the place of an entry for the same. Where a config to use cannot run, or is forbidden, packs answer. What
 is forbidden is turned down whoever says it, explicit configs too, and no row with it is exported.
 
-Example: attn-tune override add use flash_attention/xla -c chunk_q=64 -c chunk_k=128 --point llama3-8b/4x4k
+Example: attn-tune override add use cudnn --point llama3-8b/4x4k --reason "A/B test"
 
-Example: attn-tune override add never triton -d bwd -c dq.num_warps=8 --device sm_90 --reason "wrong dq"
+Example: attn-tune override add never triton -d fwd -c num_warps=8 --device sm_90 --reason "wrong output"
 """
 
 from collections.abc import Sequence
@@ -100,7 +100,7 @@ def command(
 
 
 def knobs_of(words: Sequence[str]) -> dict[str, Any]:
-    """The config of ``KNOB=VALUE`` words (``dq.num_warps=8`` for a knob of a part), or of one JSON object.
+    """The config of ``KNOB=VALUE`` words (``PART.KNOB=VALUE`` for a knob of a part), or of one JSON object.
 
     Raises:
       UsageError: it is neither.
