@@ -158,7 +158,7 @@ def lengths_of(
 
 
 def dims_of(array: Array | None) -> str | None:
-    """Which axes of a 4-D mask or bias are there: ``"b1ts"``. An axis of size 1 always counts as broadcast."""
+    """Names the axes that a 4-D mask or bias has: ``"b1ts"``. An axis of size 1 always counts as broadcast."""
     if array is None:
         return None
     return "".join(

@@ -60,7 +60,7 @@ class Ask:
         self._other_bits: dict[tuple[str, str], str] = {}
 
     def refusal_of(self, spec: KernelSpec) -> str | None:
-        """Why this kernel cannot do the problem here; asked once."""
+        """The reason why this kernel cannot do the problem here, or None; asked once."""
         if spec.name not in self._refusals:
             reason = unsupported(spec, self.problem, self.direction, self.device)
             if reason is None and self.determinism is Determinism.REQUIRED:
@@ -74,7 +74,7 @@ class Ask:
         return self._refusals[spec.name]
 
     def reluctance_of(self, spec: KernelSpec, *, untuned: bool = False) -> str | None:
-        """Why this kernel does not answer unless it is asked for by name; None if it does.
+        """The reason why this kernel does not answer unless it is asked for by name; None if it does.
 
         ``untuned``: without a pack that says that it is the best.
         """

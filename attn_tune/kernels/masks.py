@@ -1,4 +1,4 @@
-"""What may attend to what, as one description that keeps its structure: flags, segments and positions stay O(N).
+"""``MaskInfo``: one description of the pairs that may attend, which keeps flags, segments and positions O(N).
 
 Alignment is at the bottom right: query row ``i`` stands at position ``i + S - T``, key column ``j`` at ``j``, unless
 positions are given.

@@ -1,4 +1,4 @@
-"""What the problems of all attention ops share: sizes, masks and the softmax's extras, and their part of a signature.
+"""Fields that the problems of all attention ops share (sizes, masks, softmax), and their part of a signature.
 
 Letters: ``B`` batch, ``T`` query length, ``S`` key/value length, ``N`` query heads, ``K`` key/value heads, ``H`` head
 dim, ``V`` value head dim. Query row ``i`` and key column ``j`` are aligned at the bottom right: row ``i`` stands at

@@ -17,7 +17,7 @@ from attn_tune.schema.errors import UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What runs: the kernel, its config as its own dataclass, and where that came from."""
+    """The choice for one question: the kernel, its config as its own dataclass, and where that came from."""
 
     spec: KernelSpec
     config: Any

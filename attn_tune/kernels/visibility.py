@@ -62,7 +62,7 @@ def causal_mask(q_len: int, kv_len: int | None = None) -> Bool[Array, "T S"]:
 def split_mask(
     attention_mask: Bool[Array, "... T S"],
 ) -> tuple[Bool[Array, "B T"], Bool[Array, "B S"]]:
-    """Which rows see anything, and which columns are seen, by any head of a 3-D or 4-D mask."""
+    """Finds the rows that see anything and the columns that are seen, by any head of a 3-D or 4-D mask."""
     mask = attention_mask != 0
     if mask.ndim == 4:
         mask = mask.any(axis=1)

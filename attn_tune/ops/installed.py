@@ -43,7 +43,7 @@ def load_entry_points[T](
     read: Callable[[importlib.metadata.EntryPoint], Iterable[T]],
     offers: str,
 ) -> Iterator[T | BrokenPackage]:
-    """What ``read`` makes of each entry point; of each broken one the failure instead.
+    """Yields what ``read`` makes of each entry point; of each broken one the failure instead.
 
     An entry point is used whole or not at all. Loading runs the package's code, which may raise anything: a job must
     not end for a package that it does not use. Only ``KeyboardInterrupt`` passes.

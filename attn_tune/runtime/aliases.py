@@ -17,7 +17,7 @@ _MIG = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """What a raw name means. ``family`` is ``""`` when only the driver can tell; ``partition`` is the MIG slice."""
+    """A raw name's meaning. ``family`` is ``""`` when only the driver can tell; ``partition`` is the MIG slice."""
 
     variant: str
     family: str
@@ -144,7 +144,7 @@ def _slug(raw: str) -> str:
 
 
 def alias(raw: str) -> Alias | None:
-    """What a raw device name means, None for a name the table does not know.
+    """The meaning of a raw device name; None for a name that the table does not know.
 
     A MIG name (``"NVIDIA H100 80GB HBM3 MIG 1g.10gb"``) is its parent's variant with the slice as its partition.
     """

@@ -11,7 +11,7 @@ from attn_tune.schema.words import config_words
 
 
 class Rung(enum.StrEnum):
-    """Which step of the ladder answered, best first."""
+    """The step of the ladder that answered, best first."""
 
     EXPLICIT = "explicit"
     OVERRIDE = "override"
@@ -22,7 +22,7 @@ class Rung(enum.StrEnum):
 
 
 class DeviceLevel(enum.StrEnum):
-    """How much of the device a stored row shares with this one, best first."""
+    """The part of the device that a stored row shares with this one, best first."""
 
     EXACT = "exact"
     VARIANT = "variant"
@@ -30,7 +30,7 @@ class DeviceLevel(enum.StrEnum):
 
 
 class SourceKind(enum.StrEnum):
-    """Who put a pack or a config there, in the order they are asked."""
+    """The kind of source of a pack or a config, in the order they are asked."""
 
     OVERRIDE = "override"
     OVERLAY = "overlay"
@@ -71,7 +71,7 @@ class Rejection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What to run, and why.
+    """The kernel and config to run, with the reasons.
 
     Attributes:
       kernel: the kernel's name within the op.

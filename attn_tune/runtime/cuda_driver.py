@@ -1,4 +1,4 @@
-"""What the NVIDIA driver says about a device, through its C libraries. Every question may go unanswered.
+"""Facts about a device from the NVIDIA driver, through its C libraries. Every question may go unanswered.
 
 Nothing here creates a CUDA context: attributes are read by ordinal or PCI address only, so that asking never
 takes device memory and never disturbs the process that owns the device.

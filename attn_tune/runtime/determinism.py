@@ -13,7 +13,7 @@ VARIABLE = "ATTN_TUNE_DETERMINISTIC"
 
 
 class Determinism(enum.StrEnum):
-    """What a job asks for.
+    """The determinism that a job asks for.
 
     ``REQUIRED`` (``1``): no such kernel runs, not even one asked for by name. ``USUAL`` (nothing said): one runs if it
     is asked for by name, and is never the answer to an open question. ``WAIVED`` (``0``): it answers open questions
@@ -29,7 +29,7 @@ _VALUES = {"1": Determinism.REQUIRED, "": Determinism.USUAL, "0": Determinism.WA
 
 
 def determinism_of(environ: Mapping[str, str]) -> Determinism:
-    """What the environment variable asks for.
+    """Reads the determinism that the environment variable asks for.
 
     Raises:
       UsageError: it is neither 1 nor 0; to guess would be to break a promise.

@@ -1,4 +1,4 @@
-"""Which device this is: the one a call would run on, or a named one that is not here."""
+"""The device of a lookup: the one that a call would run on, or a named one that is not here."""
 
 import functools
 import logging

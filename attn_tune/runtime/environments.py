@@ -1,4 +1,4 @@
-"""Which software this is, read from installed metadata: nothing is imported to find its version."""
+"""Versions of the software, read from installed metadata: nothing is imported to find its version."""
 
 import functools
 import importlib.metadata

@@ -179,7 +179,7 @@ def _label(kind: SourceKind) -> str:
 
 
 def nearest_text(steps: tuple[Step, ...]) -> str:
-    """What came nearest, for a miss."""
+    """The row that came nearest, for a miss."""
     rejected = [s for s in steps if s.rejected is not None]
     if rejected:
         return f"the {rejected[0].rung} row of {rejected[0].source} is rejected: {rejected[0].rejected}"

@@ -32,11 +32,11 @@ class Judge(Protocol):
     """Says whether a stored row may be used here. Its answers depend on nothing but the row and this process."""
 
     def grade(self, row: Row, pack: Pack) -> Grade:
-        """How far the row's software is from this one."""
+        """The distance of the row's software from this one's."""
         ...
 
     def refusal(self, row: Row, pack: Pack) -> str | None:
-        """Why the row may not be used on this device for this problem; None if it may."""
+        """The reason why the row may not be used on this device for this problem; None if it may."""
         ...
 
     def adapt(self, row: Row) -> Row | str:
@@ -46,7 +46,7 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What is asked. ``kernel`` is a name within the op, None for any."""
+    """One question to packs. ``kernel`` is a name within the op, None for any."""
 
     op: str
     direction: str

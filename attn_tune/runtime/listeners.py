@@ -1,4 +1,4 @@
-"""Who else wants to hear of each lookup: metrics, traces, logs of the job."""
+"""Functions that are called after each lookup: for metrics, traces and logs of the job."""
 
 import contextvars
 import logging

@@ -1,4 +1,4 @@
-"""How far many stored signatures are from one question, by their texts: a word is looked at once, however many rows
+"""Distances of many stored signatures from one question, by their texts: a word is looked at once, however many rows
 have it. What it says is confirmed by ``shapes.distance`` before a row is used."""
 
 from collections.abc import Iterable
@@ -53,7 +53,7 @@ _UNSEEN: _Part = (-1.0, False, False)
 
 
 class _Ruler:
-    """What words are worth for one question; None is past a bound."""
+    """Distances that words add for one question; None is past a bound."""
 
     def __init__(self, asked: Signature, fields: Iterable[Field]):
         self._fields = {field.name: field for field in fields}

@@ -74,7 +74,7 @@ def distance(asked: Shape, tuned: Shape) -> float | None:
 
 
 def measure(kind: FieldKind, asked: Value, tuned: Value) -> float | None:
-    """How far one field is: ``|log2(asked / tuned)|`` of a scalable one, else 0; None past its bound."""
+    """The distance of one field: ``|log2(asked / tuned)|`` of a scalable one, else 0; None past its bound."""
     if asked == tuned:
         return 0.0
     if not isinstance(asked, int) or not isinstance(tuned, int):

@@ -70,7 +70,7 @@ class Shelf:
 
     @property
     def unreadable(self) -> list[str]:
-        """Why some rows cannot be read, one reason a row: another contract, a field of a newer version, a broken row.
+        """Reasons why rows cannot be read, one a row: another contract, a field of a newer version, a broken row.
         They never match."""
         return self._parsed[1]
 
@@ -148,7 +148,7 @@ class Shelf:
 
 
 def match_level(device: Device, stored: Device) -> DeviceLevel | None:
-    """How much of ``device`` a stored one shares; None when not even the architecture."""
+    """The part of ``device`` that a stored one shares; None when not even the architecture."""
     if device == stored:
         return DeviceLevel.EXACT
     if device.platform != stored.platform:

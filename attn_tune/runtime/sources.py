@@ -1,4 +1,4 @@
-"""Where packs come from, in the order they are asked; read on first use, a broken one is ignored with one warning."""
+"""Sources of packs, in the order they are asked; read on first use, a broken one is ignored with one warning."""
 
 import functools
 import logging
@@ -62,7 +62,7 @@ class Source:
 
     @property
     def error(self) -> str | None:
-        """Why the pack is ignored."""
+        """The reason why the pack is ignored."""
         self.read()
         return self._error
 
@@ -92,7 +92,7 @@ class Locations:
 
 
 def locations(environ: Mapping[str, str]) -> Locations:
-    """What the environment asks for: ``ATTN_TUNE_PACKS`` (packs, or folders of packs), then ``attn-tune/packs`` under
+    """Locations of packs: ``ATTN_TUNE_PACKS`` (packs, or folders of packs), then ``attn-tune/packs`` under
     ``XDG_DATA_HOME``; packs installed as wheels; and what ships in the package."""
     user = [p for p in environ.get(USER_PACKS, "").split(os.pathsep) if p]
     found = [path for entry in user for path in _packs_in(Path(entry), named=True)]

@@ -1,4 +1,4 @@
-"""What a device is, for matching: three levels, from the performance parameters down to the family."""
+"""The identity of a device at three levels, from the performance parameters down to the family."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

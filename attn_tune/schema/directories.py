@@ -1,4 +1,4 @@
-"""Where a user's own things are (XDG base directories)."""
+"""Directories of a user's data and configuration (XDG base directories)."""
 
 import os
 from collections.abc import Mapping

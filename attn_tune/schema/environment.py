@@ -9,7 +9,7 @@ UNKNOWN = ""
 
 
 class Grade(enum.StrEnum):
-    """How much a row from one environment is worth in another, best first."""
+    """The worth of a row from one environment in another, best first."""
 
     VERIFIED = "verified"
     PORTABLE = "portable"

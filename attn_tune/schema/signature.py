@@ -26,7 +26,7 @@ _TEXT = re.compile(r"[A-Za-z0-9_.,+-]+")
 
 
 class FieldKind(enum.StrEnum):
-    """How a field takes part in matching."""
+    """The part that a field takes in matching."""
 
     CATEGORICAL = "categorical"
     RESOURCE = "resource"

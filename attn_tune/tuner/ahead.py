@@ -46,7 +46,7 @@ class _Answered:
 
 
 def helper_count(device: Device | None, cores: int) -> int:
-    """How many processes are worth starting: none without spare cores, a CUDA device and Triton.
+    """The number of helper processes worth starting: none without spare cores, a CUDA device and Triton.
 
     Before the device is known, the driver's control file tells whether there may be one.
     """
@@ -107,7 +107,7 @@ class CompileAhead:
 
     @property
     def helpers(self) -> int:
-        """How many helpers there are."""
+        """The number of helpers."""
         return len(self._threads)
 
     def warm_up(self, device: Device | None = None) -> None:
@@ -148,7 +148,7 @@ class CompileAhead:
             self._changed.notify_all()
 
     def take(self, ref: ConfigRef, interrupt: Callable[[], bool] = lambda: False) -> Answer:
-        """What came of ``ref``; waits for it when it was expected. It is forgotten here.
+        """The outcome of ``ref``; waits for it when it was expected. It is forgotten here.
 
         Raises:
           InterruptedError: ``interrupt()`` turned true while waiting.
@@ -166,7 +166,7 @@ class CompileAhead:
             return answered.what if answered else None
 
     def ready(self, besides: Container[_Key] = ()) -> list[tuple[ConfigRef, Lowered]]:
-        """What was lowered and not taken yet, in the order it was done; without the keys ``besides``."""
+        """Programs that were lowered and not taken yet, in the order it was done; without the keys ``besides``."""
         with self._changed:
             return [
                 (answered.ref, answered.what)
@@ -225,7 +225,7 @@ class CompileAhead:
             self._on_ready(ref, answer)
 
     def _next(self) -> tuple[ConfigRef, int] | None:
-        """What to lower next, once there is room for it; None at the end."""
+        """The config to lower next, once there is room for it; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed.is_set() or self._has_room())
             if self._closed.is_set():

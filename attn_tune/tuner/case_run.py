@@ -65,7 +65,7 @@ class CaseRun:
         yield self.meter.progress(ProgressKind.CASE_FINISHED, case=case, reason=remark)
 
     def rest(self) -> CasePlan:
-        """What is left to do, for another executor. Call it once, and only after ``events`` has raised."""
+        """The work that is left, for another executor. Call it once, and only after ``events`` has raised."""
         rest = remaining(self.plan, self._searched)
         self._settle(left=rest.todo)
         return rest
@@ -107,7 +107,7 @@ class CaseRun:
         )
 
     def _opening(self) -> list[ConfigRef]:
-        """What the next case begins with."""
+        """The configs that the next case begins with."""
         plan = self.upcoming()
         if plan is None:
             return []

@@ -1,4 +1,4 @@
-"""What every process that the tuner starts does first: it must not outlive its parent, nor end at Ctrl-C."""
+"""The first steps of every process that the tuner starts: it must not outlive its parent, nor end at Ctrl-C."""
 
 import ctypes
 import faulthandler

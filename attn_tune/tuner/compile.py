@@ -35,7 +35,7 @@ _OPAQUE = re.compile(r'(?:backend_config|opaque) = "[^"]*"')
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Artifact:
-    """What compiling one config made. Times in milliseconds; ``temp_bytes`` is scratch memory on the device."""
+    """The result of compiling one config. Times in milliseconds; ``temp_bytes`` is scratch memory on the device."""
 
     ref: ConfigRef
     lower_ms: float

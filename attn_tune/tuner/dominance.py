@@ -23,7 +23,7 @@ class Exhausted:
             self.known.append((config, reason))
 
     def reason(self, config: ConfigDict) -> str:
-        """Why ``config`` cannot fit either, ``""`` if nothing says so."""
+        """The reason why ``config`` cannot fit either, ``""`` if there is none."""
         for smaller, said in self.known:
             if needs_at_least(config, smaller, self.grows):
                 knobs = ", ".join(f"{name}={smaller[name]}" for name in self.grows)

@@ -96,7 +96,7 @@ def says_out_of_memory(text: str) -> bool:
 
 
 def full_disk(error: BaseException) -> DiskFullError | None:
-    """What to raise, with the place named, if ``error`` or what caused it is a full disk; else None."""
+    """The error to raise, with the place named, if ``error`` or what caused it is a full disk; else None."""
     chain = _chain(error)
     for known in chain:
         if isinstance(known, DiskFullError):
@@ -145,7 +145,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _place(error: BaseException) -> str:
-    """Where it was raised, by module and line: a kernel author's first question."""
+    """The module and line where an error was raised: a kernel author's first question."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if "/jax/" not in f.filename and "/attn_tune/tuner/" not in f.filename]
     if not own:

@@ -81,7 +81,7 @@ class Fleet:
         make: Callable[[Executor, Device | None], Generator[T]],
         abandoned: threading.Event,
     ) -> Iterator[T]:
-        """What ``make`` yields for each executor, as one iterator; see ``interleaved``.
+        """Yields what ``make`` yields for each executor, as one iterator; see ``interleaved``.
 
         ``make`` also gets the executor's device, with the evidence of that very one; None before ``identify``.
         """

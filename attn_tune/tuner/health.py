@@ -27,7 +27,7 @@ _NAP_S = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Health:
-    """What a probe saw. ``free_bytes`` is device memory, None where nobody tells."""
+    """The result of a probe. ``free_bytes`` is device memory, None where nobody tells."""
 
     healthy: bool
     device: str = ""

@@ -1,4 +1,4 @@
-"""What the worker compiles in the background, while the device is busy with another config."""
+"""Programs that the worker compiles in the background, while the device is busy with another config."""
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -75,7 +75,7 @@ def main(parent: int, fds: list[int]) -> None:
 
 
 def _import_compilers() -> None:
-    """What every helper needs; nothing here may start a thread or touch a backend, for neither survives a fork.
+    """Imports what every helper needs; nothing here may start a thread or touch a backend, for neither survives a fork.
 
     Kernels of libraries are imported by the helper that is asked for one: they may not be installed.
     """

@@ -38,7 +38,7 @@ def memory_limit(given_gib: float | None = None, root: Path = _ROOT) -> int | No
 
 
 def available_bytes(root: Path = _ROOT) -> int | None:
-    """What can be taken without swapping, by the machine and by the cgroups (v1, v2) around this process."""
+    """The bytes that can be taken without swapping, by the machine and by the cgroups (v1, v2) around this process."""
     machine = _fields(root / "proc/meminfo").get("MemAvailable:")
     rooms = [] if machine is None else [machine * 1024]
     rooms += [room for folder in _cgroups(root) if (room := _room(folder)) is not None]
@@ -46,7 +46,7 @@ def available_bytes(root: Path = _ROOT) -> int | None:
 
 
 def oom_kills(root: Path = _ROOT) -> int | None:
-    """How often the OOM killer has struck: in this process's cgroup where that is told, else on the machine."""
+    """Counts the strikes of the OOM killer: in this process's cgroup where that is told, else on the machine."""
     for folder in _cgroups(root):
         for name in ("memory.events", "memory.oom_control"):
             if (count := _fields(folder / name).get("oom_kill")) is not None:
@@ -137,7 +137,7 @@ def _cgroups(root: Path) -> Iterator[Path]:
 
 
 def _room(folder: Path) -> int | None:
-    """What is left under the limit of one cgroup; None without one. Cached files give way, so they count as free."""
+    """The bytes left under the limit of one cgroup; None without one. Cached files give way, so they count as free."""
     for limit_name, used_name, cached in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

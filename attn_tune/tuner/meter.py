@@ -1,4 +1,4 @@
-"""How far a sweep is. Its threads share one meter."""
+"""Counters of a sweep's progress. Its threads share one meter."""
 
 import threading
 import time

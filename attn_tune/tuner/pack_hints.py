@@ -1,4 +1,4 @@
-"""What the packs in force say of other cases: their winners, as hints for a search that has nothing better."""
+"""Winners of other cases from the packs in force, as hints for a search that has nothing better."""
 
 from collections.abc import Iterator, Mapping
 

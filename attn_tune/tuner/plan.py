@@ -46,7 +46,7 @@ class PartPlan:
 
     @property
     def done(self) -> int:
-        """How many were tried before."""
+        """The number of configs that were tried before."""
         return len(self.tried)
 
 
@@ -116,7 +116,7 @@ class CasePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCounts:
-    """How much there is: configs to try, tried before and refused before compiling, over cases."""
+    """Counts of a plan over its cases: configs to try, tried before, and refused before compiling."""
 
     cases: int
     todo: int
@@ -365,7 +365,7 @@ def _kernel_reason(
 
 
 def _search_times(part: str, past: Iterable[Trial]) -> dict[str, float]:
-    """What a search saw of each config; finals, which may be faster, only where there is nothing else."""
+    """Times that a search measured of each config; finals, which may be faster, only where there is nothing else."""
     times: dict[str, float] = {}
     for trial in sorted(past, key=lambda t: (t.stage is not Stage.SEARCH, t.started_us)):
         if trial.part == part and trial.measurement is not None:

@@ -169,7 +169,7 @@ class WorkerProcess:
         return self._tail.decode(errors="replace").strip()
 
     def _death(self) -> WorkerDied:
-        """How the process ended, and the last it said. Waits for it to end, and ends it if it does not."""
+        """Describes how the process ended, and the last it said. Waits for it to end, and ends it if it does not."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_GRACE_S)
         by_outsider = self._process.returncode == -signal.SIGKILL and not self._killed
@@ -193,7 +193,7 @@ class WorkerProcess:
         return count is not None and self._oom_kills is not None and count > self._oom_kills
 
     def _describe_hang(self) -> str:
-        """Where the process stands: its stacks, which it writes on SIGUSR1 even from within native code."""
+        """The stacks of the process, which it writes on SIGUSR1 even from within native code."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)
         time.sleep(_STACK_GRACE_S)

@@ -1,4 +1,4 @@
-"""What a sweep says while it runs: trials, and where it stands between them."""
+"""Events of a running sweep: trials, and progress between them."""
 
 import enum
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class ProgressKind(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """Where a sweep stands.
+    """The state of a sweep.
 
     ``done`` and ``total`` count configs. ``eta_s`` is None until something was measured. ``reason`` of
     ``SWEEP_FINISHED`` is ``"finished"``, ``"stopped"`` or ``"budget"``; of other kinds a remark, mostly empty.

@@ -1,4 +1,4 @@
-"""What the sweep and the worker process say to one another. Plain data: it is pickled, or sent to another host."""
+"""Messages between the sweep and the worker process. Plain data: it is pickled, or sent to another host."""
 
 import enum
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ BATTERY_SEEDS = (1009,)
 
 
 class Phase(enum.StrEnum):
-    """What a worker is doing; each has a deadline of its own."""
+    """A phase of a worker; each has a deadline of its own."""
 
     START = "start"
     PREPARE = "prepare"
@@ -49,7 +49,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasurePolicy:
-    """How many samples, and when to stop.
+    """Numbers of samples, and when to stop.
 
     ``heats`` are ``(samples, ratio)``: a config of which so many samples are all above ``ratio`` times the best so far
     has lost and is sampled no more. Device times spread by a few per cent, so the ratio may shrink as samples grow.
@@ -141,7 +141,7 @@ class Run:
     tried: Mapping[str, str] = field(default_factory=dict)
 
     def twin_outcome(self, resources: Resources) -> "Outcome | None":
-        """What becomes of a config that lowers to a program that was tried; None for a program that is new."""
+        """The outcome of a config that lowers to a program that was tried; None for a program that is new."""
         twin = self.tried.get(resources.code_digest)
         if twin is None or not resources.code_digest:
             return None

@@ -1,4 +1,4 @@
-"""What runs on a node of a Ray cluster: one device behind an ``IsolatedExecutor``. Knows nothing of Ray itself."""
+"""The actor on a node of a Ray cluster: one device behind an ``IsolatedExecutor``. Knows nothing of Ray itself."""
 
 import socket
 import threading
@@ -25,7 +25,7 @@ from attn_tune.tuner.protocol import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """What the trials of a request will say of where they come from; the actor checks that it is so.
+    """The origin that the trials of a request will name; the actor checks that it is right.
 
     ``sources`` are the source hashes of the kernels that the request runs. Without ``identity`` any device will do.
     """
@@ -125,7 +125,7 @@ class DeviceActor:
 
 
 def _contradiction(claim: Claim, found: Identity) -> str:
-    """Why a trial made here would not be what it says it is; ``""`` if it would."""
+    """The reason why a trial made here would name a wrong origin; ``""`` if it would not."""
     if claim.identity is None:
         return ""
     for said, here in (

@@ -1,4 +1,4 @@
-"""What is left of a case that was begun, and lost its device."""
+"""The rest of a case that was begun and lost its device."""
 
 import dataclasses
 import math

@@ -11,7 +11,7 @@ from attn_tune.tuner.strategies.space import Candidate, PastCase, Prior, Space, 
 
 
 class Hints(enum.StrEnum):
-    """What a case is told of the others: what a lab database holds, what a pack does, or nothing."""
+    """The knowledge of other cases that a replayed case is given: a lab database's, a pack's, or none."""
 
     TIMES = "times"
     WINNERS = "winners"
@@ -40,7 +40,7 @@ class RecordedCase:
         return min(self.times.values(), default=math.inf)
 
     def past(self, hints: Hints = Hints.TIMES) -> PastCase:
-        """What another case is told of this one."""
+        """The knowledge of this case that another one is given."""
         if hints is Hints.TIMES:
             failed = {config_digest(c): math.inf for c in self.candidates}
             return PastCase(signature=self.signature, times=failed | dict(self.times))
@@ -93,7 +93,7 @@ class RegretCurve:
 def replay(
     strategy: Strategy, space: Space, times: Mapping[str, float]
 ) -> list[tuple[Candidate, float]]:
-    """What ``strategy`` would have tried and seen, given the known times by config digest. Unknown configs failed."""
+    """Configs that ``strategy`` would try, with times, given the known times by config digest. Unknown ones failed."""
     seen: list[tuple[Candidate, float]] = []
     search = strategy(space)
     batch = next(search, None)
@@ -105,7 +105,7 @@ def replay(
 
 
 def regret_curve(strategy: Strategy, case: RecordedCase, space: Space) -> RegretCurve:
-    """How close ``strategy`` came to the best of ``case``, evaluation by evaluation."""
+    """The distance of ``strategy`` from the best of ``case``, evaluation by evaluation."""
     best, regrets = math.inf, []
     for _, ns in replay(strategy, space, case.times):
         best = min(best, ns)

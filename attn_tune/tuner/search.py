@@ -120,7 +120,7 @@ class KernelSearch:
         return chosen + rest[: self._places(rest)]
 
     def _places(self, ranking: Sequence[Mapping[str, Any]]) -> int:
-        """How many of ``ranking``, the fastest first, deserve a place in the finals."""
+        """The number of ``ranking``, the fastest first, that deserve a place in the finals."""
         times = [self.whole.times[config_digest(config)] for config in ranking]
         return places(times)
 
@@ -129,7 +129,7 @@ class KernelSearch:
         return self.whole.times[config_digest(config)]
 
     def opening(self) -> list[ConfigRef]:
-        """What the search will begin with: for preparing while another case has its finals. Nothing is run."""
+        """First configs of the search: for preparing while another case has its finals. Nothing is run."""
         coming = self._coming()
         for part in self.plan.parts[:1]:
             if part.todo < len(part.candidates):
@@ -138,7 +138,7 @@ class KernelSearch:
         return list({ref.key: ref for ref in coming}.values())
 
     def _coming(self) -> list[ConfigRef]:
-        """What is known to be tried before the strategy has said anything, in the order given."""
+        """The configs that are tried before the strategy chooses any, in the order given."""
         coming = self._refs(_tried_in_full(self.plan.parts))
         if not self.plan.finals:
             return coming

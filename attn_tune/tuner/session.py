@@ -1,4 +1,4 @@
-"""What a worker does with requests. It owns jax and the device, the prepared cases and the timers."""
+"""The worker's handling of requests. It owns jax and the device, the prepared cases and the timers."""
 
 import dataclasses
 import time

@@ -1,4 +1,4 @@
-"""What a search knows so far: the times of right configs, and the programs that configs lower to."""
+"""Results of a search so far: the times of right configs, and the programs that configs lower to."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from attn_tune.schema.config import config_digest, config_to_json
 
 @dataclass
 class Tally:
-    """What is known of one part: configs and their median times, the fastest first."""
+    """Results of one part: configs and their median times, the fastest first."""
 
     times: dict[str, float] = field(default_factory=dict)
     configs: dict[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Which softmax weights are dropped: a function of the seed and absolute indices, the same bits in every kernel.
+"""The choice of dropped softmax weights: a function of the seed and absolute indices, the same bits in every kernel.
 
 The decision for (batch ``b``, query head ``n``, row ``i``, column ``j``) reads no tile index and no random state, so a
 sharded, re-tiled or recomputed call drops exactly the same weights. ``mix`` is the 32-bit finaliser "lowbias32" of

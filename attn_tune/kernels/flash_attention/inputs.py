@@ -77,7 +77,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
 def backward_inputs(
     operands: Operands, exact: Mapping[str, Array], dout: Float[Array, "B T N V"]
 ) -> BackwardInputs:
-    """What a backward is given after a forward: the ``exact`` answers as a kernel would store them, ``delta`` of those.
+    """Builds ``BackwardInputs``: the ``exact`` answers rounded as a kernel would store them, and ``delta`` of those.
 
     Args:
       exact: ``out`` [B, T, N, V] and ``lse`` [B, N, T], as from ``reference``.

@@ -32,7 +32,7 @@ class Operands(NamedTuple):
 
 
 class Residuals(NamedTuple):
-    """What the forward leaves for any kernel's backward.
+    """The residuals that a forward leaves for any kernel's backward.
 
     ``out`` is the normalised output. ``lse`` is the natural logarithm of the softmax denominator, sinks included;
     minus infinity for a fully masked row, whose output and gradients are zero.

@@ -1,4 +1,4 @@
-"""What the answer is: dense attention in high precision, and what the working dtype can do, done plainly.
+"""Dense attention in high precision (the reference), and done plainly in the working dtype (the baseline).
 
 Both walk one (batch, query head, block of rows) at a time and hold all keys of that block, so a 128k row fits. The
 gradients are those of ``jax.vjp`` through the dense forward, for the cotangent of the lse that the given ``delta``

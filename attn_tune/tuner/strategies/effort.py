@@ -75,12 +75,12 @@ class Effort:
         return STRATEGIES[self.strategy]
 
     def limit(self, size: int) -> int:
-        """How many of ``size`` candidates are evaluated at most, over all runs."""
+        """The number of ``size`` candidates that are evaluated at most, over all runs."""
         share = size if size <= SMALL_SPACE else max(_LEAST, math.ceil(self.share * size))
         return share if self.max_trials is None else min(share, self.max_trials)
 
     def owed(self, size: int, tried: Sequence[float]) -> int:
-        """How many are still to be evaluated when ``tried`` are the times of those that were, oldest first."""
+        """Candidates still to be evaluated when ``tried`` are the times of those that were, oldest first."""
         limit = self.limit(size)
         stops = self.strategy is StrategyName.SURROGATE and limit < size
         if stops and has_stalled(tried):

@@ -141,7 +141,7 @@ class TimeModel:
         return mean + off.mean() + self._base, np.maximum(spread, _LEAST_SPREAD)
 
     def _chance(self, logs: "np.ndarray") -> "np.ndarray":
-        """How likely each candidate is not to fail."""
+        """The probability of each candidate not to fail."""
         import numpy as np
         from sklearn.ensemble import ExtraTreesClassifier
 

@@ -1,4 +1,4 @@
-"""How far one case is from another, for borrowing what was measured there."""
+"""The distance between two cases, for borrowing what was measured there."""
 
 import math
 from collections.abc import Iterable
@@ -50,5 +50,5 @@ def _distance(space: Space, case: PastCase) -> float:
 
 
 def weight(far: float) -> float:
-    """How much a case counts that is ``far`` doublings away."""
+    """The weight of a case that is ``far`` doublings away."""
     return 1.0 / (1.0 + far) ** 2

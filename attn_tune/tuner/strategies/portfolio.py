@@ -1,4 +1,4 @@
-"""What won elsewhere comes first. A handful of configs serves nearly all shapes, so a handful of evaluations finds one.
+"""Winners of other cases first: a handful of configs serves nearly all shapes, so few evaluations find a good one.
 
 The greedy cover is that of CLBlast's and Kernel Tuning Toolkit's portfolios: the next config is the one that brings
 the mean of the best relative times down the most.

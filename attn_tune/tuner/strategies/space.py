@@ -1,4 +1,4 @@
-"""What a strategy is given, and the one form that all have."""
+"""The input of a search strategy, and the one form that all strategies have."""
 
 import functools
 import math
@@ -18,7 +18,7 @@ type Strategy = Callable[["Space"], Search]
 
 @dataclass(frozen=True, kw_only=True)
 class PastCase:
-    """What was measured before on another case of the same kernel, direction and part.
+    """Times measured before on another case of the same kernel, direction and part.
 
     ``times`` are nanoseconds by config digest, ``inf`` for a config that failed. ``same_device`` is false for another
     device of the same family.
@@ -82,7 +82,7 @@ class Space:
 
     @property
     def evaluations(self) -> int:
-        """How many candidates a search of this space may evaluate."""
+        """The number of candidates that a search of this space may evaluate."""
         return len(self.open) if self.limit is None else max(0, min(self.limit, len(self.open)))
 
     def batch(self, digests: Sequence[str]) -> Batch:

@@ -20,7 +20,7 @@ _LEAST_BEFORE_STALLING = 48
 
 
 def surrogate(space: Space) -> Search:
-    """What won elsewhere, then batch after batch of what the model of the times expects most of.
+    """Winners of other cases, then batch after batch of what the model of the times expects most of.
 
     Ends at the limit, or when it ``has_stalled``. A space that is to be evaluated whole is one batch, in the order of
     the portfolio.

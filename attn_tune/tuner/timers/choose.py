@@ -1,4 +1,4 @@
-"""Which timer to use: the device's own clock where it works, checked against the host's."""
+"""The choice of a timer: the device's own clock where it works, checked against the host's."""
 
 from dataclasses import dataclass
 
