@@ -17,6 +17,7 @@ import attn_tune
 
 GRID = """
 summary = "my model"
+op = "flash_attention"
 
 [lengths]
 train = ["1x128"]

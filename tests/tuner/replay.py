@@ -33,7 +33,7 @@ def one_launch(
         config=Tile,
         heuristic=lambda problem, device: Tile(),
         candidates={"": lambda problem, device: [Tile(size=s) for s in sizes]},
-        call="nowhere:call",
+        call="attn_tune.kernels.flash_attention.xla.forward:forward",
         outputs={"": ()},
         infeasible=infeasible,
         grows=grows,
@@ -50,7 +50,7 @@ def two_launches(name: str, a_sizes, b_sizes) -> KernelSpec:
             "a": lambda problem, device: [Tile(size=s) for s in a_sizes],
             "b": lambda problem, device: [Tile(size=s) for s in b_sizes],
         },
-        call="nowhere:call",
+        call="attn_tune.kernels.flash_attention.xla.forward:forward",
         outputs={"a": ("out",), "b": ("lse",)},
     )
     return kernel(name, {"fwd": search})
@@ -64,7 +64,6 @@ def kernel(name: str, searches: Mapping[str, Search], **changes) -> KernelSpec:
         "backend": "xla",
         "searches": searches,
         "unsupported": lambda problem, direction, device: None,
-        "modules": (),
     }
     return KernelSpec(**(values | changes))
 
