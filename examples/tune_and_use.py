@@ -45,7 +45,7 @@ grid.write_text(GRID)
 # Only the XLA kernel, so that this example runs anywhere; leave -k out for all that the device can do.
 attn_tune_command("sweep", "--grid", grid, "--db", database, "-k", "xla", "--max-trials", "3")
 # The gate refuses rows measured on a busy host. A release would sweep again in quiet instead.
-attn_tune_command("export", pack, "--db", database, "--no-gate")
+attn_tune_command("export", pack, "--db", database, "--no-gate", "an example")
 
 query = jax.random.normal(jax.random.key(0), (1, 128, 4, 32), jnp.float32)
 key = jax.random.normal(jax.random.key(1), (1, 128, 2, 32), jnp.float32)
