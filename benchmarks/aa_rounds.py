@@ -1,10 +1,10 @@
-"""How often equal configs are told apart: each winner of a database against copies of itself, by the rule of decisions.
+"""False positives of the decision rule: each winner of a database against copies of itself.
 
     python benchmarks/aa_rounds.py lab.db --copies 8 --out aa_rounds.json
 
 For each problem that the database decided, the winning config runs in one round of finals as often as ``--copies`` says
-For each problem that the database decided, the winner runs in one round of finals as often as ``--copies`` says
-beats it, with the rule that decides sweeps, is a decision that noise alone would have changed.
+and once more, interleaved as in a sweep, in a process that has run nothing else. The first is the incumbent. A copy
+that beats it, with the rule that decides sweeps, is a decision that noise alone would have changed.
 """
 
 import argparse
@@ -92,7 +92,7 @@ def race_copies(
 
 
 def verdicts(measured: list[Measurement]) -> dict[str, Any]:
-    """What the decision's rule makes of copies (all but the first) against an incumbent (the first)."""
+    """Applies the decision rule to copies (all but the first) against an incumbent (the first)."""
     incumbent, *copies = [m.samples_ns for m in measured]
     found = [
         compare_paired(sorted(zip(copy, incumbent, strict=True)), seed=f"copy {i}")

@@ -1,4 +1,4 @@
-"""What limits a kernel: the profiler's counters of every launch of some calls, by Nsight Compute.
+"""Profiler counters that show a kernel's limit: every launch of some calls, by Nsight Compute.
 
     python benchmarks/counters.py --out counters.json | tee counters.txt
 

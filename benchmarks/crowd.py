@@ -34,7 +34,7 @@ WAIT_S = 600.0
 
 @dataclass
 class Report:
-    """What one process did: numbers of trials that were acknowledged, seconds of its writes, errors that it saw."""
+    """Record of one process: numbers of acknowledged trials, seconds of its writes, errors that it saw."""
 
     kind: str
     numbers: list[int] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Crowd:
-    """How many, for how long, and where."""
+    """Settings of one run: its folder, counts of writers and readers, and duration in seconds."""
 
     folder: Path
     writers: int
@@ -186,7 +186,7 @@ def run(crowd: Crowd) -> list[Report]:
 
 
 def problems(crowd: Crowd, reports: list[Report]) -> list[str]:
-    """What was lost, doubled or broken."""
+    """Lists acknowledged trials that are lost, trials stored twice and failures of the integrity check."""
     said = {n for report in reports for n in report.numbers} | set(range(30))
     with Database.open(crowd.path) as database:
         stored = [trial.config["i"] for trial in database.trials()]

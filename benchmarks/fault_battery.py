@@ -19,7 +19,7 @@ SIGNATURE = "flash_attention/v1 b=1 t=16 s=16 n=2 k=1 h=16 v=16 dtype=float32 ca
 
 
 def said(reason: str) -> str:
-    """What a reason says, without the last words of a worker: those are stacks, full of paths."""
+    """Shortens a reason: drops the worker's last output, which is a stack trace full of paths."""
     return reason.partition("; it wrote")[0].partition("Traceback")[0].strip()[:200]
 
 

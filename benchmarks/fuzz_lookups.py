@@ -1,4 +1,4 @@
-"""What lookups make of a mutated pack, for ``fuzz_packs.py``: they prove only the rows they use.
+"""Lookups in a mutated pack, for ``fuzz_packs.py``: a lookup proves only the rows it uses.
 
 The oracle reads the JSON on its own and knows nothing of the reader's shortcuts. Of a pack that is sound as a whole a
 lookup must find exactly what a search through all rows finds, on every rung. Of one that is not, which a reader of the
@@ -57,7 +57,7 @@ class Judge:
 
 
 def check_lookups(opened: Pack, files: Files, *, is_sound: bool) -> None:
-    """What must hold of the answers that ``opened`` gives; ``is_sound`` says that the whole of it was proven."""
+    """Checks the answers that ``opened`` gives; ``is_sound`` says that the whole pack was proven."""
     manifest = json.loads(files[MANIFEST])
     for direction in ("fwd", "bwd"):
         shelf = Shelf(opened, "toy", direction, FIELDS)
@@ -75,7 +75,7 @@ def check_lookups(opened: Pack, files: Files, *, is_sound: bool) -> None:
 
 
 def check_row(found: Match, rows: list[Row], tainted: set[str]) -> None:
-    """What must hold of a row from a pack that is broken somewhere."""
+    """Checks a row that a lookup found in a pack that is broken somewhere."""
     assert found.row in rows, "a lookup used a row that is not there, or is broken"
     assert type_of(found.row) in [type_of(row) for row in rows if row == found.row]
     assert found.row.signature not in tainted, "a lookup used a row beside a broken one"

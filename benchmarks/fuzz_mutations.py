@@ -172,7 +172,7 @@ def resum(files: Files, *, digest: bool, rng: random.Random) -> Files:
 
 
 def line_of(item: dict[str, Any], path: str) -> str:
-    """What the decision digest covers, spelled out without the reader's help."""
+    """Builds the text of one row that the decision digest covers, independently of the reader."""
     fields = (
         item["device"],
         item["signature"],

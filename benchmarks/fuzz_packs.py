@@ -53,7 +53,7 @@ def prove(opened: Pack) -> Pack | None:
 
 
 def unless_refused[T](read: Callable[[], T]) -> T | None:
-    """What ``read`` returns; None for an IntegrityError, and anything else is a failure."""
+    """Returns the result of ``read``, or None for an IntegrityError; any other exception is a failure."""
     try:
         return read()
     except IntegrityError as error:
@@ -65,7 +65,7 @@ def unless_refused[T](read: Callable[[], T]) -> T | None:
 
 
 def check(pack: Pack, mutant: Files | bytes, good: Pack, *, summed: bool) -> None:
-    """What must hold of a pack that was accepted."""
+    """Checks a pack that the reader accepted."""
     if not summed:
         # A zip has bytes that say nothing (dates, comments), and the order of sums is free: the content is what it was.
         assert list(pack.rows) == list(good.rows), "rows differ from the good pack's"

@@ -1,4 +1,4 @@
-"""How busy a GPU is, seen from outside: the driver's utilization counter, sampled at 10 Hz.
+"""Utilization of a GPU from another process: the driver's counter, sampled at 10 Hz.
 
 A sample is the percentage of the driver's last sampling period (a sixth of a second to a second, by product) in which
 some kernel ran; it says nothing about how much of the GPU the kernel used, nor whose it was. Its average over a time is

@@ -1,11 +1,12 @@
-"""How far the untuned configs are from the best, over recorded exhaustive sweeps; and which config would lose least.
+"""Regret of the untuned configs over recorded exhaustive sweeps, and the config that would lose least.
 
     python benchmarks/heuristic_regret.py nvidia-h200 benchmarks/results/h200/searches.jsonl
 
 Each file is a sweep with one compiler; run it where that compiler is installed, for untuned configs may depend on it. A
-group is what a heuristic may tell apart: kernel, direction, part, widest head, window. Regret is the untuned config's
-time over the best recorded, minus 1. The least bad config is the one whose worst regret over the group's shapes and all
-files is least (minimax, as CLBlast chooses its defaults); configs that some file has not measured take no part.
+group has one kernel, direction, part, widest head and window: a heuristic may choose by these. Regret is the untuned
+config's time over the best recorded, minus 1. The least bad config is the one whose worst regret over the group's
+shapes and all files is least (minimax, as CLBlast chooses its defaults); configs that some file has not measured take
+no part.
 """
 
 import argparse
@@ -28,7 +29,7 @@ NARROW = 512
 
 
 class Group(NamedTuple):
-    """What a heuristic may tell apart."""
+    """Group of problems that a heuristic may tell from others: kernel, direction, part, widest head, window."""
 
     kernel: str
     direction: str

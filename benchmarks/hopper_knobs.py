@@ -1,4 +1,4 @@
-"""What the knobs of the forward for Hopper are worth: configs of ``triton_hopper`` and cuDNN in one race a shape.
+"""Effect of the knobs of the forward for Hopper: configs of ``triton_hopper`` and cuDNN in one race a shape.
 
     python benchmarks/hopper_knobs.py | tee benchmarks/results/h200/hopper.txt
 

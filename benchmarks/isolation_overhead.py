@@ -1,4 +1,4 @@
-"""What isolation costs: the same good configs through a worker process and in this process, in turns.
+"""Cost of isolation: the same good configs through a worker process and in this process, in turns.
 
     python benchmarks/isolation_overhead.py --count 20 --rounds 5 --out overhead.json
 

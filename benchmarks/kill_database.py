@@ -40,7 +40,7 @@ KILLS_EACH = 50
 
 @dataclass
 class Tally:
-    """What happened to one operation."""
+    """Counts of one operation: kills, children that finished, acknowledged facts; and its failures."""
 
     kills: int = 0
     finished: int = 0
@@ -80,7 +80,7 @@ def spawn(operation: Operation) -> tuple[int, int]:
 
 
 def collect(pid: int, pipe: int) -> tuple[list[int], int]:
-    """What the child acknowledged, and how it ended."""
+    """Returns the numbers that the child acknowledged, and its exit status."""
     data = b""
     while chunk := os.read(pipe, 1 << 16):
         data += chunk
@@ -91,7 +91,7 @@ def collect(pid: int, pipe: int) -> tuple[list[int], int]:
 
 
 def undisturbed_s(operation: Operation) -> float:
-    """What the operation takes; the first time does not count."""
+    """Seconds that the operation takes without a kill; the first of two runs does not count."""
     took = 0.0
     for _ in range(2):
         operation.before()

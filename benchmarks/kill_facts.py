@@ -1,4 +1,4 @@
-"""What ``kill_database.py`` fills databases with, and the shape of what it does to them."""
+"""Trials that ``kill_database.py`` fills databases with, and ``Operation``, the base class of all that it kills."""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is killed while facts come in: trials one by one and many at once, checkpoints, new databases."""
+"""Operations that record facts, to be killed: trials one by one and many at once, checkpoints, new databases."""
 
 import contextlib
 import sqlite3
@@ -43,7 +43,7 @@ class Record(Operation):
         return problems + self.check_stored(stored.keys())
 
     def check_stored(self, numbers: Iterable[int]) -> list[str]:
-        """What is wrong with which trials there are."""
+        """Lists problems with the set of stored trials, given by their numbers."""
         return []
 
 

@@ -47,7 +47,7 @@ type Row = tuple[int, str, str, str | None]
 
 @dataclass(frozen=True)
 class Result:
-    """What a finished sweep stands for: cases decided, candidates tried."""
+    """Result of a finished sweep: cases decided, candidates tried."""
 
     decided: frozenset[tuple[str, str]]
     tried: frozenset[tuple[str, ...]]
@@ -55,7 +55,7 @@ class Result:
 
 @dataclass
 class Tally:
-    """What happened over all sweeps."""
+    """Counts over all sweeps: kills, exit statuses, trials by status, acknowledged trials; and the failures."""
 
     kills: Counter[str] = field(default_factory=Counter)
     exits: Counter[int] = field(default_factory=Counter)
@@ -85,7 +85,7 @@ class Watcher:
             return reader.execute(ROWS).fetchall()
 
     def problems(self) -> list[str]:
-        """What was lost or broken."""
+        """Lists acknowledged trials that are lost, and failures of the integrity check."""
         if not self.path.exists():
             return [f"{self.path.name} is gone"] if self.seen else []
         now = {row[0]: row for row in self.rows()}

@@ -1,4 +1,4 @@
-"""What is killed while a filled database is put to use: decisions, merges, garbage, packs out and in."""
+"""Operations on a filled database, to be killed: decisions, merges, garbage collection, export and import of packs."""
 
 import contextlib
 import json

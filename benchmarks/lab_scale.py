@@ -115,7 +115,7 @@ def fill_hosts(paths: list[Path], signatures: list[Signature], seed: int) -> dic
 def fill_host(
     path: Path, signatures: list[Signature], seed: int, devices: Sequence[Device]
 ) -> tuple[int, float]:
-    """How many trials there are, and the processor's seconds."""
+    """Fills one host's database; returns the number of trials and the processor seconds."""
     start = time.process_time()
     with Database.open(path, create=True) as database:
         return fill(database, signatures, seed, devices), time.process_time() - start

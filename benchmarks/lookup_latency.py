@@ -1,4 +1,4 @@
-"""How long a warm lookup takes, with its provenance and its counters: each call timed by itself.
+"""Latency of a warm lookup, with its provenance and its counters: each call timed by itself.
 
     python benchmarks/lookup_latency.py --out lookup_latency.json
 

@@ -1,4 +1,4 @@
-"""What a pack measured of one kernel over another: the times of both, problem by problem, and the geometric means.
+"""Time ratios of two kernels in a pack: the times of both, problem by problem, and the geometric means.
 
     python benchmarks/pack_ratios.py attn_tune/packs/shipped/nvidia-h200 triton_hopper cudnn > hopper_over_cudnn.md
 

@@ -147,7 +147,7 @@ def _segments(p: Problem, seed: int) -> tuple[dict[str, Any], int]:
 
 
 def _dense(p: Problem, arrays: Mapping[str, Any]) -> Any:
-    """What neither a top-left causal mask nor lengths say, as a mask; None if nothing or too large."""
+    """Mask of segments or a shifted alignment; None where a causal mask and lengths suffice, or if too large."""
     import jax.numpy as jnp
 
     batch = p.batch if p.has_segments else 1

@@ -47,9 +47,10 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a row is run.
+    """Settings of one row's race.
 
     Attributes:
+      directions: the directions to time, from ``"fwd"`` and ``"fwd+bwd"``.
       rounds: samples of each implementation and direction.
       threads: compilations at a time.
       gradients_up_to: gradients are checked up to this query length.

@@ -1,4 +1,4 @@
-"""What the rows of ``flash_attention_peers.py`` say: auto and the best other, Triton and cuDNN, what features cost."""
+"""Report of ``flash_attention_peers.py``: auto and the best other, Triton and cuDNN, the cost of features."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -122,7 +122,7 @@ def _versus_table(found: Mapping[tuple[str, str], Versus]) -> str:
 def _faster_and_wrong(
     found: Mapping[tuple[str, str], Versus], by_key: Mapping[tuple[str, str], Race]
 ) -> list[str]:
-    """What was left out for its results though it was faster: who reads the table must know."""
+    """Lists peers left out for wrong results though they were faster, so that the report names them."""
     return [
         f"{point} {direction}: {row['implementation']} (error {row['error_ratio']:.1f})"
         for (point, direction), v in found.items()

@@ -1,4 +1,4 @@
-"""How close each search strategy comes to the best config, and how soon, replayed on a recorded exhaustive sweep.
+"""Regret of each search strategy by number of trials, replayed on a recorded exhaustive sweep.
 
 Leave one shape out: a strategy searches each shape with all others as its prior. No device is needed.
 
@@ -40,10 +40,10 @@ LEAST_CONFIGS = 8
 
 
 def read_cases(path: Path, *, kernel: str | None, device: str | None) -> list[RecordedCase]:
-    """What the database's searches measured, the newest environment of each part of a case; one device's.
+    """Reads one device's searches from a database, in the newest environment of each part of a case.
 
-    Parts in which few configs were tried say nothing of a search and are left out, and so are directions put together
-    of parts that were searched apart.
+    Leaves out parts with few configs, which cannot stand for a search, and directions combined from parts that were
+    searched apart.
     """
     with Database.open(path, read_only=True) as database:
         found = database.past_searches(kernel=kernel)

@@ -38,7 +38,7 @@ def write_searches(cases: Sequence[RecordedCase], path: Path) -> None:
 
 
 def read_searches(path: Path) -> list[RecordedCase]:
-    """What ``write_searches`` wrote."""
+    """Reads the cases that ``write_searches`` wrote."""
     cases = []
     for line in path.read_text().splitlines():
         data = json.loads(line)

@@ -1,4 +1,4 @@
-"""What the first moments cost: importing the runtime beside jax, the first lookup's modules, ``attn-tune --help``.
+"""Start-up times: importing the runtime beside jax, the first lookup's modules, ``attn-tune --help``.
 
     python benchmarks/start_up.py --out start_up.json
 

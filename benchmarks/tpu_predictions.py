@@ -81,7 +81,7 @@ type Known = dict[tuple[int, bool, bool], dict[Choice, KernelSchedule]]
 
 
 def read_schedules(path: Path) -> Known:
-    """What compiled."""
+    """Reads the schedules of the configs that compiled."""
     found: Known = {}
     for line in path.read_text().splitlines():
         row = json.loads(line)

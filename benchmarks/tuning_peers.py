@@ -59,7 +59,7 @@ def tune_tokamax(request: Request, implementation: str) -> Record:
 
 
 def autotuned_step(op: str, timings: Mapping[Any, Any], start_s: float, end_s: float) -> Step:
-    """What tokamax says of each config: timings, or the exception that it ended with."""
+    """Builds a ``Step`` from tokamax's result for each config: timings, or the exception that it ended with."""
     right = [t for t in timings.values() if not isinstance(t, BaseException)]
     wrong = [type(t).__name__ for t in timings.values() if isinstance(t, BaseException)]
     best_ms = min((t.median_evaluation_time_ms for t in right), default=None)
@@ -115,7 +115,7 @@ def tune_ejkernel(request: Request, platform: str = "triton") -> Record:
 
 @dataclass
 class Candidates:
-    """How many candidates a selector announced, and the times of those that ran."""
+    """Number of candidates that a selector announced, and the times of those that ran."""
 
     announced: int
     times_s: list[float]

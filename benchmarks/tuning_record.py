@@ -1,4 +1,4 @@
-"""What a tuner is asked, and what it says: written by its process, read by the one that started it.
+"""Request to a tuner's process and its record: the process writes the record, its parent reads it.
 
 The record's file is rewritten whole after each step, so that what a tuner finished stands when a later step crashes or
 hangs.
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is to be tuned: causal or full flash attention, BTNH, all heads of one size."""
+    """Problem to tune: causal or full flash attention, BTNH, all heads of one size."""
 
     batch: int = 4
     length: int = 4096
@@ -43,7 +43,7 @@ class Step:
 
     @property
     def configs(self) -> int:
-        """How many configs were handled."""
+        """Number of configs that were handled."""
         return sum(self.statuses.values())
 
     @property
@@ -77,7 +77,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What one process is asked. ``kernel``, ``direction`` and ``max_trials`` concern attn-tune alone."""
+    """Request to one process. ``kernel``, ``direction`` and ``max_trials`` concern attn-tune alone."""
 
     task: Task
     record: Path

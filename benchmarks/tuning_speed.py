@@ -1,4 +1,4 @@
-"""How fast attn-tune and its peers tune flash attention: configs a second, one GPU, one shape, one run.
+"""Tuning speed of attn-tune and its peers on flash attention: configs a second, one GPU, one shape, one run.
 
     python benchmarks/tuning_speed.py --out tuning_speed.json
 
@@ -56,7 +56,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a process ended. ``limit_s`` is the time limit that it ran into, if it did."""
+    """End of a process. ``limit_s`` is the time limit that it ran into, or None."""
 
     code: int
     wall_s: float
@@ -65,7 +65,7 @@ class Ended:
 
     @property
     def reason(self) -> str:
-        """What went wrong; empty when nothing did."""
+        """Reason for a failure; empty if there was none."""
         if self.limit_s is not None:
             return f"no end within {self.limit_s:g} s"
         if self.code == 0:
@@ -164,7 +164,7 @@ def child_environment(folder: Path) -> dict[str, str]:
 
 
 def report(task: Task, device: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
-    """What ``--out`` is given."""
+    """Builds the report that ``--out`` writes."""
     from attn_tune.runtime.environments import current_environment
 
     environment = current_environment()

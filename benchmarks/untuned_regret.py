@@ -1,4 +1,4 @@
-"""What auto loses without a pack: its untuned choice beside the pack's, in one race each, over all that a pack knows.
+"""Loss of auto without a pack: its untuned choice and the pack's in one race, for each problem of the pack.
 
     python benchmarks/untuned_regret.py nvidia-h200 --out untuned.json
 
@@ -71,7 +71,7 @@ def main() -> int:
 
 
 def sides(signature: str, direction: str) -> tuple[Side, Side]:
-    """What auto takes from the packs in force, and what it takes without them.
+    """Returns auto's choice with the active packs, and its choice without them.
 
     Raises:
       LookupError: no pack answers, so that there is nothing to compare with.

@@ -1,4 +1,4 @@
-"""What is loaded when: the package and its errors cost nothing, ops load jax, and nobody loads the rest by accident."""
+"""Modules that imports load: the package and its errors load nothing heavy, ops load jax, nothing loads the rest."""
 
 import json
 import subprocess

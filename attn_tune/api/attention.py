@@ -98,15 +98,20 @@ def attention(
       dropout_rng: a key; needed, and used, only with ``deterministic=False`` and ``dropout_prob > 0``. Every batch
         entry and head drops its own weights; kept ones are scaled by ``1/(1 - dropout_prob)``.
       softmax_aux: attention sinks, as in ``flash_attention``.
-      mask_info, attention_mask, causal, sliding_window: everything that is given must allow a pair. The padding of
+      mask_info: a mask with its structure. Every mask that is given must allow a pair. The padding of
         ``MaskInfo.from_lengths`` may hold NaN and infinities; all else must be finite, where masks hide it too.
+      attention_mask: a dense mask, as in ``flash_attention``; nonzero may attend.
+      causal: a row sees its own position and those before it.
+      sliding_window: ``w`` or ``(left, right)``, as in ``flash_attention``.
       init_bias: makes the bias; called only when there is neither a bias nor a mask.
       softmax_scale: default ``1/sqrt(H)``.
       dtype: of the products and the results; inputs are cast to it.
       softmax_dtype: of the softmax; None is float32.
-      platform, cfg: the kernels and configs to use, as in ``flash_attention``.
-      mesh, in_specs, out_specs: run under ``shard_map`` over batch and heads, as in ``flash_attention``; not with
-        dropout. ``out_specs`` is that of ``out``.
+      platform: the kernels to use, as in ``flash_attention``.
+      cfg: the configs to use, as in ``flash_attention``.
+      mesh: run under ``shard_map`` over batch and heads, as in ``flash_attention``; not with dropout.
+      in_specs: the specs of the operands on ``mesh``, as in ``flash_attention``.
+      out_specs: the spec of ``out``.
 
     Raises:
       UsageError: an argument is malformed; the message names it.

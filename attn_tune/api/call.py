@@ -46,8 +46,9 @@ def run(
       platform: the kernel for every direction: its name or its backend; None or ``"auto"`` chooses. Or a mapping from
         directions to these.
       cfg: a config dataclass, or a mapping from directions to configs; used as it is.
-      mesh, in_specs, out_specs: run under ``shard_map``. ``in_specs`` starts with those of the main operands;
-        ``out_specs`` is that of the first output.
+      mesh: run under ``shard_map``; needs ``in_specs``.
+      in_specs: starts with the specs of the main operands; those of everything else follow from them.
+      out_specs: the spec of the first output.
       extra: arrays that ``finish`` reads, by names that have letters in ``call``.
       finish: plain JAX on the outputs, run on each shard; a function of a module, and the outputs keep their types.
 

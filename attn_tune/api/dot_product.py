@@ -77,13 +77,16 @@ def dot_product_attention(
         out = attn_tune.dot_product_attention(query, key, value, is_causal=True)
 
     Args:
-      query: ``[B, T, N, H]``, or ``[T, N, H]`` for a batch of one; key and value likewise.
-      key, value: ``[B, S, K, H]``; ``N`` is a multiple of ``K``. One dtype for the three: bfloat16, float16 or float32.
+      query: ``[B, T, N, H]``, or ``[T, N, H]`` for a batch of one; key and value likewise. One dtype for the three:
+        bfloat16, float16 or float32.
+      key: ``[B, S, K, H]``; ``N`` is a multiple of ``K``.
+      value: ``[B, S, K, H]``, the shape of key.
       bias: added to the scaled logits; each axis 1 or that of ``[B, N, T, S]``, axes missing in front are 1.
       mask: boolean, true may attend; the same shapes.
       scale: default ``1/sqrt(H)``.
       is_causal: row ``i`` sees keys up to ``i``.
-      query_seq_lengths, key_value_seq_lengths: ``[B]`` integers; rows and keys from there on are padding.
+      query_seq_lengths: ``[B]`` integers; rows from there on are padding.
+      key_value_seq_lengths: ``[B]`` integers; keys from there on are padding.
       local_window_size: ``w`` or ``(left, right)``: row ``i`` sees the keys ``i - left`` to ``i + right``.
       implementation: None is the lookup's choice; ``"xla"``, ``"cudnn"`` or another kernel of ``flash_attention``
         is used or refused.

@@ -119,8 +119,9 @@ def flash_attention(
 
     Args:
       bias: ``[1 | B, 1 | K | N, 1 | T, 1 | S]``, added after the soft cap; its gradient has its own shape.
-      cum_seqlens_q, cum_seqlens_k: offsets of sequences laid end to end in a batch of one, each aligned at its own
-        bottom right; the key side defaults to the query side. Tokens past the last offset are padding.
+      cum_seqlens_q: offsets of sequences laid end to end in a batch of one, each aligned at its own bottom right.
+        Tokens past the last offset are padding.
+      cum_seqlens_k: the same for the keys; None is ``cum_seqlens_q``.
       softmax_aux: attention sinks, logits that join the softmax and are dropped from the output: ``[N | K | 1,
         num_sinks]``, or a vector: ``N`` entries are one a query head, any other length is shared by all heads. Minus
         infinity is no sink; its gradient is zero.
@@ -128,10 +129,12 @@ def flash_attention(
         ``MaskInfo.from_lengths`` may hold NaN and infinities; all other operands must be finite, where masks hide them
         too.
       attention_mask: ``[1 | B, 1 | K | N, 1 | T, 1 | S]``, ``[B, T, S]`` or key padding ``[B, S]``; nonzero may attend.
-      q_segment_ids, kv_segment_ids: only equal ids attend; the query's alone serve both sides.
+      q_segment_ids: ``[B, T]`` integers; only equal ids attend.
+      kv_segment_ids: ``[B, S]`` integers; None is ``q_segment_ids``.
       softmax_scale: default ``1/sqrt(H)``.
-      dropout_prob, dropout_seed: probability of dropping a softmax weight, and an integer (traced is fine) or a
-        ``jax.random.key``; None is 0. The same seed drops the same weights in every kernel and on every sharding.
+      dropout_prob: probability of dropping a softmax weight.
+      dropout_seed: an integer (traced is fine) or a ``jax.random.key``; None is 0. The same seed drops the same weights
+        in every kernel and on every sharding.
       sliding_window: ``w`` or ``(left, right)``: position ``p`` sees ``[p - left, p + right]``.
       logits_soft_cap: logits become ``cap * tanh(logits / cap)``.
       normalize_output: False returns the sum before its division by the softmax denominator, relative to the row's
@@ -143,8 +146,9 @@ def flash_attention(
         ``{"fwd": "triton_hopper", "bwd": "triton"}``.
       cfg: configs to use as they are: ``{"fwd": config, "bwd": config}`` (either alone is fine), or one config
         dataclass, which goes to the direction it belongs to.
-      mesh, in_specs, out_specs: run under ``shard_map`` over batch and heads. ``in_specs`` starts with those of query,
-        key and value; the rest follows. ``out_specs`` is the query's.
+      mesh: run under ``shard_map`` over batch and heads; needs ``in_specs``.
+      in_specs: starts with the specs of query, key and value; those of everything else follow from them.
+      out_specs: the query's spec.
       return_lse: also return the natural logarithm of the softmax denominator, ``[B, N, T]`` float32.
       deterministic: not an option; whatever is given is refused. flax's linen gives it to an attention function that
         names it, and leaves the mask and the dropout out where they are not named.

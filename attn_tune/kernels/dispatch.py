@@ -105,7 +105,11 @@ def lookup(
     """The answer for a problem, a signature, or a signature's text: for kernels that run themselves.
 
     Raises:
-      As ``choose``.
+      UsageError: unknown op, direction or kernel; an environment variable has a value that it cannot have.
+      UnsupportedError: no kernel can do the problem on this device; with every reason.
+      NoDataError: nothing tuned answers, and misses are strict.
+      LockfileError: only a file of overrides may answer, and it does not.
+      DisagreementError: the processes of this job would choose differently.
     """
     return _found(op, direction, problem, device, kernel).answer
 

@@ -38,12 +38,14 @@ class MaskInfo:
 
     Attributes:
       attention_mask: ``[B, 1 | K | N, T, S]``, ``[B, T, S]`` or, for key padding, ``[B, S]``; nonzero may attend.
-      q_segment_ids, kv_segment_ids: only equal ids attend. Padding is any pair of ids that never meet; the
+      q_segment_ids: ids of the queries; only equal ids attend. Padding is any pair of ids that never meet; the
         constructors write ``Q_PADDING`` and ``KV_PADDING``.
-      q_positions, kv_positions: where the tokens stand, for ``causal`` and ``sliding_window``.
-      q_lengths, kv_lengths: the numbers of queries and keys of each batch entry that count. ``from_lengths`` writes
-        them beside the segment ids that say the same; alone they mask nothing. Values stored beyond them may be
-        infinite or NaN.
+      kv_segment_ids: ids of the keys.
+      q_positions: positions of the queries, for ``causal`` and ``sliding_window``.
+      kv_positions: positions of the keys.
+      q_lengths: the number of queries of each batch entry that count. ``from_lengths`` writes the lengths beside the
+        segment ids that say the same; alone they mask nothing. Values stored beyond them may be infinite or NaN.
+      kv_lengths: the number of keys of each batch entry that count.
       causal: a row sees its own position and those before it.
       sliding_window: ``(left, right)``: position ``p`` sees ``[p - left, p + right]``; None is unbounded. An integer
         ``w`` is ``(w, w)``.

@@ -22,7 +22,8 @@ def stable_spec(
       spec: None stays None.
       preserved: the axes to keep, None for all; the others become whole.
       source: take the kept axes from this spec instead.
-      mesh, shape: given together, an axis that its mesh axes do not divide evenly becomes whole too.
+      mesh: needed together with ``shape``; an axis that its mesh axes do not divide evenly becomes whole too.
+      shape: the array's shape, needed together with ``mesh``.
 
     Raises:
       UsageError: an axis that ``spec`` or ``source`` does not have, a mesh axis that does not exist, or only one of

@@ -80,7 +80,8 @@ class AttentionProblem:
 
     Attributes:
       window: ``(left, right)``: position ``p`` sees keys in ``[p - left, p + right]``; None is unbounded.
-      mask_dims, bias_dims: one letter per axis of the 4-D array, ``"1"`` where it broadcasts: ``"b1ts"``, ``"1n1s"``.
+      mask_dims: one letter per axis of the 4-D mask, ``"1"`` where it broadcasts: ``"b1ts"``, ``"1n1s"``.
+      bias_dims: the same for the 4-D bias.
       has_sinks: one extra logit per query head joins the softmax and is dropped from the output.
       soft_cap: logits become ``cap * tanh(logits / cap)`` before mask and bias.
       scale: multiplies the logits first.

@@ -79,14 +79,17 @@ class Answer:
       source: ``"name version"`` of the pack, ``""`` for a rung without one; of an override, the entry and its
         file, or for a frozen one the pack that answered when it was frozen.
       pack_digest: the pack's digest, ``""`` likewise.
-      level, grade, row_signature, state: of the row that answered; None or ``""`` for a rung without one. ``grade``
-        ``stale`` says that the kernel's source has changed since the row was measured.
+      level: the device level of the row that answered; None for a rung without one.
+      grade: the grade of that row; ``stale`` says that the kernel's source has changed since the row was measured.
+      row_signature: the signature of that row; ``""`` for a rung without one.
+      state: the row's reason for its config, a value of ``Rule``; ``""`` for a rung without one.
       adapted_from: the row's config as stored, where the kernel changed it for this problem; None where it did not.
       distance: sum of ``|log2(asked / tuned)|`` over the scalable fields, 0 for an exact answer.
-      gain_ppm, regret_ppm: of the row, at the shape and device where it was measured.
-      repeatable, features: of the row: False where runs on equal inputs gave different bits, and how many feature
-        problems the config passed; None where that is unknown.
-      rejected: what would have answered earlier, and why it may not.
+      gain_ppm: the row's gain over the untuned config, at the shape and device where it was measured.
+      regret_ppm: the row's bound on its regret, at the shape and device where it was measured.
+      repeatable: False where runs of the row on equal inputs gave different bits; None where that is unknown.
+      features: number of feature problems that the row's config passed; None where that is unknown.
+      rejected: candidates that would have answered earlier, with the reasons against them.
     """
 
     op: str

@@ -1,4 +1,4 @@
-"""What a pack says of one kernel over another, against its own rows."""
+"""``pack_ratios.py``: time ratios of two kernels in a pack, checked against the pack's own rows."""
 
 import json
 import re

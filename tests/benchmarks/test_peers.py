@@ -43,7 +43,7 @@ def problem(**fields):
 
 
 def dense_call(query, key, value, bias=None, mask=None, *, logits_soft_cap=None, **options):
-    """What tokamax documents: windows stand at the top left and may reach ahead of a row."""
+    """Reference for tokamax's documented call: windows are aligned at the top left and may reach ahead of a row."""
     import jax
     import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""What kernels say needs more of the device: knobs that their candidates have, or dominance would rule nothing out."""
+"""``Search.grows`` of every kernel names knobs of its candidates; otherwise dominance would rule nothing out."""
 
 import pytest
 

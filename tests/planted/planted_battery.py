@@ -29,7 +29,7 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What became of one row, and of the good configs before and after it."""
+    """Outcomes of one row and of the good configs before and after it."""
 
     fault: Fault
     outcome: Outcome

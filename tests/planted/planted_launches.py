@@ -1,4 +1,4 @@
-"""What the planted kernels do: the op's plain computation, and then harm."""
+"""Launches of the planted kernels: the op's plain computation, followed by the config's defect."""
 
 import ctypes
 import dataclasses

@@ -1,4 +1,4 @@
-"""Which GPUs there are, by what the drivers say, and which ones are meant."""
+"""Discovery of GPUs from the drivers' files, and the choice among them."""
 
 import pytest
 

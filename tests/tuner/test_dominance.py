@@ -1,4 +1,4 @@
-"""What need not be run: configs that cannot fit because smaller ones do not, and programs that were tried."""
+"""Candidates that need no run: configs that cannot fit because smaller ones do not, and programs already tried."""
 
 import pytest
 

@@ -135,7 +135,7 @@ def test_each_executor_has_one_thread_for_life(fleet, plan_of):
 
 
 def test_an_executor_waits_until_its_trial_was_taken(fleet, plan_of):
-    """What the command has stored is what was measured: nobody measures ahead of the database."""
+    """Executors wait for the database: the command has stored nearly all trials that were measured."""
     members = FleetMember(), FleetMember()
     events = sweep(plan_of(4), fleet(*members))
     for taken, event in enumerate(events):

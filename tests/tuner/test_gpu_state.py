@@ -1,4 +1,4 @@
-"""What NVML is asked, and what becomes of questions that a device does not answer."""
+"""Readings of a GPU through NVML, with None for each that the device does not support."""
 
 from attn_tune.schema.conditions import Conditions, Reading, conditions_of
 from attn_tune.tuner.gpu_state import read

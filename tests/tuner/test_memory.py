@@ -110,7 +110,7 @@ CHILDREN = {
     ("child", "least", "most"), [("none", 100, 160), ("own", 160, 240), ("orphan", 160, 240)]
 )
 def test_a_group_is_counted_once(child, least, most):
-    """What a fork shares with its parent is one hundred mebibytes, not two."""
+    """One hundred mebibytes that a fork shares with its parent count once."""
     process = subprocess.Popen(
         [sys.executable, "-c", GROUP.format(fork=CHILDREN[child]), "100"],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""How a worker's end is told, on real processes that need no device."""
+"""Reasons for a worker's death, on real processes that need no device."""
 
 import os
 import signal

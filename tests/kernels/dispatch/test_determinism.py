@@ -37,7 +37,7 @@ def registered(monkeypatch):
 
 
 def ask(value, monkeypatch, **more):
-    """Who answers, where a pack says that ``atomic`` is the best and ``alpha`` next."""
+    """Returns the answer of a lookup in a pack that ranks ``atomic`` first and ``alpha`` second."""
     if value is not None:
         monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", value)
         reload()

@@ -1,4 +1,4 @@
-"""What an explanation of a lookup says."""
+"""Text of ``explain``, for terminals and notebooks."""
 
 import dataclasses
 import html

@@ -62,7 +62,7 @@ def test_a_listener_may_look_up_and_may_take_itself_away():
 
 
 def test_it_is_called_outside_every_lock():
-    """What a listener may do in another thread while it waits for it: everything that takes a lock."""
+    """A listener may wait for a thread that takes locks: it reloads, reads counters and adds a listener."""
     import threading
 
     from attn_tune.runtime.layers import reload

@@ -1,4 +1,4 @@
-"""What holds for every answer, over random packs, devices, questions and overrides."""
+"""Properties of every answer, over random packs, devices, questions and overrides."""
 
 import dataclasses
 import math

@@ -19,7 +19,7 @@ def _problem(**flags):
 
 
 def _moves(operands, by):
-    """How often a row's maximum moves by more than ``by``, in base 2, after its first tile of keys."""
+    """Counts the moves of a row's maximum by more than ``by``, in base 2, after its first tile of keys."""
     q, k = (np.asarray(x, np.float32) for x in (operands.q, operands.k))
     logits = np.einsum("btnh,bsnh->bnts", q, k) * 0.125 / np.log(2)
     tiles = logits.reshape(*logits.shape[:3], -1, TILE).max(-1)

@@ -1,4 +1,4 @@
-"""What stands for the working dtype rounds, whatever the compiler makes of conversions."""
+"""Rounding to the working dtype takes place even where the compiler removes conversions."""
 
 import dataclasses
 
@@ -50,7 +50,7 @@ def test_cotangents_are_rounded_and_wide_dtypes_left_alone():
 
 
 def narrowings(jaxpr):
-    """What makes each float32 that is converted to 16 bits."""
+    """Yields the equation that makes each float32 value that is converted to bfloat16, or None for an input."""
     made_by = {}
     for equation in jaxpr.eqns:
         for value in equation.params.values():

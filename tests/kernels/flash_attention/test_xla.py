@@ -216,7 +216,7 @@ def test_dropped_gradients_cost_nothing():
 
 
 def _loop_carry(executable) -> str:
-    """What the one loop of a compiled program carries, as HLO prints it."""
+    """Returns the carried values of a compiled program's one loop, as HLO prints them."""
     (line,) = (x for x in executable.as_text().splitlines() if " while(" in x)
     return line.partition(" while(")[0]
 

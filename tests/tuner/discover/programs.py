@@ -213,7 +213,7 @@ PROGRAMS = {
 
 
 def cross_entropy(x, w, u):
-    """What has products and a softmax and is no attention: a perceptron, a norm, a loss over a vocabulary."""
+    """Products and a softmax that are no attention: a perceptron, a norm, a loss over a vocabulary."""
     h = jax.nn.gelu(x @ w) @ u
     h = h / jnp.sqrt((h**2).mean(-1, keepdims=True))
     return -jax.nn.log_softmax(h @ w)[..., 0].mean()

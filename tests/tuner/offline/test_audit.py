@@ -44,7 +44,7 @@ class OwnCompiler:
 
 
 def lacking(own):
-    """What two stages need is not there."""
+    """Compiles configs of one stage; refuses more stages for lack of shared memory."""
     if own.get("num_stages", 1) < 2:
         return FITS
     lack = Shortage(resource="shared memory", needed=2, limit=1)

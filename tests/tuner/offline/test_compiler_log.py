@@ -46,7 +46,7 @@ def refs(*blocks):
 
 
 def ask(path, *blocks, whole=False, scope="here"):
-    """What is answered, by place, and what the compiler was asked."""
+    """Returns the answers by position, and the compilations that reached the compiler."""
     compiler = OwnCompiler()
     pool = CompilerLog(path).wrap(compiler, lambda ref: scope)
     return dict(pool.compile(refs(*blocks), whole=whole)), compiler.asked
