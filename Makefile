@@ -53,7 +53,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
-	$(BIN)/python tools/check_docstrings.py attn_tune docs examples tools
+	$(BIN)/python tools/check_docstrings.py attn_tune benchmarks docs examples tests tools
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
