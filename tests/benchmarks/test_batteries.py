@@ -14,7 +14,8 @@ pytestmark = pytest.mark.slow
 
 def test_kills_lose_and_corrupt_nothing():
     names = list(kill_operations.OPERATIONS)
-    tallies = kill_database.torment(len(names), 0, names)
+    # Two kills an operation on average: of so many, some come after an acknowledgement, however slow the machine is.
+    tallies = kill_database.torment(2 * len(names), 0, names)
     assert [f"{name}: {f}" for name, t in tallies.items() for f in t.failures] == []
     assert sum(tally.kills for tally in tallies.values()) >= len(names)
     assert sum(tally.acknowledged for tally in tallies.values()) > 0
