@@ -228,7 +228,7 @@ class Database(LabFile):
     # --- Decisions ---
 
     def rebuild_decisions(self, *, signatures: Iterable[Signature | str] | None = None) -> int:
-        """Decides anew from the trials, for all signatures or some. Returns the number of problems with a decision.
+        """Makes the decisions from the trials again, for all signatures or some. Returns how many problems have one.
 
         The old decisions stay until the new ones replace them in one transaction.
         """

@@ -125,9 +125,10 @@ class Ask:
         if spec.name not in self._environments:
             self._environments[spec.name] = spec.environment(environments.current_environment())
         measured = pack.environments[row.env]
-        source = current_digest(measured.source_hash)
+        if (source := current_digest(measured.source_hash)) != measured.source_hash:
+            measured = dataclasses.replace(measured, source_hash=source)
         return self._environments[spec.name].grade(
-            dataclasses.replace(measured, source_hash=source),
+            measured,
             contract=self.op.version,
             row_contract=pack.contracts[spec.id],
         )

@@ -198,7 +198,7 @@ def explain(
 def _find(
     op: str, direction: str, problem: Any, device: Device | None, kernel: str | None
 ) -> _Found:
-    """Find the first answer to a question, and remember it. The key is made anew: asking may have imported jax."""
+    """Find the first answer to a question, and remember it. The key is made again: asking may have imported jax."""
     view = current_view()
     misses.miss_mode()  # A misspelled one is an error now, not at the first miss.
     ranks.check(view)

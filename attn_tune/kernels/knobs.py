@@ -10,6 +10,7 @@ A config is a frozen dataclass with ``Knobs`` as its base, whose fields name the
 A field of type ``int | None`` may be None too.
 """
 
+import abc
 import dataclasses
 import functools
 import typing
@@ -23,7 +24,7 @@ DECIDES_NO_CODE = "checks and candidates of knobs; a row holds their values"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Knob:
+class Knob(abc.ABC):
     """The values that one field of a config may have.
 
     Attributes:
@@ -35,13 +36,13 @@ class Knob:
     doc: str = ""
 
     @property
+    @abc.abstractmethod
     def allowed(self) -> str:
         """The values that ``admits``, as the rest of a sentence: "a power of two between 16 and 512"."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def admits(self, value: Any) -> bool:
         """Whether a field may have this value."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

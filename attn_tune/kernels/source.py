@@ -34,7 +34,7 @@ class Reference:
     """One imported name, or one name of a ``"module:name"`` text.
 
     Attributes:
-      module: the module of a package at hand that it comes from; ``""`` for another package's.
+      module: the module that it comes from, if that is of this package or of the kernel's; else ``""``.
       text: the rest of it that counts.
     """
 

@@ -159,7 +159,7 @@ def _measure(
     wide = exact.astype(jnp.promote_types(exact.dtype, jnp.float32))
     if original is None:
         return jnp.stack([_errors(y, wide, kind) for y in (x, plain)])
-    # Rows that nobody writes say nothing of those that somebody does, and may hold NaN.
+    # Rows that no kernel writes are no part of the result, and may hold NaN.
     before = original.astype(wide.dtype)
     same = (wide == before) | (jnp.isnan(wide) & jnp.isnan(before))
     untouched = jnp.all(same, axis=-1, keepdims=True)

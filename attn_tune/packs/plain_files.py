@@ -82,7 +82,7 @@ def read_limited(path: str | os.PathLike[str], what: str, limit: int = _MAX_BYTE
 
 @contextlib.contextmanager
 def only_writer(target: Path) -> Iterator[None]:
-    """Within a ``with`` block nobody else who asks for it changes ``target``; whoever comes meanwhile waits.
+    """Lock ``target`` for a ``with`` block: other processes that ask for it wait.
 
     Raises:
       OSError: its folder cannot be written to.

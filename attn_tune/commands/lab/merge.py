@@ -1,4 +1,4 @@
-"""Take the trials of other lab databases in, and decide anew.
+"""Take in the trials of other lab databases, and make the decisions again.
 
 Each database comes in as a whole or not at all; doing it again adds later trials. The others are only read.
 
