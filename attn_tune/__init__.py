@@ -38,8 +38,8 @@ _PUBLIC = {
     "add_listener": "attn_tune.runtime.listeners",
     "set_miss_mode": "attn_tune.runtime.misses",
     "set_rank_deadline": "attn_tune.runtime.ranks",
-    "current_device": "attn_tune.runtime.devices",
-    "current_environment": "attn_tune.runtime.environments",
+    "current_device": "attn_tune.devices.identity",
+    "current_environment": "attn_tune.devices.environments",
     # Tuning.
     "grid_point": "attn_tune.tuner.grid",
     "sweep": "attn_tune.tuner.sweep",
@@ -64,6 +64,8 @@ if TYPE_CHECKING:
         create_shard_map_wrapper as create_shard_map_wrapper,
         flash_attention as flash_attention,
     )
+    from attn_tune.devices.environments import current_environment as current_environment
+    from attn_tune.devices.identity import current_device as current_device
     from attn_tune.kernels.dispatch import (
         choose as choose,
         explain as explain,
@@ -96,8 +98,6 @@ if TYPE_CHECKING:
         reset_stats as reset_stats,
         stats as stats,
     )
-    from attn_tune.runtime.devices import current_device as current_device
-    from attn_tune.runtime.environments import current_environment as current_environment
     from attn_tune.runtime.layers import (
         reload as reload,
         use_overrides as use_overrides,

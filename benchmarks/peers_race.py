@@ -265,7 +265,7 @@ def _race(entries: Sequence[Entry], case: Case, rounds: int) -> None:
 @functools.cache
 def _flush() -> Any:
     """One for the whole run: its program is compiled when it is made."""
-    from attn_tune.runtime.devices import current_device
+    from attn_tune.devices.identity import current_device
     from attn_tune.tuner.measure import make_flush
 
     return make_flush(current_device())

@@ -77,10 +77,10 @@ def sides(signature: str, direction: str) -> tuple[Side, Side]:
       LookupError: no pack answers, so that there is nothing to compare with.
     """
     import attn_tune
+    from attn_tune.devices.identity import current_device
     from attn_tune.kernels.ask import Ask
     from attn_tune.kernels.registry import get_op
     from attn_tune.kernels.resolution import heuristic
-    from attn_tune.runtime.devices import current_device
     from attn_tune.schema.config import config_to_dict
 
     answer = attn_tune.explain("flash_attention", signature, direction).answer
@@ -128,9 +128,9 @@ def race_sides(
     """Median nanoseconds of each; infinite for one that did not compile."""
     import jax
 
+    from attn_tune.devices.identity import current_device
     from attn_tune.kernels.registry import get_op
     from attn_tune.kernels.spec import load
-    from attn_tune.runtime.devices import current_device
     from attn_tune.tuner.measure import make_flush, race
     from attn_tune.tuner.protocol import MeasurePolicy
     from attn_tune.tuner.timers import choose_timer

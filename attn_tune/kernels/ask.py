@@ -6,13 +6,13 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
+from attn_tune.devices import environments
 from attn_tune.kernels.registry import kernels_of
 from attn_tune.kernels.source import current_digest
 from attn_tune.kernels.spec import LIBRARIES, PLATFORMS, KernelSpec, Op
 from attn_tune.packs.override_entries import Asked
 from attn_tune.packs.reader import Pack
 from attn_tune.packs.rows import Row
-from attn_tune.runtime import environments
 from attn_tune.runtime.answer import Rejection
 from attn_tune.runtime.determinism import VARIABLE, Determinism
 from attn_tune.runtime.overrides import NO_OVERRIDES, Overrides

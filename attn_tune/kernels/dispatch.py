@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from attn_tune.devices.identity import current_device
 from attn_tune.kernels.ask import AUTO, Ask, resolve, runs_on
 from attn_tune.kernels.registry import get_op, kernels_of
 from attn_tune.kernels.resolution import (
@@ -22,7 +23,6 @@ from attn_tune.kernels.resolution import (
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.runtime import counters, listeners, misses, ranks
 from attn_tune.runtime.answer import Answer, Rejection, Rung
-from attn_tune.runtime.devices import current_device
 from attn_tune.runtime.explain import Explanation, nearest_text
 from attn_tune.runtime.layers import current_view
 from attn_tune.runtime.overrides import way_out

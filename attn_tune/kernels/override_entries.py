@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+from attn_tune.devices import aliases, figures
+from attn_tune.devices.identity import current_device, device_from_kind
 from attn_tune.kernels import registry
 from attn_tune.kernels.ask import resolve
 from attn_tune.kernels.registry import get_kernel, get_op
 from attn_tune.kernels.spec import KernelSpec, Op
 from attn_tune.packs.override_entries import Entry, device_name
 from attn_tune.packs.override_files import MAX_TEXT, OverridesFile
-from attn_tune.runtime import aliases, targets
-from attn_tune.runtime.devices import current_device, device_from_kind
 from attn_tune.runtime.layers import in_force
 from attn_tune.schema.config import config_from_dict, config_to_dict
 from attn_tune.schema.device import Device
@@ -134,7 +134,7 @@ def _condition(name: str) -> str:
       UsageError: it is of no known device.
     """
     known = aliases.variants()
-    if not name or name in known or name in known.values() or name in targets.SHARED_BYTES:
+    if not name or name in known or name in known.values() or name in figures.SHARED_BYTES:
         return name
     found = device_of(name)
     return name if name in (found.variant, found.family, device_name(found)) else found.variant

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
+from attn_tune.devices.environments import current_environment
 from attn_tune.kernels.registry import get_kernel, get_op
 from attn_tune.packs.override_entries import Entry, Frozen, device_name
 from attn_tune.packs.override_files import OverridesFile, read_overrides
 from attn_tune.packs.plain_files import write_whole
 from attn_tune.runtime.answer import Answer
-from attn_tune.runtime.environments import current_environment
 from attn_tune.runtime.settings import current_settings
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import NoDataError, StorageError, UsageError

@@ -1,8 +1,8 @@
-"""The lookup runtime: packs in, answers out. Standard library only; jax when a device or a trace is asked for.
+"""The lookup runtime: packs in, answers out. Standard library only; jax when a trace is asked for.
 
 ``layers`` puts packs and overrides in force (``use_pack``, ``use_overrides``, ``reload``), ``ladder`` finds the row
 that answers, ``overrides`` holds entries that go before all packs, ``ranks`` compares the processes of a job,
-``counters``, ``misses`` and ``listeners`` tell of it, ``devices`` and ``environments`` say where this is.
+``counters``, ``misses`` and ``listeners`` report on it.
 ``attn_tune.kernels.dispatch`` is the way in. Every name here is loaded when it is first used.
 """
 
@@ -17,8 +17,6 @@ _PUBLIC = {
     "reset_stats": "counters",
     "set_miss_mode": "misses",
     "add_listener": "listeners",
-    "current_device": "devices",
-    "current_environment": "environments",
 }
 
 __all__ = sorted(_PUBLIC)

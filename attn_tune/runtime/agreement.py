@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
+from attn_tune.devices import environments
 from attn_tune.packs.reader import Pack
-from attn_tune.runtime import environments, misses
+from attn_tune.runtime import misses
 from attn_tune.runtime.determinism import Determinism
 from attn_tune.runtime.shelf import match_level
 from attn_tune.runtime.sources import Source

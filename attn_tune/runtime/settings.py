@@ -4,11 +4,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from attn_tune.devices.identity import DEVICE_AS
 from attn_tune.packs.override_files import OverridesFile
 from attn_tune.runtime.answer import SourceKind
 from attn_tune.runtime.answer_log import AnswerLog
 from attn_tune.runtime.determinism import Determinism, determinism_of
-from attn_tune.runtime.devices import DEVICE_AS
 from attn_tune.runtime.locks import Lock
 from attn_tune.runtime.overrides import files_in_force
 from attn_tune.runtime.shelf import Shelf

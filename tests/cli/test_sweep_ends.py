@@ -51,7 +51,7 @@ def home(tmp_path, monkeypatch):
     for name in ("PACKS", "OVERRIDES", "DB"):
         monkeypatch.delenv(f"ATTN_TUNE_{name}", raising=False)
     monkeypatch.setattr(settings, "_current", None)
-    monkeypatch.setattr("attn_tune.runtime.devices.current_device", lambda: DEVICE)
+    monkeypatch.setattr("attn_tune.devices.identity.current_device", lambda: DEVICE)
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_next_names_the_point_as_best_takes_it(worker, tmp_path, kind):
 def test_explain_says_what_only_the_lab_database_knows_until_it_is_shipped(
     worker, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("attn_tune.runtime.environments.current_environment", lambda: ENVIRONMENT)
+    monkeypatch.setattr("attn_tune.devices.environments.current_environment", lambda: ENVIRONMENT)
     monkeypatch.chdir(tmp_path)
     shown = sweep(tmp_path, "-g", "cpu-smoke", "--point", "llama3", "-d", "fwd").stdout
     db = ["--db", tmp_path / "lab.db"]

@@ -10,8 +10,8 @@ MODULES = [
     "attn_tune.packs.reader",
     "attn_tune.runtime.layers",
     "attn_tune.runtime.explain",
-    "attn_tune.runtime.devices",
-    "attn_tune.runtime.environments",
+    "attn_tune.devices.identity",
+    "attn_tune.devices.environments",
     "attn_tune.kernels.dispatch",
 ]
 
@@ -50,7 +50,7 @@ def test_a_lookup_for_a_named_device_needs_no_heavy_module():
 import sys
 from attn_tune.kernels.registry import kernels_of
 from attn_tune.kernels.dispatch import explain
-from attn_tune.runtime.devices import device_from_kind
+from attn_tune.devices.identity import device_from_kind
 text = "flash_attention/v1 b=1 t=64 s=64 n=1 k=1 h=64 v=64 dtype=float32"
 print(explain("flash_attention", text, device=device_from_kind("nvidia-h200")))
 print("modules", *sorted({m.partition('.')[0] for m in sys.modules}))

@@ -6,12 +6,12 @@ import importlib
 import jax.numpy as jnp
 import pytest
 
+from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels import registry
 from attn_tune.kernels.flash_attention.battery import battery, feature_problems
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.granularity import STEPS, coarser
 from attn_tune.kernels.spec import load
-from attn_tune.runtime.devices import device_from_kind
 from attn_tune.schema.config import config_to_dict
 from attn_tune.tuner.maker import compile_maker
 from attn_tune.tuner.protocol import BATTERY_SEEDS

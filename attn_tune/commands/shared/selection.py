@@ -115,7 +115,7 @@ def device(name: str | None) -> Device:
     Raises:
       UsageError: unknown name.
     """
-    from attn_tune.runtime.devices import current_device, device_from_kind
+    from attn_tune.devices.identity import current_device, device_from_kind
 
     return device_from_kind(name) if name else current_device()
 

@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass, replace
 
-from attn_tune.runtime.devices import device_from_kind
-from attn_tune.runtime.environments import distribution_version
+from attn_tune.devices.environments import distribution_version
+from attn_tune.devices.identity import device_from_kind
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import UNKNOWN, Environment
 from attn_tune.schema.errors import UsageError, unknown_name

@@ -3,10 +3,10 @@
 import dataclasses
 from dataclasses import dataclass
 
+from attn_tune.devices.environments import current_environment
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.ops.contract import Op, Output
 from attn_tune.packs.reader import pack_from_files
-from attn_tune.runtime.environments import current_environment
 from attn_tune.schema import Signature
 from tests.runtime.packbuilder import FIELDS, OP, pack_files
 

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.dispatch import explain, lookup
 from attn_tune.kernels.flash_attention.cudnn import limits as cudnn_limits
 from attn_tune.kernels.flash_attention.problem import Problem
@@ -19,7 +20,6 @@ from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig 
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.runtime import settings
 from attn_tune.runtime.answer import Rung, SourceKind
-from attn_tune.runtime.devices import device_from_kind
 from attn_tune.schema.device import Device
 
 H200 = device_from_kind("nvidia-h200")

@@ -5,6 +5,7 @@ import importlib.metadata
 
 import pytest
 
+from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels import ask
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_mosaic import SPEC as MOSAIC
@@ -15,7 +16,6 @@ from attn_tune.kernels.flash_attention.tokamax_triton.config import (
     ForwardConfig as TritonForward,
 )
 from attn_tune.kernels.lang.libraries import tokamax as version
-from attn_tune.runtime.devices import device_from_kind
 from attn_tune.schema.config import config_from_dict, config_to_dict
 from attn_tune.schema.errors import UsageError
 

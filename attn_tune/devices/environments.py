@@ -3,7 +3,7 @@
 import functools
 import importlib.metadata
 
-from attn_tune.runtime import cuda_driver
+from attn_tune.devices import cuda_driver
 from attn_tune.schema.environment import UNKNOWN, Environment
 
 # Who carries the compiler that turns kernels into machine code, most telling first.

@@ -5,15 +5,15 @@ import types
 
 import pytest
 
-from attn_tune.runtime import cuda_driver, devices, targets
-from attn_tune.runtime.aliases import alias, variants
-from attn_tune.runtime.answer import DeviceLevel
-from attn_tune.runtime.devices import (
+from attn_tune.devices import cuda_driver, figures, identity
+from attn_tune.devices.aliases import alias, variants
+from attn_tune.devices.identity import (
     current_device,
     describe,
     device_from_kind,
     known_devices,
 )
+from attn_tune.runtime.answer import DeviceLevel
 from attn_tune.runtime.shelf import match_level
 from attn_tune.schema.errors import UsageError
 
@@ -161,12 +161,12 @@ def test_spellings_that_jax_itself_knows():
 
 
 def test_every_target_is_a_known_variant_with_limits():
-    assert set(targets.FIGURES) <= set(variants())
+    assert set(figures.FIGURES) <= set(variants())
     for variant, family in variants().items():
         device = device_from_kind(variant)
         assert device.family == family
         assert device.shared_bytes > 0
-    assert set(targets.REPRESENTATIVE.values()) <= set(targets.FIGURES)
+    assert set(figures.REPRESENTATIVE.values()) <= set(figures.FIGURES)
 
 
 def test_targets_by_architecture():
@@ -228,7 +228,7 @@ def test_a_gpu_without_a_driver_library_takes_the_published_figures(no_driver):
 def test_what_jax_says_beats_the_table(no_driver):
     found = describe(jax_device("gpu", "NVIDIA X1", compute_capability="12.1", core_count=48))
     assert (found.family, found.variant, found.units) == ("sm_121", "nvidia-x1", 48)
-    assert found.shared_bytes == targets.SHARED_BYTES["sm_121"]
+    assert found.shared_bytes == figures.SHARED_BYTES["sm_121"]
     sliced = describe(
         jax_device("gpu", "NVIDIA H200 MIG 1g.18gb", compute_capability="9.0", core_count=16)
     )
@@ -328,7 +328,7 @@ def test_the_device_here():
 
 
 def test_the_override_is_logged(monkeypatch, caplog):
-    devices._override.cache_clear()
+    identity._override.cache_clear()
     monkeypatch.setenv("ATTN_TUNE_DEVICE_AS", "NVIDIA H100 PCIe")
     assert current_device().variant == "nvidia-h100-pcie"
     assert current_device().units == 114

@@ -7,7 +7,15 @@ import platform as host
 import re
 from typing import Any
 
-from attn_tune.runtime import aliases, cuda_driver, targets
+from attn_tune.devices import aliases, cuda_driver
+from attn_tune.devices.figures import (
+    FIGURES,
+    MIB,
+    REPRESENTATIVE,
+    SHARED_BYTES,
+    VMEM_BYTES,
+    Figures,
+)
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UsageError, near_names
 
@@ -79,8 +87,8 @@ def device_from_kind(kind: str) -> Device:
         return Device(platform="cpu", family=text.removeprefix("cpu-"), variant=text)
     if match := _CAPABILITY.fullmatch(text):
         text = f"sm_{match.group(1)}"
-    if text in targets.SHARED_BYTES:
-        return _target(text, text, targets.REPRESENTATIVE.get(text, ""))
+    if text in SHARED_BYTES:
+        return _target(text, text, REPRESENTATIVE.get(text, ""))
     found = aliases.alias(kind) or aliases.alias(f"NVIDIA {kind}") or aliases.alias(f"TPU {kind}")
     if found is None:
         raise _unknown(kind)
@@ -89,7 +97,7 @@ def device_from_kind(kind: str) -> Device:
 
 def known_devices() -> dict[str, str]:
     """Every variant and architecture that ``device_from_kind`` knows by its own name, with its family."""
-    architectures = {name: name for name in targets.SHARED_BYTES}
+    architectures = {name: name for name in SHARED_BYTES}
     return {"cpu": cpu_device().family, **architectures, **aliases.variants()}
 
 
@@ -179,17 +187,17 @@ def _tpu(jax_device: Any) -> Device:
 
 def _target(variant: str, family: str, figures_of: str, partition: str = "") -> Device:
     platform = "tpu" if family.startswith("v") else "rocm" if family.startswith("gfx") else "cuda"
-    unknown = targets.Figures(0, 0, 0, 0, 0)
+    unknown = Figures(0, 0, 0, 0, 0)
     # How much of its board a slice has is in no table.
-    figures = unknown if partition else targets.FIGURES.get(figures_of, unknown)
-    memory = targets.VMEM_BYTES if platform == "tpu" else targets.SHARED_BYTES
+    figures = unknown if partition else FIGURES.get(figures_of, unknown)
+    memory = VMEM_BYTES if platform == "tpu" else SHARED_BYTES
     return Device(
         platform=platform,
         family=family,
         variant=variant,
         units=figures.units,
         shared_bytes=memory.get(family, 0),
-        l2_bytes=figures.l2_mib * targets.MIB,
+        l2_bytes=figures.l2_mib * MIB,
         clock_mhz=figures.clock_mhz,
         bandwidth_gbs=figures.bandwidth_gbs,
         partition=partition,

@@ -4,8 +4,8 @@ import importlib.metadata
 import subprocess
 import sys
 
-from attn_tune.runtime import environments
-from attn_tune.runtime.environments import current_environment
+from attn_tune.devices import environments
+from attn_tune.devices.environments import current_environment
 
 
 def test_versions_are_those_installed():
@@ -35,7 +35,7 @@ def run(code):
 
 def test_the_environment_loads_nothing_heavy():
     code = (
-        "import sys; from attn_tune.runtime.environments import current_environment;"
+        "import sys; from attn_tune.devices.environments import current_environment;"
         "current_environment(); print(*sorted({m.partition('.')[0] for m in sys.modules}))"
     )
     assert not {"jax", "jaxlib", "triton", "numpy"} & set(run(code))
