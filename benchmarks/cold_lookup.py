@@ -18,13 +18,13 @@ OP = "flash_attention"
 SAMPLE = """
 import gc, sys, time
 start = time.perf_counter()
-from attn_tune.kernels.dispatch import lookup
+from attn_tune.runtime.lookup.dispatch import lookup
 from attn_tune.kernels.registry import get_op, kernels_of
-from attn_tune.runtime import layers, settings
+from attn_tune.runtime.active import layers, settings
 from attn_tune.devices import aliases, environments
 from attn_tune.devices.identity import device_from_kind
-from attn_tune.runtime.sources import Locations, Source, SourceKind
-from attn_tune.runtime.ladder import Question, walk
+from attn_tune.runtime.active.sources import Locations, Source, SourceKind
+from attn_tune.runtime.lookup.ladder import Question, walk
 from attn_tune.schema.environment import Grade
 device = device_from_kind("nvidia-h200")
 op = get_op("flash_attention")

@@ -135,7 +135,7 @@ def _entry(
 
 def _chosen(case: Case, direction: str) -> str:
     """The kernels that the lookup names."""
-    from attn_tune.kernels.dispatch import explain
+    from attn_tune.runtime.lookup.dispatch import explain
 
     found = []
     for one in direction.split("+"):

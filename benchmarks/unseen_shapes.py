@@ -145,8 +145,8 @@ def swept_rivals(database: Any, signature: str, direction: str) -> dict[str, Sid
 def untuned_rivals(signature: str, direction: str) -> dict[str, Side]:
     """Auto's choice, and the untuned config of every kernel for GPUs that can do the problem."""
     from attn_tune.devices.identity import current_device
-    from attn_tune.kernels.ask import Ask
     from attn_tune.kernels.registry import get_op
+    from attn_tune.runtime.lookup.question import Ask
     from attn_tune.schema.config import config_to_dict
 
     question = Ask(get_op("flash_attention"), direction, signature, current_device(), None)
@@ -161,8 +161,8 @@ def untuned_rivals(signature: str, direction: str) -> dict[str, Side]:
 def config_rivals(signature: str, direction: str, drawn: int) -> dict[str, Side]:
     """The sides of ``untuned_rivals``, and ``drawn`` more configs of each kernel and part, and of the pack."""
     from attn_tune.devices.identity import current_device
-    from attn_tune.kernels.ask import Ask
     from attn_tune.kernels.registry import get_kernel, get_op
+    from attn_tune.runtime.lookup.question import Ask
     from attn_tune.schema.config import config_from_dict, config_to_dict
 
     op = get_op("flash_attention")
@@ -206,8 +206,8 @@ def menu_rivals(signature: str, direction: str) -> dict[str, Side]:
     from cost_menu import KNOBS, MENU, TILE, width_of
 
     from attn_tune.devices.identity import current_device
-    from attn_tune.kernels.ask import Ask
     from attn_tune.kernels.registry import get_op
+    from attn_tune.runtime.lookup.question import Ask
     from attn_tune.schema.config import config_from_dict, config_to_dict
 
     question = Ask(get_op("flash_attention"), direction, signature, current_device(), None)
@@ -286,7 +286,7 @@ def prepare(args: argparse.Namespace) -> int:
 @functools.cache
 def _shipped_rows() -> tuple[Any, ...]:
     from attn_tune.packs.reader import read_pack
-    from attn_tune.runtime.sources import SHIPPED
+    from attn_tune.runtime.active.sources import SHIPPED
 
     return read_pack(SHIPPED / "nvidia-h200").rows
 

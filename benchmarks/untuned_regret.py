@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from flash_attention_peers import parse_shard, shard
 
-from attn_tune.runtime.sources import SHIPPED
+from attn_tune.runtime.active.sources import SHIPPED
 from attn_tune.tuner.replay import quantile
 
 
@@ -78,9 +78,9 @@ def sides(signature: str, direction: str) -> tuple[Side, Side]:
     """
     import attn_tune
     from attn_tune.devices.identity import current_device
-    from attn_tune.kernels.ask import Ask
     from attn_tune.kernels.registry import get_op
-    from attn_tune.kernels.resolution import heuristic
+    from attn_tune.runtime.lookup.question import Ask
+    from attn_tune.runtime.lookup.resolution import heuristic
     from attn_tune.schema.config import config_to_dict
 
     answer = attn_tune.explain("flash_attention", signature, direction).answer

@@ -180,7 +180,7 @@ def _writable(db: Path) -> Check:
 
 def _packs() -> Iterator[Check]:
     from attn_tune.packs.reader import read_pack
-    from attn_tune.runtime.sources import locations
+    from attn_tune.runtime.active.sources import locations
 
     found = locations(os.environ)
     paths = (*found.user, *found.wheels, *found.own)

@@ -16,7 +16,7 @@ from attn_tune.kernels import source
 from attn_tune.kernels.registry import get_kernel, get_op
 from attn_tune.packs.reader import read_pack
 from attn_tune.packs.writer import files_of_rows, write_pack
-from attn_tune.runtime.answer import Knobs
+from attn_tune.runtime.lookup.answer import Knobs
 from attn_tune.schema import AttnTuneError, StorageError, UsageError
 from attn_tune.schema.config import config_to_dict
 

@@ -17,7 +17,7 @@ from attn_tune.cli import app
 from attn_tune.commands import sweep as command
 from attn_tune.commands.sweeps.progress import LineWatch, Tally
 from attn_tune.kernels import registry
-from attn_tune.runtime import settings
+from attn_tune.runtime.active import settings
 from attn_tune.schema import Status, config_to_dict
 from attn_tune.tuner.grid import load_grid
 from attn_tune.tuner.protocol import Outcome

@@ -13,8 +13,8 @@ from attn_tune.devices.identity import (
     device_from_kind,
     known_devices,
 )
-from attn_tune.runtime.answer import DeviceLevel
-from attn_tune.runtime.shelf import match_level
+from attn_tune.runtime.active.row_index import match_level
+from attn_tune.runtime.lookup.answer import DeviceLevel
 from attn_tune.schema.errors import UsageError
 
 RAW_NAMES = {

@@ -14,11 +14,11 @@ import attn_tune
 from attn_tune.devices.environments import current_environment
 from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels import registry
-from attn_tune.kernels.ask import adapted
-from attn_tune.kernels.dispatch import lookup
 from attn_tune.kernels.installed import GROUP
 from attn_tune.packs.rows import Row
-from attn_tune.runtime import settings
+from attn_tune.runtime.active import settings
+from attn_tune.runtime.lookup.dispatch import lookup
+from attn_tune.runtime.lookup.question import adapted
 from attn_tune.schema import config_to_dict
 from attn_tune.tuner import make_plan
 from attn_tune.tuner.grid import load_grid

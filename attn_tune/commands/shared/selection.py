@@ -52,7 +52,7 @@ def matching(names: Sequence[str] | None, known: Iterable[str]) -> set[str]:
 
 def absent(specs: "Iterable[KernelSpec]", device: Device) -> set[str]:
     """The ids of the kernels that can run nothing on ``device``."""
-    from attn_tune.kernels.ask import runs_on
+    from attn_tune.runtime.lookup.question import runs_on
 
     return {spec.id for spec in specs if not runs_on(spec, device)}
 
