@@ -21,7 +21,7 @@ _PUBLIC = {
     "combine_masks": "attn_tune.kernels.visibility",
     "stable_spec": "attn_tune.kernels.partition",
     "KernelSpec": "attn_tune.kernels.spec",
-    "Op": "attn_tune.kernels.spec",
+    "Op": "attn_tune.ops.contract",
     "Search": "attn_tune.kernels.spec",
     # The lookup.
     "choose": "attn_tune.runtime.lookup.dispatch",
@@ -76,16 +76,13 @@ if TYPE_CHECKING:
         mode_of as mode_of,
     )
     from attn_tune.kernels.partition import stable_spec as stable_spec
-    from attn_tune.kernels.spec import (
-        KernelSpec as KernelSpec,
-        Op as Op,
-        Search as Search,
-    )
+    from attn_tune.kernels.spec import KernelSpec as KernelSpec, Search as Search
     from attn_tune.kernels.visibility import (
         causal_mask as causal_mask,
         combine_masks as combine_masks,
         split_mask as split_mask,
     )
+    from attn_tune.ops.contract import Op as Op
     from attn_tune.packs.reader import read_pack as read_pack
     from attn_tune.runtime.active.layers import (
         reload as reload,

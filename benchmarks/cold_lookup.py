@@ -19,7 +19,8 @@ SAMPLE = """
 import gc, sys, time
 start = time.perf_counter()
 from attn_tune.runtime.lookup.dispatch import lookup
-from attn_tune.kernels.registry import get_op, kernels_of
+from attn_tune.kernels.registry import kernels_of
+from attn_tune.ops.registry import get_op
 from attn_tune.runtime.active import layers, settings
 from attn_tune.devices import aliases, environments
 from attn_tune.devices.identity import device_from_kind

@@ -63,7 +63,7 @@ def _race(name: str, problem: Problem, variants: Iterable[Mapping[str, Any]], ro
     from attn_tune.devices.identity import current_device
     from attn_tune.kernels.flash_attention.inputs import make_inputs
     from attn_tune.kernels.registry import get_kernel
-    from attn_tune.kernels.spec import load
+    from attn_tune.ops.contract import load
     from attn_tune.tuner.measure import make_flush, race
     from attn_tune.tuner.protocol import MeasurePolicy
     from attn_tune.tuner.timers import choose_timer

@@ -64,7 +64,7 @@ def main() -> int:
     import jax  # a production process has it
 
     import attn_tune
-    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.registry import get_op
     from attn_tune.runtime.lookup.answer import Rung
 
     op = get_op("flash_attention")

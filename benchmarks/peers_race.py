@@ -199,7 +199,7 @@ def _check(entry: Entry, case: Case, exact: Mapping[str, Any], plain: Mapping[st
     """Runs it once; ``errors`` and their worst, ``error_ratio``, where its answer can be known."""
     import jax
 
-    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.registry import get_op
     from attn_tune.ops.tolerance import compare
 
     op = get_op("flash_attention")

@@ -132,7 +132,7 @@ def swept_rivals(database: Any, signature: str, direction: str) -> dict[str, Sid
       LookupError: one of the two is missing.
     """
     from attn_tune.devices.identity import current_device
-    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.registry import get_op
 
     op = get_op("flash_attention")
     decision = database.decision(op.parse_signature(signature), direction, current_device())
@@ -145,7 +145,7 @@ def swept_rivals(database: Any, signature: str, direction: str) -> dict[str, Sid
 def untuned_rivals(signature: str, direction: str) -> dict[str, Side]:
     """Auto's choice, and the untuned config of every kernel for GPUs that can do the problem."""
     from attn_tune.devices.identity import current_device
-    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.registry import get_op
     from attn_tune.runtime.lookup.question import Ask
     from attn_tune.schema.config import config_to_dict
 
@@ -161,7 +161,8 @@ def untuned_rivals(signature: str, direction: str) -> dict[str, Side]:
 def config_rivals(signature: str, direction: str, drawn: int) -> dict[str, Side]:
     """The sides of ``untuned_rivals``, and ``drawn`` more configs of each kernel and part, and of the pack."""
     from attn_tune.devices.identity import current_device
-    from attn_tune.kernels.registry import get_kernel, get_op
+    from attn_tune.kernels.registry import get_kernel
+    from attn_tune.ops.registry import get_op
     from attn_tune.runtime.lookup.question import Ask
     from attn_tune.schema.config import config_from_dict, config_to_dict
 
@@ -206,7 +207,7 @@ def menu_rivals(signature: str, direction: str) -> dict[str, Side]:
     from cost_menu import KNOBS, MENU, TILE, width_of
 
     from attn_tune.devices.identity import current_device
-    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.registry import get_op
     from attn_tune.runtime.lookup.question import Ask
     from attn_tune.schema.config import config_from_dict, config_to_dict
 
@@ -260,8 +261,8 @@ def prepare(args: argparse.Namespace) -> int:
     import jax
 
     from attn_tune.devices.identity import current_device
-    from attn_tune.kernels.registry import get_op
-    from attn_tune.kernels.spec import load
+    from attn_tune.ops.contract import load
+    from attn_tune.ops.registry import get_op
     from attn_tune.tuner.compile import lower_config
 
     op, capability, failed = get_op("flash_attention"), current_device().compute_capability or 0, 0

@@ -78,7 +78,7 @@ def sides(signature: str, direction: str) -> tuple[Side, Side]:
     """
     import attn_tune
     from attn_tune.devices.identity import current_device
-    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.registry import get_op
     from attn_tune.runtime.lookup.question import Ask
     from attn_tune.runtime.lookup.resolution import heuristic
     from attn_tune.schema.config import config_to_dict
@@ -96,7 +96,7 @@ def sides(signature: str, direction: str) -> tuple[Side, Side]:
 
 def ref_of(signature: str, direction: str, side: Side) -> Any:
     """The whole config on the problem, as a ``ConfigRef``."""
-    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.registry import get_op
     from attn_tune.tuner.protocol import ConfigRef
 
     return ConfigRef(
@@ -112,8 +112,8 @@ def build(signature: str, direction: str, side: Side) -> Any:
     """The compiled call."""
     import jax
 
-    from attn_tune.kernels.registry import get_op
-    from attn_tune.kernels.spec import load
+    from attn_tune.ops.contract import load
+    from attn_tune.ops.registry import get_op
     from attn_tune.tuner.compile import part_function
 
     op, ref = get_op("flash_attention"), ref_of(signature, direction, side)
@@ -129,8 +129,8 @@ def race_sides(
     import jax
 
     from attn_tune.devices.identity import current_device
-    from attn_tune.kernels.registry import get_op
-    from attn_tune.kernels.spec import load
+    from attn_tune.ops.contract import load
+    from attn_tune.ops.registry import get_op
     from attn_tune.tuner.measure import make_flush, race
     from attn_tune.tuner.protocol import MeasurePolicy
     from attn_tune.tuner.timers import choose_timer

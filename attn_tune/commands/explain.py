@@ -33,14 +33,14 @@ def command(
     every: options.All = False,
     json: options.Json = False,
 ) -> None:
-    from attn_tune.kernels import registry
+    from attn_tune.ops.registry import get_op
     from attn_tune.runtime.lookup import dispatch
 
     asked = selection.signature(point, grid)
     target = selection.device(device)
     found = {
         way: dispatch.explain(asked.op, asked.signature.text, way, device=target)
-        for way in selection.directions(direction, [registry.get_op(asked.op)])
+        for way in selection.directions(direction, [get_op(asked.op)])
     }
     unshipped, objections = _unshipped(db, found, target)
     if json:

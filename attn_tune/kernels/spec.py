@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from attn_tune.ops.contract import Op as Op, Outputs as Outputs, load as load
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
 from attn_tune.schema.trial import WHOLE

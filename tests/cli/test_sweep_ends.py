@@ -17,6 +17,7 @@ from attn_tune.cli import app
 from attn_tune.commands import sweep as command
 from attn_tune.commands.sweeps.progress import LineWatch, Tally
 from attn_tune.kernels import registry
+from attn_tune.ops.registry import get_op
 from attn_tune.runtime.active import settings
 from attn_tune.schema import Status, config_to_dict
 from attn_tune.tuner.grid import load_grid
@@ -184,9 +185,7 @@ def test_rows_that_export_will_refuse_are_said_before(worker, tmp_path, monkeypa
 
 def test_an_untuned_config_that_is_wrong_is_said_at_the_end(worker, tmp_path, monkeypatch):
     spec = registry.get_kernel("flash_attention/xla")
-    problem = registry.get_op("flash_attention").from_signature(
-        load_grid(SIGNATURE).points[0].signature
-    )
+    problem = get_op("flash_attention").from_signature(load_grid(SIGNATURE).points[0].signature)
     untuned = config_to_dict(spec.searches["fwd"].heuristic(problem, DEVICE))
 
     def outcome(self, request):

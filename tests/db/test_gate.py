@@ -6,7 +6,8 @@ import json
 import pytest
 
 from attn_tune.db import Database, Selection, export_pack
-from attn_tune.kernels.registry import get_kernel, get_op
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.ops.registry import get_op
 from attn_tune.packs.override_entries import Entry
 from attn_tune.packs.override_files import OverridesFile
 from attn_tune.packs.reader import read_pack

@@ -5,8 +5,8 @@ import pickle
 
 import pytest
 
-from attn_tune.kernels.registry import get_op, op_names
 from attn_tune.ops.contract import Axis, Output, Problem, Workload, workload_field
+from attn_tune.ops.registry import get_op, op_names
 from attn_tune.ops.workloads import LENGTHS, profile_lengths
 from attn_tune.schema import UsageError
 from tests.runtime.lookup.toy_op import TOY

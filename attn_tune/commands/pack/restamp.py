@@ -198,7 +198,7 @@ def _compared(row: "Row", pack: "Pack", then: Mapping[str, Any], now: Mapping[st
 
 def _has_a_problem(row: "Row") -> bool:
     """True if a problem has the row's signature: not one of a window that hides nothing, say."""
-    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.registry import get_op
 
     op = get_op(row.op)
     return op.problem_signature(row.signature).text == row.signature

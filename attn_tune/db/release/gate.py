@@ -371,9 +371,9 @@ def needs_leave(d: Decision) -> bool:
 
 
 def _op(name: str) -> Any:
-    from attn_tune.kernels import registry
+    from attn_tune.ops.registry import get_op
 
     try:
-        return registry.get_op(name)
+        return get_op(name)
     except UsageError:
         return None

@@ -4,8 +4,9 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from attn_tune.kernels.registry import find_kernel, get_op
+from attn_tune.kernels.registry import find_kernel
 from attn_tune.kernels.spec import LIBRARIES
+from attn_tune.ops.registry import get_op
 from attn_tune.packs.reader import Pack
 from attn_tune.packs.rows import Row
 from attn_tune.runtime.active.row_index import Shelf

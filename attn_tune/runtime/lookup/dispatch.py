@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.devices.identity import current_device
-from attn_tune.kernels.registry import get_op, kernels_of
+from attn_tune.kernels.registry import kernels_of
 from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.ops.registry import get_op
 from attn_tune.runtime import answer_listeners, lookup_counters, misses, rank_agreement
 from attn_tune.runtime.active.layers import current_view
 from attn_tune.runtime.active.view import View
@@ -20,7 +21,7 @@ from attn_tune.runtime.lookup.answer import Answer, Rejection, Rung
 from attn_tune.runtime.lookup.explain import Explanation, nearest_text
 from attn_tune.runtime.lookup.question import AUTO, Ask, resolve, runs_on
 from attn_tune.runtime.lookup.resolution import (
-    Choice as Choice,
+    Choice,
     heuristic,
     nothing_supports,
     plain_answer,

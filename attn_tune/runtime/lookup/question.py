@@ -9,7 +9,8 @@ from typing import Any
 from attn_tune.devices import environments
 from attn_tune.kernels.registry import kernels_of
 from attn_tune.kernels.source import current_digest
-from attn_tune.kernels.spec import LIBRARIES, PLATFORMS, KernelSpec, Op
+from attn_tune.kernels.spec import LIBRARIES, PLATFORMS, KernelSpec
+from attn_tune.ops.contract import Op
 from attn_tune.packs.override_entries import Asked
 from attn_tune.packs.reader import Pack
 from attn_tune.packs.rows import Row

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from attn_tune.kernels.registry import get_op
+from attn_tune.ops.registry import get_op
 from attn_tune.packs.override_entries import Entry
 from attn_tune.packs.override_files import OverridesFile
 from attn_tune.runtime.active.settings import Settings

@@ -10,8 +10,10 @@ from typing import Any
 from attn_tune.devices import aliases, figures
 from attn_tune.devices.identity import current_device, device_from_kind
 from attn_tune.kernels import registry
-from attn_tune.kernels.registry import get_kernel, get_op
-from attn_tune.kernels.spec import KernelSpec, Op
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.kernels.spec import KernelSpec
+from attn_tune.ops.contract import Op
+from attn_tune.ops.registry import get_op
 from attn_tune.packs.override_entries import Entry, device_name
 from attn_tune.packs.override_files import MAX_TEXT, OverridesFile
 from attn_tune.runtime.active.layers import in_force

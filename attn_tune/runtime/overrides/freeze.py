@@ -6,7 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from attn_tune.devices.environments import current_environment
-from attn_tune.kernels.registry import get_kernel, get_op
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.ops.registry import get_op
 from attn_tune.packs.override_entries import Entry, Frozen, device_name
 from attn_tune.packs.override_files import OverridesFile, read_overrides
 from attn_tune.packs.plain_files import write_whole

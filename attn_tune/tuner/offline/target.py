@@ -92,7 +92,7 @@ def _ptxas() -> str:
     """Triton's own assembler: the one that an offline compile ends with."""
     import subprocess
 
-    from attn_tune.kernels.spec import load
+    from attn_tune.ops.contract import load
 
     if not distribution_version("triton"):
         raise UsageError("a GPU target needs Triton: pip install 'attn-tune[cuda]'")

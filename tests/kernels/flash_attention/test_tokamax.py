@@ -33,7 +33,7 @@ from attn_tune.kernels.flash_attention.tokamax_triton import (
     forward as triton_forward,
 )
 from attn_tune.kernels.flash_attention.tokamax_triton.config import ForwardConfig as TritonForward
-from attn_tune.kernels.spec import load
+from attn_tune.ops.contract import load
 from tests.kernels.flash_attention.cuda_lowering import (
     check_outputs,
     lowered,

@@ -6,7 +6,7 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from attn_tune.kernels.registry import get_op
+from attn_tune.ops.registry import get_op
 from attn_tune.runtime.lookup.signature_distance import distance, same_bucket, shape_of
 from attn_tune.schema import Signature
 from tests.runtime.packbuilder import FIELDS, sig

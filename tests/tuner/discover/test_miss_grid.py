@@ -1,10 +1,10 @@
 """Grids of missed lookups: counts over processes, one device a grid, and misses that cannot be tuned."""
 
 import pytest
-from tests.runtime.test_spool import line
 
 from attn_tune.schema import NoDataError, UsageError
 from attn_tune.tuner.discover.miss_grid import grid_of_misses, read_spool
+from tests.runtime.test_miss_spool import line
 
 
 def spool_of(folder, *lines):
