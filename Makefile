@@ -13,7 +13,7 @@ ARGS ?= $(if $(EXTRA),--max-trials 24 --budget 15m,--max-trials 3)
 # A file stays on one worker: what its tests begin with is made once. (Groups of pytest-xdist 3.8 do nothing under pytest 9.2.)
 # In the order that tests/conftest.py gives them, slow files first.
 PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
-FAST := tests/schema tests/packs tests/runtime tests/db tests/kernels/dispatch tests/cli/test_options.py tests/cli/test_commands.py
+FAST := tests/schema tests/packs tests/devices tests/runtime tests/db tests/cli/test_options.py tests/cli/test_commands.py
 
 # The first interpreter on the path that is new enough; `make PYTHON=...` overrides it.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python; do \

@@ -21,25 +21,25 @@ _PUBLIC = {
     "combine_masks": "attn_tune.kernels.visibility",
     "stable_spec": "attn_tune.kernels.partition",
     "KernelSpec": "attn_tune.kernels.spec",
-    "Op": "attn_tune.kernels.spec",
+    "Op": "attn_tune.ops.contract",
     "Search": "attn_tune.kernels.spec",
     # The lookup.
-    "choose": "attn_tune.kernels.dispatch",
-    "lookup": "attn_tune.kernels.dispatch",
-    "explain": "attn_tune.kernels.dispatch",
-    "use_config": "attn_tune.kernels.override_entries",
-    "use_overrides": "attn_tune.runtime.layers",
-    "use_pack": "attn_tune.runtime.layers",
-    "freeze": "attn_tune.kernels.override_freeze",
-    "reload": "attn_tune.runtime.layers",
+    "choose": "attn_tune.runtime.lookup.dispatch",
+    "lookup": "attn_tune.runtime.lookup.dispatch",
+    "explain": "attn_tune.runtime.lookup.dispatch",
+    "use_config": "attn_tune.runtime.overrides.entries",
+    "use_overrides": "attn_tune.runtime.active.layers",
+    "use_pack": "attn_tune.runtime.active.layers",
+    "freeze": "attn_tune.runtime.overrides.freeze",
+    "reload": "attn_tune.runtime.active.layers",
     "read_pack": "attn_tune.packs.reader",
-    "stats": "attn_tune.runtime.counters",
-    "reset_stats": "attn_tune.runtime.counters",
-    "add_listener": "attn_tune.runtime.listeners",
+    "stats": "attn_tune.runtime.lookup_counters",
+    "reset_stats": "attn_tune.runtime.lookup_counters",
+    "add_listener": "attn_tune.runtime.answer_listeners",
     "set_miss_mode": "attn_tune.runtime.misses",
-    "set_rank_deadline": "attn_tune.runtime.ranks",
-    "current_device": "attn_tune.runtime.devices",
-    "current_environment": "attn_tune.runtime.environments",
+    "set_rank_deadline": "attn_tune.runtime.rank_agreement",
+    "current_device": "attn_tune.devices.identity",
+    "current_environment": "attn_tune.devices.environments",
     # Tuning.
     "grid_point": "attn_tune.tuner.grid",
     "sweep": "attn_tune.tuner.sweep",
@@ -64,11 +64,8 @@ if TYPE_CHECKING:
         create_shard_map_wrapper as create_shard_map_wrapper,
         flash_attention as flash_attention,
     )
-    from attn_tune.kernels.dispatch import (
-        choose as choose,
-        explain as explain,
-        lookup as lookup,
-    )
+    from attn_tune.devices.environments import current_environment as current_environment
+    from attn_tune.devices.identity import current_device as current_device
     from attn_tune.kernels.heads import (
         expand_heads as expand_heads,
         repeat_kv_heads as repeat_kv_heads,
@@ -78,34 +75,34 @@ if TYPE_CHECKING:
         Mode as Mode,
         mode_of as mode_of,
     )
-    from attn_tune.kernels.override_entries import use_config as use_config
-    from attn_tune.kernels.override_freeze import freeze as freeze
     from attn_tune.kernels.partition import stable_spec as stable_spec
-    from attn_tune.kernels.spec import (
-        KernelSpec as KernelSpec,
-        Op as Op,
-        Search as Search,
-    )
+    from attn_tune.kernels.spec import KernelSpec as KernelSpec, Search as Search
     from attn_tune.kernels.visibility import (
         causal_mask as causal_mask,
         combine_masks as combine_masks,
         split_mask as split_mask,
     )
+    from attn_tune.ops.contract import Op as Op
     from attn_tune.packs.reader import read_pack as read_pack
-    from attn_tune.runtime.counters import (
-        reset_stats as reset_stats,
-        stats as stats,
-    )
-    from attn_tune.runtime.devices import current_device as current_device
-    from attn_tune.runtime.environments import current_environment as current_environment
-    from attn_tune.runtime.layers import (
+    from attn_tune.runtime.active.layers import (
         reload as reload,
         use_overrides as use_overrides,
         use_pack as use_pack,
     )
-    from attn_tune.runtime.listeners import add_listener as add_listener
+    from attn_tune.runtime.answer_listeners import add_listener as add_listener
+    from attn_tune.runtime.lookup.dispatch import (
+        choose as choose,
+        explain as explain,
+        lookup as lookup,
+    )
+    from attn_tune.runtime.lookup_counters import (
+        reset_stats as reset_stats,
+        stats as stats,
+    )
     from attn_tune.runtime.misses import set_miss_mode as set_miss_mode
-    from attn_tune.runtime.ranks import set_rank_deadline as set_rank_deadline
+    from attn_tune.runtime.overrides.entries import use_config as use_config
+    from attn_tune.runtime.overrides.freeze import freeze as freeze
+    from attn_tune.runtime.rank_agreement import set_rank_deadline as set_rank_deadline
     from attn_tune.schema.errors import (
         AttnTuneError as AttnTuneError,
         AttnTuneWarning as AttnTuneWarning,

@@ -18,12 +18,14 @@ OP = "flash_attention"
 SAMPLE = """
 import gc, sys, time
 start = time.perf_counter()
-from attn_tune.kernels.dispatch import lookup
-from attn_tune.kernels.registry import get_op, kernels_of
-from attn_tune.runtime import aliases, environments, layers, settings
-from attn_tune.runtime.devices import device_from_kind
-from attn_tune.runtime.sources import Locations, Source, SourceKind
-from attn_tune.runtime.ladder import Question, walk
+from attn_tune.runtime.lookup.dispatch import lookup
+from attn_tune.kernels.registry import kernels_of
+from attn_tune.ops.registry import get_op
+from attn_tune.runtime.active import layers, settings
+from attn_tune.devices import aliases, environments
+from attn_tune.devices.identity import device_from_kind
+from attn_tune.runtime.active.sources import Locations, Source, SourceKind
+from attn_tune.runtime.lookup.ladder import Question, walk
 from attn_tune.schema.environment import Grade
 device = device_from_kind("nvidia-h200")
 op = get_op("flash_attention")
@@ -49,9 +51,9 @@ print(imported - start, read - imported, end - read, ended - began)
 def make_pack(path: Path, rows: int) -> list[str]:
     """A pack of ``rows`` rows, one kernel and direction; returns the signatures."""
     sys.path.insert(0, str(HERE.parent))
+    from attn_tune.devices.identity import device_from_kind
     from attn_tune.kernels.flash_attention.problem import Problem
     from attn_tune.packs.writer import pack_files
-    from attn_tune.runtime.devices import device_from_kind
     from attn_tune.schema import Decision, Environment, Rule
 
     device = device_from_kind("nvidia-h200")

@@ -38,9 +38,10 @@ def measured(samples: int) -> Iterator[tuple[Any, ...]]:
     """The rows, in the order of ``COLUMNS``."""
     import jax
 
-    from attn_tune.kernels.registry import get_kernel, get_op
-    from attn_tune.kernels.spec import load
-    from attn_tune.runtime.devices import current_device
+    from attn_tune.devices.identity import current_device
+    from attn_tune.kernels.registry import get_kernel
+    from attn_tune.ops.contract import load
+    from attn_tune.ops.registry import get_op
     from attn_tune.schema.config import config_to_dict
     from attn_tune.tuner.compile import part_function
     from attn_tune.tuner.grid import load_grid

@@ -129,8 +129,8 @@ def _points(args: argparse.Namespace) -> list[tuple[str, GridPoint]]:
 
 def _begin(args: argparse.Namespace) -> dict[str, Any]:
     """The report so far, or a new one."""
-    from attn_tune.runtime.devices import current_device
-    from attn_tune.runtime.environments import current_environment
+    from attn_tune.devices.environments import current_environment
+    from attn_tune.devices.identity import current_device
 
     device, environment = current_device(), current_environment()
     report = {

@@ -22,9 +22,9 @@ from fuzz_good import DEVICE, Files
 from attn_tune.packs.archive import MANIFEST, SUMS
 from attn_tune.packs.reader import Pack
 from attn_tune.packs.rows import Row
-from attn_tune.runtime.answer import Rung, SourceKind
-from attn_tune.runtime.ladder import Match, Question, walk
-from attn_tune.runtime.shelf import Shelf
+from attn_tune.runtime.active.row_index import Shelf
+from attn_tune.runtime.lookup.answer import Rung, SourceKind
+from attn_tune.runtime.lookup.ladder import Match, Question, walk
 from attn_tune.schema import Field, FieldKind, Grade, Signature
 
 FIELDS = (

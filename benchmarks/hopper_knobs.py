@@ -35,8 +35,8 @@ def main() -> int:
     parser.add_argument("--shape", default="", help="only those whose name holds this")
     parser.add_argument("--rounds", type=int, default=8)
     args = parser.parse_args()
+    from attn_tune.devices.identity import current_device
     from attn_tune.kernels.registry import get_kernel
-    from attn_tune.runtime.devices import current_device
 
     for name, b, t, n, k, h, causal, sections in SHAPES:
         if args.shape not in name:
@@ -60,10 +60,10 @@ def main() -> int:
 def _race(name: str, problem: Problem, variants: Iterable[Mapping[str, Any]], rounds: int) -> None:
     import jax
 
+    from attn_tune.devices.identity import current_device
     from attn_tune.kernels.flash_attention.inputs import make_inputs
     from attn_tune.kernels.registry import get_kernel
-    from attn_tune.kernels.spec import load
-    from attn_tune.runtime.devices import current_device
+    from attn_tune.ops.contract import load
     from attn_tune.tuner.measure import make_flush, race
     from attn_tune.tuner.protocol import MeasurePolicy
     from attn_tune.tuner.timers import choose_timer

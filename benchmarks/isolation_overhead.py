@@ -67,7 +67,8 @@ def main() -> int:
 
 def _requests(signature, device, args: argparse.Namespace) -> list:
     """The first configs of the kernel's space that are declared feasible, over and over until there are enough."""
-    from attn_tune.kernels.registry import get_kernel, get_op
+    from attn_tune.kernels.registry import get_kernel
+    from attn_tune.ops.registry import get_op
     from attn_tune.schema.config import config_to_dict
     from attn_tune.tuner.protocol import ConfigRef, Run
 

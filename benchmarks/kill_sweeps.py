@@ -264,7 +264,7 @@ def start_sweep(path: Path, args: argparse.Namespace) -> subprocess.Popen:
 
 def versions() -> dict[str, Any]:
     """The software of this run."""
-    from attn_tune.runtime.environments import current_environment
+    from attn_tune.devices.environments import current_environment
 
     environment = current_environment()
     return {

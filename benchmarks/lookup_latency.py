@@ -64,8 +64,8 @@ def main() -> int:
     import jax  # a production process has it
 
     import attn_tune
-    from attn_tune.kernels.registry import get_op
-    from attn_tune.runtime.answer import Rung
+    from attn_tune.ops.registry import get_op
+    from attn_tune.runtime.lookup.answer import Rung
 
     op = get_op("flash_attention")
     problem = op.from_signature(op.parse_signature(TEXT))
@@ -115,7 +115,7 @@ def main() -> int:
 
 
 def _shipped_paths() -> list[str]:
-    from attn_tune.runtime.settings import current_settings
+    from attn_tune.runtime.active.settings import current_settings
 
     return [source.path for source in current_settings().sources]
 

@@ -45,7 +45,7 @@ def run(problem: Problem) -> list[str]:
     import attn_tune
     from attn_tune.kernels.flash_attention.op import OP
     from attn_tune.kernels.lang.triton.compile import record_compiles
-    from attn_tune.kernels.spec import load
+    from attn_tune.ops.contract import load
 
     operands = load(OP.inputs)(problem, "fwd", 0)
 

@@ -14,7 +14,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.registry import get_op
+from attn_tune.ops.registry import get_op
 from attn_tune.packs.reader import read_pack
 
 

@@ -106,8 +106,8 @@ def _mask(p: Problem, x: Arrays) -> Any:
 
 def _ours_in_triton(problem: Problem) -> Attend | str:
     """Our own kernels only: the forward for Hopper where it can, the ones for every GPU otherwise."""
+    from attn_tune.devices.identity import current_device
     from attn_tune.kernels.registry import get_kernel
-    from attn_tune.runtime.devices import current_device
 
     hopper = get_kernel("flash_attention/triton_hopper")
     cannot = hopper.unsupported(problem, "fwd", current_device())
@@ -116,8 +116,8 @@ def _ours_in_triton(problem: Problem) -> Attend | str:
 
 
 def _heuristic(problem: Problem) -> Attend | str:
+    from attn_tune.devices.identity import current_device
     from attn_tune.kernels.registry import get_kernel
-    from attn_tune.runtime.devices import current_device
 
     spec, device = get_kernel("flash_attention/triton"), current_device()
     reason = spec.unsupported(problem, "fwd", device)

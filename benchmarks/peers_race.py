@@ -135,7 +135,7 @@ def _entry(
 
 def _chosen(case: Case, direction: str) -> str:
     """The kernels that the lookup names."""
-    from attn_tune.kernels.dispatch import explain
+    from attn_tune.runtime.lookup.dispatch import explain
 
     found = []
     for one in direction.split("+"):
@@ -199,7 +199,7 @@ def _check(entry: Entry, case: Case, exact: Mapping[str, Any], plain: Mapping[st
     """Runs it once; ``errors`` and their worst, ``error_ratio``, where its answer can be known."""
     import jax
 
-    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.registry import get_op
     from attn_tune.ops.tolerance import compare
 
     op = get_op("flash_attention")
@@ -265,7 +265,7 @@ def _race(entries: Sequence[Entry], case: Case, rounds: int) -> None:
 @functools.cache
 def _flush() -> Any:
     """One for the whole run: its program is compiled when it is made."""
-    from attn_tune.runtime.devices import current_device
+    from attn_tune.devices.identity import current_device
     from attn_tune.tuner.measure import make_flush
 
     return make_flush(current_device())

@@ -23,7 +23,7 @@ from pathlib import Path
 from searches import SUFFIX, read_searches, write_searches
 
 from attn_tune.db import Database, PastSearch
-from attn_tune.kernels.registry import get_op
+from attn_tune.ops.registry import get_op
 from attn_tune.reports.tables import markdown_table
 from attn_tune.tuner.replay import (
     Hints,

@@ -180,7 +180,7 @@ def _needs_gpu() -> dict[str, Any]:
     """The identity of the GPU that jax uses."""
     import jax
 
-    from attn_tune.runtime.devices import current_device
+    from attn_tune.devices.identity import current_device
 
     if jax.default_backend() != "gpu":
         raise CannotRun(f"needs a GPU; jax found {jax.default_backend()}")

@@ -165,7 +165,7 @@ def child_environment(folder: Path) -> dict[str, str]:
 
 def report(task: Task, device: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
     """Builds the report that ``--out`` writes."""
-    from attn_tune.runtime.environments import current_environment
+    from attn_tune.devices.environments import current_environment
 
     environment = current_environment()
     return {

@@ -131,8 +131,8 @@ def swept_rivals(database: Any, signature: str, direction: str) -> dict[str, Sid
     Raises:
       LookupError: one of the two is missing.
     """
-    from attn_tune.kernels.registry import get_op
-    from attn_tune.runtime.devices import current_device
+    from attn_tune.devices.identity import current_device
+    from attn_tune.ops.registry import get_op
 
     op = get_op("flash_attention")
     decision = database.decision(op.parse_signature(signature), direction, current_device())
@@ -144,9 +144,9 @@ def swept_rivals(database: Any, signature: str, direction: str) -> dict[str, Sid
 
 def untuned_rivals(signature: str, direction: str) -> dict[str, Side]:
     """Auto's choice, and the untuned config of every kernel for GPUs that can do the problem."""
-    from attn_tune.kernels.ask import Ask
-    from attn_tune.kernels.registry import get_op
-    from attn_tune.runtime.devices import current_device
+    from attn_tune.devices.identity import current_device
+    from attn_tune.ops.registry import get_op
+    from attn_tune.runtime.lookup.question import Ask
     from attn_tune.schema.config import config_to_dict
 
     question = Ask(get_op("flash_attention"), direction, signature, current_device(), None)
@@ -160,9 +160,10 @@ def untuned_rivals(signature: str, direction: str) -> dict[str, Side]:
 
 def config_rivals(signature: str, direction: str, drawn: int) -> dict[str, Side]:
     """The sides of ``untuned_rivals``, and ``drawn`` more configs of each kernel and part, and of the pack."""
-    from attn_tune.kernels.ask import Ask
-    from attn_tune.kernels.registry import get_kernel, get_op
-    from attn_tune.runtime.devices import current_device
+    from attn_tune.devices.identity import current_device
+    from attn_tune.kernels.registry import get_kernel
+    from attn_tune.ops.registry import get_op
+    from attn_tune.runtime.lookup.question import Ask
     from attn_tune.schema.config import config_from_dict, config_to_dict
 
     op = get_op("flash_attention")
@@ -205,9 +206,9 @@ def menu_rivals(signature: str, direction: str) -> dict[str, Side]:
     """The sides of ``untuned_rivals``, and the configs of each Triton kernel that ``fit_costs.py`` fits figures to."""
     from cost_menu import KNOBS, MENU, TILE, width_of
 
-    from attn_tune.kernels.ask import Ask
-    from attn_tune.kernels.registry import get_op
-    from attn_tune.runtime.devices import current_device
+    from attn_tune.devices.identity import current_device
+    from attn_tune.ops.registry import get_op
+    from attn_tune.runtime.lookup.question import Ask
     from attn_tune.schema.config import config_from_dict, config_to_dict
 
     question = Ask(get_op("flash_attention"), direction, signature, current_device(), None)
@@ -259,9 +260,9 @@ def prepare(args: argparse.Namespace) -> int:
     """Lower the Triton configs that ``configs`` races; how many could not be."""
     import jax
 
-    from attn_tune.kernels.registry import get_op
-    from attn_tune.kernels.spec import load
-    from attn_tune.runtime.devices import current_device
+    from attn_tune.devices.identity import current_device
+    from attn_tune.ops.contract import load
+    from attn_tune.ops.registry import get_op
     from attn_tune.tuner.compile import lower_config
 
     op, capability, failed = get_op("flash_attention"), current_device().compute_capability or 0, 0
@@ -286,7 +287,7 @@ def prepare(args: argparse.Namespace) -> int:
 @functools.cache
 def _shipped_rows() -> tuple[Any, ...]:
     from attn_tune.packs.reader import read_pack
-    from attn_tune.runtime.sources import SHIPPED
+    from attn_tune.runtime.active.sources import SHIPPED
 
     return read_pack(SHIPPED / "nvidia-h200").rows
 

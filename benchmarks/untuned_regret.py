@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from flash_attention_peers import parse_shard, shard
 
-from attn_tune.runtime.sources import SHIPPED
+from attn_tune.runtime.active.sources import SHIPPED
 from attn_tune.tuner.replay import quantile
 
 
@@ -77,10 +77,10 @@ def sides(signature: str, direction: str) -> tuple[Side, Side]:
       LookupError: no pack answers, so that there is nothing to compare with.
     """
     import attn_tune
-    from attn_tune.kernels.ask import Ask
-    from attn_tune.kernels.registry import get_op
-    from attn_tune.kernels.resolution import heuristic
-    from attn_tune.runtime.devices import current_device
+    from attn_tune.devices.identity import current_device
+    from attn_tune.ops.registry import get_op
+    from attn_tune.runtime.lookup.question import Ask
+    from attn_tune.runtime.lookup.resolution import heuristic
     from attn_tune.schema.config import config_to_dict
 
     answer = attn_tune.explain("flash_attention", signature, direction).answer
@@ -96,7 +96,7 @@ def sides(signature: str, direction: str) -> tuple[Side, Side]:
 
 def ref_of(signature: str, direction: str, side: Side) -> Any:
     """The whole config on the problem, as a ``ConfigRef``."""
-    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.registry import get_op
     from attn_tune.tuner.protocol import ConfigRef
 
     return ConfigRef(
@@ -112,8 +112,8 @@ def build(signature: str, direction: str, side: Side) -> Any:
     """The compiled call."""
     import jax
 
-    from attn_tune.kernels.registry import get_op
-    from attn_tune.kernels.spec import load
+    from attn_tune.ops.contract import load
+    from attn_tune.ops.registry import get_op
     from attn_tune.tuner.compile import part_function
 
     op, ref = get_op("flash_attention"), ref_of(signature, direction, side)
@@ -128,9 +128,9 @@ def race_sides(
     """Median nanoseconds of each; infinite for one that did not compile."""
     import jax
 
-    from attn_tune.kernels.registry import get_op
-    from attn_tune.kernels.spec import load
-    from attn_tune.runtime.devices import current_device
+    from attn_tune.devices.identity import current_device
+    from attn_tune.ops.contract import load
+    from attn_tune.ops.registry import get_op
     from attn_tune.tuner.measure import make_flush, race
     from attn_tune.tuner.protocol import MeasurePolicy
     from attn_tune.tuner.timers import choose_timer

@@ -100,7 +100,7 @@ def _heads(values: dict) -> str:
 
 def fields() -> str:
     """The signature fields of each op."""
-    from attn_tune.kernels.registry import ops
+    from attn_tune.ops.registry import ops
     from attn_tune.reports.tables import markdown_table
 
     parts = []
@@ -117,9 +117,10 @@ def fields() -> str:
 def kernels() -> str:
     """Every op and kernel of the registry."""
     from attn_tune.kernels import registry
+    from attn_tune.ops.registry import ops as all_ops
     from attn_tune.reports.tables import markdown_table
 
-    ops = [[f"`{o.name}`", ", ".join(o.directions), o.summary] for o in registry.ops().values()]
+    ops = [[f"`{o.name}`", ", ".join(o.directions), o.summary] for o in all_ops().values()]
     rows = [
         [
             f"`{s.id}`",

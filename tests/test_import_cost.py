@@ -22,7 +22,7 @@ def loaded_after(statement):
     [
         "import attn_tune",
         "from attn_tune import UsageError, use_pack, KernelSpec",
-        "from attn_tune.kernels import registry; registry.ops(); registry.kernels()",
+        "from attn_tune.kernels.registry import kernels; from attn_tune.ops.registry import ops; ops(); kernels()",
     ],
 )
 def test_nothing_heavy_is_loaded(statement):

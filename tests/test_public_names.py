@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 import attn_tune
-from attn_tune.kernels import registry
+from attn_tune.ops.registry import ops
 from tests.api import probe_ops
 
 
@@ -50,7 +50,7 @@ def test_what_type_checkers_import_is_the_public_list():
 
 
 def test_every_op_has_a_public_function_of_its_own_name():
-    for name, op in registry.ops().items():
+    for name, op in ops().items():
         assert name in {path.partition(":")[2] for path in op.functions}
         assert callable(getattr(attn_tune, name))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "attn_tune"
-ROOMS = ("schema", "packs", "runtime", "ops", "tuner", "db", "reports", "commands")
+ROOMS = ("schema", "packs", "devices", "runtime", "ops", "tuner", "db", "reports", "commands")
 OPS = ("flash_attention", "attention/v", "paged_decode")
 OUTPUTS = ("dq", "dk", "dv", "dkv", "dbias", "dsinks", "dout", "lse", "dlse")
 FIELDS = (

@@ -10,7 +10,8 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from attn_tune.api.attention_arrays import LETTERS, SHARED, with_shapes
-from attn_tune.api.call import Call, run
+from attn_tune.api.call import run
+from attn_tune.api.declaration import Call
 from attn_tune.kernels.arguments import (
     as_mask,
     check_qkv,

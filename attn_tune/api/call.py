@@ -14,7 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array
 
-from attn_tune.api.declaration import Call as Call
+from attn_tune.api.declaration import Call
 from attn_tune.api.direction import launched
 from attn_tune.api.meshes.deferred import as_varying
 from attn_tune.api.meshes.sharding import Inputs, sharded, sharded_by_types

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from attn_tune.api.declaration import Call, operands_of
-from attn_tune.kernels.registry import get_op
-from attn_tune.kernels.spec import load
+from attn_tune.ops.contract import load
+from attn_tune.ops.registry import get_op
 from attn_tune.schema.errors import UnsupportedError
 
 

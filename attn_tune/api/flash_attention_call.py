@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn_tune.api.attention_arrays import LETTERS, SHARED, with_shapes
-from attn_tune.api.call import Call, Outputs
+from attn_tune.api.call import Outputs
+from attn_tune.api.declaration import Call
 from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.kernels.flash_attention.problem import NAME, Problem
 from attn_tune.kernels.flash_attention.unnormalised import row_maximum, unnormalise

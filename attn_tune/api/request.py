@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attn_tune.kernels import registry
+from attn_tune.ops.registry import get_op
 from attn_tune.schema.errors import UsageError, unknown_name
 
 type Platform = str | Mapping[str, str | None] | None
@@ -35,7 +36,7 @@ def request_of(op: str, platform: Platform, cfg: Any) -> Request:
     """
     if platform is None and cfg is None:
         return Request()
-    directions = registry.get_op(op).directions
+    directions = get_op(op).directions
     return Request(
         kernels=_kernels(op, directions, platform), configs=_configs(op, directions, cfg)
     )

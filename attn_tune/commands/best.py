@@ -21,7 +21,7 @@ def command(
     device: options.DeviceName = None,
     json: options.Json = False,
 ) -> None:
-    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.registry import get_op
     from attn_tune.reports import frames, tables
 
     asked = selection.signature(point, grid)

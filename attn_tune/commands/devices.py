@@ -15,7 +15,7 @@ def command(
     import pandas as pd
 
     if every:
-        from attn_tune.runtime.devices import known_devices
+        from attn_tune.devices.identity import known_devices
 
         if device:
             raise UsageError("--all lists every device; leave --device out")
@@ -27,7 +27,7 @@ def command(
     else:
         import jax
 
-        from attn_tune.runtime.devices import describe
+        from attn_tune.devices.identity import describe
 
         found = [describe(one) for one in jax.local_devices()]
     if json:

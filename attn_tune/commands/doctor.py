@@ -93,7 +93,7 @@ def _package(name: str) -> Check:
 
 
 def _device() -> Check:
-    from attn_tune.runtime.devices import current_device
+    from attn_tune.devices.identity import current_device
 
     device = current_device()
     return Check("device", f"{device} ({device.platform} {device.family})")
@@ -118,7 +118,7 @@ def _kernel_packages() -> Iterator[Check]:
 
 
 def _timer() -> Check:
-    from attn_tune.runtime.devices import current_device
+    from attn_tune.devices.identity import current_device
     from attn_tune.tuner.timers import choose_timer
 
     name = choose_timer().name
@@ -180,7 +180,7 @@ def _writable(db: Path) -> Check:
 
 def _packs() -> Iterator[Check]:
     from attn_tune.packs.reader import read_pack
-    from attn_tune.runtime.sources import locations
+    from attn_tune.runtime.active.sources import locations
 
     found = locations(os.environ)
     paths = (*found.user, *found.wheels, *found.own)

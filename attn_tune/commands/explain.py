@@ -20,7 +20,7 @@ from attn_tune.schema.words import config_words, duration
 
 if TYPE_CHECKING:
     from attn_tune.db import Objection
-    from attn_tune.runtime.explain import Explanation
+    from attn_tune.runtime.lookup.explain import Explanation
     from attn_tune.schema import Decision, Device
 
 
@@ -33,13 +33,14 @@ def command(
     every: options.All = False,
     json: options.Json = False,
 ) -> None:
-    from attn_tune.kernels import dispatch, registry
+    from attn_tune.ops.registry import get_op
+    from attn_tune.runtime.lookup import dispatch
 
     asked = selection.signature(point, grid)
     target = selection.device(device)
     found = {
         way: dispatch.explain(asked.op, asked.signature.text, way, device=target)
-        for way in selection.directions(direction, [registry.get_op(asked.op)])
+        for way in selection.directions(direction, [get_op(asked.op)])
     }
     unshipped, objections = _unshipped(db, found, target)
     if json:

@@ -122,7 +122,7 @@ def command(
     from attn_tune.db import GatePolicy, Selection, export_pack as write
     from attn_tune.packs.override_files import read_overrides
     from attn_tune.packs.wheel import export_wheel
-    from attn_tune.runtime.overrides import Overrides, files_in_force
+    from attn_tune.runtime.overrides.active import Overrides, files_in_force
 
     in_force = Overrides(files_in_force(os.environ))
     entries = [

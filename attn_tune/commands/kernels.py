@@ -38,8 +38,8 @@ def command(
 ) -> None:
     import pandas as pd
 
-    from attn_tune.kernels.registry import get_op
-    from attn_tune.runtime.environments import current_environment
+    from attn_tune.devices.environments import current_environment
+    from attn_tune.ops.registry import get_op
     from attn_tune.tuner.plan import make_plan
 
     target = selection.device(device)

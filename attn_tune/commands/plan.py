@@ -109,7 +109,7 @@ def show_plan(
 
 def _plan(request: SweepRequest, device: str | None) -> "tuple[Plan, float | None]":
     """The plan, and the seconds a config of the last sweep on such a device."""
-    from attn_tune.runtime.environments import current_environment
+    from attn_tune.devices.environments import current_environment
 
     target, environment = selection.device(device), current_environment()
     try:

@@ -111,9 +111,10 @@ def _sections(
 def _absent(trials: "pd.DataFrame") -> Iterator[str]:
     """A line for each op, and one for each kernel of a known op, that is not installed here."""
     from attn_tune.kernels import registry
+    from attn_tune.ops.registry import ops
 
     for op, rows in trials.groupby("op"):
-        if op not in registry.ops():
+        if op not in ops():
             yield f"{op} is not installed here: its {counted(len(rows), 'trial')} are shown as they are stored"
             continue
         for kernel in sorted(set(rows["kernel"]) - set(registry.kernels())):

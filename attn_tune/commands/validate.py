@@ -19,7 +19,8 @@ from attn_tune.schema import NoDataError, Status, UnsupportedError, UsageError, 
 from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
-    from attn_tune.kernels.spec import KernelSpec, Op, Problem
+    from attn_tune.kernels.spec import KernelSpec, Problem
+    from attn_tune.ops.contract import Op
     from attn_tune.schema import Device
     from attn_tune.tuner.executor import Executor
     from attn_tune.tuner.protocol import ConfigRef
@@ -104,7 +105,7 @@ def _searches(
 
 
 def _ops(specs: "Iterable[KernelSpec]") -> "list[Op]":
-    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.registry import get_op
 
     return [get_op(name) for name in dict.fromkeys(spec.op for spec in specs)]
 
@@ -186,7 +187,7 @@ class _Check:
 
     def ref(self, device: "Device", given: Mapping[str, Any] | None) -> "ConfigRef | str":
         """The config to run, or the reason why none can be."""
-        from attn_tune.kernels.registry import get_op
+        from attn_tune.ops.registry import get_op
         from attn_tune.tuner.protocol import ConfigRef
         from attn_tune.tuner.small_problems import refusal, takeable
 
@@ -233,7 +234,7 @@ class _Check:
 
     def _changes(self, ref: "ConfigRef") -> str:
         """The fields in which the problem that runs is coarser: ``" (t=128 s=128)"``."""
-        from attn_tune.kernels.registry import get_op
+        from attn_tune.ops.registry import get_op
 
         before = get_op(self.spec.op).to_signature(self.problem).items
         changed = [

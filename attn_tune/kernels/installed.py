@@ -10,7 +10,7 @@ from typing import Any, Never
 
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.ops.installed import (
-    BrokenPackage as BrokenPackage,
+    BrokenPackage,
     entry_points,
     load_entry_points,
     one_line,

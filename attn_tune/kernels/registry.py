@@ -11,16 +11,16 @@ import importlib.util
 import pkgutil
 from collections.abc import Iterable
 
-from attn_tune.kernels.installed import BrokenPackage, installed_kernels
+from attn_tune.kernels.installed import installed_kernels
 from attn_tune.kernels.spec import KernelSpec
+from attn_tune.ops.installed import BrokenPackage
 from attn_tune.ops.registry import (
     FOLDERS,
     broken_ops,
     clear as clear_ops,
     find_op,
-    get_op as get_op,
-    op_names as op_names,
-    ops as ops,
+    get_op,
+    op_names,
 )
 from attn_tune.schema.errors import unknown_name, warn
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from attn_tune.ops.contract import Op as Op, Outputs as Outputs, load as load
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
 from attn_tune.schema.trial import WHOLE
@@ -45,8 +44,9 @@ class Search:
         arrays. Outputs a caller drops must cost nothing under jit, so that one part can be timed by itself.
       outputs: per part, the names of the outputs it alone makes; ``""`` names all.
       adapt: ``(tuned, problem, device, config) -> config or None``: makes of the config of the problem ``tuned`` one
-        for ``problem``, whose sizes are near (``runtime.shapes``). Knobs whose best value depends on sizes follow them,
-        others stay. None if there is no such config. By default no knob changes. ``infeasible`` is asked of the result.
+        for ``problem``, whose sizes are near (``runtime.lookup.signature_distance``). Knobs whose best value depends on
+        sizes follow them, others stay. None if there is no such config. By default no knob changes. ``infeasible`` is
+        asked of the result.
       grows: the knobs of which more never needs less memory or fewer registers. Once a config has run out of a
         resource, those that are no smaller in any of these and equal in all others are not compiled any more.
       nondeterministic: why two runs of one config on equal inputs may differ in their last bits; empty if they never

@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import pandas as pd
 
-from attn_tune.kernels import registry
+from attn_tune.kernels.registry import find_kernel
+from attn_tune.ops import registry
 from attn_tune.schema import Decision, Status, config_to_json
 from attn_tune.schema.words import counted
 
@@ -209,7 +210,7 @@ def _is_deterministic(decision: Decision) -> bool | None:
     """Whether equal runs give equal bits, as the kernel declares and as was seen; None for one not installed here."""
     if decision.repeatable is False:
         return False
-    spec = registry.find_kernel(decision.kernel)
+    spec = find_kernel(decision.kernel)
     search = spec.searches.get(decision.direction) if spec else None
     return not search.nondeterministic if search else None
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from attn_tune.kernels.registry import ops
-from attn_tune.kernels.spec import load
+from attn_tune.ops.contract import load
+from attn_tune.ops.registry import ops
 from attn_tune.schema import Status
 
 _KEYS = ["device", "signature", "direction", "kernel", "part"]

@@ -1,36 +1,6 @@
-"""The lookup runtime: packs in, answers out. Standard library only; jax when a device or a trace is asked for.
+"""The lookup: packs in, answers out. It tunes nothing; jax is imported when a device or a trace is asked for.
 
-``layers`` puts packs and overrides in force (``use_pack``, ``use_overrides``, ``reload``), ``ladder`` finds the row
-that answers, ``overrides`` holds entries that go before all packs, ``ranks`` compares the processes of a job,
-``counters``, ``misses`` and ``listeners`` tell of it, ``devices`` and ``environments`` say where this is.
-``attn_tune.kernels.dispatch`` is the way in. Every name here is loaded when it is first used.
+``lookup.dispatch`` is the way in, and ``lookup.ladder`` finds the row that answers. ``active`` holds the packs, the
+overrides and the settings that a lookup goes by, ``overrides`` the entries that go before all packs.
+``rank_agreement`` compares the processes of a job; ``lookup_counters``, ``misses`` and ``answer_listeners`` report.
 """
-
-import importlib
-from typing import Any
-
-_PUBLIC = {
-    "use_pack": "layers",
-    "use_overrides": "layers",
-    "reload": "layers",
-    "stats": "counters",
-    "reset_stats": "counters",
-    "set_miss_mode": "misses",
-    "add_listener": "listeners",
-    "current_device": "devices",
-    "current_environment": "environments",
-}
-
-__all__ = sorted(_PUBLIC)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'attn_tune.runtime' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"attn_tune.runtime.{_PUBLIC[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC})

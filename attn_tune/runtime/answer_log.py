@@ -1,7 +1,7 @@
 """A log of the answers since the settings last changed, for ``freeze``."""
 
-from attn_tune.runtime.answer import Answer
 from attn_tune.runtime.locks import Lock
+from attn_tune.runtime.lookup.answer import Answer
 from attn_tune.schema.device import Device
 
 MAX_ANSWERS = 65536

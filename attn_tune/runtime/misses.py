@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attn_tune.runtime.answer import Answer, Rung
+from attn_tune.runtime.lookup.answer import Answer, Rung
 from attn_tune.schema.errors import NoDataError, UsageError, warn
 
 ON_MISS = "ATTN_TUNE_ON_MISS"
@@ -211,10 +211,10 @@ def _text(key: _Key, nearest: Callable[[], str]) -> str:
 def _record(key: _Key, asked: int, nearest: str) -> None:
     global _unrecorded
     # Only a job that records pays for the import.
-    from attn_tune.runtime import spool
+    from attn_tune.runtime import miss_spool
 
     op, direction, signature, device = key
-    line = spool.SpoolLine(
+    line = miss_spool.SpoolLine(
         op=op,
         direction=direction,
         signature=signature,
@@ -224,7 +224,7 @@ def _record(key: _Key, asked: int, nearest: str) -> None:
         process=_process_name(),
         time=int(time.time()),
     )
-    if not spool.append(Path(_folder) if _folder else spool.spool_folder(), line):
+    if not miss_spool.append(Path(_folder) if _folder else miss_spool.spool_folder(), line):
         with _lock:
             _unrecorded += 1
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attn_tune.runtime import cuda_driver
+from attn_tune.devices import cuda_driver
 from attn_tune.schema.errors import UsageError
 
 ALL = "all"

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attn_tune.kernels.registry import get_kernel, get_op
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.ops.registry import get_op
 from attn_tune.schema.device import Device
 from attn_tune.tuner.helpers import HelperGroup, HelperLost
 from attn_tune.tuner.protocol import ConfigRef, Lowered, Outcome

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attn_tune.kernels.registry import get_kernel, get_op
+from attn_tune.kernels.registry import get_kernel
 from attn_tune.kernels.spec import Search
 from attn_tune.ops.contract import Outputs, load
+from attn_tune.ops.registry import get_op
 from attn_tune.schema.config import config_from_dict
 from attn_tune.schema.digest import digest_text
 from attn_tune.schema.trial import Resources

@@ -143,7 +143,7 @@ def examine() -> Health:
     import jax.numpy as jnp
     import numpy as np
 
-    from attn_tune.runtime.devices import default_jax_device
+    from attn_tune.devices.identity import default_jax_device
 
     device = default_jax_device()
     rows = np.arange(_SIZE, dtype=np.int64)

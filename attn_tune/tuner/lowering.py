@@ -26,7 +26,7 @@ def lower_ahead(ref: ConfigRef, capability: int) -> Lowered | Outcome | str:
     process ends where a config changed it for good.
     """
     from attn_tune.kernels.lang.triton.limits import CompileError, OutOfResources
-    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.registry import get_op
     from attn_tune.schema.errors import short
     from attn_tune.tuner.compile import lower_config
     from attn_tune.tuner.faults import outcome_of
@@ -50,7 +50,7 @@ def abstract_inputs(path: str, problem: Any, direction: str) -> Any:
     """Shapes and dtypes of the inputs. Kept, for those of a backward trace the reference."""
     import jax
 
-    from attn_tune.kernels.spec import load
+    from attn_tune.ops.contract import load
 
     return jax.eval_shape(lambda: load(path)(problem, direction, 0))
 
@@ -82,8 +82,9 @@ def _import_compilers() -> None:
     import triton.compiler  # noqa: F401
 
     import attn_tune.tuner.compile  # noqa: F401
-    from attn_tune.kernels.registry import get_op, kernels
-    from attn_tune.kernels.spec import load
+    from attn_tune.kernels.registry import kernels
+    from attn_tune.ops.contract import load
+    from attn_tune.ops.registry import get_op
 
     for spec in kernels().values():
         if spec.backend == "triton" and set(spec.requires) <= {"triton"}:

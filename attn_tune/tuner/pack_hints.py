@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
-from attn_tune.kernels.spec import Op
+from attn_tune.ops.contract import Op
 from attn_tune.packs.reader import Pack
-from attn_tune.runtime.layers import current_view
+from attn_tune.runtime.active.layers import current_view
 from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import IntegrityError, UsageError

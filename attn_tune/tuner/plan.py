@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from attn_tune.kernels.ask import missing
 from attn_tune.kernels.spec import LIBRARIES, KernelSpec, Search
+from attn_tune.runtime.lookup.question import missing
 from attn_tune.schema.config import config_digest, config_to_dict
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment

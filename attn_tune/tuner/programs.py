@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from attn_tune.kernels.registry import get_kernel, get_op
-from attn_tune.kernels.spec import load
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.ops.contract import load
+from attn_tune.ops.registry import get_op
 from attn_tune.schema.config import config_from_dict
 
 

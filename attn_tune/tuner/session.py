@@ -60,8 +60,8 @@ class Session:
 
     def identify(self) -> Identity:
         """The default device, and the software of this process."""
-        device = load("attn_tune.runtime.devices:current_device")()
-        environment = load("attn_tune.runtime.environments:current_environment")()
+        device = load("attn_tune.devices.identity:current_device")()
+        environment = load("attn_tune.devices.environments:current_environment")()
         import jax
 
         return Identity(

@@ -7,7 +7,7 @@ while it is timed. An output with the bits of the proven one is as right as that
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attn_tune.kernels.spec import Outputs
+from attn_tune.ops.contract import Outputs
 from attn_tune.tuner.validate import Prepared, Verdict, judge, same_bits, worst_of
 
 # Of proven outputs that are kept while many configs take turns, over all of them.

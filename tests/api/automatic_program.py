@@ -14,8 +14,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 from attn_tune.api.attention import attention
 from attn_tune.api.flash_attention import flash_attention
-from attn_tune.kernels import dispatch
 from attn_tune.kernels.masks import MaskInfo
+from attn_tune.runtime.lookup import dispatch
 from attn_tune.schema.errors import UsageError
 from tests.api import probe_ops
 
@@ -282,7 +282,7 @@ def run_packs():
     """The config of a shard comes from the overrides that were active when the call was traced."""
     from attn_tune.packs.override_entries import Entry
     from attn_tune.packs.override_files import OverridesFile
-    from attn_tune.runtime.layers import in_force
+    from attn_tune.runtime.active.layers import in_force
 
     config = {"chunk_k": 3, "chunk_q": 2}
     entry = Entry(op="flash_attention", direction="fwd", kernel="xla", config=config)

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attn_tune.api.call import Call, run
+from attn_tune.api.call import run
+from attn_tune.api.declaration import Call
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.ops.contract import Op, Output
 from attn_tune.schema.signature import Field, FieldKind, Signature

@@ -55,7 +55,7 @@ def refusal(values, specs, **arguments):
 
 def local_shapes():
     """The problems that sharded calls are looked up as."""
-    from attn_tune.kernels import dispatch
+    from attn_tune.runtime.lookup import dispatch
 
     seen, choose = [], dispatch.choose
 

@@ -35,7 +35,7 @@ ROWS = {
 def problem(**fields):
     values = SIZES | fields
     text = " ".join(f"{name}={value}" for name, value in values.items())
-    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.registry import get_op
 
     return Problem.from_signature(
         get_op("flash_attention").parse_signature(f"flash_attention/v1 {text}")

@@ -3,7 +3,7 @@
 import pytest
 from searches import read_searches, write_searches
 
-from attn_tune.kernels.registry import get_op
+from attn_tune.ops.registry import get_op
 from attn_tune.schema.config import config_digest
 from attn_tune.tuner.replay import RecordedCase
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from attn_tune.cli import app, commands
-from attn_tune.runtime import settings
+from attn_tune.runtime.active import settings
 from tests.cli.fakes import fill
 
 

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from attn_tune.cli import app, commands
 from attn_tune.packs.reader import read_pack
-from attn_tune.runtime.spool import append
+from attn_tune.runtime.miss_spool import append
 from attn_tune.schema import Environment, Signature, Status, Trial
 from tests.cli.fakes import DEVICE, ENVIRONMENT, SIGNATURE, FakeExecutor, fill
-from tests.runtime.test_spool import line
+from tests.runtime.test_miss_spool import line
 
 LLAMA, LONGER = SIGNATURE, SIGNATURE.replace("t=128 s=128", "t=256 s=256")
 OWN = """

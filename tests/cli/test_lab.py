@@ -6,7 +6,7 @@ import pytest
 
 from attn_tune.commands.sweeps.database_sweep import open_lab, plan_sweep, run_sweep
 from attn_tune.db import Database, export_pack
-from attn_tune.runtime import use_pack
+from attn_tune.runtime.active.layers import use_pack
 from attn_tune.schema import GateError, Stage, Status, StorageError, config_digest
 from attn_tune.schema.conditions import SHARED_HOST, Conditions
 from attn_tune.tuner.fleet import Fleet

@@ -8,13 +8,13 @@ import pytest
 from attn_tune.commands.shared import selection
 from attn_tune.commands.sweeps.database_sweep import SweepRequest
 from attn_tune.kernels import registry
-from attn_tune.runtime import settings
+from attn_tune.runtime.active import settings
 from attn_tune.schema import Signature
 from attn_tune.tuner.grid import load_grid
 from tests.cli.fakes import DEVICE, SIGNATURE
 from tests.cli.test_commands import run
-from tests.kernels.dispatch.toy_op import TOY, Problem, kernel
 from tests.ops.known import more_kernels
+from tests.runtime.lookup.toy_op import TOY, Problem, kernel
 from tests.runtime.packbuilder import FIELDS, OP, sig
 
 NAME = "one_way"

@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from attn_tune.cli import app
 from attn_tune.kernels.spec import KernelSpec
-from attn_tune.runtime import misses, settings
-from attn_tune.runtime.layers import use_pack
+from attn_tune.runtime import misses
+from attn_tune.runtime.active import settings
+from attn_tune.runtime.active.layers import use_pack
 from tests.cli.fakes import SIGNATURE, FakeExecutor, fill
 
 POINT = "llama3-8b/4x4k"

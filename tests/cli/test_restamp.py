@@ -13,10 +13,11 @@ import pytest
 import attn_tune
 from attn_tune.commands.pack import restamp
 from attn_tune.kernels import source
-from attn_tune.kernels.registry import get_kernel, get_op
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.ops.registry import get_op
 from attn_tune.packs.reader import read_pack
 from attn_tune.packs.writer import files_of_rows, write_pack
-from attn_tune.runtime.answer import Knobs
+from attn_tune.runtime.lookup.answer import Knobs
 from attn_tune.schema import AttnTuneError, StorageError, UsageError
 from attn_tune.schema.config import config_to_dict
 

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 import attn_tune
 from attn_tune.cli import app
-from attn_tune.runtime.spool import append
-from tests.runtime.test_spool import line
+from attn_tune.runtime.miss_spool import append
+from tests.runtime.test_miss_spool import line
 
 TEXT = "flash_attention/v1 b=2 t=64 s=64 n=4 k=2 h=16 v=16 dtype=bfloat16 causal=1"
 MODEL = "tests.tuner.discover.test_program_grid"

@@ -17,7 +17,8 @@ from attn_tune.cli import app
 from attn_tune.commands import sweep as command
 from attn_tune.commands.sweeps.progress import LineWatch, Tally
 from attn_tune.kernels import registry
-from attn_tune.runtime import settings
+from attn_tune.ops.registry import get_op
+from attn_tune.runtime.active import settings
 from attn_tune.schema import Status, config_to_dict
 from attn_tune.tuner.grid import load_grid
 from attn_tune.tuner.protocol import Outcome
@@ -51,7 +52,7 @@ def home(tmp_path, monkeypatch):
     for name in ("PACKS", "OVERRIDES", "DB"):
         monkeypatch.delenv(f"ATTN_TUNE_{name}", raising=False)
     monkeypatch.setattr(settings, "_current", None)
-    monkeypatch.setattr("attn_tune.runtime.devices.current_device", lambda: DEVICE)
+    monkeypatch.setattr("attn_tune.devices.identity.current_device", lambda: DEVICE)
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def test_next_names_the_point_as_best_takes_it(worker, tmp_path, kind):
 def test_explain_says_what_only_the_lab_database_knows_until_it_is_shipped(
     worker, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("attn_tune.runtime.environments.current_environment", lambda: ENVIRONMENT)
+    monkeypatch.setattr("attn_tune.devices.environments.current_environment", lambda: ENVIRONMENT)
     monkeypatch.chdir(tmp_path)
     shown = sweep(tmp_path, "-g", "cpu-smoke", "--point", "llama3", "-d", "fwd").stdout
     db = ["--db", tmp_path / "lab.db"]
@@ -184,9 +185,7 @@ def test_rows_that_export_will_refuse_are_said_before(worker, tmp_path, monkeypa
 
 def test_an_untuned_config_that_is_wrong_is_said_at_the_end(worker, tmp_path, monkeypatch):
     spec = registry.get_kernel("flash_attention/xla")
-    problem = registry.get_op("flash_attention").from_signature(
-        load_grid(SIGNATURE).points[0].signature
-    )
+    problem = get_op("flash_attention").from_signature(load_grid(SIGNATURE).points[0].signature)
     untuned = config_to_dict(spec.searches["fwd"].heuristic(problem, DEVICE))
 
     def outcome(self, request):

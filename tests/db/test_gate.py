@@ -6,11 +6,12 @@ import json
 import pytest
 
 from attn_tune.db import Database, Selection, export_pack
-from attn_tune.kernels.registry import get_kernel, get_op
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.ops.registry import get_op
 from attn_tune.packs.override_entries import Entry
 from attn_tune.packs.override_files import OverridesFile
 from attn_tune.packs.reader import read_pack
-from attn_tune.runtime.overrides import Overrides
+from attn_tune.runtime.overrides.active import Overrides
 from attn_tune.schema import GateError, IntegrityError, OutputError, Status, UsageError
 from tests.db.facts import DEVICE, ENVIRONMENT, begin, make_signature, make_trial
 

@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 import attn_tune
+from attn_tune.devices.environments import current_environment
+from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels import registry
-from attn_tune.kernels.ask import adapted
-from attn_tune.kernels.dispatch import lookup
 from attn_tune.kernels.installed import GROUP
+from attn_tune.ops.registry import get_op
 from attn_tune.packs.rows import Row
-from attn_tune.runtime import settings
-from attn_tune.runtime.devices import device_from_kind
-from attn_tune.runtime.environments import current_environment
+from attn_tune.runtime.active import settings
+from attn_tune.runtime.lookup.dispatch import lookup
+from attn_tune.runtime.lookup.question import adapted
 from attn_tune.schema import config_to_dict
 from attn_tune.tuner import make_plan
 from attn_tune.tuner.grid import load_grid
@@ -204,7 +205,7 @@ def test_an_installed_adapt_that_exits_gives_no_config(site):
         + "fwd = dataclasses.replace(XLA.searches['fwd'], adapt=leave)\n"
         + "SPEC = dataclasses.replace(XLA, name='hostile', searches={'fwd': fwd})",
     )
-    spec, op = registry.get_kernel("flash_attention/hostile"), registry.get_op("flash_attention")
+    spec, op = registry.get_kernel("flash_attention/hostile"), get_op("flash_attention")
     problem, device = op.from_signature(op.parse_signature(SIGNATURE)), device_from_kind("cpu")
     config = spec.searches["fwd"].heuristic(problem, device)
     row = Row(

@@ -7,7 +7,7 @@ import pytest
 
 _PROGRAM = """
 import sys, threading
-from attn_tune.kernels.spec import load
+from attn_tune.ops.contract import load
 
 CALLS = ("triton.forward:forward", "triton_hopper.forward:forward", "triton_split.forward:forward",
          "triton.backward:backward", "triton_fused.backward:backward")

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 import attn_tune
-from attn_tune.kernels.coverage import Reach, cover
-from attn_tune.kernels.dispatch import lookup
 from attn_tune.packs.reader import read_pack
-from attn_tune.runtime.answer import Rung, SourceKind
+from attn_tune.runtime.lookup.answer import Rung, SourceKind
+from attn_tune.runtime.lookup.coverage import Reach, cover
+from attn_tune.runtime.lookup.dispatch import lookup
 from attn_tune.tuner.grid import load_grid
 from attn_tune.tuner.offline import find_target
 from attn_tune.tuner.offline.target import TOPOLOGIES

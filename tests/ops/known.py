@@ -6,10 +6,10 @@ from attn_tune.ops import registry as ops_registry
 
 def known_ops(monkeypatch, *ops):
     by_name = {op.name: op for op in ops}
+    monkeypatch.setattr(ops_registry, "ops", lambda: by_name)
     for module in (ops_registry, kernels_registry):
         monkeypatch.setattr(module, "op_names", lambda: tuple(by_name))
         monkeypatch.setattr(module, "find_op", by_name.get)
-        monkeypatch.setattr(module, "ops", lambda: by_name)
 
 
 def known_kernels(monkeypatch, kernels):

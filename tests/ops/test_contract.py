@@ -5,11 +5,11 @@ import pickle
 
 import pytest
 
-from attn_tune.kernels.registry import get_op, op_names
 from attn_tune.ops.contract import Axis, Output, Problem, Workload, workload_field
+from attn_tune.ops.registry import get_op, op_names
 from attn_tune.ops.workloads import LENGTHS, profile_lengths
 from attn_tune.schema import UsageError
-from tests.kernels.dispatch.toy_op import TOY
+from tests.runtime.lookup.toy_op import TOY
 
 SIGNATURES = {
     "flash_attention": "flash_attention/v1 b=1 t=16 s=16 n=2 k=1 h=16 v=16 dtype=float32 bias=bn1s",

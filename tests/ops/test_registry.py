@@ -8,6 +8,7 @@ import warnings
 import pytest
 
 from attn_tune.kernels import registry
+from attn_tune.ops.registry import get_op, op_names, ops
 from attn_tune.schema import UsageError
 from attn_tune.schema.errors import AttnTuneWarning
 from tests.probe_ops.foreign import CODE, ENTRY_POINTS, install
@@ -40,7 +41,7 @@ def test_kernels_of_one_op_are_listed_without_importing_another():
 
 
 def test_names_of_ops_import_no_op():
-    found = imported("from attn_tune.kernels.registry import op_names; op_names()")
+    found = imported("from attn_tune.ops.registry import op_names; op_names()")
     assert not [
         name for name in found if name.startswith("attn_tune.kernels.") and "attention" in name
     ]
@@ -48,10 +49,10 @@ def test_names_of_ops_import_no_op():
 
 def test_an_installed_package_adds_an_op_with_its_own_kernel(site):
     install(site)
-    assert "foreign" in registry.op_names()
+    assert "foreign" in op_names()
     assert "foreign_op" not in sys.modules
     assert [spec.id for spec in registry.kernels_of("foreign")] == ["foreign/plain"]
-    assert registry.get_op("foreign").summary == "an op of another package"
+    assert get_op("foreign").summary == "an op of another package"
     assert registry.broken_packages() == ()
 
 
@@ -74,9 +75,9 @@ def test_a_broken_op_is_left_out_with_a_warning_and_named_when_asked_for(site, k
     code, said = BROKEN[kind]
     install(site, code=code)
     with pytest.warns(AttnTuneWarning, match="ops of package 'foreign'"):
-        assert "foreign" not in registry.ops()
+        assert "foreign" not in ops()
     with pytest.raises(UsageError, match="op 'foreign' cannot be used"):
-        registry.get_op("foreign")
+        get_op("foreign")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert any(said in str(package) for package in registry.broken_packages())
@@ -89,7 +90,7 @@ def test_an_installed_op_cannot_take_the_place_of_one_here(site):
         code=CODE.replace('name="foreign"', 'name="attention"'),
         entry_points=ENTRY_POINTS.replace("foreign =", "attention ="),
     )
-    assert registry.get_op("attention").summary == "dense attention that also returns its weights"
+    assert get_op("attention").summary == "dense attention that also returns its weights"
 
 
 def test_a_kernel_whose_entry_point_names_another_op_is_broken(site):

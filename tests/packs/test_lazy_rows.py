@@ -12,12 +12,12 @@ from attn_tune.packs import archive, shards
 from attn_tune.packs.reader import open_pack, pack_from_files
 from attn_tune.packs.rows import Row, parse_row
 from attn_tune.packs.writer import files_of_rows
-from attn_tune.runtime.answer import Rung, SourceKind
-from attn_tune.runtime.ladder import Question, walk
-from attn_tune.runtime.ruler import near_texts
-from attn_tune.runtime.shapes import distance, same_bucket, shape_of
-from attn_tune.runtime.shelf import Shelf
-from attn_tune.runtime.sources import Source
+from attn_tune.runtime.active.row_index import Shelf
+from attn_tune.runtime.active.sources import Source
+from attn_tune.runtime.lookup.answer import Rung, SourceKind
+from attn_tune.runtime.lookup.ladder import Question, walk
+from attn_tune.runtime.lookup.signature_distance import distance, same_bucket, shape_of
+from attn_tune.runtime.lookup.text_distance import near_texts
 from attn_tune.schema import Grade, IntegrityError, Signature, UsageError
 from tests.runtime.packbuilder import (
     ENVIRONMENT,

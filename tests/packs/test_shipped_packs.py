@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 import attn_tune
-from attn_tune.kernels.dispatch import lookup
-from attn_tune.kernels.registry import get_kernel, get_op
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.ops.registry import get_op
 from attn_tune.packs.reader import read_pack
+from attn_tune.runtime.lookup.dispatch import lookup
 from attn_tune.schema import Grade
 
 FOLDER = Path(attn_tune.__file__).parent / "packs" / "shipped"

@@ -10,8 +10,8 @@ from attn_tune import explain
 from attn_tune.packs import signing
 from attn_tune.packs.reader import pack_from_files, read_pack
 from attn_tune.packs.writer import signed_files
-from attn_tune.runtime import settings
-from attn_tune.runtime.sources import SHIPPED, Source, SourceKind, locations
+from attn_tune.runtime.active import settings
+from attn_tune.runtime.active.sources import SHIPPED, Source, SourceKind, locations
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
 from tests.runtime.packbuilder import pack_files, resummed, row, sig, write_folder, write_zip
 

@@ -18,13 +18,13 @@ from tests.runtime.packbuilder import ENVIRONMENT, H200, write_folder
 ROOT = Path(__file__).resolve().parents[2]
 SIGNATURE = "flash_attention/v1 b=1 t=64 s=64 n=1 k=1 h=64 v=64 dtype=float32"
 LOOKUP = f"""
-from attn_tune.runtime import settings
-from attn_tune.runtime.sources import SourceKind
+from attn_tune.runtime.active import settings
+from attn_tune.runtime.active.sources import SourceKind
 from attn_tune.schema import Device
 found = settings.current_settings()
 [source] = [s for s in found.sources if "attn_tune_pack_" in s.path]
 assert source.kind is SourceKind.SHIPPED, source.kind
-from attn_tune.kernels.dispatch import lookup
+from attn_tune.runtime.lookup.dispatch import lookup
 answer = lookup("flash_attention", {SIGNATURE!r}, device=Device(**{H200.identity!r}), kernel="xla")
 print(answer.source, answer.rung, answer.source_kind)
 import sys

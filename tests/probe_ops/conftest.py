@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from attn_tune.cli import app
 from attn_tune.kernels import registry
-from attn_tune.runtime import misses, settings
+from attn_tune.runtime import misses
+from attn_tune.runtime.active import settings
 
 SITE = Path(__file__).parent / "site"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attn_tune.kernels.registry import get_op
+from attn_tune.ops.registry import get_op
 from attn_tune.schema import UsageError
 from attn_tune.tuner.grid import grid_point, load_grid
 from attn_tune.tuner.grid_file import write_grid

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_tune.kernels.registry import get_op
+from attn_tune.ops.registry import get_op
 from attn_tune.schema import UsageError
 from attn_tune.tuner.compile import compile_config
 from attn_tune.tuner.in_place import fresh_copies, leaf_places

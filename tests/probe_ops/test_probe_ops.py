@@ -9,7 +9,7 @@ import attn_tune
 from attn_tune.db import Database
 from attn_tune.db.release.evidence import Evidence
 from attn_tune.db.release.gate import check_rows
-from attn_tune.kernels.registry import get_op
+from attn_tune.ops.registry import get_op
 from attn_tune.schema import Status
 from attn_tune.schema.trial import Stage
 

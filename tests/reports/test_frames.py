@@ -5,8 +5,8 @@ import dataclasses
 import pandas as pd
 import pytest
 
-from attn_tune.kernels import registry
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.registry import get_op
 from attn_tune.reports import frames
 from attn_tune.schema import Decision, Device, Environment, Rule, Signature
 from tests.ops.known import more_kernels
@@ -112,7 +112,7 @@ def test_coverage_says_which_points_have_no_decision():
 
 
 def test_coverage_has_the_directions_of_each_op(monkeypatch):
-    one_way = dataclasses.replace(registry.get_op("attention"), name="one_way", directions=("fwd",))
+    one_way = dataclasses.replace(get_op("attention"), name="one_way", directions=("fwd",))
     more_kernels(monkeypatch, ops=(one_way,))
     other = "one_way/v1 b=1"
     alone = frames.coverage([], {other: "own"})

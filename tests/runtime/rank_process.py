@@ -18,10 +18,10 @@ def main() -> int:
     jax.distributed.initialize(f"localhost:{port}", count, me)
     import attn_tune
     from attn_tune.kernels.registry import kernels
-    from attn_tune.runtime import ranks
+    from attn_tune.runtime import rank_agreement
 
     if len(sys.argv) > 5:
-        ranks.GRACE_S = ranks.ACK_S = float(sys.argv[5])
+        rank_agreement.GRACE_S = rank_agreement.ACK_S = float(sys.argv[5])
         attn_tune.set_rank_deadline(float(sys.argv[5]))
 
     # As a job has it when it traces its first function: everything imported, JAX's devices there.

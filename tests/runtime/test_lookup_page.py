@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from attn_tune.packs.override_files import parse_overrides
-from attn_tune.runtime.answer import Rung
+from attn_tune.runtime.lookup.answer import Rung
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "lookup.md").read_text()

@@ -9,8 +9,9 @@ import functools
 import math
 import random
 
-from attn_tune.kernels.registry import get_kernel, get_op
-from attn_tune.runtime.devices import device_from_kind
+from attn_tune.devices.identity import device_from_kind
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.ops.registry import get_op
 from attn_tune.schema.config import config_digest, config_to_dict
 from attn_tune.tuner.grid import load_grid
 from attn_tune.tuner.replay import RecordedCase

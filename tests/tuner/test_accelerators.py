@@ -2,7 +2,7 @@
 
 import pytest
 
-from attn_tune.runtime.cuda_driver import DriverFacts
+from attn_tune.devices.cuda_driver import DriverFacts
 from attn_tune.schema.errors import UsageError
 from attn_tune.tuner import accelerators as module
 from attn_tune.tuner.accelerators import accelerators, choose_accelerators

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from attn_tune.kernels.dispatch import explain
-from attn_tune.kernels.registry import get_op
+from attn_tune.ops.registry import get_op
+from attn_tune.runtime.lookup.dispatch import explain
 from attn_tune.schema import StorageError, UsageError
 from attn_tune.tuner.grid import ALL, grid_names, grid_point, load_grid, merge_points
 from attn_tune.tuner.grid_file import write_grid

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from attn_tune.kernels.registry import get_kernel, get_op
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.ops.registry import get_op
 from attn_tune.schema.config import config_to_dict
 from attn_tune.schema.trial import Status, twin_round
 from attn_tune.tuner.protocol import ConfigRef, Finals, MeasurePolicy, Phase, Run

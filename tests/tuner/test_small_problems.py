@@ -6,12 +6,13 @@ import importlib
 import jax.numpy as jnp
 import pytest
 
+from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels import registry
 from attn_tune.kernels.flash_attention.battery import battery, feature_problems
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.granularity import STEPS, coarser
-from attn_tune.kernels.spec import load
-from attn_tune.runtime.devices import device_from_kind
+from attn_tune.ops.contract import load
+from attn_tune.ops.registry import get_op
 from attn_tune.schema.config import config_to_dict
 from attn_tune.tuner.maker import compile_maker
 from attn_tune.tuner.protocol import BATTERY_SEEDS
@@ -24,7 +25,7 @@ FULL = Problem(
 CAUSAL = dataclasses.replace(FULL, causal=True)
 DECODE = dataclasses.replace(CAUSAL, batch=4, q_len=1)
 PLATFORM = {"pallas_tpu": "tpu-v6e", "xla": "cpu"}
-OP = registry.get_op("flash_attention")
+OP = get_op("flash_attention")
 FLASH = [spec for spec in registry.kernels().values() if spec.op == OP.name]
 CELLS = [(spec, direction) for spec in FLASH for direction in spec.searches]
 

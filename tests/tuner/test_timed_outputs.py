@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 import pytest
 
-from attn_tune.kernels.registry import get_op
-from attn_tune.kernels.spec import load
+from attn_tune.ops.contract import load
+from attn_tune.ops.registry import get_op
 from attn_tune.schema.trial import Status
 from attn_tune.tuner import session as session_module, timed_outputs
 from attn_tune.tuner.maker import compile_maker

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from attn_tune.kernels.registry import get_op
-from attn_tune.kernels.spec import load
+from attn_tune.ops.contract import load
+from attn_tune.ops.registry import get_op
 from attn_tune.tuner.maker import compile_maker
 from attn_tune.tuner.validate import same_bits, validate
 

@@ -88,7 +88,7 @@ def _audit(
     cases: Cases, target: "Target", count: int, seed: str, journal: "CompilerLog | None"
 ) -> "list[Checked]":
     from attn_tune.commands.sweeps.target_sweep import COMPILE_LIMIT_S
-    from attn_tune.runtime.environments import current_environment
+    from attn_tune.devices.environments import current_environment
     from attn_tune.tuner import make_plan
     from attn_tune.tuner.ahead import usable_cores
     from attn_tune.tuner.offline import CompilePool

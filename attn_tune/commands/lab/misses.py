@@ -27,7 +27,7 @@ def command(
     yes: bool = options.flag("--yes -y", "With --clear: do not ask."),
     json: options.Json = False,
 ) -> None:
-    from attn_tune.runtime.spool import spool_folder
+    from attn_tune.runtime.miss_spool import spool_folder
     from attn_tune.tuner.discover.miss_grid import read_spool
 
     path = spool or spool_folder()

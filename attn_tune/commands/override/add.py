@@ -76,7 +76,7 @@ def command(
     file: File = None,
     json: options.Json = False,
 ) -> None:
-    from attn_tune.kernels.override_entries import make_entry
+    from attn_tune.runtime.overrides.entries import make_entry
 
     if grid and not point:
         raise UsageError("--grid says where --point is found; give --point too")

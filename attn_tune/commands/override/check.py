@@ -19,9 +19,9 @@ def command(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="The file of overrides.")],
     json: options.Json = False,
 ) -> None:
-    from attn_tune.kernels.override_check import check_overrides
     from attn_tune.packs.override_files import read_overrides
-    from attn_tune.runtime.settings import current_settings
+    from attn_tune.runtime.active.settings import current_settings
+    from attn_tune.runtime.overrides.check import check_overrides
 
     file = read_overrides(path)
     found = list(check_overrides(file, current_settings()))

@@ -37,7 +37,7 @@ def change_file(
 ) -> "tuple[Path, tuple[Entry, ...]]":
     """Change the entries of ``file``, else of the user's own; the path and the entries that it has now."""
     from attn_tune.packs.override_files import change_overrides
-    from attn_tune.runtime.overrides import user_file
+    from attn_tune.runtime.overrides.active import user_file
 
     path = selection.own_file(file, user_file(os.environ), "file")
     return path, change_overrides(path, change).entries

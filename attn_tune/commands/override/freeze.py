@@ -17,13 +17,13 @@ import typer
 
 from attn_tune.commands.shared import options, output, selection
 from attn_tune.commands.shared.cases import Cases
-from attn_tune.runtime.answer import Rung
-from attn_tune.runtime.overrides import VARIABLE
+from attn_tune.runtime.lookup.answer import Rung
+from attn_tune.runtime.overrides.active import VARIABLE
 from attn_tune.schema import NoDataError, Rule, StorageError, UnsupportedError
 from attn_tune.schema.decision import state_words
 
 if TYPE_CHECKING:
-    from attn_tune.runtime.answer import Answer
+    from attn_tune.runtime.lookup.answer import Answer
 
 SHOWN = 5
 
@@ -61,9 +61,9 @@ def command(
     overwrite: bool = options.flag("--overwrite", "Replace the file that is there."),
     json: options.Json = False,
 ) -> None:
-    from attn_tune.kernels.ask import AUTO
-    from attn_tune.kernels.dispatch import lookup
-    from attn_tune.kernels.override_freeze import freeze_answers
+    from attn_tune.runtime.lookup.dispatch import lookup
+    from attn_tune.runtime.lookup.question import AUTO
+    from attn_tune.runtime.overrides.freeze import freeze_answers
 
     if path.exists() and not overwrite:
         raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")

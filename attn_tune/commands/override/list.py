@@ -22,8 +22,8 @@ def command(
     json: options.Json = False,
 ) -> None:
     from attn_tune.packs.override_files import read_overrides
-    from attn_tune.runtime.layers import current_view
-    from attn_tune.runtime.overrides import Overrides
+    from attn_tune.runtime.active.layers import current_view
+    from attn_tune.runtime.overrides.active import Overrides
 
     found = Overrides([read_overrides(file)]) if file else current_view().overrides
     use = [entry for each in found.files for entry in each.entries if not entry.never]

@@ -13,7 +13,7 @@ from attn_tune.commands.shared.exit_codes import FAILED
 
 
 def command(path: PackPath, json: options.Json = False) -> None:
-    from attn_tune.kernels.coverage import Reach, cover
+    from attn_tune.runtime.lookup.coverage import Reach, cover
 
     pack = read(path)
     found = list(cover(pack))

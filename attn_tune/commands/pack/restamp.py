@@ -198,7 +198,7 @@ def _compared(row: "Row", pack: "Pack", then: Mapping[str, Any], now: Mapping[st
 
 def _has_a_problem(row: "Row") -> bool:
     """True if a problem has the row's signature: not one of a window that hides nothing, say."""
-    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.registry import get_op
 
     op = get_op(row.op)
     return op.problem_signature(row.signature).text == row.signature
@@ -287,7 +287,7 @@ def _files(pack: "Pack", verdicts: Iterable[Verdict], version: str) -> dict[str,
 def _with_todays_knobs(row: "Row") -> "Row":
     """``row`` with the knobs that its kernel has got since, at the value that changes nothing."""
     from attn_tune.kernels.registry import get_kernel
-    from attn_tune.runtime.answer import Knobs
+    from attn_tune.runtime.lookup.answer import Knobs
     from attn_tune.schema.config import config_from_dict, config_to_dict
 
     known = get_kernel(f"{row.op}/{row.kernel}").searches[row.direction].config

@@ -33,7 +33,7 @@ class Cases:
         Raises:
           UsageError: an unknown grid or op, a malformed file, or a filter that leaves nothing.
         """
-        from attn_tune.kernels.registry import get_op
+        from attn_tune.ops.registry import get_op
         from attn_tune.tuner.grid import load_grid, merge_points
         from attn_tune.tuner.lengths import has_lengths
 
@@ -191,7 +191,7 @@ class Search:
 
 def _has_lengths(text: str, wanted: Sequence[str]) -> bool:
     """Whether the problem of a signature's text has such lengths; that of an op that is not installed has none."""
-    from attn_tune.kernels.registry import get_op, op_names
+    from attn_tune.ops.registry import get_op, op_names
     from attn_tune.tuner.lengths import has_lengths
 
     pairs = (item.partition("=") for item in text.split()[1:])

@@ -14,7 +14,8 @@ def revalidate(decisions: Sequence[Decision]) -> list[str | None]:
     Raises:
       UsageError: no row is of this device.
     """
-    from attn_tune.kernels.registry import get_op, kernels
+    from attn_tune.kernels.registry import kernels
+    from attn_tune.ops.registry import get_op
     from attn_tune.tuner.executor import IsolatedExecutor
     from attn_tune.tuner.protocol import ConfigRef, Run
 

@@ -8,7 +8,8 @@ from attn_tune.schema import Device, UsageError, unknown_name
 
 if TYPE_CHECKING:
     from attn_tune.commands.sweeps.database_sweep import SweepRequest
-    from attn_tune.kernels.spec import KernelSpec, Op
+    from attn_tune.kernels.spec import KernelSpec
+    from attn_tune.ops.contract import Op
     from attn_tune.tuner.case import GridPoint
 
 
@@ -28,8 +29,9 @@ def kernels(
       UsageError: an unknown kernel or op; near names are suggested.
     """
     from attn_tune.kernels import registry
+    from attn_tune.ops.registry import get_op
 
-    wanted_ops = {registry.get_op(op).name for op in words(list(ops or ()))}
+    wanted_ops = {get_op(op).name for op in words(list(ops or ()))}
     known = {i: s for i, s in registry.kernels().items() if not wanted_ops or s.op in wanted_ops}
     wanted = matching(names, known)
     return tuple(spec for i, spec in known.items() if i in wanted)
@@ -52,7 +54,7 @@ def matching(names: Sequence[str] | None, known: Iterable[str]) -> set[str]:
 
 def absent(specs: "Iterable[KernelSpec]", device: Device) -> set[str]:
     """The ids of the kernels that can run nothing on ``device``."""
-    from attn_tune.kernels.ask import runs_on
+    from attn_tune.runtime.lookup.question import runs_on
 
     return {spec.id for spec in specs if not runs_on(spec, device)}
 
@@ -84,9 +86,9 @@ def directions(values: Sequence[str] | None, ops: "Iterable[Op]" = ()) -> tuple[
     Raises:
       UsageError: none of the ops has the direction.
     """
-    from attn_tune.kernels import registry
+    from attn_tune.ops.registry import ops as all_ops
 
-    known = dict.fromkeys(d for op in tuple(ops) or registry.ops().values() for d in op.directions)
+    known = dict.fromkeys(d for op in tuple(ops) or all_ops().values() for d in op.directions)
     wanted = words(values)
     for name in wanted:
         if name not in known:
@@ -102,7 +104,7 @@ def questions(
     Raises:
       UsageError: none of the ops has the direction.
     """
-    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.registry import get_op
 
     points = list(points)
     wanted = directions(values, [get_op(point.op) for point in points])
@@ -115,7 +117,7 @@ def device(name: str | None) -> Device:
     Raises:
       UsageError: unknown name.
     """
-    from attn_tune.runtime.devices import current_device, device_from_kind
+    from attn_tune.devices.identity import current_device, device_from_kind
 
     return device_from_kind(name) if name else current_device()
 

@@ -76,7 +76,7 @@ class Sources:
             yield _lowered(file)
 
     def _missed(self) -> "Grid":
-        from attn_tune.runtime.spool import spool_folder
+        from attn_tune.runtime.miss_spool import spool_folder
         from attn_tune.tuner.discover.miss_grid import grid_of_misses, read_spool
 
         spool = read_spool(self.spool or spool_folder())

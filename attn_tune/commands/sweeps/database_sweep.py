@@ -152,7 +152,7 @@ def plan_sweep(
 
 def _priors(database: "Database | None", device: Device) -> "Priors":
     """Asks ``database`` what other cases measured, on this device or one of its family; packs where it has nothing."""
-    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.registry import get_op
     from attn_tune.tuner.pack_hints import cases_in_packs
     from attn_tune.tuner.strategies import PastCase, Prior
 

@@ -69,7 +69,7 @@ def run_target(
       UsageError: the target's compiler is not installed.
       CompilerError: nothing can be compiled.
     """
-    from attn_tune.runtime.environments import current_environment
+    from attn_tune.devices.environments import current_environment
     from attn_tune.tuner.ahead import usable_cores
     from attn_tune.tuner.offline import CompilePool, sweep_target
     from attn_tune.tuner.protocol import Limits

@@ -34,7 +34,7 @@ from attn_tune.packs.writer import (
     pack_files as pack_files,
     write_pack,
 )
-from attn_tune.runtime.overrides import Overrides, files_in_force
+from attn_tune.runtime.overrides.active import Overrides, files_in_force
 from attn_tune.schema import Decision, GateError, IntegrityError, NoDataError, Rule, UsageError
 from attn_tune.schema.words import counted
 

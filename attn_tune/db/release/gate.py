@@ -16,10 +16,10 @@ from typing import Any
 from attn_tune.db.release.evidence import Evidence, Record, group_by_problem
 from attn_tune.packs.override_entries import Asked
 from attn_tune.packs.reader import Pack
-from attn_tune.runtime.answer import SourceKind
-from attn_tune.runtime.ladder import Match, Question, walk
-from attn_tune.runtime.overrides import Overrides
-from attn_tune.runtime.shelf import Shelf
+from attn_tune.runtime.active.row_index import Shelf
+from attn_tune.runtime.lookup.answer import SourceKind
+from attn_tune.runtime.lookup.ladder import Match, Question, walk
+from attn_tune.runtime.overrides.active import Overrides
 from attn_tune.schema import Decision, Environment, Grade, Rule, UsageError
 from attn_tune.schema.environment import UNKNOWN
 
@@ -292,7 +292,7 @@ class _Anyone:
     def adapt(self, row: Any) -> Any:
         if self._spec is None or self._op is None:
             return row
-        from attn_tune.kernels.ask import adapted
+        from attn_tune.runtime.lookup.question import adapted
 
         return adapted(self._op, self._spec, row, self._problem, self._guard.device)
 
@@ -371,9 +371,9 @@ def needs_leave(d: Decision) -> bool:
 
 
 def _op(name: str) -> Any:
-    from attn_tune.kernels import registry
+    from attn_tune.ops.registry import get_op
 
     try:
-        return registry.get_op(name)
+        return get_op(name)
     except UsageError:
         return None

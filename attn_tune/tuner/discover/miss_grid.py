@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from attn_tune.kernels.registry import get_op
-from attn_tune.runtime.spool import BadLine, SpoolLine, read_lines, spool_files
+from attn_tune.ops.registry import get_op
+from attn_tune.runtime.miss_spool import BadLine, SpoolLine, read_lines, spool_files
 from attn_tune.schema.errors import NoDataError, StorageError, UsageError, unknown_name
 from attn_tune.tuner.case import GridPoint
 from attn_tune.tuner.grid import Grid, merge_points

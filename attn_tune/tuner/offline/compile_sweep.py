@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from attn_tune.kernels.spec import load
+from attn_tune.ops.contract import load
 from attn_tune.schema.config import config_digest, config_to_json
 from attn_tune.schema.trial import WHOLE, Prediction, Status, Trial
 from attn_tune.tuner.case import Case

@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass, replace
 
-from attn_tune.runtime.devices import device_from_kind
-from attn_tune.runtime.environments import distribution_version
+from attn_tune.devices.environments import distribution_version
+from attn_tune.devices.identity import device_from_kind
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import UNKNOWN, Environment
 from attn_tune.schema.errors import UsageError, unknown_name
@@ -92,7 +92,7 @@ def _ptxas() -> str:
     """Triton's own assembler: the one that an offline compile ends with."""
     import subprocess
 
-    from attn_tune.kernels.spec import load
+    from attn_tune.ops.contract import load
 
     if not distribution_version("triton"):
         raise UsageError("a GPU target needs Triton: pip install 'attn-tune[cuda]'")

@@ -12,7 +12,7 @@ from attn_tune.kernels.attention.op import OP
 from attn_tune.kernels.attention.problem import Problem
 from attn_tune.kernels.attention.xla import SPEC
 from attn_tune.kernels.masks import MaskInfo
-from attn_tune.kernels.spec import load
+from attn_tune.ops.contract import load
 from attn_tune.ops.tolerance import compare
 from attn_tune.schema.errors import UsageError
 from tests.kernels.dense import bounds, dense_attention

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from attn_tune.kernels.dispatch import explain, lookup
+from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.flash_attention.cudnn import limits as cudnn_limits
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import (
@@ -17,9 +17,9 @@ from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig as HopperConfig
 from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig as SplitConfig
 from attn_tune.kernels.registry import get_kernel
-from attn_tune.runtime import settings
-from attn_tune.runtime.answer import Rung, SourceKind
-from attn_tune.runtime.devices import device_from_kind
+from attn_tune.runtime.active import settings
+from attn_tune.runtime.lookup.answer import Rung, SourceKind
+from attn_tune.runtime.lookup.dispatch import explain, lookup
 from attn_tune.schema.device import Device
 
 H200 = device_from_kind("nvidia-h200")

@@ -12,12 +12,12 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as jax_cudnn
 
 from attn_tune.api.flash_attention import flash_attention
-from attn_tune.kernels import dispatch
 from attn_tune.kernels.flash_attention.cudnn import SPEC, limits
 from attn_tune.kernels.flash_attention.cudnn.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.cudnn.kernel import backward, forward, with_delta
 from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.runtime.lookup import dispatch
 from attn_tune.schema.device import Device
 
 B, T, S, N, K, H = 2, 64, 64, 4, 2, 16

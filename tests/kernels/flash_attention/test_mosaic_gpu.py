@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental.pallas.ops.gpu import attention_mgpu
 
+from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.flash_attention.mosaic_gpu import SPEC, backward, library, limits
 from attn_tune.kernels.flash_attention.mosaic_gpu.config import (
     BackwardConfig,
@@ -17,7 +18,6 @@ from attn_tune.kernels.flash_attention.mosaic_gpu.config import (
 )
 from attn_tune.kernels.flash_attention.mosaic_gpu.forward import tuning_config
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.runtime.devices import device_from_kind
 from attn_tune.schema.config import config_from_dict, config_to_dict
 from attn_tune.schema.errors import UnsupportedError, UsageError
 from tests.kernels.flash_attention.cuda_lowering import (

@@ -7,6 +7,7 @@ import pytest
 
 from attn_tune.api.attention import attention
 from attn_tune.api.flash_attention import flash_attention
+from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.flash_attention._splash.arrays import prepare as splash_arrays
 from attn_tune.kernels.flash_attention._splash.schedule import Schedule
 from attn_tune.kernels.flash_attention.cudnn import kernel as cudnn
@@ -16,7 +17,6 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.frame import Frame
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_hopper import SPEC as HOPPER, forward as hopper
 from attn_tune.kernels.masks import MaskInfo
-from attn_tune.runtime.devices import device_from_kind
 
 B, T, S, N, K, H = 3, 6, 11, 4, 2, 8
 # Of the last entry nothing counts.

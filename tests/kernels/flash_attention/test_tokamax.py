@@ -15,6 +15,7 @@ from tokamax._src import gpu_utils, mosaic_gpu
 from tokamax._src.ops.attention import pallas_triton_vjp
 from tokamax._src.pallas import block
 
+from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.flash_attention.battery import feature_problems
 from attn_tune.kernels.flash_attention.inputs import make_inputs
 from attn_tune.kernels.flash_attention.problem import Problem
@@ -32,8 +33,7 @@ from attn_tune.kernels.flash_attention.tokamax_triton import (
     forward as triton_forward,
 )
 from attn_tune.kernels.flash_attention.tokamax_triton.config import ForwardConfig as TritonForward
-from attn_tune.kernels.spec import load
-from attn_tune.runtime.devices import device_from_kind
+from attn_tune.ops.contract import load
 from tests.kernels.flash_attention.cuda_lowering import (
     check_outputs,
     lowered,

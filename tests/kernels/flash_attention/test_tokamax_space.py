@@ -5,7 +5,7 @@ import importlib.metadata
 
 import pytest
 
-from attn_tune.kernels import ask
+from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_mosaic import SPEC as MOSAIC
 from attn_tune.kernels.flash_attention.tokamax_mosaic.config import ForwardConfig
@@ -15,7 +15,7 @@ from attn_tune.kernels.flash_attention.tokamax_triton.config import (
     ForwardConfig as TritonForward,
 )
 from attn_tune.kernels.lang.libraries import tokamax as version
-from attn_tune.runtime.devices import device_from_kind
+from attn_tune.runtime.lookup import question
 from attn_tune.schema.config import config_from_dict, config_to_dict
 from attn_tune.schema.errors import UsageError
 
@@ -117,10 +117,10 @@ def test_without_tokamax_they_say_what_installs_it(monkeypatch, spec):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", absent)
-    monkeypatch.setattr(ask, "is_installed", lambda module: False)
+    monkeypatch.setattr(question, "is_installed", lambda module: False)
     remedy = "pip install 'attn-tune[tokamax]'"
     assert remedy in spec.unsupported(FULL, "fwd", H200)
-    assert remedy in ask.unsupported(spec, FULL, "fwd", H200)
+    assert remedy in question.unsupported(spec, FULL, "fwd", H200)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.flash_attention._splash.config import SEQ_MINOR, DkvLaunch, DqLaunch
 from attn_tune.kernels.flash_attention.inputs import make_inputs
 from attn_tune.kernels.flash_attention.pallas_tpu_flash import SPEC as FLASH, config as flash
@@ -15,7 +16,6 @@ from attn_tune.kernels.flash_attention.pallas_tpu_splash_fused import (
 )
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.reference import baseline, reference
-from attn_tune.runtime.devices import device_from_kind
 from tests.kernels.flash_attention import dense_numpy
 from tests.kernels.flash_attention.dense_inputs import (
     assert_close,

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.flash_attention._splash.config import DqLaunch, ForwardLaunch
 from attn_tune.kernels.flash_attention._splash.schedule import Schedule
 from attn_tune.kernels.flash_attention.battery import feature_problems
@@ -15,7 +16,6 @@ from attn_tune.kernels.flash_attention.pallas_tpu_splash import SPEC as SPLASH
 from attn_tune.kernels.flash_attention.pallas_tpu_splash_fused import SPEC as FUSED
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.pallas_tpu.rewrite import rewritten
-from attn_tune.runtime.devices import device_from_kind
 from attn_tune.schema.config import config_from_dict, config_to_dict
 from attn_tune.schema.errors import UnsupportedError, UsageError
 from tests.kernels.flash_attention import dense_numpy

@@ -3,7 +3,7 @@
 import jax
 from jax.experimental.pallas import tpu as pltpu
 
-from attn_tune.kernels.spec import load
+from attn_tune.ops.contract import load
 
 # Uninitialised memory is NaN, a read past a buffer raises, and grid axes called parallel are walked in random order.
 STRICT = pltpu.InterpretParams(

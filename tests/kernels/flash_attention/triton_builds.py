@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from attn_tune.kernels.flash_attention._triton.limits import shared_bytes
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.registry import get_kernel
-from attn_tune.kernels.spec import load
+from attn_tune.ops.contract import load
 from attn_tune.schema.device import Device
 
 CAPABILITIES = (80, 90, 100)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from attn_tune.kernels.graph import Found, Unread
-from attn_tune.kernels.registry import get_op
+from attn_tune.ops.registry import get_op
 from attn_tune.tuner.discover.calls import find_calls
 from attn_tune.tuner.discover.hlo import read_hlo
 from attn_tune.tuner.discover.jaxpr import read_jaxpr

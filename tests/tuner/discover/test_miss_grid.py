@@ -4,11 +4,11 @@ import pytest
 
 from attn_tune.schema import NoDataError, UsageError
 from attn_tune.tuner.discover.miss_grid import grid_of_misses, read_spool
-from tests.runtime.test_spool import line
+from tests.runtime.test_miss_spool import line
 
 
 def spool_of(folder, *lines):
-    from attn_tune.runtime.spool import append
+    from attn_tune.runtime.miss_spool import append
 
     for one in lines:
         assert append(folder, one)

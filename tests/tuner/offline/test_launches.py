@@ -6,7 +6,7 @@ import pytest
 from jax.experimental import pallas as pl
 
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.registry import get_op
+from attn_tune.ops.registry import get_op
 from attn_tune.tuner.compile import part_function
 from attn_tune.tuner.lowering import abstract_inputs
 from attn_tune.tuner.offline.compilers.launch_cache import LaunchCache

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import re
 
+from attn_tune.devices.environments import current_environment
 from attn_tune.kernels.flash_attention import costs
 from attn_tune.kernels.flash_attention._triton.limits import fits
 from attn_tune.kernels.flash_attention.problem import Problem
@@ -15,7 +16,6 @@ from attn_tune.kernels.flash_attention.triton.config import (
 )
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.tiles import Tile, block_cap, fitted, halved
-from attn_tune.runtime.environments import current_environment
 from attn_tune.schema.device import Device
 
 # (block_q, block_k, num_warps, num_stages) of forward, dq and dk/dv, by head dim up to; a fifth figure is

@@ -11,7 +11,7 @@ def compile_for_gpu(ref: ConfigRef, capability: int) -> Compiled:
     Raises:
       CompileError, OutOfResources: from the Triton bridge. Whatever else the kernel raises.
     """
-    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.registry import get_op
     from attn_tune.tuner.compile import lower_config
     from attn_tune.tuner.lowering import abstract_inputs
 

@@ -7,8 +7,8 @@ a launch is like no other. With twice the lengths or sequences there are four bl
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from attn_tune.kernels.registry import get_op
-from attn_tune.kernels.spec import load
+from attn_tune.ops.contract import load
+from attn_tune.ops.registry import get_op
 from attn_tune.tuner.offline.compilers.launches import Launch
 from attn_tune.tuner.protocol import ConfigRef
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from attn_tune.kernels.registry import get_op
+from attn_tune.ops.registry import get_op
 from attn_tune.schema.digest import digest_text
 from attn_tune.schema.trial import Resources, Status
 from attn_tune.tuner.compile import part_function, resources_of

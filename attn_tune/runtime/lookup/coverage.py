@@ -1,0 +1,96 @@
+"""Checks that the rows of a pack can answer: each is looked up on its own device, as a job would."""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from attn_tune.kernels.registry import find_kernel
+from attn_tune.kernels.spec import LIBRARIES
+from attn_tune.ops.registry import get_op
+from attn_tune.packs.reader import Pack
+from attn_tune.packs.rows import Row
+from attn_tune.runtime.active.row_index import Shelf
+from attn_tune.runtime.lookup.answer import SourceKind
+from attn_tune.runtime.lookup.ladder import Question, Walk, walk
+from attn_tune.runtime.lookup.question import Ask, missing
+from attn_tune.schema.environment import Grade
+from attn_tune.schema.errors import UsageError
+
+
+class Reach(enum.StrEnum):
+    """The result of one look-up: ``dead`` never answers; of ``unproven`` a module of the kernel is missing here."""
+
+    REACHED = "reached"
+    DEAD = "dead"
+    UNPROVEN = "unproven"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Covered:
+    """The result for one row: its reach, the grade of its environment here, and why it does not answer."""
+
+    row: Row
+    device: str
+    reach: Reach
+    grade: Grade | None = None
+    reason: str = ""
+
+
+def cover(pack: Pack) -> Iterator[Covered]:
+    """Look up every row of ``pack``: its signature, direction and kernel, on the device that it declares."""
+    shelves: dict[tuple[str, str], Shelf] = {}
+    for row in pack.rows:
+        device = pack.devices[row.device]
+        try:
+            reach, grade, reason = _reach(pack, row, shelves)
+        except (
+            UsageError
+        ) as error:  # An op, a field, a value or a direction that this version does not know.
+            reach, grade, reason = Reach.DEAD, None, str(error)
+        yield Covered(row=row, device=str(device), reach=reach, grade=grade, reason=reason)
+
+
+def _reach(
+    pack: Pack, row: Row, shelves: dict[tuple[str, str], Shelf]
+) -> tuple[Reach, Grade | None, str]:
+    op = get_op(row.op)
+    spec = find_kernel(f"{row.op}/{row.kernel}")
+    if spec is None:
+        return Reach.DEAD, None, f"kernel {row.op}/{row.kernel} is not installed"
+    device = pack.devices[row.device]
+    question = Ask(op, row.direction, row.signature, device, row.kernel, unproven=True)
+    if absent := missing(spec):
+        return Reach.UNPROVEN, None, absent
+    refusal = question.refusal_of(spec)
+    # A library's kernel refuses everything where the library is missing.
+    if spec.backend in LIBRARIES and refusal and "not found" in refusal:
+        return Reach.UNPROVEN, None, refusal
+    key = (row.op, row.direction)
+    shelf = shelves.get(key) or shelves.setdefault(key, Shelf(pack, *key, op.fields))
+    walked = walk(
+        Question(
+            op=op.name,
+            direction=row.direction,
+            signature=question.signature,
+            fields=op.fields,
+            device=question.device,
+            kernel=row.kernel,
+        ),
+        iter([(SourceKind.OVERLAY, shelf)]),
+        question,
+    )
+    match = walked.match
+    if match is not None and match.row.key == row.key:
+        return Reach.REACHED, match.grade, ""
+    return Reach.DEAD, None, _why(row, question, walked)
+
+
+def _why(row: Row, question: Ask, walked: Walk) -> str:
+    if question.signature.text != row.signature:
+        return f"a call of this problem asks for {question.signature}"
+    for step in walked.steps:
+        if step.row is not None and step.row.key == row.key and step.rejected:
+            return step.rejected
+    if walked.match is not None:
+        return f"{walked.match.row.signature} answers in its place"
+    return "nothing answers"

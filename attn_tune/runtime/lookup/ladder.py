@@ -1,0 +1,321 @@
+"""The ladder: from the question to the best stored row that may be used, with every step on record.
+
+Sources in order; in each, device exact, variant, family; at each, exact signature, bucket, bounded neighbour. The
+order is fixed and depends on nothing but the question and the packs, so that every process answers alike.
+
+The rows of the exact signature are a ranked list: if the first may not be used, the next one is asked. Of another
+signature only the winner answers, with its config adapted to the question. Its losers do not answer, because they were
+not measured against an untuned kernel at the problem asked for. If the question names a kernel, that kernel's row
+answers, at any rank.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from attn_tune.packs.reader import Pack
+from attn_tune.packs.rows import Row
+from attn_tune.runtime.active.row_index import Shelf
+from attn_tune.runtime.lookup.answer import DeviceLevel, Rejection, Rung, SourceKind
+from attn_tune.runtime.lookup.signature_distance import distance, shape_of
+from attn_tune.runtime.lookup.text_distance import Near
+from attn_tune.schema.decision import Rule
+from attn_tune.schema.device import Device
+from attn_tune.schema.environment import Grade
+from attn_tune.schema.errors import UsageError
+from attn_tune.schema.signature import Field, Signature, Value
+
+
+class Judge(Protocol):
+    """Says whether a stored row may be used here. Its answers depend on nothing but the row and this process."""
+
+    def grade(self, row: Row, pack: Pack) -> Grade:
+        """The distance of the row's software from this one's."""
+        ...
+
+    def refusal(self, row: Row, pack: Pack) -> str | None:
+        """The reason why the row may not be used on this device for this problem; None if it may."""
+        ...
+
+    def adapt(self, row: Row) -> Row | str:
+        """The row of another signature with its config made one for this problem, or why that cannot be."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """One question to packs. ``kernel`` is a name within the op, None for any."""
+
+    op: str
+    direction: str
+    signature: Signature
+    fields: tuple[Field, ...]
+    device: Device
+    kernel: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The row that answers. ``adapted_from`` is its config as stored, if ``row`` has another one; else None."""
+
+    row: Row
+    pack: Pack
+    kind: SourceKind
+    rung: Rung
+    level: DeviceLevel
+    grade: Grade
+    distance: float
+    adapted_from: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One thing the walk looked at: a rung of a source, and what became of it.
+
+    ``row`` is the row it speaks of, ``rejected`` why that row may not be used; ``note`` says how its device differs,
+    of an override what ends it.
+    Both are None for a level that did not answer; ``note`` then says what came nearest. ``adapted_from`` as in
+    ``Match``.
+    """
+
+    source: str
+    kind: SourceKind
+    rung: Rung | None = None
+    level: DeviceLevel | None = None
+    row: Row | None = None
+    distance: float = 0.0
+    grade: Grade | None = None
+    rejected: str | None = None
+    adapted_from: Mapping[str, Any] | None = None
+    note: str = ""
+
+    @property
+    def chosen(self) -> bool:
+        """Whether this step's row answered."""
+        return self.row is not None and self.rejected is None
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A row that came up, adapted where that was asked for. ``refusal`` is why it may not be used, None if it may."""
+
+    row: Row
+    grade: Grade
+    distance: float
+    refusal: str | None
+    adapted_from: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The whole way: the match, or None, and the steps up to it."""
+
+    match: Match | None
+    steps: tuple[Step, ...]
+
+    @property
+    def rejected(self) -> tuple[Rejection, ...]:
+        """Rows that came first but may not be used."""
+        return tuple(
+            Rejection(
+                subject=f"{s.source} {s.rung} {s.row.kernel} {s.row.signature}", reason=s.rejected
+            )
+            for s in self.steps
+            if s.row is not None and s.rejected is not None
+        )
+
+
+def walk(
+    question: Question,
+    shelves: Iterator[tuple[SourceKind, Shelf]],
+    judge: Judge,
+    *,
+    tell: bool = False,
+) -> Walk:
+    """Climbs down the ladder until a row may be used.
+
+    With ``tell`` the steps also say what came nearest where nothing answered, which takes a look at every row.
+    """
+    steps: list[Step] = []
+    for kind, shelf in shelves:
+        source = str(shelf.pack)
+        found = False
+        for level, digests in shelf.groups(question.device):
+            found = True
+            for rung, candidates in _rungs(question, shelf, digests, judge):
+                for one in candidates:
+                    steps.append(
+                        Step(
+                            source=source,
+                            kind=kind,
+                            rung=rung,
+                            level=level,
+                            row=one.row,
+                            distance=one.distance,
+                            grade=one.grade,
+                            rejected=one.refusal,
+                            adapted_from=one.adapted_from,
+                            note=shelf.device_note(question.device, one.row.device),
+                        )
+                    )
+                    if one.refusal is None:
+                        match = Match(
+                            one.row,
+                            shelf.pack,
+                            kind,
+                            rung,
+                            level,
+                            one.grade,
+                            one.distance,
+                            one.adapted_from,
+                        )
+                        return Walk(match, tuple(steps))
+            note = _nearest(question, shelf, digests) if tell else ""
+            steps.append(Step(source=source, kind=kind, level=level, note=note))
+        if not found:
+            steps.append(Step(source=source, kind=kind, note=_nothing(question, shelf)))
+    return Walk(None, tuple(steps))
+
+
+def _rungs(
+    question: Question, shelf: Shelf, digests: list[str], judge: Judge
+) -> Iterator[tuple[Rung, Iterator[_Judged]]]:
+    """The judged candidates of each rung, best first; lazily, for most walks end at the first."""
+    text = question.signature.text
+    yield Rung.EXACT, _judged(0.0, _rows(question, shelf, digests, text), judge, shelf.pack)
+    near = shelf.near(question.signature)
+    for rung in (Rung.BUCKET, Rung.NEIGHBOUR):
+        wanted = [one for one in near if one.is_bucket is (rung is Rung.BUCKET)]
+        yield rung, _nearest_first(question, shelf, digests, judge, wanted)
+
+
+def _nearest_first(
+    question: Question, shelf: Shelf, digests: list[str], judge: Judge, near: list[Near]
+) -> Iterator[_Judged]:
+    """The winners of ``near``, or the rows of the kernel that is named. Signatures are read when their turn comes."""
+    asked = shape_of(question.signature, question.fields)
+    for _, group in itertools.groupby(near, key=lambda one: round(one.distance, 9)):
+        found: list[tuple[int, Row]] = []
+        away = 0.0
+        for one in group:
+            rows = _rows(question, shelf, digests, one.text)
+            if question.kernel is None:
+                rows = [(position, row) for position, row in rows if row.rank == 0]
+            try:
+                signature = Signature.parse(one.text, question.fields) if rows else None
+            except UsageError:
+                continue  # Of another contract, or of a newer version: it never matches.
+            if signature is None:
+                continue
+            exact = distance(asked, shape_of(signature, question.fields))
+            if exact is not None:
+                away = exact
+                found += rows
+        yield from _judged(away, found, judge, shelf.pack, adapted=True)
+
+
+def _rows(question: Question, shelf: Shelf, digests: list[str], text: str) -> list[tuple[int, Row]]:
+    """The rows of one signature for what is asked, each with the position of its device."""
+    return [
+        (position, row)
+        for position, digest in enumerate(digests)
+        for row in shelf.at(digest, text)
+        if question.kernel in (None, row.kernel)
+    ]
+
+
+def _judged(
+    away: float,
+    candidates: list[tuple[int, Row]],
+    judge: Judge,
+    pack: Pack,
+    *,
+    adapted: bool = False,
+) -> Iterator[_Judged]:
+    """Candidates of one rung at one distance, best first.
+
+    Measured before predicted, fresh before stale, then the likest device, the rank across kernels, and the text as the
+    last word.
+    """
+    graded = []
+    for position, row in candidates:
+        grade = judge.grade(row, pack)
+        order = (
+            row.state == Rule.PREDICTED,
+            grade is Grade.STALE,
+            position,
+            row.rank,
+            row.signature,
+            row.kernel,
+        )
+        graded.append((order, grade, row))
+    graded.sort(key=lambda item: item[0])
+    for _, grade, row in graded:
+        if grade is Grade.FOREIGN:
+            yield _Judged(row, grade, away, "measured under another contract of the op")
+            continue
+        here = judge.adapt(row) if adapted else row
+        if isinstance(here, str):
+            yield _Judged(row, grade, away, here)
+        else:
+            stored = None if here is row else row.config
+            yield _Judged(here, grade, away, judge.refusal(here, pack), stored)
+
+
+def _nearest(question: Question, shelf: Shelf, digests: list[str]) -> str:
+    """For a level without an answer: which stored signature came nearest, and in what it differs."""
+    asked = _full(question.signature, question.fields)
+    best: tuple[int, float, str] | None = None
+    for digest in digests:
+        for row, signature in shelf.everything(digest):
+            if question.kernel not in (None, row.kernel):
+                continue
+            stored = _full(signature, question.fields)
+            names = [name for name in asked if asked[name] != stored[name]]
+            # Rows that differ in nothing were rejected for another reason, and said so.
+            if names:
+                away = sum(_ratio(asked[name], stored[name]) for name in names)
+                text = ", ".join(f"{name} {asked[name]} vs {stored[name]}" for name in names)
+                text += _order_note(question, signature)
+                best = min(best or (len(names), away, text), (len(names), away, text))
+    if best:
+        return f"nearest row differs in {best[2]}"
+    return _unreadable(shelf) or "no other row"
+
+
+def _order_note(question: Question, stored: Signature) -> str:
+    """That a row of near values may not answer, because ordered fields of it are in another order."""
+    if (
+        shape_of(question.signature, question.fields).order
+        == shape_of(stored, question.fields).order
+    ):
+        return ""
+    pairs = " and of ".join(f"{f.order_with} and {f.name}" for f in question.fields if f.order_with)
+    return f"; the order of {pairs} must agree"
+
+
+def _nothing(question: Question, shelf: Shelf) -> str:
+    if shelf.error:
+        return f"ignored: {shelf.error}"
+    return f"no rows of {question.op}.{question.direction} for {question.device.family}"
+
+
+def _unreadable(shelf: Shelf) -> str:
+    if not shelf.unreadable:
+        return ""
+    more = len(shelf.unreadable) - 1
+    return shelf.unreadable[0] + (f" (and {more} rows more)" if more else "")
+
+
+def _full(signature: Signature, fields: tuple[Field, ...]) -> dict[str, Value]:
+    values = signature.values
+    return {field.name: values.get(field.name, field.default) for field in fields}
+
+
+def _ratio(a: Value, b: Value) -> float:
+    """``|log2(a / b)|`` of two counts; more than any count for what cannot be compared."""
+    if isinstance(a, int) and isinstance(b, int) and a > 0 and b > 0:
+        return abs(math.log2(a) - math.log2(b))
+    return 64.0

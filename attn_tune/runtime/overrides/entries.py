@@ -1,0 +1,210 @@
+"""Entries of overrides, checked against the kernels that are here: one with a mistyped knob never matches."""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from attn_tune.devices import aliases, figures
+from attn_tune.devices.identity import current_device, device_from_kind
+from attn_tune.kernels import registry
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.kernels.spec import KernelSpec
+from attn_tune.ops.contract import Op
+from attn_tune.ops.registry import get_op
+from attn_tune.packs.override_entries import Entry, device_name
+from attn_tune.packs.override_files import MAX_TEXT, OverridesFile
+from attn_tune.runtime.active.layers import in_force
+from attn_tune.runtime.lookup.question import resolve
+from attn_tune.schema.config import config_from_dict, config_to_dict
+from attn_tune.schema.device import Device
+from attn_tune.schema.errors import UsageError, unknown_name
+from attn_tune.schema.signature import Signature, Value
+
+
+def use_config(
+    op: str, kernel: str, config: Any, direction: str = "fwd", *, problem: Any = None
+) -> AbstractContextManager[OverridesFile]:
+    """Give lookups this kernel and config within a ``with`` block, whatever packs say: for an A/B test, or a bad row.
+
+    Jitted functions retrace as with ``use_pack``. A question that the config cannot do on its device falls through to
+    the packs, and the answer's ``rejected`` says why. Calls that name another kernel are not concerned.
+
+    Args:
+      op: name of the op.
+      kernel: ``"triton"`` or ``"OP/triton"``.
+      config: the kernel's config dataclass, or its plain-data form.
+      direction: name of the direction.
+      problem: a problem, a signature or its text; None is every problem of the op.
+
+    Raises:
+      UsageError: unknown op, kernel, direction or knob.
+    """
+    contract, spec = get_op(op), resolve(op, kernel)
+    if isinstance(problem, Signature):
+        problem = contract.from_signature(problem)
+    if problem is not None and not isinstance(problem, str):
+        problem = contract.to_signature(problem).text
+    made = make_entry(spec.id, config=config, direction=direction, signature=problem or "")
+    return in_force(OverridesFile(entries=(made,)))
+
+
+def make_entry(
+    kernel: str,
+    *,
+    never: bool = False,
+    config: Any = None,
+    direction: str = "",
+    device: str = "",
+    signature: str | Iterable[str] | Mapping[str, Value] = "",
+    reason: str = "",
+) -> Entry:
+    """An entry that uses a config, or with ``never`` one that forbids configs. A ``never`` condition may be left out.
+
+    Args:
+      kernel: ``"op/name"``, or a name that only one op has; with ``never`` also an op, for all of its kernels.
+      never: whether the entry forbids.
+      config: the whole config; with ``never`` the knobs that must agree, parts as tables.
+      direction: name of the direction.
+      device: a variant, a family or a whole ``device_name``.
+      signature: a whole signature; or fields that must agree, words ``FIELD=VALUE`` or plain data.
+      reason: a note for people. A ``never`` entry needs one.
+
+    Raises:
+      UsageError: an unknown name, a value that a knob or field cannot have, or no reason.
+    """
+    op, spec = _subject(kernel)
+    reason = " ".join(reason.split())
+    if len(reason) > MAX_TEXT or not reason.isprintable() or (never and not reason):
+        raise UsageError(
+            f"a never entry needs a reason, of at most {MAX_TEXT} characters; got {reason!r:.60}"
+        )
+    if spec is None and (config or not never):
+        raise UsageError(f"knobs belong to a kernel; name one of {op.name} to give its config")
+    ways = spec.searches if spec else op.directions
+    if direction not in ways and (direction or not never):
+        raise unknown_name(f"direction of {kernel}", direction, ways)
+    if never and spec and config:
+        # Without a direction the config of any will do.
+        asked = [direction] if direction else list(spec.searches)
+        wrong = [_wrong(spec.searches[way].config, config) for way in asked]
+        if all(wrong):
+            raise UsageError(f"config of {spec.id}: {wrong[0]}")
+    elif spec and not never:
+        config = _whole(spec, direction, config)
+    return Entry(
+        never=never,
+        op=op.name,
+        kernel=spec.name if spec else "",
+        direction=direction,
+        device=_condition(device),
+        config=config or {},
+        signature=_signature(op, signature),
+        reason=reason,
+    )
+
+
+def check_entry(entry: Entry) -> None:
+    """Raise UsageError for an entry of a file that can answer or forbid nothing here."""
+    subject = "/".join(filter(None, (entry.op, entry.kernel)))
+    if not subject or (entry.config and not entry.kernel):
+        _condition(entry.device)
+        return
+    names = ("never", "config", "direction", "device", "signature", "reason")
+    make_entry(subject, **{name: getattr(entry, name) for name in names})
+
+
+def device_of(condition: str) -> Device:
+    """A device that an entry with this condition matches: this machine's, or one as published.
+
+    Raises:
+      UsageError: the name is of no known device.
+    """
+    here = current_device()
+    if condition in ("", here.variant, here.family, device_name(here)):
+        return here
+    whole = condition.split("/")
+    return device_from_kind("/".join(whole[2:]) if len(whole) > 2 else condition)
+
+
+def _condition(name: str) -> str:
+    """``name`` as an entry says it, where a driver may spell it otherwise.
+
+    Raises:
+      UsageError: it is of no known device.
+    """
+    known = aliases.variants()
+    if not name or name in known or name in known.values() or name in figures.SHARED_BYTES:
+        return name
+    found = device_of(name)
+    return name if name in (found.variant, found.family, device_name(found)) else found.variant
+
+
+def _subject(name: str) -> tuple[Op, KernelSpec | None]:
+    if "/" in name:
+        spec = get_kernel(name)
+        return get_op(spec.op), spec
+    kernels = registry.kernels()
+    owners = [spec for spec in kernels.values() if spec.name == name]
+    ops = sorted({spec.op for spec in kernels.values()})
+    if len(owners) > 1:
+        raise UsageError(
+            f"kernel {name!r} is one of several ops; name {' or '.join(s.id for s in owners)}"
+        )
+    if not owners and name not in ops:
+        raise unknown_name("kernel or op", name, [*kernels, *ops])
+    return get_op(owners[0].op if owners else name), owners[0] if owners else None
+
+
+def _signature(
+    op: Op, given: str | Iterable[str] | Mapping[str, Value]
+) -> str | Mapping[str, Value]:
+    words = [given] if isinstance(given, str) else list(given)
+    if len(words) == 1 and words[0].startswith(f"{op.name}/v"):
+        return op.problem_signature(words[0]).text
+    fields = {field.name: field for field in op.fields}
+    found: dict[str, Value] = {}
+    for word in filter(None, words):
+        name, equals, text = word.partition("=")
+        if name not in fields:
+            raise unknown_name(f"signature field of {op.name}", name, fields)
+        if isinstance(given, Mapping):
+            found[name] = given[name]
+        elif equals:
+            found[name] = None if text == "none" else fields[name].parse(text)
+        else:
+            raise UsageError(
+                f"signature field {word!r} must be FIELD=VALUE, or the whole signature"
+            )
+    return found or ""
+
+
+def _whole(spec: KernelSpec, direction: str, config: Any) -> dict[str, Any]:
+    wanted = spec.searches[direction].config
+    if config is None or isinstance(config, Mapping):
+        config = config_from_dict(wanted, config or {})
+    if not isinstance(config, wanted):
+        raise UsageError(
+            f"the {direction} config of {spec.id} is a {wanted.__name__}, got {type(config).__name__}"
+        )
+    return config_to_dict(config)
+
+
+def _wrong(cls: type, config: Mapping[str, Any]) -> str:
+    """The mistake in some of the knobs of ``cls``; ``""`` if there is none."""
+    hints = typing.get_type_hints(cls)
+    names = [f.name for f in dataclasses.fields(cls)]
+    for name, value in config.items():
+        if name not in names:
+            return f"{cls.__name__} has no knob {name!r}; it has {', '.join(names)}"
+        hint = hints[name]
+        options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        parts = [one for one in options if isinstance(one, type) and dataclasses.is_dataclass(one)]
+        if parts and isinstance(value, Mapping):
+            if wrong := _wrong(parts[0], value):
+                return wrong
+        elif type(value) not in options:
+            return f"{cls.__name__}.{name} cannot be {value!r}"
+    return ""

@@ -1,0 +1,41 @@
+"""Versions without importing what they are versions of."""
+
+import importlib.metadata
+import subprocess
+import sys
+
+from attn_tune.devices import environments
+from attn_tune.devices.environments import current_environment
+
+
+def test_versions_are_those_installed():
+    found = current_environment()
+    assert found.jax == importlib.metadata.version("jax")
+    assert found.jaxlib == importlib.metadata.version("jaxlib")
+    assert found.source_hash == ""
+
+
+def test_what_is_not_installed_is_unknown(monkeypatch):
+    def version(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(environments.cuda_driver, "driver_cuda_version", lambda: "13.0")
+    found = environments.current_environment.__wrapped__()
+    assert (found.jax, found.triton) == ("", "")
+    assert found.compiler == "cuda-driver 13.0"
+
+
+def run(code):
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True
+    )
+    return done.stdout.split()
+
+
+def test_the_environment_loads_nothing_heavy():
+    code = (
+        "import sys; from attn_tune.devices.environments import current_environment;"
+        "current_environment(); print(*sorted({m.partition('.')[0] for m in sys.modules}))"
+    )
+    assert not {"jax", "jaxlib", "triton", "numpy"} & set(run(code))

@@ -1,0 +1,91 @@
+"""Text of ``explain``, for terminals and notebooks."""
+
+import dataclasses
+import html
+import json
+
+import pytest
+
+from attn_tune.runtime import misses
+from attn_tune.runtime.active.layers import use_pack
+from attn_tune.runtime.lookup.dispatch import explain
+from attn_tune.schema import UsageError
+from tests.runtime.lookup.toy_op import pack
+from tests.runtime.packbuilder import H200, OP, row, sig
+
+GOLDEN = """\
+toy.fwd  toy/v1 b=1 t=6144 h=64 dtype=bfloat16
+device nvidia-h200  (sm_90, 132 units, 232448 B on chip, 700 W; {digest})
+ 1 use_pack empty 2026.1                no rows of toy.fwd for sm_90
+ 2 use_pack lab 2026.1, device exact    bucket: alpha block=2000  rejected: block 2000 does not fit
+ 3 use_pack lab 2026.1, device exact    miss: nearest row differs in t 6144 vs 8000
+ 4 use_pack lab 2026.1, device variant  neighbour: alpha block=64  CHOSEN (verified, winner, \
+1.50x away: toy/v1 b=1 t=4096 h=64 dtype=bfloat16, device differs in power_watts 700 vs 500, \
+regret at most 0.4 % where measured, 1.50x the heuristic)
+ 5 heuristic                            alpha block=8
+ 6 1 kernel                             cannot run here (--all lists them)"""
+
+
+def test_explain_reads_like_this():
+    capped = dataclasses.replace(H200, power_watts=500)
+    lab = pack(row(sig(8000), 2000), row(sig(4096), 64, device=capped))
+    b200 = dataclasses.replace(H200, family="sm_100", variant="nvidia-b200")
+    empty = pack(row(sig(1), 1, device=b200), name="empty")
+    with use_pack(lab), use_pack(empty):
+        found = explain(OP, sig(6144), device=H200)
+    assert str(found) == GOLDEN.format(digest=H200.digest)
+    assert repr(found) == str(found)
+    assert json.loads(json.dumps(found.to_dict()))["answer"]["kernel"] == "alpha"
+    assert "the module 'no_such_module_anywhere' is not installed" in found.text(every=True)
+    assert found.absent == ("toy/absent",)
+    assert found.answer.row_signature == sig(4096)
+    assert found.heuristic.config == {"block": 8}
+
+
+def test_explain_when_nothing_can_run():
+    found = explain(OP, sig(1, dtype="float16"), "bwd", device=H200)
+    assert found.answer is None
+    assert "nothing can run" in str(found)
+    assert len(found.kernels) == 3
+
+
+def test_a_miss_that_strict_jobs_refuse_is_not_chosen(monkeypatch):
+    monkeypatch.setenv(misses.ON_MISS, "strict")
+    found = explain(OP, sig(1024), device=H200)
+    assert found.answer is None
+    assert "alpha block=8  refused by ATTN_TUNE_ON_MISS=strict: the call raises NoDataError" in str(
+        found
+    )
+    assert "CHOSEN" not in str(found)
+    assert "nothing can run" not in str(found)
+    with use_pack(pack(row(sig(1024), 64))):
+        assert explain(OP, sig(1024), device=H200).answer.rung == "exact"
+    misses.set_miss_mode("strict")
+    assert explain(OP, sig(1024), device=H200).refused_by == 'set_miss_mode("strict")'
+
+
+def test_a_misspelled_miss_mode_is_an_error_as_in_a_job(monkeypatch):
+    monkeypatch.setenv(misses.ON_MISS, "strickt")
+    with pytest.raises(UsageError, match="strickt"):
+        explain(OP, sig(1024), device=H200)
+
+
+def test_a_notebook_shows_the_text_unwrapped_and_escaped():
+    found = explain(OP, sig(1, dtype="float16"), "bwd", device=H200)
+    found = dataclasses.replace(found, op="<toy>")
+    shown = found._repr_html_()
+    assert shown.startswith("<pre style='white-space: pre'>&lt;toy&gt;.bwd")
+    assert html.unescape(shown.partition(">")[2]) == f"{found}</pre>"
+
+
+def test_a_narrow_explanation_breaks_between_words_and_no_number_from_its_unit():
+    lab = pack(row(sig(8000), 2000), row(sig(4096), 64))
+    with use_pack(lab):
+        one = explain(OP, sig(6144), device=H200)
+    for width in (60, 80, 100):
+        narrow = one.text(width=width)
+        assert all(len(line) <= width for line in narrow.splitlines())
+        assert narrow.split() == one.text().split()
+        for whole in ("0.4 %", "232448 B", "700 W", "132 units"):
+            assert whole in narrow
+    assert one.text(width=500) == one.text()
