@@ -262,7 +262,7 @@ def prepare(args: argparse.Namespace) -> int:
     from attn_tune.kernels.registry import get_op
     from attn_tune.kernels.spec import load
     from attn_tune.runtime.devices import current_device
-    from attn_tune.tuner.compile import lower_config
+    from attn_tune.tuner.work.compile import lower_config
 
     op, capability, failed = get_op("flash_attention"), current_device().compute_capability or 0, 0
     jobs = []
@@ -307,7 +307,7 @@ def auto(signature: str, direction: str) -> Side:
 
 def asked(grid: Path) -> list[tuple[str, str, str]]:
     """Name, signature and direction of each race."""
-    from attn_tune.tuner.grid import load_grid
+    from attn_tune.tuner.plan.grid import load_grid
 
     return [
         (point.name, point.signature.text, direction)

@@ -15,8 +15,8 @@ def revalidate(decisions: Sequence[Decision]) -> list[str | None]:
       UsageError: no row is of this device.
     """
     from attn_tune.kernels.registry import get_op, kernels
-    from attn_tune.tuner.executor import IsolatedExecutor
     from attn_tune.tuner.protocol import ConfigRef, Run
+    from attn_tune.tuner.run.executor import IsolatedExecutor
 
     for decision in decisions:
         if decision.kernel not in kernels():

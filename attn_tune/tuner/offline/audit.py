@@ -13,10 +13,10 @@ from typing import Protocol
 from attn_tune.kernels.spec import KernelSpec
 from attn_tune.schema.digest import digest_text
 from attn_tune.schema.trial import WHOLE, Status, Trial
-from attn_tune.tuner.case import Case
 from attn_tune.tuner.offline.compilers.protocol import Compiled
 from attn_tune.tuner.offline.oversized import Config, Oversized
-from attn_tune.tuner.plan import KernelPlan, PartPlan, Plan
+from attn_tune.tuner.plan.case import Case
+from attn_tune.tuner.plan.plan import KernelPlan, PartPlan, Plan
 from attn_tune.tuner.protocol import ConfigRef
 
 

@@ -10,16 +10,13 @@ from typing import Any
 from attn_tune.kernels.spec import load
 from attn_tune.schema.config import config_digest, config_to_json
 from attn_tune.schema.trial import WHOLE, Prediction, Status, Trial
-from attn_tune.tuner.case import Case
-from attn_tune.tuner.meter import Meter
 from attn_tune.tuner.offline.compilers.pool import CompilePool
 from attn_tune.tuner.offline.compilers.protocol import Compiled
 from attn_tune.tuner.offline.oversized import Oversized
 from attn_tune.tuner.offline.predict.model import predict
-from attn_tune.tuner.plan import CasePlan, KernelPlan, PartPlan, Plan
-from attn_tune.tuner.progress import Event, ProgressKind
-from attn_tune.tuner.protocol import ConfigRef
-from attn_tune.tuner.strategies import (
+from attn_tune.tuner.plan.case import Case
+from attn_tune.tuner.plan.plan import CasePlan, KernelPlan, PartPlan, Plan
+from attn_tune.tuner.plan.strategies import (
     PastCase,
     Prior,
     Space,
@@ -27,6 +24,9 @@ from attn_tune.tuner.strategies import (
     exhaustive,
     send,
 )
+from attn_tune.tuner.protocol import ConfigRef
+from attn_tune.tuner.run.progress import Event, ProgressKind
+from attn_tune.tuner.run.progress_meter import Meter
 
 # In a prediction's terms: the program around the launches was compiled too.
 _WHOLE_PROGRAM = "whole_program"
@@ -55,7 +55,7 @@ def sweep_target(
     Strategies see predicted times in the place of measured ones. A direction of several launches also has its predicted
     best parts compiled together. Launches are compiled alone; of each kernel the config that is predicted best is then
     compiled with the program around it, and is replaced by the next one where that fails. The last event
-    is ``SWEEP_FINISHED``, as in ``attn_tune.tuner.sweep``.
+    is ``SWEEP_FINISHED``, as in ``attn_tune.tuner.run.sweep``.
 
     Args:
       past: trials of an earlier run that have a prediction, by (part, config digest).

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attn_tune.schema.trial import Shortage, Status
-from attn_tune.tuner.dominance import needs_at_least
 from attn_tune.tuner.offline.compilers.protocol import Compiled
+from attn_tune.tuner.plan.dominance import needs_at_least
 
 type Config = Mapping[str, Any]
 
