@@ -4,7 +4,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from attn_tune.schema.trial import Shortage
+
 type ConfigDict = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RuledOut:
+    """The reason why a config cannot fit, and what ran out for the smaller one that shows it, where that is known."""
+
+    reason: str
+    shortage: Shortage | None = None
 
 
 @dataclass
@@ -15,24 +25,25 @@ class Exhausted:
     """
 
     grows: tuple[str, ...]
-    known: list[tuple[ConfigDict, str]] = field(default_factory=list)
+    known: list[tuple[ConfigDict, str, Shortage | None]] = field(default_factory=list)
 
-    def add(self, config: ConfigDict, reason: str) -> None:
-        """Notes one that ran out."""
+    def add(self, config: ConfigDict, said: str, shortage: Shortage | None = None) -> None:
+        """Notes one that ran out; ``said`` ends the sentence that rules larger ones out."""
         if self.grows:
-            self.known.append((config, reason))
+            self.known.append((config, said, shortage))
 
-    def reason(self, config: ConfigDict) -> str:
-        """The reason why ``config`` cannot fit either, ``""`` if there is none."""
-        for smaller, said in self.known:
+    def ruled_out(self, config: ConfigDict) -> RuledOut | None:
+        """The reason why ``config`` cannot fit either, None if there is none."""
+        for smaller, said, shortage in tuple(self.known):
             if needs_at_least(config, smaller, self.grows):
                 knobs = ", ".join(f"{name}={smaller[name]}" for name in self.grows)
-                return f"not compiled: needs at least what {knobs} needs, for which: {said}"
-        return ""
+                reason = f"not compiled: needs at least what {knobs} needs, {said}"
+                return RuledOut(reason, shortage)
+        return None
 
     def without_hopeless(self, configs: Iterable[ConfigDict]) -> tuple[ConfigDict, ...]:
         """The configs that nothing rules out."""
-        return tuple(config for config in configs if not self.reason(config))
+        return tuple(config for config in configs if not self.ruled_out(config))
 
 
 def needs_at_least(config: ConfigDict, other: ConfigDict, grows: Iterable[str]) -> bool:

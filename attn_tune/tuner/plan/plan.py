@@ -16,8 +16,8 @@ from attn_tune.schema.errors import NoDataError, UnsupportedError
 from attn_tune.schema.signature import Signature
 from attn_tune.schema.trial import WHOLE, Stage, Status, Trial
 from attn_tune.tuner.plan.case import Case, GridPoint, make_cases
-from attn_tune.tuner.plan.strategies import Effort, Prior
-from attn_tune.tuner.protocol import Outcome
+from attn_tune.tuner.plan.strategies import Effort, Prior, Space
+from attn_tune.tuner.protocol import ConfigRef, Outcome
 
 type Known = Mapping[tuple[str, str], Status]
 type Measured = Callable[[str, str, Signature, Environment], Known]
@@ -62,9 +62,10 @@ class KernelPlan:
     may be chosen, ``allow_unproven`` whether one may that ran no feature problem.
     """
 
+    case: Case
     kernel: KernelSpec
     environment: Environment
-    heuristic: ConfigDict
+    heuristic: ConfigDict = field(default_factory=dict)
     parts: tuple[PartPlan, ...] = ()
     pruned: tuple[Trial, ...] = ()
     refusal: Status | None = None
@@ -94,6 +95,60 @@ class KernelPlan:
         found = outcome.reason or "two runs on the same inputs gave different bits"
         reason = f"{found}; --allow-nondeterministic takes such configs"
         return replace(outcome, status=Status.UNSUPPORTED, reason=reason, measurement=None)
+
+    def ref(self, part: str, config: ConfigDict) -> ConfigRef:
+        """The request for a whole config, or for one of a part with the heuristic's for the others."""
+        return ConfigRef(
+            kernel=self.kernel.id,
+            signature=self.case.signature,
+            direction=self.case.direction,
+            config=config if part == WHOLE else {**self.heuristic, part: config},
+            part=part,
+        )
+
+    def is_heuristic(self, part: str, config: ConfigDict) -> bool:
+        """Whether ``config`` of ``part`` is the heuristic's."""
+        base = self.heuristic if part == WHOLE else self.heuristic[part]
+        return config_digest(config) == config_digest(base)
+
+    def space(self, part: PartPlan, **known: Any) -> Space:
+        """The space of ``part`` for a strategy; ``known`` are the other fields of ``Space``."""
+        case = self.case
+        return Space(
+            candidates=part.space,
+            signature=case.signature,
+            fields=case.op.fields,
+            seed=f"{self.kernel.id} {case.direction} {case.signature.text} {part.part}",
+            **known,
+        )
+
+    def trial(
+        self,
+        part: str,
+        config: ConfigDict,
+        *,
+        device: Device,
+        started_us: int | None = None,
+        **facts: Any,
+    ) -> Trial:
+        """The trial of a config that ends now. ``facts`` are the other fields of ``Trial``.
+
+        Without ``started_us``, in microseconds since 1970, it took no time.
+        """
+        now_us = time.time_ns() // 1000
+        return Trial(
+            kernel=self.kernel.id,
+            direction=self.case.direction,
+            signature=self.case.signature,
+            device=device,
+            environment=self.environment,
+            config=config,
+            part=part,
+            started_us=now_us if started_us is None else started_us,
+            ended_us=now_us,
+            point="+".join(self.case.names),
+            **facts,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,47 +218,28 @@ class _Planner:
     priors: Priors
     allow_nondeterministic: bool
     allow_unproven: bool
-    now_us: int = field(default_factory=lambda: time.time_ns() // 1000)
 
     def kernel(self, case: Case, spec: KernelSpec) -> KernelPlan:
         """Plans one kernel on one case."""
         environment = spec.environment(self.environment)
         known = self.measured(spec.id, case.direction, case.signature, environment)
 
-        def refuse(status: Status, reason: str, config: ConfigDict, part: str = WHOLE) -> Trial:
-            return Trial(
-                kernel=spec.id,
-                direction=case.direction,
-                signature=case.signature,
-                device=self.device,
-                environment=environment,
-                config=config,
-                part=part,
-                status=status,
-                reason=reason,
-                started_us=self.now_us,
-                ended_us=self.now_us,
-                point="+".join(case.names),
-            )
+        base = KernelPlan(case=case, kernel=spec, environment=environment)
 
-        def out(trial: Trial) -> KernelPlan:
-            fresh = (WHOLE, trial.config_digest) not in known
-            pruned = (trial,) if fresh else ()
-            return KernelPlan(
-                kernel=spec,
-                environment=environment,
-                heuristic={},
-                pruned=pruned,
-                refusal=trial.status,
-                finals=False,
-            )
+        def refused(status: Status, reason: str, config: ConfigDict, part: str = WHOLE) -> Trial:
+            return base.trial(part, config, device=self.device, status=status, reason=reason)
+
+        def left_out(status: Status, reason: str) -> KernelPlan:
+            trial = refused(status, reason, {})
+            pruned = () if (WHOLE, trial.config_digest) in known else (trial,)
+            return replace(base, pruned=pruned, refusal=status, finals=False)
 
         search = spec.searches.get(case.direction)
         problem = case.op.from_signature(case.signature)
         reason = _kernel_reason(spec, search, problem, case.direction, self.device)
         reason = reason or self._lacks_devices(case.op.device_count(problem))
         if search is None or reason:
-            return out(refuse(Status.UNSUPPORTED, reason, {}))
+            return left_out(Status.UNSUPPORTED, reason)
         try:
             heuristic = search.heuristic(problem, self.device)
             spaces = {
@@ -212,10 +248,10 @@ class _Planner:
             }
         # A kernel's own mistake is its result, not the end of the sweep.
         except UnsupportedError as error:
-            return out(refuse(Status.RUNTIME_ERROR, str(error), {}))
+            return left_out(Status.RUNTIME_ERROR, str(error))
         except Exception as error:
             message = f"declaring its configs failed: {type(error).__name__}: {error}"
-            return out(refuse(Status.RUNTIME_ERROR, message, {}))
+            return left_out(Status.RUNTIME_ERROR, message)
         past = self._past(spec, case, environment, known)
         parts, pruned = [], []
         for part, space in spaces.items():
@@ -226,15 +262,14 @@ class _Planner:
                 if not why:
                     feasible.append(data)
                 elif (part, config_digest(data)) not in known:
-                    pruned.append(refuse(Status.UNSUPPORTED, why, data, part))
+                    pruned.append(refused(Status.UNSUPPORTED, why, data, part))
             parts.append(self._part(part, feasible, known, past))
         waiting = self.allow_unproven and Status.UNPROVEN in known.values()
         owed = any(part.todo for part in parts) or (
             self.history is not None and (waiting or not any(t.stage is Stage.FINAL for t in past))
         )
-        return KernelPlan(
-            kernel=spec,
-            environment=environment,
+        return replace(
+            base,
             heuristic=config_to_dict(heuristic),
             parts=tuple(parts),
             pruned=tuple(pruned),

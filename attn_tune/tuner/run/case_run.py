@@ -11,7 +11,6 @@ from typing import Any
 from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import WHOLE, Stage, Trial
-from attn_tune.tuner.plan.case import Case
 from attn_tune.tuner.plan.plan import CasePlan, KernelPlan
 from attn_tune.tuner.plan.remaining_case import remaining
 from attn_tune.tuner.plan.strategies import Strategy
@@ -79,9 +78,9 @@ class CaseRun:
         case, searches = self.plan.case, []
         runnable = [kernel for kernel in self.plan.kernels if kernel.runnable]
         for kernel, following in zip(runnable, [*runnable[1:], None], strict=True):
-            search = self._search(case, kernel)
+            search = self._search(kernel)
             if following:
-                search.after = functools.cache(self._search(case, following).opening)
+                search.after = functools.cache(self._search(following).opening)
             searches.append(search)
             yield self.meter.progress(
                 ProgressKind.KERNEL_STARTED, case=case, kernel=search.kernel_id
@@ -94,9 +93,8 @@ class CaseRun:
         self._expect(self._opening())
         yield from self._finals(searches)
 
-    def _search(self, case: Case, kernel: KernelPlan) -> KernelSearch:
+    def _search(self, kernel: KernelPlan) -> KernelSearch:
         return KernelSearch(
-            case=case,
             plan=kernel,
             device=self.device,
             run=self.executor.run,
@@ -115,7 +113,7 @@ class CaseRun:
             ref
             for kernel in plan.kernels
             if kernel.runnable
-            for ref in self._search(plan.case, kernel).opening()
+            for ref in self._search(kernel).opening()
         ]
 
     def _finals(self, searches: list[KernelSearch]) -> Iterator[Event]:
@@ -133,15 +131,7 @@ class CaseRun:
         times = [search.nanoseconds_of(config) for search, config in entries]
         request = Finals(
             twin=times.index(min(times)),
-            refs=tuple(
-                ConfigRef(
-                    kernel=search.kernel_id,
-                    signature=case.signature,
-                    direction=case.direction,
-                    config=config,
-                )
-                for search, config in entries
-            ),
+            refs=tuple(search.plan.ref(WHOLE, config) for search, config in entries),
             device=self.device,
             round_id=uuid.uuid4().hex,
             policy=self.policy,

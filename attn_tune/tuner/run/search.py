@@ -14,7 +14,6 @@ from typing import Any
 from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import WHOLE, OutputError, Stage, Status, Trial
-from attn_tune.tuner.plan.case import Case
 from attn_tune.tuner.plan.dominance import Exhausted
 from attn_tune.tuner.plan.plan import KernelPlan, PartPlan
 from attn_tune.tuner.plan.small_problems import battery_for, unproven
@@ -49,7 +48,6 @@ class KernelSearch:
     could run none is ``unproven``, and goes no further unless the plan allows it.
     """
 
-    case: Case
     plan: KernelPlan
     device: Device
     run: Callable[[Run], Outcome]
@@ -161,7 +159,7 @@ class KernelSearch:
             self.said = coming
 
     def _refs(self, coming: Sequence[tuple[str, Mapping[str, Any]]]) -> list[ConfigRef]:
-        refs = {(part, config_digest(c)): self._ref(part, c) for part, c in coming}
+        refs = {(part, config_digest(c)): self.plan.ref(part, c) for part, c in coming}
         return [
             ref for (part, digest), ref in refs.items() if part or digest not in self.tried_whole
         ]
@@ -203,15 +201,11 @@ class KernelSearch:
             batch = send(search, tuple(times))
 
     def _space(self, part: PartPlan) -> Space:
-        case = self.case
-        return Space(
-            candidates=part.space,
+        return self.plan.space(
+            part,
             tried=part.tried,
             limit=part.todo,
-            signature=case.signature,
-            fields=case.op.fields,
             prior=self.plan.prior(part.part) if part.todo else Prior(),
-            seed=f"{self.kernel_id} {case.direction} {case.signature.text} {part.part}",
             hint=functools.partial(self._hint, part.part),
         )
 
@@ -272,12 +266,14 @@ class KernelSearch:
 
     def _battery_refs(self, configs: Sequence[Mapping[str, Any]]) -> list[ConfigRef]:
         """Each config on each problem of the op's battery, made coarser where it cannot take it as it is."""
-        op, spec, direction = self.case.op, self.plan.kernel, self.case.direction
-        problem = op.from_signature(self.case.signature)
+        case, spec = self.plan.case, self.plan.kernel
+        problem = case.op.from_signature(case.signature)
         return [
-            dataclasses.replace(self._ref(WHOLE, used), problem=small)
+            dataclasses.replace(self.plan.ref(WHOLE, used), problem=small)
             for config in configs
-            for small, used in battery_for(op, spec, direction, self.device, problem, config)
+            for small, used in battery_for(
+                case.op, spec, case.direction, self.device, problem, config
+            )
         ]
 
     def _on_battery(self, config: Mapping[str, Any]) -> tuple[int, Outcome | None]:
@@ -299,7 +295,7 @@ class KernelSearch:
             if outcome.status.is_measured:
                 passed += 1
                 continue
-            where = f"on the battery's {self.case.op.to_signature(ref.problem)}"
+            where = f"on the battery's {self.plan.case.op.to_signature(ref.problem)}"
             return passed, dataclasses.replace(outcome, reason=f"{where}: {outcome.reason}")
         return passed, None
 
@@ -307,12 +303,12 @@ class KernelSearch:
         if self.leave():
             raise Leave
         started_us = time.time_ns() // 1000
-        if hopeless := self._exhausted(part).reason(config):
-            outcome = Outcome(status=Status.OUT_OF_RESOURCES, reason=hopeless)
+        if hopeless := self._exhausted(part).ruled_out(config):
+            outcome = Outcome(status=Status.OUT_OF_RESOURCES, reason=hopeless.reason)
             return self.trial(part, config, outcome, Stage.SEARCH, started_us)
         programs = self._programs(part)
         request = Run(
-            ref=self._ref(part, config),
+            ref=self.plan.ref(part, config),
             device=self.device,
             policy=self.policy,
             best_ns=None if math.isinf(best_ns) else best_ns,
@@ -321,25 +317,15 @@ class KernelSearch:
         outcome = self.plan.permitted(self.run(request))
         programs.add(config, outcome.resources.code_digest)
         if outcome.status is Status.OUT_OF_RESOURCES:
-            self._exhausted(part).add(config, outcome.reason)
+            self._exhausted(part).add(config, f"for which: {outcome.reason}")
         return self.trial(part, config, outcome, Stage.SEARCH, started_us)
 
     def _exhausted(self, part: str) -> Exhausted:
-        grows = self.plan.kernel.searches[self.case.direction].grows
+        grows = self.plan.kernel.searches[self.plan.case.direction].grows
         return self.exhausted.setdefault(part, Exhausted(grows))
 
     def _programs(self, part: str) -> Programs:
         return self.programs.setdefault(part, Programs())
-
-    def _ref(self, part: str, config: Mapping[str, Any]) -> ConfigRef:
-        """A whole config, or one of a part with the heuristic's for the others."""
-        return ConfigRef(
-            kernel=self.kernel_id,
-            signature=self.case.signature,
-            direction=self.case.direction,
-            config=config if part == WHOLE else {**self.plan.heuristic, part: config},
-            part=part,
-        )
 
     def trial(
         self,
@@ -350,15 +336,11 @@ class KernelSearch:
         started_us: int,
     ) -> Trial:
         """The trial of an outcome."""
-        base = self.plan.heuristic if part == WHOLE else self.plan.heuristic[part]
-        return Trial(
-            kernel=self.kernel_id,
-            direction=self.case.direction,
-            signature=self.case.signature,
+        return self.plan.trial(
+            part,
+            config,
             device=self.device,
-            environment=self.plan.environment,
-            config=config,
-            part=part,
+            started_us=started_us,
             stage=stage,
             status=outcome.status,
             reason=outcome.reason or _unsaid(outcome.status),
@@ -369,12 +351,9 @@ class KernelSearch:
             compile_ms=outcome.compile_ms,
             prove_ms=outcome.phases_ms.get(Phase.VALIDATE),
             run_ms=outcome.phases_ms.get(Phase.MEASURE),
-            is_heuristic=config_digest(config) == config_digest(base),
+            is_heuristic=self.plan.is_heuristic(part, config),
             repeatable=outcome.repeatable,
             features=outcome.features,
-            started_us=started_us,
-            ended_us=time.time_ns() // 1000,
-            point="+".join(self.case.names),
         )
 
 

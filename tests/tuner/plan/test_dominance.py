@@ -30,17 +30,17 @@ GROWS = ("block_q", "block_k", "num_stages")
 def test_only_what_is_no_smaller_in_any_knob_is_ruled_out(change, dominated):
     exhausted = Exhausted(GROWS)
     exhausted.add(TILE, "needs 300 KB")
-    reason = exhausted.reason({**TILE, **change})
-    assert bool(reason) is dominated is needs_at_least({**TILE, **change}, TILE, GROWS)
-    if dominated:
-        assert "block_q=64, block_k=64, num_stages=2" in reason
-        assert "needs 300 KB" in reason
+    found = exhausted.ruled_out({**TILE, **change})
+    assert bool(found) is dominated is needs_at_least({**TILE, **change}, TILE, GROWS)
+    if found:
+        assert "block_q=64, block_k=64, num_stages=2" in found.reason
+        assert "needs 300 KB" in found.reason
 
 
 def test_a_kernel_that_does_not_say_what_grows_loses_nothing():
     exhausted = Exhausted(())
     exhausted.add(TILE, "needs 300 KB")
-    assert not exhausted.reason(TILE)
+    assert exhausted.ruled_out(TILE) is None
 
 
 @pytest.fixture
