@@ -41,8 +41,8 @@ _PUBLIC = {
     "current_device": "attn_tune.devices.identity",
     "current_environment": "attn_tune.devices.environments",
     # Tuning.
-    "grid_point": "attn_tune.tuner.grid",
-    "sweep": "attn_tune.tuner.sweep",
+    "grid_point": "attn_tune.tuner.plan.grid",
+    "sweep": "attn_tune.tuner.run.sweep",
     # Errors and the warning.
     "AttnTuneWarning": "attn_tune.schema.errors",
     "AttnTuneError": "attn_tune.schema.errors",
@@ -114,8 +114,8 @@ if TYPE_CHECKING:
         UnsupportedError as UnsupportedError,
         UsageError as UsageError,
     )
-    from attn_tune.tuner.grid import grid_point as grid_point
-    from attn_tune.tuner.sweep import sweep as sweep
+    from attn_tune.tuner.plan.grid import grid_point as grid_point
+    from attn_tune.tuner.run.sweep import sweep as sweep
 
     __version__: str
 else:

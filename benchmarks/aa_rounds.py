@@ -19,8 +19,8 @@ from attn_tune.db import Database
 from attn_tune.db.decide.statistics import compare_paired
 from attn_tune.schema import Decision
 from attn_tune.schema.trial import Measurement
-from attn_tune.tuner.executor import CaseError, IsolatedExecutor
 from attn_tune.tuner.protocol import ConfigRef, Finals
+from attn_tune.tuner.run.executor import CaseError, IsolatedExecutor
 
 
 def main() -> int:

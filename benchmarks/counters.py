@@ -86,7 +86,7 @@ def call(point: str, direction: str, kernel: str) -> None:
     from attn_tune.kernels.flash_attention.problem import Problem
     from attn_tune.kernels.registry import get_kernel
     from attn_tune.ops.contract import load
-    from attn_tune.tuner.grid import load_grid
+    from attn_tune.tuner.plan.grid import load_grid
 
     points = {p.name: p for p in load_grid("peers", lengths=["all"]).points}
     problem = Problem.from_signature(points[f"peers.{point}"].signature)

@@ -43,10 +43,10 @@ def measured(samples: int) -> Iterator[tuple[Any, ...]]:
     from attn_tune.ops.contract import load
     from attn_tune.ops.registry import get_op
     from attn_tune.schema.config import config_to_dict
-    from attn_tune.tuner.compile import part_function
-    from attn_tune.tuner.grid import load_grid
-    from attn_tune.tuner.measure import make_flush
+    from attn_tune.tuner.plan.grid import load_grid
     from attn_tune.tuner.protocol import ConfigRef
+    from attn_tune.tuner.work.compile import part_function
+    from attn_tune.tuner.work.measure import make_flush
 
     op, device = get_op("flash_attention"), current_device()
     flush = make_flush(device)

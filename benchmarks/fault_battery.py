@@ -29,11 +29,11 @@ def main() -> int:
     sys.path.insert(0, str(PLANTED))
     from planted_battery import FAULTS, run_battery
 
-    from attn_tune.tuner import executor as executor_module
-    from attn_tune.tuner.executor import IsolatedExecutor
-    from attn_tune.tuner.grid import load_grid
-    from attn_tune.tuner.process import WorkerProcess
+    from attn_tune.tuner.plan.grid import load_grid
     from attn_tune.tuner.protocol import Limits
+    from attn_tune.tuner.run import executor as executor_module
+    from attn_tune.tuner.run.executor import IsolatedExecutor
+    from attn_tune.tuner.run.process import WorkerProcess
 
     started = []
 

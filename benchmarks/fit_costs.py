@@ -33,7 +33,7 @@ from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.ops.contract import load
 from attn_tune.ops.registry import get_op
 from attn_tune.schema.device import Device
-from attn_tune.tuner.compile import lower_config
+from attn_tune.tuner.work.compile import lower_config
 
 OP = get_op("flash_attention")
 H200 = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)

@@ -23,7 +23,7 @@ from attn_tune.kernels.registry import get_kernel
 from attn_tune.ops.registry import get_op
 from attn_tune.reports.tables import markdown_table
 from attn_tune.schema.config import config_digest, config_to_dict
-from attn_tune.tuner.replay import RecordedCase, quantile
+from attn_tune.tuner.plan.replay import RecordedCase, quantile
 
 # Windows of at most this many keys are searched apart: they fit a few tiles.
 NARROW = 512

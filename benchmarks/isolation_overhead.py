@@ -26,10 +26,10 @@ def main() -> int:
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     from attn_tune.schema.trial import Status
-    from attn_tune.tuner.executor import IsolatedExecutor
-    from attn_tune.tuner.grid import load_grid
+    from attn_tune.tuner.plan.grid import load_grid
     from attn_tune.tuner.protocol import Outcome, Run
-    from attn_tune.tuner.session import Session
+    from attn_tune.tuner.run.executor import IsolatedExecutor
+    from attn_tune.tuner.work.session import Session
 
     (point, *_) = load_grid(args.grid).points
     session = Session()

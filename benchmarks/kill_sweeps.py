@@ -34,7 +34,10 @@ from attn_tune.schema.trial import WHOLE, Stage
 
 # As small as leaves some candidates; what takes time here is starting and proving.
 SIGNATURE = "flash_attention/v1 b=1 t=200 s=200 n=1 k=1 h=16 v=16 dtype=float32"
-PROCESSES = {"worker": "attn_tune.tuner.worker", "helper": "attn_tune.tuner.lowering"}
+PROCESSES = {
+    "worker": "attn_tune.tuner.work.worker",
+    "helper": "attn_tune.tuner.work.lowering_helper",
+}
 LOOK_S = 0.05
 MOST_RUNS = 200
 ORPHAN_S = 10.0

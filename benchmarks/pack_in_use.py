@@ -11,7 +11,7 @@ import argparse
 import sys
 
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.tuner.grid import load_grid
+from attn_tune.tuner.plan.grid import load_grid
 
 
 def main() -> int:

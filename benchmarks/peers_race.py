@@ -232,9 +232,9 @@ def _check(entry: Entry, case: Case, exact: Mapping[str, Any], plain: Mapping[st
 
 
 def _race(entries: Sequence[Entry], case: Case, rounds: int) -> None:
-    from attn_tune.tuner.measure import race
     from attn_tune.tuner.protocol import MeasurePolicy
-    from attn_tune.tuner.timers import choose_timer
+    from attn_tune.tuner.work.measure import race
+    from attn_tune.tuner.work.timers import choose_timer
 
     if not entries:
         return
@@ -266,7 +266,7 @@ def _race(entries: Sequence[Entry], case: Case, rounds: int) -> None:
 def _flush() -> Any:
     """One for the whole run: its program is compiled when it is made."""
     from attn_tune.devices.identity import current_device
-    from attn_tune.tuner.measure import make_flush
+    from attn_tune.tuner.work.measure import make_flush
 
     return make_flush(current_device())
 

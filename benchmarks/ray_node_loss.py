@@ -77,9 +77,9 @@ def _sweep(args, database: Path, log: list[str], kill) -> dict:
     from attn_tune.commands.sweeps.database_sweep import SweepRequest, open_lab, run_sweep
     from attn_tune.kernels.registry import get_kernel
     from attn_tune.schema import Stage, Trial
-    from attn_tune.tuner.grid import load_grid
-    from attn_tune.tuner.progress import ProgressKind
-    from attn_tune.tuner.ray_cluster import ray_fleet
+    from attn_tune.tuner.plan.grid import load_grid
+    from attn_tune.tuner.run.fleet.ray_cluster import ray_fleet
+    from attn_tune.tuner.run.progress import ProgressKind
 
     points = [load_grid(SIGNATURE.format(s=s)).points[0] for s in LENGTHS]
     request = SweepRequest(

@@ -25,14 +25,14 @@ from searches import SUFFIX, read_searches, write_searches
 from attn_tune.db import Database, PastSearch
 from attn_tune.ops.registry import get_op
 from attn_tune.reports.tables import markdown_table
-from attn_tune.tuner.replay import (
+from attn_tune.tuner.plan.replay import (
     Hints,
     RecordedCase,
     RegretCurve,
     leave_one_shape_out,
     quantile,
 )
-from attn_tune.tuner.strategies.effort import STRATEGIES, StrategyName
+from attn_tune.tuner.plan.strategies.effort import STRATEGIES, StrategyName
 
 SHARES = (0.05, 0.10, 0.15, 0.30)
 SEEDS = 20

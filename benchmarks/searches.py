@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attn_tune.ops.registry import get_op
 from attn_tune.schema.config import config_digest
-from attn_tune.tuner.replay import RecordedCase
+from attn_tune.tuner.plan.replay import RecordedCase
 
 SUFFIX = ".jsonl"
 

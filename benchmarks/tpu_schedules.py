@@ -24,7 +24,7 @@ from attn_tune.tuner.offline.compilers.tpu import (
     target_device,
 )
 from attn_tune.tuner.offline.predict.schedule import schedule_to_dict
-from attn_tune.tuner.scratch import Scratch, in_memory
+from attn_tune.tuner.run.temporary_folder import Scratch, in_memory
 
 LENGTH, TOKENS, WIDTH = 4096, 16384, 2048
 BLOCKS, COMPUTE = (1024, 2048), (512, 1024, 256)

@@ -22,7 +22,7 @@ def tune(request: Request) -> Record:
     refused before compiling and the finals left out.
     """
     from attn_tune.cli import main
-    from attn_tune.tuner import executor as executors
+    from attn_tune.tuner.run import executor as executors
 
     phases: collections.Counter[str] = collections.Counter()
     ready: list[float] = []

@@ -263,7 +263,7 @@ def prepare(args: argparse.Namespace) -> int:
     from attn_tune.devices.identity import current_device
     from attn_tune.ops.contract import load
     from attn_tune.ops.registry import get_op
-    from attn_tune.tuner.compile import lower_config
+    from attn_tune.tuner.work.compile import lower_config
 
     op, capability, failed = get_op("flash_attention"), current_device().compute_capability or 0, 0
     jobs = []
@@ -308,7 +308,7 @@ def auto(signature: str, direction: str) -> Side:
 
 def asked(grid: Path) -> list[tuple[str, str, str]]:
     """Name, signature and direction of each race."""
-    from attn_tune.tuner.grid import load_grid
+    from attn_tune.tuner.plan.grid import load_grid
 
     return [
         (point.name, point.signature.text, direction)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from flash_attention_peers import parse_shard, shard
 
 from attn_tune.runtime.active.sources import SHIPPED
-from attn_tune.tuner.replay import quantile
+from attn_tune.tuner.plan.replay import quantile
 
 
 class Side(NamedTuple):
@@ -114,7 +114,7 @@ def build(signature: str, direction: str, side: Side) -> Any:
 
     from attn_tune.ops.contract import load
     from attn_tune.ops.registry import get_op
-    from attn_tune.tuner.compile import part_function
+    from attn_tune.tuner.work.compile import part_function
 
     op, ref = get_op("flash_attention"), ref_of(signature, direction, side)
     problem = op.from_signature(ref.signature)
@@ -131,9 +131,9 @@ def race_sides(
     from attn_tune.devices.identity import current_device
     from attn_tune.ops.contract import load
     from attn_tune.ops.registry import get_op
-    from attn_tune.tuner.measure import make_flush, race
     from attn_tune.tuner.protocol import MeasurePolicy
-    from attn_tune.tuner.timers import choose_timer
+    from attn_tune.tuner.work.measure import make_flush, race
+    from attn_tune.tuner.work.timers import choose_timer
 
     op = get_op("flash_attention")
     problem = op.from_signature(op.parse_signature(signature))

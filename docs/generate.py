@@ -77,7 +77,7 @@ def exit_codes() -> str:
 def grids() -> str:
     """The presets, with their sources and layers."""
     from attn_tune.reports.tables import markdown_table
-    from attn_tune.tuner.grid import grid_names, load_grid
+    from attn_tune.tuner.plan.grid import grid_names, load_grid
 
     rows = []
     for name in grid_names():

@@ -15,7 +15,7 @@ from attn_tune.commands.shared.exit_codes import MEANINGS
 from attn_tune.kernels import registry
 from attn_tune.ops.registry import ops
 from attn_tune.schema import errors
-from attn_tune.tuner.grid import grid_names, load_grid
+from attn_tune.tuner.plan.grid import grid_names, load_grid
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

@@ -29,7 +29,7 @@ def command(
 ) -> None:
     import pandas as pd
 
-    from attn_tune.tuner.grid import Grid, grid_names, load_grid
+    from attn_tune.tuner.plan.grid import Grid, grid_names, load_grid
 
     if grid is None and not sources.is_given:
         if out is not None:
@@ -52,7 +52,7 @@ def command(
         return
     points = Cases(grid=[grid] if grid else [], lengths=lengths).points(sources)
     if out is not None:
-        from attn_tune.tuner.grid_file import write_grid
+        from attn_tune.tuner.plan.grid_file import write_grid
 
         text = ", ".join(dict.fromkeys(p.source for p in points if p.source))
         write_grid(

@@ -14,8 +14,8 @@ from attn_tune.commands.shared import options, output, selection
 
 if TYPE_CHECKING:
     from attn_tune.kernels.spec import KernelSpec
-    from attn_tune.tuner.grid import GridPoint
-    from attn_tune.tuner.plan import KernelPlan
+    from attn_tune.tuner.plan.grid import GridPoint
+    from attn_tune.tuner.plan.plan import KernelPlan
 
 EXAMPLE = "llama3-8b/4x4k"
 
@@ -40,7 +40,7 @@ def command(
 
     from attn_tune.devices.environments import current_environment
     from attn_tune.ops.registry import get_op
-    from attn_tune.tuner.plan import make_plan
+    from attn_tune.tuner.plan.plan import make_plan
 
     target = selection.device(device)
     specs = selection.kernels(kernel, op)
@@ -71,7 +71,7 @@ def command(
 
 def _examples(ops: set[str]) -> "list[GridPoint]":
     """One point of each op that a preset has."""
-    from attn_tune.tuner.grid import preset_points
+    from attn_tune.tuner.plan.grid import preset_points
 
     found: dict[str, GridPoint] = {}
     for point in preset_points():

@@ -108,7 +108,7 @@ def _only_compile(request: SweepRequest, name: str, *, dry_run: bool, json: bool
 
 
 def _run(request: SweepRequest, hosts: Hosts) -> SweepOutcome:
-    from attn_tune.tuner.case import make_cases
+    from attn_tune.tuner.plan.case import make_cases
 
     cases = len(make_cases(request.points, request.directions))
     with _watched() as (stop, watch), open_fleet(hosts, cases, stop) as devices:

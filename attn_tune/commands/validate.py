@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from attn_tune.kernels.spec import KernelSpec, Problem
     from attn_tune.ops.contract import Op
     from attn_tune.schema import Device
-    from attn_tune.tuner.executor import Executor
     from attn_tune.tuner.protocol import ConfigRef
+    from attn_tune.tuner.run.executor import Executor
 
 
 @options.grouped
@@ -43,7 +43,7 @@ def command(
 ) -> None:
     import pandas as pd
 
-    from attn_tune.tuner.executor import IsolatedExecutor
+    from attn_tune.tuner.run.executor import IsolatedExecutor
 
     if (cases.lengths or cases.point) and not cases.grid:
         raise UsageError("--lengths and --point choose among the points of a grid; give --grid")
@@ -189,7 +189,6 @@ class _Check:
         """The config to run, or the reason why none can be."""
         from attn_tune.ops.registry import get_op
         from attn_tune.tuner.protocol import ConfigRef
-        from attn_tune.tuner.small_problems import refusal, takeable
 
         op, search = get_op(self.spec.op), self.spec.searches[self.direction]
         refused = refusal(self.spec, self.direction, device, given)

@@ -5,7 +5,7 @@ from searches import read_searches, write_searches
 
 from attn_tune.ops.registry import get_op
 from attn_tune.schema.config import config_digest
-from attn_tune.tuner.replay import RecordedCase
+from attn_tune.tuner.plan.replay import RecordedCase
 
 OP = get_op("flash_attention")
 SIGNATURE = OP.parse_signature(

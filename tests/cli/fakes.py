@@ -14,7 +14,7 @@ from attn_tune.schema import (
     Status,
     config_digest,
 )
-from attn_tune.tuner.grid import load_grid
+from attn_tune.tuner.plan.grid import load_grid
 from attn_tune.tuner.protocol import Finals, FinalsOutcome, Identity, Outcome, Run
 
 DEVICE = Device(platform="cpu", family="x86_64", variant="cpu-x86_64", units=2)

@@ -34,7 +34,7 @@ def lab(tmp_path_factory):
 def home(monkeypatch, tmp_path):
     """Nothing of the real user is read or written."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr("attn_tune.tuner.lease.lease_folder", lambda: tmp_path / "leases")
+    monkeypatch.setattr("attn_tune.tuner.run.fleet.lease.lease_folder", lambda: tmp_path / "leases")
     monkeypatch.delenv("ATTN_TUNE_DB", raising=False)
     monkeypatch.delenv("ATTN_TUNE_PACKS", raising=False)
 
@@ -256,7 +256,7 @@ class FakeContext(FakeExecutor):
 
 @pytest.fixture
 def fake_worker(monkeypatch):
-    monkeypatch.setattr("attn_tune.tuner.executor.IsolatedExecutor", FakeContext)
+    monkeypatch.setattr("attn_tune.tuner.run.executor.IsolatedExecutor", FakeContext)
     monkeypatch.setattr(FakeContext, "status", Status.OK)
     return FakeContext
 

@@ -11,15 +11,15 @@ from attn_tune.commands.sweeps.hosts import ExecutorName, Hosts
 from attn_tune.commands.sweeps.progress import Tally
 from attn_tune.schema import Measurement, Protocol, Status, Trial, UsageError
 from attn_tune.tuner import Case, Progress, ProgressKind
-from attn_tune.tuner.accelerators import Accelerator
-from attn_tune.tuner.grid import load_grid
+from attn_tune.tuner.plan.grid import load_grid
+from attn_tune.tuner.run.fleet.accelerators import Accelerator
 from tests.cli.fakes import DEVICE, ENVIRONMENT, SIGNATURE, FakeExecutor
 from tests.cli.test_commands import run
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from attn_tune.tuner.lease import leased
+from attn_tune.tuner.run.fleet.lease import leased
 with leased([(sys.argv[1], "")], folder=Path(sys.argv[2])):
     print("held", flush=True)
     time.sleep(600)
@@ -41,7 +41,7 @@ class Member(FakeExecutor):
 @pytest.fixture(autouse=True)
 def home(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr("attn_tune.tuner.lease.lease_folder", lambda: tmp_path / "leases")
+    monkeypatch.setattr("attn_tune.tuner.run.fleet.lease.lease_folder", lambda: tmp_path / "leases")
     monkeypatch.delenv("ATTN_TUNE_DB", raising=False)
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
 
@@ -53,8 +53,8 @@ def gpus(monkeypatch):
         Accelerator(index=i, key=f"GPU-{i}", environment={"CUDA_VISIBLE_DEVICES": str(i)})
         for i in range(3)
     )
-    monkeypatch.setattr("attn_tune.tuner.accelerators.accelerators", lambda: found)
-    monkeypatch.setattr("attn_tune.tuner.executor.IsolatedExecutor", Member)
+    monkeypatch.setattr("attn_tune.tuner.run.fleet.accelerators.accelerators", lambda: found)
+    monkeypatch.setattr("attn_tune.tuner.run.executor.IsolatedExecutor", Member)
     monkeypatch.setattr(Member, "made", [], raising=False)
     return Member.made
 
@@ -125,7 +125,7 @@ def test_a_gpu_of_another_sweep_is_refused_and_its_holder_named(gpus, held, tmp_
 
 @pytest.mark.parametrize("held", ["cpu"], indirect=True)
 def test_two_sweeps_on_a_processor_are_warned_about(gpus, held, monkeypatch, tmp_path):
-    monkeypatch.setattr("attn_tune.tuner.accelerators.accelerators", lambda: ())
+    monkeypatch.setattr("attn_tune.tuner.run.fleet.accelerators.accelerators", lambda: ())
     result = sweep(tmp_path)
     assert result.exit_code == 0
     assert f"times may be noisy: process {held.pid}" in result.stderr
@@ -157,7 +157,7 @@ def test_what_cannot_be_had_is_a_usage_error(gpus, monkeypatch, tmp_path, name):
 
 
 def test_a_host_without_gpus_has_no_devices_to_choose(monkeypatch, tmp_path):
-    monkeypatch.setattr("attn_tune.tuner.accelerators.accelerators", lambda: ())
+    monkeypatch.setattr("attn_tune.tuner.run.fleet.accelerators.accelerators", lambda: ())
     result = sweep(tmp_path, "--devices", "all")
     assert result.exit_code == 2
     assert "this host has no GPU" in result.stderr

@@ -7,7 +7,7 @@ import pytest
 from attn_tune.commands.shared import options, selection
 from attn_tune.commands.shared.cases import Cases
 from attn_tune.schema import UsageError
-from attn_tune.tuner.grid import load_grid
+from attn_tune.tuner.plan.grid import load_grid
 
 
 @pytest.mark.parametrize(

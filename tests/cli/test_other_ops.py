@@ -10,7 +10,7 @@ from attn_tune.commands.sweeps.database_sweep import SweepRequest
 from attn_tune.kernels import registry
 from attn_tune.runtime.active import settings
 from attn_tune.schema import Signature
-from attn_tune.tuner.grid import load_grid
+from attn_tune.tuner.plan.grid import load_grid
 from tests.cli.fakes import DEVICE, SIGNATURE
 from tests.cli.test_commands import run
 from tests.ops.known import more_kernels

@@ -60,7 +60,7 @@ def test_a_closed_pipe_is_no_traceback(environment):
 # No worker after the first one starts: without the finals, which need a new one, a sweep cannot end by itself.
 HOLD = """
 import os, sys, time
-if "attn_tune.tuner.worker" in sys.orig_argv:
+if "attn_tune.tuner.work.worker" in sys.orig_argv:
     try:
         open(os.environ["FIRST_WORKER"], "x").close()
     except FileExistsError:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from attn_tune.packs.reader import read_pack
-from attn_tune.tuner.fleet import Fleet
+from attn_tune.tuner.run.fleet.fleet import Fleet
 from tests.cli.fakes import SIGNATURE, FakeExecutor, fill
 from tests.cli.test_commands import FakeContext, run
 from tests.ops.known import known_kernels
@@ -57,7 +57,7 @@ def test_a_kernel_that_proves_nothing_needs_leave(monkeypatch, tmp_path, allowed
     stubborn = dataclasses.replace(spec, unsupported=refuse_the_battery)
     known = registry.kernels() | {spec.id: stubborn}
     known_kernels(monkeypatch, known)
-    monkeypatch.setattr("attn_tune.tuner.executor.IsolatedExecutor", FakeContext)
+    monkeypatch.setattr("attn_tune.tuner.run.executor.IsolatedExecutor", FakeContext)
     db = tmp_path / "lab.db"
     words = ("sweep", "-g", SIGNATURE, "-k", "xla", "-d", "fwd", "--db", db, "--json")
     result = run(*words, *(["--allow-unproven"] if allowed else []))

@@ -26,7 +26,7 @@ def home(monkeypatch, tmp_path):
     """Nothing of the real user is read or written."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("ATTN_TUNE_ON_MISS", f"record:{tmp_path / 'spool'}")
-    monkeypatch.setattr("attn_tune.tuner.lease.lease_folder", lambda: tmp_path / "leases")
+    monkeypatch.setattr("attn_tune.tuner.run.fleet.lease.lease_folder", lambda: tmp_path / "leases")
     monkeypatch.setenv("ATTN_TUNE_DB", str(tmp_path / "lab.db"))
     monkeypatch.delenv("ATTN_TUNE_PACKS", raising=False)
 

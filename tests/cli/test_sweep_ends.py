@@ -20,7 +20,7 @@ from attn_tune.kernels import registry
 from attn_tune.ops.registry import get_op
 from attn_tune.runtime.active import settings
 from attn_tune.schema import Status, config_to_dict
-from attn_tune.tuner.grid import load_grid
+from attn_tune.tuner.plan.grid import load_grid
 from attn_tune.tuner.protocol import Outcome
 from tests.cli.fakes import DEVICE, ENVIRONMENT, POINT, SIGNATURE, FakeExecutor, fill
 from tests.ops.known import known_kernels
@@ -48,7 +48,7 @@ def run(*words):
 def home(tmp_path, monkeypatch):
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
-    monkeypatch.setattr("attn_tune.tuner.lease.lease_folder", lambda: tmp_path / "leases")
+    monkeypatch.setattr("attn_tune.tuner.run.fleet.lease.lease_folder", lambda: tmp_path / "leases")
     for name in ("PACKS", "OVERRIDES", "DB"):
         monkeypatch.delenv(f"ATTN_TUNE_{name}", raising=False)
     monkeypatch.setattr(settings, "_current", None)
@@ -71,7 +71,7 @@ def worker(monkeypatch):
         def __exit__(self, *exc_info):
             return None
 
-    monkeypatch.setattr("attn_tune.tuner.executor.IsolatedExecutor", Worker)
+    monkeypatch.setattr("attn_tune.tuner.run.executor.IsolatedExecutor", Worker)
     return Worker
 
 
@@ -232,7 +232,7 @@ def test_explain_without_a_lab_database(tmp_path):
 
 def test_the_default_strategy_asks_for_nothing(worker, tmp_path, monkeypatch):
     for module in ("model", "effort"):
-        name = f"attn_tune.tuner.strategies.{module}.has_scikit_learn"
+        name = f"attn_tune.tuner.plan.strategies.{module}.has_scikit_learn"
         monkeypatch.setattr(name, lambda: False)
     assert "scikit" not in sweep(tmp_path, "-g", SIGNATURE, "-d", "fwd").stderr
     refused = sweep(tmp_path, "-g", SIGNATURE, "--strategy", "surrogate")

@@ -9,7 +9,7 @@ import pytest
 import attn_tune
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.marker import Mark, cut_name, find_mark, mark_name, marked
-from attn_tune.tuner.grid import ALL, load_grid
+from attn_tune.tuner.plan.grid import ALL, load_grid
 
 TEXTS = sorted(p.signature.text for p in load_grid(ALL, lengths=("all",)).points)
 ODD = "attention/v1 b=1 t=1 s=1 n=1 k=1 h=1 v=1 dtype=bfloat16 mask=b1ts bias=11ts softmax=float16"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from attn_tune.schema.device import Device
 from attn_tune.schema.signature import Signature
 from attn_tune.schema.trial import Status
-from attn_tune.tuner.executor import Executor, IsolatedExecutor
 from attn_tune.tuner.protocol import ConfigRef, Limits, MeasurePolicy, Outcome, Run
+from attn_tune.tuner.run.executor import Executor, IsolatedExecutor
 
 POLICY = MeasurePolicy(warmup=1, samples=3, min_samples=1, max_s=0.1)
 LIGHT = {"defect": "none", "work": 0}

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 
 from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.tuner import side_effects
+from attn_tune.tuner.work import side_effects
 
 # Much of the planted harm is a callback. Workers are processes of their own and inherit the variable.
 if os.environ.get("PLANTED_CALLBACKS") == "1":

@@ -4,9 +4,9 @@ import pytest
 
 from attn_tune.ops.registry import get_op
 from attn_tune.schema import UsageError
-from attn_tune.tuner.grid import grid_point, load_grid
-from attn_tune.tuner.grid_file import write_grid
-from attn_tune.tuner.lengths import has_lengths
+from attn_tune.tuner.plan.grid import grid_point, load_grid
+from attn_tune.tuner.plan.grid_file import write_grid
+from attn_tune.tuner.plan.lengths import has_lengths
 
 PAGED = """
 summary = "a cache in pages"

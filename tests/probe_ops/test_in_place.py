@@ -7,11 +7,11 @@ import pytest
 
 from attn_tune.ops.registry import get_op
 from attn_tune.schema import UsageError
-from attn_tune.tuner.compile import compile_config
-from attn_tune.tuner.in_place import fresh_copies, leaf_places
-from attn_tune.tuner.maker import compile_maker
 from attn_tune.tuner.protocol import ConfigRef
-from attn_tune.tuner.timers import HostTimer, Launch
+from attn_tune.tuner.work.case_functions import compile_maker
+from attn_tune.tuner.work.compile import compile_config
+from attn_tune.tuner.work.in_place import fresh_copies, leaf_places
+from attn_tune.tuner.work.timers import HostTimer, Launch
 
 OP = "probe_recurrent"
 TEXT = "probe_recurrent/v1 b=1 t=4 n=1 k=8 v=8 dtype=float32"

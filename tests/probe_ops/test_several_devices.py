@@ -4,9 +4,9 @@ import pytest
 
 from attn_tune.kernels.registry import kernels_of
 from attn_tune.schema import Device, Environment, Status
-from attn_tune.tuner.plan import make_plan
+from attn_tune.tuner.plan.plan import make_plan
+from attn_tune.tuner.plan.small_problems import battery_for
 from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Run
-from attn_tune.tuner.small_problems import battery_for
 from tests.planted.planted_battery import PatientExecutor
 
 TEXT = "probe_ring/v1 d=8 s=4 h=16"
@@ -14,7 +14,7 @@ DEVICE = Device(platform="cpu", family="x86_64", variant="cpu-x86_64", units=2)
 
 
 def planned(devices):
-    from attn_tune.tuner.grid import load_grid
+    from attn_tune.tuner.plan.grid import load_grid
 
     return make_plan(
         load_grid(TEXT).points,

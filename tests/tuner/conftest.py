@@ -11,8 +11,9 @@ from attn_tune.kernels import registry
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
-from attn_tune.tuner import process, side_effects
-from attn_tune.tuner.case import GridPoint
+from attn_tune.tuner.plan.case import GridPoint
+from attn_tune.tuner.run import process
+from attn_tune.tuner.work import side_effects
 from tests.patience import PATIENCE_S
 
 PLANTED = Path(__file__).parent.parent / "planted"

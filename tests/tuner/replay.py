@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.trial import Measurement, OutputError, Protocol, Resources, Status
-from attn_tune.tuner.executor import CaseError
 from attn_tune.tuner.protocol import Finals, FinalsOutcome, Outcome, Run
+from attn_tune.tuner.run.executor import CaseError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,10 +90,10 @@ def _audit(
     from attn_tune.commands.sweeps.target_sweep import COMPILE_LIMIT_S
     from attn_tune.devices.environments import current_environment
     from attn_tune.tuner import make_plan
-    from attn_tune.tuner.ahead import usable_cores
     from attn_tune.tuner.offline import CompilePool
     from attn_tune.tuner.offline.audit import audit_target
     from attn_tune.tuner.protocol import Limits
+    from attn_tune.tuner.run.compile_ahead import usable_cores
 
     kernels = tuple(spec for spec in cases.kernels() if spec.backend in target.backends)
     if not kernels or not count:

@@ -62,7 +62,7 @@ class Verdict:
 
 def programs() -> None:
     """Lower calls of rows: a JSON object a line from stdin, an answer a line to stdout."""
-    from attn_tune.tuner.programs import program_of
+    from attn_tune.tuner.offline.programs import program_of
 
     for line in sys.stdin:
         print(json.dumps(program_of(json.loads(line))), flush=True)

@@ -11,8 +11,8 @@ from attn_tune.schema import NoDataError, UsageError, unknown_name
 if TYPE_CHECKING:
     from attn_tune.commands.shared.sources import Sources
     from attn_tune.kernels.spec import KernelSpec
-    from attn_tune.tuner.case import GridPoint
-    from attn_tune.tuner.strategies import Effort
+    from attn_tune.tuner.plan.case import GridPoint
+    from attn_tune.tuner.plan.strategies import Effort
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +34,8 @@ class Cases:
           UsageError: an unknown grid or op, a malformed file, or a filter that leaves nothing.
         """
         from attn_tune.ops.registry import get_op
-        from attn_tune.tuner.grid import load_grid, merge_points
-        from attn_tune.tuner.lengths import has_lengths
+        from attn_tune.tuner.plan.grid import load_grid, merge_points
+        from attn_tune.tuner.plan.lengths import has_lengths
 
         made = list(sources.grids()) if sources else []
         if not self.grid and not made:
@@ -74,7 +74,7 @@ class Cases:
             return {p.signature.text: selection.brief(p.name) for p in self.points()}
         if not self.lengths and not self.point:
             return None
-        from attn_tune.tuner.grid import preset_points
+        from attn_tune.tuner.plan.grid import preset_points
 
         sizes, refusal = selection.words(self.lengths), None
         every = selection.names_of(preset_points())
@@ -184,7 +184,7 @@ class Search:
         Raises:
           UsageError: the options contradict one another, or the strategy needs scikit-learn and it is not installed.
         """
-        from attn_tune.tuner.strategies import make_effort
+        from attn_tune.tuner.plan.strategies import make_effort
 
         return make_effort(self.effort, self.strategy, self.max_trials, only_compiles=only_compiles)
 
@@ -192,7 +192,7 @@ class Search:
 def _has_lengths(text: str, wanted: Sequence[str]) -> bool:
     """Whether the problem of a signature's text has such lengths; that of an op that is not installed has none."""
     from attn_tune.ops.registry import get_op, op_names
-    from attn_tune.tuner.lengths import has_lengths
+    from attn_tune.tuner.plan.lengths import has_lengths
 
     pairs = (item.partition("=") for item in text.split()[1:])
     values = {name: int(value) for name, _, value in pairs if value.isdecimal()}

@@ -16,8 +16,8 @@ def revalidate(decisions: Sequence[Decision]) -> list[str | None]:
     """
     from attn_tune.kernels.registry import kernels
     from attn_tune.ops.registry import get_op
-    from attn_tune.tuner.executor import IsolatedExecutor
     from attn_tune.tuner.protocol import ConfigRef, Run
+    from attn_tune.tuner.run.executor import IsolatedExecutor
 
     for decision in decisions:
         if decision.kernel not in kernels():

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from attn_tune.commands.sweeps.database_sweep import SweepRequest
     from attn_tune.kernels.spec import KernelSpec
     from attn_tune.ops.contract import Op
-    from attn_tune.tuner.case import GridPoint
+    from attn_tune.tuner.plan.case import GridPoint
 
 
 def words(values: Sequence[str] | None) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ def names_of(found: "Iterable[GridPoint]") -> dict[str, list[str]]:
 
 def point_names(grids: Sequence[str] | None = None) -> dict[str, str]:
     """Names of grid points by signature text: of ``grids`` and of every preset, at every length."""
-    from attn_tune.tuner.grid import load_grid, preset_points
+    from attn_tune.tuner.plan.grid import load_grid, preset_points
 
     own = [point for name in grids or () for point in load_grid(name, lengths=("all",)).points]
     found = names_of([*own, *preset_points()])
@@ -151,7 +151,7 @@ def signature(text: str, grids: Sequence[str] | None = None) -> "GridPoint":
     Raises:
       UsageError: malformed, or unknown.
     """
-    from attn_tune.tuner.grid import grid_point
+    from attn_tune.tuner.plan.grid import grid_point
 
     return grid_point(text, grids or ())
 

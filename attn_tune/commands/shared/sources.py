@@ -11,7 +11,7 @@ from attn_tune.commands.shared import options, output
 
 if TYPE_CHECKING:
     from attn_tune.tuner.discover.calls import Calls
-    from attn_tune.tuner.grid import Grid
+    from attn_tune.tuner.plan.grid import Grid
 
 SpoolPath = Annotated[
     Path | None,

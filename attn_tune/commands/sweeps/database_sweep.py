@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from attn_tune.db import Database
     from attn_tune.kernels.spec import KernelSpec
     from attn_tune.tuner import Event, GridPoint, Plan, Progress
-    from attn_tune.tuner.case import Case
-    from attn_tune.tuner.executor import Executor
-    from attn_tune.tuner.fleet import Fleet
-    from attn_tune.tuner.plan import Priors
-    from attn_tune.tuner.strategies import Effort, Prior
+    from attn_tune.tuner.plan.case import Case
+    from attn_tune.tuner.plan.plan import Priors
+    from attn_tune.tuner.plan.strategies import Effort, Prior
+    from attn_tune.tuner.run.executor import Executor
+    from attn_tune.tuner.run.fleet.fleet import Fleet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +153,8 @@ def plan_sweep(
 def _priors(database: "Database | None", device: Device) -> "Priors":
     """Asks ``database`` what other cases measured, on this device or one of its family; packs where it has nothing."""
     from attn_tune.ops.registry import get_op
-    from attn_tune.tuner.pack_hints import cases_in_packs
-    from attn_tune.tuner.strategies import PastCase, Prior
+    from attn_tune.tuner.plan.pack_hints import cases_in_packs
+    from attn_tune.tuner.plan.strategies import PastCase, Prior
 
     def prior(
         kernel: str, direction: str, part: str, signature: Signature, environment: Environment
@@ -196,8 +196,8 @@ def run_sweep(
 ) -> SweepOutcome:
     """Runs ``request`` on ``executor``; every trial is durable before the next one on its device starts."""
     from attn_tune.tuner import ProgressKind, sweep
-    from attn_tune.tuner.fleet import Fleet
-    from attn_tune.tuner.strategies import Effort
+    from attn_tune.tuner.plan.strategies import Effort
+    from attn_tune.tuner.run.fleet.fleet import Fleet
 
     strategy = (request.effort or Effort()).search
     is_shared = executor.is_shared if isinstance(executor, Fleet) else lambda: False

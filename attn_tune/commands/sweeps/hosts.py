@@ -12,7 +12,7 @@ from attn_tune.commands.shared import options, output
 from attn_tune.schema import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from attn_tune.tuner.fleet import Fleet
+    from attn_tune.tuner.run.fleet.fleet import Fleet
 
 
 class ExecutorName(enum.StrEnum):
@@ -82,18 +82,18 @@ def open_fleet(hosts: Hosts, cases: int, stop: threading.Event) -> "Iterator[Fle
 
     limits, most = Limits(memory_gib=hosts.worker_gib), max(1, cases)
     if hosts.executor is ExecutorName.RAY:
-        from attn_tune.tuner.ray_cluster import ray_fleet
+        from attn_tune.tuner.run.fleet.ray_cluster import ray_fleet
 
         with ray_fleet(
             accelerator=hosts.accelerator or "", most=most, limits=limits, interrupt=stop.is_set
         ) as fleet:
             yield fleet
         return
-    from attn_tune.tuner import lease
-    from attn_tune.tuner.accelerators import accelerators, choose_accelerators
-    from attn_tune.tuner.ahead import usable_cores
-    from attn_tune.tuner.executor import IsolatedExecutor
-    from attn_tune.tuner.fleet import Fleet
+    from attn_tune.tuner.run.compile_ahead import usable_cores
+    from attn_tune.tuner.run.executor import IsolatedExecutor
+    from attn_tune.tuner.run.fleet import lease
+    from attn_tune.tuner.run.fleet.accelerators import accelerators, choose_accelerators
+    from attn_tune.tuner.run.fleet.fleet import Fleet
 
     folder = hosts.lease_folder or lease.lease_folder()
     chosen = choose_accelerators(hosts.devices, accelerators())[:most]
@@ -130,7 +130,7 @@ def _never() -> bool:
 @contextlib.contextmanager
 def _beside_others(folder: Path) -> Iterator[Callable[[], bool]]:
     """Announce a sweep on the processor, and give a function that is true while another sweep runs there."""
-    from attn_tune.tuner.lease import Lease, Presence
+    from attn_tune.tuner.run.fleet.lease import Lease, Presence
 
     with contextlib.ExitStack() as held:
         try:

@@ -70,10 +70,10 @@ def run_target(
       CompilerError: nothing can be compiled.
     """
     from attn_tune.devices.environments import current_environment
-    from attn_tune.tuner.ahead import usable_cores
     from attn_tune.tuner.offline import CompilePool, sweep_target
+    from attn_tune.tuner.plan.strategies import Effort
     from attn_tune.tuner.protocol import Limits
-    from attn_tune.tuner.strategies import Effort
+    from attn_tune.tuner.run.compile_ahead import usable_cores
 
     environment = target.environment(current_environment())
     strategy = (request.effort or Effort()).search

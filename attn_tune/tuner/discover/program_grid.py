@@ -10,9 +10,9 @@ from typing import Any
 from attn_tune.kernels.graph import Graph
 from attn_tune.ops.registry import get_op
 from attn_tune.schema.errors import UsageError
-from attn_tune.tuner.case import GridPoint
 from attn_tune.tuner.discover.calls import Call, Calls, find_calls
-from attn_tune.tuner.grid import Grid
+from attn_tune.tuner.plan.case import GridPoint
+from attn_tune.tuner.plan.grid import Grid
 
 
 def calls_of_function(path: str) -> Calls:

@@ -6,18 +6,18 @@ that one does not (``infeasible`` of its kernel); and that one cannot fit becaus
 
 import enum
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from attn_tune.kernels.spec import KernelSpec
 from attn_tune.schema.digest import digest_text
 from attn_tune.schema.trial import WHOLE, Status, Trial
-from attn_tune.tuner.case import Case
 from attn_tune.tuner.offline.compilers.protocol import Compiled
-from attn_tune.tuner.offline.oversized import Config, Oversized
-from attn_tune.tuner.plan import KernelPlan, PartPlan, Plan
+from attn_tune.tuner.offline.oversized import Oversized
+from attn_tune.tuner.plan.plan import KernelPlan, PartPlan, Plan
 from attn_tune.tuner.protocol import ConfigRef
+
+type Config = Mapping[str, Any]
 
 
 class Compiler(Protocol):
@@ -88,23 +88,14 @@ class Checked:
 class _Space:
     """One part of one kernel on one case."""
 
-    spec: KernelSpec
     plan: KernelPlan
     part: PartPlan
-    direction: str
     refused: tuple[Trial, ...]
-    case: Case
+    oversized: Oversized
 
     def ref(self, config: Config) -> ConfigRef:
-        """The request for a config; one launch of several comes with the untuned configs of the others."""
-        whole = self.part.part == WHOLE
-        return ConfigRef(
-            kernel=self.spec.id,
-            signature=self.case.signature,
-            direction=self.direction,
-            config=config if whole else {**self.plan.heuristic, self.part.part: config},
-            part=self.part.part,
-        )
+        """The request for a config."""
+        return self.plan.ref(self.part.part, config)
 
 
 def audit_target(
@@ -125,14 +116,13 @@ def audit_target(
     """
     chances = {claim: random.Random(digest_text(f"{seed} {claim}")) for claim in Claim}
     spaces = _spaces(plan)
-    oversized = [Oversized(space.spec.searches[space.direction].grows) for space in spaces]
     feasible = [(i, config, "") for i, space in enumerate(spaces) for config in space.part.space]
     refused = [(i, t.config, t.reason) for i, space in enumerate(spaces) for t in space.refused]
     seen: set[tuple] = set()
 
     def learn(i: int, ref: ConfigRef, compiled: Compiled) -> None:
         seen.add(ref.key)
-        oversized[i].add(_own(ref), compiled)
+        spaces[i].oversized.note(_own(ref), compiled)
 
     samples: dict[Claim, list[_Candidate]] = {}
     if Claim.FEASIBLE in claims:
@@ -149,9 +139,9 @@ def audit_target(
         return
     dominated = [
         (i, config, told.reason)
-        for i, (space, known) in enumerate(zip(spaces, oversized, strict=True))
+        for i, space in enumerate(spaces)
         for config in (*space.part.space, *(t.config for t in space.refused))
-        if space.ref(config).key not in seen and (told := known.ruled_out(config))
+        if space.ref(config).key not in seen and (told := space.oversized.answer(config))
     ]
     sample = _sampled(dominated, count, chances[Claim.DOMINATED])
     for _, checked in _check(pool, Claim.DOMINATED, spaces, sample):
@@ -161,12 +151,10 @@ def audit_target(
 def _spaces(plan: Plan) -> list[_Space]:
     return [
         _Space(
-            spec=kernel.kernel,
             plan=kernel,
             part=part,
-            direction=planned.case.direction,
             refused=tuple(t for t in kernel.pruned if t.part == part.part),
-            case=planned.case,
+            oversized=Oversized(kernel.kernel.searches[kernel.case.direction].grows),
         )
         for planned in plan.cases
         for kernel in planned.kernels

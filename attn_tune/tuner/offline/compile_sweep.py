@@ -10,23 +10,22 @@ from typing import Any
 from attn_tune.ops.contract import load
 from attn_tune.schema.config import config_digest, config_to_json
 from attn_tune.schema.trial import WHOLE, Prediction, Status, Trial
-from attn_tune.tuner.case import Case
-from attn_tune.tuner.meter import Meter
 from attn_tune.tuner.offline.compilers.pool import CompilePool
 from attn_tune.tuner.offline.compilers.protocol import Compiled
 from attn_tune.tuner.offline.oversized import Oversized
 from attn_tune.tuner.offline.predict.model import predict
-from attn_tune.tuner.plan import CasePlan, KernelPlan, PartPlan, Plan
-from attn_tune.tuner.progress import Event, ProgressKind
-from attn_tune.tuner.protocol import ConfigRef
-from attn_tune.tuner.strategies import (
+from attn_tune.tuner.plan.case import Case
+from attn_tune.tuner.plan.plan import CasePlan, KernelPlan, PartPlan, Plan
+from attn_tune.tuner.plan.strategies import (
     PastCase,
     Prior,
-    Space,
     Strategy,
     exhaustive,
     send,
 )
+from attn_tune.tuner.protocol import ConfigRef
+from attn_tune.tuner.run.progress import Event, ProgressKind
+from attn_tune.tuner.run.progress_meter import Meter
 
 # In a prediction's terms: the program around the launches was compiled too.
 _WHOLE_PROGRAM = "whole_program"
@@ -55,7 +54,7 @@ def sweep_target(
     Strategies see predicted times in the place of measured ones. A direction of several launches also has its predicted
     best parts compiled together. Launches are compiled alone; of each kernel the config that is predicted best is then
     compiled with the program around it, and is replaced by the next one where that fails. The last event
-    is ``SWEEP_FINISHED``, as in ``attn_tune.tuner.sweep``.
+    is ``SWEEP_FINISHED``, as in ``attn_tune.tuner.run.sweep``.
 
     Args:
       past: trials of an earlier run that have a prediction, by (part, config digest).
@@ -117,7 +116,7 @@ class _TargetSweep:
             yield self.meter.progress(
                 ProgressKind.KERNEL_STARTED, case=planned.case, kernel=kernel.kernel.id
             )
-            search = _KernelCompile(planned.case, kernel, self)
+            search = _KernelCompile(kernel, self)
             counted = 0
             for trial in search.trials():
                 counted += 1
@@ -135,7 +134,6 @@ class _TargetSweep:
 class _KernelCompile:
     """The candidates of one kernel on one case."""
 
-    case: Case
     plan: KernelPlan
     sweep: _TargetSweep
     times: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -146,6 +144,7 @@ class _KernelCompile:
     predicted: dict[str, Trial] = field(default_factory=dict)
 
     def __post_init__(self):
+        self.case = self.plan.case
         op = self.case.op
         self.problem = op.from_signature(self.case.signature)
         self.walk: Any = load(op.walk) if op.walk else None
@@ -181,7 +180,7 @@ class _KernelCompile:
             assert trial.prediction is not None
             if _WHOLE_PROGRAM in trial.prediction.terms:
                 return
-            ref, started = self._ref(WHOLE, trial.config), time.time_ns() // 1000
+            ref, started = self.plan.ref(WHOLE, trial.config), time.time_ns() // 1000
             pool, leave = self.sweep.pool, self.sweep.leave
             answers = list(pool.compile([ref], leave=leave, whole=True, limit_s=_WHOLE_LIMIT_S))
             if not answers:
@@ -208,14 +207,11 @@ class _KernelCompile:
             known = self._known(part, tried)
             yield from self._begin_with(part, known, tried)
         search = self.sweep.strategy(
-            Space(
-                candidates=part.space,
+            self.plan.space(
+                part,
                 tried=tried,
                 limit=part.todo - len(known),
-                signature=self.case.signature,
-                fields=self.case.op.fields,
                 prior=Prior(cases=tuple(self.sweep.seen.get(self._key(part.part), ()))),
-                seed=f"{self.plan.kernel.id} {self.case.direction} {self.case.signature.text} {part.part}",
             )
         )
         batch = next(search, None)
@@ -286,14 +282,14 @@ class _KernelCompile:
         """
         todo = {config_digest(c): c for c in configs if config_digest(c) not in tried}
         oversized = self._oversized_of(part)
-        all_fit = oversized.is_empty and len(self.times.get(part, ())) >= len(todo)
+        all_fit = not oversized.known and len(self.times.get(part, ())) >= len(todo)
         order = sorted(todo.values(), key=oversized.size, reverse=all_fit)
-        refs = [self._ref(part, config) for config in order]
+        refs = [self.plan.ref(part, config) for config in order]
         started: dict[Any, int] = {}
 
         def skip(ref: ConfigRef) -> Compiled | None:
             started[ref.key] = time.time_ns() // 1000
-            return oversized.ruled_out(self._own(part, ref))
+            return oversized.answer(ref.config if part == WHOLE else ref.config[part])
 
         if self.sweep.leave():
             raise _Leave
@@ -302,7 +298,7 @@ class _KernelCompile:
             answered += 1
             config = order[index]
             if not compiled.pruned:
-                oversized.add(config, compiled)
+                oversized.note(config, compiled)
             tried.add(config_digest(config))
             yield self._trial(part, config, compiled, started[refs[index].key])
         if answered < len(refs):
@@ -318,18 +314,6 @@ class _KernelCompile:
     def _has_parts(self) -> bool:
         return WHOLE not in {part.part for part in self.plan.parts}
 
-    def _own(self, part: str, ref: ConfigRef) -> Config:
-        return ref.config if part == WHOLE else ref.config[part]
-
-    def _ref(self, part: str, config: Config) -> ConfigRef:
-        return ConfigRef(
-            kernel=self.plan.kernel.id,
-            signature=self.case.signature,
-            direction=self.case.direction,
-            config=config if part == WHOLE else {**self.plan.heuristic, part: config},
-            part=part,
-        )
-
     def _trial(self, part: str, config: Config, compiled: Compiled, started_us: int) -> Trial:
         prediction: Prediction | None = None
         reason = compiled.reason
@@ -340,25 +324,18 @@ class _KernelCompile:
             prediction = predict(compiled.schedules, self.walk, self.problem, config, device)
         ns = prediction.ns if prediction else math.inf
         self.times.setdefault(part, {})[config_digest(config)] = ns
-        base = self.plan.heuristic if part == WHOLE else self.plan.heuristic[part]
-        trial = Trial(
-            kernel=self.plan.kernel.id,
-            direction=self.case.direction,
-            signature=self.case.signature,
+        trial = self.plan.trial(
+            part,
+            config,
             device=self.sweep.plan.device,
-            environment=self.plan.environment,
-            config=config,
-            part=part,
+            started_us=started_us,
             status=Status.PREDICTED if prediction else compiled.status,
             reason=reason,
             resources=compiled.resources,
             shortage=compiled.shortage,
             prediction=prediction,
             compile_ms=compiled.compile_ms,
-            is_heuristic=config_digest(config) == config_digest(base),
-            started_us=started_us,
-            ended_us=time.time_ns() // 1000,
-            point="+".join(self.case.names),
+            is_heuristic=self.plan.is_heuristic(part, config),
         )
         if prediction and part == WHOLE:
             self.predicted[trial.config_digest] = trial

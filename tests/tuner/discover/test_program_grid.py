@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import pytest
 
 from attn_tune.schema import StorageError, UsageError
-from attn_tune.tuner.case import make_cases
 from attn_tune.tuner.discover.program_grid import calls_of_file, calls_of_function, grid_of
-from attn_tune.tuner.grid import load_grid
-from attn_tune.tuner.grid_file import grid_text, write_grid
+from attn_tune.tuner.plan.case import make_cases
+from attn_tune.tuner.plan.grid import load_grid
+from attn_tune.tuner.plan.grid_file import grid_text, write_grid
 from tests.tuner.discover.programs import KV, PROGRAMS, Q, causal, ours, trained
 
 TEXT = "flash_attention/v1 b=2 t=64 s=64 n=4 k=2 h=16 v=16 dtype=bfloat16 causal=1"

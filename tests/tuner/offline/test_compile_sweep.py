@@ -10,11 +10,11 @@ from attn_tune.kernels.flash_attention.walk import is_default
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.schema import Environment, Shortage, Status
 from attn_tune.schema.trial import WHOLE, Trial
-from attn_tune.tuner.case import GridPoint
 from attn_tune.tuner.offline import find_target, sweep_target
 from attn_tune.tuner.offline.compilers.protocol import Compiled
-from attn_tune.tuner.plan import make_plan
-from attn_tune.tuner.strategies import Effort
+from attn_tune.tuner.plan.case import GridPoint
+from attn_tune.tuner.plan.plan import make_plan
+from attn_tune.tuner.plan.strategies import Effort
 from tests.tuner.offline.test_predict import make_schedule
 
 TARGET = find_target("sm_90")
@@ -289,7 +289,7 @@ def test_an_op_without_a_walk_is_compiled_and_not_predicted(monkeypatch):
     plan, compiler = make_case_plan("fwd"), OwnCompiler()
     predicting(monkeypatch, compiler)
     bare = dataclasses.replace(plan.cases[0].case.op, walk="")
-    monkeypatch.setattr("attn_tune.tuner.case.get_op", lambda name: bare)
+    monkeypatch.setattr("attn_tune.tuner.plan.case.get_op", lambda name: bare)
     trials, _ = run(plan, compiler)
     compiled = [t for t in trials if t.status is Status.COMPILED]
     assert compiled

@@ -7,13 +7,13 @@ from jax.experimental import pallas as pl
 
 from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.ops.registry import get_op
-from attn_tune.tuner.compile import part_function
-from attn_tune.tuner.lowering import abstract_inputs
 from attn_tune.tuner.offline.compilers.launch_cache import LaunchCache
 from attn_tune.tuner.offline.compilers.launches import launches_of
 from attn_tune.tuner.offline.compilers.longer_launches import longer_launches
 from attn_tune.tuner.offline.predict.schedule import KernelSchedule, Stretch
 from attn_tune.tuner.protocol import ConfigRef
+from attn_tune.tuner.work.compile import part_function
+from attn_tune.tuner.work.lowering_helper import abstract_inputs
 
 FORWARD = {"block_q": 128, "block_kv": 256, "block_kv_compute": 128}
 BACKWARD = {"dq": {"block_q": 128, "block_kv": 256}, "dkv": {**FORWARD, "block_q": 256}}

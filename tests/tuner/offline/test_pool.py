@@ -12,8 +12,8 @@ from attn_tune.schema.trial import Status
 from attn_tune.tuner.offline import NAMES, CompilePool, find_target
 from attn_tune.tuner.offline.compilers.protocol import Compiled
 from attn_tune.tuner.offline.target import COMPILE_ONLY
-from attn_tune.tuner.process import WorkerProcess
 from attn_tune.tuner.protocol import ConfigRef, Limits
+from attn_tune.tuner.run.process import WorkerProcess
 
 SMALL = {"block_q": 16, "block_k": 32, "num_warps": 2, "num_stages": 1}
 HUGE = {"block_q": 128, "block_k": 256, "num_warps": 8, "num_stages": 5}

@@ -12,8 +12,8 @@ def compile_for_gpu(ref: ConfigRef, capability: int) -> Compiled:
       CompileError, OutOfResources: from the Triton bridge. Whatever else the kernel raises.
     """
     from attn_tune.ops.registry import get_op
-    from attn_tune.tuner.compile import lower_config
-    from attn_tune.tuner.lowering import abstract_inputs
+    from attn_tune.tuner.work.compile import lower_config
+    from attn_tune.tuner.work.lowering_helper import abstract_inputs
 
     inputs = abstract_inputs(get_op(ref.signature.op).inputs, ref.runs_on, ref.direction)
     lowered = lower_config(ref, inputs, capability)

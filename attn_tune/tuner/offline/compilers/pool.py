@@ -9,13 +9,13 @@ from typing import Self
 
 from attn_tune.schema.errors import AttnTuneError
 from attn_tune.schema.trial import Status
-from attn_tune.tuner.faults import DiskFullError
 from attn_tune.tuner.offline.compilers.protocol import Compiled, CompileFor
 from attn_tune.tuner.offline.compilers.tpu import compiler_environment
 from attn_tune.tuner.offline.target import Target
-from attn_tune.tuner.process import WorkerDied, WorkerLate, WorkerProcess
 from attn_tune.tuner.protocol import ConfigRef, Limits, Ready, Refusal
-from attn_tune.tuner.scratch import Scratch, in_memory
+from attn_tune.tuner.run.process import WorkerDied, WorkerLate, WorkerProcess
+from attn_tune.tuner.run.temporary_folder import Scratch, in_memory
+from attn_tune.tuner.work.faults import DiskFullError
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,6 @@ from typing import Any
 from attn_tune.ops.registry import get_op
 from attn_tune.schema.digest import digest_text
 from attn_tune.schema.trial import Resources, Status
-from attn_tune.tuner.compile import part_function, resources_of
-from attn_tune.tuner.lowering import abstract_inputs
 from attn_tune.tuner.offline.compilers.launch_cache import LaunchCache
 from attn_tune.tuner.offline.compilers.launches import Launch, launches_of
 from attn_tune.tuner.offline.compilers.longer_launches import longer_launches
@@ -29,7 +27,9 @@ from attn_tune.tuner.offline.predict.schedule import (
     schedule_to_dict,
 )
 from attn_tune.tuner.protocol import ConfigRef
-from attn_tune.tuner.side_effects import unchanged_configuration
+from attn_tune.tuner.work.compile import part_function, resources_of
+from attn_tune.tuner.work.lowering_helper import abstract_inputs
+from attn_tune.tuner.work.side_effects import unchanged_configuration
 
 _FINAL, _ALLOCATIONS = "final_bundles", "pre-finalize-registers-and-allocations"
 _FILE = re.compile(r"^\d+-(.+)-\d+-(final_bundles|pre-finalize-registers-and-allocations)\.txt$")

@@ -6,8 +6,6 @@ import sys
 
 from attn_tune.schema.errors import short
 from attn_tune.schema.trial import Resources, Status
-from attn_tune.tuner.child import attach
-from attn_tune.tuner.faults import full_disk, outcome_of
 from attn_tune.tuner.offline.compilers.gpu import compile_for_gpu
 from attn_tune.tuner.offline.compilers.launch_cache import LaunchCache
 from attn_tune.tuner.offline.compilers.protocol import Compiled, CompileFor
@@ -15,6 +13,8 @@ from attn_tune.tuner.offline.compilers.shortage import shortage_of
 from attn_tune.tuner.offline.compilers.tpu import compile_for_tpu
 from attn_tune.tuner.offline.target import find_target
 from attn_tune.tuner.protocol import Phase, Ready, Refusal
+from attn_tune.tuner.work.child_process import attach
+from attn_tune.tuner.work.faults import full_disk, outcome_of
 
 _NICENESS = 5
 

@@ -1,0 +1,1 @@
+"""Decide what a sweep tries: grids, cases, candidates and the order of their search."""

@@ -1,0 +1,1 @@
+"""Run a plan on isolated worker processes and yield its trials."""

@@ -1,0 +1,143 @@
+"""The actor on a node of a Ray cluster: one device behind an ``IsolatedExecutor``. Knows nothing of Ray itself."""
+
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.schema.device import Device
+from attn_tune.schema.errors import AttnTuneError, StorageError
+from attn_tune.tuner.protocol import (
+    ConfigRef,
+    Finals,
+    Identify,
+    Identity,
+    Limits,
+    Refusal,
+    Reply,
+    Request,
+    Run,
+)
+from attn_tune.tuner.run.executor import CaseError, Interrupted, IsolatedExecutor
+from attn_tune.tuner.run.fleet.lease import Lease, lease_folder
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """The origin that the trials of a request will name; the actor checks that it is right.
+
+    ``sources`` are the source hashes of the kernels that the request runs. Without ``identity`` any device will do.
+    """
+
+    identity: Identity | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, request: Request, identity: Identity | None) -> "Claim":
+        """The claim that the trials of ``request`` will make, by the source that is here."""
+        match request:
+            case Run():
+                refs: tuple[ConfigRef, ...] = (request.ref,)
+            case Finals():
+                refs = request.refs
+            case Identify():
+                refs = ()
+        if identity is None:
+            return cls()
+        return cls(
+            identity=identity,
+            sources={ref.kernel: get_kernel(ref.kernel).source_hash for ref in refs},
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unable:
+    """The actor's device cannot be used, or must not be."""
+
+    reason: str
+
+
+class Stopped:
+    """The request was interrupted."""
+
+
+class DeviceActor:
+    """Serves requests on one device, one at a time; only ``stop`` may be called meanwhile."""
+
+    def __init__(self, limits: Limits, environment: Mapping[str, str]):
+        self._stop = threading.Event()
+        self._executor = IsolatedExecutor(
+            limits=limits, environment=environment, interrupt=self._stop.is_set
+        )
+        self._identity: Identity | None = None
+        self._lease: Lease | None = None
+
+    def ready(self) -> None:
+        """Answers when the actor has its place."""
+
+    def serve(self, request: Request, claim: Claim) -> Reply | Unable | Stopped:
+        """The answer to ``request``; only what nobody foresaw is raised."""
+        self._stop.clear()
+        try:
+            if self._identity is None:
+                self._identity = self._identify()
+            if reason := _contradiction(claim, self._identity):
+                return Unable(reason=f"{socket.gethostname()}: {reason}")
+            match request:
+                case Run():
+                    return self._executor.run(request)
+                case Finals():
+                    return self._executor.finals(request)
+                case Identify():
+                    return self._identity
+        except CaseError as error:
+            return Refusal(reason=str(error))
+        except Interrupted:
+            return Stopped()
+        except (AttnTuneError, ImportError) as error:
+            # No worker (ExecutorError), or a kernel that is not installed on this node.
+            return Unable(reason=f"{socket.gethostname()}: {error}")
+
+    def _identify(self) -> Identity:
+        """The device, which is leased from now on: sweeps that do not use Ray know nothing of Ray's resources."""
+        found = self._executor.identify()
+        if uuid := dict(found.device.evidence).get("uuid"):
+            lease = Lease(uuid, lease_folder())
+            if holder := lease.take():
+                raise StorageError(f"{found.device} ({uuid}) is in use by {holder}")
+            self._lease = lease
+        return found
+
+    def expect(self, refs: Sequence[ConfigRef], device: Device) -> None:
+        """See ``Executor.expect``."""
+        self._executor.expect(refs, device)
+
+    def stop(self) -> None:
+        """Interrupts the request at hand."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """Ends the worker, and removes what it left on the disk."""
+        self._executor.close()
+        if self._lease:
+            self._lease.release()
+
+
+def _contradiction(claim: Claim, found: Identity) -> str:
+    """The reason why a trial made here would name a wrong origin; ``""`` if it would not."""
+    if claim.identity is None:
+        return ""
+    for said, here in (
+        (claim.identity.device.identity, found.device.identity),
+        (asdict(claim.identity.environment), asdict(found.environment)),
+    ):
+        for name in said:
+            if said[name] != here[name]:
+                return f"{name} is {here[name]!r} here, and {said[name]!r} in the rest of the sweep"
+    for kernel, source in claim.sources.items():
+        if get_kernel(kernel).source_hash != source:
+            return (
+                f"the source of {kernel} differs from that of the sweep; install the same version"
+            )
+    return ""

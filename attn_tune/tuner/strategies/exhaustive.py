@@ -1,8 +1,0 @@
-"""Everything."""
-
-from attn_tune.tuner.strategies.space import Search, Space, in_one_batch
-
-
-def exhaustive(space: Space) -> Search:
-    """Every candidate, in the kernel's order and in one batch, so that all can be compiled ahead."""
-    return in_one_batch(space, space.open)

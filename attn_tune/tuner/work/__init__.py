@@ -1,0 +1,1 @@
+"""Compile, prove and time configs inside worker and helper processes."""

@@ -1,0 +1,244 @@
+"""Compiling one config, apart from running it: what comes out can be described, stored and sent.
+
+Tracing and lowering, where all the time goes, can be done by a process without a device (``lower_config``); the one
+that holds the device does the rest (``load_config``). The description (``Artifact``) is plain data, so that configs
+that lower to the same program can be told by their ``code_digest``.
+"""
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.kernels.spec import Search
+from attn_tune.ops.contract import Outputs, load
+from attn_tune.ops.registry import get_op
+from attn_tune.schema.config import config_from_dict
+from attn_tune.schema.digest import digest_text
+from attn_tune.schema.trial import Resources
+from attn_tune.tuner.protocol import ConfigRef, Lowered
+from attn_tune.tuner.work.in_place import donated_places, fresh_copies
+from attn_tune.tuner.work.mesh import mesh_for
+from attn_tune.tuner.work.side_effects import (
+    find_callback,
+    refuse_callbacks,
+    unchanged_configuration,
+)
+from attn_tune.tuner.work.timers.timer import Timed
+
+# Where the program was written is not what it does. Triton's configuration holds such places too, in binary.
+_PLACES = re.compile(r"^#loc.*\n| loc\((?:[^()]|\([^()]*\))*\)", re.MULTILINE)
+_OPAQUE = re.compile(r'(?:backend_config|opaque) = "[^"]*"')
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Artifact:
+    """The result of compiling one config. Times in milliseconds; ``temp_bytes`` is scratch memory on the device."""
+
+    ref: ConfigRef
+    lower_ms: float
+    compile_ms: float
+    resources: Resources = field(default_factory=Resources)
+    temp_bytes: int | None = None
+
+    @property
+    def total_ms(self) -> float:
+        """Tracing, lowering and compiling together."""
+        return self.lower_ms + self.compile_ms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executable:
+    """A compiled config.
+
+    Attributes:
+      artifact: the description of what was compiled.
+      launch: ``inputs -> {output: array}``. It consumes the operands that it updates in place.
+      in_place: the places of these among the leaves of the inputs.
+    """
+
+    artifact: Artifact
+    launch: Callable[[Any], Outputs]
+    in_place: tuple[int, ...] = ()
+
+    def fresh(self, inputs: Any) -> Any:
+        """``inputs`` for one launch: with copies of the operands that it consumes."""
+        return fresh_copies(inputs, self.in_place)
+
+    def call(self, inputs: Any) -> Outputs:
+        """The outputs for ``inputs``, which stay as they are."""
+        return self.launch(self.fresh(inputs))
+
+    def timed(self, inputs: Any) -> Timed:
+        """The same call for a timer, which makes the copies before the clock runs."""
+        if not self.in_place:
+            return Timed(run=lambda: self.launch(inputs))
+        return Timed(run=self.launch, refresh=lambda: self.fresh(inputs))
+
+
+def part_function(ref: ConfigRef) -> Callable[[Any], Outputs]:
+    """``inputs -> outputs`` of the part alone.
+
+    What the part does not make is dropped, so that under jit the other launches are dead code.
+    """
+    spec = get_kernel(ref.kernel)
+    search = spec.searches[ref.direction]
+    config = config_from_dict(search.config, ref.config)
+    names = part_outputs(search, ref.part)
+    problem = ref.runs_on
+    # Loaded here, because changes to JAX that come from importing a library are not the config's.
+    call = load(search.call)
+
+    def function(inputs: Any) -> Outputs:
+        outputs = call(problem, config, inputs)
+        return {name: outputs[name] for name in names or outputs if name in outputs}
+
+    return function
+
+
+def part_outputs(search: Search, part: str) -> tuple[str, ...]:
+    """The outputs of a part; empty for all of them."""
+    return tuple(search.outputs.get(part, ()))
+
+
+def compile_config(ref: ConfigRef, inputs: Any) -> Executable:
+    """Traces, lowers and compiles a config for ``inputs`` (arrays, or their shapes).
+
+    Raises:
+      UnsupportedError: it calls back into Python, or changes JAX's configuration.
+    """
+    import jax
+
+    function = part_function(ref)
+    op = get_op(ref.signature.op)
+    in_place = donated_places(op, ref.runs_on, ref.direction, inputs)
+    # Donation is by argument: with it, each leaf is one.
+    leaves, tree = jax.tree.flatten(inputs) if in_place else ([inputs], None)
+
+    def of_leaves(*leaves: Any) -> Outputs:
+        return function(jax.tree.unflatten(tree, leaves))
+
+    jitted = jax.jit(of_leaves, donate_argnums=in_place) if in_place else jax.jit(function)
+    start = time.perf_counter()
+    with unchanged_configuration(), _recorder() as recorded, mesh_for(op, ref.runs_on):
+        lowered = jitted.trace(*leaves).lower()
+    lower_ms = (time.perf_counter() - start) * 1e3
+    text = lowered.as_text()
+    refuse_callbacks(text, get_kernel(ref.kernel).backend)
+    resources = resources_of(recorded, text)
+    compiled, artifact = _finish(ref, lowered, resources, lower_ms)
+    launch = (lambda inputs: compiled(*jax.tree.leaves(inputs))) if in_place else compiled
+    return Executable(artifact=artifact, launch=launch, in_place=in_place)
+
+
+def lower_config(ref: ConfigRef, inputs: Any, capability: int) -> Lowered:
+    """Traces and lowers a config for an NVIDIA GPU that need not be here.
+
+    Args:
+      inputs: arrays, or their shapes.
+      capability: ``10 * major + minor``.
+
+    Raises:
+      UnsupportedError: as ``compile_config``.
+    """
+    import jax
+    from jax import export
+
+    from attn_tune.kernels.lang.triton.call import CALL_TARGET
+    from attn_tune.kernels.lang.triton.target import compile_target
+
+    leaves, tree = jax.tree.flatten(inputs)
+    function = part_function(ref)
+    in_place = donated_places(get_op(ref.signature.op), ref.runs_on, ref.direction, inputs)
+    start = time.perf_counter()
+    with unchanged_configuration(), compile_target(capability), _recorder() as recorded:
+        exported = export.export(
+            jax.jit(
+                lambda *leaves: function(jax.tree.unflatten(tree, leaves)), donate_argnums=in_place
+            ),
+            platforms=("cuda",),
+            disabled_checks=(export.DisabledSafetyCheck.custom_call(CALL_TARGET),),
+        )(*leaves)
+    refuse_callbacks(exported.mlir_module(), get_kernel(ref.kernel).backend)
+    program = bytes(exported.serialize())
+    lower_ms = (time.perf_counter() - start) * 1e3
+    resources = resources_of(recorded, exported.mlir_module())
+    return Lowered(program=program, resources=resources, lower_ms=lower_ms, in_place=in_place)
+
+
+def load_config(ref: ConfigRef, lowered: Lowered) -> Executable:
+    """Does what is left of compiling a config that another process lowered."""
+    import jax
+    from jax import export
+
+    exported = export.deserialize(bytearray(lowered.program))
+    again = jax.jit(exported.call, donate_argnums=lowered.in_place).lower(*exported.in_avals)
+    compiled, artifact = _finish(ref, again, lowered.resources, lowered.lower_ms)
+    return Executable(
+        artifact=artifact,
+        launch=lambda inputs: compiled(*jax.tree.leaves(inputs)),
+        in_place=lowered.in_place,
+    )
+
+
+def _finish(
+    ref: ConfigRef, lowered: Any, resources: Resources, lower_ms: float
+) -> tuple[Any, Artifact]:
+    start = time.perf_counter()
+    compiled = lowered.compile()
+    artifact = Artifact(
+        ref=ref,
+        lower_ms=lower_ms,
+        compile_ms=(time.perf_counter() - start) * 1e3,
+        resources=resources,
+        temp_bytes=_temp_bytes(compiled),
+    )
+    return compiled, artifact
+
+
+def resources_of(recorded: Sequence[Any], program: str) -> Resources:
+    """The most that any one launch needs, over the kernels that were compiled, and the digest of the program.
+
+    A program that calls back into Python has no digest: what it does is not in it.
+
+    Args:
+      program: the text of the lowered module, for the digest.
+    """
+
+    def most(name: str) -> int | None:
+        values = [v for k in recorded if (v := getattr(k, name, None)) is not None]
+        return max(values, default=None)
+
+    launches = getattr(recorded, "launches", ())
+    if launches:
+        program = _OPAQUE.sub("", program)
+    code = "\n".join((_PLACES.sub("", program), *launches))
+    return Resources(
+        shared_bytes=most("shared_bytes"),
+        registers=most("registers"),
+        spill_bytes=most("spill_bytes"),
+        code_digest="" if find_callback(program) else digest_text(code),
+    )
+
+
+@contextlib.contextmanager
+def _recorder() -> Iterator[Sequence[Any]]:
+    """Collects what the Triton bridge compiles meanwhile; nothing where Triton is not installed."""
+    import importlib.util
+
+    name = "attn_tune.kernels.lang.triton.compile"
+    if importlib.util.find_spec("triton") is None or importlib.util.find_spec(name) is None:
+        yield []
+        return
+    with load(f"{name}:record_compiles")() as recorded:
+        yield recorded
+
+
+def _temp_bytes(compiled: Any) -> int | None:
+    analysis = compiled.memory_analysis()
+    if isinstance(analysis, Mapping):
+        return analysis.get("temp_size_in_bytes")
+    return getattr(analysis, "temp_size_in_bytes", None)

@@ -1,0 +1,167 @@
+"""The worker's handling of requests. It owns jax and the device, the prepared cases and the timers."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+
+from attn_tune.ops.contract import load
+from attn_tune.schema.device import Device
+from attn_tune.schema.trial import Status, twin_round
+from attn_tune.tuner.protocol import (
+    Entering,
+    Finals,
+    FinalsOutcome,
+    Identify,
+    Identity,
+    Load,
+    MeasurePolicy,
+    Outcome,
+    Phase,
+    Reply,
+    Request,
+    Run,
+)
+from attn_tune.tuner.work.attempt import Attempt
+from attn_tune.tuner.work.background_compile import LoadedConfigs
+from attn_tune.tuner.work.compile import Executable
+from attn_tune.tuner.work.gpu_state import Look, open_look
+from attn_tune.tuner.work.measure import Raced, make_flush, race
+from attn_tune.tuner.work.prepared_cases import PreparedCases
+from attn_tune.tuner.work.timed_outputs import PROVEN_BYTES, TimedOutputs
+from attn_tune.tuner.work.timers import Check, Timer, choose_timer
+from attn_tune.tuner.work.timers.timer import Flush, Timed
+from attn_tune.tuner.work.validate import Verdict, validate, worst_of
+
+
+class Session:
+    """Answers requests in this process. ``announce`` is called before each phase."""
+
+    def __init__(self, announce: Callable[[Entering], object] = lambda entering: None):
+        self._announce = announce
+        self._prepared = PreparedCases(self._enter)
+        self._loaded = LoadedConfigs()
+        self._timers: dict[str, Timer] = {}
+        self._flushes: dict[Device, Flush | None] = {}
+        self._looks: dict[Device, Look] = {}
+
+    def answer(self, request: Request) -> Reply:
+        """The answer to any request.
+
+        Raises:
+          PrepareError: inputs or a reference cannot be made.
+        """
+        match request:
+            case Run():
+                return self.run(request)
+            case Finals():
+                return self.finals(request)
+            case Identify():
+                return self.identify()
+
+    def identify(self) -> Identity:
+        """The default device, and the software of this process."""
+        device = load("attn_tune.devices.identity:current_device")()
+        environment = load("attn_tune.devices.environments:current_environment")()
+        import jax
+
+        return Identity(
+            device=device, environment=environment, device_count=jax.local_device_count()
+        )
+
+    def run(self, request: Run) -> Outcome:
+        """Compiles, validates and measures one config."""
+        return Attempt(request, self._prepared, self._loaded, self._enter).go(
+            timer=lambda: self._timer(request.policy),
+            flush=lambda: self._flush(request.device, request.policy),
+            look=self._look(request.device),
+        )
+
+    def load(self, message: Load) -> None:
+        """Begins to compile what will be run. May be called from another thread."""
+        self._loaded.load(message)
+        self._prepared.foresee(message.ref)
+
+    def finals(self, request: Finals) -> FinalsOutcome:
+        """Proves configs right once more, and times those that are, in turns. One that is wrong then has no time."""
+        case = self._prepared.case(request.refs[0], request.seed)
+        executables: list[Executable] = []
+        verdicts: list[Verdict] = []
+        timed = [TimedOutputs(case) for _ in request.refs]
+        for ref, outputs in zip(request.refs, timed, strict=True):
+            self._enter(Phase.COMPILE)
+            executable = self._loaded.take(ref, None, case.inputs)
+            executables.append(executable)
+            self._enter(Phase.VALIDATE)
+            verdicts.append(validate(executable.call, [case], keep=outputs.prove))
+            # The device has the case to hold as well.
+            if sum(one.held_bytes for one in timed) > PROVEN_BYTES:
+                outputs.release()
+        right = [i for i, verdict in enumerate(verdicts) if verdict.correct]
+        order = [*right, request.twin] if request.twin in right else right
+        self._enter(Phase.MEASURE)
+        began = time.perf_counter()
+        raced = self._race(
+            request,
+            [executables[i].timed(case.inputs) for i in order],
+            [timed[i].check for i in order],
+        )
+        # Measured in turns: each has its share of the time.
+        share_ms = (time.perf_counter() - began) * 1e3 / max(1, len(order))
+        verdicts = [worst_of([a, b.verdict]) for a, b in zip(verdicts, timed, strict=True)]
+        measured = {
+            i: found
+            for i, found in zip(right, raced.measurements, strict=False)
+            if verdicts[i].correct
+        }
+        outcomes = tuple(
+            Outcome(
+                status=Status.OK if verdict.correct else Status.INCORRECT,
+                reason=verdict.remark,
+                errors=verdict.errors,
+                measurement=measured.get(i),
+                resources=executable.artifact.resources,
+                compile_ms=executable.artifact.total_ms,
+                conditions=raced.conditions,
+                repeatable=verdict.repeatable,
+                phases_ms={Phase.MEASURE: share_ms} if i in right else {},
+            )
+            for i, (executable, verdict) in enumerate(zip(executables, verdicts, strict=True))
+        )
+        twin = None
+        if len(order) > len(right) and request.twin in measured:
+            last = raced.measurements[-1]
+            twin = dataclasses.replace(last, round_id=twin_round(request.round_id))
+        return FinalsOutcome(outcomes=outcomes, twin=twin)
+
+    def _race(self, request: Finals, runs: Sequence[Timed], checks: Sequence[Check]) -> Raced:
+        if not runs:
+            return Raced(measurements=())
+        return race(
+            runs,
+            timer=self._timer(request.policy),
+            policy=request.policy,
+            flush=self._flush(request.device, request.policy),
+            round_id=request.round_id,
+            look=self._look(request.device),
+            checks=checks,
+        )
+
+    def _timer(self, policy: MeasurePolicy) -> Timer:
+        if policy.timer not in self._timers:
+            self._timers[policy.timer] = choose_timer(policy.timer)
+        return self._timers[policy.timer]
+
+    def _flush(self, device: Device, policy: MeasurePolicy) -> Flush | None:
+        if not policy.flush_l2:
+            return None
+        if device not in self._flushes:
+            self._flushes[device] = make_flush(device)
+        return self._flushes[device]
+
+    def _look(self, device: Device) -> Look:
+        if device not in self._looks:
+            self._looks[device] = open_look(device)
+        return self._looks[device]
+
+    def _enter(self, phase: Phase) -> None:
+        self._announce(Entering(phase=phase))

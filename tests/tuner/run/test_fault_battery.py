@@ -1,0 +1,110 @@
+"""The planted-fault battery on real worker processes: every fault named rightly, no neighbour harmed."""
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from attn_tune.schema.errors import StorageError
+from attn_tune.tuner.protocol import Limits
+from attn_tune.tuner.run import executor as executor_module
+from attn_tune.tuner.run.process import WorkerProcess
+from tests.patience import until
+from tests.planted.planted_battery import FAULTS, PatientExecutor, request, run_battery
+
+LANES = 2
+ROWS = [fault for fault in FAULTS if "cpu" in fault.platforms]
+# More than a worker needs, less than an eater takes.
+WORKER = Limits(memory_gib=1.5)
+ENVIRONMENT = {"PLANTED_GIB": str(WORKER.memory_gib), "JAX_PLATFORMS": "cpu"}
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass
+class Battery:
+    """Results by fault, and the workers that were started for each lane."""
+
+    results: dict = field(default_factory=dict)
+    workers: list[int] = field(default_factory=list)
+    expected_workers: list[int] = field(default_factory=list)
+    strays: list[str] = field(default_factory=list)
+    run_ids: list[str] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def counted_workers(monkeypatch) -> Iterator[list[WorkerProcess]]:
+    started = []
+
+    class Counted(WorkerProcess):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            started.append(self)
+
+    monkeypatch.setattr(executor_module, "WorkerProcess", Counted)
+    yield started
+
+
+@pytest.fixture(scope="module")
+def battery(planted, point, device) -> Battery:
+    """Every row, in a few executors at once, for most of the time is spent waiting."""
+    battery = Battery()
+
+    def run_lane(faults) -> None:
+        run_id = uuid.uuid4().hex
+        battery.run_ids.append(run_id)
+        with PatientExecutor(
+            environment={**ENVIRONMENT, "PLANTED_RUN": run_id}, limits=WORKER
+        ) as executor:
+            for result in run_battery(executor, faults, point.signature, device):
+                battery.results[result.fault.name] = result
+                if result.fault.name == "child_stays":
+                    mine = str(executor.worker_pid)
+                    battery.strays = [pid for pid in processes_of(run_id) if pid != mine]
+        battery.expected_workers.append(1 + sum(fault.lost for fault in faults))
+
+    lanes = [ROWS[i::LANES] for i in range(LANES)]
+    with pytest.MonkeyPatch.context() as patch, counted_workers(patch) as started:
+        with ThreadPoolExecutor(LANES) as pool:
+            list(pool.map(run_lane, lanes))
+        battery.workers.append(len(started))
+    return battery
+
+
+def processes_of(run_id: str) -> list[str]:
+    """The processes whose environment names the run."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if run_id.encode() in path.read_bytes():
+                found.append(path.parent.name)
+    return found
+
+
+@pytest.mark.parametrize("name", [fault.name for fault in ROWS])
+def test_each_fault_is_named_and_hurts_nobody(battery, name):
+    result = battery.results[name]
+    assert result.outcome.status is result.fault.status, result.outcome.reason
+    assert result.fault.words in result.outcome.reason
+    assert result.harmless, (result.before.reason, result.after.reason)
+
+
+def test_no_worker_is_lost_for_nothing(battery):
+    assert sum(battery.workers) == sum(battery.expected_workers)
+
+
+def test_children_do_not_outlive_their_worker(battery):
+    assert battery.strays
+    # They were killed; a busy machine takes a while to end them.
+    until(lambda: not any(map(processes_of, battery.run_ids)))
+
+
+def test_a_full_disk_stops_the_sweep_and_blames_nobody(planted, point, device):
+    with PatientExecutor(environment=ENVIRONMENT, limits=WORKER) as executor:
+        with pytest.raises(StorageError, match="the disk is full") as caught:
+            executor.run(request(point.signature, device, "disk_full"))
+        assert caught.value.exit_code == 4

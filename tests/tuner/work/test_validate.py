@@ -1,0 +1,85 @@
+"""Verdicts, with kernels played by functions."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from attn_tune.ops.contract import load
+from attn_tune.ops.registry import get_op
+from attn_tune.tuner.work.case_functions import compile_maker
+from attn_tune.tuner.work.validate import same_bits, validate
+
+
+@pytest.fixture(scope="module")
+def case(problem):
+    return compile_maker(get_op("flash_attention"), problem, "fwd").make(0)
+
+
+@pytest.fixture(scope="module")
+def plain(problem):
+    baseline = load(get_op("flash_attention").baseline)
+    return jax.jit(lambda inputs: dict(baseline(problem, "fwd", inputs)))
+
+
+def test_the_plain_computation_passes(case, plain):
+    verdict = validate(plain, [case])
+    assert verdict.correct
+    assert verdict.repeatable
+    assert {e.output for e in verdict.errors} == {"out", "lse"}
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda out: out.at[0, 3, 1, 5].set(jnp.nan),
+        lambda out: out.at[0, 3].set(0),
+        lambda out: out * jnp.asarray(1.03, out.dtype),
+        lambda out: out.astype(jnp.float32),
+        lambda out: out[:, :-1],
+    ],
+    ids=["nan", "a row", "scale", "dtype", "shape"],
+)
+def test_harm_is_seen(case, plain, harm):
+    def call(inputs):
+        outputs = plain(inputs)
+        return {**outputs, "out": harm(outputs["out"])}
+
+    verdict = validate(call, [case])
+    assert [e.output for e in verdict.errors if e.ratio > 1] == ["out"]
+    assert "out is wrong" in verdict.remark
+
+
+def test_only_the_parts_outputs_are_asked_for(case, plain):
+    def call(inputs):
+        return {"out": plain(inputs)["out"]}
+
+    assert validate(call, [case], ("out",)).correct
+    missing = validate(call, [case])
+    assert [(e.output, e.error) for e in missing.errors if e.ratio > 1] == [("lse", math.inf)]
+
+
+def test_a_second_run_that_differs_is_said_and_judged(case, plain):
+    factors = iter([1.0, 1.0 + 2**-7, 1.0, 1.5])
+
+    def call(inputs):
+        outputs = plain(inputs)
+        return {**outputs, "lse": outputs["lse"], "out": outputs["out"] * next(factors)}
+
+    def small(inputs):
+        outputs = call(inputs)
+        return {**outputs, "out": outputs["out"].astype(jnp.bfloat16)}
+
+    near = validate(small, [case])
+    assert not near.repeatable
+    assert "different bits" in near.remark
+    far = validate(small, [case])
+    assert not far.correct
+
+
+def test_bits_tell_nan_from_nothing():
+    nan, zero = jnp.array([jnp.nan]), jnp.array([0.0])
+    assert same_bits({"x": nan}, [{"x": nan}, {"x": zero}]) == [True, False]
+    assert same_bits({"x": zero}, [{"x": -zero}, {"y": zero}, {"x": zero}]) == [False, False, True]
+    assert same_bits({"x": zero}, []) == []
