@@ -12,7 +12,7 @@ from attn_tune.db import frames
 from attn_tune.db.decide import decision_table
 from attn_tune.db.release import predictions
 from attn_tune.db.store import health, past_searches, runs, trials
-from attn_tune.db.store.connection import attached, connect, immediate, storage_errors
+from attn_tune.db.store.connection import connect, immediate, storage_errors
 from attn_tune.db.store.references import References
 from attn_tune.db.store.writer import WriterLock
 from attn_tune.schema import (
@@ -117,9 +117,15 @@ class Database:
         finally:
             self._lock.release()
 
-    def attached(self, uri: str, name: str) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def attached(self, uri: str, name: str) -> Iterator[None]:
         """Another database beside this one for a ``with`` block, called ``name`` in SQL."""
-        return attached(self.path, self._connection, uri, name)
+        with storage_errors(self.path):
+            self._connection.execute(f"ATTACH ? AS {name}", (uri,))
+        try:
+            yield
+        finally:
+            self._connection.execute(f"DETACH {name}")
 
     def vacuum(self) -> None:
         """Writes the file anew without its free pages; needs room for a copy meanwhile."""
