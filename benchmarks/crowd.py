@@ -79,7 +79,7 @@ def begin_in_turn(database: Database) -> int:
         try:
             return database.begin_run(device=DEVICE, environment=ENVIRONMENT, argv=["crowd"])
         except StorageError as error:
-            if "is being written by process" not in str(error) or time.monotonic() >= end:
+            if "is being written by" not in str(error) or time.monotonic() >= end:
                 raise
         # At random, so that those who wait do not all come back at once.
         time.sleep(random.uniform(0, pause_s))

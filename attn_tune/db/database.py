@@ -12,8 +12,9 @@ from attn_tune.db import frames
 from attn_tune.db.decide import decision_table
 from attn_tune.db.release import predictions
 from attn_tune.db.store import health, past_searches, runs, trials
-from attn_tune.db.store.connection import connect, storage_errors
-from attn_tune.db.store.lab_file import LabFile
+from attn_tune.db.store.connection import connect, immediate, storage_errors
+from attn_tune.db.store.references import References
+from attn_tune.db.store.writer import WriterLock
 from attn_tune.schema import (
     Decision,
     Device,
@@ -29,15 +30,27 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Database(LabFile):
+class Database:
     """One SQLite file. Open it with ``Database.open``; use it as a context manager, in one process and one thread.
 
     Every method may raise ``StorageError`` (locked, full, unwritable) and ``IntegrityError`` (damaged).
+
+    Attributes:
+      path: the file.
+      read_only: whether writing is refused.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path, *, read_only: bool):
-        super().__init__(connection, path, read_only=read_only)
+        self.path = path
+        self.read_only = read_only
+        self._connection = connection
+        self._references = References(connection)
+        self._lock = WriterLock(path)
         self._open_runs: set[int] = set()
+        self._pid = os.getpid()
+        self._file = path.absolute()  # the process may change its working directory
+        with storage_errors(path):
+            self._identity = self._file.stat()
 
     @classmethod
     def open(
@@ -61,6 +74,7 @@ class Database(LabFile):
             for run_id in sorted(self._open_runs):
                 self.end_run(run_id, "interrupted")
         finally:
+            self._lock.release()
             self._connection.close()
 
     def __enter__(self) -> Self:
@@ -71,14 +85,65 @@ class Database(LabFile):
 
     # --- Writing ---
 
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One write transaction: everything in it, or nothing.
+
+        Raises:
+          StorageError: opened read-only, inherited by a forked process, or the file was deleted, moved or replaced
+            since it was opened. Nothing was written.
+        """
+        self._check_writable()
+        with storage_errors(self.path), immediate(self._connection):
+            yield self._connection
+            # Last, so that no write to a file that has lost its name is acknowledged.
+            self._check_in_place()
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keeps sweeps from beginning for a ``with`` block.
+
+        Raises:
+          StorageError: another process writes; the message names it.
+          UsageError: a run is open here.
+        """
+        if self._open_runs:
+            raise UsageError(f"a run is open on {self.path}; end it first")
+        self._check_writable()
+        with storage_errors(self.path):
+            self._lock.acquire()
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    @contextlib.contextmanager
+    def attached(self, uri: str, name: str) -> Iterator[None]:
+        """Another database beside this one for a ``with`` block, called ``name`` in SQL."""
+        with storage_errors(self.path):
+            self._connection.execute(f"ATTACH ? AS {name}", (uri,))
+        try:
+            yield
+        finally:
+            self._connection.execute(f"DETACH {name}")
+
+    def vacuum(self) -> None:
+        """Writes the file anew without its free pages; needs room for a copy meanwhile."""
+        with storage_errors(self.path):
+            self._connection.execute("VACUUM")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
     def begin_run(self, *, device: Device, environment: Environment, argv: Sequence[str]) -> int:
         """Starts a run and takes the writer lock. Returns the run's id.
 
         Raises:
           StorageError: another process is writing to this database; the message names it.
         """
+        self._check_writable()
+        with storage_errors(self.path):
+            self._lock.acquire()
         with self.transaction():
-            if self._lock.acquire():
+            if not self._open_runs:
                 runs.abandon_runs(self._connection)
             run_id = runs.add_run(self._connection, self._references, device, environment, argv)
         self._open_runs.add(run_id)
@@ -91,31 +156,34 @@ class Database(LabFile):
         self._check_run(run_id)
         with self.transaction():
             runs.end_run(self._connection, run_id, status)
-            if self._open_runs == {run_id}:
-                self._lock.release()
         self._open_runs.discard(run_id)
+        if not self._open_runs:
+            self._lock.release()
 
     def heartbeat(self, run_id: int) -> None:
         """Notes that the run lives; worth calling every minute or so while nothing is recorded."""
-        with self._recording(run_id):
+        self._check_run(run_id)
+        with self.transaction():
             trials.beat(self._connection, run_id)
 
     def record(self, run_id: int, trial: Trial) -> int:
         """Stores one trial in one transaction, and returns its id. Once it returns, a kill cannot lose the trial.
 
         Raises:
-          StorageError: the run is not open here, or the writer lock went to another process.
+          StorageError: the run is not open here.
         """
-        with self._recording(run_id):
+        self._check_run(run_id)
+        with self.transaction():
             return trials.add_trials(self._connection, self._references, run_id, [trial])[0]
 
     def record_many(self, run_id: int, many: Iterable[Trial]) -> int:
         """Stores many trials in one transaction, faster than ``record``: all of them or none. Returns how many.
 
         Raises:
-          StorageError: the run is not open here, or the writer lock went to another process.
+          StorageError: the run is not open here.
         """
-        with self._recording(run_id):
+        self._check_run(run_id)
+        with self.transaction():
             return len(trials.add_trials(self._connection, self._references, run_id, many))
 
     # --- Reading ---
@@ -132,46 +200,33 @@ class Database(LabFile):
     ) -> dict[tuple[str, str], Status]:
         """``(part, config digest) -> status`` of the configs that an equal device and environment has tried.
 
-        The status is that of the newest trial. An environment without a source hash equals nothing. With
-        ``allow_nondeterministic``, configs that were refused only because their bits differ are left out.
+        The status is that of the newest trial. Unknown software never equals itself: without a source hash the answer
+        is empty. With ``allow_nondeterministic``, configs that were refused because their bits differ are left out.
         """
+        if not environment.source_hash:
+            return {}
         with storage_errors(self.path):
             return trials.read_measured(
                 self._connection,
                 kernel=kernel_id,
                 direction=direction,
-                signature=signature,
-                device=device,
-                environment=environment,
+                signature=signature.text,
+                device=device.digest,
+                environment=environment.digest,
                 allow_nondeterministic=allow_nondeterministic,
             )
 
-    def trials(
-        self,
-        *,
-        op: str | None = None,
-        kernel: str | None = None,
-        direction: str | None = None,
-        signature: Signature | str | None = None,
-        device: Device | str | None = None,
-        run: int | None = None,
-        status: Status | str | None = None,
-    ) -> Iterator[Trial]:
+    def trials(self, **filters: Any) -> Iterator[Trial]:
         """The trials that fit, oldest first, exactly as they were recorded.
 
-        ``kernel`` is a name or ``"op/name"``; ``device`` a device, its digest or its variant.
+        Filters are ``op``, ``kernel`` (a name or ``"op/name"``), ``direction``, ``signature`` (or its text), ``device``
+        (or its digest or variant), ``run`` and ``status``.
+
+        Raises:
+          UsageError: an unknown filter.
         """
-        filters = trials.parameters(
-            op=op,
-            kernel=kernel,
-            direction=direction,
-            signature=signature,
-            device=device,
-            run=run,
-            status=status,
-        )
         with storage_errors(self.path):
-            for _, _, trial in trials.read_trials(self._connection, self._references, filters):
+            for _, trial in trials.read_trials(self._connection, self._references, filters):
                 yield trial
 
     def past_searches(
@@ -187,14 +242,13 @@ class Database(LabFile):
         ``kernel`` is ``"op/name"``, ``family`` that of the device.
         """
         filters = {"kernel": kernel, "direction": direction, "part": part, "family": family}
-        given = {name: value for name, value in filters.items() if value is not None}
         with storage_errors(self.path):
-            return past_searches.read_past_searches(self._connection, self._references, given)
+            return past_searches.read_past_searches(self._connection, self._references, filters)
 
     def status(self) -> runs.RunStatus:
         """The run that goes on, else the last one, with its progress."""
         with storage_errors(self.path):
-            return runs.read_status(self._connection, self._references)
+            return runs.read_status(self._connection, self._references, self.path)
 
     def seconds_per_config(self, device: Device) -> float | None:
         """Seconds that the last run on an equal device took for each config; None without a run of some length."""
@@ -213,7 +267,7 @@ class Database(LabFile):
           UsageError: an unknown frame or filter.
         """
         with storage_errors(self.path):
-            return frames.read_frame(self._connection, name, trials.parameters(**filters))
+            return frames.read_frame(self._connection, name, filters)
 
     def describe(self) -> health.Description:
         """Facts about the file: size, versions, rows."""
@@ -232,7 +286,7 @@ class Database(LabFile):
 
         The old decisions stay until the new ones replace them in one transaction.
         """
-        decided = [(problem, self._decide(problem)) for problem in self._problems(signatures)]
+        decided = list(self._decided(signatures))
         with self.transaction():
             for problem, decisions in decided:
                 decision_table.replace_decisions(
@@ -242,8 +296,8 @@ class Database(LabFile):
 
     def decide(self, *, signatures: Iterable[Signature | str] | None = None) -> Iterator[Decision]:
         """Decides everything, or some signatures, from the trials as they are now, and stores nothing."""
-        for problem in self._problems(signatures):
-            yield from self._decide(problem)
+        for _, decisions in self._decided(signatures):
+            yield from decisions
 
     def decide_predicted(self) -> Iterator[Decision]:
         """Decisions by predictions, for problems on devices where nothing was measured; ``median_ns`` is None."""
@@ -251,28 +305,15 @@ class Database(LabFile):
         found = predictions.decide_predicted(itertools.chain.from_iterable(fates))
         yield from predictions.unmeasured(found, self.decide())
 
-    def decisions(
-        self,
-        *,
-        op: str | None = None,
-        kernel: str | None = None,
-        direction: str | None = None,
-        signature: Signature | str | None = None,
-        device: Device | str | None = None,
-        rank: int | None = None,
-    ) -> list[Decision]:
-        """The decisions that fit, by signature, direction, device and rank; ``rank=0`` asks for the winners only.
+    def decisions(self, **filters: Any) -> list[Decision]:
+        """The decisions that fit, by signature, direction, device and rank, as of the last ``rebuild_decisions``.
 
-        They are as of the last ``rebuild_decisions``.
+        Filters are ``op``, ``kernel``, ``direction``, ``signature`` and ``device``, as for ``trials``, and ``rank``, 0
+        for the winners.
+
+        Raises:
+          UsageError: an unknown filter.
         """
-        filters = trials.parameters(
-            op=op,
-            kernel=kernel,
-            direction=direction,
-            signature=signature,
-            device=device,
-            rank=rank,
-        )
         with storage_errors(self.path):
             return decision_table.read_decisions(self._connection, self._references, filters)
 
@@ -283,30 +324,45 @@ class Database(LabFile):
         found = self.decisions(signature=signature, direction=direction, device=device, rank=rank)
         return found[0] if found else None
 
-    @property
-    def has_open_runs(self) -> bool:
-        """True between ``begin_run`` and ``end_run``."""
-        return bool(self._open_runs)
-
-    def _problems(
+    def _decided(
         self, signatures: Iterable[Signature | str] | None
-    ) -> list[decision_table.Problem]:
+    ) -> Iterator[tuple[decision_table.Problem, tuple[Decision, ...]]]:
         texts = None if signatures is None else {str(s) for s in signatures}
         with storage_errors(self.path):
-            return decision_table.open_problems(self._connection, texts)
+            for problem in decision_table.open_problems(self._connection, texts):
+                yield (
+                    problem,
+                    decision_table.decide_problem(self._connection, self._references, problem),
+                )
 
-    def _decide(self, problem: decision_table.Problem) -> tuple[Decision, ...]:
-        with storage_errors(self.path):
-            return decision_table.decide_problem(self._connection, self._references, problem)
-
-    @contextlib.contextmanager
-    def _recording(self, run_id: int) -> Iterator[None]:
-        """One transaction of an open run."""
-        self._check_run(run_id)
-        with self.transaction():
-            self._lock.check()
-            yield
+    # --- Checks before a write ---
 
     def _check_run(self, run_id: int) -> None:
         if run_id not in self._open_runs:
             raise StorageError(f"run {run_id} is not open in this process; begin a new one")
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise StorageError(f"{self.path} was opened read-only")
+        if self._is_inherited:
+            raise StorageError(f"{self.path} was opened by process {self._pid}; open it again here")
+
+    def _check_in_place(self) -> None:
+        # SQLite goes on writing to a file that has lost its name, and says nothing.
+        try:
+            found = self._file.stat()
+        except FileNotFoundError:
+            what = "was deleted or moved away"
+        else:
+            if os.path.samestat(found, self._identity):
+                return
+            what = "was replaced by another file"
+        raise StorageError(
+            f"{self.path} {what} while it was open, so nothing more is recorded; put it back beside its -wal file, "
+            "or begin again"
+        )
+
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether this is a forked child, which must leave its parent's connection alone."""
+        return self._pid != os.getpid()

@@ -1,15 +1,13 @@
 """DataFrames for reports: one row a fact, plain columns, nothing rounded. Times are timestamps, numbers are numbers."""
 
-import functools
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from attn_tune.db.decide import decision_table
 from attn_tune.db.store import trials
-from attn_tune.db.store.sql import where
+from attn_tune.db.store.sql import narrowing
 from attn_tune.schema import unknown_name
 
 if TYPE_CHECKING:
@@ -63,47 +61,33 @@ FROM imported_row JOIN imported_pack ON imported_pack.id = pack_id
 ORDER BY signature, direction, device_digest, rank
 """
 
-_TIMES = frozenset(("started", "ended", "heartbeat", "newest"))
-_TRUTHS = frozenset(("is_heuristic", "repeatable", "decided"))
-_FLOATS = frozenset(
-    (
+# The types of columns that SQL leaves open: NULL is no number, and SQLite has neither times nor truth values.
+_TYPES = {
+    "boolean": ("is_heuristic", "repeatable", "decided"),
+    "float64": (
         "median_us", "min_us", "dispersion", "error_ratio", "compile_ms", "prove_ms", "run_ms", "heuristic_us", "gain",
         "regret_bound", "worst_error", "speedup",
-    )
-)  # fmt: skip
-_INTEGERS = frozenset(
-    (
+    ),
+    "Int64": (
         "trial", "run", "features", "samples", "shared_bytes", "registers", "spill_bytes", "predicted_ns", "low_ns",
         "high_ns", "needed", "limit", "rank", "ties", "trials", "pid", "ok", "configs", "median_ns", "trial_id",
         "run_id",
-    )
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """One kind of frame.
-
-    Attributes:
-      sql: the query, with a place for ``filters``.
-      filters: the conditions that can narrow it, by name.
-    """
-
-    sql: str
-    filters: Mapping[str, str]
-
+    ),
+}  # fmt: skip
+_TIMES = ("started", "ended", "heartbeat", "newest")
 
 _PROBLEM = {
     name: trials.FILTERS[name] for name in ("op", "kernel", "direction", "signature", "device")
 }
-FRAMES: dict[str, _Frame] = {
-    "trials": _Frame(_TRIALS, trials.FILTERS),
-    "decisions": _Frame(_DECISIONS, decision_table.FILTERS),
-    "runs": _Frame(_RUNS, {}),
-    "coverage": _Frame(_COVERAGE, _PROBLEM),
-    "winners": _Frame("SELECT * FROM winners", {}),
-    "failures": _Frame("SELECT * FROM failures", {}),
-    "imported": _Frame(_IMPORTED, {}),
+# Queries, and the conditions that can narrow each.
+FRAMES: dict[str, tuple[str, Mapping[str, str]]] = {
+    "trials": (_TRIALS, trials.FILTERS),
+    "decisions": (_DECISIONS, decision_table.FILTERS),
+    "runs": (_RUNS, {}),
+    "coverage": (_COVERAGE, _PROBLEM),
+    "winners": ("SELECT * FROM winners", {}),
+    "failures": ("SELECT * FROM failures", {}),
+    "imported": (_IMPORTED, {}),
 }
 
 
@@ -117,34 +101,21 @@ def read_frame(
     """
     if name not in FRAMES:
         raise unknown_name("frame", name, FRAMES)
-    frame = FRAMES[name]
-    for key in filters:
-        if key not in frame.filters:
-            raise unknown_name(f"filter of frame {name!r}:", key, frame.filters)
-    sql = frame.sql.format(filters=where(frame.filters, filters))
-    cursor = connection.execute(sql, dict(filters))
-    columns = [column[0] for column in cursor.description]
-    return _typed(columns, [tuple(row) for row in cursor])
-
-
-def _typed(columns: list[str], rows: list[tuple]) -> "pd.DataFrame":
-    """A frame with the type of each column, and with a column for each field and knob where there are such."""
+    sql, conditions = FRAMES[name]
+    condition, values = narrowing(f"frame {name!r}", conditions, filters)
     import pandas as pd
 
-    found = pd.DataFrame.from_records(rows, columns=columns)
-    for name in columns:
-        if name in _TIMES:
-            found[name] = pd.to_datetime(found[name], format="ISO8601", utc=True)
-        elif name in _TRUTHS:
-            found[name] = found[name].astype("boolean")
-        elif name in _FLOATS:
-            found[name] = found[name].astype("float64")
-        elif name in _INTEGERS:
-            found[name] = found[name].astype("Int64")
-    if "fields" not in columns:
+    found = pd.read_sql_query(sql.format(filters=condition), connection, params=values)
+    types = {column: kind for kind, columns in _TYPES.items() for column in columns}
+    found = found.astype({column: types[column] for column in found if column in types})
+    for column in found.columns.intersection(_TIMES):
+        found[column] = pd.to_datetime(found[column], format="ISO8601", utc=True)
+    if "fields" not in found:
         return found
-    spread = (("fields", SIGNATURE_PREFIX), ("config", CONFIG_PREFIX))
-    wide = [_columns_of(list(found[column]), prefix) for column, prefix in spread]
+    wide = [
+        _columns_of(list(found[column]), prefix)
+        for column, prefix in (("fields", SIGNATURE_PREFIX), ("config", CONFIG_PREFIX))
+    ]
     return pd.concat([found.drop(columns="fields"), *wide], axis=1)
 
 
@@ -152,16 +123,5 @@ def _columns_of(texts: list[str], prefix: str) -> "pd.DataFrame":
     """JSON objects as columns; the knobs of a part are called ``part.knob``."""
     import pandas as pd
 
-    @functools.cache
-    def flat(text: str) -> dict[str, Any]:
-        return dict(_flatten(prefix, json.loads(text)))
-
-    return pd.DataFrame([flat(text) for text in texts], index=range(len(texts))).convert_dtypes()
-
-
-def _flatten(prefix: str, data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in data.items():
-        if isinstance(value, dict):
-            yield from _flatten(f"{prefix}{name}.", value)
-        else:
-            yield prefix + name, value
+    objects = {text: json.loads(text) for text in set(texts)}
+    return pd.json_normalize([objects[text] for text in texts]).add_prefix(prefix).convert_dtypes()

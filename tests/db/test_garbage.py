@@ -144,9 +144,7 @@ def test_a_collection_is_refused_during_a_sweep(path):
         begin(database)
         with pytest.raises(UsageError, match="a run is open"):
             collect_garbage(database)
-        with sqlite3.connect(path) as raw:
-            raw.execute("UPDATE writer SET token = 't', host = 'h', pid = 1, scope = 'elsewhere'")
-        with Database.open(path) as other, pytest.raises(StorageError, match="process 1 on h"):
+        with Database.open(path) as other, pytest.raises(StorageError, match="written by process"):
             collect_garbage(other)
 
 

@@ -3,22 +3,22 @@
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.db.decide.decisions import decide
 from attn_tune.db.decide.recorded import RecordedTrial
 from attn_tune.db.store.references import References
-from attn_tune.db.store.sql import insert, where
+from attn_tune.db.store.sql import insert, narrowing
 from attn_tune.db.store.trials import read_trials
 from attn_tune.schema import Decision, Rule, config_to_json, digest_text
 
 _PROBLEMS = """
-SELECT DISTINCT trial.signature, trial.direction, device.digest
+SELECT DISTINCT trial.signature, trial.direction, device.digest AS device
 FROM trial JOIN device ON device.id = trial.device_id
-WHERE {narrowing} ORDER BY 1, 2, 3
+WHERE trial.signature IN
+    (SELECT value FROM json_each(coalesce(:signatures, (SELECT json_group_array(text) FROM signature))))
+ORDER BY 1, 2, 3
 """
-_GIVEN = "trial.signature IN (SELECT value FROM json_each(:signatures))"
 _DROP = """
 DELETE FROM decision WHERE signature = :signature AND direction = :direction
     AND device_id IN (SELECT id FROM device WHERE digest = :device)
@@ -48,44 +48,25 @@ FILTERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing to decide.
-
-    Attributes:
-      signature: the text of the signature.
-      direction: the direction.
-      device: the digest of the device.
-    """
-
-    signature: str
-    direction: str
-    device: str
-
-    @property
-    def key(self) -> dict[str, str]:
-        """The problem as SQL parameters."""
-        return {"signature": self.signature, "direction": self.direction, "device": self.device}
+# One thing to decide, as SQL parameters: signature (its text), direction, device (its digest).
+type Problem = dict[str, str]
 
 
 def open_problems(
     connection: sqlite3.Connection, signatures: Iterable[str] | None
 ) -> list[Problem]:
     """The problems that have trials, all of them or those of some signatures."""
-    if signatures is None:
-        rows = connection.execute(_PROBLEMS.format(narrowing="TRUE"))
-    else:
-        values = {"signatures": json.dumps(sorted(signatures))}
-        rows = connection.execute(_PROBLEMS.format(narrowing=_GIVEN), values)
-    return [Problem(*row) for row in rows.fetchall()]
+    texts = None if signatures is None else json.dumps(sorted(signatures))
+    rows = connection.execute(_PROBLEMS, {"signatures": texts})
+    return [dict(row) for row in rows.fetchall()]
 
 
 def decide_problem(
     connection: sqlite3.Connection, references: References, problem: Problem
 ) -> tuple[Decision, ...]:
     """Decides one problem by its trials."""
-    rows = read_trials(connection, references, problem.key)
-    return decide(RecordedTrial(run, trial) for _, run, trial in rows)
+    rows = read_trials(connection, references, problem)
+    return decide(RecordedTrial(run, trial) for run, trial in rows)
 
 
 def replace_decisions(
@@ -95,15 +76,15 @@ def replace_decisions(
     decisions: Iterable[Decision],
 ) -> None:
     """Writes the decisions of one problem over the old ones; the caller holds the transaction."""
-    connection.execute(_DROP, problem.key)
-    point = connection.execute(_POINT, problem.key).fetchone()
-    device_id = connection.execute(_DEVICE, problem.key).fetchone()[0]
+    connection.execute(_DROP, problem)
+    point = connection.execute(_POINT, problem).fetchone()
+    device_id = connection.execute(_DEVICE, problem).fetchone()[0]
     for d in decisions:
         assert d.median_ns is not None
         config = config_to_json(d.config)
         values = {
             **{name: getattr(d, name) for name in _PLAIN},
-            **problem.key,
+            **problem,
             "point": point[0] if point else "",
             "device": str(d.device),
             "device_id": device_id,
@@ -123,8 +104,8 @@ def read_decisions(
     connection: sqlite3.Connection, references: References, filters: Mapping[str, Any]
 ) -> list[Decision]:
     """The decisions that fit, by signature, direction, device and rank."""
-    sql = _READ.format(filters=where(FILTERS, filters))
-    rows = connection.execute(sql, dict(filters)).fetchall()
+    condition, values = narrowing("decisions", FILTERS, filters)
+    rows = connection.execute(_READ.format(filters=condition), values).fetchall()
     return [_to_decision(references, row) for row in rows]
 
 

@@ -1,7 +1,7 @@
 """The choice of decisions for a pack."""
 
 import dataclasses
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -61,17 +61,22 @@ class Selection:
 
 def select(decisions: Iterable[Decision], selection: Selection) -> list[Decision]:
     """The decisions that fit, of each op's newest contract, with the ranks closed up."""
-    groups: dict[tuple[str, str, str], list[Decision]] = defaultdict(list)
+    fitting = ranked(sorted(filter(selection.wants, decisions), key=lambda d: d.rank))
     newest: dict[str, int] = defaultdict(int)
-    for d in filter(selection.wants, decisions):
+    for d in fitting:
         newest[d.op] = max(newest[d.op], d.contract)
-        groups[d.device.digest, d.signature.text, d.direction].append(d)
-    return [
-        dataclasses.replace(d, rank=rank)
-        for group in groups.values()
-        for rank, d in enumerate(sorted(group, key=lambda d: d.rank))
-        if d.contract == newest[d.op] and not (selection.winners and rank)
-    ]
+    return [d for d in fitting if d.contract == newest[d.op] and not (selection.winners and d.rank)]
+
+
+def ranked(decisions: Iterable[Decision]) -> list[Decision]:
+    """The decisions with new ranks: their order within each problem."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    found = []
+    for d in decisions:
+        key = (d.device.digest, d.signature.text, d.direction)
+        found.append(dataclasses.replace(d, rank=counts[key]))
+        counts[key] += 1
+    return found
 
 
 def _short(value: object) -> str:

@@ -3,9 +3,13 @@
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
 
 RESAMPLES = 2000
 # Of a win: half of it is the chance that two equal configs are told apart, so that A/A stays a tie in over 99 %.
@@ -13,18 +17,13 @@ WIN_ALPHA = 0.01
 REGRET_ALPHA = 0.05
 MIN_GAIN = 0.01
 MIN_GAIN_NS = 500
-_SURELY_LESS = 1 - 1e-9
 # Fewer samples are too few for a bootstrap.
 FEW = 8
-# Random numbers drawn at a time: 96 KiB.
-_WORDS = 12_000
 
 
 def whole_median(samples: Sequence[int]) -> int:
     """The median, rounded down."""
-    ordered = sorted(samples)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
+    return int(statistics.median(samples))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,7 @@ class Comparison:
       extremes: the most that the samples allow, slowest ``a`` over fastest ``b``.
       chance: the probability that equal configs look this one-sided: of the sign test for pairs, of complete
         separation otherwise.
-      bootstrap: draws the sorted log-ratios; called once, when a verdict depends on them.
+      samples: the log-ratios of pairs, or the samples of ``a`` and of ``b``, by the seed of their resamples.
     """
 
     ratio: float
@@ -46,12 +45,15 @@ class Comparison:
     difference_ns: float
     extremes: float
     chance: float
-    bootstrap: Callable[[], Any] = field(compare=False, repr=False)
+    samples: "dict[str, np.ndarray]" = field(compare=False, repr=False)
 
     @functools.cached_property
-    def draws(self) -> Any:
-        """The sorted log-ratios, an array."""
-        return self.bootstrap()
+    def draws(self) -> "np.ndarray":
+        """The sorted log-ratios of the resamples."""
+        import numpy as np
+
+        medians = [_medians(values, seed) for seed, values in self.samples.items()]
+        return np.sort(medians[0] if len(medians) == 1 else np.log(medians[0]) - np.log(medians[1]))
 
     def quantile(self, p: float) -> float:
         """The bootstrap quantile of the ratio."""
@@ -65,16 +67,14 @@ class Comparison:
         itself when samples are few, so an exact test must agree with it: under 8 pairs nothing wins. ``noise`` is the
         share by which equal configs were seen to differ; a gain below it is none.
         """
-        if self.chance > WIN_ALPHA / (2 * among):
-            return False
-        if 1 - self.ratio <= max(MIN_GAIN, noise) or -self.difference_ns <= MIN_GAIN_NS:
-            return False
-        # No resample has a greater median than the extremes have.
-        return self.extremes < _SURELY_LESS or self.quantile(1 - WIN_ALPHA / (2 * among)) < 1
-
-    def exceeds(self, bound: float) -> bool:
-        """Whether ``upper`` is above ``bound``; cheaper to ask when it is far below."""
-        return self.extremes >= bound * _SURELY_LESS and self.upper > bound
+        alpha = WIN_ALPHA / (2 * among)
+        return (
+            self.chance <= alpha
+            and 1 - self.ratio > max(MIN_GAIN, noise)
+            and -self.difference_ns > MIN_GAIN_NS
+            # No resample has a greater median than the extremes have, so most wins need no bootstrap.
+            and (self.extremes < 1 or self.quantile(1 - alpha) < 1)
+        )
 
     @property
     def upper(self) -> float:
@@ -86,19 +86,16 @@ def compare_paired(pairs: Sequence[tuple[int, int]], *, seed: str) -> Comparison
     """Compares interleaved samples ``(a, b)`` by the median of their log-ratios."""
     import numpy as np
 
-    first, second = zip(*pairs, strict=True)
-    # Flat tuples become arrays twice as fast as pairs do.
-    ratios = np.log(np.array(first, np.float64)) - np.log(np.array(second, np.float64))
-    ordered = np.sort(ratios)
-    b = _median(sorted(second))
-    ratio = float(np.exp(_median(ordered)))
+    a, b = np.array(pairs, np.float64).T
+    ratios = np.log(a) - np.log(b)
+    ratio = float(np.exp(np.median(ratios)))
     return Comparison(
         ratio=ratio,
         count=len(pairs),
-        difference_ns=b * ratio - b,
-        extremes=float(np.exp(ordered[-1])),
-        chance=_sign_test(int(ordered.searchsorted(0.0)), len(pairs)),
-        bootstrap=lambda: np.sort(_medians(ratios, seed)),
+        difference_ns=float(np.median(b)) * (ratio - 1),
+        extremes=float(np.exp(ratios.max())),
+        chance=_sign_test(int((ratios < 0).sum()), len(pairs)),
+        samples={seed: ratios},
     )
 
 
@@ -106,26 +103,16 @@ def compare_unpaired(a: Sequence[int], b: Sequence[int], *, seed: str) -> Compar
     """Compares two independent sets of samples by the log of the ratio of their medians."""
     import numpy as np
 
-    left, right = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-
-    def bootstrap():
-        draws = np.log(_medians(left, seed + "a")) - np.log(_medians(right, seed + "b"))
-        return np.sort(draws)
-
-    medians = float(_median(np.sort(left))), float(_median(np.sort(right)))
+    left, right = np.array(a, np.float64), np.array(b, np.float64)
+    medians = float(np.median(left)), float(np.median(right))
     return Comparison(
         ratio=medians[0] / medians[1],
         count=min(len(a), len(b)),
         difference_ns=medians[0] - medians[1],
         extremes=max(a) / min(b),
         chance=1 / math.comb(len(a) + len(b), len(a)),
-        bootstrap=bootstrap,
+        samples={f"{seed}a": left, f"{seed}b": right},
     )
-
-
-def _median(ordered):
-    """The median of sorted values; np.median takes twenty times as long for a few."""
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 @functools.cache
@@ -134,25 +121,15 @@ def _sign_test(wins: int, count: int) -> float:
     return sum(math.comb(count, k) for k in range(wins, count + 1)) / 2**count
 
 
-def _medians(values, seed: str):
+def _medians(values: "np.ndarray", seed: str) -> "np.ndarray":
     """Medians of ``RESAMPLES`` resamples of ``values``."""
     import numpy as np
 
     number = int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=16).digest(), "little")
     count = len(values)
-    ordered = np.sort(values)
-    # A resample draws positions in the order taken, so that a seed means the same draws whatever the values.
-    short = np.int16 if count <= 0x7FFF else np.int32
-    rank = np.argsort(np.argsort(values, kind="stable")).astype(short)
     # Raw words: their stream is the same in every version of numpy.
-    draw = np.random.PCG64(number).random_raw
-    medians = np.empty(RESAMPLES)
-    some = max(1, _WORDS // count)
-    for first in range(0, RESAMPLES, some):
-        words = draw(min(some, RESAMPLES - first) * count)
-        words -= words // np.uint64(count) * np.uint64(count)  # the remainder, several times faster
-        # Ranks instead of values: numpy sorts short integers many at a time.
-        ranks = np.sort(rank[words.view(np.int64)].reshape(-1, count), axis=1)
-        low, high = ranks[:, (count - 1) // 2], ranks[:, count // 2]
-        medians[first : first + len(ranks)] = (ordered[low] + ordered[high]) / 2
-    return medians
+    places = np.random.PCG64(number).random_raw((RESAMPLES, count)) % np.uint64(count)
+    # Ranks instead of values: numpy sorts short integers several times faster.
+    rank = np.argsort(np.argsort(values, kind="stable")).astype(np.min_scalar_type(count))
+    middle = np.sort(rank[places], axis=1)[:, [(count - 1) // 2, count // 2]]
+    return np.sort(values)[middle].mean(axis=1)

@@ -1,11 +1,13 @@
 """Conflicts between packs that answer one problem differently: one rule for imports and for merging packs."""
 
 import enum
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from attn_tune.packs.reader import Pack
 from attn_tune.packs.rows import Row
-from attn_tune.schema import Device, Environment, Rule, UsageError, config_to_json
+from attn_tune.schema import Environment, Rule, UsageError, config_to_json
 from attn_tune.schema.environment import UNKNOWN
 from attn_tune.schema.words import config_words, counted, duration
 
@@ -31,7 +33,7 @@ class Fate(enum.StrEnum):
     """The new answer takes the place of the stored one."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PackAnswer:
     """The rows of one problem in one pack.
 
@@ -105,27 +107,6 @@ class Resolution:
     incoming: str
     reason: str
 
-    @classmethod
-    def of(
-        cls,
-        key: Key,
-        device: Device,
-        stored: PackAnswer | None,
-        incoming: PackAnswer,
-        fate: Fate | None,
-        reason: str,
-    ) -> "Resolution":
-        """The line of a problem for which ``Policy.resolve`` said ``fate`` and ``reason``."""
-        return cls(
-            signature=key[1],
-            direction=key[2],
-            device=str(device),
-            fate=fate or Fate.KEPT,
-            stored="" if stored is None else str(stored),
-            incoming=str(incoming),
-            reason=reason if fate else f"conflict: {reason}",
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -182,6 +163,42 @@ def _faster(stored: PackAnswer, incoming: PackAnswer) -> tuple[Fate, str]:
     if ratio < 1 - MARGIN:
         return Fate.REPLACED, f"takes {ratio:.3f} of the time"
     return Fate.KEPT, f"{incoming.pack} takes {ratio:.3f} of the time"
+
+
+def answers_of(pack: Pack) -> dict[Key, PackAnswer]:
+    """The rows of ``pack``, put together by problem."""
+    groups: dict[Key, list[Row]] = defaultdict(list)
+    for row in pack.rows:
+        groups[row.device, row.signature, row.direction].append(row)
+    return {key: PackAnswer(pack.name, rows, pack.environments) for key, rows in groups.items()}
+
+
+def take_in(
+    answers: dict[Key, PackAnswer], pack: Pack, policy: Policy
+) -> tuple[list[Resolution], list[Resolution]]:
+    """Brings the answers of ``pack`` into ``answers``.
+
+    Returns the fate of each problem, and those of them that ``policy`` does not resolve.
+    """
+    outcomes, conflicts = [], []
+    for key, incoming in answers_of(pack).items():
+        stored = answers.get(key)
+        fate, reason = policy.resolve(stored, incoming)
+        one = Resolution(
+            signature=key[1],
+            direction=key[2],
+            device=str(pack.devices[key[0]]),
+            fate=fate or Fate.KEPT,
+            stored="" if stored is None else str(stored),
+            incoming=str(incoming),
+            reason=reason if fate else f"conflict: {reason}",
+        )
+        outcomes.append(one)
+        if fate is None:
+            conflicts.append(one)
+        elif fate in (Fate.ADDED, Fate.REPLACED):
+            answers[key] = incoming
+    return outcomes, conflicts
 
 
 def conflict_error(what: str, conflicts: Sequence[Resolution]) -> UsageError:

@@ -1,10 +1,10 @@
 """Evidence of one problem: its trials, put together by config, as the release gate asks for them."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from attn_tune.db.decide.statistics import whole_median
 from attn_tune.schema import Decision, Environment, Stage, Status, Trial, config_digest
 from attn_tune.schema.conditions import Conditions
 from attn_tune.schema.trial import WHOLE
@@ -40,11 +40,8 @@ class Record:
     @property
     def median_ns(self) -> int | None:
         """The median of the finals where there are any; None without a measurement."""
-        ordered = sorted(self.finals or self.samples)
-        middle = len(ordered) // 2
-        if not ordered:
-            return None
-        return ordered[middle] if len(ordered) % 2 else sum(ordered[middle - 1 : middle + 1]) // 2
+        samples = self.finals or self.samples
+        return whole_median(samples) if samples else None
 
     def add(self, trial: Trial) -> None:
         """Takes one trial in."""
@@ -68,73 +65,53 @@ class Evidence:
     """The trials of one (signature, direction, device)."""
 
     def __init__(self, trials: Iterable[Trial]):
-        self._records: dict[tuple[str, str, str], Record] = {}
-        self._parts: dict[tuple[str, str, str, str], Record] = {}
+        self._records: dict[tuple[str, str, str, str], Record] = {}
         for trial in trials:
-            key = (trial.kernel, trial.environment.digest, trial.config_digest)
-            if trial.part == WHOLE:
-                place = self._records.setdefault(key, Record(trial.config, trial.environment))
-            else:
-                place = self._parts.setdefault(
-                    (*key, trial.part), Record(trial.config, trial.environment)
-                )
-            place.add(trial)
+            key = (trial.kernel, trial.environment.digest, trial.part, trial.config_digest)
+            record = self._records.setdefault(key, Record(trial.config, trial.environment))
+            record.add(trial)
 
     def of(self, decision: Decision) -> Record | None:
         """The record of the config of ``decision``."""
         return self.at(decision.kernel, decision.environment, decision.config)
 
-    def at(self, kernel: str, environment: Environment, config: Mapping[str, Any]) -> Record | None:
-        """The record of one config."""
-        return self._records.get((kernel, environment.digest, config_digest(config)))
+    def at(
+        self, kernel: str, environment: Environment, config: Mapping[str, Any], part: str = WHOLE
+    ) -> Record | None:
+        """The record of one config, or of one config of a part."""
+        return self._records.get((kernel, environment.digest, part, config_digest(config)))
 
     def heuristic(self, kernel: str, environment: Environment) -> Record | None:
         """The record of the untuned config, if it ran right."""
-        for (name, env, _), record in self._records.items():
-            if (name, env) == (kernel, environment.digest) and record.is_heuristic:
+        for (name, env, part, _), record in self._records.items():
+            if (name, env, part) == (kernel, environment.digest, WHOLE) and record.is_heuristic:
                 return record if record.median_ns is not None and not record.failure else None
         return None
 
     def environments(self, kernel: str) -> list[Environment]:
         """The environments in which the kernel has trials of a whole direction."""
         found = {
-            r.environment.digest: r.environment
-            for (k, *_), r in self._records.items()
-            if k == kernel
+            env: record.environment
+            for (name, env, part, _), record in self._records.items()
+            if (name, part) == (kernel, WHOLE)
         }
         return list(found.values())
 
     def failed_part(self, decision: Decision) -> str:
         """The failure of a part of the chosen config when it was searched alone, ``""`` without one."""
-        for part, record in self._parts_of(decision):
-            if record.failure:
-                return f"{part}: {record.failure}"
-        return ""
+        failures = (f"{part}: {r.failure}" for part, r in self._parts_of(decision) if r.failure)
+        return next(failures, "")
 
     def proven_outputs(self, decision: Decision) -> set[str]:
         """The outputs that were compared with the reference, by the whole or by its parts."""
         record = self.of(decision)
         proven = set(record.outputs) if record else set()
-        for _, part in self._parts_of(decision):
-            proven |= part.outputs
-        return proven
+        return proven.union(*(part.outputs for _, part in self._parts_of(decision)))
 
     def _parts_of(self, decision: Decision) -> Iterator[tuple[str, Record]]:
         """The parts of the chosen config, as they were searched alone."""
-        for (kernel, env, digest, part), record in self._parts.items():
-            chosen = decision.config.get(part)
-            if (
-                (kernel, env) == (decision.kernel, decision.environment.digest)
-                and isinstance(chosen, Mapping)
-                and config_digest(chosen) == digest
-            ):
-                yield part, record
-
-
-def group_by_problem(decisions: Iterable[Decision]) -> dict[tuple[str, str, str], list[Decision]]:
-    """Decisions by (device digest, signature, direction)."""
-    groups: dict[tuple[str, str, str], list[Decision]] = defaultdict(list)
-    for decision in decisions:
-        key = (decision.device.digest, decision.signature.text, decision.direction)
-        groups[key].append(decision)
-    return dict(groups)
+        for part, knobs in decision.config.items():
+            if isinstance(knobs, Mapping):
+                record = self.at(decision.kernel, decision.environment, knobs, part)
+                if record is not None:
+                    yield part, record

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from attn_tune.db.database import Database
-from attn_tune.db.decide.selection import Selection, select
-from attn_tune.db.release.evidence import Evidence, group_by_problem
+from attn_tune.db.decide.selection import Selection, ranked, select
+from attn_tune.db.release.evidence import Evidence
 from attn_tune.db.release.gate import (
     GatePolicy,
     GateReport,
@@ -299,16 +299,8 @@ def _with_guards(
             return rows, total
         added = {(d.signature, d.direction, d.device, d.kernel) for d in verdict.added}
         guards = [g for g in guards if (g.signature, g.direction, g.device, g.kernel) not in added]
-        rows = _ranked([*rows, *verdict.added])
-
-
-def _ranked(decisions: list[Decision]) -> list[Decision]:
-    return [
-        dataclasses.replace(d, rank=rank)
-        for group in group_by_problem(decisions).values()
         # What was asked for stays in front of what only guards.
-        for rank, d in enumerate(group)
-    ]
+        rows = ranked([*rows, *verdict.added])
 
 
 def _error(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attn_tune.db.release.evidence import Evidence, Record, group_by_problem
+from attn_tune.db.release.evidence import Evidence, Record
 from attn_tune.packs.override_entries import Asked
 from attn_tune.packs.reader import Pack
 from attn_tune.runtime.active.row_index import Shelf
@@ -257,7 +257,7 @@ def replay_guards(
             lost += 1
             added.append(_untuned(guard, untuned))
     return GateReport(
-        added=tuple(_ranked(added)),
+        added=tuple(sorted(added, key=lambda d: (d.median_ns or 0, d.kernel))),
         replayed=replayed,
         unproven=unproven,
         lost=lost,
@@ -345,12 +345,6 @@ def _untuned(guard: Decision, untuned: Record) -> Decision:
         ties=(),
         samples=len(untuned.finals or untuned.samples),
     )
-
-
-def _ranked(decisions: Iterable[Decision]) -> Iterable[Decision]:
-    for group in group_by_problem(decisions).values():
-        for rank, d in enumerate(sorted(group, key=lambda d: (d.median_ns or 0, d.kernel))):
-            yield dataclasses.replace(d, rank=rank)
 
 
 def _spec(kernel: str) -> Any:

@@ -1,9 +1,10 @@
 """Imports packs into the lab database, beside its own facts: all of a pack or nothing."""
 
+import functools
 import json
 import os
 import sqlite3
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import asdict, dataclass
 
 from attn_tune.db.database import Database
@@ -14,27 +15,20 @@ from attn_tune.db.release.conflicts import (
     Policy,
     Resolution,
     conflict_error,
+    take_in,
 )
+from attn_tune.db.store.sql import insert
 from attn_tune.db.store.times import now_us, time_text
 from attn_tune.packs.reader import Pack, read_pack
 from attn_tune.packs.rows import Row
 from attn_tune.schema import Environment, canonical_json, config_to_json
 
-_ADD_PACK = """
-INSERT OR IGNORE INTO imported_pack (digest, name, version, manifest, imported) VALUES (?, ?, ?, ?, ?)
-"""
 _FIND_PACK = "SELECT id FROM imported_pack WHERE digest = ?"
 _GET_ROWS = """
-SELECT imported_row.body, imported_row.pack_id, imported_pack.name, imported_pack.manifest
-FROM imported_row JOIN imported_pack ON imported_pack.id = imported_row.pack_id
-WHERE imported_row.device_digest = ? AND imported_row.signature = ? AND imported_row.direction = ?
-ORDER BY imported_row.rank
+SELECT imported_row.body, imported_pack.name, imported_pack.manifest
+FROM imported_row JOIN imported_pack ON imported_pack.id = imported_row.pack_id ORDER BY imported_row.rank
 """
 _DROP_ROWS = "DELETE FROM imported_row WHERE device_digest = ? AND signature = ? AND direction = ?"
-_ADD_ROW = """
-INSERT INTO imported_row (device_digest, signature, direction, kernel, pack_id, rank, config, body)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,66 +80,50 @@ def import_pack(
     """
     rule = Policy.parse(policy)
     pack = read_pack(path)
-    problems: dict[Key, list[Row]] = defaultdict(list)
-    for row in pack.rows:
-        problems[row.device, row.signature, row.direction].append(row)
     with database.transaction() as connection:
-        outcomes, conflicts = _resolve(connection, pack, problems, rule)
+        stored = _stored(connection)
+        answers = dict(stored)
+        outcomes, conflicts = take_in(answers, pack, rule)
         if not dry_run:
             if conflicts:
                 raise conflict_error(f"pack {pack} answers", conflicts)
             pack_id = _add_pack(connection, pack)
-            for key, outcome in outcomes.items():
-                if outcome.fate in (Fate.ADDED, Fate.REPLACED):
+            for key, answer in answers.items():
+                if answer is not stored.get(key):
                     connection.execute(_DROP_ROWS, key)
-                    for row in problems[key]:
-                        _add_row(connection, pack_id, row)
-    counts = Counter(outcome.fate for outcome in outcomes.values())
+                    for row in answer.rows:
+                        insert(connection, "imported_row", _columns(pack_id, row))
+    counts = Counter(outcome.fate for outcome in outcomes)
     return ImportSummary(
         name=pack.name,
         version=pack.version,
         digest=pack.digest,
-        outcomes=tuple(outcomes.values()),
+        outcomes=tuple(outcomes),
         quarantined=len(pack.quarantine.entries),
         dry_run=dry_run,
         **{str(fate): counts[fate] for fate in Fate},
     )
 
 
-def _resolve(
-    connection: sqlite3.Connection, pack: Pack, problems: dict[Key, list[Row]], policy: Policy
-) -> tuple[dict[Key, Resolution], list[Resolution]]:
-    """The fate of each problem, and the problems that the policy does not resolve."""
-    outcomes: dict[Key, Resolution] = {}
-    conflicts: list[Resolution] = []
-    manifests: dict[int, dict[str, Environment]] = {}
-    for key, rows in problems.items():
-        stored = _stored(connection, key, manifests)
-        incoming = PackAnswer(pack=pack.name, rows=rows, environments=pack.environments)
-        fate, reason = policy.resolve(stored, incoming)
-        outcomes[key] = Resolution.of(key, pack.devices[key[0]], stored, incoming, fate, reason)
-        if fate is None:
-            conflicts.append(outcomes[key])
-    return outcomes, conflicts
+def _stored(connection: sqlite3.Connection) -> dict[Key, PackAnswer]:
+    """The answers of the packs that were imported."""
 
+    @functools.cache
+    def environments(manifest: str) -> dict[str, Environment]:
+        tables = json.loads(manifest)["environments"]
+        return {digest: Environment(**table) for digest, table in tables.items()}
 
-def _stored(
-    connection: sqlite3.Connection, key: Key, manifests: dict[int, dict[str, Environment]]
-) -> PackAnswer | None:
-    found = connection.execute(_GET_ROWS, key).fetchall()
-    if not found:
-        return None
-    environments: dict[str, Environment] = {}
-    for item in found:
-        if item["pack_id"] not in manifests:
-            tables = json.loads(item["manifest"])["environments"]
-            manifests[item["pack_id"]] = {d: Environment(**e) for d, e in tables.items()}
-        environments |= manifests[item["pack_id"]]
-    rows = [Row(**json.loads(item["body"])) for item in found]
-    return PackAnswer(pack=found[0]["name"], rows=rows, environments=environments)
+    found: dict[Key, PackAnswer] = {}
+    for body, name, manifest in connection.execute(_GET_ROWS):
+        row = Row(**json.loads(body))
+        key = (row.device, row.signature, row.direction)
+        before = found[key].rows if key in found else ()
+        found[key] = PackAnswer(name, [*before, row], environments(manifest))
+    return found
 
 
 def _add_pack(connection: sqlite3.Connection, pack: Pack) -> int:
+    """The id of the row of ``pack``, which is there from now on."""
     manifest = {
         "devices": {digest: d.identity for digest, d in pack.devices.items()},
         "environments": {digest: asdict(e) for digest, e in pack.environments.items()},
@@ -155,18 +133,25 @@ def _add_pack(connection: sqlite3.Connection, pack: Pack) -> int:
     }
     if pack.quarantine.entries:
         manifest["quarantine"] = [json.loads(entry.line) for entry in pack.quarantine.entries]
-    text = json.dumps(manifest, sort_keys=True)
-    values = (pack.digest, pack.name, pack.version, text, time_text(now_us()))
-    connection.execute(_ADD_PACK, values)
+    values = {
+        "digest": pack.digest,
+        "name": pack.name,
+        "version": pack.version,
+        "manifest": json.dumps(manifest, sort_keys=True),
+        "imported": time_text(now_us()),
+    }
+    insert(connection, "imported_pack", values, new_only=True)
     return connection.execute(_FIND_PACK, (pack.digest,)).fetchone()[0]
 
 
-def _add_row(connection: sqlite3.Connection, pack_id: int, row: Row) -> None:
-    values = (
-        *row.key,
-        pack_id,
-        row.rank,
-        config_to_json(row.config),
-        canonical_json(asdict(row)),
-    )
-    connection.execute(_ADD_ROW, values)
+def _columns(pack_id: int, row: Row) -> dict[str, str | int]:
+    return {
+        "device_digest": row.device,
+        "signature": row.signature,
+        "direction": row.direction,
+        "kernel": row.kernel,
+        "pack_id": pack_id,
+        "rank": row.rank,
+        "config": config_to_json(row.config),
+        "body": canonical_json(asdict(row)),
+    }

@@ -1,21 +1,18 @@
 """Merging of several packs into one, under the same policies as imports."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attn_tune.db.release.conflicts import (
-    Fate,
-    Key,
-    PackAnswer,
     Policy,
     Resolution,
+    answers_of,
     conflict_error,
+    take_in,
 )
 from attn_tune.packs.reader import Pack
-from attn_tune.packs.rows import Row
 from attn_tune.packs.writer import check_target, check_word, files_of_rows, write_pack
 from attn_tune.schema import UsageError
 
@@ -65,52 +62,33 @@ def merge_packs(
     contracts = _contracts(packs)
     if not dry_run:
         check_target(path, overwrite=overwrite)
-    answers: dict[Key, PackAnswer] = {}
+    answers = answers_of(packs[0])
     outcomes: list[Resolution] = []
     conflicts: list[Resolution] = []
-    for number, pack in enumerate(packs):
-        for key, incoming in _answers(pack).items():
-            stored = answers.get(key)
-            fate, reason = rule.resolve(stored, incoming)
-            if fate in (Fate.ADDED, Fate.REPLACED):
-                answers[key] = incoming
-            outcome = Resolution.of(key, pack.devices[key[0]], stored, incoming, fate, reason)
-            outcomes += [outcome] if number else []
-            conflicts += [outcome] if fate is None else []
+    for pack in packs[1:]:
+        taken, open_ones = take_in(answers, pack, rule)
+        outcomes += taken
+        conflicts += open_ones
     rows = [row for answer in answers.values() for row in answer.rows]
     entries = {entry.line: entry for pack in packs for entry in pack.quarantine.entries}
-    if dry_run:
-        return MergedPack(
-            pack=None, outcomes=tuple(outcomes), rows=len(rows), quarantined=len(entries)
+    written = None
+    if not dry_run:
+        if conflicts:
+            raise conflict_error("the packs answer", conflicts)
+        files = files_of_rows(
+            rows,
+            name=name,
+            version=version,
+            devices={k: v for pack in packs for k, v in pack.devices.items()},
+            environments={k: v for pack in packs for k, v in pack.environments.items()},
+            contracts=contracts,
+            gate=_gate(packs),
+            quarantine=entries.values(),
         )
-    if conflicts:
-        raise conflict_error("the packs answer", conflicts)
-    files = files_of_rows(
-        rows,
-        name=name,
-        version=version,
-        devices={k: v for pack in packs for k, v in pack.devices.items()},
-        environments={k: v for pack in packs for k, v in pack.environments.items()},
-        contracts=contracts,
-        gate=_gate(packs),
-        quarantine=entries.values(),
-    )
+        written = write_pack(path, files)
     return MergedPack(
-        pack=write_pack(path, files),
-        outcomes=tuple(outcomes),
-        rows=len(rows),
-        quarantined=len(entries),
+        pack=written, outcomes=tuple(outcomes), rows=len(rows), quarantined=len(entries)
     )
-
-
-def _answers(pack: Pack) -> dict[Key, PackAnswer]:
-    groups: dict[Key, list[Row]] = defaultdict(list)
-    for row in pack.rows:
-        groups[row.device, row.signature, row.direction].append(row)
-    return {
-        key: PackAnswer(pack=pack.name, rows=rows, environments=pack.environments)
-        for key, rows in groups.items()
-    }
 
 
 def _contracts(packs: Sequence[Pack]) -> dict[str, int]:

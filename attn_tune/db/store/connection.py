@@ -76,7 +76,11 @@ def check_header(path: Path) -> None:
     (valid_for,) = struct.unpack(">I", header[92:96])
     if application != APPLICATION_ID:
         raise IntegrityError(f"{path} is another application's database (id {application:#x})")
-    _check_version(path, version)
+    if version != SCHEMA_VERSION:
+        raise IntegrityError(
+            f"{path} has schema {version}, and this attn-tune knows {SCHEMA_VERSION}; open it with the version that "
+            "wrote it, or sweep into another database"
+        )
     page_size = 65536 if page_size == 1 else page_size
     # While a journal is pending the file may rightly be short: SQLite completes it on opening.
     pending = any(_size(path, suffix) for suffix in ("-wal", "-journal"))
@@ -139,17 +143,6 @@ def immediate(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-@contextlib.contextmanager
-def attached(path: Path, connection: sqlite3.Connection, uri: str, name: str) -> Iterator[None]:
-    """Another database beside the main one of ``connection``, called ``name`` in SQL."""
-    with storage_errors(path):
-        connection.execute(f"ATTACH ? AS {name}", (uri,))
-    try:
-        yield
-    finally:
-        connection.execute(f"DETACH {name}")
-
-
 def _begin(connection: sqlite3.Connection) -> None:
     # SQLite's own waiting looks ten times a second and wakes all who wait alike; among dozens of writers some starve.
     end = time.monotonic() + WRITE_PATIENCE_S
@@ -164,14 +157,6 @@ def _begin(connection: sqlite3.Connection) -> None:
                 raise
         time.sleep(random.uniform(0, pause_s))
         pause_s = min(2 * pause_s, 0.1)
-
-
-def _check_version(path: Path, version: int) -> None:
-    if version != SCHEMA_VERSION:
-        raise IntegrityError(
-            f"{path} has schema {version}, and this attn-tune knows {SCHEMA_VERSION}; open it with the version that "
-            "wrote it, or sweep into another database"
-        )
 
 
 def _size(path: Path, suffix: str) -> int:
@@ -246,7 +231,6 @@ def _open_writable(path: Path) -> sqlite3.Connection:
         raise StorageError(f"{path} is being written, or was left unfinished, {_on_network(path)}")
     connection = _connect(path, "mode=rw")
     try:
-        _check_version(path, connection.execute("PRAGMA user_version").fetchone()[0])
         _set_journal(connection, path)
         # With NORMAL a power cut may take the last transactions of a write-ahead log. FULL costs one fsync each.
         connection.execute("PRAGMA synchronous = FULL")
@@ -290,7 +274,7 @@ def open_reader(path: Path) -> tuple[sqlite3.Connection, str]:
                 raise StorageError(f"{path} cannot be read: it is kept {_on_network(path)}")
             mode = _IMMUTABLE if _uses_wal(path) else mode
         try:
-            return _checked_reader(path, mode), _uri(path, mode)
+            return _connect(path, mode), _uri(path, mode)
         except sqlite3.OperationalError as error:
             if mode == _IMMUTABLE or not _is_read_only(path):
                 raise
@@ -300,7 +284,7 @@ def open_reader(path: Path) -> tuple[sqlite3.Connection, str]:
                     f"{path} has unmerged writes and its folder is not writable ({error}): the newest rows may be "
                     "missing",
                 )
-            return _checked_reader(path, _IMMUTABLE), _uri(path, _IMMUTABLE)
+            return _connect(path, _IMMUTABLE), _uri(path, _IMMUTABLE)
 
 
 def _is_read_only(path: Path) -> bool:
@@ -312,21 +296,18 @@ def _uses_wal(path: Path) -> bool:
         return file.read(20)[18:] == _WAL_VERSIONS
 
 
-def _checked_reader(path: Path, mode: str) -> sqlite3.Connection:
-    connection = _connect(path, mode)
-    try:
-        _check_version(path, connection.execute("PRAGMA user_version").fetchone()[0])
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         _uri(path, mode), uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None
     )
     connection.row_factory = sqlite3.Row
+    try:
+        connection.execute(
+            "PRAGMA schema_version"
+        )  # SQLite opens files late; now it says what is wrong
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

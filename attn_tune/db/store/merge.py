@@ -5,9 +5,10 @@ import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
+from attn_tune.db.database import Database
 from attn_tune.db.store import health
 from attn_tune.db.store.connection import open_reader, storage_errors
-from attn_tune.db.store.lab_file import LabFile
+from attn_tune.db.store.writer import is_held
 from attn_tune.schema import IntegrityError
 
 _SOURCE = "merged"
@@ -25,12 +26,11 @@ _PREPARE = (
            CASE status WHEN 'running' THEN 'interrupted' ELSE status END AS known_status
     FROM {_SOURCE}.run""",
 )
-# Runs of this database that go on are left alone.
+# A run of this database that goes on is left alone.
 _UPDATE_RUNS = """
 UPDATE main.run SET status = t.known_status, ended = t.known_end, heartbeat = t.heartbeat
 FROM temp.their_run AS t
-WHERE t.uid = run.uid AND run.heartbeat <= t.heartbeat AND NOT EXISTS (
-    SELECT 1 FROM main.writer WHERE writer.host = run.host AND writer.pid = run.pid AND run.status = 'running')
+WHERE t.uid = run.uid AND run.heartbeat <= t.heartbeat AND NOT (run.status = 'running' AND :is_written)
 """
 _ADD_RUNS = f"""
 INSERT INTO main.run ({", ".join(_RUN)}, device_id, status, ended)
@@ -66,7 +66,7 @@ class MergeSummary:
     trials: int
 
 
-def merge_database(database: LabFile, path: str | os.PathLike[str]) -> MergeSummary:
+def merge_database(database: Database, path: str | os.PathLike[str]) -> MergeSummary:
     """Copies the facts of the lab database at ``path``: all that is new or nothing. The source is only read.
 
     Runs have an id of their own and their trials only grow, so merging again adds what came since. Rows go from file to
@@ -78,7 +78,7 @@ def merge_database(database: LabFile, path: str | os.PathLike[str]) -> MergeSumm
     uri = check_source(path)
     with database.attached(uri, _SOURCE), database.transaction() as target:
         try:
-            return _copy(target)
+            return _copy(target, is_written=is_held(database.path))
         except sqlite3.IntegrityError as error:
             raise IntegrityError(
                 f"{path} contradicts itself: {error}; nothing was merged"
@@ -103,13 +103,14 @@ def check_source(path: str | os.PathLike[str]) -> str:
     return uri
 
 
-def _copy(target: sqlite3.Connection) -> MergeSummary:
+def _copy(target: sqlite3.Connection, *, is_written: bool) -> MergeSummary:
     names = ", ".join(_columns(target, "device", "id"))
     target.execute(
         f"INSERT OR IGNORE INTO main.device ({names}) SELECT {names} FROM {_SOURCE}.device ORDER BY id"
     )
-    for statement in (*_PREPARE, _UPDATE_RUNS):
+    for statement in _PREPARE:
         target.execute(statement)
+    target.execute(_UPDATE_RUNS, {"is_written": is_written})
     runs = target.execute(_ADD_RUNS).rowcount
     copied = _columns(target, "trial", "id", "run_id", "device_id")
     columns, theirs = ", ".join(copied), ", ".join(f"t.{name}" for name in copied)

@@ -11,7 +11,7 @@ from typing import Any
 
 from attn_tune.db.store.references import References
 from attn_tune.db.store.schema import status_list
-from attn_tune.db.store.sql import where
+from attn_tune.db.store.sql import narrowing
 from attn_tune.schema import Signature, Stage, Status
 
 # Rows come oldest first, so that the newest trial of a config replaces the others.
@@ -56,11 +56,12 @@ class PastSearch:
 
 
 def read_past_searches(
-    connection: sqlite3.Connection, references: References, filters: Mapping[str, str]
+    connection: sqlite3.Connection, references: References, filters: Mapping[str, str | None]
 ) -> list[PastSearch]:
     """The searches that fit ``filters`` (kernel, direction, part, family), oldest first."""
     groups: dict[tuple, dict[str, sqlite3.Row]] = defaultdict(dict)
-    for row in connection.execute(_PAST.format(filters=where(_FILTERS, filters)), filters):
+    condition, values = narrowing("past searches", _FILTERS, filters)
+    for row in connection.execute(_PAST.format(filters=condition), values):
         groups[tuple(row)[:6]][row["config_digest"]] = row
     parse = functools.cache(json.loads)
     found = []

@@ -12,58 +12,39 @@ _FIND_DEVICE = "SELECT id FROM device WHERE digest = :digest AND evidence = :evi
 
 
 class References:
-    """Finds or adds rows inside the caller's transaction, and reads them back as the schema's types.
-
-    Call ``forget`` after a rollback, which may have taken new rows away.
-    """
+    """Finds or adds rows inside the caller's transaction, and reads them back as the schema's types."""
 
     def __init__(self, connection: sqlite3.Connection):
         self._connection = connection
-        self._devices: dict[tuple, int] = {}
-        self._environments: dict[Environment, str] = {}
-        self._signatures: dict[Signature, str] = {}
-        # Rows never change, so what was read once stays true.
+        # Rows never change and keys are never given twice, so what was read once stays true.
         self.device = functools.cache(self._read_device)
         self.environment = functools.cache(self._read_environment)
         self.signature = functools.cache(self._read_signature)
 
-    def forget(self) -> None:
-        """Drops the remembered keys."""
-        for known in (self._devices, self._environments, self._signatures):
-            known.clear()
-
     def add_device(self, device: Device) -> int:
         """The id of the row of ``device`` and its evidence."""
-        key = (device, device.evidence)
-        if key not in self._devices:
-            evidence = canonical_json([list(pair) for pair in device.evidence])
-            values = {**device.identity, "digest": device.digest, "evidence": evidence}
-            insert(self._connection, "device", values, new_only=True)
-            self._devices[key] = self._connection.execute(_FIND_DEVICE, values).fetchone()[0]
-        return self._devices[key]
+        evidence = canonical_json([list(pair) for pair in device.evidence])
+        values = {**device.identity, "digest": device.digest, "evidence": evidence}
+        row = self._connection.execute(_FIND_DEVICE, values).fetchone()
+        return row[0] if row else insert(self._connection, "device", values)
 
     def add_environment(self, environment: Environment) -> str:
         """The digest of ``environment``, whose row is there from now on."""
-        if environment not in self._environments:
-            digest = environment.digest
-            values = {**asdict(environment), "digest": digest}
-            insert(self._connection, "environment", values, new_only=True)
-            self._environments[environment] = digest
-        return self._environments[environment]
+        values = {**asdict(environment), "digest": environment.digest}
+        insert(self._connection, "environment", values, new_only=True)
+        return environment.digest
 
     def add_signature(self, signature: Signature) -> str:
         """The text of ``signature``, whose row is there from now on."""
-        if signature not in self._signatures:
-            text, fields = signature.text, json.dumps(dict(signature.items), separators=(",", ":"))
-            values = {
-                "op": signature.op,
-                "version": signature.version,
-                "text": text,
-                "fields": fields,
-            }
-            insert(self._connection, "signature", values, new_only=True)
-            self._signatures[signature] = text
-        return self._signatures[signature]
+        values = {
+            "op": signature.op,
+            "version": signature.version,
+            "text": signature.text,
+            # In declared order, which canonical JSON would lose.
+            "fields": json.dumps(dict(signature.items), separators=(",", ":")),
+        }
+        insert(self._connection, "signature", values, new_only=True)
+        return signature.text
 
     def _read_device(self, device_id: int) -> Device:
         row = self._row("device", "id", device_id)

@@ -7,12 +7,13 @@ import socket
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from attn_tune.db.store.references import References
 from attn_tune.db.store.schema import status_list
 from attn_tune.db.store.sql import insert
 from attn_tune.db.store.times import now_us, time_text, time_us
-from attn_tune.db.store.writer import holder
+from attn_tune.db.store.writer import is_held
 from attn_tune.schema import Device, Environment, Stage, Status
 
 # A shorter run is mostly start and end.
@@ -110,15 +111,14 @@ def abandon_runs(connection: sqlite3.Connection) -> None:
     connection.execute(_ABANDON)
 
 
-def read_status(connection: sqlite3.Connection, references: References) -> RunStatus:
-    """The progress of the current run, or of the last one."""
+def read_status(connection: sqlite3.Connection, references: References, path: Path) -> RunStatus:
+    """The progress of the current run, or of the last one, of the database at ``path``."""
     row = connection.execute(_LAST).fetchone()
     if row is None:
         return RunStatus()
-    writer = holder(connection)
-    alive = writer is not None and (writer.host, writer.pid) == (row["host"], row["pid"])
+    is_dead = row["status"] == "running" and not is_held(path)
     return RunStatus(
-        state="interrupted" if row["status"] == "running" and not alive else row["status"],
+        state="interrupted" if is_dead else row["status"],
         run_id=row["id"],
         host=row["host"],
         pid=row["pid"],

@@ -162,15 +162,6 @@ TABLES = (
     body TEXT NOT NULL, -- JSON object of the whole row.
     PRIMARY KEY (device_digest, signature, direction, kernel)
 ) STRICT, WITHOUT ROWID""",
-    """CREATE TABLE writer ( -- The process that writes, if any: one row at most.
-    id INTEGER PRIMARY KEY CHECK (id = 1), -- Always 1.
-    token TEXT NOT NULL, -- The connection that holds the lock.
-    host TEXT NOT NULL, -- The name of its host.
-    pid INTEGER NOT NULL, -- The number of its process.
-    scope TEXT NOT NULL, -- The boot and PID namespace in which pid has a meaning.
-    process_start TEXT NOT NULL, -- The start of the process, in ticks since boot.
-    heartbeat_us INTEGER NOT NULL -- Unix time of its last sign of life in microseconds.
-) STRICT""",
 )
 
 VIEWS = {

@@ -2,22 +2,43 @@
 
 import functools
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
+
+from attn_tune.schema import Device, Signature, unknown_name
 
 
 def insert(
     connection: sqlite3.Connection, table: str, values: Mapping[str, Any], *, new_only: bool = False
 ) -> int:
-    """Adds a row, with ``new_only`` unless its key is there, and returns its rowid."""
+    """Add a row, with ``new_only`` unless its key is there, and return its rowid."""
     rowid = connection.execute(_insertion(table, tuple(values), new_only), values).lastrowid
     assert rowid is not None
     return rowid
 
 
-def where(conditions: Mapping[str, str], filters: Iterable[str]) -> str:
-    """The condition that all of ``filters``, names of ``conditions``, set together."""
-    return " AND ".join(conditions[name] for name in filters) or "TRUE"
+def narrowing(
+    what: str, conditions: Mapping[str, str], filters: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """The SQL condition that ``filters`` set together, and its parameters; a filter that is None narrows nothing.
+
+    ``conditions`` are SQL by the filter's name, with a parameter of this name. A signature is compared by its text, a
+    device by its digest. ``what`` names the rows in the error.
+
+    Raises:
+      UsageError: a filter has no condition.
+    """
+    for name in filters:
+        if name not in conditions:
+            raise unknown_name(f"filter of {what}:", name, conditions)
+    given = {name: _parameter(value) for name, value in filters.items() if value is not None}
+    return " AND ".join(conditions[name] for name in given) or "TRUE", given
+
+
+def _parameter(value: Any) -> Any:
+    if isinstance(value, Signature):
+        return value.text
+    return value.digest if isinstance(value, Device) else value
 
 
 @functools.cache

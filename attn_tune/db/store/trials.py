@@ -4,16 +4,15 @@ import functools
 import json
 import math
 import sqlite3
+import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from attn_tune.db.store.references import References
-from attn_tune.db.store.sql import insert, where
+from attn_tune.db.store.sql import insert, narrowing
 from attn_tune.db.store.times import now_us, time_text, time_us
 from attn_tune.schema import (
-    Device,
-    Environment,
     IntegrityError,
     Measurement,
     OutputError,
@@ -21,7 +20,6 @@ from attn_tune.schema import (
     Protocol,
     Resources,
     Shortage,
-    Signature,
     Stage,
     Status,
     StorageError,
@@ -36,7 +34,6 @@ from attn_tune.schema.conditions import Conditions
 PAGE = 500
 # Errors of a row that is no trial.
 NO_TRIAL = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
-_LARGEST_SAMPLE = 2**63 - 1
 
 # Columns that have the name and the value of a field of ``Trial``.
 _PLAIN = (
@@ -72,23 +69,6 @@ ORDER BY id
 """
 
 
-def parameters(
-    *,
-    signature: Signature | str | None = None,
-    device: Device | str | None = None,
-    status: Status | str | None = None,
-    **plain: Any,
-) -> dict[str, Any]:
-    """Arguments of ``Database.trials`` as SQL parameters; None narrows nothing."""
-    values = {
-        "signature": signature.text if isinstance(signature, Signature) else signature,
-        "device": device.digest if isinstance(device, Device) else device,
-        "status": None if status is None else str(status),
-        **plain,
-    }
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def beat(connection: sqlite3.Connection, run_id: int, count: int = 0) -> None:
     """Notes that a run lives, and that it recorded ``count`` more trials."""
     connection.execute(_BEAT, {"run": run_id, "now": time_text(now_us()), "count": count})
@@ -113,8 +93,8 @@ def read_trials(
     connection: sqlite3.Connection,
     references: References,
     filters: Mapping[str, Any],
-) -> Iterator[tuple[int, int, Trial]]:
-    """``(trial id, run id, trial)`` in the order of recording.
+) -> Iterator[tuple[int, Trial]]:
+    """``(run id, trial)`` in the order of recording.
 
     Rows are read page by page, so that a slow consumer holds no read transaction and the write-ahead log can be folded
     in meanwhile.
@@ -122,44 +102,25 @@ def read_trials(
     Raises:
       IntegrityError: a row is no trial.
     """
-    sql = f"SELECT * FROM trial WHERE id > :after AND {where(FILTERS, filters)} ORDER BY id LIMIT {PAGE}"
+    condition, values = narrowing("trials", FILTERS, filters)
+    sql = f"SELECT * FROM trial WHERE id > :after AND {condition} ORDER BY id LIMIT {PAGE}"
     after = 0
-    while rows := connection.execute(sql, {**filters, "after": after}).fetchall():
+    while rows := connection.execute(sql, {**values, "after": after}).fetchall():
         for row in rows:
             try:
                 trial = to_trial(references, row)
             except NO_TRIAL as error:
                 raise IntegrityError(f"trial {row['id']} cannot be: {error}") from error
-            yield row["id"], row["run_id"], trial
+            yield row["run_id"], trial
         after = rows[-1]["id"]
 
 
 def read_measured(
-    connection: sqlite3.Connection,
-    *,
-    kernel: str,
-    direction: str,
-    signature: Signature,
-    device: Device,
-    environment: Environment,
-    allow_nondeterministic: bool = False,
+    connection: sqlite3.Connection, *, allow_nondeterministic: bool, **key: str
 ) -> dict[tuple[str, str], Status]:
-    """``(part, config digest) -> status`` of the configs that an equal device and environment has tried.
-
-    With ``allow_nondeterministic``, configs that were refused because their bits differ are left out. Unknown software
-    never equals itself: without a source hash the answer is empty.
-    """
-    if not environment.source_hash:
-        return {}
-    values = {
-        "kernel": kernel,
-        "direction": direction,
-        "signature": signature.text,
-        "device": device.digest,
-        "environment": environment.digest,
-    }
+    """As ``Database.measured``; ``key`` are kernel, direction, and text or digests of the others."""
     found: dict[tuple[str, str], Status] = {}
-    for part, digest, status, repeatable in connection.execute(_MEASURED, values):
+    for part, digest, status, repeatable in connection.execute(_MEASURED, key):
         found[part, digest] = Status(status)
         if allow_nondeterministic and Status(status).is_refused and repeatable == 0:
             del found[part, digest]
@@ -203,22 +164,16 @@ def _to_row(references: References, trial: Trial) -> dict[str, Any]:
 
 
 def measurement_columns(measurement: Measurement | None) -> dict[str, Any]:
-    """The columns of a measurement, samples and their figures.
-
-    Raises:
-      ValueError: a sample that 64 bits cannot hold.
-    """
+    """The columns of a measurement, samples and their figures."""
     if measurement is None:
         names = ("median_us", "min_us", "dispersion", "protocol", "samples_ns")
         return {**dict.fromkeys(names), "round_id": ""}
-    samples = measurement.samples_ns
-    if max(samples) > _LARGEST_SAMPLE:
-        raise ValueError(f"a sample must be at most {_LARGEST_SAMPLE} ns, got {max(samples)}")
-    median = _median(samples)
+    samples, median = measurement.samples_ns, measurement.median_ns
+    distance = statistics.median(abs(sample - median) for sample in samples)
     return {
         "median_us": median / 1000,
-        "min_us": min(samples) / 1000,
-        "dispersion": round(_median([abs(sample - median) for sample in samples]) / median, 6),
+        "min_us": measurement.min_ns / 1000,
+        "dispersion": round(distance / median, 6),
         "round_id": measurement.round_id,
         "protocol": _json(measurement.protocol),
         "samples_ns": canonical_json(list(samples)),
@@ -290,9 +245,3 @@ def _json(record: Any) -> str | None:
 def _number(value: float) -> float | str:
     """JSON has no NaN and no infinity: they are words, which ``float`` reads."""
     return value if math.isfinite(value) else str(value)
-
-
-def _median(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
