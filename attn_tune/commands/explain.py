@@ -28,6 +28,7 @@ def command(
     point: options.Point,
     db: options.Database,
     grid: options.PointGrids = None,
+    workload: options.Workload = None,
     direction: options.Directions = None,
     device: options.DeviceName = None,
     every: options.All = False,
@@ -35,7 +36,7 @@ def command(
 ) -> None:
     from attn_tune.kernels import dispatch, registry
 
-    asked = selection.signature(point, grid)
+    asked = selection.signature(point, grid, workload)
     target = selection.device(device)
     found = {
         way: dispatch.explain(asked.op, asked.signature.text, way, device=target)

@@ -204,6 +204,20 @@ Directions = Annotated[
         "Only this direction, such as fwd or bwd. Repeatable. Default: all of the op.",
     ),
 ]
+Workload = Annotated[
+    str | None,
+    option(..., "--workload", "WORKLOAD", "The problem with this workload of its op, such as uni."),
+]
+Workloads = Annotated[
+    list[str] | None,
+    option(
+        ...,
+        "--workload",
+        "WORKLOAD",
+        "Problems with this workload (a profile of the data, such as uni), instead of the grid's own. Commas; "
+        "repeatable.",
+    ),
+]
 DeviceName = Annotated[
     str | None,
     option(
