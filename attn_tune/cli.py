@@ -3,96 +3,117 @@
 A command is a module of ``attn_tune.commands``. Its docstring is the help, its function ``command`` is run.
 """
 
+import inspect
 import sys
-from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, cast
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
 
 import typer
 
-from attn_tune.commands.shared import process
+from attn_tune.commands import (
+    best,
+    devices,
+    doctor,
+    explain,
+    export,
+    grids,
+    kernels,
+    plan,
+    report,
+    status,
+    sweep,
+    validate,
+)
+from attn_tune.commands.lab import audit, gc, merge as merge_labs, misses
+from attn_tune.commands.override import add, check, freeze, list as list_entries, remove
+from attn_tune.commands.pack import (
+    coverage,
+    diff,
+    import_pack,
+    inspect as inspect_pack,
+    merge as merge_packs,
+    restamp,
+    sign,
+    verify,
+)
+from attn_tune.commands.shared import options, process
 from attn_tune.commands.shared.application import Application
-from attn_tune.commands.shared.group import MARKUP, group, walk
 from attn_tune.schema.errors import StorageError
 
-PACK = group(
-    "pack",
-    "Import, inspect, verify, compare, sign, merge and restamp packs.",
-    {
-        "import": "pack.import_pack",
-        "inspect": "pack.inspect",
-        "verify": "pack.verify",
-        "diff": "pack.diff",
-        "merge": "pack.merge",
-        "sign": "pack.sign",
-        "coverage": "pack.coverage",
-        "restamp": "pack.restamp",
-    },
-    # It answers to restamp, not to people.
-    hidden={"programs": "pack.restamp:programs"},
+
+def _add(group: typer.Typer, modules: Mapping[str, ModuleType], panel: str | None = None) -> None:
+    """Add the command of each module to ``group``; help is folded to the terminal, so a paragraph is one line."""
+    for name, module in modules.items():
+        paragraphs = inspect.cleandoc(module.__doc__ or "").split("\n\n")
+        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+        group.command(name, help=text, rich_help_panel=panel)(module.command)
+
+
+LAB = typer.Typer(
+    help="Merge and shrink lab databases, see what jobs missed, audit what is refused.",
+    no_args_is_help=True,
 )
-LAB = group(
-    "lab",
-    "Merge and shrink lab databases, see what jobs missed, audit what is refused.",
+_add(LAB, {"merge": merge_labs, "gc": gc, "misses": misses, "audit": audit})
+PACK = typer.Typer(
+    help="Import, inspect, verify, compare, sign, merge and restamp packs.", no_args_is_help=True
+)
+_add(
+    PACK,
     {
-        "merge": "lab.merge",
-        "gc": "lab.gc",
-        "misses": "lab.misses",
-        "audit": "lab.audit",
+        "import": import_pack,
+        "inspect": inspect_pack,
+        "verify": verify,
+        "diff": diff,
+        "merge": merge_packs,
+        "sign": sign,
+        "coverage": coverage,
+        "restamp": restamp,
     },
 )
-OVERRIDE = group(
-    "override",
-    "Override lookups: use this config, never that one, only these answers.\n\n"
+# It answers to restamp, not to people.
+PACK.command("programs", hidden=True)(restamp.programs)
+OVERRIDE = typer.Typer(
+    help="Override lookups: use this config, never that one, only these answers.\n\n"
     "A never entry goes before a use entry, and both before packs and heuristics. Where a file is only, as freeze "
     "writes it, nothing else answers. Jobs go by the files of ATTN_TUNE_OVERRIDES, then by the user's own.\n\n"
     "Example: attn-tune override list",
-    {
-        "add": "override.add",
-        "remove": "override.remove",
-        "list": "override.list",
-        "freeze": "override.freeze",
-        "check": "override.check",
-    },
+    no_args_is_help=True,
 )
+_add(
+    OVERRIDE,
+    {"add": add, "remove": remove, "list": list_entries, "freeze": freeze, "check": check},
+)
+# Commands and groups by the panels of the help.
+PANELS: dict[str, dict[str, Any]] = {
+    "Tune": {"sweep": sweep, "plan": plan, "status": status, "validate": validate, "lab": LAB},
+    "Read results": {"best": best, "report": report},
+    "Ship and use": {"export": export, "pack": PACK, "explain": explain, "override": OVERRIDE},
+    "Look around": {"kernels": kernels, "grids": grids, "devices": devices, "doctor": doctor},
+}
 
 
 class AttnTune(Application):
-    """All commands, by the panels of the help."""
+    """All commands, in the order of the panels."""
 
-    panels: ClassVar = {
-        "Tune": {
-            "sweep": "sweep",
-            "plan": "plan",
-            "status": "status",
-            "validate": "validate",
-            "lab": LAB,
-        },
-        "Read results": {"best": "best", "report": "report"},
-        "Ship and use": {
-            "export": "export",
-            "pack": PACK,
-            "explain": "explain",
-            "override": OVERRIDE,
-        },
-        "Look around": {
-            "kernels": "kernels",
-            "grids": "grids",
-            "devices": "devices",
-            "doctor": "doctor",
-        },
-    }
+    def list_commands(self, ctx):
+        return [name for panel in PANELS.values() for name in panel]
 
 
 app = typer.Typer(
     cls=AttnTune,
     name="attn-tune",
     epilog="Exit codes: 0 ok, 1 nothing valid, 2 usage, 3 no data, 4 lock or I/O, 5 integrity, 130 interrupted.",
-    rich_markup_mode=MARKUP,
     no_args_is_help=True,
-    add_completion=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+for _panel, _members in PANELS.items():
+    for _name, _member in _members.items():
+        if isinstance(_member, typer.Typer):
+            app.add_typer(_member, name=_name, rich_help_panel=_panel)
+        else:
+            _add(app, {_name: _member}, _panel)
 
 
 def _version(value: bool) -> None:
@@ -105,18 +126,23 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _root(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Print the version.", callback=_version, is_eager=True),
-    ] = False,
+    debug: bool = options.flag("--debug", "Show the traceback of an error."),
+    version: bool = options.flag(
+        "--version", "Print the version.", callback=_version, is_eager=True
+    ),
 ) -> None:
     """Tunes attention kernels for JAX, on GPU and TPU, with proof."""
 
 
 def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command and group, imported, with the words that lead to it."""
-    return walk(cast(AttnTune, typer.main.get_command(app)))
+    """Every command and group that the help shows, with the words that lead to it."""
+    root: Any = typer.main.get_command(app)
+    for name in root.list_commands(typer.Context(root)):
+        command = root.commands[name]
+        yield (name,), command
+        for inner, one in getattr(command, "commands", {}).items():
+            if not one.hidden:
+                yield (name, inner), one
 
 
 def main() -> None:

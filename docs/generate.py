@@ -52,7 +52,7 @@ def _page(command: Any, name: str) -> str:
         panels.setdefault(title, []).append([f"`{record[0]}`", " ".join(record[1].split())])
     tables = [markdown_table([title, ""], rows) for title, rows in panels.items()]
     if inner := getattr(command, "commands", {}):
-        found = [command.get_command(context, one) for one in inner]
+        found = [inner[name] for name in command.list_commands(context) if not inner[name].hidden]
         rows = [[f"`{one.name}`", (one.help or "").partition("\n")[0]] for one in found]
         tables.append(markdown_table(["Command", ""], rows))
     usage = command.get_usage(context).replace("\n", " ")

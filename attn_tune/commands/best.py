@@ -16,6 +16,7 @@ def command(
     point: options.Point,
     db: options.Database,
     grid: options.PointGrids = None,
+    workload: options.Workload = None,
     kernel: options.Kernels = None,
     direction: options.Directions = None,
     device: options.DeviceName = None,
@@ -24,7 +25,7 @@ def command(
     from attn_tune.ops.registry import get_op
     from attn_tune.reports import frames, tables
 
-    asked = selection.signature(point, grid)
+    asked = selection.signature(point, grid, workload)
     names = {asked.signature.text: selection.brief(asked.name)}
     with open_lab(db) as database:
         tried = database.frame("coverage", signature=asked.signature)

@@ -28,6 +28,7 @@ def command(
     point: options.Point,
     db: options.Database,
     grid: options.PointGrids = None,
+    workload: options.Workload = None,
     direction: options.Directions = None,
     device: options.DeviceName = None,
     every: options.All = False,
@@ -36,7 +37,7 @@ def command(
     from attn_tune.ops.registry import get_op
     from attn_tune.runtime.lookup import dispatch
 
-    asked = selection.signature(point, grid)
+    asked = selection.signature(point, grid, workload)
     target = selection.device(device)
     found = {
         way: dispatch.explain(asked.op, asked.signature.text, way, device=target)

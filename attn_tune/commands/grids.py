@@ -21,6 +21,7 @@ def command(
         str | None, typer.Argument(metavar="[GRID]", help="A grid whose points are listed.")
     ] = None,
     lengths: options.Lengths = None,
+    workload: options.Workloads = None,
     out: Path | None = options.option(
         None, "--out -o", "FILE", "Write the points as a grid file (.toml)."
     ),
@@ -34,8 +35,9 @@ def command(
     if grid is None and not sources.is_given:
         if out is not None:
             raise UsageError("--out needs a grid, --from-fn, --from-hlo or --from-misses")
-        if lengths:
-            raise UsageError("--lengths needs a grid, --from-fn, --from-hlo or --from-misses")
+        if lengths or workload:
+            name = "--lengths" if lengths else "--workload"
+            raise UsageError(f"{name} needs a grid, --from-fn, --from-hlo or --from-misses")
         loaded = [load_grid(name, lengths=("all",)) for name in grid_names()]
         run = {name: len(load_grid(name).points) for name in grid_names()}
         rows = [
@@ -50,7 +52,7 @@ def command(
         ]
         output.emit_formatted(pd.DataFrame(rows), options.table_or_json(json), key="grids")
         return
-    points = Cases(grid=[grid] if grid else [], lengths=lengths).points(sources)
+    points = Cases(grid=[grid] if grid else [], lengths=lengths, workload=workload).points(sources)
     if out is not None:
         from attn_tune.tuner.plan.grid_file import write_grid
 

@@ -29,6 +29,7 @@ def command(
         ),
     ] = None,
     grid: options.PointGrids = None,
+    workload: options.Workload = None,
     op: options.Ops = None,
     kernel: options.Kernels = None,
     direction: options.Directions = None,
@@ -44,7 +45,9 @@ def command(
 
     target = selection.device(device)
     specs = selection.kernels(kernel, op)
-    asked = [selection.signature(point, grid)] if point else _examples({s.op for s in specs})
+    asked = (
+        [selection.signature(point, grid, workload)] if point else _examples({s.op for s in specs})
+    )
     ops = {one.op for one in asked}
     own = [spec for spec in specs if spec.op in ops]
     rows = []

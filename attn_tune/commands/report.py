@@ -86,7 +86,7 @@ def _sections(
 ) -> "dict[Section, pd.DataFrame]":
     from attn_tune.reports import frames, predictions
 
-    names = selection.point_names(grid)
+    names = {**selection.point_names(grid), **(narrowing.problems or {})}
     wanted = narrowing.problems or {
         text: names.get(text, text) for text in dict.fromkeys(d.signature.text for d in found)
     }

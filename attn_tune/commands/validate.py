@@ -45,8 +45,10 @@ def command(
 
     from attn_tune.tuner.run.executor import IsolatedExecutor
 
-    if (cases.lengths or cases.point) and not cases.grid:
-        raise UsageError("--lengths and --point choose among the points of a grid; give --grid")
+    if (cases.lengths or cases.point or cases.workload) and not cases.grid:
+        raise UsageError(
+            "--lengths, --point and --workload are of the points of a grid; give --grid"
+        )
     if feature and cases.grid:
         raise UsageError(
             "--feature is for the op's own problems; leave it out, or leave --grid out"

@@ -56,6 +56,7 @@ def command(
         ),
     ] = None,
     grid: options.PointGrids = None,
+    workload: options.Workload = None,
     signature: Annotated[
         list[str] | None,
         typer.Option(
@@ -78,8 +79,8 @@ def command(
 ) -> None:
     from attn_tune.runtime.overrides.entries import make_entry
 
-    if grid and not point:
-        raise UsageError("--grid says where --point is found; give --point too")
+    if (grid or workload) and not point:
+        raise UsageError("--grid and --workload say which --point it is; give --point too")
     if point and signature:
         raise UsageError("--point and --signature both name problems; give one of them")
     never = kind is Kind.NEVER
@@ -89,7 +90,9 @@ def command(
         config=knobs_of(config or ()),
         direction=direction or ("" if never else "fwd"),
         device=device or "",
-        signature=selection.signature(point, grid).signature.text if point else signature or "",
+        signature=selection.signature(point, grid, workload).signature.text
+        if point
+        else signature or "",
         reason=reason,
     )
     path, after = change_file(file, lambda old: (*(e for e in old if e.key != made.key), made))

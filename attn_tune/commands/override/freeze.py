@@ -40,6 +40,7 @@ def command(
     grid: options.Grids = None,
     lengths: options.Lengths = None,
     point: options.Points = None,
+    workload: options.Workloads = None,
     direction: options.Directions = None,
     device: options.DeviceName = None,
     kernel: Annotated[
@@ -68,7 +69,9 @@ def command(
     if path.exists() and not overwrite:
         raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")
     target = selection.device(device)
-    asked = selection.questions(Cases(grid=grid, lengths=lengths, point=point).points(), direction)
+    asked = selection.questions(
+        Cases(grid=grid, lengths=lengths, point=point, workload=workload).points(), direction
+    )
     answers, missing = [], []
     for one, way in asked:
         try:

@@ -7,21 +7,21 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from attn_tune.commands.shared import output
 from attn_tune.commands.shared.exit_codes import FAILED, INTERRUPTED
-from attn_tune.commands.shared.group import LazyGroup
 from attn_tune.commands.shared.options import Format
 
 _FORMAT = "attn_tune.format"
 
 
-class Application(LazyGroup):
+class Application(TyperGroup):
     """The group of all commands. It reports their errors, as JSON where the answer is to be JSON."""
 
     def parse_args(self, ctx, args):
         # Before anything can fail: an error has to know how it is to be reported.
-        ctx.meta[_FORMAT] = self._format(ctx, args)
+        ctx.meta[_FORMAT] = self._format(args)
         output.begin_command()
         with _reporting(ctx):
             return super().parse_args(ctx, args)
@@ -31,9 +31,9 @@ class Application(LazyGroup):
         with _reporting(ctx), alone:
             return super().invoke(ctx)
 
-    def _format(self, ctx: Any, args: Sequence[str]) -> str:
+    def _format(self, args: Sequence[str]) -> str:
         """The format for programs that ``args`` ask for; empty for tables and for help."""
-        valued = {"-f", "--format"} | self._options_with_value(ctx, args)
+        valued = {"-f", "--format"} | self._options_with_value(args)
         words, as_json, fmt = iter(args), False, ""
         for word in itertools.takewhile(lambda word: word != "--", words):
             if word in ("--help", "-h"):
@@ -47,19 +47,14 @@ class Application(LazyGroup):
         known = (Format.JSON, Format.CSV, Format.MARKDOWN)
         return "json" if as_json else fmt if fmt in known else ""
 
-    def _options_with_value(self, ctx: Any, args: Sequence[str]) -> set[str]:
+    def _options_with_value(self, args: Sequence[str]) -> set[str]:
         """The options of the command that ``args`` name after which the next word is a value."""
-        command: Any = self
-        found: set[str] = set()
+        command, found = self, set[str]()
         for word in args:
-            if word in getattr(command, "commands", {}):
-                command = command.get_command(ctx, word)
-                found |= {
-                    name
-                    for option in command.params
-                    if not getattr(option, "is_flag", True)
-                    for name in option.opts
-                }
+            inner = getattr(command, "commands", {}).get(word)
+            for option in inner.params if inner else ():
+                found |= set() if getattr(option, "is_flag", True) else set(option.opts)
+            command = inner or command
         return found
 
 

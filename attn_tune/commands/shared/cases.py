@@ -1,11 +1,12 @@
 """Groups of options that choose problems, kernels and directions, and say how much of them is tried."""
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from attn_tune.commands.shared import options, selection
+from attn_tune.ops.contract import WORKLOAD
 from attn_tune.schema import NoDataError, UsageError, unknown_name
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class Cases:
     grid: options.Grids = None
     lengths: options.Lengths = None
     point: options.Points = None
+    workload: options.Workloads = None
     op: options.Ops = None
     kernel: options.Kernels = None
     direction: options.Directions = None
@@ -31,7 +33,7 @@ class Cases:
         """The grid points, one a signature: of the grids, then of ``sources``.
 
         Raises:
-          UsageError: an unknown grid or op, a malformed file, or a filter that leaves nothing.
+          UsageError: an unknown grid, op or workload, a malformed file, or a filter that leaves nothing.
         """
         from attn_tune.ops.registry import get_op
         from attn_tune.tuner.plan.grid import load_grid, merge_points
@@ -54,7 +56,10 @@ class Cases:
             for point in grid.points
             if not sizes or has_lengths(get_op(point.op).axes, point.signature.values, sizes)
         ]
-        kept = merge_points(p for p in found if (not ops or p.op in ops) and self._has_name(p.name))
+        found = [point for point in found if not ops or point.op in ops]
+        if found and (workloads := selection.words(self.workload)):
+            found = list(selection.with_workloads(found, workloads))
+        kept = merge_points(point for point in found if self._has_name(point.name))
         if not kept:
             has = f"; it has {_some(point.name for point in found)}" if found else ""
             raise UsageError(f"no point of the grid passes the filters{has}")
@@ -67,12 +72,12 @@ class Cases:
         presets, and a problem of no preset is called by its signature.
 
         Raises:
-          UsageError: an unknown grid, or a word that is no length.
+          UsageError: an unknown grid or workload, or a word that is no length.
           NoDataError: no stored problem passes.
         """
         if self.grid:
             return {p.signature.text: selection.brief(p.name) for p in self.points()}
-        if not self.lengths and not self.point:
+        if not self.lengths and not self.point and not self.workload:
             return None
         from attn_tune.tuner.plan.grid import preset_points
 
@@ -85,7 +90,12 @@ class Cases:
         ) as error:  # No preset has such lengths; a problem that is stored beside them may.
             chosen, refusal = {}, error
         stored, kept = list(dict.fromkeys(stored)), {}
+        workloads = selection.words(self.workload)
+        ops = {text.partition("/")[0] for text in stored if workloads}
+        known = selection.check_workloads(workloads, ops)
         for text in stored:
+            if workloads and _workload(text, known) not in workloads:
+                continue
             names = chosen.get(text, [])
             if text not in every and (not sizes or _has_lengths(text, sizes)):
                 names = [text]
@@ -198,6 +208,13 @@ def _has_lengths(text: str, wanted: Sequence[str]) -> bool:
     values = {name: int(value) for name, _, value in pairs if value.isdecimal()}
     op = text.partition("/")[0]
     return has_lengths(get_op(op).axes if op in op_names() else (), values, wanted)
+
+
+def _workload(text: str, known: Mapping[str, Sequence[str]]) -> str:
+    """The workload of a signature's text: the first of its op where the text has none, empty for an op without."""
+    op, *items = text.split()
+    given = dict(item.split("=", 1) for item in items)
+    return given.get(WORKLOAD) or next(iter(known[op.partition("/")[0]]), "")
 
 
 def _some(names: Iterable[str]) -> str:

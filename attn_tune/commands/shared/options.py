@@ -81,13 +81,16 @@ def table_or_json(json: bool) -> Format:
 
 
 def option(default: Any, names: str, metavar: str, help: str, **more: Any) -> Any:
-    """An option with a value. ``names`` are separated by spaces; ``more`` goes to typer."""
+    """An option with a value; ``default`` is ``...`` in ``Annotated``.
+
+    ``names`` are separated by spaces; ``more`` goes to typer.
+    """
     return typer.Option(default, *names.split(), metavar=metavar or None, help=help, **more)
 
 
-def flag(names: str, help: str, default: bool = False) -> Any:
-    """An option without a value, or a pair of them: ``"--wait/--no-wait"``."""
-    return typer.Option(default, *names.split(), help=help)
+def flag(names: str, help: str, default: Any = False, **more: Any) -> Any:
+    """An option without a value, or a pair of them: ``"--wait/--no-wait"``; the rest as for ``option``."""
+    return typer.Option(default, *names.split(), metavar="", help=help, **more)
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -137,93 +140,102 @@ def _in_panel(kind: Any) -> Iterator[inspect.Parameter]:
         )
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, and nothing else there.")]
+Json = Annotated[bool, flag("--json", "Print JSON to stdout, and nothing else there.", ...)]
 Database = Annotated[
     Path,
-    typer.Option(
+    option(
+        ...,
         "--db",
+        "PATH",
+        "The lab database. Default: attn-tune/lab.db in the user's data directory.",
         envvar=DB_VARIABLE,
-        help="The lab database. Default: attn-tune/lab.db in the user's data directory.",
         default_factory=default_database,
         show_default=False,
-        metavar="PATH",
     ),
 ]
 Point = Annotated[str, typer.Argument(help="A grid point such as llama3-8b/4x4k, or a signature.")]
 PointGrids = Annotated[
     list[str] | None,
-    typer.Option(
-        "--grid",
-        "-g",
-        metavar="GRID",
-        help="A grid whose points may be named too: a TOML file of your own. Repeatable.",
+    option(
+        ...,
+        "--grid -g",
+        "GRID",
+        "A grid whose points may be named too: a TOML file of your own. Repeatable.",
     ),
 ]
 Grids = Annotated[
     list[str] | None,
-    typer.Option(
-        "--grid",
-        "-g",
-        metavar="GRID",
-        help="A preset (see 'attn-tune grids'), a TOML file or the text of one signature. Repeatable.",
+    option(
+        ...,
+        "--grid -g",
+        "GRID",
+        "A preset (see 'attn-tune grids'), a TOML file or the text of one signature. Repeatable.",
     ),
 ]
 Points = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        ...,
         "--point",
-        metavar="FILTER",
-        help="Only points whose name contains this, or matches it as a shell pattern. Repeatable.",
+        "FILTER",
+        "Only points whose name contains this, or matches it as a shell pattern. Repeatable.",
     ),
 ]
 Lengths = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        ...,
         "--lengths",
-        metavar="LENGTHS",
-        help="Lengths of the grids: 4k, 4x4k, a group such as prefill, or all. Commas; repeatable.",
+        "LENGTHS",
+        "Lengths of the grids: 4k, 4x4k, a group such as prefill, or all. Commas; repeatable.",
     ),
 ]
-Ops = Annotated[
-    list[str] | None, typer.Option("--op", metavar="OP", help="Only this op. Repeatable.")
-]
+Ops = Annotated[list[str] | None, option(..., "--op", "OP", "Only this op. Repeatable.")]
 Kernels = Annotated[
     list[str] | None,
-    typer.Option(
-        "--kernel", "-k", metavar="KERNEL", help="Only this kernel: NAME or OP/NAME. Repeatable."
-    ),
+    option(..., "--kernel -k", "KERNEL", "Only this kernel: NAME or OP/NAME. Repeatable."),
 ]
 Directions = Annotated[
     list[str] | None,
-    typer.Option(
-        "--direction",
-        "-d",
-        metavar="DIRECTION",
-        help="Only this direction, such as fwd or bwd. Repeatable. Default: all of the op.",
+    option(
+        ...,
+        "--direction -d",
+        "DIRECTION",
+        "Only this direction, such as fwd or bwd. Repeatable. Default: all of the op.",
+    ),
+]
+Workload = Annotated[
+    str | None,
+    option(..., "--workload", "WORKLOAD", "The problem with this workload of its op, such as uni."),
+]
+Workloads = Annotated[
+    list[str] | None,
+    option(
+        ...,
+        "--workload",
+        "WORKLOAD",
+        "Problems with this workload (a profile of the data, such as uni), instead of the grid's own. Commas; "
+        "repeatable.",
     ),
 ]
 DeviceName = Annotated[
     str | None,
-    typer.Option(
+    option(
+        ...,
         "--device",
-        metavar="DEVICE",
-        help="Another device than this machine's: a variant (nvidia-h200) or an architecture (sm_90).",
+        "DEVICE",
+        "Another device than this machine's: a variant (nvidia-h200) or an architecture (sm_90).",
     ),
 ]
 All = Annotated[
     bool,
-    typer.Option(
-        "--all", help="Leave nothing out: kernels that cannot run here, and rare failures."
-    ),
+    flag("--all", "Leave nothing out: kernels that cannot run here, and rare failures.", ...),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the pack that is there.")]
+Overwrite = Annotated[bool, flag("--overwrite", "Replace the file that is there.", ...)]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Write nothing; show what would become of each row.")
+    bool, flag("--dry-run", "Write nothing; show what would become of each row.", ...)
 ]
 PackName = Annotated[
-    str | None,
-    typer.Option("--name", metavar="NAME", help="The pack's name. Default: the name of the path."),
+    str | None, option(..., "--name", "NAME", "The pack's name. Default: the name of the path.")
 ]
-PackVersion = Annotated[
-    str, typer.Option("--version", metavar="VERSION", help="The pack's version.")
-]
+PackVersion = Annotated[str, option(..., "--version", "VERSION", "The pack's version.")]

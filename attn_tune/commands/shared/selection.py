@@ -1,10 +1,11 @@
 """Kernels, directions, devices and problems that the words of a command line name."""
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attn_tune.schema import Device, UsageError, unknown_name
+from attn_tune.schema import Device, Signature, UsageError, unknown_name
 
 if TYPE_CHECKING:
     from attn_tune.commands.sweeps.database_sweep import SweepRequest
@@ -145,15 +146,73 @@ def brief(name: str) -> str:
     return f"{first} (+{len(more)})" if more else first
 
 
-def signature(text: str, grids: Sequence[str] | None = None) -> "GridPoint":
+def signature(
+    text: str, grids: Sequence[str] | None = None, workload: str | None = None
+) -> "GridPoint":
     """The one point that ``text`` names: a signature, or a point of ``grids`` or of a preset (``llama3-8b/4x4k``).
+
+    With ``workload`` it is the same problem with that workload.
 
     Raises:
       UsageError: malformed, or unknown.
     """
     from attn_tune.tuner.plan.grid import grid_point
 
-    return grid_point(text, grids or ())
+    found = grid_point(text, grids or ())
+    return next(with_workloads([found], [workload])) if workload else found
+
+
+def with_workloads(points: "Iterable[GridPoint]", wanted: Sequence[str]) -> "Iterator[GridPoint]":
+    """The problems of ``points`` with each of the workloads ``wanted``; those of ops that do not have one are left out.
+
+    Raises:
+      UsageError: none of the ops has a workload; the message names those that they have.
+    """
+    from attn_tune.kernels.registry import get_op
+    from attn_tune.ops.contract import WORKLOAD
+
+    points = list(points)
+    known = check_workloads(wanted, {point.op for point in points})
+    # Points that differ in nothing but the workload become one.
+    made: dict[tuple[str, Signature], GridPoint] = {}
+    for point in points:
+        op, own = get_op(point.op), known[point.op]
+        for word in (word for word in wanted if word in own):
+            values = {**point.signature.values, WORKLOAD: word}
+            built = Signature.build(op.name, op.version, op.fields, values)
+            signature = op.to_signature(op.from_signature(built))
+            names = [_renamed(name, word, own) for name in point.name.split("+")]
+            name = signature.text if "=" in point.name else "+".join(dict.fromkeys(names))
+            one = dataclasses.replace(point, name=name, signature=signature)
+            made.setdefault((name, signature), one)
+    yield from made.values()
+
+
+def _renamed(name: str, workload: str, known: Sequence[str]) -> str:
+    """The name of a point with another workload: ``paged/3x64/eq`` becomes ``paged/3x64/uni``."""
+    stem, _, last = name.rpartition("/")
+    return f"{stem if last in known else name}/{workload}"
+
+
+def check_workloads(wanted: Iterable[str], ops: Iterable[str]) -> dict[str, list[str]]:
+    """The workloads of each of ``ops``, of which those that are not installed have none.
+
+    Raises:
+      UsageError: none of the ops has a workload that is ``wanted``; the message names those that they have.
+    """
+    from attn_tune.kernels.registry import get_op, op_names
+
+    installed = op_names()
+    known = {
+        name: [one.name for one in get_op(name).workloads] if name in installed else []
+        for name in sorted(ops)
+    }
+    for word in wanted:
+        if not any(word in names for names in known.values()):
+            has = [f"those of {op} are {', '.join(names)}" for op, names in known.items() if names]
+            said = "; ".join(has) or f"{', '.join(known) or 'no op here'} has none"
+            raise UsageError(f"unknown workload {word!r}; {said}")
+    return known
 
 
 def own_file(file: Path | None, default: str, what: str) -> Path:
