@@ -3,8 +3,8 @@
     python tools/public_api.py --write
 
 Public are the names of ``attn_tune.__all__``, all that the pages import, and the modules for authors of ops and
-kernels. Read from the source, so that annotations stay as they are written and a module that moves changes nothing. Without
-``--write`` prints the difference, and exits with 1 if there is one.
+kernels. They are read from the source, so that annotations stay as they are written and a module that moves changes
+nothing. Without ``--write`` prints the difference, and exits with 1 if there is one.
 """
 
 import difflib
@@ -12,8 +12,9 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from griffe import Alias, Class, Function, GriffeLoader, Module, Object, ParameterKind
+from griffe import Alias, Class, Function, GriffeLoader, Module, ParameterKind
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = Path(__file__).with_suffix(".txt")
@@ -57,7 +58,7 @@ def text() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _lines(name: str, item: Object | Alias) -> Iterator[str]:
+def _lines(name: str, item: Any) -> Iterator[str]:
     item = item.final_target if isinstance(item, Alias) else item
     if isinstance(item, Module):  # a function of the same name hides it
         item = item[item.name]
