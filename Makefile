@@ -1,6 +1,7 @@
 # make sweep      sweep a small grid on this machine: forward and backward, validated and timed
 # make test       everything CI runs: ruff, pyright, import-linter, pytest
 # make test-fast  tests of the schema, packs, runtime, database, lookup and CLI, in under a minute
+# make soak       kill, crowd and fuzz databases, sweeps and packs for SOAK_S seconds each
 # make docs       regenerate the pages that are made from the code
 # make site       build the documentation as a web site in build/site
 
@@ -13,6 +14,7 @@ ARGS ?= $(if $(EXTRA),--max-trials 24 --budget 15m,--max-trials 3)
 # A file stays on one worker: what its tests begin with is made once. (Groups of pytest-xdist 3.8 do nothing under pytest 9.2.)
 # In the order that tests/conftest.py gives them, slow files first.
 PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
+SOAK_S ?= 600
 FAST := tests/schema tests/packs tests/devices tests/runtime tests/db tests/cli/test_options.py tests/cli/test_commands.py
 
 # The first interpreter on the path that is new enough; `make PYTHON=...` overrides it.
@@ -25,7 +27,7 @@ PLUGIN := $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m))
 EXTRA := $(if $(GPU),cuda,$(if $(TPU),tpu))
 
 .DEFAULT_GOAL := help
-.PHONY: help sweep test test-fast lint format docs site clean
+.PHONY: help sweep test test-fast soak lint format docs site clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -60,6 +62,12 @@ test: lint
 
 test-fast: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow" $(FAST)
+
+soak: $(VENV)/.installed-dev
+	for script in kill_database kill_sweeps crowd fuzz_packs; do \
+		$(BIN)/python -m tests.soak.$$script --seconds $(SOAK_S) || exit 1; done
+	$(BIN)/python -m tests.soak.fault_battery
+	$(BIN)/python -m tests.soak.ray_node_loss
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

@@ -1,5 +1,6 @@
 """Writers of packs. Same decisions and note, same bytes: nothing else says when, where or by whom one was made."""
 
+import ctypes
 import hashlib
 import json
 import os
@@ -25,6 +26,10 @@ from attn_tune.schema.environment import Environment
 from attn_tune.schema.errors import StorageError, UsageError
 
 MAX_NOTE = 1000
+
+# Of Linux: paths relative to the working directory, and the flag of renameat2.
+_HERE = -100
+_RENAME_EXCHANGE = 2
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}")
 
@@ -169,6 +174,9 @@ def signed_files(files: Mapping[str, bytes], pack: Pack, private_pem: bytes) -> 
 def write_pack(path: Path, files: Mapping[str, bytes]) -> Pack:
     """Writes ``files`` aside, reads them back, and moves them into place over the pack that is there, if any.
 
+    A reader finds the old pack or the new one, also when this process is killed. Where the system cannot exchange two
+    folders, a kill may leave the old folder beside its place, with a name that ends in ``.old``.
+
     Raises:
       StorageError: it cannot be written.
       IntegrityError: the files are not a pack.
@@ -184,9 +192,10 @@ def write_pack(path: Path, files: Mapping[str, bytes]) -> Pack:
                 (draft / name).parent.mkdir(parents=True, exist_ok=True)
                 _write_new(draft / name, data)
         read_pack(draft, signed=False)
-        if path.is_dir():  # a folder cannot be replaced in one step: move the old one aside first
-            path.rename(old)
-        os.replace(draft, path)
+        if not (path.is_dir() and _exchange(draft, path)):
+            if path.is_dir():
+                path.rename(old)
+            os.replace(draft, path)
         return open_pack(path, signed=False)
     except OSError as error:
         if isinstance(error, StorageError):
@@ -199,6 +208,15 @@ def write_pack(path: Path, files: Mapping[str, bytes]) -> Pack:
             shutil.rmtree(draft, ignore_errors=True)
             if path.exists():  # else the old pack is the only one there is
                 shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchanges the names of two folders in one step, which ``os.replace`` cannot; False where the system cannot."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except (OSError, AttributeError):  # not Linux, or an old C library
+        return False
+    return rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE) == 0
 
 
 def _write_new(path: Path, data: bytes) -> None:

@@ -27,35 +27,42 @@ def dense(info, **sizes):
 
 
 @pytest.mark.parametrize(
-    ("info", "want"),
+    ("make", "want"),
     [
-        (MaskInfo.from_dense(DENSE), DENSE),
-        (MaskInfo.from_dense(DENSE[:, :2]), np.repeat(DENSE[:, :2], 2, axis=1)),
-        (MaskInfo.from_segments(Q_IDS, KV_IDS), SAME),
-        (MaskInfo.from_segments(Q_IDS, KV_IDS, causal=True), SAME & bounds(T, S, causal=True)),
-        (MaskInfo.from_lengths([3, 7], q_len=T, kv_len=S), LENGTHS[:, None, None]),
+        (lambda: MaskInfo.from_dense(DENSE), DENSE),
+        (lambda: MaskInfo.from_dense(DENSE[:, :2]), np.repeat(DENSE[:, :2], 2, axis=1)),
+        (lambda: MaskInfo.from_segments(Q_IDS, KV_IDS), SAME),
         (
-            MaskInfo.from_lengths([3, 7], [2, 5], q_len=T, kv_len=S, sliding_window=(2, 1)),
+            lambda: MaskInfo.from_segments(Q_IDS, KV_IDS, causal=True),
+            SAME & bounds(T, S, causal=True),
+        ),
+        (lambda: MaskInfo.from_lengths([3, 7], q_len=T, kv_len=S), LENGTHS[:, None, None]),
+        (
+            lambda: MaskInfo.from_lengths([3, 7], [2, 5], q_len=T, kv_len=S, sliding_window=(2, 1)),
             LENGTHS[:, None, None]
             & (np.arange(T) < np.array([[2], [5]]))[:, None, :, None]
             & bounds(T, S, left=2, right=1),
         ),
         (
-            MaskInfo.from_segments(Q_IDS, KV_IDS)
-            & MaskInfo(causal=True)
-            & MaskInfo(sliding_window=2),
+            lambda: (
+                MaskInfo.from_segments(Q_IDS, KV_IDS)
+                & MaskInfo(causal=True)
+                & MaskInfo(sliding_window=2)
+            ),
             SAME & bounds(T, S, causal=True, left=2),
         ),
         (
-            MaskInfo.from_segments(Q_IDS, KV_IDS)
-            & MaskInfo.from_lengths([3, 7], q_len=T, kv_len=S, causal=True)
-            & MaskInfo.from_dense(DENSE[:, :1]),
+            lambda: (
+                MaskInfo.from_segments(Q_IDS, KV_IDS)
+                & MaskInfo.from_lengths([3, 7], q_len=T, kv_len=S, causal=True)
+                & MaskInfo.from_dense(DENSE[:, :1])
+            ),
             SAME & LENGTHS[:, None, None] & DENSE[:, :1] & bounds(T, S, causal=True),
         ),
     ],
 )
-def test_dense_form(info, want):
-    got = info.get_or_compute_attention_mask()
+def test_dense_form(make, want):
+    got = make().get_or_compute_attention_mask()
     if got.shape[1] == 2:  # key/value heads stay; the op repeats them
         got = np.repeat(got, 2, axis=1)
     np.testing.assert_array_equal(

@@ -132,8 +132,9 @@ def test_codes_are_judged_together_with_their_scales():
     assert judge({"codes": codes}) == np.inf
 
 
-CACHE = jnp.asarray(RNG.normal(size=(4, 8)), jnp.float32).at[3].set(jnp.nan)
-WRITTEN = CACHE.at[1].set(2.5)
+ROW = np.arange(4)[:, None]
+CACHE = jnp.asarray(np.where(ROW == 3, np.nan, RNG.normal(size=(4, 8))), jnp.float32)
+WRITTEN = jnp.asarray(np.where(ROW == 1, 2.5, CACHE), jnp.float32)
 UPDATED = Output(name="cache", updates="cache")
 
 

@@ -1,4 +1,4 @@
-"""Harm that only a real GPU does: two launches of the planted forward, for ``benchmarks/fault_battery.py``."""
+"""Harm that only a real GPU does: two launches of the planted forward, for ``tests/soak/fault_battery.py``."""
 
 import jax
 import triton

@@ -8,7 +8,7 @@ import pytest
 from attn_tune.commands.sweeps.database_sweep import SweepRequest, run_sweep
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.packs.reader import read_pack
-from attn_tune.tuner.grid import load_grid
+from attn_tune.tuner.plan.grid import load_grid
 from tests.cli.fakes import FakeExecutor
 from tests.probe_ops.test_grids_of_axes import PAGED
 

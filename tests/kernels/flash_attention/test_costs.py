@@ -108,7 +108,7 @@ def able():
                         yield pytest.param(spec, p, id=f"{kernel}-{dtype}-{T}x{S}-{H}")
 
 
-@pytest.mark.parametrize(("spec", "p"), able())
+@pytest.mark.parametrize(("spec", "p"), list(able()))
 def test_what_should_take_least_fits_the_device(spec, p):
     for search in spec.searches.values():
         config = search.heuristic(p, H200)

@@ -20,8 +20,8 @@ from attn_tune.kernels.masks import MaskInfo
 
 B, T, S, N, K, H = 3, 6, 11, 4, 2, 8
 # Of the last entry nothing counts.
-KV_LENGTHS, Q_LENGTHS = jnp.array([4, 11, 0]), jnp.array([6, 2, 0])
-HIDDEN_KEYS = (jnp.arange(S) >= KV_LENGTHS[:, None])[..., None, None]
+KV_LENGTHS, Q_LENGTHS = np.array([4, 11, 0], np.int32), np.array([6, 2, 0], np.int32)
+HIDDEN_KEYS = (np.arange(S) >= KV_LENGTHS[:, None])[..., None, None]
 
 
 def draw(seed, *shape):
@@ -102,14 +102,19 @@ LARGE = Problem(
     batch=B, q_len=T, kv_len=S, num_q_heads=N, num_kv_heads=K, head_dim=WIDE, v_head_dim=WIDE, dtype="bfloat16",
     scale=0.125, has_segments=True, has_lengths=True,
 )  # fmt: skip
-SPOILT = Operands(
-    q=draw(1, B, T, N, WIDE).astype(jnp.bfloat16),
-    k=jnp.where(HIDDEN_KEYS, jnp.nan, draw(2, B, S, K, WIDE)).astype(jnp.bfloat16),
-    v=jnp.where(HIDDEN_KEYS, jnp.nan, draw(3, B, S, K, WIDE)).astype(jnp.bfloat16),
-    q_segments=jnp.zeros((B, T), jnp.int32),
-    kv_segments=jnp.where(HIDDEN_KEYS[..., 0, 0], -2, 0),
-    kv_lengths=KV_LENGTHS,
-)
+
+
+@pytest.fixture(scope="module")
+def spoilt():
+    """Operands with NaN in hidden keys and values."""
+    return Operands(
+        q=draw(1, B, T, N, WIDE).astype(jnp.bfloat16),
+        k=jnp.where(HIDDEN_KEYS, jnp.nan, draw(2, B, S, K, WIDE)).astype(jnp.bfloat16),
+        v=jnp.where(HIDDEN_KEYS, jnp.nan, draw(3, B, S, K, WIDE)).astype(jnp.bfloat16),
+        q_segments=jnp.zeros((B, T), jnp.int32),
+        kv_segments=jnp.where(HIDDEN_KEYS[..., 0, 0], -2, 0),
+        kv_lengths=jnp.asarray(KV_LENGTHS),
+    )
 
 
 class Asked(Exception):
@@ -126,29 +131,29 @@ def _given_to(monkeypatch, module, name, call):
     return caught.value.args
 
 
-def test_cudnn_is_given_zeros(monkeypatch):
+def test_cudnn_is_given_zeros(monkeypatch, spoilt):
     out, rows = jnp.zeros((B, T, N, WIDE), jnp.bfloat16), jnp.zeros((B, N, T))
-    inputs = BackwardInputs(SPOILT, Residuals(out, rows), out, rows)
+    inputs = BackwardInputs(spoilt, Residuals(out, rows), out, rows)
     for name, call in (
-        ("forward_call", lambda: cudnn.forward(LARGE, None, SPOILT)),
+        ("forward_call", lambda: cudnn.forward(LARGE, None, spoilt)),
         ("backward_call", lambda: cudnn.backward(LARGE, None, inputs)),
     ):
         _, k, v, *_ = _given_to(monkeypatch, cudnn, name, call)
-        for got, array in ((k, SPOILT.k), (v, SPOILT.v)):
+        for got, array in ((k, spoilt.k), (v, spoilt.v)):
             np.testing.assert_array_equal(got, jnp.where(HIDDEN_KEYS, 0, array))
 
 
-def test_the_forward_for_hopper_is_given_values_of_zero(monkeypatch):
+def test_the_forward_for_hopper_is_given_values_of_zero(monkeypatch, spoilt):
     config = HOPPER.searches["fwd"].heuristic(LARGE, device_from_kind("nvidia-h200"))
     _, _, k, v, *_ = _given_to(
-        monkeypatch, hopper, "triton_call", lambda: hopper.forward(LARGE, config, SPOILT)
+        monkeypatch, hopper, "triton_call", lambda: hopper.forward(LARGE, config, spoilt)
     )
     # Hidden logits are replaced, whatever the keys are.
-    assert k is SPOILT.k
-    np.testing.assert_array_equal(v, jnp.where(HIDDEN_KEYS, 0, SPOILT.v))
+    assert k is spoilt.k
+    np.testing.assert_array_equal(v, jnp.where(HIDDEN_KEYS, 0, spoilt.v))
 
 
-def test_the_kernels_for_tpu_are_given_zeros():
-    splash = splash_arrays(Schedule(problem=LARGE, block_q=128, block_kv=128), SPOILT)
-    dense = tpu_arrays(Frame(problem=LARGE, block_q=128, block_k=128), SPOILT)
+def test_the_kernels_for_tpu_are_given_zeros(spoilt):
+    splash = splash_arrays(Schedule(problem=LARGE, block_q=128, block_kv=128), spoilt)
+    dense = tpu_arrays(Frame(problem=LARGE, block_q=128, block_k=128), spoilt)
     assert all(jnp.isfinite(x).all() for x in (splash.k, splash.v, dense.k, dense.v))

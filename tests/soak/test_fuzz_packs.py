@@ -1,6 +1,6 @@
-"""The battery of mutated packs, at a size that fits; the million is in benchmarks/results/cpu."""
+"""Mutated packs, at a size that fits; a run with a million is recorded in benchmarks/results/cpu."""
 
-import fuzz_packs
+from tests.soak import fuzz_packs
 
 
 def test_mutated_packs_never_crash_and_are_never_read_wrongly():

@@ -1,11 +1,7 @@
 """The good pack that ``fuzz_packs.py`` mutates."""
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from attn_tune.packs.override_entries import Entry
 from attn_tune.packs.rows import Row

@@ -45,7 +45,6 @@ class Operation:
     def __init__(self, folder: Path):
         self.path = folder / "lab.db"
         self.folder = folder
-        self.acknowledged = 0
         self.prepare()
 
     def prepare(self) -> None:

@@ -1,6 +1,6 @@
 """Random ``kill -9`` during sweeps: what was acknowledged is never lost, and every sweep goes on to its end.
 
-    python benchmarks/kill_sweeps.py --kills 200 --out kills.json
+    python -m tests.soak.kill_sweeps --seconds 600 --out kills.json
 
 ``attn-tune sweep`` runs as a child on this machine's CPU. At random times the command, its worker or a helper is killed
 (whichever of them exist then; helpers compile for a GPU, so on a CPU there is none), and the same command is run again
@@ -112,7 +112,7 @@ def main() -> int:
             return 2
         wanted = result_of(folder / "undisturbed.db")
         print(f"undisturbed: {span_s:.1f} s, {len(wanted.tried)} candidates", flush=True)
-        until = start + span_s + args.minutes * 60
+        until = start + span_s + args.seconds
         while sum(tally.kills.values()) < args.kills and time.monotonic() < until:
             torment(folder / f"{tally.sweeps}.db", args, rng, until, wanted, tally)
             kills = sum(tally.kills.values())
@@ -282,7 +282,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="random kill -9 during sweeps on a CPU")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=60.0, help="no kill after so long")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="no kill after so long")
     parser.add_argument("--mean-s", type=float, default=5.0, help="mean time between kills")
     parser.add_argument("--grid", default=SIGNATURE)
     parser.add_argument("--kernel", default="flash_attention/xla")

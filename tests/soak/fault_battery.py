@@ -1,6 +1,6 @@
 """The planted-fault battery on this machine's device, with faults that only a real GPU has.
 
-    python benchmarks/fault_battery.py --out battery.json
+    python -m tests.soak.fault_battery --out battery.json
 
 The rows are those of the tests (``tests/planted/planted_battery.py``). On an NVIDIA GPU there are two more: a Triton
 kernel that writes far outside its output (a real illegal access), and one that never ends. Every row runs between two
@@ -14,7 +14,14 @@ import sys
 import time
 from pathlib import Path
 
-PLANTED = Path(__file__).resolve().parents[1] / "tests" / "planted"
+from attn_tune.tuner import executor as executor_module
+from attn_tune.tuner.plan.grid import load_grid
+from attn_tune.tuner.protocol import Limits
+from attn_tune.tuner.run.executor import IsolatedExecutor
+from attn_tune.tuner.run.process import WorkerProcess
+from tests.planted.planted_battery import FAULTS, run_battery
+
+PLANTED = Path(__file__).resolve().parents[1] / "planted"
 SIGNATURE = "flash_attention/v1 b=1 t=16 s=16 n=2 k=1 h=16 v=16 dtype=float32 causal=1"
 
 
@@ -27,14 +34,6 @@ def main() -> int:
     args = _arguments()
     # There the registry finds the planted kernels, as if they were installed; workers get the same path.
     sys.path.insert(0, str(PLANTED))
-    from planted_battery import FAULTS, run_battery
-
-    from attn_tune.tuner.plan.grid import load_grid
-    from attn_tune.tuner.protocol import Limits
-    from attn_tune.tuner.run import executor as executor_module
-    from attn_tune.tuner.run.executor import IsolatedExecutor
-    from attn_tune.tuner.run.process import WorkerProcess
-
     started = []
 
     class Counted(WorkerProcess):

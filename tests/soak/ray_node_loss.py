@@ -1,6 +1,6 @@
 """A sweep on a two-node Ray cluster, one node of which is killed midway.
 
-    python benchmarks/ray_node_loss.py --out results/cpu
+    python -m tests.soak.ray_node_loss --out results/cpu
 
 The cluster is real and local: each node has its own raylet, one CPU and one actor with one worker process. The second
 node's raylet is killed (no warning, no draining) once both nodes are in the midst of a case. Checked, with exit
@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SIGNATURE = "flash_attention/v1 b=1 t={s} s={s} n=1 k=1 h=16 v=16 dtype=float32"
 LENGTHS = (200, 264, 136, 328)
 # Set before the cluster starts: its nodes inherit them.
@@ -35,7 +35,6 @@ ENVIRONMENT = {
 def main() -> int:
     args = _arguments()
     os.environ.update(ENVIRONMENT)
-    sys.path.insert(0, str(ROOT))
     import ray
     from ray.cluster_utils import Cluster
 

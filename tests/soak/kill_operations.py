@@ -1,8 +1,8 @@
 """All that ``kill_database.py`` does to a lab database, by name."""
 
-from kill_facts import Operation
-from kill_recording import Checkpoint, Create, Record, RecordMany
-from kill_using import Collect, Export, ExportFolder, Import, Merge, Rebuild
+from tests.soak.kill_facts import Operation
+from tests.soak.kill_recording import Checkpoint, Create, Record, RecordMany
+from tests.soak.kill_using import Collect, Export, ExportFolder, Import, Merge, Rebuild
 
 OPERATIONS: dict[str, type[Operation]] = {
     "record": Record,

@@ -6,10 +6,9 @@ import shutil
 import sqlite3
 import time
 
-from kill_facts import DEVICE, ENVIRONMENT, Operation, Say, fill
-
 from attn_tune.db import Database, collect_garbage, export_pack, import_pack, merge_database
 from attn_tune.packs.reader import read_pack
+from tests.soak.kill_facts import DEVICE, ENVIRONMENT, Operation, Say, fill
 
 
 class Filled(Operation):
@@ -37,7 +36,6 @@ class Rebuild(Filled):
             say(1)
 
     def check(self, said: list[int]) -> list[str]:
-        self.acknowledged += len(said)
         with Database.open(self.path) as database:
             problems = list(database.integrity_check())
             if database.decisions() != self.decided:
@@ -64,7 +62,6 @@ class Merge(Filled):
             say(1)
 
     def check(self, said: list[int]) -> list[str]:
-        self.acknowledged += len(said)
         with Database.open(self.other) as database:
             theirs = database.describe().counts["trial"]
         with Database.open(self.path) as database:
@@ -97,7 +94,6 @@ class Collect(Filled):
             say(1)
 
     def check(self, said: list[int]) -> list[str]:
-        self.acknowledged += len(said)
         with Database.open(self.path) as database:
             problems = list(database.integrity_check())
             if self.facts(database) != self.wanted:
@@ -144,7 +140,6 @@ class Export(Filled):
             say(1)
 
     def check(self, said: list[int]) -> list[str]:
-        self.acknowledged += len(said)
         found = int(read_pack(self.pack).version)
         for path in self.folder.iterdir():
             if path.name.startswith(".") and path.is_dir():
@@ -193,7 +188,6 @@ class Import(Filled):
             say(1)
 
     def check(self, said: list[int]) -> list[str]:
-        self.acknowledged += len(said)
         with Database.open(self.path) as database:
             problems = list(database.integrity_check())
         with contextlib.closing(sqlite3.connect(self.path)) as raw:

@@ -1,6 +1,6 @@
 """Many processes on one lab database at once: no error reaches anybody, and no row is lost.
 
-    python benchmarks/crowd.py --writers 64 --readers 256 --seconds 60 --out crowd.json
+    python -m tests.soak.crowd --seconds 60 --out crowd.json
 
 A quarter of the writers bring in databases of their own with ``merge_database``, a quarter import packs and rebuild
 decisions, the rest take turns at short sweeps (trials one by one). Readers open the
@@ -24,10 +24,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from kill_facts import DEVICE, ENVIRONMENT, SIGNATURE, fill, make_trial
-
 from attn_tune.db import Database, export_pack, import_pack, merge_database
 from attn_tune.schema import StorageError
+from tests.soak.kill_facts import DEVICE, ENVIRONMENT, SIGNATURE, fill, make_trial
 
 WAIT_S = 600.0
 

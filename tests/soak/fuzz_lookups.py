@@ -11,13 +11,7 @@ import hashlib
 import json
 import math
 import re
-import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from fuzz_good import DEVICE, Files
 
 from attn_tune.packs.archive import MANIFEST, SUMS
 from attn_tune.packs.reader import Pack
@@ -26,6 +20,7 @@ from attn_tune.runtime.active.row_index import Shelf
 from attn_tune.runtime.lookup.answer import Rung, SourceKind
 from attn_tune.runtime.lookup.ladder import Match, Question, walk
 from attn_tune.schema import Field, FieldKind, Grade, Signature
+from tests.soak.fuzz_good import DEVICE, Files
 
 FIELDS = (
     Field(name="b", kind=FieldKind.SCALABLE, is_int=True),

@@ -1,6 +1,6 @@
 """Random ``kill -9`` in the middle of what is done to a lab database: nothing is ever corrupt, half or lost.
 
-    python benchmarks/kill_database.py --kills 10000 --out kill_database.json
+    python -m tests.soak.kill_database --seconds 600 --out kill_database.json
 
 Children that are forked from this process do one thing each on a small database: record trials, record many at once,
 fold the write-ahead log in, create a database, rebuild decisions, merge another database, collect garbage, export a
@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kill_operations import OPERATIONS, Operation
+from tests.soak.kill_operations import OPERATIONS, Operation
 
 # A database is used for so many kills, then the next one begins: growth would slow the checks down.
 KILLS_EACH = 50
@@ -40,7 +40,7 @@ KILLS_EACH = 50
 
 @dataclass
 class Tally:
-    """Counts of one operation: kills, children that finished, acknowledged facts; and its failures."""
+    """Counts of one operation: kills, children that finished, facts acknowledged by both; and its failures."""
 
     kills: int = 0
     finished: int = 0
@@ -116,6 +116,7 @@ def kill_once(operation: Operation, span_s: float, rng: random.Random, tally: Ta
         time.sleep(left if left > 0.001 else 0)
     os.kill(pid, signal.SIGKILL)
     said, status = collect(pid, pipe)
+    tally.acknowledged += len(said)
     if status == -signal.SIGKILL:
         tally.kills += 1
     elif status == 0:
@@ -144,7 +145,6 @@ def torment(
                 span_s = undisturbed_s(operation)
                 for _ in range(min(KILLS_EACH, -(-left // len(names)))):
                     kill_once(operation, span_s, rng, tally)
-                tally.acknowledged += operation.acknowledged
     return tallies
 
 
@@ -186,7 +186,7 @@ def main() -> int:
     if args.folder:
         tempfile.tempdir = str(args.folder)
     warm_up()
-    until = start + 60 * args.minutes
+    until = start + args.seconds
     tallies = torment_all(args.kills, args.seed, names, args.jobs, until=until)
     seconds = time.monotonic() - start
     report: dict[str, Any] = {
@@ -212,7 +212,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="random kill -9 of what is done to a database")
     parser.add_argument("--kills", type=int, default=10_000)
-    parser.add_argument("--minutes", type=float, default=math.inf, help="no kill after so long")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="no kill after so long")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="operations at a time")
     parser.add_argument("--folder", type=Path, help="where the databases are; /dev/shm is fastest")

@@ -1,5 +1,7 @@
 """Mutated packs, in one process: never a crash, never a wrong config accepted.
 
+    python -m tests.soak.fuzz_packs --seconds 600 --out fuzz_packs.md
+
 Each pack is a good one after one or two accidents or attacks: flipped bits, cuts, repeats; wrong values with every sum
 put right; paths that climb, links, duplicate keys, NaN, deep nesting, huge numbers. What must hold of each:
 
@@ -17,24 +19,21 @@ import contextlib
 import dataclasses
 import json
 import logging
+import math
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from fuzz_good import GOOD, Files
-from fuzz_lookups import check_lookups, type_of
-from fuzz_mutations import KINDS, digest_of, line_of
-
 from attn_tune.packs.archive import MANIFEST, QUARANTINE
 from attn_tune.packs.reader import Pack, open_pack, pack_from_files
 from attn_tune.packs.rows import Row
 from attn_tune.schema import IntegrityError
+from tests.soak.fuzz_good import GOOD, Files
+from tests.soak.fuzz_lookups import check_lookups, type_of
+from tests.soak.fuzz_mutations import KINDS, digest_of, line_of
 
 LIMIT_S = 2.0
 
@@ -134,9 +133,16 @@ def quiet() -> Iterator[None]:
 
 
 def fuzz(
-    count: int, seed: int, *, say: Callable[[str], None] = lambda line: None
+    count: int,
+    seed: int,
+    *,
+    seconds: float = math.inf,
+    say: Callable[[str], None] = lambda line: None,
 ) -> collections.Counter[tuple[str, str]]:
-    """Reads ``count`` mutants; raises at the first that breaks a promise, with what is needed to see it again."""
+    """Reads ``count`` mutants, or as many as ``seconds`` allow; counts them by kind and fate.
+
+    Raises at the first that breaks a promise, and says what is needed to see it again.
+    """
     rng = random.Random(seed)
     good = pack_from_files(GOOD)
     kinds = [name for name, (weight, _) in KINDS.items() for _ in range(weight)]
@@ -148,6 +154,8 @@ def fuzz(
     with quiet(), tempfile.TemporaryDirectory(dir=base) as folder:
         scratch = Path(folder) / "mutant.atpack"
         for number in range(count):
+            if time.perf_counter() - start > seconds:
+                break
             kind = rng.choice(kinds)
             mutant, summed = KINDS[kind][1](rng, GOOD)
             before = time.perf_counter()
@@ -176,12 +184,13 @@ def fuzz(
     return tally
 
 
-def table(
-    tally: collections.Counter[tuple[str, str]], count: int, seed: int, seconds: float
-) -> str:
+def table(tally: collections.Counter[tuple[str, str]], seed: int, seconds: float) -> str:
     """The counts as Markdown."""
+    fates = ("refused", "accepted, same", "accepted, valid")
+    packs = {kind: sum(tally[kind, fate] for fate in fates) for kind in KINDS}
     lines = [
-        f"{count} mutated packs, seed {seed}, one process, {seconds:.0f} s: 0 crashes, 0 wrong configs accepted.",
+        f"{sum(packs.values())} mutated packs, seed {seed}, one process, {seconds:.0f} s: 0 crashes, "
+        "0 wrong configs accepted.",
         f"The slowest was read in {tally['slowest', 'ms']} ms.",
         "",
         "| mutation | packs | refused | of these, rows that are sound may answer | accepted: decides as the good pack "
@@ -189,11 +198,9 @@ def table(
         "|---|---|---|---|---|---|",
     ]
     for kind in KINDS:
-        refused, same, valid = (
-            tally[kind, what] for what in ("refused", "accepted, same", "accepted, valid")
-        )
+        refused, same, valid = (tally[kind, fate] for fate in fates)
         lines.append(
-            f"| {kind} | {refused + same + valid} | {refused} | {tally[kind, 'opened']} | {same} | {valid} |"
+            f"| {kind} | {packs[kind]} | {refused} | {tally[kind, 'opened']} | {same} | {valid} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -201,12 +208,15 @@ def table(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="no mutant after so long")
     parser.add_argument("--seed", type=int, default=20261121)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     start = time.perf_counter()
-    tally = fuzz(args.count, args.seed, say=lambda line: print(line, flush=True))
-    text = table(tally, args.count, args.seed, time.perf_counter() - start)
+    tally = fuzz(
+        args.count, args.seed, seconds=args.seconds, say=lambda line: print(line, flush=True)
+    )
+    text = table(tally, args.seed, time.perf_counter() - start)
     print(text)
     if args.out:
         args.out.write_text(text)

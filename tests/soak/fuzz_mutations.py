@@ -9,17 +9,12 @@ import io
 import json
 import random
 import re
-import sys
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from fuzz_good import INDENTS, LISTED, SHARDS, ZIP, Files
-
 from attn_tune.packs.archive import MANIFEST, QUARANTINE, SIGNED, SUMS
+from tests.soak.fuzz_good import INDENTS, LISTED, SHARDS, ZIP, Files
 
 
 def accident(rng: random.Random, data: bytes) -> bytes:

@@ -5,9 +5,8 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable
 
-from kill_facts import DEVICE, ENVIRONMENT, Operation, Say, make_trial
-
 from attn_tune.db import Database
+from tests.soak.kill_facts import DEVICE, ENVIRONMENT, Operation, Say, make_trial
 
 
 class Record(Operation):
@@ -30,7 +29,6 @@ class Record(Operation):
 
     def check(self, said: list[int]) -> list[str]:
         self.said.update(said)
-        self.acknowledged += len(said)
         if not self.path.exists():
             return ["the database is gone"] if self.said else []
         with Database.open(self.path) as database:
