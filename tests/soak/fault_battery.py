@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from attn_tune.tuner import executor as executor_module
+from attn_tune.tuner.run import executor as executor_module
 from attn_tune.tuner.plan.grid import load_grid
 from attn_tune.tuner.protocol import Limits
 from attn_tune.tuner.run.executor import IsolatedExecutor
