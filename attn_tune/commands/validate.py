@@ -190,6 +190,7 @@ class _Check:
     def ref(self, device: "Device", given: Mapping[str, Any] | None) -> "ConfigRef | str":
         """The config to run, or the reason why none can be."""
         from attn_tune.ops.registry import get_op
+        from attn_tune.tuner.plan.small_problems import refusal, takeable
         from attn_tune.tuner.protocol import ConfigRef
 
         op, search = get_op(self.spec.op), self.spec.searches[self.direction]
