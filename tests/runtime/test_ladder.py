@@ -256,7 +256,7 @@ def test_the_neighbour_is_the_nearest_by_brute_force():
 
 
 PROCESS = """
-from tests.runtime.lookup.test_ladder import ask, H200, CAPPED, H100, row, sig
+from tests.runtime.test_ladder import ask, H200, CAPPED, H100, row, sig
 rows = [
     row(sig(t, b=b), t + b, kernel=kernel, rank=rank, device=device)
     for t in (700, 900, 1024, 1500)
