@@ -11,15 +11,15 @@ _PUBLIC = {
     # Other libraries' functions, over the ops.
     "dot_product_attention": "attn_tune.api.dot_product",
     # What callers of the ops and authors of kernels use.
-    "MaskInfo": "attn_tune.kernels.masks",
-    "Mode": "attn_tune.kernels.modes",
-    "mode_of": "attn_tune.kernels.modes",
-    "repeat_kv_heads": "attn_tune.kernels.heads",
-    "expand_heads": "attn_tune.kernels.heads",
-    "causal_mask": "attn_tune.kernels.visibility",
-    "split_mask": "attn_tune.kernels.visibility",
-    "combine_masks": "attn_tune.kernels.visibility",
-    "stable_spec": "attn_tune.kernels.partition",
+    "MaskInfo": "attn_tune.ops.masks.mask_info",
+    "Mode": "attn_tune.api.modes",
+    "mode_of": "attn_tune.api.modes",
+    "repeat_kv_heads": "attn_tune.ops.fields.heads",
+    "expand_heads": "attn_tune.ops.fields.heads",
+    "causal_mask": "attn_tune.ops.masks.visibility",
+    "split_mask": "attn_tune.ops.masks.visibility",
+    "combine_masks": "attn_tune.ops.masks.visibility",
+    "stable_spec": "attn_tune.api.meshes.partition_specs",
     "KernelSpec": "attn_tune.kernels.spec",
     "Op": "attn_tune.ops.contract",
     "Search": "attn_tune.kernels.spec",
@@ -64,25 +64,25 @@ if TYPE_CHECKING:
         create_shard_map_wrapper as create_shard_map_wrapper,
         flash_attention as flash_attention,
     )
-    from attn_tune.devices.environments import current_environment as current_environment
-    from attn_tune.devices.identity import current_device as current_device
-    from attn_tune.kernels.heads import (
-        expand_heads as expand_heads,
-        repeat_kv_heads as repeat_kv_heads,
-    )
-    from attn_tune.kernels.masks import MaskInfo as MaskInfo
-    from attn_tune.kernels.modes import (
+    from attn_tune.api.meshes.partition_specs import stable_spec as stable_spec
+    from attn_tune.api.modes import (
         Mode as Mode,
         mode_of as mode_of,
     )
-    from attn_tune.kernels.partition import stable_spec as stable_spec
+    from attn_tune.devices.environments import current_environment as current_environment
+    from attn_tune.devices.identity import current_device as current_device
     from attn_tune.kernels.spec import KernelSpec as KernelSpec, Search as Search
-    from attn_tune.kernels.visibility import (
+    from attn_tune.ops.contract import Op as Op
+    from attn_tune.ops.fields.heads import (
+        expand_heads as expand_heads,
+        repeat_kv_heads as repeat_kv_heads,
+    )
+    from attn_tune.ops.masks.mask_info import MaskInfo as MaskInfo
+    from attn_tune.ops.masks.visibility import (
         causal_mask as causal_mask,
         combine_masks as combine_masks,
         split_mask as split_mask,
     )
-    from attn_tune.ops.contract import Op as Op
     from attn_tune.packs.reader import read_pack as read_pack
     from attn_tune.runtime.active.layers import (
         reload as reload,

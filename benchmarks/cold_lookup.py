@@ -52,7 +52,7 @@ def make_pack(path: Path, rows: int) -> list[str]:
     """A pack of ``rows`` rows, one kernel and direction; returns the signatures."""
     sys.path.insert(0, str(HERE.parent))
     from attn_tune.devices.identity import device_from_kind
-    from attn_tune.kernels.flash_attention.problem import Problem
+    from attn_tune.ops.flash_attention.problem import Problem
     from attn_tune.packs.writer import pack_files
     from attn_tune.schema import Decision, Environment, Rule
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from attn_tune.kernels.flash_attention import costs
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 
 WIDTHS = (64, 128, 256)
 # Configs that are chosen among: those that won races, and no more of them than races tell apart.

@@ -82,10 +82,10 @@ def call(point: str, direction: str, kernel: str) -> None:
     import jax
 
     from attn_tune.devices.identity import current_device
-    from attn_tune.kernels.flash_attention.inputs import make_inputs
-    from attn_tune.kernels.flash_attention.problem import Problem
     from attn_tune.kernels.registry import get_kernel
     from attn_tune.ops.contract import load
+    from attn_tune.ops.flash_attention.inputs import make_inputs
+    from attn_tune.ops.flash_attention.problem import Problem
     from attn_tune.tuner.plan.grid import load_grid
 
     points = {p.name: p for p in load_grid("peers", lengths=["all"]).points}

@@ -29,8 +29,8 @@ from untuned_regret import Side, ref_of
 
 from attn_tune.kernels.flash_attention import costs
 from attn_tune.kernels.flash_attention.costs import FACTS, Launch
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.ops.contract import load
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.registry import get_op
 from attn_tune.schema.device import Device
 from attn_tune.tuner.work.compile import lower_config

@@ -28,7 +28,7 @@ from peers_inputs import make_case
 from peers_race import DeviceLostError, Settings, race_case
 from peers_report import KIND, markdown
 
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.tuner.plan.grid import GridPoint, load_grid
 
 DEVICE_LOST = 4

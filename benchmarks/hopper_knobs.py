@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from attn_tune.kernels.flash_attention.problem import Problem, flops
+from attn_tune.ops.flash_attention.problem import Problem, flops
 
 KERNEL = "flash_attention/triton_hopper"
 # Name, batch, length, query heads, key/value heads, head dim, causal; heads per section to try.
@@ -61,9 +61,9 @@ def _race(name: str, problem: Problem, variants: Iterable[Mapping[str, Any]], ro
     import jax
 
     from attn_tune.devices.identity import current_device
-    from attn_tune.kernels.flash_attention.inputs import make_inputs
     from attn_tune.kernels.registry import get_kernel
     from attn_tune.ops.contract import load
+    from attn_tune.ops.flash_attention.inputs import make_inputs
     from attn_tune.tuner.protocol import MeasurePolicy
     from attn_tune.tuner.work.measure import make_flush, race
     from attn_tune.tuner.work.timers import choose_timer

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema import (
     Device,
     Environment,

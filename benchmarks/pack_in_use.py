@@ -10,7 +10,7 @@ counters of all lookups. Exits 1 if a direction was answered by no pack.
 import argparse
 import sys
 
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.tuner.plan.grid import load_grid
 
 
@@ -43,9 +43,9 @@ def run(problem: Problem) -> list[str]:
     import jax
 
     import attn_tune
-    from attn_tune.kernels.flash_attention.op import OP
     from attn_tune.kernels.lang.triton.compile import record_compiles
     from attn_tune.ops.contract import load
+    from attn_tune.ops.flash_attention.op import OP
 
     operands = load(OP.inputs)(problem, "fwd", 0)
 

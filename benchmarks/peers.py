@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 
 type Arrays = Mapping[str, Any]
 type Attend = Callable[[Arrays], Any]
@@ -95,7 +95,7 @@ def _ours(problem: Problem, **options: Any) -> Attend | str:
 
 def _mask(p: Problem, x: Arrays) -> Any:
     """Padding by its lengths, as the others are told it, documents by their segment ids."""
-    from attn_tune.kernels.masks import MaskInfo
+    from attn_tune.ops.masks.mask_info import MaskInfo
 
     if "kv_lengths" in x:
         return MaskInfo.from_lengths(x["kv_lengths"], q_len=p.q_len, kv_len=p.kv_len)

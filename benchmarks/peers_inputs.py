@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 
 # Arrays that are differentiated; the gradient of x is called dx.
 DIFFERENTIABLE = ("q", "k", "v", "bias", "sinks")
@@ -53,7 +53,7 @@ def make_case(problem: Problem, seed: int = 0) -> Case:
     import jax
     import jax.numpy as jnp
 
-    from attn_tune.kernels.flash_attention.inputs import make_inputs
+    from attn_tune.ops.flash_attention.inputs import make_inputs
 
     p = problem
     plain = replace(p, has_segments=False, has_lengths=False)
@@ -82,8 +82,8 @@ def make_answers(case: Case, *, gradients: bool) -> Any:
     """A compiled function without arguments: ``(exact, plain)``, each ``out`` and the gradients by name."""
     import jax
 
-    from attn_tune.kernels.flash_attention.inputs import backward_inputs
-    from attn_tune.kernels.flash_attention.reference import baseline, reference
+    from attn_tune.ops.flash_attention.inputs import backward_inputs
+    from attn_tune.ops.flash_attention.reference import baseline, reference
 
     p = case.problem
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from attn_tune.kernels.flash_attention import costs
 from attn_tune.kernels.flash_attention.costs import Launch
-from attn_tune.kernels.flash_attention.inputs import make_inputs
-from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.masks import KV_PADDING, Q_PADDING
+from attn_tune.ops.flash_attention.inputs import make_inputs
+from attn_tune.ops.flash_attention.problem import Problem
+from attn_tune.ops.masks.mask_info import KV_PADDING, Q_PADDING
 
 
 @functools.lru_cache(maxsize=4096)

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attn_tune.devices.identity import device_from_kind
-from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.walk import WALK
+from attn_tune.ops.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.walk import WALK
 from attn_tune.tuner.offline.predict.model import MODEL, predict
 from attn_tune.tuner.offline.predict.schedule import KernelSchedule, Stretch, schedule_from_dict
 

@@ -73,7 +73,7 @@ def sweep_arguments(request: Request, database: Path) -> list[str]:
 
 def signature_text(task: Task) -> str:
     """The task as attn-tune writes it."""
-    from attn_tune.kernels.flash_attention.problem import Problem
+    from attn_tune.ops.flash_attention.problem import Problem
 
     problem = Problem(
         batch=task.batch,

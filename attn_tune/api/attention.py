@@ -12,7 +12,9 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from attn_tune.api.attention_arrays import LETTERS, SHARED, with_shapes
 from attn_tune.api.call import run
 from attn_tune.api.declaration import Call
-from attn_tune.kernels.arguments import (
+from attn_tune.ops.attention.operands import BackwardInputs, Operands
+from attn_tune.ops.attention.problem import NAME, Problem
+from attn_tune.ops.fields.arguments import (
     as_mask,
     check_qkv,
     checked_bias,
@@ -21,13 +23,11 @@ from attn_tune.kernels.arguments import (
     lengths_of,
     static_float,
 )
-from attn_tune.kernels.attention.operands import BackwardInputs, Operands
-from attn_tune.kernels.attention.problem import NAME, Problem
-from attn_tune.kernels.masks import MaskInfo
-from attn_tune.kernels.padding import zero_beyond
-from attn_tune.kernels.problem import DTYPES
-from attn_tune.kernels.sinks import sinks_of
-from attn_tune.kernels.visibility import dense_4d
+from attn_tune.ops.fields.attention import DTYPES
+from attn_tune.ops.fields.padding import zero_beyond
+from attn_tune.ops.fields.sinks import sinks_of
+from attn_tune.ops.masks.mask_info import MaskInfo
+from attn_tune.ops.masks.visibility import dense_4d
 from attn_tune.schema.errors import UsageError
 
 

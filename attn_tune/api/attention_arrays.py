@@ -4,7 +4,7 @@ import dataclasses
 from types import MappingProxyType
 from typing import Any
 
-from attn_tune.kernels.arguments import dims_of
+from attn_tune.ops.fields.arguments import dims_of
 
 LETTERS = MappingProxyType(
     {

@@ -15,9 +15,9 @@ from attn_tune.api.meshes.partitioned import partitioned
 from attn_tune.api.meshes.sharding import explicit_mesh, sharded_run
 from attn_tune.api.meshes.shards import run_shard
 from attn_tune.api.request import Request
-from attn_tune.kernels.cached import cached
-from attn_tune.kernels.marker import cut_name, marked, named_jit
+from attn_tune.ops.cached import cached
 from attn_tune.ops.contract import load
+from attn_tune.ops.marker import cut_name, marked, named_jit
 from attn_tune.ops.registry import get_op
 from attn_tune.runtime.active.layers import current_view, viewing
 from attn_tune.runtime.active.view import View

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
+from attn_tune.api.other_names import OF_JAX, hinting
 from attn_tune.api.top_left import HIDDEN, attend_top_left
-from attn_tune.kernels.other_names import OF_JAX, hinting
 from attn_tune.schema.errors import UsageError
 
 _OF_FLASH_ATTENTION = {ours: jax for jax, ours in OF_JAX.items()}

@@ -11,13 +11,13 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from attn_tune.api.call import run
 from attn_tune.api.flash_attention_call import CALL, without_denominator
-from attn_tune.kernels.arguments import as_mask, check_qkv, lengths_of
-from attn_tune.kernels.flash_attention.normalise import normalise
-from attn_tune.kernels.flash_attention.options import options_of
-from attn_tune.kernels.masks import MaskInfo
-from attn_tune.kernels.other_names import OF_JAX, hinting
-from attn_tune.kernels.padding import zero_beyond
-from attn_tune.kernels.sinks import largest_sinks_of
+from attn_tune.api.other_names import OF_JAX, hinting
+from attn_tune.ops.fields.arguments import as_mask, check_qkv, lengths_of
+from attn_tune.ops.fields.padding import zero_beyond
+from attn_tune.ops.fields.sinks import largest_sinks_of
+from attn_tune.ops.flash_attention.normalise import normalise
+from attn_tune.ops.flash_attention.options import options_of
+from attn_tune.ops.masks.mask_info import MaskInfo
 from attn_tune.schema.errors import UsageError, warn
 
 type Specs = Sequence[PartitionSpec | None]

@@ -10,9 +10,9 @@ from jaxtyping import Array, Float
 from attn_tune.api.attention_arrays import LETTERS, SHARED, with_shapes
 from attn_tune.api.call import Outputs
 from attn_tune.api.declaration import Call
-from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
-from attn_tune.kernels.flash_attention.problem import NAME, Problem
-from attn_tune.kernels.flash_attention.unnormalised import row_maximum, unnormalise
+from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands, Residuals
+from attn_tune.ops.flash_attention.problem import NAME, Problem
+from attn_tune.ops.flash_attention.unnormalised import row_maximum, unnormalise
 
 
 def _outputs(problem: Problem, operands: Operands) -> dict[str, jax.ShapeDtypeStruct]:

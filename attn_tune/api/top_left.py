@@ -14,9 +14,9 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from attn_tune.api.flash_attention import flash_attention, without_pairs
-from attn_tune.kernels.arguments import check_qkv, checked_bias, fit_4d
-from attn_tune.kernels.masks import MaskInfo
-from attn_tune.kernels.visibility import Window, window_of
+from attn_tune.ops.fields.arguments import check_qkv, checked_bias, fit_4d
+from attn_tune.ops.masks.mask_info import MaskInfo
+from attn_tune.ops.masks.visibility import Window, window_of
 from attn_tune.schema.errors import UsageError
 
 # The logit of a hidden pair in jax.nn, so the logsumexp of a row that sees nothing: log(S) is lost beside it.

@@ -15,7 +15,6 @@ from attn_tune.kernels.installed import installed_kernels
 from attn_tune.kernels.spec import KernelSpec
 from attn_tune.ops.installed import BrokenPackage
 from attn_tune.ops.registry import (
-    FOLDERS,
     broken_ops,
     clear as clear_ops,
     find_op,
@@ -23,6 +22,8 @@ from attn_tune.ops.registry import (
     op_names,
 )
 from attn_tune.schema.errors import unknown_name, warn
+
+FOLDERS = "attn_tune.kernels"
 
 _broken: dict[str, BrokenPackage] = {}
 

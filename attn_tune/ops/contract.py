@@ -244,8 +244,8 @@ class Op:
       workloads: the profiles that ``inputs`` knows, the default first. ``fields`` then has their ``workload_field``.
       axes: the fields that a grid's ``[lengths]`` give.
       mesh: ``(problem) -> {axis name: size}``: the devices that a problem needs; empty is one device.
-      walk: path of a ``kernels.cost_walk.CostWalk``, for predicted times; without one there are none.
-      recognise: path of ``(graph) -> findings`` (``kernels.graph``), which finds the op's problems in a program.
+      walk: path of a ``ops.cost_walk.CostWalk``, for predicted times; without one there are none.
+      recognise: path of ``(graph) -> findings`` (``ops.program_graph``), which finds the op's problems in a program.
       untuned: path of ``(kernel, problem, direction, device) -> place``, the order of untuned kernels, highest first;
         None for a kernel that it does not know, whose own ``priority`` counts.
       functions: paths of the op's public functions, ``"module:name"``; each is ``attn_tune.<name>``.

@@ -14,7 +14,7 @@ from attn_tune.ops.contract import Op
 from attn_tune.ops.installed import BrokenPackage, entry_points, load_entry_points
 from attn_tune.schema.errors import UsageError, unknown_name, warn
 
-FOLDERS = "attn_tune.kernels"
+FOLDERS = "attn_tune.ops"
 GROUP = "attn_tune.ops"
 
 _broken: dict[str, BrokenPackage] = {}

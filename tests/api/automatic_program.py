@@ -14,7 +14,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 from attn_tune.api.attention import attention
 from attn_tune.api.flash_attention import flash_attention
-from attn_tune.kernels.masks import MaskInfo
+from attn_tune.ops.masks.mask_info import MaskInfo
 from attn_tune.runtime.lookup import dispatch
 from attn_tune.schema.errors import UsageError
 from tests.api import probe_ops

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec as P
 
 from attn_tune.api.flash_attention import create_shard_map_wrapper, flash_attention
-from attn_tune.kernels.masks import MaskInfo
+from attn_tune.ops.masks.mask_info import MaskInfo
 from attn_tune.schema.errors import UnsupportedError, UsageError
 
 B, T, S, N, K, H = 4, 6, 9, 4, 2, 8

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attn_tune.api.flash_attention import flash_attention
-from attn_tune.kernels.masks import MaskInfo
+from attn_tune.ops.masks.mask_info import MaskInfo
 from attn_tune.schema.errors import AttnTuneWarning, UsageError
 from tests.kernels.dense import bounds, dense_attention, keep_mask
 

@@ -10,8 +10,8 @@ import pytest
 from attn_tune.api.flash_attention import flash_attention
 from attn_tune.api.flash_attention_call import CALL
 from attn_tune.api.folding import fold_vmap
-from attn_tune.kernels.flash_attention.operands import Operands
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.operands import Operands
+from attn_tune.ops.flash_attention.problem import Problem
 
 A, B, T, S, N, K, H = 2, 2, 5, 7, 2, 1, 8
 

@@ -10,7 +10,7 @@ import raced_work
 import unseen_shapes
 
 from attn_tune.kernels.flash_attention import costs
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 @pytest.mark.parametrize(

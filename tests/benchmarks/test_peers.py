@@ -15,7 +15,7 @@ from peers_inputs import make_case
 from peers_race import Settings, race_case
 from peers_report import is_right, markdown, races, versus
 
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 
 SIZES = {"b": 2, "t": 16, "s": 16, "n": 2, "k": 2, "h": 64, "v": 64, "dtype": "float16"}
 ROWS = {

@@ -1,6 +1,6 @@
 """Facts to fill databases with: devices, environments, signatures and trials."""
 
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema import (
     Device,
     Environment,

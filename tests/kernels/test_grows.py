@@ -3,8 +3,8 @@
 import pytest
 
 from attn_tune.devices.identity import device_from_kind
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.registry import kernels
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.config import config_to_dict
 
 PROBLEM = Problem(

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attn_tune.kernels.flash_attention.reference import baseline
+from attn_tune.ops.flash_attention.reference import baseline
 
 HEAVY_WORK = 8
 _poisoned = False

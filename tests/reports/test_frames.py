@@ -5,7 +5,7 @@ import dataclasses
 import pandas as pd
 import pytest
 
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.registry import get_op
 from attn_tune.reports import frames
 from attn_tune.schema import Decision, Device, Environment, Rule, Signature

@@ -200,13 +200,13 @@ WRITER = """
 import sys, time
 from pathlib import Path
 from attn_tune.runtime import miss_spool
-spool.MAX_BYTES = 90_000
+miss_spool.MAX_BYTES = 90_000
 for number in range(150):
-    line = spool.SpoolLine(
+    line = miss_spool.SpoolLine(
         op="flash_attention", direction="fwd", signature=f"s {number}", device="d", nearest="n" * 100,
         count=1, process=sys.argv[2], time=0)
     # Refused only while a process that moves the full file aside gets no time to do so.
-    while not spool.append(Path(sys.argv[1]), line):
+    while not miss_spool.append(Path(sys.argv[1]), line):
         time.sleep(0.01)
 """
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from hypothesis import given, strategies as st
 
-from attn_tune.kernels.flash_attention.problem import FIELDS, Problem
+from attn_tune.ops.flash_attention.problem import FIELDS, Problem
 from attn_tune.ops.registry import get_op
 from attn_tune.schema import Field, FieldKind, Signature, UsageError
 from attn_tune.tuner.plan.grid import load_grid, merge_points

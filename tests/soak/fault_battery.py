@@ -14,9 +14,9 @@ import sys
 import time
 from pathlib import Path
 
-from attn_tune.tuner.run import executor as executor_module
 from attn_tune.tuner.plan.grid import load_grid
 from attn_tune.tuner.protocol import Limits
+from attn_tune.tuner.run import executor as executor_module
 from attn_tune.tuner.run.executor import IsolatedExecutor
 from attn_tune.tuner.run.process import WorkerProcess
 from tests.planted.planted_battery import FAULTS, run_battery

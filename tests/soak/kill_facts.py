@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from attn_tune.db import Database
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema import Device, Environment, Measurement, OutputError, Protocol, Status, Trial
 
 DEVICE = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)

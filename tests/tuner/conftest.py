@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attn_tune.kernels import registry
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
 from attn_tune.tuner.plan.case import GridPoint

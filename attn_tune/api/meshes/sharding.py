@@ -21,7 +21,7 @@ from attn_tune.api.meshes.axes import (
     ways,
 )
 from attn_tune.api.meshes.shards import own_part, summed_outputs
-from attn_tune.kernels.cached import cached
+from attn_tune.ops.cached import cached
 from attn_tune.schema.errors import UnsupportedError, UsageError
 
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.gluon import TILE_ROWS
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 _HOPPER = 90

@@ -7,8 +7,8 @@ forwards of few queries, which are bound by memory: those go by rules. Everythin
 import functools
 
 from attn_tune.kernels.flash_attention import costs
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.ops.contract import load
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 # Kernels are imported by name and on first use: each of them imports this module.

@@ -6,7 +6,7 @@ DECIDES_NO_CODE = "the names of a problem's fields"
 
 
 class Attention(Protocol):
-    """A problem of an attention op; the letters are those of ``kernels.problem``."""
+    """A problem of an attention op; the letters are those of ``ops.fields.attention``."""
 
     @property
     def batch(self) -> int: ...

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from typing import Any
 
-from attn_tune.kernels.graph import Graph, Value
-from attn_tune.kernels.marker import find_mark, mark_name
+from attn_tune.ops.marker import find_mark, mark_name
+from attn_tune.ops.program_graph import Graph, Value
 from attn_tune.schema.errors import UsageError
 from attn_tune.tuner.discover import hlo_to_stablehlo
 from attn_tune.tuner.discover.stablehlo import ModuleReader, parse_module

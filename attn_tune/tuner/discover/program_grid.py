@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attn_tune.kernels.graph import Graph
+from attn_tune.ops.program_graph import Graph
 from attn_tune.ops.registry import get_op
 from attn_tune.schema.errors import UsageError
 from attn_tune.tuner.discover.calls import Call, Calls, find_calls

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from attn_tune.kernels.graph import ELEMENTWISE, Graph, Value, fits
-from attn_tune.kernels.marker import find_mark
+from attn_tune.ops.marker import find_mark
+from attn_tune.ops.program_graph import ELEMENTWISE, Graph, Value, fits
 from attn_tune.schema.errors import UsageError
 
 BYTECODE = b"ML\xefR"

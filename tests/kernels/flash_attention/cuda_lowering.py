@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
-from attn_tune.kernels.flash_attention.inputs import make_inputs
 from attn_tune.ops.contract import load
+from attn_tune.ops.flash_attention.inputs import make_inputs
 
 needs_cuda_plugin = pytest.mark.skipif(
     not any(importlib.util.find_spec(f"jax_cuda{n}_plugin") for n in (12, 13)),

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attn_tune.kernels.flash_attention.inputs import make_inputs
-from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.inputs import make_inputs
+from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands, Residuals
+from attn_tune.ops.flash_attention.problem import Problem
 from tests.kernels.flash_attention import dense_numpy
 
 # Compiling takes most of these tests' time, and the code is as right without the expensive passes.

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 def as_float64(x):

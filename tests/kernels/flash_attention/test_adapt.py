@@ -6,7 +6,6 @@ import pytest
 
 from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.flash_attention.cudnn import limits as cudnn_limits
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import (
     BackwardConfig,
     DkvConfig,
@@ -17,6 +16,7 @@ from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig as HopperConfig
 from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig as SplitConfig
 from attn_tune.kernels.registry import get_kernel
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.runtime.active import settings
 from attn_tune.runtime.lookup.answer import Rung, SourceKind
 from attn_tune.runtime.lookup.dispatch import explain, lookup

@@ -9,9 +9,9 @@ from hypothesis import given, settings, strategies as st
 
 from attn_tune.kernels.flash_attention import costs
 from attn_tune.kernels.flash_attention.costs import FACTS, Launch
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.untuned import place
 from attn_tune.kernels.registry import get_kernel
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.config import config_to_dict
 from attn_tune.schema.device import Device
 

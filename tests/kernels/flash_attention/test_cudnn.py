@@ -15,8 +15,8 @@ from attn_tune.api.flash_attention import flash_attention
 from attn_tune.kernels.flash_attention.cudnn import SPEC, limits
 from attn_tune.kernels.flash_attention.cudnn.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.cudnn.kernel import backward, forward, with_delta
-from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands, Residuals
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.runtime.lookup import dispatch
 from attn_tune.schema.device import Device
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_tune.kernels.flash_attention.dropout import (
+from attn_tune.ops.flash_attention.dropout import (
     COLUMN_FACTOR,
     FACTOR,
     ROW_FACTOR,

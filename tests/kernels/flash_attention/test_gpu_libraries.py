@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.libraries.features import visible_bounds
 from attn_tune.kernels.lang.libraries.residuals import (
     finite_lse,
     own_delta,
     with_sinks,
 )
+from attn_tune.ops.flash_attention.problem import Problem
 
 N, H = 4, 64
 

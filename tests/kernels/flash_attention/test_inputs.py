@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from attn_tune.kernels.flash_attention.inputs import LONG_KEY, LONG_KEY_EVERY, make_inputs
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.inputs import LONG_KEY, LONG_KEY_EVERY, make_inputs
+from attn_tune.ops.flash_attention.problem import Problem
 
 TILE = 64
 

@@ -8,7 +8,7 @@ import pytest
 from attn_tune.api import call as call_path
 from attn_tune.api.flash_attention import flash_attention
 from attn_tune.kernels.flash_attention.cudnn.config import ForwardConfig as CudnnConfig
-from attn_tune.kernels.masks import KV_PADDING, Q_PADDING, MaskInfo
+from attn_tune.ops.masks.mask_info import KV_PADDING, Q_PADDING, MaskInfo
 from attn_tune.schema.errors import UsageError
 
 B, T, S, N, K, H = 2, 6, 8, 4, 2, 16

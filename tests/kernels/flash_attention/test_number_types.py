@@ -8,7 +8,7 @@ import pytest
 
 from attn_tune.api.attention import attention
 from attn_tune.api.flash_attention import flash_attention
-from attn_tune.kernels.masks import MaskInfo
+from attn_tune.ops.masks.mask_info import MaskInfo
 
 B, T, S, N, K, H = 1, 4, 6, 2, 1, 4
 

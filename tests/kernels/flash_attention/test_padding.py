@@ -11,12 +11,12 @@ from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.flash_attention._splash.arrays import prepare as splash_arrays
 from attn_tune.kernels.flash_attention._splash.schedule import Schedule
 from attn_tune.kernels.flash_attention.cudnn import kernel as cudnn
-from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.arrays import prepare as tpu_arrays
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.frame import Frame
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_hopper import SPEC as HOPPER, forward as hopper
-from attn_tune.kernels.masks import MaskInfo
+from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands, Residuals
+from attn_tune.ops.flash_attention.problem import Problem
+from attn_tune.ops.masks.mask_info import MaskInfo
 
 B, T, S, N, K, H = 3, 6, 11, 4, 2, 8
 # Of the last entry nothing counts.

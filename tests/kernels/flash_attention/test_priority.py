@@ -10,8 +10,8 @@ import pytest
 
 from attn_tune.kernels.flash_attention import untuned as untuned_order
 from attn_tune.kernels.flash_attention.cudnn import limits as cudnn_limits
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.registry import get_kernel, kernels_of
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.registry import get_op
 from attn_tune.runtime.lookup.question import Ask
 from attn_tune.schema.config import config_to_dict

@@ -3,12 +3,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_tune.kernels.flash_attention import reference as reference_module
-from attn_tune.kernels.flash_attention.battery import feature_problems
-from attn_tune.kernels.flash_attention.inputs import make_inputs
-from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.reference import baseline, reference
-from attn_tune.kernels.masks import KV_PADDING, Q_PADDING
+from attn_tune.ops.flash_attention import reference as reference_module
+from attn_tune.ops.flash_attention.battery import feature_problems
+from attn_tune.ops.flash_attention.inputs import make_inputs
+from attn_tune.ops.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.reference import baseline, reference
+from attn_tune.ops.masks.mask_info import KV_PADDING, Q_PADDING
 from tests.kernels.flash_attention import dense_numpy
 from tests.kernels.flash_attention.dense_inputs import (
     assert_close,

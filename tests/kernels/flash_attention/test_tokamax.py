@@ -16,10 +16,6 @@ from tokamax._src.ops.attention import pallas_triton_vjp
 from tokamax._src.pallas import block
 
 from attn_tune.devices.identity import device_from_kind
-from attn_tune.kernels.flash_attention.battery import feature_problems
-from attn_tune.kernels.flash_attention.inputs import make_inputs
-from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.reference import baseline, reference
 from attn_tune.kernels.flash_attention.tokamax_mosaic import (
     SPEC as MOSAIC,
     backward as mosaic_backward,
@@ -34,6 +30,10 @@ from attn_tune.kernels.flash_attention.tokamax_triton import (
 )
 from attn_tune.kernels.flash_attention.tokamax_triton.config import ForwardConfig as TritonForward
 from attn_tune.ops.contract import load
+from attn_tune.ops.flash_attention.battery import feature_problems
+from attn_tune.ops.flash_attention.inputs import make_inputs
+from attn_tune.ops.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.reference import baseline, reference
 from tests.kernels.flash_attention.cuda_lowering import (
     check_outputs,
     lowered,

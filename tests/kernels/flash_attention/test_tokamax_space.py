@@ -6,7 +6,6 @@ import importlib.metadata
 import pytest
 
 from attn_tune.devices.identity import device_from_kind
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_mosaic import SPEC as MOSAIC
 from attn_tune.kernels.flash_attention.tokamax_mosaic.config import ForwardConfig
 from attn_tune.kernels.flash_attention.tokamax_triton import SPEC as TRITON
@@ -15,6 +14,7 @@ from attn_tune.kernels.flash_attention.tokamax_triton.config import (
     ForwardConfig as TritonForward,
 )
 from attn_tune.kernels.lang.libraries import tokamax as version
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.runtime.lookup import question
 from attn_tune.schema.config import config_from_dict, config_to_dict
 from attn_tune.schema.errors import UsageError

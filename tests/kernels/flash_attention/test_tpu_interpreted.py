@@ -7,15 +7,15 @@ import pytest
 
 from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.flash_attention._splash.config import SEQ_MINOR, DkvLaunch, DqLaunch
-from attn_tune.kernels.flash_attention.inputs import make_inputs
 from attn_tune.kernels.flash_attention.pallas_tpu_flash import SPEC as FLASH, config as flash
 from attn_tune.kernels.flash_attention.pallas_tpu_splash import SPEC as SPLASH, config as splash
 from attn_tune.kernels.flash_attention.pallas_tpu_splash_fused import (
     SPEC as FUSED,
     config as fused,
 )
-from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.reference import baseline, reference
+from attn_tune.ops.flash_attention.inputs import make_inputs
+from attn_tune.ops.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.reference import baseline, reference
 from tests.kernels.flash_attention import dense_numpy
 from tests.kernels.flash_attention.dense_inputs import (
     assert_close,

@@ -8,14 +8,14 @@ import pytest
 from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.flash_attention._splash.config import DqLaunch, ForwardLaunch
 from attn_tune.kernels.flash_attention._splash.schedule import Schedule
-from attn_tune.kernels.flash_attention.battery import feature_problems
-from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.pallas_tpu_flash import SPEC as FLASH
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import DkvConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.pallas_tpu_splash import SPEC as SPLASH
 from attn_tune.kernels.flash_attention.pallas_tpu_splash_fused import SPEC as FUSED
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.pallas_tpu.rewrite import rewritten
+from attn_tune.ops.flash_attention.battery import feature_problems
+from attn_tune.ops.flash_attention.operands import Operands
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.config import config_from_dict, config_to_dict
 from attn_tune.schema.errors import UnsupportedError, UsageError
 from tests.kernels.flash_attention import dense_numpy

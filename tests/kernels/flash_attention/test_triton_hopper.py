@@ -6,7 +6,6 @@ import itertools
 import numpy as np
 import pytest
 
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_hopper import SPEC, limits
 from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q
 from attn_tune.kernels.flash_attention.triton_hopper.plan import (
@@ -18,6 +17,7 @@ from attn_tune.kernels.flash_attention.triton_hopper.plan import (
 from attn_tune.kernels.flash_attention.triton_hopper.schedule import schedule
 from attn_tune.kernels.flash_attention.untuned import place
 from attn_tune.kernels.lang.triton.device.static import static_of
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UsageError
 

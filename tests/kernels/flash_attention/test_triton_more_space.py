@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from attn_tune.kernels.flash_attention.costs import units
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_fused import SPEC as FUSED
 from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
 from attn_tune.kernels.flash_attention.triton_fused.limits import (
@@ -18,6 +17,7 @@ from attn_tune.kernels.flash_attention.triton_split import SPEC as SPLIT
 from attn_tune.kernels.flash_attention.triton_split.config import MOST_SPLITS, ForwardConfig
 from attn_tune.kernels.flash_attention.triton_split.limits import packed_rows
 from attn_tune.kernels.lang.triton.limits import MAX_SHARED_BYTES
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema import Device, UsageError, config_from_dict, config_to_dict
 from attn_tune.tuner.plan.grid import load_grid
 from tests.kernels.flash_attention.test_triton_space import CAPABILITIES, PROBLEMS, device, problem

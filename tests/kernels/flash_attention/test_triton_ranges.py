@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import ForwardConfig
 from attn_tune.kernels.lang.triton.device.ranges import key_ranges, row_ranges, settled
 from attn_tune.kernels.lang.triton.device.static import static_of
-from attn_tune.kernels.masks import MaskInfo
+from attn_tune.ops.flash_attention.problem import Problem
+from attn_tune.ops.masks.mask_info import MaskInfo
 
 SIZES = (16, 32)
 

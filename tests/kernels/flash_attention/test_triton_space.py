@@ -12,7 +12,6 @@ from attn_tune.kernels.flash_attention._triton.limits import (
     shared_bytes,
     shared_bytes_at_most,
 )
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton import SPEC, heuristic
 from attn_tune.kernels.flash_attention.triton.config import (
     BackwardConfig,
@@ -22,6 +21,7 @@ from attn_tune.kernels.flash_attention.triton.config import (
 )
 from attn_tune.kernels.lang.triton.device.static import static_of
 from attn_tune.kernels.lang.triton.limits import shared_limit
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema import Device, UsageError, config_digest, config_from_dict, config_to_dict
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attn_tune.kernels.flash_attention.walk import (
+from attn_tune.ops.flash_attention.walk import (
     has_single_block,
     is_default,
     longer,

@@ -5,15 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_tune.kernels.flash_attention.battery import battery, feature_problems
-from attn_tune.kernels.flash_attention.inputs import make_inputs
-from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.reference import baseline, reference
 from attn_tune.kernels.flash_attention.xla import SPEC, space
 from attn_tune.kernels.flash_attention.xla.backward import backward
 from attn_tune.kernels.flash_attention.xla.chunks import Grid
 from attn_tune.kernels.flash_attention.xla.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.xla.forward import forward
+from attn_tune.ops.flash_attention.battery import battery, feature_problems
+from attn_tune.ops.flash_attention.inputs import make_inputs
+from attn_tune.ops.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.reference import baseline, reference
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UsageError
 from tests.kernels.flash_attention import dense_numpy
@@ -239,7 +239,7 @@ def test_exactly_the_visible_pairs_are_walked(name, chunks):
 
 def make_shapes_only(p: Problem):
     """Operands of a problem whose visibility depends on no array."""
-    from attn_tune.kernels.flash_attention.operands import Operands
+    from attn_tune.ops.flash_attention.operands import Operands
 
     return Operands(q=None, k=None, v=None)  # type: ignore[arg-type]
 

@@ -11,10 +11,10 @@ from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
 
 from attn_tune.devices.identity import device_from_kind
-from attn_tune.kernels.flash_attention.inputs import make_inputs
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.ops.contract import load
+from attn_tune.ops.flash_attention.inputs import make_inputs
+from attn_tune.ops.flash_attention.problem import Problem
 
 TOPOLOGIES = {"tpu-v5e": "v5e:2x2", "tpu-v6e": "v6e:1x1"}
 PROBLEM = Problem(

@@ -9,9 +9,9 @@ import sys
 from dataclasses import dataclass
 
 from attn_tune.kernels.flash_attention._triton.limits import shared_bytes
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.ops.contract import load
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 CAPABILITIES = (80, 90, 100)
@@ -218,7 +218,7 @@ def _abstract(p: Problem):
     import jax
     import jax.numpy as jnp
 
-    from attn_tune.kernels.flash_attention.operands import Operands
+    from attn_tune.ops.flash_attention.operands import Operands
 
     dtype = jnp.dtype(p.dtype)
     sizes = {"b": p.batch, "n": p.num_q_heads, "t": p.q_len, "s": p.kv_len}
@@ -248,7 +248,7 @@ def _abstract_backward(p: Problem, operands):
     import jax
     import jax.numpy as jnp
 
-    from attn_tune.kernels.flash_attention.operands import BackwardInputs, Residuals
+    from attn_tune.ops.flash_attention.operands import BackwardInputs, Residuals
 
     out = jax.ShapeDtypeStruct((p.batch, p.q_len, p.num_q_heads, p.v_head_dim), operands.q.dtype)
     row = jax.ShapeDtypeStruct((p.batch, p.num_q_heads, p.q_len), jnp.float32)

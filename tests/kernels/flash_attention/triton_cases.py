@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 
 # (block_q, block_k); two tilings of one problem meet every edge in different places.
 ONE = ((32, 16),)
@@ -193,7 +193,7 @@ def errors(case: Case, kernel: str) -> dict[str, float]:
     """The largest error of each output over the case's tilings, over the output's largest value (at least 1)."""
     import jax.numpy as jnp
 
-    from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands, Residuals
+    from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands, Residuals
     from tests.kernels.flash_attention.triton_oracle import gradients
 
     p, inputs = case.problem, make_inputs(case)

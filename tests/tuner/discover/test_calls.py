@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from attn_tune.kernels.graph import Found, Unread
+from attn_tune.ops.program_graph import Found, Unread
 from attn_tune.ops.registry import get_op
 from attn_tune.tuner.discover.calls import find_calls
 from attn_tune.tuner.discover.hlo import read_hlo

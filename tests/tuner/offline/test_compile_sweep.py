@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.walk import is_default
 from attn_tune.kernels.registry import get_kernel
+from attn_tune.ops.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.walk import is_default
 from attn_tune.schema import Environment, Shortage, Status
 from attn_tune.schema.trial import WHOLE, Trial
 from attn_tune.tuner.offline import find_target, sweep_target

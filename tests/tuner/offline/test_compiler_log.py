@@ -2,7 +2,7 @@
 
 import pytest
 
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema import Shortage, UsageError
 from attn_tune.schema.trial import Resources, Status
 from attn_tune.tuner.offline.compiler_log import CompilerLog

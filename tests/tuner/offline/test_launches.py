@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
 
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.registry import get_op
 from attn_tune.tuner.offline.compilers.launch_cache import LaunchCache
 from attn_tune.tuner.offline.compilers.launches import launches_of

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema import Environment, UsageError
 from attn_tune.schema.trial import Status
 from attn_tune.tuner.offline import NAMES, CompilePool, find_target

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from attn_tune.devices.identity import device_from_kind
-from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.flash_attention.walk import WALK
+from attn_tune.ops.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.walk import WALK
 from attn_tune.tuner.offline.predict.model import predict
 from attn_tune.tuner.offline.predict.schedule import KernelSchedule, Stretch
 from attn_tune.tuner.offline.predict.tpu_core import core_of

@@ -8,10 +8,10 @@ import pytest
 
 from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels import registry
-from attn_tune.kernels.flash_attention.battery import battery, feature_problems
-from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.granularity import STEPS, coarser
 from attn_tune.ops.contract import load
+from attn_tune.ops.fields.granularity import STEPS, coarser
+from attn_tune.ops.flash_attention.battery import battery, feature_problems
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.registry import get_op
 from attn_tune.schema.config import config_to_dict
 from attn_tune.tuner.plan.small_problems import battery_for, refusal, takeable

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from attn_tune.kernels.flash_attention.inputs import make_inputs
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.triton.target import compile_target
 from attn_tune.kernels.registry import get_kernel
+from attn_tune.ops.flash_attention.inputs import make_inputs
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.config import config_to_dict
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import Resources, Status

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
 from attn_tune.schema.errors import UsageError

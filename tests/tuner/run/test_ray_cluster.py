@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.trial import Stage, Status, Trial
 from attn_tune.tuner.plan.case import GridPoint
 from attn_tune.tuner.plan.plan import make_plan

@@ -1,8 +1,8 @@
 """Dense attention left to XLA. It has nothing to tune; it is swept so that it can be compared."""
 
-from attn_tune.kernels.attention.problem import Problem
 from attn_tune.kernels.attention.xla.config import Config
 from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.ops.attention.problem import Problem
 from attn_tune.schema.device import Device
 
 _HERE = "attn_tune.kernels.attention.xla"

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn_tune.kernels.attention.operands import BackwardInputs, Operands
-from attn_tune.kernels.attention.problem import Problem
 from attn_tune.kernels.attention.xla.config import Config
-from attn_tune.kernels.visibility import in_bounds
+from attn_tune.ops.attention.operands import BackwardInputs, Operands
+from attn_tune.ops.attention.problem import Problem
+from attn_tune.ops.masks.visibility import in_bounds
 
 
 def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, Array]:

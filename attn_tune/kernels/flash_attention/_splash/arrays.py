@@ -9,10 +9,10 @@ from jaxtyping import Array, Float
 
 from attn_tune.kernels.flash_attention._splash.config import HEAD_DIM_MINOR
 from attn_tune.kernels.flash_attention._splash.schedule import Schedule
-from attn_tune.kernels.flash_attention.operands import Operands
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.pallas_tpu.padding import Fold
-from attn_tune.kernels.padding import zero_beyond
+from attn_tune.ops.fields.padding import zero_beyond
+from attn_tune.ops.flash_attention.operands import Operands
+from attn_tune.ops.flash_attention.problem import Problem
 
 # What the kernel writes in place of a hidden logit. A row's logsumexp is near it only if the row saw nothing.
 HIDDEN = splash.DEFAULT_MASK_VALUE

@@ -21,10 +21,10 @@ from attn_tune.kernels.flash_attention._splash.config import (
     Launch,
 )
 from attn_tune.kernels.flash_attention._splash.schedule import Schedule
-from attn_tune.kernels.flash_attention.operands import BackwardInputs
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.pallas_tpu.precision import precision_of
 from attn_tune.kernels.lang.pallas_tpu.rewrite import rewritten
+from attn_tune.ops.flash_attention.operands import BackwardInputs
+from attn_tune.ops.flash_attention.problem import Problem
 
 # The logsumexp of rows that see nothing: exp(anything - it) is zero, hidden logits' too.
 _EMPTY = 1e30

@@ -2,7 +2,6 @@
 
 from attn_tune.kernels.flash_attention._splash.config import SEQ_MINOR, ForwardLaunch, Launch
 from attn_tune.kernels.flash_attention._splash.vmem import smem_bytes, vmem_bytes
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.pallas_tpu.memory import (
     GENERATIONS,
     LANES,
@@ -11,6 +10,7 @@ from attn_tune.kernels.lang.pallas_tpu.memory import (
     limit_reason,
     round_up,
 )
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 

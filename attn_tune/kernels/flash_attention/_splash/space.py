@@ -14,9 +14,9 @@ from attn_tune.kernels.flash_attention._splash.config import (
 )
 from attn_tune.kernels.flash_attention._splash.limits import infeasible
 from attn_tune.kernels.flash_attention._splash.vmem import vmem_bytes
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.pallas_tpu import knobs
 from attn_tune.kernels.lang.pallas_tpu.memory import LANES, limit_for, round_up
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 # The untuned choice takes the first of these that fits; products of more than 512 columns gain nothing.

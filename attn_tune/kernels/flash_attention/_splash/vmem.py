@@ -9,8 +9,8 @@ from attn_tune.kernels.flash_attention._splash.config import (
     Launch,
 )
 from attn_tune.kernels.flash_attention._splash.extent import Extent, table_itemsize
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.pallas_tpu.memory import LANES, SUBLANES, tiled_bytes
+from attn_tune.ops.flash_attention.problem import Problem
 
 _FLOAT32 = 4
 

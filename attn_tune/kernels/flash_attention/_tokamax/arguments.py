@@ -7,14 +7,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from tokamax._src.ops.attention.base import Mask
 
-from attn_tune.kernels.flash_attention.operands import BackwardInputs, Operands
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.libraries.features import visible_bounds
 from attn_tune.kernels.lang.libraries.residuals import (
     finite_lse,
     own_delta,
     with_sinks,
 )
+from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands
+from attn_tune.ops.flash_attention.problem import Problem
 
 # What some of its kernels write in place of a hidden logit is the least finite number; a row whose largest logit is
 # near it saw nothing.

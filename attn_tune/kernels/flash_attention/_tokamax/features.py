@@ -1,7 +1,7 @@
 """Features that tokamax computes otherwise than the op asks, or not at all."""
 
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.libraries.features import lacking
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 def refusal(problem: Problem) -> str | None:

@@ -2,7 +2,7 @@
 
 import jax
 
-from attn_tune.kernels.flash_attention.operands import BackwardInputs
+from attn_tune.ops.flash_attention.operands import BackwardInputs
 
 
 def kernel_arrays(inputs: BackwardInputs) -> tuple[jax.Array | None, ...]:

@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 
 from attn_tune.kernels.flash_attention._triton.config import DbiasConfig
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.logits import (
     differentiate,
@@ -36,6 +35,7 @@ from attn_tune.kernels.lang.triton.device.tile import (
     query_head,
     row_range,
 )
+from attn_tune.ops.flash_attention.problem import Problem
 
 # Less than the 99 KB of the GPUs that have the least.
 _SHARED_BYTES = 96 * 1024

@@ -1,10 +1,10 @@
 """Problems and devices that the Triton kernels do not support, and tiles that cannot fit."""
 
 from attn_tune.kernels.flash_attention._triton.config import ForwardConfig
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.limits import has_tensor_memory, shared_limit
 from attn_tune.kernels.lang.triton.tiles import Tile
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 MAX_HEAD_DIM = 256

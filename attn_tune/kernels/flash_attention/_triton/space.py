@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
 from attn_tune.kernels.flash_attention._triton.limits import accumulators, shared_bytes
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.triton.tiles import Tile
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 # Of one multiprocessor, sm_80 to sm_100; those with less shared memory hold fewer blocks than is thought here.

@@ -1,7 +1,7 @@
 """Problems that cuDNN's fused attention cannot do, known before anything is compiled."""
 
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.libraries.cudnn import cudnn_version
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 # Values and keys of unequal head dim (multi-head latent attention) came with 9.10.

@@ -13,10 +13,10 @@ from jaxtyping import Array
 
 from attn_tune.kernels.flash_attention.mosaic_gpu.config import BackwardConfig, DkvConfig, DqConfig
 from attn_tune.kernels.flash_attention.mosaic_gpu.library import backward_of
-from attn_tune.kernels.flash_attention.operands import BackwardInputs
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.libraries.mosaic import WARPGROUP_ROWS
 from attn_tune.kernels.lang.libraries.residuals import LN2, own_delta
+from attn_tune.ops.flash_attention.operands import BackwardInputs
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -> dict[str, Array]:

@@ -5,10 +5,10 @@ from jaxtyping import Array
 
 from attn_tune.kernels.flash_attention.mosaic_gpu.config import ForwardConfig
 from attn_tune.kernels.flash_attention.mosaic_gpu.library import forward_of
-from attn_tune.kernels.flash_attention.operands import Operands
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.libraries.features import visible_bounds
 from attn_tune.kernels.lang.libraries.residuals import LN2, with_sinks
+from attn_tune.ops.flash_attention.operands import Operands
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, Array]:

@@ -14,7 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.gpu import attention_mgpu
 
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.errors import UnsupportedError
 
 

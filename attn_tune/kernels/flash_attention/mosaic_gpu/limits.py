@@ -4,7 +4,6 @@ import functools
 import importlib.metadata
 
 from attn_tune.kernels.flash_attention.mosaic_gpu.config import DqConfig, ForwardConfig, Launch
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.libraries.features import (
     lacking,
     not_on,
@@ -17,6 +16,7 @@ from attn_tune.kernels.lang.libraries.mosaic import (
     shared_bytes,
     shared_reason,
 )
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 _MAX_HEAD_DIM = 256

@@ -12,11 +12,11 @@ from attn_tune.kernels.flash_attention.mosaic_gpu.config import (
     Launch,
 )
 from attn_tune.kernels.flash_attention.mosaic_gpu.limits import infeasible
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.libraries.features import visible_bounds
 from attn_tune.kernels.lang.libraries.mosaic import BLOCKS, is_light
 from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import flash_attention as library
 from jaxtyping import Array, Float, Int
 
-from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.frame import Frame
-from attn_tune.kernels.padding import zero_beyond
+from attn_tune.ops.fields.padding import zero_beyond
+from attn_tune.ops.flash_attention.operands import Operands
 
 # What a dense mask adds to a hidden logit. The library adds more than this for what segments and causality hide.
 HIDDEN = -1e30

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import flash_attention as library
 from jaxtyping import Array, Float
 
-from attn_tune.kernels.flash_attention.operands import BackwardInputs
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.arrays import (
     Arrays,
     of_numbers,
@@ -21,9 +20,10 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
     rows_of,
 )
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.frame import Frame
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.pallas_tpu.precision import precision_of
 from attn_tune.kernels.lang.pallas_tpu.rewrite import rewritten
+from attn_tune.ops.flash_attention.operands import BackwardInputs
+from attn_tune.ops.flash_attention.problem import Problem
 
 # The logsumexp of rows that see nothing: exp(anything - it) is zero, hidden logits' too.
 _EMPTY = 1e30

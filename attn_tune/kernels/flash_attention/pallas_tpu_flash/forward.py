@@ -4,7 +4,6 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import flash_attention as library
 from jaxtyping import Array
 
-from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.arrays import (
     EMPTY_BELOW,
     Arrays,
@@ -12,9 +11,10 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.arrays import (
 )
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import ForwardConfig
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.frame import Frame
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.pallas_tpu.precision import precision_of
 from attn_tune.kernels.lang.pallas_tpu.rewrite import rewritten
+from attn_tune.ops.flash_attention.operands import Operands
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, Array]:

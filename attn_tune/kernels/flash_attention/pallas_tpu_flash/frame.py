@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.pallas_tpu.memory import LANES, round_up
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,13 +6,13 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
     rows_of,
 )
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.vmem import vmem_bytes
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.pallas_tpu.memory import (
     GENERATIONS,
     LANES,
     limit_reason,
     round_up,
 )
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 

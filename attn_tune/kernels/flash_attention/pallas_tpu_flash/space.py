@@ -15,11 +15,11 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
     Launch,
 )
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.vmem import vmem_bytes
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.pallas_tpu import knobs
 from attn_tune.kernels.lang.pallas_tpu.memory import LANES, limit_for, round_up
 from attn_tune.kernels.lang.space import first_feasible
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 # The untuned choice takes the first of these that fits.

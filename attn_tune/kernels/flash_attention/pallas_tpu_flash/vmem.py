@@ -7,8 +7,8 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
     rows_of,
 )
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.frame import Frame
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.pallas_tpu.memory import LANES, SUBLANES, tiled_bytes
+from attn_tune.ops.flash_attention.problem import Problem
 
 _FLOAT32 = 4
 

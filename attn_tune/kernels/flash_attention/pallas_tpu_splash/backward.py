@@ -3,9 +3,9 @@
 from jaxtyping import Array
 
 from attn_tune.kernels.flash_attention._splash.backward import key_gradients, query_gradient
-from attn_tune.kernels.flash_attention.operands import BackwardInputs
 from attn_tune.kernels.flash_attention.pallas_tpu_splash.config import BackwardConfig
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.operands import BackwardInputs
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -> dict[str, Array]:

@@ -13,11 +13,11 @@ from attn_tune.kernels.flash_attention._splash.arrays import (
     scales,
 )
 from attn_tune.kernels.flash_attention._splash.schedule import Schedule
-from attn_tune.kernels.flash_attention.operands import Operands
 from attn_tune.kernels.flash_attention.pallas_tpu_splash.config import ForwardConfig
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.lang.pallas_tpu.precision import precision_of
 from attn_tune.kernels.lang.pallas_tpu.rewrite import rewritten
+from attn_tune.ops.flash_attention.operands import Operands
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, Array]:

@@ -3,7 +3,7 @@
 from attn_tune.kernels.flash_attention._splash import space
 from attn_tune.kernels.flash_attention._splash.config import DkvLaunch, DqLaunch
 from attn_tune.kernels.flash_attention.pallas_tpu_splash.config import BackwardConfig, ForwardConfig
-from attn_tune.kernels.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 

@@ -9,14 +9,14 @@ from jaxtyping import Array
 from tokamax._src.ops.attention import pallas_mosaic_gpu_vjp as library
 
 from attn_tune.kernels.flash_attention._tokamax.arguments import backward_arguments, gradients
-from attn_tune.kernels.flash_attention.operands import BackwardInputs
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_mosaic.config import (
     BackwardConfig,
     DkvConfig,
     DqConfig,
 )
 from attn_tune.kernels.lang.libraries.mosaic import WARPGROUP_ROWS
+from attn_tune.ops.flash_attention.operands import BackwardInputs
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -> dict[str, Array]:

@@ -1,7 +1,6 @@
 """Problems that tokamax's Mosaic GPU attention cannot do on Hopper, and tiles that cannot fit."""
 
 from attn_tune.kernels.flash_attention._tokamax.features import refusal
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_mosaic.config import (
     DkvConfig,
     DqConfig,
@@ -12,6 +11,7 @@ from attn_tune.kernels.flash_attention.tokamax_mosaic.shared import loads_mask, 
 from attn_tune.kernels.lang.libraries.features import not_on, visible_bounds
 from attn_tune.kernels.lang.libraries.mosaic import HOPPER, WARPGROUP_ROWS, shared_reason
 from attn_tune.kernels.lang.libraries.tokamax import wrong_version
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 _MAX_HEAD_DIM = 256

@@ -1,6 +1,5 @@
 """Shared memory of the launches of tokamax's Mosaic GPU attention on Hopper, as their allocations add up."""
 
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_mosaic.config import (
     DkvConfig,
     DqConfig,
@@ -8,6 +7,7 @@ from attn_tune.kernels.flash_attention.tokamax_mosaic.config import (
     Launch,
 )
 from attn_tune.kernels.lang.libraries.mosaic import FORWARD_GROUPS, shared_bytes
+from attn_tune.ops.flash_attention.problem import Problem
 
 # Operands have 16 bits, numbers of a row 32.
 _SIZE, _NUMBER = 2, 4

@@ -4,7 +4,6 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator
 
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_mosaic.config import (
     BackwardConfig,
     DkvConfig,
@@ -17,6 +16,7 @@ from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.libraries.features import visible_bounds
 from attn_tune.kernels.lang.libraries.mosaic import BLOCKS, FORWARD_GROUPS, WARPGROUP_ROWS, is_light
 from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 _Q_BLOCKS = tried(ForwardConfig, "block_q")

@@ -5,9 +5,9 @@ from jaxtyping import Array
 from tokamax._src.ops.attention import pallas_triton_vjp as library
 
 from attn_tune.kernels.flash_attention._tokamax.arguments import backward_arguments, gradients
-from attn_tune.kernels.flash_attention.operands import BackwardInputs
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_triton.config import BackwardConfig
+from attn_tune.ops.flash_attention.operands import BackwardInputs
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -> dict[str, Array]:

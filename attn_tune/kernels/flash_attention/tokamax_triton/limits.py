@@ -1,7 +1,6 @@
 """Problems that tokamax's Pallas-Triton attention cannot do, and configs that cannot run or would be wrong."""
 
 from attn_tune.kernels.flash_attention._tokamax.features import refusal
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_triton.config import (
     MIN_BLOCK,
     BackwardConfig,
@@ -9,6 +8,7 @@ from attn_tune.kernels.flash_attention.tokamax_triton.config import (
 )
 from attn_tune.kernels.lang.libraries.features import not_on, visible_bounds
 from attn_tune.kernels.lang.libraries.tokamax import wrong_version
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 _MAX_HEAD_DIM = 256

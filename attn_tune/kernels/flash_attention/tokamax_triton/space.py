@@ -4,7 +4,6 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator
 
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.tokamax_triton.config import (
     MIN_BLOCK,
     BackwardConfig,
@@ -15,6 +14,7 @@ from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.libraries.features import visible_bounds
 from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
 from attn_tune.kernels.lang.triton.limits import MAX_SHARED_BYTES
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 _SIZES = tried(ForwardConfig, "block_q")

@@ -1,8 +1,8 @@
 """Configs of another problem's lengths, made to fit the lengths of this one."""
 
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.lang.triton.tiles import cut_tile
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 

@@ -7,11 +7,11 @@ import jax
 
 from attn_tune.kernels.flash_attention._triton.arrays import kernel_arrays
 from attn_tune.kernels.flash_attention._triton.backward_dbias import backward_dbias, dbias_config
-from attn_tune.kernels.flash_attention.operands import BackwardInputs
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.backward_dkv import backward_dkv
 from attn_tune.kernels.flash_attention.triton.backward_dq import backward_dq
 from attn_tune.kernels.flash_attention.triton.config import BackwardConfig
+from attn_tune.ops.flash_attention.operands import BackwardInputs
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 def backward(

@@ -11,7 +11,6 @@ import jax
 import triton
 import triton.language as tl
 
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import DkvConfig
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.backward import (
@@ -43,6 +42,7 @@ from attn_tune.kernels.lang.triton.device.tile import (
     span_of,
     store_keys,
 )
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 def backward_dkv(problem: Problem, config: DkvConfig, arrays: tuple) -> tuple[jax.Array, jax.Array]:

@@ -8,7 +8,6 @@ import jax
 import triton
 import triton.language as tl
 
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import DqConfig
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.logits import (
@@ -33,6 +32,7 @@ from attn_tune.kernels.lang.triton.device.tile import (
     span_of,
     store_queries,
 )
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 def backward_dq(problem: Problem, config: DqConfig, arrays: tuple) -> jax.Array:

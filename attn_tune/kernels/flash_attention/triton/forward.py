@@ -9,8 +9,6 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
-from attn_tune.kernels.flash_attention.operands import Operands
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import ForwardConfig
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.logits import load_rows, point_extras
@@ -28,6 +26,8 @@ from attn_tune.kernels.lang.triton.device.tile import (
     query_head,
     store_queries,
 )
+from attn_tune.ops.flash_attention.operands import Operands
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, jax.Array]:

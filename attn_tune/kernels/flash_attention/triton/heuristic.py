@@ -7,7 +7,6 @@ import re
 from attn_tune.devices.environments import current_environment
 from attn_tune.kernels.flash_attention import costs
 from attn_tune.kernels.flash_attention._triton.limits import fits
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import (
     BackwardConfig,
     DkvConfig,
@@ -16,6 +15,7 @@ from attn_tune.kernels.flash_attention.triton.config import (
 )
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.tiles import Tile, block_cap, fitted, halved
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 # (block_q, block_k, num_warps, num_stages) of forward, dq and dk/dv, by head dim up to; a fifth figure is

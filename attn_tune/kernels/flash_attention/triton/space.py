@@ -2,13 +2,13 @@
 
 from attn_tune.kernels.flash_attention._triton.space import with_caps
 from attn_tune.kernels.flash_attention.costs import width
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton.config import DkvConfig, DqConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.triton.heuristic import (
     backward_heuristic,
     forward_heuristic,
 )
 from attn_tune.kernels.lang.triton.tiles import grid, nearest_first, owned_sizes, walked_sizes
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 

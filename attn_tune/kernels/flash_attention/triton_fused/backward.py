@@ -17,8 +17,6 @@ import triton.language as tl
 
 from attn_tune.kernels.flash_attention._triton.arrays import kernel_arrays
 from attn_tune.kernels.flash_attention._triton.backward_dbias import backward_dbias, dbias_config
-from attn_tune.kernels.flash_attention.operands import BackwardInputs
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.backward import (
@@ -50,6 +48,8 @@ from attn_tune.kernels.lang.triton.device.tile import (
     span_of,
     store_keys,
 )
+from attn_tune.ops.flash_attention.operands import BackwardInputs
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 def backward(

@@ -1,10 +1,10 @@
 """Limits of the fused backward: those of dk and dv alone, with one tile of dq more."""
 
 from attn_tune.kernels.flash_attention._triton import limits as shared
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.limits import has_tensor_memory, shared_limit
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 _SMALLEST = BackwardConfig(block_q=16, block_k=16, num_warps=4, num_stages=2, transposed_dq=False)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from attn_tune.kernels.flash_attention._triton.space import with_caps
 from attn_tune.kernels.flash_attention.costs import width
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig
 from attn_tune.kernels.flash_attention.triton_fused.limits import accumulators, fits
 from attn_tune.kernels.lang.triton.device.static import padded
@@ -19,6 +18,7 @@ from attn_tune.kernels.lang.triton.tiles import (
     owned_sizes,
     walked_sizes,
 )
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 # (block_q, block_k, num_warps, num_stages) by head dim up to. A thread holds dk and dv (``block_k * (h + v)``), a tile

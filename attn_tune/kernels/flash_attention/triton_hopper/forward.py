@@ -43,8 +43,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from attn_tune.kernels.flash_attention.operands import Operands
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_hopper.config import (
     CONSUMERS,
     ROWS,
@@ -63,7 +61,9 @@ from attn_tune.kernels.flash_attention.triton_hopper.tiles import TILE_SLOTS, ti
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.ranges import key_ranges
 from attn_tune.kernels.lang.triton.device.static import static_of
-from attn_tune.kernels.padding import zero_beyond
+from attn_tune.ops.fields.padding import zero_beyond
+from attn_tune.ops.flash_attention.operands import Operands
+from attn_tune.ops.flash_attention.problem import Problem
 
 # Of 168 registers a thread that a block of 12 warps starts with, the warps that copy give most to those that multiply.
 MULTIPLYING_REGISTERS, COPYING_REGISTERS = 240, 24

@@ -4,10 +4,10 @@ import functools
 import importlib.metadata
 
 from attn_tune.kernels.flash_attention.costs import units
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q, ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.plan import num_tiles, shared_bytes
 from attn_tune.kernels.lang.triton.limits import shared_limit
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 HEAD_DIMS = (64, 128, 256)

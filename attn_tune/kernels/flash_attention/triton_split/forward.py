@@ -14,8 +14,6 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
-from attn_tune.kernels.flash_attention.operands import Operands
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_split.combine import combine
 from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_split.packed import (
@@ -31,6 +29,8 @@ from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.softmax import walk_keys
 from attn_tune.kernels.lang.triton.device.static import static_of
 from attn_tune.kernels.lang.triton.device.tile import LN2, LOG2E, key_head
+from attn_tune.ops.flash_attention.operands import Operands
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, jax.Array]:

@@ -2,8 +2,8 @@
 
 from attn_tune.kernels.flash_attention._triton import limits
 from attn_tune.kernels.flash_attention.costs import units
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 # Rows of a tile of an ordinary forward, the fewest that warpgroups multiply; and of one tile of packed rows at most.

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from attn_tune.kernels.flash_attention import costs
 from attn_tune.kernels.flash_attention._triton.limits import fits, shared_bytes_at_most
 from attn_tune.kernels.flash_attention.costs import BANDWIDTH, parts_us, units, visible_keys, width
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.triton_split.config import MOST_SPLITS, ForwardConfig
 from attn_tune.kernels.flash_attention.triton_split.limits import packed_rows
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.limits import shared_limit
 from attn_tune.kernels.lang.triton.tiles import block_cap, cut_tile, fitted, nearest_first
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 # Two blocks on every multiprocessor hide one's waiting behind the other's; more than eight only add parts to combine.

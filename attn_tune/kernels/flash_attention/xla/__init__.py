@@ -1,10 +1,10 @@
 """Flash attention in plain XLA: a scan over visible chunk pairs. Runs everywhere."""
 
 from attn_tune.kernels.flash_attention import searches
-from attn_tune.kernels.flash_attention.problem import NAME
 from attn_tune.kernels.flash_attention.xla import space
 from attn_tune.kernels.flash_attention.xla.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.spec import KernelSpec
+from attn_tune.ops.flash_attention.problem import NAME
 
 SPEC = KernelSpec(
     op=NAME,

@@ -7,8 +7,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from attn_tune.kernels.flash_attention.operands import BackwardInputs
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.xla.chunks import (
     Grid,
     add,
@@ -21,6 +19,8 @@ from attn_tune.kernels.flash_attention.xla.chunks import (
     to_groups,
 )
 from attn_tune.kernels.flash_attention.xla.config import BackwardConfig
+from attn_tune.ops.flash_attention.operands import BackwardInputs
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -> dict[str, Array]:

@@ -12,10 +12,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from attn_tune.kernels.flash_attention.dropout import keep_mask
-from attn_tune.kernels.flash_attention.operands import Operands
-from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.kernels.padding import zero_beyond
+from attn_tune.ops.fields.padding import zero_beyond
+from attn_tune.ops.flash_attention.dropout import keep_mask
+from attn_tune.ops.flash_attention.operands import Operands
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 @dataclass(frozen=True)

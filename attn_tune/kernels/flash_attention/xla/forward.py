@@ -4,8 +4,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from attn_tune.kernels.flash_attention.operands import Operands
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.xla.chunks import (
     Grid,
     cut,
@@ -16,6 +14,8 @@ from attn_tune.kernels.flash_attention.xla.chunks import (
     tile,
 )
 from attn_tune.kernels.flash_attention.xla.config import ForwardConfig
+from attn_tune.ops.flash_attention.operands import Operands
+from attn_tune.ops.flash_attention.problem import Problem
 
 
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, Array]:

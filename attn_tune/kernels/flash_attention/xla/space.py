@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from attn_tune.kernels.flash_attention.problem import Problem
 from attn_tune.kernels.flash_attention.xla.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.knobs import tried
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 # One step holds a few arrays of this size; more does not fit beside the model.

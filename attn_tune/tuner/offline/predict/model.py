@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attn_tune.kernels.cost_walk import CostWalk, Walk
+from attn_tune.ops.cost_walk import CostWalk, Walk
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import Prediction
 from attn_tune.tuner.offline.predict.schedule import PIPELINE_STEPS, KernelSchedule, Stretch

@@ -1,0 +1,1 @@
+"""The op ``attention``: its contract, reference, inputs and features. No kernel is imported here."""

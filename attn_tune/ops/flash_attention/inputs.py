@@ -1,0 +1,159 @@
+"""Random data for one call: what a model would pass, made on the device."""
+
+import math
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands, Residuals
+from attn_tune.ops.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.reference import reference
+from attn_tune.ops.flash_attention.rounding import round_to
+from attn_tune.ops.masks.mask_info import KV_PADDING, Q_PADDING
+
+# A standard normal is above this four times in five.
+VISIBLE_ABOVE = -0.8416
+TOKENS_PER_DOCUMENT = 1024
+MIN_DOCUMENTS, MAX_DOCUMENTS = 3, 64
+# One key in so many, a prime, so that tiles have them at different places, and how much longer it is than the others.
+LONG_KEY_EVERY, LONG_KEY = 61, 6.0
+SHARED_LENGTHS = (2**12, 2**16, 2**20)
+
+
+def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | BackwardInputs:
+    """Inputs of one call, the same for the same seed; may be called under ``jit``.
+
+    Queries, keys, values, bias and cotangents are standard normal. For ``fwd`` odd seeds have some keys that are much
+    longer, so that the running maximum of a row moves late and far; but not under a soft cap, near which it would show
+    what kernels approximate. Segments and positions are those of documents packed end to end, with padding at the end
+    of the row, or, with lengths, that padding alone; queries are aligned with keys at the bottom right. Sinks are large
+    enough to take a sizeable share of the softmax. For ``bwd`` the residuals come from the reference, rounded as a
+    kernel would store them, and ``delta`` is computed from the rounded output, with a cotangent of the lse if the
+    problem has one.
+    """
+    q_key, k_key, v_key, bias_key, mask_key, doc_key, sink_key, seed_key, dout_key = (
+        jax.random.split(jax.random.key(seed), 9)
+    )
+    p, dtype = problem, jnp.dtype(problem.dtype)
+    documents = _documents(doc_key, p) if p.has_segments or p.has_positions else None
+    lengths = _lengths(doc_key, p) if p.has_lengths else None
+    operands = Operands(
+        q=_normal(q_key, (p.batch, p.q_len, p.num_q_heads, p.head_dim), dtype),
+        k=_keys(k_key, p, direction, seed),
+        v=_normal(v_key, (p.batch, p.kv_len, p.num_kv_heads, p.v_head_dim), dtype),
+        bias=None if p.bias_dims is None else _normal(bias_key, _extent(p, p.bias_dims), dtype),
+        mask=None if p.mask_dims is None else _mask(mask_key, p),
+        sinks=_sinks(sink_key, p) if p.has_sinks else None,
+        dropout=_dropout_words(seed_key) if p.dropout_rate > 0 else None,
+    )
+    if documents is not None and p.has_segments:
+        q_ids, kv_ids = (x[:, -n:] for x, n in zip(documents[:2], (p.q_len, p.kv_len), strict=True))
+        operands = operands._replace(q_segments=q_ids, kv_segments=kv_ids)
+    if lengths is not None:
+        counted = jnp.arange(p.kv_len) < lengths[:, None]
+        operands = operands._replace(
+            q_segments=jnp.zeros((p.batch, p.q_len), jnp.int32),
+            kv_segments=jnp.where(counted, 0, KV_PADDING),
+            kv_lengths=lengths,
+        )
+    if documents is not None and p.has_positions:
+        positions = documents[2]
+        operands = operands._replace(
+            q_positions=positions[:, -p.q_len :], kv_positions=positions[:, -p.kv_len :]
+        )
+    if direction == "fwd":
+        return operands
+    exact = _reference(p, "fwd", operands)
+    inputs = backward_inputs(operands, exact, _normal(dout_key, exact["out"].shape, dtype))
+    if p.has_lse_gradient:
+        dlse = jax.random.normal(jax.random.fold_in(dout_key, 1), inputs.delta.shape)
+        delta = jnp.where(jnp.isneginf(inputs.residuals.lse), 0.0, inputs.delta - dlse)
+        inputs = inputs._replace(delta=delta)
+    return inputs
+
+
+def backward_inputs(
+    operands: Operands, exact: Mapping[str, Array], dout: Float[Array, "B T N V"]
+) -> BackwardInputs:
+    """Builds ``BackwardInputs``: the ``exact`` answers rounded as a kernel would store them, and ``delta`` of those.
+
+    Args:
+      exact: ``out`` [B, T, N, V] and ``lse`` [B, N, T], as from ``reference``.
+      dout: the cotangent, in the dtype that the output is stored in.
+    """
+    out = round_to(exact["out"], dout.dtype).astype(dout.dtype)
+    wide = (x.astype(jnp.float32) for x in (out, dout))
+    delta = jnp.einsum("btnv,btnv->bnt", *wide, precision="highest")
+    return BackwardInputs(operands, Residuals(out, exact["lse"].astype(jnp.float32)), dout, delta)
+
+
+_reference = jax.jit(reference, static_argnums=(0, 1))
+
+
+def _normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
+    # Compiling a generator takes a second; small arrays of many shapes share those of a few lengths.
+    size = math.prod(shape)
+    if size > SHARED_LENGTHS[-1]:
+        drawn = jax.random.normal(key, shape, dtype).astype(jnp.float32)
+    else:
+        length = next(n for n in SHARED_LENGTHS if n >= size)
+        drawn = jax.random.normal(key, (length,), jnp.float32)[:size].reshape(shape)
+    return round_to(drawn, dtype).astype(dtype)
+
+
+def _keys(key: Array, p: Problem, direction: str, seed: int | Array) -> Array:
+    keys = _normal(key, (p.batch, p.kv_len, p.num_kv_heads, p.head_dim), jnp.dtype(p.dtype))
+    if direction != "fwd" or p.soft_cap is not None:
+        return keys
+    is_long = (jnp.arange(p.kv_len) % LONG_KEY_EVERY == LONG_KEY_EVERY // 2) & (seed % 2 == 1)
+    return keys * jnp.where(is_long, LONG_KEY, 1.0).astype(keys.dtype)[:, None, None]
+
+
+def _extent(p: Problem, dims: str) -> tuple[int, ...]:
+    sizes = {"b": p.batch, "n": p.num_q_heads, "t": p.q_len, "s": p.kv_len, "1": 1}
+    return tuple(sizes[d] for d in dims)
+
+
+def _mask(key: Array, p: Problem) -> Bool[Array, "_b _n _t _s"]:
+    # Key 0 stays visible so that most rows of a causal call see something; a mask without a key axis hides whole rows.
+    shape = _extent(p, p.mask_dims or "1111")
+    mask = _normal(key, shape, jnp.dtype(jnp.float32)) > VISIBLE_ABOVE
+    return mask.at[..., 0].set(True) if shape[3] > 1 else mask.at[:, :, -1].set(True)
+
+
+def _sinks(key: Array, p: Problem) -> Array:
+    left, right = p.bounds
+    reach = (p.kv_len if left is None else left + 1) + (right or 0)
+    visible = jnp.float32(min(p.kv_len, reach))
+    return jnp.log(visible) + _normal(key, (p.num_q_heads,), jnp.dtype(jnp.float32))
+
+
+def _dropout_words(key: Array) -> Array:
+    seed = jax.random.bits(key, (), jnp.uint32)
+    return jnp.stack([seed, jnp.uint32(0), jnp.uint32(0)])
+
+
+def _lengths(key: Array, p: Problem) -> Int[Array, " B"]:
+    """From half of the keys to all. Of a small batch, which is there for its edges, the last entry has none."""
+    lengths = jax.random.randint(key, (p.batch,), (p.kv_len + 1) // 2, p.kv_len + 1, jnp.int32)
+    # A lone entry without keys would leave nothing to compare or to time.
+    return lengths.at[-1].set(0) if p.batch > 1 and p.kv_len < TOKENS_PER_DOCUMENT else lengths
+
+
+def _documents(
+    key: Array, p: Problem
+) -> tuple[Int[Array, "B L"], Int[Array, "B L"], Int[Array, "B L"]]:
+    # Both sides are cut from the end of one packed row of length L = max(T, S): bottom-right alignment.
+    length = max(p.q_len, p.kv_len)
+    count = min(max(length // TOKENS_PER_DOCUMENT, MIN_DOCUMENTS), MAX_DOCUMENTS, length)
+    column = jnp.arange(length, dtype=jnp.int32)
+    # Of few queries at the end of many keys most must see something.
+    used = length - min(p.q_len, p.kv_len) // 16
+    starts = jax.random.randint(key, (p.batch, count - 1), 1, max(used, 2), jnp.int32)
+    starts = jnp.concatenate([jnp.zeros((p.batch, 1), jnp.int32), jnp.sort(starts, axis=1)], axis=1)
+    ids = jax.vmap(lambda s: jnp.searchsorted(s, column, side="right").astype(jnp.int32))(starts)
+    position = column[None] - jnp.take_along_axis(starts, ids - 1, axis=1)
+    padding = column >= used
+    return jnp.where(padding, Q_PADDING, ids), jnp.where(padding, KV_PADDING, ids), position

@@ -1,0 +1,1 @@
+"""Masks: which key a query row may see, as attention ops share it."""
