@@ -8,7 +8,7 @@ from attn_tune.kernels.spec import load
 from attn_tune.schema.trial import Status
 from attn_tune.tuner.protocol import ConfigRef, Finals, MeasurePolicy, Run
 from attn_tune.tuner.work import session as session_module, timed_outputs
-from attn_tune.tuner.work.case_functions import compile_maker
+from attn_tune.tuner.work.case_functions import compile_case_functions
 from attn_tune.tuner.work.session import Session
 from attn_tune.tuner.work.timed_outputs import TimedOutputs
 from attn_tune.tuner.work.timers import HostTimer, Launch
@@ -27,7 +27,7 @@ def session() -> Session:
 
 @pytest.fixture(scope="module")
 def case(problem):
-    return compile_maker(get_op("flash_attention"), problem, "fwd").make(0)
+    return compile_case_functions(get_op("flash_attention"), problem, "fwd").make(0)
 
 
 @pytest.fixture(scope="module")

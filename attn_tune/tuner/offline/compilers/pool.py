@@ -12,9 +12,9 @@ from attn_tune.schema.trial import Status
 from attn_tune.tuner.offline.compilers.protocol import Compiled, CompileFor
 from attn_tune.tuner.offline.compilers.tpu import compiler_environment
 from attn_tune.tuner.offline.target import Target
-from attn_tune.tuner.protocol import ConfigRef, Limits, Ready, Refusal
+from attn_tune.tuner.protocol import ConfigRef, Limits, Refusal
 from attn_tune.tuner.run.process import WorkerDied, WorkerLate, WorkerProcess
-from attn_tune.tuner.run.temporary_folder import Scratch, in_memory
+from attn_tune.tuner.run.temporary_folder import TemporaryFolder, in_memory
 from attn_tune.tuner.work.faults import DiskFullError
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class CompilePool:
         self._answers: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._closed = threading.Event()
-        self._cache = Scratch(_PREFIX, in_memory()) if target.topology else None
+        self._cache = TemporaryFolder(_PREFIX, in_memory()) if target.topology else None
 
     def __enter__(self) -> Self:
         return self
@@ -148,7 +148,7 @@ class _Compiler:
         self._limits = limits
         self._interrupt = interrupt
         self._cache = cache
-        self._folder = Scratch(_PREFIX, in_memory()) if target.topology else None
+        self._folder = TemporaryFolder(_PREFIX, in_memory()) if target.topology else None
         # By whether they dump.
         self._workers: dict[bool, WorkerProcess] = {}
 
@@ -199,12 +199,10 @@ class _Compiler:
             added = compiler_environment(self._folder.path, dumps=dumps)
         worker = self._workers[dumps] = WorkerProcess(added, module=_MODULE)
         try:
-            message = worker.receive(self._limits.start, self._interrupt)
-        except (WorkerDied, WorkerLate) as error:
+            worker.wait_until_ready(self._limits.start, self._interrupt)
+        except WorkerDied as death:
             self.kill(dumps)
-            raise CompilerError(f"no process that compiles starts: {error}") from None
-        if not isinstance(message, Ready):
-            raise CompilerError(f"a process that compiles said {message!r} instead of being ready")
+            raise CompilerError(f"no process that compiles starts: {death}") from None
         return worker
 
     def kill(self, dumps: bool) -> None:

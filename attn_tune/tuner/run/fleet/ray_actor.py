@@ -3,7 +3,7 @@
 import socket
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.schema.device import Device
@@ -128,13 +128,8 @@ def _contradiction(claim: Claim, found: Identity) -> str:
     """The reason why a trial made here would name a wrong origin; ``""`` if it would not."""
     if claim.identity is None:
         return ""
-    for said, here in (
-        (claim.identity.device.identity, found.device.identity),
-        (asdict(claim.identity.environment), asdict(found.environment)),
-    ):
-        for name in said:
-            if said[name] != here[name]:
-                return f"{name} is {here[name]!r} here, and {said[name]!r} in the rest of the sweep"
+    for _, name, here, said in found.differences(claim.identity):
+        return f"{name} is {here!r} here, and {said!r} in the rest of the sweep"
     for kernel, source in claim.sources.items():
         if get_kernel(kernel).source_hash != source:
             return (
