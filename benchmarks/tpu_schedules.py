@@ -15,7 +15,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from attn_tune.tuner.offline import find_target
 from attn_tune.tuner.offline.compilers.launches import launches_of
 from attn_tune.tuner.offline.compilers.tpu import (
     compile_launch,
@@ -24,6 +23,7 @@ from attn_tune.tuner.offline.compilers.tpu import (
     target_device,
 )
 from attn_tune.tuner.offline.predict.schedule import schedule_to_dict
+from attn_tune.tuner.offline.target import find_target
 from attn_tune.tuner.run.temporary_folder import TemporaryFolder, in_memory
 
 LENGTH, TOKENS, WIDTH = 4096, 16384, 2048

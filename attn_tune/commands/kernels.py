@@ -40,7 +40,7 @@ def command(
 
     from attn_tune.kernels.registry import get_op
     from attn_tune.runtime.environments import current_environment
-    from attn_tune.tuner.plan.plan import make_plan
+    from attn_tune.tuner.plan.planner import make_plan
 
     target = selection.device(device)
     specs = selection.kernels(kernel, op)

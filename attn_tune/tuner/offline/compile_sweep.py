@@ -16,13 +16,8 @@ from attn_tune.tuner.offline.oversized import Oversized
 from attn_tune.tuner.offline.predict.model import predict
 from attn_tune.tuner.plan.case import Case
 from attn_tune.tuner.plan.plan import CasePlan, KernelPlan, PartPlan, Plan
-from attn_tune.tuner.plan.strategies import (
-    PastCase,
-    Prior,
-    Strategy,
-    exhaustive,
-    send,
-)
+from attn_tune.tuner.plan.strategies.exhaustive import exhaustive
+from attn_tune.tuner.plan.strategies.space import PastCase, Prior, Strategy, send
 from attn_tune.tuner.protocol import ConfigRef
 from attn_tune.tuner.run.progress import Event, ProgressKind, ProgressMeter
 

@@ -13,7 +13,7 @@ from attn_tune.schema.device import Device
 from attn_tune.schema.trial import WHOLE, Stage, Trial
 from attn_tune.tuner.plan.plan import CasePlan, KernelPlan
 from attn_tune.tuner.plan.remaining_case import remaining
-from attn_tune.tuner.plan.strategies import Strategy
+from attn_tune.tuner.plan.strategies.space import Strategy
 from attn_tune.tuner.protocol import ConfigRef, Finals, MeasurePolicy, Outcome
 from attn_tune.tuner.run.executor import CaseError, Executor
 from attn_tune.tuner.run.progress import Event, ProgressKind, ProgressMeter

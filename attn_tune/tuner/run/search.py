@@ -17,7 +17,7 @@ from attn_tune.schema.trial import WHOLE, OutputError, Stage, Status, Trial
 from attn_tune.tuner.plan.dominance import Exhausted
 from attn_tune.tuner.plan.plan import KernelPlan, PartPlan
 from attn_tune.tuner.plan.small_problems import battery_for, unproven
-from attn_tune.tuner.plan.strategies import Batch, Prior, Space, Strategy, send
+from attn_tune.tuner.plan.strategies.space import Batch, Prior, Space, Strategy, send
 from attn_tune.tuner.protocol import (
     BATTERY_SEEDS,
     ConfigRef,

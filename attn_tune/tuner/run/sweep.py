@@ -7,7 +7,8 @@ from collections.abc import Generator, Iterator
 
 from attn_tune.schema.device import Device
 from attn_tune.tuner.plan.plan import Plan
-from attn_tune.tuner.plan.strategies import Strategy, exhaustive
+from attn_tune.tuner.plan.strategies.exhaustive import exhaustive
+from attn_tune.tuner.plan.strategies.space import Strategy
 from attn_tune.tuner.protocol import MeasurePolicy
 from attn_tune.tuner.run.case_queue import CaseQueue, Turn
 from attn_tune.tuner.run.case_run import CaseRun

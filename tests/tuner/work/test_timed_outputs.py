@@ -11,8 +11,9 @@ from attn_tune.tuner.work import session as session_module, timed_outputs
 from attn_tune.tuner.work.case_functions import compile_case_functions
 from attn_tune.tuner.work.session import Session
 from attn_tune.tuner.work.timed_outputs import TimedOutputs
-from attn_tune.tuner.work.timers import HostTimer, Launch
+from attn_tune.tuner.work.timers.host import HostTimer
 from attn_tune.tuner.work.timers.records import Record
+from attn_tune.tuner.work.timers.timer import Launch
 from attn_tune.tuner.work.timers.traced import TracedTimer
 
 POLICY = MeasurePolicy(warmup=2, samples=4, max_s=60.0, heats=(), rounds=4, rounds_max_s=60.0)
