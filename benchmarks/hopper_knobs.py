@@ -66,7 +66,7 @@ def _race(name: str, problem: Problem, variants: Iterable[Mapping[str, Any]], ro
     from attn_tune.ops.flash_attention.inputs import make_inputs
     from attn_tune.tuner.protocol import MeasurePolicy
     from attn_tune.tuner.work.measure import make_flush, race
-    from attn_tune.tuner.work.timers import choose_timer
+    from attn_tune.tuner.work.timers.choose import choose_timer
 
     device, search = current_device(), get_kernel(KERNEL).searches["fwd"]
     operands = jax.jit(lambda: make_inputs(problem, "fwd", 0))()

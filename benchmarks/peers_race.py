@@ -234,7 +234,7 @@ def _check(entry: Entry, case: Case, exact: Mapping[str, Any], plain: Mapping[st
 def _race(entries: Sequence[Entry], case: Case, rounds: int) -> None:
     from attn_tune.tuner.protocol import MeasurePolicy
     from attn_tune.tuner.work.measure import race
-    from attn_tune.tuner.work.timers import choose_timer
+    from attn_tune.tuner.work.timers.choose import choose_timer
 
     if not entries:
         return

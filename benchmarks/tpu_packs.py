@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from attn_tune.tuner.offline import find_target
+from attn_tune.tuner.offline.target import find_target
 
 TARGETS = ("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-7x")
 KERNELS = ("pallas_tpu_splash", "pallas_tpu_splash_fused")

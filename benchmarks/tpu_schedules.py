@@ -15,7 +15,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from attn_tune.tuner.offline import find_target
 from attn_tune.tuner.offline.compilers.launches import launches_of
 from attn_tune.tuner.offline.compilers.tpu import (
     compile_launch,
@@ -24,7 +23,8 @@ from attn_tune.tuner.offline.compilers.tpu import (
     target_device,
 )
 from attn_tune.tuner.offline.predict.schedule import schedule_to_dict
-from attn_tune.tuner.run.temporary_folder import Scratch, in_memory
+from attn_tune.tuner.offline.target import find_target
+from attn_tune.tuner.run.temporary_folder import TemporaryFolder, in_memory
 
 LENGTH, TOKENS, WIDTH = 4096, 16384, 2048
 BLOCKS, COMPUTE = (1024, 2048), (512, 1024, 256)
@@ -38,7 +38,7 @@ def main(target: str, out: Path, head_dims: list[int]) -> None:
     """Compiles what is not in ``out`` yet."""
     lines = out.read_text().splitlines() if out.exists() else []
     done = {json.dumps(json.loads(line)["config"]) for line in lines}
-    with Scratch("attn-tune-target-", in_memory()) as scratch:
+    with TemporaryFolder("attn-tune-target-", in_memory()) as scratch:
         os.environ.update(compiler_environment(scratch.path))
         for config in configs(target, head_dims):
             if json.dumps(config) in done:

@@ -133,7 +133,7 @@ def race_sides(
     from attn_tune.ops.registry import get_op
     from attn_tune.tuner.protocol import MeasurePolicy
     from attn_tune.tuner.work.measure import make_flush, race
-    from attn_tune.tuner.work.timers import choose_timer
+    from attn_tune.tuner.work.timers.choose import choose_timer
 
     op = get_op("flash_attention")
     problem = op.from_signature(op.parse_signature(signature))

@@ -119,7 +119,7 @@ def _kernel_packages() -> Iterator[Check]:
 
 def _timer() -> Check:
     from attn_tune.devices.identity import current_device
-    from attn_tune.tuner.work.timers import choose_timer
+    from attn_tune.tuner.work.timers.choose import choose_timer
 
     name = choose_timer().name
     if name == "host" and current_device().platform != "cpu":

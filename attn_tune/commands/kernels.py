@@ -41,7 +41,7 @@ def command(
 
     from attn_tune.devices.environments import current_environment
     from attn_tune.ops.registry import get_op
-    from attn_tune.tuner.plan.plan import make_plan
+    from attn_tune.tuner.plan.planner import make_plan
 
     target = selection.device(device)
     specs = selection.kernels(kernel, op)

@@ -14,7 +14,7 @@ from attn_tune.schema import NoDataError
 from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
-    from attn_tune.tuner import Plan
+    from attn_tune.tuner.plan.plan import Plan
 
 # What one config costs on a GPU host, compile and validation included; it only has to be of the right order.
 SECONDS_PER_CONFIG = 2.0

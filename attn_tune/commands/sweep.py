@@ -32,7 +32,7 @@ from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
     from attn_tune.db import Database
-    from attn_tune.tuner import Event
+    from attn_tune.tuner.run.progress import Event
 
 PLAN_ALL = "'attn-tune plan --all'"
 
@@ -93,7 +93,7 @@ def command(
 
 def _only_compile(request: SweepRequest, name: str, *, dry_run: bool, json: bool) -> None:
     from attn_tune.commands.sweeps.target_sweep import for_target, run_target, show_target
-    from attn_tune.tuner.offline import find_target
+    from attn_tune.tuner.offline.target import find_target
 
     target = find_target(name)
     request = for_target(request, target)

@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from attn_tune.ops.registry import get_op
@@ -195,6 +195,18 @@ class Identity:
     device: Device
     environment: Environment
     device_count: int = 1
+
+    def differences(self, other: "Identity") -> list[tuple[str, str, Any, Any]]:
+        """``("devices" or "software", field, own value, the other's)`` of each field that differs."""
+        return [
+            (kind, name, own[name], theirs[name])
+            for kind, own, theirs in (
+                ("devices", self.device.identity, other.device.identity),
+                ("software", asdict(self.environment), asdict(other.environment)),
+            )
+            for name in own
+            if own[name] != theirs[name]
+        ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,9 +10,10 @@ import pytest
 from attn_tune.commands.sweeps.hosts import ExecutorName, Hosts
 from attn_tune.commands.sweeps.progress import Tally
 from attn_tune.schema import Measurement, Protocol, Status, Trial, UsageError
-from attn_tune.tuner import Case, Progress, ProgressKind
+from attn_tune.tuner.plan.case import Case
 from attn_tune.tuner.plan.grid import load_grid
 from attn_tune.tuner.run.fleet.accelerators import Accelerator
+from attn_tune.tuner.run.progress import Progress, ProgressKind
 from tests.cli.fakes import DEVICE, ENVIRONMENT, SIGNATURE, FakeExecutor
 from tests.cli.test_commands import run
 

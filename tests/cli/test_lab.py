@@ -9,7 +9,7 @@ from attn_tune.db import Database, export_pack
 from attn_tune.runtime.active.layers import use_pack
 from attn_tune.schema import GateError, Stage, Status, StorageError, config_digest
 from attn_tune.schema.conditions import SHARED_HOST, Conditions
-from attn_tune.tuner.plan.strategies import make_effort
+from attn_tune.tuner.plan.strategies.effort import make_effort
 from attn_tune.tuner.run.fleet.fleet import Fleet
 from tests.cli.fakes import DEVICE, ENVIRONMENT, SIGNATURE, FakeExecutor, fill, request
 

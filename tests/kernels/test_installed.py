@@ -21,8 +21,8 @@ from attn_tune.runtime.active import settings
 from attn_tune.runtime.lookup.dispatch import lookup
 from attn_tune.runtime.lookup.question import adapted
 from attn_tune.schema import config_to_dict
-from attn_tune.tuner import make_plan
 from attn_tune.tuner.plan.grid import load_grid
+from attn_tune.tuner.plan.planner import make_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 SIGNATURE = "flash_attention/v1 b=1 t=16 s=16 n=1 k=1 h=16 v=16 dtype=float32"

@@ -9,8 +9,7 @@ from attn_tune.packs.reader import read_pack
 from attn_tune.runtime.lookup.answer import Rung, SourceKind
 from attn_tune.runtime.lookup.coverage import Reach, cover
 from attn_tune.runtime.lookup.dispatch import lookup
-from attn_tune.tuner.offline import find_target
-from attn_tune.tuner.offline.target import TOPOLOGIES
+from attn_tune.tuner.offline.target import TOPOLOGIES, find_target
 from attn_tune.tuner.plan.grid import load_grid
 
 FOLDER = Path(attn_tune.__file__).parent / "packs" / "shipped"

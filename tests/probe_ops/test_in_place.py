@@ -8,10 +8,11 @@ import pytest
 from attn_tune.ops.registry import get_op
 from attn_tune.schema import UsageError
 from attn_tune.tuner.protocol import ConfigRef
-from attn_tune.tuner.work.case_functions import compile_maker
+from attn_tune.tuner.work.case_functions import compile_case_functions
 from attn_tune.tuner.work.compile import compile_config
 from attn_tune.tuner.work.in_place import fresh_copies, leaf_places
-from attn_tune.tuner.work.timers import HostTimer, Launch
+from attn_tune.tuner.work.timers.host import HostTimer
+from attn_tune.tuner.work.timers.timer import Launch
 
 OP = "probe_recurrent"
 TEXT = "probe_recurrent/v1 b=1 t=4 n=1 k=8 v=8 dtype=float32"
@@ -20,7 +21,7 @@ TEXT = "probe_recurrent/v1 b=1 t=4 n=1 k=8 v=8 dtype=float32"
 @pytest.fixture(scope="module")
 def case():
     op = get_op(OP)
-    return compile_maker(op, op.from_signature(op.parse_signature(TEXT)), "fwd").make(0)
+    return compile_case_functions(op, op.from_signature(op.parse_signature(TEXT)), "fwd").make(0)
 
 
 @pytest.fixture(scope="module")

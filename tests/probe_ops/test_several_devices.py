@@ -4,7 +4,7 @@ import pytest
 
 from attn_tune.kernels.registry import kernels_of
 from attn_tune.schema import Device, Environment, Status
-from attn_tune.tuner.plan.plan import make_plan
+from attn_tune.tuner.plan.planner import make_plan
 from attn_tune.tuner.plan.small_problems import battery_for
 from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Run
 from tests.planted.planted_battery import PatientExecutor

@@ -18,9 +18,9 @@ from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.cases import Cases
 
 if TYPE_CHECKING:
-    from attn_tune.tuner.offline import Target
     from attn_tune.tuner.offline.audit import Checked
     from attn_tune.tuner.offline.compiler_log import CompilerLog
+    from attn_tune.tuner.offline.target import Target
 
 
 @options.grouped
@@ -48,8 +48,8 @@ def command(
     import pandas as pd
 
     from attn_tune.schema import NoDataError
-    from attn_tune.tuner.offline import NAMES, find_target
     from attn_tune.tuner.offline.compiler_log import CompilerLog
+    from attn_tune.tuner.offline.target import NAMES, find_target
 
     kept = CompilerLog(journal) if journal else None
     names = NAMES if "all" in target else target
@@ -89,9 +89,9 @@ def _audit(
 ) -> "list[Checked]":
     from attn_tune.commands.sweeps.target_sweep import COMPILE_LIMIT_S
     from attn_tune.devices.environments import current_environment
-    from attn_tune.tuner import make_plan
-    from attn_tune.tuner.offline import CompilePool
     from attn_tune.tuner.offline.audit import audit_target
+    from attn_tune.tuner.offline.compilers.pool import CompilePool
+    from attn_tune.tuner.plan.planner import make_plan
     from attn_tune.tuner.protocol import Limits
     from attn_tune.tuner.run.compile_ahead import usable_cores
 

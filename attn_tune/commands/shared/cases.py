@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from attn_tune.commands.shared.sources import Sources
     from attn_tune.kernels.spec import KernelSpec
     from attn_tune.tuner.plan.case import GridPoint
-    from attn_tune.tuner.plan.strategies import Effort
+    from attn_tune.tuner.plan.strategies.effort import Effort
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +194,7 @@ class Search:
         Raises:
           UsageError: the options contradict one another, or the strategy needs scikit-learn and it is not installed.
         """
-        from attn_tune.tuner.plan.strategies import make_effort
+        from attn_tune.tuner.plan.strategies.effort import make_effort
 
         return make_effort(self.effort, self.strategy, self.max_trials, only_compiles=only_compiles)
 

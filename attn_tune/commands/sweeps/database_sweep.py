@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from attn_tune.commands.shared.sources import Sources
     from attn_tune.db import Database
     from attn_tune.kernels.spec import KernelSpec
-    from attn_tune.tuner import Event, GridPoint, Plan, Progress
-    from attn_tune.tuner.plan.case import Case
-    from attn_tune.tuner.plan.plan import Priors
-    from attn_tune.tuner.plan.strategies import Effort, Prior
+    from attn_tune.tuner.plan.case import Case, GridPoint
+    from attn_tune.tuner.plan.plan import Plan
+    from attn_tune.tuner.plan.planner import Priors
+    from attn_tune.tuner.plan.strategies.effort import Effort
+    from attn_tune.tuner.plan.strategies.space import Prior
     from attn_tune.tuner.run.executor import Executor
     from attn_tune.tuner.run.fleet.fleet import Fleet
+    from attn_tune.tuner.run.progress import Event, Progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +117,7 @@ def plan_sweep(
     device_count: int = 1,
 ) -> "Plan":
     """The plan of ``request``; with a database and ``resume``, without what it already holds."""
-    from attn_tune.tuner import make_plan
+    from attn_tune.tuner.plan.planner import make_plan
 
     selection.say_left_out(request, device)
     known = database if request.resume else None
@@ -154,7 +156,7 @@ def _priors(database: "Database | None", device: Device) -> "Priors":
     """Asks ``database`` what other cases measured, on this device or one of its family; packs where it has nothing."""
     from attn_tune.ops.registry import get_op
     from attn_tune.tuner.plan.pack_hints import cases_in_packs
-    from attn_tune.tuner.plan.strategies import PastCase, Prior
+    from attn_tune.tuner.plan.strategies.space import PastCase, Prior
 
     def prior(
         kernel: str, direction: str, part: str, signature: Signature, environment: Environment
@@ -195,9 +197,10 @@ def run_sweep(
     stop: threading.Event,
 ) -> SweepOutcome:
     """Runs ``request`` on ``executor``; every trial is durable before the next one on its device starts."""
-    from attn_tune.tuner import ProgressKind, sweep
-    from attn_tune.tuner.plan.strategies import Effort
+    from attn_tune.tuner.plan.strategies.effort import Effort
     from attn_tune.tuner.run.fleet.fleet import Fleet
+    from attn_tune.tuner.run.progress import ProgressKind
+    from attn_tune.tuner.run.sweep import sweep
 
     strategy = (request.effort or Effort()).search
     is_shared = executor.is_shared if isinstance(executor, Fleet) else lambda: False
@@ -289,7 +292,7 @@ def record_run(
 
     ``mark`` may change a trial before it is stored; ``follow`` is given the other events, ``watch`` all of them.
     """
-    from attn_tune.tuner import ProgressKind
+    from attn_tune.tuner.run.progress import ProgressKind
 
     run_id = database.begin_run(device=device, environment=environment, argv=sys.argv)
     ending, trials, reason = "failed", 0, "finished"

@@ -10,7 +10,7 @@ from attn_tune.schema import Stage, Status, Trial
 from attn_tune.schema.trial import WHOLE
 
 if TYPE_CHECKING:
-    from attn_tune.tuner import Event, Progress
+    from attn_tune.tuner.run.progress import Event, Progress
 
 LINE_EVERY_S = 10.0
 
@@ -71,7 +71,7 @@ class Tally:
             case.best_ns, case.best = median, trial.kernel.rpartition("/")[2]
 
     def _progress(self, event: "Progress") -> None:
-        from attn_tune.tuner import ProgressKind
+        from attn_tune.tuner.run.progress import ProgressKind
 
         self.done, self.total = event.done, event.total
         if event.case is None:

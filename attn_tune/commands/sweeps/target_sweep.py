@@ -12,9 +12,10 @@ from attn_tune.schema import Environment, Trial, UsageError
 
 if TYPE_CHECKING:
     from attn_tune.db import Database
-    from attn_tune.tuner import Event, Plan
-    from attn_tune.tuner.offline import Target
     from attn_tune.tuner.offline.compile_sweep import Past
+    from attn_tune.tuner.offline.target import Target
+    from attn_tune.tuner.plan.plan import Plan
+    from attn_tune.tuner.run.progress import Event
 
 # The largest backward blocks take half a minute of a core, and the cores may be shared.
 COMPILE_LIMIT_S = 300.0
@@ -39,7 +40,7 @@ def plan_target(
     request: SweepRequest, target: "Target", environment: Environment, database: "Database | None"
 ) -> "Plan":
     """The plan of ``request`` on ``target``; with a database, without what it holds of an equal compiler."""
-    from attn_tune.tuner import make_plan
+    from attn_tune.tuner.plan.planner import make_plan
 
     selection.say_left_out(request, target.device)
     return make_plan(
@@ -70,8 +71,9 @@ def run_target(
       CompilerError: nothing can be compiled.
     """
     from attn_tune.devices.environments import current_environment
-    from attn_tune.tuner.offline import CompilePool, sweep_target
-    from attn_tune.tuner.plan.strategies import Effort
+    from attn_tune.tuner.offline.compile_sweep import sweep_target
+    from attn_tune.tuner.offline.compilers.pool import CompilePool
+    from attn_tune.tuner.plan.strategies.effort import Effort
     from attn_tune.tuner.protocol import Limits
     from attn_tune.tuner.run.compile_ahead import usable_cores
 

@@ -16,16 +16,10 @@ from attn_tune.tuner.offline.oversized import Oversized
 from attn_tune.tuner.offline.predict.model import predict
 from attn_tune.tuner.plan.case import Case
 from attn_tune.tuner.plan.plan import CasePlan, KernelPlan, PartPlan, Plan
-from attn_tune.tuner.plan.strategies import (
-    PastCase,
-    Prior,
-    Strategy,
-    exhaustive,
-    send,
-)
+from attn_tune.tuner.plan.strategies.exhaustive import exhaustive
+from attn_tune.tuner.plan.strategies.space import PastCase, Prior, Strategy, send
 from attn_tune.tuner.protocol import ConfigRef
-from attn_tune.tuner.run.progress import Event, ProgressKind
-from attn_tune.tuner.run.progress_meter import Meter
+from attn_tune.tuner.run.progress import Event, ProgressKind, ProgressMeter
 
 # In a prediction's terms: the program around the launches was compiled too.
 _WHOLE_PROGRAM = "whole_program"
@@ -85,7 +79,7 @@ class _TargetSweep:
     past: Past
     budget_s: float | None
     stop: threading.Event
-    meter: Meter = field(init=False)
+    meter: ProgressMeter = field(init=False)
     # What is predicted on the cases before, by kernel, direction and part: where the next search may begin.
     seen: dict[tuple[str, str, str], list[PastCase]] = field(default_factory=dict)
 
@@ -93,7 +87,7 @@ class _TargetSweep:
     slow: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self):
-        self.meter = Meter(todo=self.plan.counts.todo)
+        self.meter = ProgressMeter(todo=self.plan.counts.todo)
 
     def events(self) -> Iterator[Event]:
         yield self.meter.progress(ProgressKind.SWEEP_STARTED)

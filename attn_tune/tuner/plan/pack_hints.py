@@ -10,7 +10,7 @@ from attn_tune.schema.device import Device
 from attn_tune.schema.errors import IntegrityError, UsageError
 from attn_tune.schema.signature import Signature
 from attn_tune.schema.trial import WHOLE
-from attn_tune.tuner.plan.strategies import PastCase
+from attn_tune.tuner.plan.strategies.space import PastCase
 
 
 def cases_in_packs(

@@ -13,11 +13,10 @@ from attn_tune.schema.device import Device
 from attn_tune.schema.trial import WHOLE, Stage, Trial
 from attn_tune.tuner.plan.plan import CasePlan, KernelPlan
 from attn_tune.tuner.plan.remaining_case import remaining
-from attn_tune.tuner.plan.strategies import Strategy
+from attn_tune.tuner.plan.strategies.space import Strategy
 from attn_tune.tuner.protocol import ConfigRef, Finals, MeasurePolicy, Outcome
 from attn_tune.tuner.run.executor import CaseError, Executor
-from attn_tune.tuner.run.progress import Event, ProgressKind
-from attn_tune.tuner.run.progress_meter import Meter
+from attn_tune.tuner.run.progress import Event, ProgressKind, ProgressMeter
 from attn_tune.tuner.run.search import KernelSearch, Leave
 
 logger = logging.getLogger(__name__)
@@ -34,7 +33,7 @@ class CaseRun:
     plan: CasePlan
     executor: Executor
     device: Device
-    meter: Meter
+    meter: ProgressMeter
     leave: Callable[[], bool]
     policy: MeasurePolicy
     strategy: Strategy

@@ -21,7 +21,6 @@ from attn_tune.tuner.protocol import (
     Lowered,
     Outcome,
     Phase,
-    Ready,
     Refusal,
     Reply,
     Request,
@@ -30,7 +29,7 @@ from attn_tune.tuner.protocol import (
 from attn_tune.tuner.run.compile_ahead import CompileAhead
 from attn_tune.tuner.run.health import HealthGate, UnhealthyError
 from attn_tune.tuner.run.process import WorkerDied, WorkerLate, WorkerProcess
-from attn_tune.tuner.run.temporary_folder import Scratch
+from attn_tune.tuner.run.temporary_folder import TemporaryFolder
 from attn_tune.tuner.work.faults import DiskFullError
 
 logger = logging.getLogger(__name__)
@@ -111,7 +110,7 @@ class IsolatedExecutor:
         self.interrupt = interrupt
         self.limits = limits or Limits()
         # A worker that takes over must not compile the reference again; what compiles at once is not worth the disk.
-        self._cache = Scratch("attn-tune-worker-")
+        self._cache = TemporaryFolder("attn-tune-worker-")
         self._environment = {
             "JAX_COMPILATION_CACHE_DIR": self._cache.path,
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
@@ -301,17 +300,13 @@ class IsolatedExecutor:
         worker = self._worker = spare or self._start()
         self._used = False
         try:
-            message = worker.receive(self.limits.start, self.interrupt)
-        except (WorkerDied, WorkerLate) as error:
-            said = self._late(error) if isinstance(error, WorkerLate) else str(error)
+            worker.wait_until_ready(self.limits.start, self.interrupt)
+        except WorkerDied as death:
             self._discard()
-            raise ExecutorError(f"the worker process does not start: {said}") from None
+            raise ExecutorError(f"the worker process does not start: {death}") from None
         except InterruptedError:
             self._discard()
             raise Interrupted("interrupted while the worker was starting") from None
-        if not isinstance(message, Ready):
-            self._discard()
-            raise ExecutorError(f"the worker process said {message!r} instead of being ready")
         return worker
 
     def _discard(self) -> None:

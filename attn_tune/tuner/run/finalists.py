@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attn_tune.schema.config import config_digest
-from attn_tune.tuner.run.search_results import Tally
+from attn_tune.tuner.run.search_results import PartResults
 
 # The number of proven configs (right on the case and on the battery) of a kernel that go to the finals besides the
 # heuristic's, and the most that go if more may be as good. Only the finals can distinguish configs that are this close,
@@ -22,18 +22,18 @@ def places(times: Sequence[float]) -> int:
     return min(len(times), MOST_FINALISTS, max(FINALISTS, close))
 
 
-def compose(parts: Mapping[str, Tally], heuristic: Mapping[str, Any]) -> list[dict[str, Any]]:
+def compose(parts: Mapping[str, PartResults], heuristic: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The best of each part together, first; then what can be put together from those that may be as good.
 
     Parts were timed apart, one after the other: only the finals tell configs apart that are this close.
     """
     close = [
         [
-            (tally.times[config_digest(config)], config)
-            for config in tally.best(_RUNNERS_UP)
-            if tally.times[config_digest(config)] <= CLOSE * tally.time_of_place(1)
+            (results.times[config_digest(config)], config)
+            for config in results.best(_RUNNERS_UP)
+            if results.times[config_digest(config)] <= CLOSE * results.time_of_place(1)
         ]
-        for tally in parts.values()
+        for results in parts.values()
     ]
     together = sorted(itertools.product(*close), key=lambda some: sum(ns for ns, _ in some))
     return [

@@ -7,9 +7,8 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from attn_tune.tuner.run.memory import gib
 from attn_tune.tuner.run.process import WorkerDied, WorkerLate, WorkerProcess
 from attn_tune.tuner.work.child_process import attach
 
@@ -27,18 +26,15 @@ _NAP_S = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Health:
-    """The result of a probe. ``free_bytes`` is device memory, None where nobody tells."""
+    """The result of a probe."""
 
     healthy: bool
     device: str = ""
     reason: str = ""
-    free_bytes: int | None = None
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        free = "" if self.free_bytes is None else f", {gib(self.free_bytes)} free"
-        device = self.device or "the device"
-        return f"{device}{free}: {'healthy' if self.healthy else self.reason}"
+        return f"{self.device or 'the device'}: {'healthy' if self.healthy else self.reason}"
 
 
 class UnhealthyError(Exception):
@@ -67,33 +63,25 @@ def probe(
         health = Health(healthy=False, reason=f"no answer within {deadline_s:g} s{late}")
     finally:
         process.kill()
-    return Health(
-        healthy=health.healthy,
-        device=health.device,
-        reason=health.reason,
-        free_bytes=health.free_bytes,
-        seconds=time.monotonic() - start,
-    )
+    return replace(health, seconds=time.monotonic() - start)
 
 
 class HealthGate:
     """Lets the next worker onto a device: at once, or once a probe found it healthy after one was lost there.
 
-    On a CPU nothing is probed unless ``always``: see ``HOST_PLATFORMS``. ``platform`` is that of the device in use, to
-    be set once it is known; an unknown one is probed.
+    On a CPU nothing is probed: see ``HOST_PLATFORMS``. ``platform`` is that of the device in use, to be set once it is
+    known; an unknown one is probed.
     """
 
     def __init__(
         self,
         environment: Mapping[str, str] | None = None,
         *,
-        always: bool = False,
         delays_s: Sequence[float] = DELAYS_S,
         ask: Callable[..., Health] = probe,
     ):
         self.platform = ""
         self._environment = environment
-        self._always = always
         self._delays_s = delays_s
         self._ask = ask
         self._suspect = False
@@ -111,7 +99,7 @@ class HealthGate:
         """
         if not self._suspect:
             return
-        if self._always or self.platform not in HOST_PLATFORMS:
+        if self.platform not in HOST_PLATFORMS:
             self._wait_until_healthy(interrupt)
         self._suspect = False
 
@@ -157,31 +145,7 @@ def examine() -> Health:
         healthy=not wrong,
         device=f"{device.platform} {device.device_kind}",
         reason=reason,
-        free_bytes=_free_bytes(device),
     )
-
-
-def _free_bytes(device) -> int | None:
-    """Device memory that nobody holds: as the driver says, else as jax does, which knows this process only."""
-    if device.platform == "gpu":
-        import ctypes
-
-        try:
-            cuda = ctypes.CDLL("libcuda.so.1")
-        except OSError:
-            return None
-        context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
-        # jax has made the primary context; it is held a moment longer.
-        ordinal = int(device.local_hardware_id or 0)
-        if cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal):
-            return None
-        cuda.cuCtxSetCurrent(context)
-        failed = cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
-        return None if failed else free.value
-    stats = device.memory_stats() or {}
-    if "bytes_limit" not in stats:
-        return None
-    return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
 
 
 def _sleep(seconds: float, interrupt: Callable[[], bool]) -> None:

@@ -1,14 +1,16 @@
 """Host memory: how much a worker may take, how much it takes, and whether the kernel's OOM killer was here.
 
-Linux only. Elsewhere nothing is watched: address-space limits are no way out, because jax reserves far more than it
-uses. psutil would add a dependency and still know neither cgroups nor process groups, whose members stay known when the
-one in between has died.
+Limits of cgroups and the count of the OOM killer are Linux's. Limits on address space are no way out, because jax
+reserves far more than it uses.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from attn_tune.schema.errors import UsageError
 
@@ -19,8 +21,8 @@ GIB = 1 << 30
 _ROOT = Path("/")
 
 
-def memory_limit(given_gib: float | None = None, root: Path = _ROOT) -> int | None:
-    """Bytes that a worker and its children may take together; None where it cannot be known.
+def memory_limit(given_gib: float | None = None, root: Path = _ROOT) -> int:
+    """Bytes that a worker and its children may take together.
 
     ``given_gib``, else ``SHARE`` of what is available now.
 
@@ -33,16 +35,13 @@ def memory_limit(given_gib: float | None = None, root: Path = _ROOT) -> int | No
                 f"the memory of a worker must be a number of GiB above 0, got {given_gib:g}"
             )
         return int(given_gib * GIB)
-    available = available_bytes(root)
-    return None if available is None else int(SHARE * available)
+    return int(SHARE * available_bytes(root))
 
 
-def available_bytes(root: Path = _ROOT) -> int | None:
+def available_bytes(root: Path = _ROOT) -> int:
     """The bytes that can be taken without swapping, by the machine and by the cgroups (v1, v2) around this process."""
-    machine = _fields(root / "proc/meminfo").get("MemAvailable:")
-    rooms = [] if machine is None else [machine * 1024]
-    rooms += [room for folder in _cgroups(root) if (room := _room(folder)) is not None]
-    return min(rooms, default=None)
+    rooms = [room for folder in _cgroups(root) if (room := _room(folder)) is not None]
+    return min([psutil.virtual_memory().available, *rooms])
 
 
 def oom_kills(root: Path = _ROOT) -> int | None:
@@ -58,19 +57,17 @@ def oom_kills(root: Path = _ROOT) -> int | None:
 class MemoryWatch:
     """Watches the process group of ``leader``. The leader is looked at each time, its children every few times.
 
-    ``limit`` is in bytes; None watches nothing.
+    ``limit`` is in bytes.
     """
 
     leader: int
-    limit: int | None
+    limit: int
     turns: int = 10
     _turn: int = 0
     _children: int = 0
 
     def excess(self) -> int | None:
         """The bytes in use if they are above the limit, else None."""
-        if self.limit is None:
-            return None
         if self._turn % self.turns == 0:
             self._children = sum(_resident(pid) for pid in _group(self.leader) - {self.leader})
         self._turn += 1
@@ -87,38 +84,25 @@ def gib(count: int) -> str:
 
 
 def _group(leader: int) -> set[int]:
-    """The processes in the group ``leader``."""
+    """The processes in the group ``leader``; also those whose parent has died."""
     found = set()
-    for pid in _pids():
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            continue  # It has ended.
-        # The name in parentheses may hold anything, so count from behind it: state, parent, group.
-        if int(stat.rpartition(")")[2].split()[2]) == leader:
-            found.add(pid)
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):  # It has ended.
+            if os.getpgid(pid) == leader:
+                found.add(pid)
     return found
 
 
-def _pids() -> Iterator[int]:
-    try:
-        names = os.listdir("/proc")
-    except OSError:
-        return
-    yield from (int(name) for name in names if name.isdigit())
-
-
 def _resident(pid: int) -> int:
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (OSError, IndexError):
-        return 0  # It has ended, or nobody tells.
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(psutil.Error):  # It has ended.
+        return psutil.Process(pid).memory_info().rss
+    return 0
 
 
 def _proportional(pid: int) -> int:
-    share = _fields(Path(f"/proc/{pid}/smaps_rollup")).get("Pss:")
-    return _resident(pid) if share is None else share * 1024
+    with contextlib.suppress(psutil.Error, AttributeError):  # Only Linux shares them out.
+        return psutil.Process(pid).memory_full_info().pss
+    return _resident(pid)
 
 
 def _cgroups(root: Path) -> Iterator[Path]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import secrets
 import signal
 import socket
@@ -12,10 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
+import psutil
+
 from attn_tune.schema.trial import Status
+from attn_tune.tuner.protocol import Ready
 from attn_tune.tuner.run.memory import MemoryWatch, gib, memory_limit, oom_kills
 from attn_tune.tuner.work.faults import says_out_of_memory
 
@@ -160,9 +161,25 @@ class WorkerProcess:
                 raise InterruptedError
             if (used := self._memory.excess()) is not None:
                 self.kill()
-                raise WorkerTooBig(used, self._memory.limit or 0)
+                raise WorkerTooBig(used, self._memory.limit)
             if time.monotonic() > deadline:
                 raise WorkerLate(self._describe_hang())
+
+    def wait_until_ready(self, timeout_s: float, interrupt: Callable[[], bool]) -> None:
+        """Waits for ``Ready``, the first message of every worker.
+
+        Raises:
+          WorkerDied: it ended, or is of no use.
+          InterruptedError: ``interrupt()`` turned true.
+        """
+        try:
+            message = self.receive(timeout_s, interrupt)
+        except WorkerLate as late:
+            raise WorkerDied(
+                f"no end within {timeout_s:g} s; the process was killed{late}"
+            ) from None
+        if not isinstance(message, Ready):
+            raise WorkerDied(f"it said {message!r} instead of being ready")
 
     def tail(self) -> str:
         """The last it wrote to its output."""
@@ -240,25 +257,23 @@ class WorkerProcess:
 
 def _mark_descendants(pid: int, mark: int) -> None:
     """Gives the process ``pid`` a limit of ``mark``, which every process that it starts inherits (Linux)."""
-    import resource
-
-    if hasattr(resource, "prlimit"):
-        with contextlib.suppress(OSError, ValueError):  # It has ended, or its hard limit is lower.
-            _, hard = resource.prlimit(pid, _OWNER_LIMIT)
-            resource.prlimit(pid, _OWNER_LIMIT, (mark, hard))
+    with contextlib.suppress(
+        psutil.Error, OSError, ValueError
+    ):  # It has ended, or its hard limit is lower.
+        if psutil.LINUX:
+            process = psutil.Process(pid)
+            _, hard = process.rlimit(_OWNER_LIMIT)
+            process.rlimit(_OWNER_LIMIT, (mark, hard))
 
 
 def _owned_by(mark: int) -> list[int]:
     """The processes that have ``mark`` as a limit or in their environment, and can be looked at."""
-    variable = f"{_OWNER_VARIABLE}={mark}".encode()
-    limit = re.compile(rb"^Max file locks +%d " % mark, re.MULTILINE)
     found = []
-    proc = Path("/proc")
-    for folder in proc.iterdir() if proc.is_dir() else ():
-        if folder.name.isdigit():
-            with contextlib.suppress(OSError):  # It has ended, or is another user's.
-                if limit.search((folder / "limits").read_bytes()) or variable in (
-                    folder / "environ"
-                ).read_bytes().split(b"\0"):
-                    found.append(int(folder.name))
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error, OSError):  # It has ended, or is another user's.
+            process = psutil.Process(pid)
+            if (psutil.LINUX and process.rlimit(_OWNER_LIMIT)[0] == mark) or (
+                process.environ().get(_OWNER_VARIABLE) == str(mark)
+            ):
+                found.append(pid)
     return found

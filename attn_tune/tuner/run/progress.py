@@ -1,7 +1,9 @@
 """Events of a running sweep: trials, and progress between them."""
 
 import enum
-from dataclasses import dataclass
+import threading
+import time
+from dataclasses import dataclass, field
 
 from attn_tune.schema.trial import Trial
 from attn_tune.tuner.plan.case import Case
@@ -39,3 +41,40 @@ class Progress:
 
 
 type Event = Trial | Progress
+
+
+@dataclass
+class ProgressMeter:
+    """Counts configs, ``done`` of ``todo``, and the time they take. The threads of a sweep share one."""
+
+    todo: int
+    done: int = 0
+    started: float = field(default_factory=time.monotonic)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    def advance(self, configs: int) -> None:
+        """Adds ``configs`` that were tried, or that turned out not to be needed."""
+        with self._lock:
+            self.done += configs
+
+    def progress(
+        self, kind: ProgressKind, *, case: Case | None = None, kernel: str = "", reason: str = ""
+    ) -> Progress:
+        """An event of ``kind``, with where the sweep stands now."""
+        done, elapsed = self.done, self.elapsed_s
+        total = max(self.todo, done)
+        return Progress(
+            kind=kind,
+            done=done,
+            total=total,
+            elapsed_s=elapsed,
+            eta_s=elapsed / done * (total - done) if done else None,
+            case=case,
+            kernel=kernel,
+            reason=reason,
+        )

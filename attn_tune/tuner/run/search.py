@@ -17,7 +17,7 @@ from attn_tune.schema.trial import WHOLE, OutputError, Stage, Status, Trial
 from attn_tune.tuner.plan.dominance import Exhausted
 from attn_tune.tuner.plan.plan import KernelPlan, PartPlan
 from attn_tune.tuner.plan.small_problems import battery_for, unproven
-from attn_tune.tuner.plan.strategies import Batch, Prior, Space, Strategy, send
+from attn_tune.tuner.plan.strategies.space import Batch, Prior, Space, Strategy, send
 from attn_tune.tuner.protocol import (
     BATTERY_SEEDS,
     ConfigRef,
@@ -27,7 +27,7 @@ from attn_tune.tuner.protocol import (
     Run,
 )
 from attn_tune.tuner.run.finalists import MOST_FINALISTS, compose, places
-from attn_tune.tuner.run.search_results import Programs, Tally
+from attn_tune.tuner.run.search_results import PartResults, Programs
 
 _MOST_HINTS = 32
 
@@ -56,8 +56,8 @@ class KernelSearch:
     strategy: Strategy
     expect: Callable[[Sequence[ConfigRef]], object] = lambda refs: None
     after: Callable[[], Sequence[ConfigRef]] = tuple
-    whole: Tally = field(default_factory=Tally)
-    proven: Tally = field(default_factory=Tally)
+    whole: PartResults = field(default_factory=PartResults)
+    proven: PartResults = field(default_factory=PartResults)
     tried_whole: set[str] = field(default_factory=set)
     errors: dict[str, tuple[OutputError, ...]] = field(default_factory=dict)
     timed: dict[str, Trial] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class KernelSearch:
         Raises:
           Leave: ``leave()`` is true.
         """
-        parts = {part.part: Tally() for part in self.plan.parts}
+        parts = {part.part: PartResults() for part in self.plan.parts}
         self.tried_whole |= self.plan.failed
         for trial in sorted(self.plan.known, key=lambda trial: trial.started_us):
             assert trial.measurement is not None
@@ -101,7 +101,7 @@ class KernelSearch:
                 yield from self._search_whole(part)
             else:
                 yield from self._search_part(part, parts[part.part])
-        if WHOLE not in parts and all(tally.times for tally in parts.values()):
+        if WHOLE not in parts and all(results.times for results in parts.values()):
             composed = compose(parts, self.plan.heuristic)
             whole = self._refs([(WHOLE, config) for config in composed])
             self._say(whole + self._battery_refs(composed))
@@ -167,19 +167,19 @@ class KernelSearch:
     def _search_whole(self, part: PartPlan) -> Iterator[Trial]:
         return self._search(part, self.whole, self._try_whole)
 
-    def _search_part(self, part: PartPlan, tally: Tally) -> Iterator[Trial]:
+    def _search_part(self, part: PartPlan, results: PartResults) -> Iterator[Trial]:
         def attempt(candidate: Mapping[str, Any]) -> Iterator[Trial]:
-            trial = self._attempt(part.part, candidate, tally.time_of_place(1))
+            trial = self._attempt(part.part, candidate, results.time_of_place(1))
             if trial.measurement is not None:
-                tally.add(candidate, trial.measurement.median_ns)
+                results.add(candidate, trial.measurement.median_ns)
             yield trial
 
-        return self._search(part, tally, attempt)
+        return self._search(part, results, attempt)
 
     def _search(
         self,
         part: PartPlan,
-        tally: Tally,
+        results: PartResults,
         attempt: Callable[[Mapping[str, Any]], Iterator[Trial]],
     ) -> Iterator[Trial]:
         """Runs what the strategy asks for, batch by batch; what was tried before is answered from what was seen."""
@@ -197,7 +197,7 @@ class KernelSearch:
                     # What cannot fit either need not be compiled ahead.
                     self._say(self._coming_next(part, batch[place + 1 :]))
                 seen = self._programs(part.part).twin_of(digest)
-                times.append(part.tried.get(seen, tally.times.get(seen, math.inf)))
+                times.append(part.tried.get(seen, results.times.get(seen, math.inf)))
             batch = send(search, tuple(times))
 
     def _space(self, part: PartPlan) -> Space:

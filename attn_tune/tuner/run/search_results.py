@@ -9,7 +9,7 @@ from attn_tune.schema.config import config_digest, config_to_json
 
 
 @dataclass
-class Tally:
+class PartResults:
     """Results of one part: configs and their median times, the fastest first."""
 
     times: dict[str, float] = field(default_factory=dict)

@@ -7,14 +7,14 @@ from collections.abc import Generator, Iterator
 
 from attn_tune.schema.device import Device
 from attn_tune.tuner.plan.plan import Plan
-from attn_tune.tuner.plan.strategies import Strategy, exhaustive
+from attn_tune.tuner.plan.strategies.exhaustive import exhaustive
+from attn_tune.tuner.plan.strategies.space import Strategy
 from attn_tune.tuner.protocol import MeasurePolicy
 from attn_tune.tuner.run.case_queue import CaseQueue, Turn
 from attn_tune.tuner.run.case_run import CaseRun
 from attn_tune.tuner.run.executor import Executor, ExecutorError, Interrupted
 from attn_tune.tuner.run.fleet.fleet import Fleet
-from attn_tune.tuner.run.progress import Event, ProgressKind
-from attn_tune.tuner.run.progress_meter import Meter
+from attn_tune.tuner.run.progress import Event, ProgressKind, ProgressMeter
 from attn_tune.tuner.run.search import Leave
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class _Sweep:
     lost: list[ExecutorError] = dataclasses.field(default_factory=list)
 
     def __post_init__(self):
-        self.meter = Meter(todo=self.plan.counts.todo)
+        self.meter = ProgressMeter(todo=self.plan.counts.todo)
         self.queue = CaseQueue(self.plan.cases, self._leave)
 
     def events(self) -> Iterator[Event]:

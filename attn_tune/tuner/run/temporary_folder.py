@@ -12,7 +12,7 @@ from attn_tune.schema.errors import StorageError
 _SHARED_MEMORY = Path("/dev/shm")
 
 
-class Scratch:
+class TemporaryFolder:
     """A new, empty folder. It goes with ``close``, or, if its process is killed, when another process makes one.
 
     Its process holds a lock on it, which the system gives back however the process ends.

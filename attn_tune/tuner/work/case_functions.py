@@ -1,4 +1,4 @@
-"""`Maker`: compiled functions that make the prepared cases of one problem: inputs, reference and baseline."""
+"""`CaseFunctions`: compiled functions that make the prepared cases of one problem: inputs, reference and baseline."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ _NO_AUTOTUNING = {"xla_gpu_autotune_level": "0"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Maker:
+class CaseFunctions:
     """Compiled functions of one problem and direction.
 
     Attributes:
@@ -63,7 +63,7 @@ class Maker:
         return prepared
 
 
-def compile_maker(op: Op, problem: Any, direction: str) -> Maker:
+def compile_case_functions(op: Op, problem: Any, direction: str) -> CaseFunctions:
     """Compiles without running anything: the device may be busy with a measurement."""
     import jax
     import numpy as np
@@ -92,7 +92,7 @@ def compile_maker(op: Op, problem: Any, direction: str) -> Maker:
         answers = [jax.jit(answer(path)).lower(shapes) for path in (op.reference, op.baseline)]
     with ThreadPoolExecutor(3) as pool:
         made = list(pool.map(lambda x: x.compile(compiler_options=options), (inputs, *answers)))
-    return Maker(
+    return CaseFunctions(
         op=op,
         problem=problem,
         direction=direction,

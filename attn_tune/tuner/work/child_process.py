@@ -1,11 +1,17 @@
-"""The first steps of every process that the tuner starts: it must not outlive its parent, nor end at Ctrl-C."""
+"""Every process that the tuner starts: it does not outlive its parent, nor end at Ctrl-C, and answers each message."""
 
 import ctypes
 import faulthandler
 import os
 import signal
 import sys
+from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import Any
+
+from attn_tune.schema.errors import AttnTuneError, short
+from attn_tune.tuner.protocol import Refusal
+from attn_tune.tuner.work.faults import full_disk
 
 _PR_SET_PDEATHSIG = 1
 
@@ -14,6 +20,19 @@ def attach(fd: int, parent: int) -> Connection:
     """Settles this process, and returns its connection over the socket ``fd``."""
     settle(parent)
     return Connection(fd)
+
+
+def answered[A](answer: Callable[[Any], A], request: Any) -> A | Refusal:
+    """``answer(request)``; a refusal where it raises, for a process must answer: the parent says what went wrong."""
+    try:
+        return answer(request)
+    except Exception as error:
+        if (disk_full := full_disk(error)) is not None:
+            return Refusal(reason=str(disk_full), disk_full=True)
+        known = isinstance(error, AttnTuneError)
+        return Refusal(
+            reason=str(error) if known else f"{type(error).__name__}: {short(str(error))}"
+        )
 
 
 def settle(parent: int) -> None:

@@ -13,8 +13,7 @@ from attn_tune.schema.device import Device
 from attn_tune.schema.trial import Measurement, Protocol
 from attn_tune.tuner.protocol import MeasurePolicy
 from attn_tune.tuner.work.gpu_state import Look, nothing
-from attn_tune.tuner.work.timers import Check, Launch, Timer, unchecked
-from attn_tune.tuner.work.timers.timer import Flush, Timed
+from attn_tune.tuner.work.timers.timer import Check, Flush, Launch, Timed, Timer, unchecked
 
 # A call without arguments, or one whose inputs are made anew for each run.
 type Run = Callable[[], Any] | Timed

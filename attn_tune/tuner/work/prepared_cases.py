@@ -1,25 +1,23 @@
 """`PreparedCases`: the worker's store of prepared cases, made once and dropped when the sweep moves on."""
 
-import threading
-from collections import OrderedDict
+import functools
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from attn_tune.ops.contract import Op, load
+from attn_tune.ops.contract import load
 from attn_tune.ops.registry import get_op
 from attn_tune.schema.errors import AttnTuneError, short
 from attn_tune.tuner.protocol import ConfigRef, Phase
-from attn_tune.tuner.work.case_functions import Maker, compile_maker
+from attn_tune.tuner.work.case_functions import CaseFunctions, compile_case_functions
 from attn_tune.tuner.work.validate import Prepared
 
 # Feature problems are tiny, and shared by many cases.
 _FEATURES_KEPT = 32
-_MAKERS_KEPT = 256
+_FUNCTIONS_KEPT = 256
 _THREADS = 4
 
-# Op, problem and direction; then the seed.
-type _MakerKey = tuple[str, Any, str]
+# Op, problem, direction and seed.
 type _Key = tuple[str, Any, str, int]
 
 
@@ -33,9 +31,8 @@ class PreparedCases:
     def __init__(self, enter: Callable[[Phase], object]):
         self._enter = enter
         self._cases: dict[_Key, Prepared] = {}
-        self._features: OrderedDict[_Key, Prepared] = OrderedDict()
-        self._makers: OrderedDict[_MakerKey, Future[Maker]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._feature = functools.lru_cache(_FEATURES_KEPT)(self._make)
+        self._functions = functools.lru_cache(_FUNCTIONS_KEPT)(self._submit)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="reference")
 
     def case(self, ref: ConfigRef, seed: int) -> Prepared:
@@ -62,34 +59,17 @@ class PreparedCases:
         """Compiles what prepares a ref that will come soon. May be called from another thread."""
         self._foresee(ref.signature.op, (ref.runs_on,), ref.direction)
 
-    def _feature(self, key: _Key) -> Prepared:
-        if key not in self._features:
-            self._features[key] = self._make(key)
-            while len(self._features) > _FEATURES_KEPT:
-                self._features.popitem(last=False)
-        self._features.move_to_end(key)
-        return self._features[key]
-
     def _make(self, key: _Key) -> Prepared:
-        op, problem, direction = get_op(key[0]), key[1], key[2]
+        name, problem, direction, seed = key
         self._enter(Phase.PREPARE)
         try:
-            return self._maker(op, problem, direction).result().make(key[3])
+            return self._functions(name, problem, direction).result().make(seed)
         except Exception as error:
-            what = f"inputs or reference of {op.to_signature(problem)} {direction} cannot be made"
+            what = f"inputs or reference of {get_op(name).to_signature(problem)} {direction} cannot be made"
             raise PrepareError(f"{what}: {short(f'{type(error).__name__}: {error}')}") from error
 
-    def _maker(self, op: Op, problem: Any, direction: str) -> Future[Maker]:
-        key = (op.name, problem, direction)
-        with self._lock:
-            maker = self._makers.get(key)
-            if maker is None:
-                maker = self._pool.submit(compile_maker, op, problem, direction)
-                self._makers[key] = maker
-                while len(self._makers) > _MAKERS_KEPT:
-                    self._makers.popitem(last=False)
-            self._makers.move_to_end(key)
-            return maker
+    def _submit(self, op: str, problem: Any, direction: str) -> Future[CaseFunctions]:
+        return self._pool.submit(compile_case_functions, get_op(op), problem, direction)
 
     def _foresee(self, op: str, problems: Iterable[Any], direction: str) -> None:
         """Compiles meanwhile, where that does not take the time of what is measured."""
@@ -98,4 +78,4 @@ class PreparedCases:
         if jax.default_backend() == "cpu":
             return
         for problem in problems:
-            self._maker(get_op(op), problem, direction)
+            self._functions(op, problem, direction)

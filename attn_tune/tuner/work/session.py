@@ -28,8 +28,8 @@ from attn_tune.tuner.work.gpu_state import Look, open_look
 from attn_tune.tuner.work.measure import Raced, make_flush, race
 from attn_tune.tuner.work.prepared_cases import PreparedCases
 from attn_tune.tuner.work.timed_outputs import PROVEN_BYTES, TimedOutputs
-from attn_tune.tuner.work.timers import Check, Timer, choose_timer
-from attn_tune.tuner.work.timers.timer import Flush, Timed
+from attn_tune.tuner.work.timers.choose import choose_timer
+from attn_tune.tuner.work.timers.timer import Check, Flush, Timed, Timer
 from attn_tune.tuner.work.validate import Verdict, validate, worst_of
 
 

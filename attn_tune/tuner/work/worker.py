@@ -8,10 +8,8 @@ import sys
 import threading
 from multiprocessing.connection import Connection
 
-from attn_tune.schema.errors import short
-from attn_tune.tuner.protocol import Load, Ready, Refusal, Reply, Request
-from attn_tune.tuner.work.child_process import attach
-from attn_tune.tuner.work.faults import full_disk
+from attn_tune.tuner.protocol import Load, Ready, Request
+from attn_tune.tuner.work.child_process import answered, attach
 
 
 def main(fd: int, parent: int) -> None:
@@ -29,7 +27,7 @@ def main(fd: int, parent: int) -> None:
     # What comes next is compiled while the main thread is at work.
     threading.Thread(target=_receive, args=(connection, session, inbox), daemon=True).start()
     while (request := inbox.get()) is not None:
-        connection.send(_answer(session, request))
+        connection.send(answered(session.answer, request))
 
 
 def _receive(connection: Connection, session, inbox: "queue.SimpleQueue[Request | None]") -> None:
@@ -42,19 +40,6 @@ def _receive(connection: Connection, session, inbox: "queue.SimpleQueue[Request 
                 inbox.put(message)
     except (EOFError, OSError):
         inbox.put(None)
-
-
-def _answer(session, request: Request) -> Reply:
-    from attn_tune.tuner.work.prepared_cases import PrepareError
-
-    try:
-        return session.answer(request)
-    except Exception as error:  # The worker must answer; the parent says what could not be done.
-        if (disk_full := full_disk(error)) is not None:
-            return Refusal(reason=str(disk_full), disk_full=True)
-        if isinstance(error, PrepareError):
-            return Refusal(reason=str(error))
-        return Refusal(reason=f"{type(error).__name__}: {short(str(error))}")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ import pytest
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.schema import Environment, Shortage
 from attn_tune.schema.trial import Resources, Status
-from attn_tune.tuner.offline import find_target
 from attn_tune.tuner.offline.audit import Claim, audit_target
 from attn_tune.tuner.offline.compilers.protocol import Compiled
+from attn_tune.tuner.offline.target import find_target
 from attn_tune.tuner.plan.dominance import needs_at_least
 from attn_tune.tuner.plan.grid import load_grid
-from attn_tune.tuner.plan.plan import make_plan
+from attn_tune.tuner.plan.planner import make_plan
 
 GROWS = ("block_q", "block_k", "num_stages")
 FITS = Compiled(status=Status.COMPILED, resources=Resources(registers=64, spill_bytes=0))

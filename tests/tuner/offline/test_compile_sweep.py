@@ -10,11 +10,12 @@ from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.flash_attention.walk import is_default
 from attn_tune.schema import Environment, Shortage, Status
 from attn_tune.schema.trial import WHOLE, Trial
-from attn_tune.tuner.offline import find_target, sweep_target
+from attn_tune.tuner.offline.compile_sweep import sweep_target
 from attn_tune.tuner.offline.compilers.protocol import Compiled
+from attn_tune.tuner.offline.target import find_target
 from attn_tune.tuner.plan.case import GridPoint
-from attn_tune.tuner.plan.plan import make_plan
-from attn_tune.tuner.plan.strategies import Effort
+from attn_tune.tuner.plan.planner import make_plan
+from attn_tune.tuner.plan.strategies.effort import Effort
 from tests.tuner.offline.test_predict import make_schedule
 
 TARGET = find_target("sm_90")

@@ -9,9 +9,9 @@ import pytest
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema import Environment, UsageError
 from attn_tune.schema.trial import Status
-from attn_tune.tuner.offline import NAMES, CompilePool, find_target
+from attn_tune.tuner.offline.compilers.pool import CompilePool
 from attn_tune.tuner.offline.compilers.protocol import Compiled
-from attn_tune.tuner.offline.target import COMPILE_ONLY
+from attn_tune.tuner.offline.target import COMPILE_ONLY, NAMES, find_target
 from attn_tune.tuner.protocol import ConfigRef, Limits
 from attn_tune.tuner.run.process import WorkerProcess
 

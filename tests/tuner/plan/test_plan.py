@@ -9,8 +9,8 @@ from attn_tune.schema.config import config_digest
 from attn_tune.schema.errors import NoDataError
 from attn_tune.schema.trial import Measurement, Protocol, Stage, Status, Trial
 from attn_tune.tuner.plan.case import GridPoint
-from attn_tune.tuner.plan.plan import make_plan
-from attn_tune.tuner.plan.strategies import Effort
+from attn_tune.tuner.plan.planner import make_plan
+from attn_tune.tuner.plan.strategies.effort import Effort
 from tests.tuner.replay import kernel, one_launch, two_launches
 
 

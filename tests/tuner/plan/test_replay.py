@@ -6,8 +6,8 @@ import pytest
 
 from attn_tune.schema.config import config_digest
 from attn_tune.tuner.plan.replay import Hints, leave_one_shape_out, quantile, regret_curve, replay
-from attn_tune.tuner.plan.strategies import Space, StrategyName
-from attn_tune.tuner.plan.strategies.effort import STRATEGIES
+from attn_tune.tuner.plan.strategies.effort import STRATEGIES, StrategyName
+from attn_tune.tuner.plan.strategies.space import Space
 from tests.tuner.plan.flash_model import recorded_cases
 
 CANDIDATES = [{"size": s} for s in range(10)]

@@ -16,7 +16,7 @@ from attn_tune.ops.registry import get_op
 from attn_tune.schema.config import config_to_dict
 from attn_tune.tuner.plan.small_problems import battery_for, refusal, takeable
 from attn_tune.tuner.protocol import BATTERY_SEEDS
-from attn_tune.tuner.work.case_functions import compile_maker
+from attn_tune.tuner.work.case_functions import compile_case_functions
 from attn_tune.tuner.work.validate import judge
 
 FULL = Problem(
@@ -168,7 +168,7 @@ def test_the_battery_finds_a_kernel_that_ignores_what_no_signature_says(directio
     search = registry.get_kernel("flash_attention/xla").searches[direction]
     found = []
     for small in battery(SMALL):
-        case = compile_maker(OP, small, direction).make(*BATTERY_SEEDS)
+        case = compile_case_functions(OP, small, direction).make(*BATTERY_SEEDS)
         config = search.heuristic(small, device_from_kind("cpu"))
         for problem, inputs in ((small, case.inputs), mistake(small, case.inputs)):
             errors = judge(load(search.call)(problem, config, inputs), case, ())

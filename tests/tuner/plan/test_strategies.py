@@ -11,10 +11,10 @@ from attn_tune.schema.config import config_digest
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind, Signature
 from attn_tune.tuner.plan.replay import replay
-from attn_tune.tuner.plan.strategies import PastCase, Prior, Space, StrategyName, make_effort
-from attn_tune.tuner.plan.strategies.effort import STRATEGIES
+from attn_tune.tuner.plan.strategies.effort import STRATEGIES, StrategyName, make_effort
 from attn_tune.tuner.plan.strategies.nearness import distance
 from attn_tune.tuner.plan.strategies.portfolio import portfolio_order
+from attn_tune.tuner.plan.strategies.space import PastCase, Prior, Space
 
 FIELDS = (
     Field(name="t", kind=FieldKind.SCALABLE, is_int=True),

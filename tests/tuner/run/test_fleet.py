@@ -13,7 +13,7 @@ from attn_tune.schema.environment import Environment
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.trial import Stage, Trial
 from attn_tune.tuner.plan.case import GridPoint
-from attn_tune.tuner.plan.plan import make_plan
+from attn_tune.tuner.plan.planner import make_plan
 from attn_tune.tuner.protocol import Identity
 from attn_tune.tuner.run.executor import ExecutorError
 from attn_tune.tuner.run.fleet.fleet import Fleet

@@ -9,7 +9,7 @@ import pytest
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.trial import Stage, Status, Trial, main_round
 from attn_tune.tuner.plan.case import GridPoint
-from attn_tune.tuner.plan.plan import make_plan
+from attn_tune.tuner.plan.planner import make_plan
 from attn_tune.tuner.protocol import MeasurePolicy
 from attn_tune.tuner.run.executor import IsolatedExecutor
 from attn_tune.tuner.run.fleet.fleet import Fleet

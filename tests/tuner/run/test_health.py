@@ -4,10 +4,9 @@ import jax
 import pytest
 
 from attn_tune.tuner.run.health import Health, HealthGate, UnhealthyError, examine, probe
-from attn_tune.tuner.run.memory import GIB
 from tests.patience import PATIENCE_S
 
-WELL = Health(healthy=True, device="gpu H200", free_bytes=3 * GIB)
+WELL = Health(healthy=True, device="gpu H200")
 ILL = Health(healthy=False, device="gpu H200", reason="CUDA_ERROR_ECC_UNCORRECTABLE")
 QUICK = (0.0, 0.01, 0.01)
 
@@ -78,14 +77,11 @@ def test_a_device_that_stays_away_is_an_error_that_says_what_was_seen():
     assert "in 3 tries" in str(caught.value)
 
 
-@pytest.mark.parametrize(("always", "asked"), [(False, 0), (True, 1)])
-def test_a_cpu_is_asked_only_on_demand(always, asked):
-    answers = Answers(WELL)
-    gate = HealthGate(always=always, ask=answers)
+def test_a_cpu_is_not_asked():
+    gate = HealthGate(ask=Answers())
     gate.platform = "cpu"
     gate.suspect()
     gate.pass_through()
-    assert 1 - len(answers.answers) == asked
 
 
 def test_waiting_can_be_interrupted():

@@ -11,7 +11,7 @@ import pytest
 
 from attn_tune.db import RecordedTrial, decide
 from attn_tune.schema.trial import WHOLE, Stage, Status, Trial, is_twin, twin_round
-from attn_tune.tuner.plan.plan import make_plan
+from attn_tune.tuner.plan.planner import make_plan
 from attn_tune.tuner.protocol import ConfigRef, Finals, MeasurePolicy, Phase, Run
 from attn_tune.tuner.run.executor import ExecutorError, Interrupted, IsolatedExecutor
 from attn_tune.tuner.run.progress import Progress, ProgressKind

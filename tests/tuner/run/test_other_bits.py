@@ -6,7 +6,7 @@ import pytest
 
 from attn_tune.db import RecordedTrial, decide
 from attn_tune.schema.trial import Stage, Status, Trial
-from attn_tune.tuner.plan.plan import make_plan
+from attn_tune.tuner.plan.planner import make_plan
 from attn_tune.tuner.run.sweep import sweep
 from tests.tuner.replay import ReplayExecutor, one_launch
 

@@ -14,7 +14,7 @@ import pytest
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.trial import Stage, Status, Trial
 from attn_tune.tuner.plan.case import GridPoint
-from attn_tune.tuner.plan.plan import make_plan
+from attn_tune.tuner.plan.planner import make_plan
 from attn_tune.tuner.protocol import MeasurePolicy
 from attn_tune.tuner.run.fleet.ray_cluster import ray_fleet
 from attn_tune.tuner.run.progress import Progress, ProgressKind

@@ -1,6 +1,7 @@
 """The driver's end of a Ray actor, on a made-up Ray whose actors die on cue; and what the actor itself checks."""
 
 import dataclasses
+import pickle
 import sys
 import types
 
@@ -16,12 +17,11 @@ from attn_tune.tuner.protocol import (
     Identity,
     Limits,
     Outcome,
-    Refusal,
     Run,
 )
 from attn_tune.tuner.run.executor import CaseError, ExecutorError, Interrupted
 from attn_tune.tuner.run.fleet import ray_actor, ray_executor
-from attn_tune.tuner.run.fleet.ray_actor import Claim, DeviceActor, Stopped, Unable
+from attn_tune.tuner.run.fleet.ray_actor import Claim, DeviceActor
 from attn_tune.tuner.run.fleet.ray_cluster import find_slots
 from attn_tune.tuner.run.fleet.ray_executor import RayExecutor
 
@@ -61,7 +61,7 @@ class FakeRay(types.ModuleType):
         self.exceptions.RayActorError = type("RayActorError", (base,), {})
         actor = self.exceptions.RayActorError
         self.exceptions.ActorDiedError = type("ActorDiedError", (actor,), {})
-        self.exceptions.RayTaskError = type("RayTaskError", (base,), {})
+        self.exceptions.RayTaskError = type("RayTaskError", (base,), {"cause": None})
 
     def remote(self, **options):
         self.options = options
@@ -76,6 +76,10 @@ class FakeRay(types.ModuleType):
     def get(self, reference):
         if isinstance(reference, type) and issubclass(reference, Exception):
             raise reference("it is gone")
+        if isinstance(reference, Exception):
+            raised = self.exceptions.RayTaskError("a long story")
+            raised.cause = reference
+            raise raised
         return reference
 
     def kill(self, actor, no_restart=True):
@@ -180,9 +184,9 @@ def test_finals_that_kill_actors_are_the_cases_loss(start, identity, run_of):
     [
         ((LOST, NEVER), "no Ray actor within 30 s: no node has room"),
         ((LOST, "ActorDiedError"), "a Ray actor does not start"),
-        ((LOST, None, Unable(reason="node7: no driver")), "node7: no driver"),
+        ((LOST, None, ExecutorError("node7: no driver")), "node7: no driver"),
         (("RayTaskError",), "a Ray actor failed: it is gone"),
-        ((Unable(reason="node7: jaxlib is 2"),), "jaxlib is 2"),
+        ((ExecutorError("node7: jaxlib is 2"),), "jaxlib is 2"),
     ],
 )
 def test_no_actor_to_be_had_is_an_executor_error(start, run_of, script, message):
@@ -201,9 +205,10 @@ def test_a_node_whose_loss_ray_has_not_noticed_is_asked_again(start, identity, r
     assert 0 < ray.clock.now < PLACE_S
 
 
-def test_refusals_are_case_errors(start, run_of):
-    executor, _ = start(Refusal(reason="no inputs"))
-    with pytest.raises(CaseError, match="no inputs"):
+@pytest.mark.parametrize("kind", [CaseError, Interrupted])
+def test_what_an_actor_raises_is_raised_here(start, run_of, kind):
+    executor, _ = start(kind("no inputs"))
+    with pytest.raises(kind, match=r"^no inputs$"):
         executor.run(run_of)
 
 
@@ -288,31 +293,34 @@ def test_an_actor_on_another_kind_of_node_refuses(actor, identity, run_of, chang
     claim = Claim.of(run_of, changed)
     if "sources" in change:
         claim = dataclasses.replace(claim, sources={KERNEL: change["sources"]})
-    said = actor.serve(run_of, claim)
-    assert isinstance(said, Unable)
-    assert message in said.reason
+    with pytest.raises(ExecutorError, match=message):
+        actor.serve(run_of, claim)
 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (CaseError("no inputs"), Refusal),
-        (ExecutorError("the worker process does not start"), Unable),
-        (UsageError("unknown kernel"), Unable),
-        (Interrupted("stopped"), Stopped),
+        (CaseError("no inputs"), CaseError),
+        (ExecutorError("the worker process does not start"), ExecutorError),
+        (UsageError("unknown kernel"), ExecutorError),
+        (Interrupted("stopped"), Interrupted),
     ],
 )
-def test_what_goes_wrong_in_an_actor_is_told_as_data(actor, identity, run_of, error, kind):
+def test_what_goes_wrong_in_an_actor_is_raised_and_can_be_sent(
+    actor, identity, run_of, error, kind
+):
     FakeWorker.fails = error
-    assert isinstance(actor.serve(run_of, Claim.of(run_of, identity)), kind)
+    with pytest.raises(kind) as caught:
+        actor.serve(run_of, Claim.of(run_of, identity))
+    sent = pickle.loads(pickle.dumps(caught.value))
+    assert (type(sent), str(sent)) == (kind, str(caught.value))
 
 
 def test_an_actor_leases_its_device_until_it_is_closed(actor, identity):
     rival = DeviceActor(Limits(), {})
     assert actor.serve(Identify(), Claim()) == identity
-    said = rival.serve(Identify(), Claim())
-    assert isinstance(said, Unable)
-    assert "GPU-7) is in use by process" in said.reason
+    with pytest.raises(ExecutorError, match=r"GPU-7\) is in use by process"):
+        rival.serve(Identify(), Claim())
     actor.close()
     assert rival.serve(Identify(), Claim()) == identity
     rival.close()

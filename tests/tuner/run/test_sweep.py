@@ -7,8 +7,9 @@ import pytest
 
 from attn_tune.db import RecordedTrial, decide
 from attn_tune.schema.trial import Stage, Status, Trial
-from attn_tune.tuner.plan.plan import make_plan
-from attn_tune.tuner.plan.strategies import Effort, Prior, StrategyName
+from attn_tune.tuner.plan.planner import make_plan
+from attn_tune.tuner.plan.strategies.effort import Effort, StrategyName
+from attn_tune.tuner.plan.strategies.space import Prior
 from attn_tune.tuner.run.progress import Progress, ProgressKind
 from attn_tune.tuner.run.sweep import sweep
 from tests.tuner.replay import ReplayExecutor, one_launch, two_launches

@@ -13,15 +13,15 @@ import pytest
 from attn_tune.schema import StorageError
 from attn_tune.tuner.run import temporary_folder as scratch
 from attn_tune.tuner.run.executor import IsolatedExecutor
-from attn_tune.tuner.run.temporary_folder import Scratch, remove_abandoned
+from attn_tune.tuner.run.temporary_folder import TemporaryFolder, remove_abandoned
 
 PREFIX = "attn-tune-tpu-"
 HOLDER = """
 import sys, time
 from pathlib import Path
-from attn_tune.tuner.run.temporary_folder import Scratch
+from attn_tune.tuner.run.temporary_folder import TemporaryFolder
 
-held = Scratch("attn-tune-tpu-", Path(sys.argv[1]))
+held = TemporaryFolder("attn-tune-tpu-", Path(sys.argv[1]))
 (Path(held.path) / "dump.txt").write_text("text")
 print(held.path, flush=True)
 time.sleep(600)
@@ -38,7 +38,7 @@ def holder(tmp_path):
 
 
 def test_it_is_empty_its_own_and_gone_with_close(tmp_path):
-    with Scratch(PREFIX, tmp_path) as first, Scratch(PREFIX, tmp_path) as second:
+    with TemporaryFolder(PREFIX, tmp_path) as first, TemporaryFolder(PREFIX, tmp_path) as second:
         assert first.path != second.path
         assert list(Path(first.path).iterdir()) == []
         (Path(first.path) / "dump.txt").write_text("text")
@@ -52,13 +52,13 @@ def test_what_a_killed_process_left_goes_with_the_next_one(holder, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert folder.exists()
-    with Scratch(PREFIX, tmp_path) as mine:
+    with TemporaryFolder(PREFIX, tmp_path) as mine:
         assert list(tmp_path.iterdir()) == [Path(mine.path)]
 
 
 def test_that_of_a_process_that_lives_stays(holder, tmp_path):
     _, folder = holder
-    with Scratch(PREFIX, tmp_path):
+    with TemporaryFolder(PREFIX, tmp_path):
         assert (folder / "dump.txt").exists()
     remove_abandoned(PREFIX, tmp_path)
     assert (folder / "dump.txt").exists()
@@ -83,7 +83,7 @@ def test_a_folder_that_was_taken_for_an_abandoned_one_is_made_anew(tmp_path, mon
         return made[-1]
 
     monkeypatch.setattr(scratch.tempfile, "mkdtemp", taken)
-    with Scratch(PREFIX, tmp_path) as mine:
+    with TemporaryFolder(PREFIX, tmp_path) as mine:
         assert len(made) == 2
         assert mine.path == made[1]
         assert Path(mine.path).is_dir()
@@ -94,7 +94,7 @@ def test_without_locks_it_works_and_nothing_is_removed(tmp_path, monkeypatch):
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with Scratch(PREFIX, tmp_path) as first, Scratch(PREFIX, tmp_path) as second:
+    with TemporaryFolder(PREFIX, tmp_path) as first, TemporaryFolder(PREFIX, tmp_path) as second:
         assert os.path.isdir(first.path)
         assert os.path.isdir(second.path)
     assert list(tmp_path.iterdir()) == []
@@ -105,7 +105,7 @@ def test_many_at_once_never_take_each_others(tmp_path):
 
     def work():
         for _ in range(50):
-            with Scratch(PREFIX, tmp_path) as mine:
+            with TemporaryFolder(PREFIX, tmp_path) as mine:
                 path = Path(mine.path) / "dump.txt"
                 path.write_text("text")
                 if not path.exists():
@@ -126,9 +126,9 @@ def test_no_temporary_directory_is_a_storage_error(tmp_path, monkeypatch):
 
     monkeypatch.setattr(scratch.tempfile, "gettempdir", refuse)
     with pytest.raises(StorageError, match=r"no temporary folder can be made: No usable.*TMPDIR"):
-        Scratch(PREFIX)
+        TemporaryFolder(PREFIX)
     with pytest.raises(StorageError, match="No such file or directory"):
-        Scratch(PREFIX, tmp_path / "nowhere")
+        TemporaryFolder(PREFIX, tmp_path / "nowhere")
 
 
 def test_a_worker_folder_of_a_killed_sweep_goes_with_the_next_sweep(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from attn_tune.cli import app
 from attn_tune.schema.trial import Stage, Status
-from attn_tune.tuner.plan.plan import make_plan
+from attn_tune.tuner.plan.planner import make_plan
 from attn_tune.tuner.protocol import MeasurePolicy
 from attn_tune.tuner.run.sweep import sweep
 from attn_tune.tuner.work.session import Session

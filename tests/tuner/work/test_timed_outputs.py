@@ -8,11 +8,12 @@ from attn_tune.ops.registry import get_op
 from attn_tune.schema.trial import Status
 from attn_tune.tuner.protocol import ConfigRef, Finals, MeasurePolicy, Run
 from attn_tune.tuner.work import session as session_module, timed_outputs
-from attn_tune.tuner.work.case_functions import compile_maker
+from attn_tune.tuner.work.case_functions import compile_case_functions
 from attn_tune.tuner.work.session import Session
 from attn_tune.tuner.work.timed_outputs import TimedOutputs
-from attn_tune.tuner.work.timers import HostTimer, Launch
+from attn_tune.tuner.work.timers.host import HostTimer
 from attn_tune.tuner.work.timers.records import Record
+from attn_tune.tuner.work.timers.timer import Launch
 from attn_tune.tuner.work.timers.traced import TracedTimer
 
 POLICY = MeasurePolicy(warmup=2, samples=4, max_s=60.0, heats=(), rounds=4, rounds_max_s=60.0)
@@ -27,7 +28,7 @@ def session() -> Session:
 
 @pytest.fixture(scope="module")
 def case(problem):
-    return compile_maker(get_op("flash_attention"), problem, "fwd").make(0)
+    return compile_case_functions(get_op("flash_attention"), problem, "fwd").make(0)
 
 
 @pytest.fixture(scope="module")

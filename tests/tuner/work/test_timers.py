@@ -8,16 +8,12 @@ import jax.numpy as jnp
 import pytest
 
 from attn_tune.schema.errors import UsageError
-from attn_tune.tuner.work.timers import (
-    HostTimer,
-    Launch,
-    TimerError,
-    choose_timer,
-    host,
-    timer_self_check,
-)
+from attn_tune.tuner.work.timers import host
+from attn_tune.tuner.work.timers.choose import choose_timer, timer_self_check
 from attn_tune.tuner.work.timers.cupti import to_records
+from attn_tune.tuner.work.timers.host import HostTimer
 from attn_tune.tuner.work.timers.records import Record, split_records
+from attn_tune.tuner.work.timers.timer import Launch, TimerError
 from attn_tune.tuner.work.timers.traced import TracedTimer
 from attn_tune.tuner.work.timers.xplane import device_records
 

@@ -8,13 +8,13 @@ import pytest
 
 from attn_tune.ops.contract import load
 from attn_tune.ops.registry import get_op
-from attn_tune.tuner.work.case_functions import compile_maker
+from attn_tune.tuner.work.case_functions import compile_case_functions
 from attn_tune.tuner.work.validate import same_bits, validate
 
 
 @pytest.fixture(scope="module")
 def case(problem):
-    return compile_maker(get_op("flash_attention"), problem, "fwd").make(0)
+    return compile_case_functions(get_op("flash_attention"), problem, "fwd").make(0)
 
 
 @pytest.fixture(scope="module")

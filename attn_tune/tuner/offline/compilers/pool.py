@@ -3,8 +3,8 @@
 import logging
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Self
 
 from attn_tune.schema.errors import AttnTuneError
@@ -12,9 +12,9 @@ from attn_tune.schema.trial import Status
 from attn_tune.tuner.offline.compilers.protocol import Compiled, CompileFor
 from attn_tune.tuner.offline.compilers.tpu import compiler_environment
 from attn_tune.tuner.offline.target import Target
-from attn_tune.tuner.protocol import ConfigRef, Limits, Ready, Refusal
+from attn_tune.tuner.protocol import ConfigRef, Limits, Refusal
 from attn_tune.tuner.run.process import WorkerDied, WorkerLate, WorkerProcess
-from attn_tune.tuner.run.temporary_folder import Scratch, in_memory
+from attn_tune.tuner.run.temporary_folder import TemporaryFolder, in_memory
 from attn_tune.tuner.work.faults import DiskFullError
 
 logger = logging.getLogger(__name__)
@@ -35,21 +35,24 @@ class CompilerError(AttnTuneError):
 
 
 class CompilePool:
-    """A number of worker processes, each owned by a thread here. Use it as a context manager."""
+    """A number of worker processes, started as they are needed. Use it as a context manager."""
 
     def __init__(self, target: Target, *, processes: int, limits: Limits | None = None):
         """Starts nothing yet. ``limits.compile`` is the limit for one config, in seconds."""
         self.target = target
         self.limits = limits or Limits()
-        self._processes = max(1, processes)
-        self._changed = threading.Condition()
-        self._jobs: deque[tuple[int, ConfigRef]] = deque()
-        self._skip: Skip = lambda ref: None
-        self._whole, self._limit_s = False, self.limits.compile
-        self._answers: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
         self._closed = threading.Event()
-        self._cache = Scratch(_PREFIX, in_memory()) if target.topology else None
+        self._cache = TemporaryFolder(_PREFIX, in_memory()) if target.topology else None
+        cache = self._cache.path if self._cache else ""
+        # A worker process ends with the thread that started it, and these live as long as the pool.
+        count = max(1, processes)
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="compile")
+        self._compilers = [
+            _Compiler(target, self.limits, self._closed.is_set, cache) for _ in range(count)
+        ]
+        self._idle: queue.LifoQueue[_Compiler] = queue.LifoQueue()
+        for compiler in self._compilers:
+            self._idle.put(compiler)
 
     def __enter__(self) -> Self:
         return self
@@ -76,64 +79,39 @@ class CompilePool:
           CompilerError: no worker starts, or one cannot serve any request.
           DiskFullError: a worker cannot write.
         """
-        self._start()
-        with self._changed:
-            self._skip, self._whole = skip, whole
-            self._limit_s = self.limits.compile if limit_s is None else limit_s
-            self._jobs.extend(enumerate(refs))
-            self._changed.notify_all()
-        open_count = len(refs)
-        while open_count:
-            if leave():
-                with self._changed:
-                    open_count -= len(self._jobs)
-                    self._jobs.clear()
-            try:
-                answer = self._answers.get(timeout=_POLL_S)
-            except queue.Empty:
-                continue
-            if isinstance(answer, BaseException):
-                raise answer
-            open_count -= 1
-            yield answer
+        limit_s = self.limits.compile if limit_s is None else limit_s
+        open_ = {
+            self._threads.submit(self._answer, ref, skip, limit_s, whole): index
+            for index, ref in enumerate(refs)
+        }
+        try:
+            while open_:
+                if leave():
+                    open_ = {future: i for future, i in open_.items() if not future.cancel()}
+                done, _ = wait(open_, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield open_.pop(future), future.result()
+        finally:
+            for future in open_:
+                future.cancel()
+
+    def _answer(self, ref: ConfigRef, skip: Skip, limit_s: float, whole: bool) -> Compiled:
+        if (known := skip(ref)) is not None:
+            return known
+        compiler = self._idle.get()
+        try:
+            return compiler.compile(ref, limit_s, whole=whole)
+        finally:
+            self._idle.put(compiler)
 
     def close(self) -> None:
         """Kills the workers, whatever they do. May be called more than once."""
         self._closed.set()
-        with self._changed:
-            self._jobs.clear()
-            self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
+        self._threads.shutdown(cancel_futures=True)
+        for compiler in self._compilers:
+            compiler.close()
         if self._cache:
             self._cache.close()
-
-    def _start(self) -> None:
-        while len(self._threads) < self._processes:
-            name = f"compile-{len(self._threads)}"
-            thread = threading.Thread(target=self._serve, name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
-
-    def _serve(self) -> None:
-        cache = self._cache.path if self._cache else ""
-        compiler = _Compiler(self.target, self.limits, self._closed.is_set, cache)
-        try:
-            while (job := self._next()) is not None:
-                index, ref = job
-                answer = self._skip(ref) or compiler.compile(ref, self._limit_s, whole=self._whole)
-                self._answers.put((index, answer))
-        except InterruptedError:
-            return  # Closed meanwhile.
-        except BaseException as error:  # The caller's thread raises it.
-            self._answers.put(error)
-        finally:
-            compiler.close()
-
-    def _next(self) -> tuple[int, ConfigRef] | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed.is_set() or bool(self._jobs))
-            return None if self._closed.is_set() else self._jobs.popleft()
 
 
 class _Compiler:
@@ -148,7 +126,7 @@ class _Compiler:
         self._limits = limits
         self._interrupt = interrupt
         self._cache = cache
-        self._folder = Scratch(_PREFIX, in_memory()) if target.topology else None
+        self._folder = TemporaryFolder(_PREFIX, in_memory()) if target.topology else None
         # By whether they dump.
         self._workers: dict[bool, WorkerProcess] = {}
 
@@ -199,12 +177,10 @@ class _Compiler:
             added = compiler_environment(self._folder.path, dumps=dumps)
         worker = self._workers[dumps] = WorkerProcess(added, module=_MODULE)
         try:
-            message = worker.receive(self._limits.start, self._interrupt)
-        except (WorkerDied, WorkerLate) as error:
+            worker.wait_until_ready(self._limits.start, self._interrupt)
+        except WorkerDied as death:
             self.kill(dumps)
-            raise CompilerError(f"no process that compiles starts: {error}") from None
-        if not isinstance(message, Ready):
-            raise CompilerError(f"a process that compiles said {message!r} instead of being ready")
+            raise CompilerError(f"no process that compiles starts: {death}") from None
         return worker
 
     def kill(self, dumps: bool) -> None:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import sys
 
-from attn_tune.schema.errors import short
 from attn_tune.schema.trial import Resources, Status
 from attn_tune.tuner.offline.compilers.gpu import compile_for_gpu
 from attn_tune.tuner.offline.compilers.launch_cache import LaunchCache
@@ -12,9 +11,9 @@ from attn_tune.tuner.offline.compilers.protocol import Compiled, CompileFor
 from attn_tune.tuner.offline.compilers.shortage import shortage_of
 from attn_tune.tuner.offline.compilers.tpu import compile_for_tpu
 from attn_tune.tuner.offline.target import find_target
-from attn_tune.tuner.protocol import Phase, Ready, Refusal
-from attn_tune.tuner.work.child_process import attach
-from attn_tune.tuner.work.faults import full_disk, outcome_of
+from attn_tune.tuner.protocol import Phase, Ready
+from attn_tune.tuner.work.child_process import answered, attach
+from attn_tune.tuner.work.faults import outcome_of
 
 _NICENESS = 5
 
@@ -52,16 +51,7 @@ def main(fd: int, parent: int) -> None:
     connection.send(Ready())
     with contextlib.suppress(EOFError, OSError):
         while True:
-            connection.send(_answer(connection.recv()))
-
-
-def _answer(request: CompileFor) -> Compiled | Refusal:
-    try:
-        return compile_for(request)
-    except Exception as error:  # The worker must answer; the parent says what could not be done.
-        reason = f"{type(error).__name__}: {short(str(error))}"
-        disk = full_disk(error)
-        return Refusal(reason=str(disk) if disk else reason, disk_full=disk is not None)
+            connection.send(answered(compile_for, connection.recv()))
 
 
 if __name__ == "__main__":

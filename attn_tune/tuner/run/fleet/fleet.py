@@ -1,19 +1,43 @@
 """Several executors on equal devices, each used from a thread of its own."""
 
+import contextlib
 import logging
+import queue
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UsageError
 from attn_tune.tuner.protocol import Identity
 from attn_tune.tuner.run.executor import Executor, ExecutorError
-from attn_tune.tuner.run.fleet.interleave import interleaved
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Pump[T]:
+    """Advances one source; after each item it waits until the reader comes back for more."""
+
+    source: Generator[T]
+    items: "queue.Queue[tuple[_Pump[T], T | BaseException | None]]"
+    abandoned: threading.Event
+    turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def run(self) -> None:
+        end: BaseException | None = None
+        try:
+            with contextlib.closing(self.source):
+                for item in self.source:
+                    self.items.put((self, item))
+                    self.turn.acquire()
+                    if self.abandoned.is_set():
+                        break
+        except BaseException as error:  # It is the reader's to handle.
+            end = error
+        self.items.put((self, end))
 
 
 class Fleet:
@@ -81,16 +105,36 @@ class Fleet:
         make: Callable[[Executor, Device | None], Generator[T]],
         abandoned: threading.Event,
     ) -> Iterator[T]:
-        """Yields what ``make`` yields for each executor, as one iterator; see ``interleaved``.
+        """Yields what ``make`` yields for each executor, in the order in which it comes; that of one stays in order.
 
-        ``make`` also gets the executor's device, with the evidence of that very one; None before ``identify``.
+        ``make`` also gets the executor's device, with the evidence of that very one; None before ``identify``. Its
+        generator is advanced only after the reader has taken its last item and asked for the next of all. When the
+        reader leaves, or a generator raises, ``abandoned`` is set and the others are waited for: they must heed it. No
+        item may be None.
         """
-        sources = [make(self._executors[i], self._device(i)) for i in self._usable()]
+        sources = {i: make(self._executors[i], self._device(i)) for i in self._usable()}
         if not self._threads:
             yield from sources[0]
             return
-        submits = [lambda work, i=i: self._submit(i, work) for i in self._usable()]
-        yield from interleaved(sources, submits, abandoned)
+        items: queue.Queue[tuple[_Pump[T], T | BaseException | None]] = queue.Queue()
+        pumps = {i: _Pump(source, items, abandoned) for i, source in sources.items()}
+        futures = [self._submit(i, pump.run) for i, pump in pumps.items()]
+        try:
+            running = len(pumps)
+            while running:
+                pump, item = items.get()
+                if isinstance(item, BaseException):
+                    raise item
+                if item is None:
+                    running -= 1
+                    continue
+                yield item
+                pump.turn.release()
+        finally:
+            abandoned.set()
+            for pump in pumps.values():
+                pump.turn.release()
+            wait(futures)
 
     def close(self) -> None:
         """Ends the workers, whatever they are doing. May be called more than once."""
@@ -120,18 +164,13 @@ class Fleet:
 
 
 def _require_equal(first: Identity, other: Identity) -> None:
-    for kind, one, two in (
-        ("devices", first.device.identity, other.device.identity),
-        ("software", asdict(first.environment), asdict(other.environment)),
-    ):
-        fields = [
-            f"{name} {one[name]!r} and {two[name]!r}" for name in one if one[name] != two[name]
-        ]
-        if fields:
-            raise UsageError(
-                f"one sweep needs equal {kind}, but {_name(first.device)} and {_name(other.device)} differ in "
-                f"{', '.join(fields)}; sweep them one after the other, each with --devices"
-            )
+    if differing := first.differences(other):
+        kind = differing[0][0]
+        fields = [f"{name} {a!r} and {b!r}" for found, name, a, b in differing if found == kind]
+        raise UsageError(
+            f"one sweep needs equal {kind}, but {_name(first.device)} and {_name(other.device)} differ in "
+            f"{', '.join(fields)}; sweep them one after the other, each with --devices"
+        )
 
 
 def _name(device: Device) -> str:

@@ -3,23 +3,22 @@
 import socket
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.schema.device import Device
-from attn_tune.schema.errors import AttnTuneError, StorageError
+from attn_tune.schema.errors import AttnTuneError, StorageError, UsageError
 from attn_tune.tuner.protocol import (
     ConfigRef,
     Finals,
     Identify,
     Identity,
     Limits,
-    Refusal,
     Reply,
     Request,
     Run,
 )
-from attn_tune.tuner.run.executor import CaseError, Interrupted, IsolatedExecutor
+from attn_tune.tuner.run.executor import CaseError, ExecutorError, Interrupted, IsolatedExecutor
 from attn_tune.tuner.run.fleet.lease import Lease, lease_folder
 
 
@@ -51,17 +50,6 @@ class Claim:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Unable:
-    """The actor's device cannot be used, or must not be."""
-
-    reason: str
-
-
-class Stopped:
-    """The request was interrupted."""
-
-
 class DeviceActor:
     """Serves requests on one device, one at a time; only ``stop`` may be called meanwhile."""
 
@@ -76,14 +64,19 @@ class DeviceActor:
     def ready(self) -> None:
         """Answers when the actor has its place."""
 
-    def serve(self, request: Request, claim: Claim) -> Reply | Unable | Stopped:
-        """The answer to ``request``; only what nobody foresaw is raised."""
+    def serve(self, request: Request, claim: Claim) -> Reply:
+        """The answer to ``request``.
+
+        Raises:
+          CaseError, Interrupted: as an executor.
+          ExecutorError: the actor's device cannot be used, or must not be.
+        """
         self._stop.clear()
         try:
             if self._identity is None:
                 self._identity = self._identify()
             if reason := _contradiction(claim, self._identity):
-                return Unable(reason=f"{socket.gethostname()}: {reason}")
+                raise UsageError(reason)
             match request:
                 case Run():
                     return self._executor.run(request)
@@ -91,13 +84,11 @@ class DeviceActor:
                     return self._executor.finals(request)
                 case Identify():
                     return self._identity
-        except CaseError as error:
-            return Refusal(reason=str(error))
-        except Interrupted:
-            return Stopped()
+        except (CaseError, Interrupted):
+            raise
         except (AttnTuneError, ImportError) as error:
             # No worker (ExecutorError), or a kernel that is not installed on this node.
-            return Unable(reason=f"{socket.gethostname()}: {error}")
+            raise ExecutorError(f"{socket.gethostname()}: {error}") from None
 
     def _identify(self) -> Identity:
         """The device, which is leased from now on: sweeps that do not use Ray know nothing of Ray's resources."""
@@ -128,13 +119,8 @@ def _contradiction(claim: Claim, found: Identity) -> str:
     """The reason why a trial made here would name a wrong origin; ``""`` if it would not."""
     if claim.identity is None:
         return ""
-    for said, here in (
-        (claim.identity.device.identity, found.device.identity),
-        (asdict(claim.identity.environment), asdict(found.environment)),
-    ):
-        for name in said:
-            if said[name] != here[name]:
-                return f"{name} is {here[name]!r} here, and {said[name]!r} in the rest of the sweep"
+    for _, name, here, said in found.differences(claim.identity):
+        return f"{name} is {here!r} here, and {said!r} in the rest of the sweep"
     for kernel, source in claim.sources.items():
         if get_kernel(kernel).source_hash != source:
             return (

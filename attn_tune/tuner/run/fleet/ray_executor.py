@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attn_tune.schema.device import Device
+from attn_tune.schema.errors import AttnTuneError
 from attn_tune.schema.trial import Status
 from attn_tune.tuner.protocol import (
     ConfigRef,
@@ -17,13 +18,12 @@ from attn_tune.tuner.protocol import (
     Identity,
     Limits,
     Outcome,
-    Refusal,
     Reply,
     Request,
     Run,
 )
 from attn_tune.tuner.run.executor import CaseError, ExecutorError, Interrupted
-from attn_tune.tuner.run.fleet.ray_actor import Claim, DeviceActor, Stopped, Unable
+from attn_tune.tuner.run.fleet.ray_actor import Claim, DeviceActor
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class RayExecutor:
                 if lost:
                     self._recover()
                 deaths += 1
-                return self._understood(self._send(request))
+                return self._send(request)
             except self._ray.exceptions.RayActorError as error:
                 lost = _brief(error)
                 logger.warning("a Ray actor was lost, and is started anew: %s", lost)
@@ -123,23 +123,14 @@ class RayExecutor:
     def _recover(self) -> None:
         """A new actor with its device in order: what kills it afterwards is not its node's fault."""
         self._place()
-        self._understood(self._send(Identify()))
+        self._send(Identify())
         if self._expected:
             self._actor.expect.remote(*self._expected)
 
-    def _send(self, request: Request) -> Any:
+    def _send(self, request: Request) -> Reply:
         return self._receive(
             self._actor.serve.remote(request, Claim.of(request, self._identity)), None
         )
-
-    def _understood(self, reply: Reply | Unable | Stopped) -> Reply:
-        if isinstance(reply, Unable):
-            raise ExecutorError(reply.reason)
-        if isinstance(reply, Stopped):
-            raise Interrupted("interrupted while a config was running")
-        if isinstance(reply, Refusal):
-            raise CaseError(reply.reason)
-        return reply
 
     def _place(self) -> None:
         """Waits until the actor runs somewhere.
@@ -171,6 +162,7 @@ class RayExecutor:
 
         Raises:
           RayActorError: the actor was lost.
+          AttnTuneError: the actor raised it.
           TimeoutError: ``deadline`` passed.
         """
         ray = self._ray
@@ -184,6 +176,10 @@ class RayExecutor:
             return ray.get(reference)
         except ray.exceptions.RayActorError:
             raise
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, AttnTuneError):
+                raise error.cause from None
+            raise ExecutorError(f"a Ray actor failed: {_brief(error)}") from error
         except ray.exceptions.RayError as error:
             raise ExecutorError(f"a Ray actor failed: {_brief(error)}") from error
 
