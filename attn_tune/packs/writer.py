@@ -15,6 +15,7 @@ from typing import Any
 from attn_tune.packs.archive import MANIFEST, QUARANTINE, SIGNED, SUFFIX, SUMS, is_pack, zip_bytes
 from attn_tune.packs.override_entries import Entry
 from attn_tune.packs.override_files import OverridesFile
+from attn_tune.packs.plain_files import write_whole
 from attn_tune.packs.reader import Pack, open_pack, read_pack
 from attn_tune.packs.rows import Row, decision_digest
 from attn_tune.packs.shards import shard_data
@@ -178,11 +179,11 @@ def write_pack(path: Path, files: Mapping[str, bytes]) -> Pack:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == SUFFIX:
-            _write_new(draft, zip_bytes(files))
+            write_whole(draft, zip_bytes(files))
         else:
             for name, data in files.items():
                 (draft / name).parent.mkdir(parents=True, exist_ok=True)
-                _write_new(draft / name, data)
+                write_whole(draft / name, data)
         read_pack(draft, signed=False)
         if path.is_dir():  # a folder cannot be replaced in one step: move the old one aside first
             path.rename(old)
@@ -199,14 +200,6 @@ def write_pack(path: Path, files: Mapping[str, bytes]) -> Pack:
             shutil.rmtree(draft, ignore_errors=True)
             if path.exists():  # else the old pack is the only one there is
                 shutil.rmtree(old, ignore_errors=True)
-
-
-def _write_new(path: Path, data: bytes) -> None:
-    """Writes a file that must not be there yet, durably."""
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _shard_path(family: str, row: Row) -> str:
