@@ -187,6 +187,11 @@ VIEWS = {
     FROM trial, json_each(trial.samples_ns) AS sample""",
 }
 
+# The names of all tables and views.
+RELATIONS = VIEWS.keys() | {
+    statement.split()[2] for statement in TABLES if statement.startswith("CREATE TABLE")
+}
+
 TRIGGERS = (
     *(
         f"CREATE TRIGGER {table}_refuses_{verb.lower()} BEFORE {verb} ON {table} "
