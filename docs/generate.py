@@ -3,6 +3,7 @@
 A block stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``. Text around it is written by hand.
 """
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -203,24 +204,28 @@ def schema() -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "lab.db"
         Database.open(path, create=True).close()
-        connection = sqlite3.connect(path)
-        try:
-            found = connection.execute(
-                "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            relations = connection.execute(
+                "SELECT name, type, sql FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
                 " ORDER BY type = 'table', name <> 'trial', rowid"
             ).fetchall()
-        finally:
-            connection.close()
-    for kind, name, sql in found:
-        (about, *_), lines = re.findall("-- (.*)", sql), sql.splitlines()
-        columns = [line.split(" -- ", 1) for line in lines[1:] if " -- " in line]
-        cells = [
-            [f"`{declared.rpartition(' AS ')[2].split()[0].rstrip(',')}`", comment]
-            for declared, comment in columns
-        ]
-        text += (
-            f"\n## The {kind} `{name}`\n\n{about}\n\n{markdown_table(['column', 'says'], cells)}"
+            columns = {
+                name: [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
+                for name, _, _ in relations
+            }
+    own: dict[str, dict[str, str]] = {}
+    for name, _, sql in relations:
+        lines = [line.split(" -- ", 1) for line in sql.splitlines()[1:] if " -- " in line]
+        own[name] = {d.rpartition(" AS ")[2].split()[0].rstrip(","): says for d, says in lines}
+    for name, kind, sql in relations:
+        about = re.findall("-- (.*)", sql)[0]
+        # A column of a view without a comment is that of its table.
+        source = re.findall(r"FROM (\w+)", sql)[-1] if kind == "view" else name
+        comments = own[source] | own[name]
+        table = markdown_table(
+            ["column", "says"], [[f"`{column}`", comments[column]] for column in columns[name]]
         )
+        text += f"\n## The {kind} `{name}`\n\n{about}\n\n{table}"
     return text
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attn_tune.db.decide import decision_table
 from attn_tune.db.store import trials
-from attn_tune.db.store.sql import narrowing
+from attn_tune.db.store.sql import narrowing, problem_filters
 from attn_tune.schema import unknown_name
 
 if TYPE_CHECKING:
@@ -76,15 +76,12 @@ _TYPES = {
 }  # fmt: skip
 _TIMES = ("started", "ended", "heartbeat", "newest")
 
-_PROBLEM = {
-    name: trials.FILTERS[name] for name in ("op", "kernel", "direction", "signature", "device")
-}
 # Queries, and the conditions that can narrow each.
 FRAMES: dict[str, tuple[str, Mapping[str, str]]] = {
     "trials": (_TRIALS, trials.FILTERS),
     "decisions": (_DECISIONS, decision_table.FILTERS),
     "runs": (_RUNS, {}),
-    "coverage": (_COVERAGE, _PROBLEM),
+    "coverage": (_COVERAGE, problem_filters("trial")),
     "winners": ("SELECT * FROM winners", {}),
     "failures": ("SELECT * FROM failures", {}),
     "imported": (_IMPORTED, {}),

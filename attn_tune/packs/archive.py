@@ -63,7 +63,7 @@ class Files:
           IntegrityError: a path or a size that a pack cannot have.
         """
         names = _checked((name, len(data)) for name, data in files.items())
-        return cls(names, partial(_read_memory, files))
+        return cls(names, lambda wanted: [files[name] for name in wanted])
 
 
 def list_files(path: Path) -> Files:
@@ -152,10 +152,6 @@ def _checked(entries: Iterable[tuple[str, int | None]]) -> tuple[str, ...]:
     if sum(filter(None, sizes.values())) > MAX_TOTAL_BYTES:
         raise IntegrityError(f"it holds more than {MAX_TOTAL_BYTES} bytes")
     return tuple(name for name, size in sizes.items() if size is not None)
-
-
-def _read_memory(files: Mapping[str, bytes], names: Iterable[str]) -> list[bytes]:
-    return [files[name] for name in names]
 
 
 def _folder_entries(folder: str, prefix: str = "") -> Iterator[tuple[str, int | None]]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from attn_tune.packs.archive import MANIFEST, QUARANTINE, SIGNED, SUMS
 from attn_tune.packs.strict_json import parse_json
-from attn_tune.schema.device import Device, device_from_identity
+from attn_tune.schema.config import config_from_dict
+from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
 from attn_tune.schema.errors import IntegrityError, UsageError
 
@@ -123,8 +124,8 @@ def read_manifest(data: bytes, sums: Mapping[str, str]) -> Manifest:
         name=_get(said, "name", "a text"),
         version=_get(said, "version", "a text"),
         tool=_get(said, "tool", "a text"),
-        devices=_by_digest(said, "devices", device_from_identity),
-        environments=_by_digest(said, "environments", _environment),
+        devices=_by_digest(said, "devices", Device),
+        environments=_by_digest(said, "environments", Environment),
         contracts=_contracts(_get(said, "kernels", "a list of objects")),
         entries=tuple(entries.values()),
         claimed_digest=_get(said, "decision_digest", "a text"),
@@ -165,24 +166,17 @@ def _entries(items: list[dict[str, Any]], sums: Mapping[str, str]) -> dict[str, 
 
 
 def _by_digest[T: (Device, Environment)](
-    said: dict[str, Any], name: str, make: Callable[[dict[str, Any]], T]
+    said: dict[str, Any], name: str, kind: type[T]
 ) -> dict[str, T]:
     found: dict[str, T] = {}
     for digest, data in _get(said, name, "a table by digest").items():
         try:
-            found[digest] = made = make(data)
+            found[digest] = made = config_from_dict(kind, data)
         except UsageError as error:
             raise IntegrityError(f"{error!s:.500}") from None
         if made.digest != digest:
             raise IntegrityError(f"one of its {name} does not have the digest {digest[:100]!r}")
     return found
-
-
-def _environment(data: dict[str, Any]) -> Environment:
-    known = set(Environment.__dataclass_fields__)
-    if set(data) != known or not all(isinstance(value, str) for value in data.values()):
-        raise UsageError("an environment must have exactly the known fields, and texts in them")
-    return Environment(**data)
 
 
 def _contracts(items: list[dict[str, Any]]) -> dict[str, int]:

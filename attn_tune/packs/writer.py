@@ -16,6 +16,7 @@ from typing import Any
 from attn_tune.packs.archive import MANIFEST, QUARANTINE, SIGNED, SUFFIX, SUMS, is_pack, zip_bytes
 from attn_tune.packs.override_entries import Entry
 from attn_tune.packs.override_files import OverridesFile
+from attn_tune.packs.plain_files import write_whole
 from attn_tune.packs.reader import Pack, open_pack, read_pack
 from attn_tune.packs.rows import Row, decision_digest
 from attn_tune.packs.shards import shard_data
@@ -186,11 +187,11 @@ def write_pack(path: Path, files: Mapping[str, bytes]) -> Pack:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == SUFFIX:
-            _write_new(draft, zip_bytes(files))
+            write_whole(draft, zip_bytes(files))
         else:
             for name, data in files.items():
                 (draft / name).parent.mkdir(parents=True, exist_ok=True)
-                _write_new(draft / name, data)
+                write_whole(draft / name, data)
         read_pack(draft, signed=False)
         if not (path.is_dir() and _exchange(draft, path)):
             if path.is_dir():
@@ -217,14 +218,6 @@ def _exchange(one: Path, other: Path) -> bool:
     except (OSError, AttributeError):  # not Linux, or an old C library
         return False
     return rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE) == 0
-
-
-def _write_new(path: Path, data: bytes) -> None:
-    """Writes a file that must not be there yet, durably."""
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _shard_path(family: str, row: Row) -> str:

@@ -1,11 +1,9 @@
 """The identity of a device at three levels, from the performance parameters down to the family."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from attn_tune.schema.digest import digest_json
-from attn_tune.schema.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,19 +58,3 @@ class Device:
 
 
 _IDENTITY = tuple(f.name for f in fields(Device) if f.name != "evidence")
-
-
-def device_from_identity(identity: Mapping[str, Any]) -> Device:
-    """The device whose ``Device.identity`` this is.
-
-    Raises:
-      UsageError: a field is missing, unknown or of the wrong type.
-    """
-    if odd := sorted(set(identity) ^ set(_IDENTITY)):
-        raise UsageError(f"device identity must have exactly the known fields; check {odd[0]!r}")
-    for name, like in Device(platform="", family="", variant="").identity.items():
-        if type(identity[name]) is not type(like):
-            raise UsageError(
-                f"device identity field {name}={identity[name]!r} must be {type(like).__name__}"
-            )
-    return Device(**identity)

@@ -168,8 +168,8 @@ def with_workloads(points: "Iterable[GridPoint]", wanted: Sequence[str]) -> "Ite
     Raises:
       UsageError: none of the ops has a workload; the message names those that they have.
     """
-    from attn_tune.kernels.registry import get_op
     from attn_tune.ops.contract import WORKLOAD
+    from attn_tune.ops.registry import get_op
 
     points = list(points)
     known = check_workloads(wanted, {point.op for point in points})
@@ -200,7 +200,7 @@ def check_workloads(wanted: Iterable[str], ops: Iterable[str]) -> dict[str, list
     Raises:
       UsageError: none of the ops has a workload that is ``wanted``; the message names those that they have.
     """
-    from attn_tune.kernels.registry import get_op, op_names
+    from attn_tune.ops.registry import get_op, op_names
 
     installed = op_names()
     known = {

@@ -8,7 +8,7 @@ from typing import Any
 from attn_tune.db.decide.decisions import decide
 from attn_tune.db.decide.recorded import RecordedTrial
 from attn_tune.db.store.references import References
-from attn_tune.db.store.sql import insert, narrowing
+from attn_tune.db.store.sql import insert, narrowing, problem_filters
 from attn_tune.db.store.trials import read_trials
 from attn_tune.schema import Decision, Rule, config_to_json, digest_text
 
@@ -37,17 +37,7 @@ _READ = """
 SELECT decision.* FROM decision JOIN device AS known ON known.id = device_id
 WHERE {filters} ORDER BY signature, direction, known.digest, rank
 """
-# Conditions by which reads are narrowed; the parameter has the filter's name, the device's row is ``known``.
-FILTERS = {
-    "op": "decision.op = :op",
-    "kernel": "(decision.kernel = :kernel OR decision.kernel = decision.op || '/' || :kernel)",
-    "direction": "decision.direction = :direction",
-    "signature": "decision.signature = :signature",
-    "device": "(known.digest = :device OR known.variant = :device)",
-    "rank": "decision.rank = :rank",
-}
-
-
+FILTERS = problem_filters("decision") | {"rank": "decision.rank = :rank"}
 # One thing to decide, as SQL parameters: signature (its text), direction, device (its digest).
 type Problem = dict[str, str]
 

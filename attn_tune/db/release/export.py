@@ -17,21 +17,19 @@ from attn_tune.db.decide.selection import Selection, ranked, select
 from attn_tune.db.release.evidence import Evidence
 from attn_tune.db.release.gate import (
     GatePolicy,
-    GateReport,
     Objection,
+    add_guards,
     check_quarantine,
     check_rows,
     needs_leave,
-    replay_guards,
 )
 from attn_tune.packs.override_entries import Entry
 from attn_tune.packs.override_files import OverridesFile
-from attn_tune.packs.reader import pack_from_files
 from attn_tune.packs.writer import (
     check_note,
     check_target,
     check_word,
-    pack_files as pack_files,
+    pack_files,
     write_pack,
 )
 from attn_tune.runtime.overrides.active import Overrides, files_in_force
@@ -238,12 +236,14 @@ def _gated(
     if objections:
         raise _error(objections, len(chosen))
     guards = _guards(everything, chosen, selection)
-    rows, verdict = _with_guards(chosen, guards, evidence)
-    found = check_rows(verdict.added, evidence, policy.max_regret)
+    added, guarded = add_guards(chosen, guards, evidence)
+    found = check_rows(added, evidence, policy.max_regret)
     if objections := [one for one in found if not policy.passes(one)]:
-        raise _error(objections, len(verdict.added))
-    said = verdict.manifest(len(rows), predicted=predicted, revalidated=revalidated)
-    return rows, said | accepted
+        raise _error(objections, len(added))
+    # What was asked for stays in front of what only guards.
+    rows = ranked([*chosen, *added])
+    counts = {"rows": len(rows), "predicted": predicted, "revalidated": revalidated}
+    return rows, {"passed": True, **counts, "guards": guarded, **accepted}
 
 
 def _evidence_of(database: Database) -> Callable[[Decision], Evidence]:
@@ -275,32 +275,6 @@ def _guards(
         and (d.kernel, d.contract) in kernels
         and (d.device.digest, d.signature.text, d.direction, d.kernel) not in shipped
     ]
-
-
-def _with_guards(
-    chosen: list[Decision], guards: list[Decision], evidence: Callable[[Decision], Evidence]
-) -> tuple[list[Decision], GateReport]:
-    """``chosen`` with the rows that keep it from answering where it would lose.
-
-    An added row may itself answer for another guard, so the rest is asked again until nothing is added.
-    """
-    rows, total = chosen, GateReport()
-    while True:
-        pack = pack_from_files(pack_files(rows, name="draft", version="0"))
-        verdict = replay_guards(pack, guards, rows, evidence)
-        total = dataclasses.replace(
-            verdict,
-            added=(*total.added, *verdict.added),
-            lost=total.lost + verdict.lost,
-            replayed=verdict.replayed + len(total.added),
-            worst_ppm=max(total.worst_ppm, verdict.worst_ppm),
-        )
-        if not verdict.added:
-            return rows, total
-        added = {(d.signature, d.direction, d.device, d.kernel) for d in verdict.added}
-        guards = [g for g in guards if (g.signature, g.direction, g.device, g.kernel) not in added]
-        # What was asked for stays in front of what only guards.
-        rows = ranked([*rows, *verdict.added])
 
 
 def _error(

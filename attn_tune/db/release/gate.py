@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attn_tune.db.decide.selection import ranked
 from attn_tune.db.release.evidence import Evidence, Record
 from attn_tune.packs.override_entries import Asked
-from attn_tune.packs.reader import Pack
+from attn_tune.packs.reader import Pack, pack_from_files
+from attn_tune.packs.writer import pack_files
 from attn_tune.runtime.active.row_index import Shelf
 from attn_tune.runtime.lookup.answer import SourceKind
 from attn_tune.runtime.lookup.ladder import Match, Question, walk
@@ -106,43 +108,6 @@ class GatePolicy:
         return False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GateReport:
-    """The result of the gate.
-
-    Attributes:
-      objections: the rows that may not be shipped.
-      added: the rows that make the untuned config answer.
-      replayed: the number of guards whose answer was measured there.
-      unproven: the number of guards whose answer was not measured there.
-      lost: the number of replayed guards where the answer lost.
-      worst_ppm: the largest loss of an answer over the untuned config, in millionths.
-    """
-
-    objections: tuple[Objection, ...] = ()
-    added: tuple[Decision, ...] = ()
-    replayed: int = 0
-    unproven: int = 0
-    lost: int = 0
-    worst_ppm: int = 0
-
-    def manifest(self, rows: int, *, predicted: int, revalidated: int) -> dict[str, Any]:
-        """The manifest's entry about the gate."""
-        return {
-            "passed": True,
-            "rows": rows,
-            "predicted": predicted,
-            "revalidated": revalidated,
-            "guards": {
-                "replayed": self.replayed,
-                "unproven": self.unproven,
-                "lost": self.lost,
-                "worst_loss_ppm": self.worst_ppm,
-                "heuristic_rows": len(self.added),
-            },
-        }
-
-
 def check_rows(
     decisions: Iterable[Decision], evidence: EvidenceOf, max_regret: float = MAX_REGRET
 ) -> list[Objection]:
@@ -227,42 +192,54 @@ def _unknown(d: Decision) -> list[str]:
     return [name for name in needed if getattr(d.environment, name) == UNKNOWN]
 
 
-def replay_guards(
-    pack: Pack, guards: Sequence[Decision], shipped: Iterable[Decision], evidence: EvidenceOf
-) -> GateReport:
-    """Asks ``pack`` for each guard, and compares what it answers with the untuned config there.
+def add_guards(
+    rows: Sequence[Decision], guards: Sequence[Decision], evidence: EvidenceOf
+) -> tuple[list[Decision], dict[str, int]]:
+    """Asks a pack of ``rows`` for each of ``guards``, measured problems that it does not hold, as a job would ask.
 
-    ``guards`` are decisions of measured problems that are not in the pack, ``shipped`` those that are.
+    Where the answer fails, or loses to the untuned config, the untuned config is added. It may itself answer for
+    another guard, so the rest is asked again until nothing is added. Returns what was added, and the manifest's entry.
     """
-    environments = {(d.kernel, d.environment.digest): d.environment for d in shipped}
-    shelves: dict[tuple[str, str], Shelf] = {}
     added: list[Decision] = []
-    replayed = unproven = lost = worst = 0
-    for guard in guards:
-        match = _answer(pack, guard, shelves)
-        if match is None:
-            continue
-        seen = evidence(guard)
-        environment = environments[guard.kernel, match.row.env]
-        record = _same_config(seen, guard.kernel, environment, match.row.config)
-        untuned = seen.heuristic(guard.kernel, record.environment if record else guard.environment)
-        if record is None or untuned is None or (record.median_ns is None and not record.failure):
-            unproven += 1
-            continue
-        replayed += 1
-        loss = _loss(record, untuned)
-        if loss is not None:
-            worst = max(worst, round(loss * 1e6))
-        if loss is None or loss > MARGIN:
-            lost += 1
-            added.append(_untuned(guard, untuned))
-    return GateReport(
-        added=tuple(sorted(added, key=lambda d: (d.median_ns or 0, d.kernel))),
-        replayed=replayed,
-        unproven=unproven,
-        lost=lost,
-        worst_ppm=worst,
-    )
+    worst = 0.0
+    while True:
+        shipped = ranked([*rows, *added])
+        pack = pack_from_files(pack_files(shipped, name="draft", version="0"))
+        environments = {(d.kernel, d.environment.digest): d.environment for d in shipped}
+        shelves: dict[tuple[str, str], Shelf] = {}
+        losing: dict[int, Decision] = {}
+        replayed = unproven = 0
+        for number, guard in enumerate(guards):
+            match = _answer(pack, guard, shelves)
+            if match is None:
+                continue
+            seen = evidence(guard)
+            environment = environments[guard.kernel, match.row.env]
+            record = _same_config(seen, guard.kernel, environment, match.row.config)
+            at = record.environment if record else guard.environment
+            untuned = seen.heuristic(guard.kernel, at)
+            if (
+                record is None
+                or untuned is None
+                or (record.median_ns is None and not record.failure)
+            ):
+                unproven += 1
+                continue
+            replayed += 1
+            loss = _loss(record, untuned)
+            worst = max(worst, loss or 0.0)
+            if loss is None or loss > MARGIN:
+                losing[number] = _untuned(guard, untuned)
+        if not losing:
+            return added, {
+                "replayed": replayed + len(added),
+                "unproven": unproven,
+                "lost": len(added),
+                "worst_loss_ppm": round(worst * 1e6),
+                "heuristic_rows": len(added),
+            }
+        guards = [guard for number, guard in enumerate(guards) if number not in losing]
+        added += sorted(losing.values(), key=lambda d: (d.median_ns or 0, d.kernel))
 
 
 class _Anyone:

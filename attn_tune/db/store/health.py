@@ -1,14 +1,12 @@
 """Facts about the file and its soundness, for ``doctor``."""
 
-import contextlib
-import functools
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from attn_tune.db.store.references import References
-from attn_tune.db.store.schema import create_schema
+from attn_tune.db.store.schema import RELATIONS
 from attn_tune.db.store.trials import NO_TRIAL, measurement_columns, to_trial
 from attn_tune.schema import IntegrityError
 
@@ -92,7 +90,7 @@ def _find_problems(connection: sqlite3.Connection, check: str) -> tuple[str, ...
         present = {row[0] for row in connection.execute(_RELATIONS)}
     except sqlite3.DatabaseError as error:
         return (str(error),)
-    if missing := _relations() - present:
+    if missing := RELATIONS - present:
         return (*found, f"it lacks {', '.join(sorted(missing))}")
     try:
         for table, row_id, parent, _ in connection.execute("PRAGMA foreign_key_check"):
@@ -100,14 +98,6 @@ def _find_problems(connection: sqlite3.Connection, check: str) -> tuple[str, ...
         return (*found, *_changed_references(connection), *_changed_trials(connection))
     except sqlite3.DatabaseError as error:
         return (*found, str(error))
-
-
-@functools.cache
-def _relations() -> frozenset[str]:
-    """The names of the tables and views that a database of this version has."""
-    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        create_schema(connection)
-        return frozenset(row[0] for row in connection.execute(_RELATIONS))
 
 
 def _changed_references(connection: sqlite3.Connection) -> Iterator[str]:

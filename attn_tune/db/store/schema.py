@@ -164,55 +164,32 @@ TABLES = (
 ) STRICT, WITHOUT ROWID""",
 )
 
+# A column without a comment is that of the table.
 VIEWS = {
     "winners": """-- The winning kernel and config of each problem on each device.
-    SELECT
-        op, -- The op.
-        kernel, -- The kernel, as op/name.
-        direction, -- The direction.
-        signature, -- The problem.
-        point, -- The grid points of its newest trial; empty without a name.
-        device, -- The device's name, with its partition.
-        config, -- JSON object of the knobs.
-        rule, -- winner: beat the default; tie: nothing did; only: one config was right.
-        median_us, -- Time in microseconds.
-        heuristic_us, -- Time of the kernel's default in microseconds.
+    SELECT op, kernel, direction, signature, point, device, config, rule, median_us, heuristic_us,
         gain AS speedup, -- heuristic_us over median_us.
-        regret_bound, -- By what share a rival may be faster, at 95 %.
-        worst_error, -- Largest error over what is allowed.
-        repeatable, -- 0 where a trial of the config gave different bits.
-        features, -- Feature problems that the config passed.
-        environment -- The software that was decided for.
+        regret_bound, worst_error, repeatable, features, environment
     FROM decision WHERE rank = 0""",
     "failures": f"""-- Trials that were tried and failed; a refused config did not fail.
     SELECT
         id AS trial_id, -- The trial.
-        run_id, -- The run that recorded it.
-        op, -- The op.
-        kernel, -- The kernel, as op/name.
-        direction, -- The direction.
-        part, -- The launch that alone was searched; empty for the whole direction.
-        signature, -- The problem.
-        point, -- The grid points that asked for it.
-        device, -- The device's name, with its partition.
-        config, -- JSON object of the knobs.
-        status, -- The outcome.
+        run_id, op, kernel, direction, part, signature, point, device, config, status,
         substr(reason, 1, instr(reason || char(10), char(10)) - 1) AS reason, -- The first line of the cause.
-        started -- ISO time in UTC.
+        started
     FROM trial WHERE status IN ({_FAILED})""",
     "samples": """-- One row a sample.
     SELECT
         trial.id AS trial_id, -- The trial.
-        kernel, -- The kernel, as op/name.
-        direction, -- The direction.
-        signature, -- The problem.
-        device, -- The device's name, with its partition.
-        config, -- JSON object of the knobs.
-        stage, -- search, or final where configs were measured in turns.
-        round_id, -- Samples of one round and position were taken in turns; /twin marks a second one of a config.
-        sample.key AS position, -- The place among the samples of the trial, from 0.
+        kernel, direction, signature, device, config, stage, round_id,
+        sample.key AS position, -- The place in the trial, from 0; equal places of one round were taken in one turn.
         sample.value / 1000.0 AS us -- The time in microseconds.
     FROM trial, json_each(trial.samples_ns) AS sample""",
+}
+
+# The names of all tables and views.
+RELATIONS = VIEWS.keys() | {
+    statement.split()[2] for statement in TABLES if statement.startswith("CREATE TABLE")
 }
 
 TRIGGERS = (

@@ -17,6 +17,18 @@ def insert(
     return rowid
 
 
+def problem_filters(table: str) -> dict[str, str]:
+    """Conditions for ``narrowing`` of rows of ``table`` by problem, kernel and device."""
+    devices = "SELECT id FROM device WHERE digest = :device OR variant = :device"
+    return {
+        "op": f"{table}.op = :op",
+        "kernel": f"({table}.kernel = :kernel OR {table}.kernel = {table}.op || '/' || :kernel)",
+        "direction": f"{table}.direction = :direction",
+        "signature": f"{table}.signature = :signature",
+        "device": f"{table}.device_id IN ({devices})",
+    }
+
+
 def narrowing(
     what: str, conditions: Mapping[str, str], filters: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:

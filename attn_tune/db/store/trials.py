@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from attn_tune.db.store.references import References
-from attn_tune.db.store.sql import insert, narrowing
+from attn_tune.db.store.sql import insert, narrowing, problem_filters
 from attn_tune.db.store.times import now_us, time_text, time_us
 from attn_tune.schema import (
     IntegrityError,
@@ -51,13 +51,7 @@ _RESOURCES = ("shared_bytes", "registers", "spill_bytes", "code_digest")
 _BEAT = """
 UPDATE run SET heartbeat = :now, trials = trials + :count WHERE id = :run AND status = 'running'
 """
-# Conditions by which reads are narrowed; the parameter has the filter's name.
-FILTERS = {
-    "op": "trial.op = :op",
-    "kernel": "(trial.kernel = :kernel OR trial.kernel = trial.op || '/' || :kernel)",
-    "direction": "trial.direction = :direction",
-    "signature": "trial.signature = :signature",
-    "device": "trial.device_id IN (SELECT id FROM device WHERE digest = :device OR variant = :device)",
+FILTERS = problem_filters("trial") | {
     "run": "trial.run_id = :run",
     "status": "trial.status = :status",
 }
