@@ -18,7 +18,7 @@ from attn_tune.schema import UsageError
 def command(
     sources: Sources,
     grid: Annotated[
-        str | None, typer.Argument(metavar="[GRID]", help="A grid whose points are listed.")
+        str | None, typer.Argument(metavar="GRID", help="A grid whose points are listed.")
     ] = None,
     lengths: options.Lengths = None,
     workload: options.Workloads = None,
@@ -50,7 +50,8 @@ def command(
             }
             for g in loaded
         ]
-        output.emit_formatted(pd.DataFrame(rows), options.table_or_json(json), key="grids")
+        frame = pd.DataFrame(rows).drop(columns=[] if json else ["source"])
+        output.emit_formatted(frame, options.table_or_json(json), key="grids")
         return
     points = Cases(grid=[grid] if grid else [], lengths=lengths, workload=workload).points(sources)
     if out is not None:

@@ -59,12 +59,19 @@ def command(
             environment=current_environment(),
             directions=selection.directions(direction, [get_op(one.op) for one in asked]),
         )
-        rows = [_row(k, c.case.direction) for c in made.cases for k in c.kernels]
+        rows = [
+            _row(kernel, one.case.direction)
+            for one in made.cases
+            for kernel in one.kernels
+            if json or every or one.case.direction in kernel.kernel.searches
+        ]
     rows += [_other(spec, point) for spec in specs if spec.op not in ops]
     away = set() if json or every else selection.absent(specs, target)
     names = ", ".join(selection.brief(one.name) for one in asked)
+    frame = pd.DataFrame([row for row in rows if row["kernel"] not in away], columns=_COLUMNS)
+    # A kernel without configs is not supported, and the remark says why.
     output.emit_formatted(
-        pd.DataFrame([row for row in rows if row["kernel"] not in away], columns=_COLUMNS),
+        frame if json else frame.drop(columns=["supported"]),
         options.table_or_json(json),
         title=f"{names} on {target}",
         key="kernels",

@@ -89,7 +89,7 @@ def test_stdout_has_the_answer_alone(tmp_path, monkeypatch, fmt):
 
 
 def test_a_defect_is_an_object_too(monkeypatch):
-    def fail(text, grids=None):
+    def fail(*_):
         raise RuntimeError("out of luck")
 
     monkeypatch.setattr("attn_tune.commands.shared.selection.signature", fail)
