@@ -6,9 +6,7 @@ Example: attn-tune kernels gpt-oss-20b.local/4x4k --device sm_90
 """
 
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from attn_tune.commands.shared import options, output, selection
 
@@ -21,13 +19,12 @@ EXAMPLE = "llama3-8b/4x4k"
 
 
 def command(
-    point: Annotated[
-        str | None,
-        typer.Argument(
-            help="The problem whose support and number of configs are shown: a grid point or a signature. "
-            "Default: an example of each op."
-        ),
-    ] = None,
+    point: str | None = options.argument(
+        "POINT",
+        "The problem whose support and number of configs are shown: a grid point or a signature. "
+        "Default: an example of each op.",
+        None,
+    ),
     grid: options.PointGrids = None,
     workload: options.Workload = None,
     op: options.Ops = None,

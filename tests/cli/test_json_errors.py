@@ -55,7 +55,7 @@ def test_every_command_reports_a_wrong_option_as_an_object(words):
 MISTAKES = {
     "nosuch": "no such command 'nosuch'; see 'attn-tune --help'",
     "--nosuch": "no such option: --nosuch; see 'attn-tune --help'",
-    "best": "missing argument 'point'; see 'attn-tune best --help'",
+    "best": "missing argument 'POINT'; see 'attn-tune best --help'",
     "override nosuch": "no such command 'nosuch'; see 'attn-tune override --help'",
     "report --sect x": "no such option: --sect (Possible options: --section); see 'attn-tune report --help'",
 }
