@@ -43,7 +43,7 @@ def _page(command: Any, name: str) -> str:
     from attn_tune.reports.tables import markdown_table
 
     context = typer.Context(command, info_name=name)
-    panels: dict[str, list[list[str]]] = {}
+    panels: dict[str, list[list[str]]] = {"Arguments": []}
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
         if record is None or {"--help", "--show-completion"} & {*parameter.opts}:
@@ -51,7 +51,7 @@ def _page(command: Any, name: str) -> str:
         kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
         title = getattr(parameter, "rich_help_panel", None) or kind
         panels.setdefault(title, []).append([f"`{record[0]}`", " ".join(record[1].split())])
-    tables = [markdown_table([title, ""], rows) for title, rows in panels.items()]
+    tables = [markdown_table([title, ""], rows) for title, rows in panels.items() if rows]
     if inner := getattr(command, "commands", {}):
         found = [inner[name] for name in command.list_commands(context) if not inner[name].hidden]
         rows = [[f"`{one.name}`", (one.help or "").partition("\n")[0]] for one in found]

@@ -14,9 +14,7 @@ import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.cases import Cases
@@ -45,11 +43,11 @@ _DOUBTS = {
 
 @options.grouped
 def command(
-    path: Annotated[
-        Path, typer.Argument(help="The pack to write: a folder, or one file ending in .atpack.")
-    ],
     db: options.Database,
     cases: Cases,
+    path: Path = options.argument(
+        "PACK", "The pack to write: a folder, or one file ending in .atpack."
+    ),
     name: options.PackName = None,
     version: options.PackVersion = "1",
     device: str | None = options.option(

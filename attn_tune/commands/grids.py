@@ -4,9 +4,6 @@ Example: attn-tune grids gemma3-27b --lengths prefill
 """
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.cases import Cases
@@ -17,9 +14,7 @@ from attn_tune.schema import UsageError
 @options.grouped
 def command(
     sources: Sources,
-    grid: Annotated[
-        str | None, typer.Argument(metavar="[GRID]", help="A grid whose points are listed.")
-    ] = None,
+    grid: str | None = options.argument("GRID", "A grid whose points are listed.", None),
     lengths: options.Lengths = None,
     workload: options.Workloads = None,
     out: Path | None = options.option(
@@ -50,7 +45,8 @@ def command(
             }
             for g in loaded
         ]
-        output.emit_formatted(pd.DataFrame(rows), options.table_or_json(json), key="grids")
+        frame = pd.DataFrame(rows).drop(columns=[] if json else ["source"])
+        output.emit_formatted(frame, options.table_or_json(json), key="grids")
         return
     points = Cases(grid=[grid] if grid else [], lengths=lengths, workload=workload).points(sources)
     if out is not None:

@@ -6,9 +6,7 @@ Example: attn-tune kernels gpt-oss-20b.local/4x4k --device sm_90
 """
 
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from attn_tune.commands.shared import options, output, selection
 
@@ -21,13 +19,12 @@ EXAMPLE = "llama3-8b/4x4k"
 
 
 def command(
-    point: Annotated[
-        str | None,
-        typer.Argument(
-            help="The problem whose support and number of configs are shown: a grid point or a signature. "
-            "Default: an example of each op."
-        ),
-    ] = None,
+    point: str | None = options.argument(
+        "POINT",
+        "The problem whose support and number of configs are shown: a grid point or a signature. "
+        "Default: an example of each op.",
+        None,
+    ),
     grid: options.PointGrids = None,
     workload: options.Workload = None,
     op: options.Ops = None,
@@ -59,12 +56,19 @@ def command(
             environment=current_environment(),
             directions=selection.directions(direction, [get_op(one.op) for one in asked]),
         )
-        rows = [_row(k, c.case.direction) for c in made.cases for k in c.kernels]
+        rows = [
+            _row(kernel, one.case.direction)
+            for one in made.cases
+            for kernel in one.kernels
+            if json or every or one.case.direction in kernel.kernel.searches
+        ]
     rows += [_other(spec, point) for spec in specs if spec.op not in ops]
     away = set() if json or every else selection.absent(specs, target)
     names = ", ".join(selection.brief(one.name) for one in asked)
+    frame = pd.DataFrame([row for row in rows if row["kernel"] not in away], columns=_COLUMNS)
+    # A kernel without configs is not supported, and the remark says why.
     output.emit_formatted(
-        pd.DataFrame([row for row in rows if row["kernel"] not in away], columns=_COLUMNS),
+        frame if json else frame.drop(columns=["supported"]),
         options.table_or_json(json),
         title=f"{names} on {target}",
         key="kernels",

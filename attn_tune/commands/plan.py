@@ -97,14 +97,32 @@ def show_plan(
 
     away = set() if every else selection.absent(request.kernels, made.device)
     away &= {row["kernel"] for row in rows}
-    frame = pd.DataFrame([row for row in rows if row["kernel"] not in away], columns=list(rows[0]))
+    idle = set() if every else _without_use(made)
+    shown = [row for n, row in enumerate(rows) if n not in idle and row["kernel"] not in away]
+    frame = pd.DataFrame(shown, columns=list(rows[0]))
+    if not any(frame["remark"]):
+        frame = frame.drop(columns=["remark"])
     output.emit_frame(frame, title=f"Plan on {made.device}")
     output.say_absent(away, how)
+    if left := sum(rows[n]["kernel"] not in away for n in idle):
+        print(
+            f"{counted(left, 'pair')} of case and kernel left out: the kernel cannot do it ({how} says why)"
+        )
     print(
         f"{counted(counts.cases, 'case')}, at most {counted(counts.todo, 'config')} to try by strategy {strategy}, "
         f"{counts.done} tried before, {counts.pruned} refused beforehand; "
         f"about {clock(seconds)} {said}"
     )
+
+
+def _without_use(plan: "Plan") -> set[int]:
+    """The rows of kernels that cannot do a case that another kernel can."""
+    rows = [(case, kernel) for case in plan.cases for kernel in case.kernels]
+    return {
+        number
+        for number, (case, kernel) in enumerate(rows)
+        if not kernel.runnable and any(one.runnable for one in case.kernels)
+    }
 
 
 def _plan(request: SweepRequest, device: str | None) -> "tuple[Plan, float | None]":

@@ -118,10 +118,10 @@ def _run(request: SweepRequest, hosts: Hosts) -> SweepOutcome:
 @contextlib.contextmanager
 def _watched() -> "Iterator[tuple[threading.Event, Callable[[Event], None]]]":
     """An event that Ctrl-C sets, and a function that shows the events of a sweep."""
-    from attn_tune.commands.sweeps.progress import Tally, watcher
+    from attn_tune.commands.sweeps.progress import Tally, View
 
     tally, stop = Tally(), threading.Event()
-    with _stopping(stop), watcher(tally) as view:
+    with _stopping(stop), View(tally) as view:
 
         def watch(event: "Event") -> None:
             tally.add(event)

@@ -341,10 +341,10 @@ class Op:
         Raises:
           UsageError: the text is malformed or of another op or contract version.
         """
-        signature = Signature.parse(text, self.fields)
-        if (signature.op, signature.version) != (self.name, self.version):
+        head = text.split(maxsplit=1)[0] if "=" in text else ""
+        if "/v" in head and head != f"{self.name}/v{self.version}":
             raise UsageError(f"signature {text!r} is not of {self.name}/v{self.version}")
-        return signature
+        return Signature.parse(text, self.fields)
 
     def place(self, spec: Any, problem: Any, direction: str, device: Any) -> int:
         """The place of the kernel ``spec`` among those that can do an untuned problem, highest first."""

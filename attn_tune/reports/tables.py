@@ -64,6 +64,8 @@ _DROPPED = (
 )  # fmt: skip
 # A column of words folds down to so many characters before a column of numbers is left out for it.
 _WORDS_WIDTH = 16
+# A column of single words, such as names of kernels, folds only beyond this.
+_NAME_WIDTH = 32
 _GAP = 3
 
 
@@ -89,10 +91,15 @@ def _least_widths(frame: pd.DataFrame) -> dict[Any, int]:
     words = formatted(frame)
     widths = {}
     for header, name in zip(words.columns, frame.columns, strict=True):
-        longest = max(map(len, [str(header), *words[header]]))
-        folds = longest > _WORDS_WIDTH and not _is_numeric(frame[name])
-        widths[name] = (_WORDS_WIDTH if folds else longest) + _GAP
+        cells = [str(header), *words[header]]
+        folds = _folds(cells) and not _is_numeric(frame[name])
+        widths[name] = (_WORDS_WIDTH if folds else max(map(len, cells))) + _GAP
     return widths
+
+
+def _folds(cells: Iterable[str]) -> bool:
+    """Whether a column of words may be folded: text, and names that are very long."""
+    return any(len(c) > (_WORDS_WIDTH if " " in c else _NAME_WIDTH) for c in cells)
 
 
 def _is_numeric(column: Iterable[Any]) -> bool:
@@ -112,12 +119,11 @@ def to_rich(frame: pd.DataFrame, *, title: str | None = None) -> "Table":
     )
     for header, name in zip(words.columns, frame.columns, strict=True):
         numeric = _is_numeric(frame[name])
-        longest = max(map(len, [str(header), *words[header]]))
         table.add_column(
             str(header),
             justify="right" if numeric else "left",
             overflow="fold",
-            no_wrap=numeric or longest <= _WORDS_WIDTH,
+            no_wrap=numeric or not _folds([str(header), *words[header]]),
         )
     for row in words.itertuples(index=False):
         table.add_row(*(_unmarked(cell) for cell in row))

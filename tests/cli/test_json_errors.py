@@ -55,7 +55,7 @@ def test_every_command_reports_a_wrong_option_as_an_object(words):
 MISTAKES = {
     "nosuch": "no such command 'nosuch'; see 'attn-tune --help'",
     "--nosuch": "no such option: --nosuch; see 'attn-tune --help'",
-    "best": "missing argument 'point'; see 'attn-tune best --help'",
+    "best": "missing argument 'POINT'; see 'attn-tune best --help'",
     "override nosuch": "no such command 'nosuch'; see 'attn-tune override --help'",
     "report --sect x": "no such option: --sect (Possible options: --section); see 'attn-tune report --help'",
 }
@@ -89,7 +89,7 @@ def test_stdout_has_the_answer_alone(tmp_path, monkeypatch, fmt):
 
 
 def test_a_defect_is_an_object_too(monkeypatch):
-    def fail(text, grids=None):
+    def fail(*_):
         raise RuntimeError("out of luck")
 
     monkeypatch.setattr("attn_tune.commands.shared.selection.signature", fail)

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import attn_tune
+from attn_tune.cli import app
 from attn_tune.commands.pack import restamp
 from attn_tune.kernels import source
 from attn_tune.kernels.registry import get_kernel
@@ -18,13 +20,16 @@ from attn_tune.ops.registry import get_op
 from attn_tune.packs.reader import read_pack
 from attn_tune.packs.writer import files_of_rows, write_pack
 from attn_tune.runtime.lookup.answer import Knobs
-from attn_tune.schema import AttnTuneError, StorageError, UsageError
 from attn_tune.schema.config import config_to_dict
 
 PACKAGE = Path(attn_tune.__file__).parent
 SHIPPED = PACKAGE / "packs" / "shipped" / "nvidia-h200"
 LIBRARY = "cudnn"
 pytestmark = pytest.mark.slow
+
+
+def run(pack, *words):
+    return CliRunner().invoke(app, ["pack", "restamp", str(pack), *map(str, words)])
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +95,10 @@ def pack(tmp_path, digests):
     return tmp_path / "old.atpack"
 
 
-def test_rows_with_equal_programs_are_restamped_and_others_left_out(pack, before, capsys):
+def test_rows_with_equal_programs_are_restamped_and_others_left_out(pack, before):
     out = pack.with_name("new.atpack")
-    restamp.command(pack, before=before, out=out, version="2", jobs=2, json=True)
-    said = json.loads(capsys.readouterr().out)
+    words = ("--before", before, "--out", out, "--version", "2", "--jobs", "2")
+    said = json.loads(run(pack, *words, "--json").stdout)
     assert (said["kept"], said["restamped"], said["left_out"]) == (0, 1, 2)
     verdicts = [row["verdict"] for row in said["rows"]]
     assert verdicts.count(restamp.SAME) == 1
@@ -142,18 +147,18 @@ def test_rows_not_asked_for_are_left_out_and_kept_ones_copied(pack, before, monk
 def test_a_checkout_that_answers_nothing_is_an_error(pack, tmp_path):
     (tmp_path / "empty" / "attn_tune").mkdir(parents=True)
     (tmp_path / "empty" / "attn_tune" / "__init__.py").touch()
-    with pytest.raises(AttnTuneError, match="failed in"):
-        restamp.command(pack, before=tmp_path / "empty", out=tmp_path / "new")
+    done = run(pack, "--before", tmp_path / "empty", "--out", tmp_path / "new")
+    assert (done.exit_code, "failed in" in done.stderr) == (1, True)
     assert not (tmp_path / "new").exists()
 
 
 def test_bad_paths_are_refused_before_anything_is_compiled(pack, before, tmp_path):
-    with pytest.raises(UsageError, match="no folder attn_tune"):
-        restamp.command(pack, before=tmp_path, out=tmp_path / "new")
+    done = run(pack, "--before", tmp_path, "--out", tmp_path / "new")
+    assert (done.exit_code, "no folder attn_tune" in done.stderr) == (2, True)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
-    with pytest.raises(StorageError, match="not overwritten"):
-        restamp.command(pack, before=before, out=tmp_path / "mine", overwrite=True)
+    done = run(pack, "--before", before, "--out", tmp_path / "mine", "--overwrite")
+    assert (done.exit_code, "not overwritten" in done.stderr) == (4, True)
     assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from attn_tune.cli import app
 from attn_tune.commands import sweep as command
-from attn_tune.commands.sweeps.progress import LineWatch, Tally
+from attn_tune.commands.sweeps.progress import Tally, View
 from attn_tune.kernels import registry
 from attn_tune.ops.registry import get_op
 from attn_tune.runtime.active import settings
@@ -302,7 +302,7 @@ def test_status_of_a_running_sweep_counts_from_its_start(tmp_path, monkeypatch):
 
 
 def test_the_first_line_of_progress_has_a_label(capsys):
-    LineWatch(Tally()).show()
+    View(Tally()).show()
     assert capsys.readouterr().err.startswith("starting: 0/0")
 
 

@@ -143,3 +143,12 @@ def test_a_terminal_too_narrow_for_the_rest_cuts_nothing_off():
     assert width > 20
     text = tables.to_text(shown, width=width)
     assert all(cell in text for cell in ("1.23 ms", "1.50x", "fwd", "direction"))
+
+
+def test_names_are_not_broken_where_text_can_fold():
+    kernels = pd.DataFrame(
+        {"kernel": ["flash_attention/triton_hopper"], "remark": ["a forward for Hopper " * 4]}
+    )
+    text = tables.to_text(kernels, width=60)
+    assert "flash_attention/triton_hopper" in text
+    assert max(map(len, text.splitlines())) <= 60

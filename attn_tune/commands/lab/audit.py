@@ -10,9 +10,7 @@ Example: attn-tune lab audit --grid llama3-8b --target tpu-v6e --target sm_120 -
 
 import json as json_format
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.cases import Cases
@@ -26,15 +24,13 @@ if TYPE_CHECKING:
 @options.grouped
 def command(
     cases: Cases,
-    target: Annotated[
-        list[str],
-        typer.Option(
-            "--target",
-            metavar="TARGET",
-            help="Compile for this device, as in sweep; it need not be here. Repeatable. 'all' is every TPU and every "
-            "architecture of GPUs.",
-        ),
-    ],
+    target: list[str] = options.option(
+        ...,
+        "--target",
+        "TARGET",
+        "Compile for this device, as in sweep; it need not be here. Repeatable. 'all' is every TPU and every "
+        "architecture of GPUs.",
+    ),
     sample: int = options.option(40, "--sample", "N", "Configs of each claim, in all.", min=1),
     seed: str = options.option("", "--seed", "TEXT", "Another seed, another sample."),
     journal: Path | None = options.option(

@@ -6,9 +6,6 @@ Example: attn-tune lab merge host-a.db host-b.db --db lab.db
 """
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.database import open_lab
@@ -16,8 +13,8 @@ from attn_tune.schema.words import counted
 
 
 def command(
-    paths: Annotated[list[Path], typer.Argument(help="Lab databases of other hosts.")],
     db: options.Database,
+    paths: list[Path] = options.argument("DB", "Lab databases of other hosts."),
     json: options.Json = False,
 ) -> None:
     from attn_tune.db import check_source, merge_database

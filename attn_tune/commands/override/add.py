@@ -10,9 +10,7 @@ Example: attn-tune override add never triton -d fwd -c num_warps=8 --device sm_9
 
 from collections.abc import Sequence
 from json import loads
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from attn_tune.commands.override.entries import File, Kind, change_file, line
 from attn_tune.commands.shared import options, output, selection
@@ -20,60 +18,34 @@ from attn_tune.schema import UsageError
 
 
 def command(
-    kind: Annotated[
-        Kind,
-        typer.Argument(metavar="use|never", help="use: answer with this config. never: forbid it."),
-    ],
-    kernel: Annotated[
-        str,
-        typer.Argument(
-            metavar="KERNEL", help="OP/NAME or NAME; with never also an op, for all its kernels."
-        ),
-    ],
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="KNOB=VALUE",
-            help="use: every knob without a default. never: the knobs that must agree. PART.KNOB=VALUE in a part, or "
-            "a config as JSON. Repeatable.",
-        ),
-    ] = None,
-    direction: Annotated[
-        str | None,
-        typer.Option(
-            "--direction",
-            "-d",
-            metavar="DIRECTION",
-            help="The direction. Default: use: fwd, never: all.",
-        ),
-    ] = None,
-    point: Annotated[
-        str | None,
-        typer.Option(
-            "--point", metavar="POINT", help="Only this problem: a grid point or a signature."
-        ),
-    ] = None,
+    kind: Kind = options.argument("use|never", "use: answer with this config. never: forbid it."),
+    kernel: str = options.argument(
+        "KERNEL", "OP/NAME or NAME; with never also an op, for all its kernels."
+    ),
+    config: list[str] | None = options.option(
+        None,
+        "--config -c",
+        "KNOB=VALUE",
+        "use: every knob without a default. never: the knobs that must agree. PART.KNOB=VALUE in a part, or a config "
+        "as JSON. Repeatable.",
+    ),
+    direction: str | None = options.option(
+        None, "--direction -d", "DIRECTION", "The direction. Default: use: fwd, never: all."
+    ),
+    point: str | None = options.option(
+        None, "--point", "POINT", "Only this problem: a grid point or a signature."
+    ),
     grid: options.PointGrids = None,
     workload: options.Workload = None,
-    signature: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--signature",
-            "-s",
-            metavar="FIELD=VALUE",
-            help="Only problems with this field. Repeatable.",
-        ),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option("--device", metavar="DEVICE", help="Only this device: a variant or a family."),
-    ] = None,
-    reason: Annotated[
-        str,
-        typer.Option("--reason", metavar="TEXT", help="Why; never needs it, and lookups say it."),
-    ] = "",
+    signature: list[str] | None = options.option(
+        None, "--signature -s", "FIELD=VALUE", "Only problems with this field. Repeatable."
+    ),
+    device: str | None = options.option(
+        None, "--device", "DEVICE", "Only this device: a variant or a family."
+    ),
+    reason: str = options.option(
+        "", "--reason", "TEXT", "Why; never needs it, and lookups say it."
+    ),
     file: File = None,
     json: options.Json = False,
 ) -> None:

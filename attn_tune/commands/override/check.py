@@ -6,7 +6,6 @@ Example: attn-tune override check job.json
 """
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -16,7 +15,7 @@ from attn_tune.commands.shared.exit_codes import FAILED
 
 
 def command(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="The file of overrides.")],
+    path: Path = options.argument("FILE", "The file of overrides."),
     json: options.Json = False,
 ) -> None:
     from attn_tune.packs.override_files import read_overrides

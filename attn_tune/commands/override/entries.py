@@ -7,20 +7,19 @@ from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from attn_tune.commands.shared import selection
+from attn_tune.commands.shared import options, selection
 
 if TYPE_CHECKING:
     from attn_tune.packs.override_entries import Entry
 
 File = Annotated[
     Path | None,
-    typer.Option(
+    options.option(
+        ...,
         "--file",
-        metavar="PATH",
-        help="The file. Default: attn-tune/overrides.json in the user's configuration directory, which every lookup "
-        "of the user finds.",
+        "PATH",
+        "The file. Default: attn-tune/overrides.json in the user's configuration directory, which every lookup of the "
+        "user finds.",
     ),
 ]
 

@@ -11,9 +11,7 @@ import enum
 import shlex
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from attn_tune.commands.shared import options, output, selection
 from attn_tune.commands.shared.cases import Cases
@@ -36,30 +34,27 @@ class Required(enum.StrEnum):
 
 
 def command(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="The file of overrides.")],
+    path: Path = options.argument("FILE", "The file of overrides."),
     grid: options.Grids = None,
     lengths: options.Lengths = None,
     point: options.Points = None,
     workload: options.Workloads = None,
     direction: options.Directions = None,
     device: options.DeviceName = None,
-    kernel: Annotated[
-        str | None,
-        typer.Option(
-            "--kernel", "-k", metavar="KERNEL", help="For calls that name this kernel themselves."
-        ),
-    ] = None,
+    kernel: str | None = options.option(
+        None, "--kernel -k", "KERNEL", "Answers to calls that name this kernel themselves."
+    ),
     skip_unsupported: bool = options.flag(
         "--skip-unsupported", "Leave out what no kernel can do on the device."
     ),
-    require: Annotated[
-        Required | None,
-        typer.Option(
-            help="Refuse to write unless every answer is so good. tuned: from something that was measured. "
-            "exact: at this very problem, or by an override."
-        ),
-    ] = None,
-    overwrite: bool = options.flag("--overwrite", "Replace the file that is there."),
+    require: Required | None = options.option(
+        None,
+        "--require",
+        "",
+        "Refuse to write unless every answer is so good. tuned: from something that was measured. "
+        "exact: at this very problem, or by an override.",
+    ),
+    overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
     from attn_tune.runtime.lookup.dispatch import lookup

@@ -6,7 +6,6 @@ Example: attn-tune override list
 """
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -16,9 +15,7 @@ from attn_tune.commands.shared.exit_codes import INTEGRITY
 
 
 def command(
-    file: Annotated[
-        Path | None, typer.Option("--file", metavar="PATH", help="Only this file.")
-    ] = None,
+    file: Path | None = options.option(None, "--file", "PATH", "Only this file."),
     json: options.Json = False,
 ) -> None:
     from attn_tune.packs.override_files import read_overrides

@@ -3,9 +3,7 @@
 Example: attn-tune override remove 3f2a9c01
 """
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from attn_tune.commands.override.entries import File, change_file
 from attn_tune.commands.shared import options, output
@@ -16,9 +14,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    ids: Annotated[
-        list[str], typer.Argument(metavar="ID...", help="As 'attn-tune override list' shows.")
-    ],
+    ids: list[str] = options.argument("ID", "As 'attn-tune override list' shows."),
     file: File = None,
     json: options.Json = False,
 ) -> None:

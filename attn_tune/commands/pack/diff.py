@@ -7,17 +7,18 @@ Example: attn-tune pack diff h200-1.atpack h200-2.atpack
 
 import dataclasses
 from collections import Counter
+from pathlib import Path
 
 import typer
 
-from attn_tune.commands.pack.reading import PackPath, read
+from attn_tune.commands.pack.reading import read
 from attn_tune.commands.shared import options, output, selection
 from attn_tune.commands.shared.exit_codes import FAILED
 
 
 def command(
-    old: PackPath,
-    new: PackPath,
+    old: Path = options.argument("OLD", "A pack: a folder or an .atpack file."),
+    new: Path = options.argument("NEW", "Another pack."),
     evidence: bool = options.flag(
         "--evidence", "Also rows that decide the same on other evidence."
     ),

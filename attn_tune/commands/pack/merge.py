@@ -5,9 +5,6 @@ Example: attn-tune pack merge all.atpack a.atpack b.atpack --on-conflict fastest
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from attn_tune.commands.pack.outcomes import POLICIES, show_outcomes
 from attn_tune.commands.shared import options, output
@@ -15,13 +12,10 @@ from attn_tune.schema.words import counted
 
 
 def command(
-    path: Annotated[Path, typer.Argument(help="The pack to write.")],
-    packs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="PACK PACK...", help="The packs; the first is the one that others change."
-        ),
-    ],
+    path: Path = options.argument("OUT", "The pack to write."),
+    packs: list[Path] = options.argument(
+        "PACK", "The packs; the first is the one that others change."
+    ),
     name: options.PackName = None,
     version: options.PackVersion = "1",
     on_conflict: str = options.option("error", "--on-conflict", "POLICY", POLICIES),

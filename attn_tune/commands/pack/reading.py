@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from attn_tune.commands.shared import options
 
 if TYPE_CHECKING:
     from attn_tune.packs.reader import Pack
 
-PackPath = Annotated[Path, typer.Argument(help="A pack: a folder or an .atpack file.")]
+PackPath = Annotated[Path, options.argument("PACK", "A pack: a folder or an .atpack file.")]
 
 
 def read(path: Path) -> "Pack":

@@ -19,10 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from attn_tune.commands.pack.reading import PackPath
 from attn_tune.commands.shared import options, output
 from attn_tune.schema import AttnTuneError, UsageError
 from attn_tune.schema.words import counted
@@ -69,39 +68,31 @@ def programs() -> None:
 
 
 def command(
-    pack: Annotated[Path, typer.Argument(help="A pack: a folder or an .atpack file.")],
-    before: Annotated[
-        Path,
-        typer.Option(
-            metavar="PATH", help="A checkout of the source that the rows were measured with."
-        ),
-    ],
-    out: Annotated[Path, typer.Option(metavar="PATH", help="The new pack.")],
-    version: Annotated[
-        str | None, typer.Option(help="Version of the new pack. Default: the old one's.")
-    ] = None,
-    kernel: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--kernel", "-k", help="Only stale rows of this kernel; others are left out. Repeats."
-        ),
-    ] = None,
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--keep",
-            help="Copy the stale rows of this kernel, whose library is not installed here. Repeats.",
-        ),
-    ] = None,
-    alias: Annotated[
-        bool,
-        typer.Option(
-            "--alias",
-            help="Also write the digests to the table of aliases, for packs that are out already.",
-        ),
-    ] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes for each checkout.")] = 1,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,
+    pack: PackPath,
+    before: Path = options.option(
+        ..., "--before", "PATH", "A checkout of the source that the rows were measured with."
+    ),
+    out: Path = options.option(..., "--out", "PATH", "The new pack."),
+    version: str | None = options.option(
+        None, "--version", "VERSION", "The new pack's version. Default: the old one's."
+    ),
+    kernel: list[str] | None = options.option(
+        None,
+        "--kernel -k",
+        "KERNEL",
+        "Only stale rows of this kernel; others are left out. Repeatable.",
+    ),
+    keep: list[str] | None = options.option(
+        None,
+        "--keep",
+        "KERNEL",
+        "Copy the stale rows of this kernel, whose library is not installed here. Repeatable.",
+    ),
+    alias: bool = options.flag(
+        "--alias", "Also write the digests to the table of aliases, for packs that are out already."
+    ),
+    jobs: int = options.option(1, "--jobs", "N", "Processes for each checkout.", min=1),
+    overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
     from attn_tune.packs.reader import read_pack

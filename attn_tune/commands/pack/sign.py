@@ -7,9 +7,6 @@ Example: attn-tune pack sign h200.atpack --key release.pem
 
 import os
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from attn_tune.commands.pack.reading import read_files
 from attn_tune.commands.shared import options, output
@@ -17,7 +14,7 @@ from attn_tune.schema import StorageError, UsageError
 
 
 def command(
-    path: Annotated[Path | None, typer.Argument(help="The pack, which is signed in place.")] = None,
+    path: Path | None = options.argument("PACK", "The pack, which is signed in place.", None),
     key: Path | None = options.option(
         None, "--key", "FILE", "The private key, PEM (PKCS 8, ed25519)."
     ),

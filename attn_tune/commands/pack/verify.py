@@ -8,7 +8,7 @@ Example: attn-tune pack verify h200.atpack --signed --trusted-keys keys
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -20,9 +20,7 @@ from attn_tune.schema.words import counted
 
 
 def command(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="PACK...", help="Folders or .atpack files.")
-    ],
+    paths: list[Path] = options.argument("PACK", "Folders or .atpack files."),
     signed: bool = options.flag("--signed", "Also require the signature of a trusted key."),
     trusted_keys: Path | None = options.option(
         None,

@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-import sys
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +14,7 @@ from attn_tune.commands.shared.exit_codes import FAILED, INTERRUPTED
 from attn_tune.commands.shared.options import Format
 
 _FORMAT = "attn_tune.format"
+_CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
 
 
 class Application(TyperGroup):
@@ -69,7 +70,7 @@ def _reporting(ctx: Any) -> Iterator[None]:
         _report(ctx, "interrupted", "KeyboardInterrupt", INTERRUPTED)
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
-        from attn_tune.schema import AttnTuneError, UsageError
+        from attn_tune.schema.errors import AttnTuneError, UsageError, near_names
 
         kind, code, message = type(error).__name__, FAILED, str(error)
         if kind == "NoArgsIsHelpError":  # the help is shown already
@@ -83,7 +84,10 @@ def _reporting(ctx: Any) -> Iterator[None]:
         elif say := getattr(error, "format_message", None):  # typer's, about the command line
             kind, code = UsageError.__name__, UsageError.exit_code
             place = getattr(error, "ctx", None) or ctx
-            line = " ".join(say().split()).rstrip(".")
+            line = " ".join(say().split()).rstrip(".").replace("Value error, ", "")
+            if wrong := _CHOICE.search(line):
+                near = near_names(wrong[1], wrong[2].strip("'").split("', '"))
+                line += f" ({near})" if near else ""
             message = f"{line[:1].lower()}{line[1:]}; see '{place.command_path} --help'"
         else:
             if ctx.meta[_FORMAT] == Format.JSON:
@@ -94,6 +98,10 @@ def _reporting(ctx: Any) -> Iterator[None]:
 
 
 def _report(ctx: Any, message: str, kind: str, exit_code: int) -> None:
+    """Print the first line of ``message`` as the error, after the others, which are its details."""
     if ctx.meta[_FORMAT] == Format.JSON:
         output.emit_error_json(message, kind, exit_code)
-    print(f"error: {message}", file=sys.stderr)
+    line, *details = message.splitlines() or [""]
+    for text in details:
+        output.note(text)
+    output.note(f"error: {line}")

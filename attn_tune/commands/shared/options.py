@@ -80,6 +80,11 @@ def table_or_json(json: bool) -> Format:
     return Format.JSON if json else Format.TABLE
 
 
+def argument(metavar: str, help: str, default: Any = ...) -> Any:
+    """An argument; without ``default`` it must be given."""
+    return typer.Argument(default, metavar=metavar, help=help)
+
+
 def option(default: Any, names: str, metavar: str, help: str, **more: Any) -> Any:
     """An option with a value; ``default`` is ``...`` in ``Annotated``.
 
@@ -153,7 +158,7 @@ Database = Annotated[
         show_default=False,
     ),
 ]
-Point = Annotated[str, typer.Argument(help="A grid point such as llama3-8b/4x4k, or a signature.")]
+Point = Annotated[str, argument("POINT", "A grid point such as llama3-8b/4x4k, or a signature.")]
 PointGrids = Annotated[
     list[str] | None,
     option(

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+from attn_tune.commands.shared.selection import brief
 from attn_tune.schema import Stage, Status, Trial
 from attn_tune.schema.trial import WHOLE
 
@@ -62,12 +63,12 @@ class Tally:
     def _trial(self, trial: Trial) -> None:
         self.statuses[trial.status] += 1
         if trial.stage is Stage.SEARCH:
-            self.done = min(self.done + 1, self.total) if self.total else self.done
-        if trial.measurement is None or trial.part != WHOLE:
+            self.done = min(self.done + 1, self.total or self.done + 1)
+        case = self.running.get((trial.signature, trial.direction))
+        if case is None or trial.measurement is None or trial.part != WHOLE:
             return
         median = trial.measurement.median_ns
-        case = self.running.get((trial.signature, trial.direction))
-        if case is not None and (case.best_ns is None or median < case.best_ns):
+        if case.best_ns is None or median < case.best_ns:
             case.best_ns, case.best = median, trial.kernel.rpartition("/")[2]
 
     def _progress(self, event: "Progress") -> None:
@@ -77,16 +78,20 @@ class Tally:
         if event.case is None:
             return
         key = (event.case.signature, event.case.direction)
-        if event.kind is ProgressKind.CASE_STARTED:
-            self.shown = self.running[key] = Running(label=_short(event.case))
-        elif event.kind is ProgressKind.KERNEL_STARTED and key in self.running:
-            self.running[key].phase = f"searching {event.kernel.rpartition('/')[2]}"
-        elif event.kind is ProgressKind.FINALS_STARTED and key in self.running:
-            self.running[key].phase = "finals"
-        elif event.kind in (ProgressKind.CASE_FINISHED, ProgressKind.CASE_RETURNED):
-            self.running.pop(key, None)
-            # The last one stays in sight until another one begins.
-            self.shown = next(reversed(self.running.values()), self.shown)
+        one = self.running.get(key, Running(label=""))
+        match event.kind:
+            case ProgressKind.CASE_STARTED:
+                name = brief("+".join(event.case.names)) or event.case.signature.text
+                self.shown = Running(label=f"{name} {event.case.direction}")
+                self.running[key] = self.shown
+            case ProgressKind.KERNEL_STARTED:
+                one.phase = f"searching {event.kernel.rpartition('/')[2]}"
+            case ProgressKind.FINALS_STARTED:
+                one.phase = "finals"
+            case ProgressKind.CASE_FINISHED | ProgressKind.CASE_RETURNED:
+                self.running.pop(key, None)
+                # The last one stays in sight until another one begins.
+                self.shown = next(reversed(self.running.values()), self.shown)
 
     @property
     def label(self) -> str:
@@ -94,20 +99,9 @@ class Tally:
         label, others = self.shown.label or "starting", len(self.running) - 1
         return f"{label} and {others} more" if others > 0 else label
 
-    @property
-    def failed(self) -> int:
-        """Configs that ran or compiled and went wrong; what was refused beforehand does not count."""
-        return sum(count for status, count in self.statuses.items() if status.is_failure)
-
-    @property
-    def right(self) -> int:
-        """Configs that are right, or, where nothing runs, that fit."""
-        return sum(count for status, count in self.statuses.items() if status.is_fine)
-
-    @property
-    def refused(self) -> int:
-        """Configs and kernels that were refused before compiling."""
-        return sum(count for status, count in self.statuses.items() if status.is_refused)
+    def count(self, trait: str) -> int:
+        """The trials whose status has a trait: ``is_fine`` (right, or fits where nothing runs), ``is_failure``."""
+        return sum(count for status, count in self.statuses.items() if getattr(status, trait))
 
     def text(self) -> str:
         """``37/120  1.4 configs/s  eta 1m00s  35 ok  2 failed  searching xla  best 48.3 us (xla)``"""
@@ -117,7 +111,7 @@ class Tally:
             rate = self.done / elapsed
             words.append(f"{rate:.2g} configs/s")
             words.append(f"eta {clock(max(0, self.total - self.done) / rate)}")
-        words += [f"{self.right} ok", f"{self.failed} failed"]
+        words += [f"{self.count('is_fine')} ok", f"{self.count('is_failure')} failed"]
         if self.shown.phase:
             words.append(self.shown.phase)
         if self.shown.best_ns is not None:
@@ -125,11 +119,6 @@ class Tally:
 
             words.append(f"best {duration(self.shown.best_ns)} ({self.shown.best})")
         return "  ".join(words)
-
-
-def _short(case: Any) -> str:
-    first, *more = case.names or (case.signature.text,)
-    return f"{first} (+{len(more)}) {case.direction}" if more else f"{first} {case.direction}"
 
 
 def clock(seconds: float) -> str:
@@ -142,65 +131,43 @@ def clock(seconds: float) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
 
 
-class LineWatch:
-    """Plain lines: one at the start of each case, and one every so often."""
+class View:
+    """The progress on stderr: a bar on a terminal; elsewhere a line at the start of each case and every so often."""
 
     def __init__(self, tally: Tally):
         self.tally = tally
-        self._last = 0.0
-        self._label = ""
+        self._last, self._label = 0.0, ""
+        self._bar: Any = None
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+            # Lines of ``note`` scroll above it.
+            self._bar = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=20),
+                TextColumn("{task.fields[text]}", markup=False),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._bar.add_task("starting", total=None, text="")
 
     def __enter__(self) -> Self:
+        if self._bar:
+            self._bar.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        return None
+        if self._bar:
+            self._bar.stop()
 
     def show(self) -> None:
-        """Print a line if one is due."""
-        now = time.monotonic()
-        if self.tally.label != self._label or now - self._last >= LINE_EVERY_S:
-            self._label, self._last = self.tally.label, now
-            print(f"{self.tally.label}: {self.tally.text()}", file=sys.stderr, flush=True)
-
-
-class BarWatch:
-    """A live bar; ``note`` lines scroll above it."""
-
-    def __init__(self, tally: Tally):
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
-
-        self.tally = tally
-        self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            TextColumn("{task.fields[text]}", markup=False),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._task = self._bar.add_task("starting", total=None, text="")
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._bar.stop()
-
-    def show(self) -> None:
-        """Redraw the bar."""
-        tally = self.tally
-        self._bar.update(
-            self._task,
-            description=tally.label,
-            completed=tally.done,
-            total=tally.total or None,
-            text=tally.text(),
-        )
-
-
-def watcher(tally: Tally) -> LineWatch | BarWatch:
-    """A bar where stderr is a terminal, lines elsewhere."""
-    return BarWatch(tally) if sys.stderr.isatty() else LineWatch(tally)
+        """Redraw the bar, or print a line if one is due."""
+        tally, now = self.tally, time.monotonic()
+        if self._bar:
+            counts = {"completed": tally.done, "total": tally.total or None}
+            self._bar.update(self._task, description=tally.label, text=tally.text(), **counts)
+        elif tally.label != self._label or now - self._last >= LINE_EVERY_S:
+            self._label, self._last = tally.label, now
+            print(f"{tally.label}: {tally.text()}", file=sys.stderr, flush=True)

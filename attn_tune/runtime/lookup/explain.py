@@ -2,7 +2,9 @@
 
 import dataclasses
 import html
+import itertools
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +61,7 @@ class Explanation:
         return self.text()
 
     def text(self, *, every: bool = False, width: int | None = None) -> str:
-        """The steps, one a line; with ``every`` a line for each of the ``absent`` kernels too.
+        """The steps, one a line; with ``every`` a line for each of the ``absent`` kernels and of equal steps too.
 
         Lines of more than ``width`` characters are folded between words. None folds nothing.
         """
@@ -81,6 +83,8 @@ class Explanation:
         ]
         if folded:
             table.append((counted(len(folded), "kernel"), "cannot run here (--all lists them)"))
+        if not every:
+            table = list(_joined(table))
         column = max(len(left) for left, _ in table)
         for number, (left, right) in enumerate(table, start=1):
             line, indent = f"{number:>2} {left:<{column}}  {right}", column + 5
@@ -108,6 +112,23 @@ class Explanation:
     def to_dict(self) -> dict[str, Any]:
         """The same as plain data, for JSON."""
         return dataclasses.asdict(self)
+
+
+def _joined(table: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Steps that follow one another and say the same, as one; packs without a row for the device are only counted."""
+
+    def key(step: tuple[str, str]) -> tuple[str, str]:
+        place, text = step
+        return "" if text.startswith("no rows of ") else place, text
+
+    for (place, text), run in itertools.groupby(table, key):
+        steps = list(run)
+        if len(steps) == 1:
+            yield steps[0]
+        elif place:
+            yield place, f"{text}  ({len(steps)} rows)"
+        else:
+            yield f"{len(steps)} packs", f"{text} (--all lists them)"
 
 
 def _folded(line: str, width: int | None, indent: int) -> list[str]:

@@ -1,0 +1,102 @@
+"""Tables that a terminal of 80 columns can show, and errors of one line."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from attn_tune.cli import app
+from tests.cli.fakes import fill
+
+LLAMA = ("--grid", "llama3-8b", "--device", "nvidia-h200", "--op", "flash_attention")
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words], prog_name="attn-tune")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+
+
+def test_plan_counts_the_kernels_that_cannot_do_a_case_and_lists_them_when_asked():
+    brief, whole = run("plan", *LLAMA).stdout, run("plan", *LLAMA, "--all").stdout
+    rows = json.loads(run("plan", *LLAMA, "--json").stdout)["kernels"]
+    assert "does not implement" in whole
+    assert "does not implement" not in brief
+    assert "pairs of case and kernel left out" in brief
+    assert {row["kernel"] for row in rows if row["configs"]} == {
+        word for line in brief.splitlines() for word in line.split() if "attention/" in word
+    }
+
+
+def test_plan_of_what_no_kernel_can_do_says_why():
+    words = ("-k", "flash_attention/triton_hopper", "-d", "bwd")
+    assert "does not implement bwd" in run("plan", *LLAMA, *words).stdout
+
+
+def test_kernels_lists_the_directions_that_a_kernel_has():
+    words = ("kernels", "--device", "nvidia-h200", "-k", "flash_attention/triton_hopper")
+    shown = run(*words).stdout
+    assert "fwd" in shown
+    assert "does not implement bwd" not in shown
+    rows = json.loads(run(*words, "--json").stdout)["kernels"]
+    assert [(row["direction"], row["supported"]) for row in rows] == [("fwd", True), ("bwd", False)]
+
+
+def test_grids_leaves_addresses_to_json():
+    assert "https://" not in run("grids").stdout
+    assert any(row["source"] for row in json.loads(run("grids", "--json").stdout)["grids"])
+
+
+def test_a_refused_export_is_one_error_line_after_the_rows(tmp_path):
+    fill(tmp_path / "lab.db")
+    forbidden = run("override", "add", "never", "flash_attention/xla", "--reason", "hangs")
+    assert forbidden.exit_code == 0, forbidden.stderr
+    done = run("export", tmp_path / "p.atpack", "--db", tmp_path / "lab.db")
+    *rows, last = done.stderr.splitlines()
+    assert last.startswith("error: 2 of 2 rows may not be shipped: its config is in quarantine")
+    assert [row.startswith("  flash_attention/xla ") for row in rows] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["plan", "--effort", "quik"], "(did you mean 'quick'?)"),
+        (["report", "--section", "sumary"], "(did you mean 'summary'?)"),
+        (["sweep", "--executor", "zzz"], "'zzz' is not one of 'local', 'ray'; see"),
+    ],
+)
+def test_a_wrong_choice_is_told_the_near_ones(words, said):
+    done = run(*words)
+    assert (done.exit_code, said in done.stderr) == (2, True)
+    assert "Value error" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("flash_attention/v2 b=1", "is not of flash_attention/v1"),
+        ("flash_attention/v1 b=1 dtyp=float32", "unknown field 'dtyp'; did you mean 'dtype'"),
+        ("flash_attenton/v1 b=1", "unknown op 'flash_attenton'; did you mean 'flash_attention'"),
+    ],
+)
+def test_a_wrong_signature_is_told_what_is_wrong_with_it(text, said):
+    done = run("explain", text)
+    assert (done.exit_code, said in done.stderr) == (2, True)
+
+
+def test_an_unknown_device_is_not_answered_with_all_names():
+    done = run("devices", "--device", "foo")
+    assert (done.exit_code, len(done.stderr) < 100) == (2, True)
+    assert "did you mean 'nvidia-h20'" in run("devices", "--device", "nvidia-h2O").stderr
+
+
+def test_explain_says_equal_steps_once():
+    words = ("explain", "llama3-8b/4x4k", "-d", "fwd", "--device", "nvidia-b200")
+    brief, whole = run(*words).stdout, run(*words, "--all").stdout
+    assert brief.count("no rows of flash_attention.fwd") == 1
+    assert whole.count("no rows of flash_attention.fwd") > 1
+    assert " packs " in brief
