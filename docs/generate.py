@@ -1,15 +1,14 @@
-"""Writes the generated blocks of the pages in this folder; ``--check`` only says which are out of date.
+"""Writes the generated blocks of the pages in this folder, and the pages in ``ops``; ``--check`` says which are stale.
 
 A block stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``. Text around it is written by hand.
 """
 
 import contextlib
-import dataclasses
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,22 +98,6 @@ def _heads(values: dict) -> str:
     return " ".join([heads, *flags])
 
 
-def fields() -> str:
-    """The signature fields of each op."""
-    from attn_tune.ops.registry import ops
-    from attn_tune.reports.tables import markdown_table
-
-    parts = []
-    for op in ops().values():
-        rows = [
-            [f"`{f.name}`", str(f.kind), "" if f.default != "<required>" else "yes", f.doc]
-            for f in op.fields
-        ]
-        table = markdown_table(["field", "matching", "required", "meaning"], rows)
-        parts.append(f"### {op.name}/v{op.version}\n\n{table}")
-    return "\n".join(parts)
-
-
 def kernels() -> str:
     """Every op and kernel of the registry."""
     from attn_tune.kernels import registry
@@ -138,51 +121,6 @@ def kernels() -> str:
         + "\n"
         + markdown_table(["kernel", "backend", "directions", "deterministic", "what"], rows)
     )
-
-
-def knobs() -> str:
-    """The knobs of every kernel, one table a kernel."""
-    from attn_tune.kernels import registry
-    from attn_tune.reports.tables import markdown_table
-
-    parts = []
-    for spec in registry.kernels().values():
-        if spec.entry_point:
-            continue
-        launches: dict[tuple[str, ...], list[str]] = {}
-        for direction, search in spec.searches.items():
-            for part, config in _launches(search.config):
-                for row in _knob_rows(config):
-                    launches.setdefault(row, []).append(f"{direction} {part}".strip())
-        rows = [[name, ", ".join(found), *rest] for (name, *rest), found in launches.items()]
-        header = ["knob", "launches", "may be", "tried", "default", "chooses"]
-        table = markdown_table(header, rows) if rows else "No knobs.\n"
-        parts.append(f"### `{spec.id}`\n\n{table}")
-    return "\n".join(parts)
-
-
-def _launches(config: type) -> list[tuple[str, type]]:
-    parts = [
-        (field.name, field.type)
-        for field in dataclasses.fields(config)
-        if isinstance(field.type, type) and dataclasses.is_dataclass(field.type)
-    ]
-    return parts or [("", config)]
-
-
-def _knob_rows(config: type) -> Iterator[tuple[str, ...]]:
-    from attn_tune.kernels.knobs import knobs_of
-
-    defaults = {field.name: field.default for field in dataclasses.fields(config)}
-    for name, (knob, is_optional) in knobs_of(config).items():
-        default = defaults[name]
-        yield (
-            f"`{name}`",
-            knob.allowed + (", or None" if is_optional else ""),
-            ", ".join(map(str, knob.tried)),
-            "" if default is dataclasses.MISSING else str(default),
-            knob.doc,
-        )
 
 
 def schema() -> str:
@@ -240,10 +178,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "exit-codes": exit_codes,
     "grids": grids,
-    "fields": fields,
     "kernels": kernels,
     "reference": reference,
-    "knobs": knobs,
     "schema": schema,
 }
 
@@ -253,19 +189,28 @@ def render(text: str) -> str:
     return BLOCK.sub(lambda m: f"{m[1]}{BLOCKS[m[2]]()}{m[3]}", text)
 
 
-def stale() -> list[Path]:
-    """The pages that are out of date."""
-    return [p for p in sorted(HERE.glob("*.md")) if render(p.read_text()) != p.read_text()]
+def written() -> dict[Path, str]:
+    """Text of every page: those of this folder with their blocks made again, and those of the ops."""
+    from op_pages import pages
+
+    found = {page: render(page.read_text()) for page in sorted(HERE.glob("*.md"))}
+    return found | {HERE / "ops" / f"{op}.md": text for op, text in pages().items()}
 
 
 def main() -> None:
     """Writes, or with ``--check`` fails if there is something to write."""
-    for page in (pages := stale()):
-        if "--check" not in sys.argv:
-            page.write_text(render(page.read_text()))
+    texts = written()
+    stale = [p for p, text in texts.items() if not p.exists() or p.read_text() != text]
+    surplus = [p for p in HERE.glob("ops/*.md") if p not in texts]
+    for page in (*stale, *surplus):
         print(page.name)
-    if pages and "--check" in sys.argv:
-        sys.exit("run 'make docs'")
+    if "--check" in sys.argv:
+        sys.exit("run 'make docs'" if stale or surplus else 0)
+    for page in surplus:
+        page.unlink()
+    for page in stale:
+        page.parent.mkdir(exist_ok=True)
+        page.write_text(texts[page])
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from attn_tune.tuner.plan.grid import grid_names, load_grid
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [
-    *sorted(DOCS.glob("*.md")),
+    *sorted(DOCS.rglob("*.md")),
     *(ROOT / n for n in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
 ]
 COMMANDS = dict(commands())
@@ -83,13 +83,25 @@ def test_every_op_and_kernel_is_documented():
             assert f"| `{spec.id}` | {spec.backend} |" in page
 
 
-def test_every_grid_and_signature_field_is_documented():
+def test_every_grid_is_documented():
     page = text("grids.md")
     for name in grid_names():
         assert f"| `{name}` |" in page
-    for op in ops().values():
-        for field in op.fields:
-            assert f"| `{field.name}` |" in page
+
+
+@pytest.mark.parametrize("name", ops())
+def test_the_page_of_an_op_has_its_fields_and_kernels(name):
+    op, page = ops()[name], text(f"{name}.md")
+    for field in op.fields:
+        assert f"| `{field.name}` |" in page
+    for spec in registry.kernels().values():
+        assert spec.op != name or spec.entry_point or f"### `{spec.id}`\n" in page
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    for page in DOCS.rglob("*.md"):
+        assert f": {page.relative_to(DOCS).as_posix()}\n" in navigation
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
