@@ -25,7 +25,7 @@ from attn_tune.runtime.active import layers, settings
 from attn_tune.devices import aliases, environments
 from attn_tune.devices.identity import device_from_kind
 from attn_tune.runtime.active.sources import Locations, Source, SourceKind
-from attn_tune.runtime.lookup.ladder import Question, walk
+from attn_tune.runtime.lookup.ladder import RowQuestion, walk
 from attn_tune.schema.environment import Grade
 device = device_from_kind("nvidia-h200")
 op = get_op("flash_attention")
@@ -37,10 +37,10 @@ class Judge:
 imported = time.perf_counter()
 began = time.process_time()
 source = Source(SourceKind.USER, sys.argv[1])
-shelf = source.shelf("flash_attention", "fwd", op.fields)
+index = source.row_index("flash_attention", "fwd", op.fields)
 read = time.perf_counter()
-question = Question(op=op.name, direction="fwd", signature=signature, fields=op.fields, device=device)
-found = walk(question, iter([(source.kind, shelf)]), Judge())
+question = RowQuestion(op=op.name, direction="fwd", signature=signature, fields=op.fields, device=device)
+found = walk(question, iter([(source.kind, index)]), Judge())
 end = time.perf_counter()
 ended = time.process_time()
 assert found.match is not None and found.match.rung == sys.argv[3], found

@@ -146,10 +146,10 @@ def untuned_rivals(signature: str, direction: str) -> dict[str, Side]:
     """Auto's choice, and the untuned config of every kernel for GPUs that can do the problem."""
     from attn_tune.devices.identity import current_device
     from attn_tune.ops.registry import get_op
-    from attn_tune.runtime.lookup.question import Ask
+    from attn_tune.runtime.lookup.question import Question
     from attn_tune.schema.config import config_to_dict
 
-    question = Ask(get_op("flash_attention"), direction, signature, current_device(), None)
+    question = Question(get_op("flash_attention"), direction, signature, current_device(), None)
     found = {"auto": auto(signature, direction)}
     for spec in question.specs.values():
         if spec.backend != "xla" and question.refusal_of(spec) is None:
@@ -163,11 +163,11 @@ def config_rivals(signature: str, direction: str, drawn: int) -> dict[str, Side]
     from attn_tune.devices.identity import current_device
     from attn_tune.kernels.registry import get_kernel
     from attn_tune.ops.registry import get_op
-    from attn_tune.runtime.lookup.question import Ask
+    from attn_tune.runtime.lookup.question import Question
     from attn_tune.schema.config import config_from_dict, config_to_dict
 
     op = get_op("flash_attention")
-    question = Ask(op, direction, signature, current_device(), None)
+    question = Question(op, direction, signature, current_device(), None)
     problem, device = question.problem, question.device
     found = untuned_rivals(signature, direction)
     chance = random.Random(f"{signature} {direction}")
@@ -208,10 +208,10 @@ def menu_rivals(signature: str, direction: str) -> dict[str, Side]:
 
     from attn_tune.devices.identity import current_device
     from attn_tune.ops.registry import get_op
-    from attn_tune.runtime.lookup.question import Ask
+    from attn_tune.runtime.lookup.question import Question
     from attn_tune.schema.config import config_from_dict, config_to_dict
 
-    question = Ask(get_op("flash_attention"), direction, signature, current_device(), None)
+    question = Question(get_op("flash_attention"), direction, signature, current_device(), None)
     problem, device = question.problem, question.device
     width = width_of(problem)
     found = {

@@ -79,14 +79,14 @@ def sides(signature: str, direction: str) -> tuple[Side, Side]:
     import attn_tune
     from attn_tune.devices.identity import current_device
     from attn_tune.ops.registry import get_op
-    from attn_tune.runtime.lookup.question import Ask
+    from attn_tune.runtime.lookup.question import Question
     from attn_tune.runtime.lookup.resolution import heuristic
     from attn_tune.schema.config import config_to_dict
 
     answer = attn_tune.explain("flash_attention", signature, direction).answer
     if answer is None or not answer.source:
         raise LookupError(f"no pack answers {direction} of {signature} here")
-    question = Ask(get_op("flash_attention"), direction, signature, current_device(), None)
+    question = Question(get_op("flash_attention"), direction, signature, current_device(), None)
     choice = heuristic(question)
     if choice is None:
         raise LookupError(f"no kernel can do {direction} of {signature} here")

@@ -12,10 +12,10 @@ from attn_tune.packs import archive, shards
 from attn_tune.packs.reader import open_pack, pack_from_files
 from attn_tune.packs.rows import Row, parse_row
 from attn_tune.packs.writer import files_of_rows
-from attn_tune.runtime.active.row_index import Shelf
+from attn_tune.runtime.active.row_index import RowIndex
 from attn_tune.runtime.active.sources import Source
 from attn_tune.runtime.lookup.answer import Rung, SourceKind
-from attn_tune.runtime.lookup.ladder import Question, walk
+from attn_tune.runtime.lookup.ladder import RowQuestion, walk
 from attn_tune.runtime.lookup.signature_distance import distance, same_bucket, shape_of
 from attn_tune.runtime.lookup.text_distance import near_texts
 from attn_tune.schema import Grade, IntegrityError, Signature, UsageError
@@ -80,15 +80,15 @@ def ask(pack, text, device=H200, direction="fwd"):
 
 def walked(pack, text, device=H200, direction="fwd"):
     """The walk of one lookup."""
-    question = Question(
+    question = RowQuestion(
         op=OP,
         direction=direction,
         signature=Signature.parse(text, FIELDS),
         fields=FIELDS,
         device=device,
     )
-    shelf = Shelf(pack, OP, direction, FIELDS)
-    return walk(question, iter([(SourceKind.USER, shelf)]), Judge(), tell=True)
+    index = RowIndex(pack, OP, direction, FIELDS)
+    return walk(question, iter([(SourceKind.USER, index)]), Judge(), tell=True)
 
 
 FILES = written(row(1024, 64), row(2048, 128), row(2048, 32, kernel="beta", rank=1))

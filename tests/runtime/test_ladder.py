@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from attn_tune.packs.reader import pack_from_files
-from attn_tune.runtime.active.row_index import Shelf
+from attn_tune.runtime.active.row_index import RowIndex
 from attn_tune.runtime.lookup.answer import DeviceLevel, Rung, SourceKind
-from attn_tune.runtime.lookup.ladder import Question, walk
+from attn_tune.runtime.lookup.ladder import RowQuestion, walk
 from attn_tune.schema import Device, Grade, Signature
 from tests.runtime.packbuilder import ENVIRONMENT, FIELDS, H200, OP, pack_files, row, sig
 
@@ -45,7 +45,7 @@ class Judge:
 def ask(rows, signature, *, device=H200, kernel=None, judge=None, **more):
     """One walk over packs: ``rows`` of one pack, or a list of packs' rows."""
     packs = [pack_from_files(pack_files(r, name=n)) for n, r in rows.items()]
-    question = Question(
+    question = RowQuestion(
         op=OP,
         direction="fwd",
         signature=Signature.parse(signature, FIELDS),
@@ -53,8 +53,8 @@ def ask(rows, signature, *, device=H200, kernel=None, judge=None, **more):
         device=device,
         kernel=kernel,
     )
-    shelves = ((SourceKind.USER, Shelf(pack, OP, "fwd", FIELDS)) for pack in packs)
-    return walk(question, shelves, judge or Judge(), tell=True)
+    indexes = ((SourceKind.USER, RowIndex(pack, OP, "fwd", FIELDS)) for pack in packs)
+    return walk(question, indexes, judge or Judge(), tell=True)
 
 
 def answer(rows, signature, **more):
@@ -206,9 +206,11 @@ def test_a_row_in_another_order_does_not_answer_and_the_note_says_so():
 
     def asked(t, left):
         signature = Signature.parse(sig(t, left=left), fields)
-        question = Question(op=OP, direction="fwd", signature=signature, fields=fields, device=H200)
-        shelf = Shelf(pack, OP, "fwd", fields)
-        return walk(question, iter([(SourceKind.USER, shelf)]), Judge(), tell=True)
+        question = RowQuestion(
+            op=OP, direction="fwd", signature=signature, fields=fields, device=H200
+        )
+        index = RowIndex(pack, OP, "fwd", fields)
+        return walk(question, iter([(SourceKind.USER, index)]), Judge(), tell=True)
 
     assert asked(900, 900).match.rung is Rung.BUCKET
     refused = asked(900, 1024)

@@ -16,9 +16,9 @@ from typing import Any
 from attn_tune.packs.archive import MANIFEST, SUMS
 from attn_tune.packs.reader import Pack
 from attn_tune.packs.rows import Row
-from attn_tune.runtime.active.row_index import Shelf
+from attn_tune.runtime.active.row_index import RowIndex
 from attn_tune.runtime.lookup.answer import Rung, SourceKind
-from attn_tune.runtime.lookup.ladder import Match, Question, walk
+from attn_tune.runtime.lookup.ladder import Match, RowQuestion, walk
 from attn_tune.schema import Field, FieldKind, Grade, Signature
 from tests.soak.fuzz_good import DEVICE, Files
 
@@ -55,13 +55,13 @@ def check_lookups(opened: Pack, files: Files, *, is_sound: bool) -> None:
     """Checks the answers that ``opened`` gives; ``is_sound`` says that the whole pack was proven."""
     manifest = json.loads(files[MANIFEST])
     for direction in ("fwd", "bwd"):
-        shelf = Shelf(opened, "toy", direction, FIELDS)
+        index = RowIndex(opened, "toy", direction, FIELDS)
         rows, tainted = sound_rows(files, manifest, direction)
         for asked in ASKED:
-            question = Question(
+            question = RowQuestion(
                 op="toy", direction=direction, signature=asked, fields=FIELDS, device=DEVICE
             )
-            found = walk(question, iter([(SourceKind.USER, shelf)]), Judge()).match
+            found = walk(question, iter([(SourceKind.USER, index)]), Judge()).match
             if is_sound:
                 expected = search(rows, asked.text)
                 assert (found and (found.rung, found.row)) == expected, f"not {expected}: {found}"

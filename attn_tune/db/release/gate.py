@@ -18,9 +18,9 @@ from attn_tune.db.release.evidence import Evidence, Record
 from attn_tune.packs.override_entries import Asked
 from attn_tune.packs.reader import Pack, pack_from_files
 from attn_tune.packs.writer import pack_files
-from attn_tune.runtime.active.row_index import Shelf
+from attn_tune.runtime.active.row_index import RowIndex
 from attn_tune.runtime.lookup.answer import SourceKind
-from attn_tune.runtime.lookup.ladder import Match, Question, walk
+from attn_tune.runtime.lookup.ladder import Match, RowQuestion, walk
 from attn_tune.runtime.overrides.active import Overrides
 from attn_tune.schema import Decision, Environment, Grade, Rule, UsageError
 from attn_tune.schema.environment import UNKNOWN
@@ -206,11 +206,11 @@ def add_guards(
         shipped = ranked([*rows, *added])
         pack = pack_from_files(pack_files(shipped, name="draft", version="0"))
         environments = {(d.kernel, d.environment.digest): d.environment for d in shipped}
-        shelves: dict[tuple[str, str], Shelf] = {}
+        indexes: dict[tuple[str, str], RowIndex] = {}
         losing: dict[int, Decision] = {}
         replayed = unproven = 0
         for number, guard in enumerate(guards):
-            match = _answer(pack, guard, shelves)
+            match = _answer(pack, guard, indexes)
             if match is None:
                 continue
             seen = evidence(guard)
@@ -274,13 +274,13 @@ class _Anyone:
         return adapted(self._op, self._spec, row, self._problem, self._guard.device)
 
 
-def _answer(pack: Pack, guard: Decision, shelves: dict[tuple[str, str], Shelf]) -> Match | None:
+def _answer(pack: Pack, guard: Decision, indexes: dict[tuple[str, str], RowIndex]) -> Match | None:
     op = _op(guard.op)
     if op is None:
         return None
     key = (guard.op, guard.direction)
-    shelf = shelves.setdefault(key, Shelf(pack, *key, op.fields))
-    question = Question(
+    index = indexes.setdefault(key, RowIndex(pack, *key, op.fields))
+    question = RowQuestion(
         op=guard.op,
         direction=guard.direction,
         signature=guard.signature,
@@ -288,7 +288,7 @@ def _answer(pack: Pack, guard: Decision, shelves: dict[tuple[str, str], Shelf]) 
         device=guard.device,
         kernel=guard.kernel.split("/")[1],
     )
-    return walk(question, iter([(SourceKind.OVERLAY, shelf)]), _Anyone(guard)).match
+    return walk(question, iter([(SourceKind.OVERLAY, index)]), _Anyone(guard)).match
 
 
 def _same_config(

@@ -16,7 +16,7 @@ from attn_tune.schema.signature import Field, Signature
 _log = logging.getLogger("attn_tune")
 
 
-class Shelf:
+class RowIndex:
     """Rows of one op and direction of one pack; each device's rows are in their own group.
 
     Attributes:

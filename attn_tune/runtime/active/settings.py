@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from attn_tune.devices.identity import DEVICE_AS
 from attn_tune.packs.override_files import OverridesFile
-from attn_tune.runtime.active.row_index import Shelf
+from attn_tune.runtime.active.row_index import RowIndex
 from attn_tune.runtime.active.sources import Source, locations
 from attn_tune.runtime.answer_log import AnswerLog
 from attn_tune.runtime.determinism import Determinism, determinism_of
@@ -49,14 +49,14 @@ class Settings:
         return digest_json([self.device_as, files, str(self.determinism), self.unproven, *packs])
 
 
-def shelves(
+def row_indexes(
     sources: tuple[Source, ...], op: str, direction: str, fields: tuple[Field, ...]
-) -> Iterator[tuple[SourceKind, Shelf]]:
-    """The readable shelves of ``sources``, in order."""
+) -> Iterator[tuple[SourceKind, RowIndex]]:
+    """The readable row indexes of ``sources``, in order."""
     for source in sources:
-        shelf = source.shelf(op, direction, fields)
-        if shelf is not None:
-            yield source.kind, shelf
+        index = source.row_index(op, direction, fields)
+        if index is not None:
+            yield source.kind, index
 
 
 _current: Settings | None = None

@@ -11,7 +11,7 @@ from attn_tune import packs
 from attn_tune.packs.archive import is_pack
 from attn_tune.packs.reader import Pack, open_pack
 from attn_tune.packs.wheel import installed_packs
-from attn_tune.runtime.active.row_index import Shelf
+from attn_tune.runtime.active.row_index import RowIndex
 from attn_tune.runtime.locks import Lock
 from attn_tune.runtime.lookup.answer import SourceKind
 from attn_tune.schema.directories import data_directory
@@ -40,7 +40,7 @@ class Source:
         self.own = own
         self._pack = pack
         self._error: str | None = None
-        self._shelves: dict[tuple[str, str], Shelf] = {}
+        self._indexes: dict[tuple[str, str], RowIndex] = {}
 
     def read(self) -> None:
         """Reads the pack unless that was tried before. Never raises for a bad pack: a job must not die of one."""
@@ -66,16 +66,16 @@ class Source:
         self.read()
         return self._error
 
-    def shelf(self, op: str, direction: str, fields: tuple[Field, ...]) -> Shelf | None:
+    def row_index(self, op: str, direction: str, fields: tuple[Field, ...]) -> RowIndex | None:
         """The rows of one op and direction, arranged on first use; None for a broken pack."""
         pack = self.pack
         if pack is None:
             return None
         key = (op, direction)
-        found = self._shelves.get(key)
+        found = self._indexes.get(key)
         if found is None or found.fields is not fields:
             # Two threads may build the same one; both are equal and either may stay.
-            found = self._shelves[key] = Shelf(pack, op, direction, fields)
+            found = self._indexes[key] = RowIndex(pack, op, direction, fields)
         return found
 
 

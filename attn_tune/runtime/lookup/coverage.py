@@ -9,10 +9,10 @@ from attn_tune.kernels.spec import LIBRARIES
 from attn_tune.ops.registry import get_op
 from attn_tune.packs.reader import Pack
 from attn_tune.packs.rows import Row
-from attn_tune.runtime.active.row_index import Shelf
+from attn_tune.runtime.active.row_index import RowIndex
 from attn_tune.runtime.lookup.answer import SourceKind
-from attn_tune.runtime.lookup.ladder import Question, Walk, walk
-from attn_tune.runtime.lookup.question import Ask, missing
+from attn_tune.runtime.lookup.ladder import RowQuestion, Walk, walk
+from attn_tune.runtime.lookup.question import Question, missing
 from attn_tune.schema.environment import Grade
 from attn_tune.schema.errors import UsageError
 
@@ -38,11 +38,11 @@ class Covered:
 
 def cover(pack: Pack) -> Iterator[Covered]:
     """Look up every row of ``pack``: its signature, direction and kernel, on the device that it declares."""
-    shelves: dict[tuple[str, str], Shelf] = {}
+    indexes: dict[tuple[str, str], RowIndex] = {}
     for row in pack.rows:
         device = pack.devices[row.device]
         try:
-            reach, grade, reason = _reach(pack, row, shelves)
+            reach, grade, reason = _reach(pack, row, indexes)
         except (
             UsageError
         ) as error:  # An op, a field, a value or a direction that this version does not know.
@@ -51,14 +51,14 @@ def cover(pack: Pack) -> Iterator[Covered]:
 
 
 def _reach(
-    pack: Pack, row: Row, shelves: dict[tuple[str, str], Shelf]
+    pack: Pack, row: Row, indexes: dict[tuple[str, str], RowIndex]
 ) -> tuple[Reach, Grade | None, str]:
     op = get_op(row.op)
     spec = find_kernel(f"{row.op}/{row.kernel}")
     if spec is None:
         return Reach.DEAD, None, f"kernel {row.op}/{row.kernel} is not installed"
     device = pack.devices[row.device]
-    question = Ask(op, row.direction, row.signature, device, row.kernel, unproven=True)
+    question = Question(op, row.direction, row.signature, device, row.kernel, unproven=True)
     if absent := missing(spec):
         return Reach.UNPROVEN, None, absent
     refusal = question.refusal_of(spec)
@@ -66,9 +66,9 @@ def _reach(
     if spec.backend in LIBRARIES and refusal and "not found" in refusal:
         return Reach.UNPROVEN, None, refusal
     key = (row.op, row.direction)
-    shelf = shelves.get(key) or shelves.setdefault(key, Shelf(pack, *key, op.fields))
+    index = indexes.get(key) or indexes.setdefault(key, RowIndex(pack, *key, op.fields))
     walked = walk(
-        Question(
+        RowQuestion(
             op=op.name,
             direction=row.direction,
             signature=question.signature,
@@ -76,7 +76,7 @@ def _reach(
             device=question.device,
             kernel=row.kernel,
         ),
-        iter([(SourceKind.OVERLAY, shelf)]),
+        iter([(SourceKind.OVERLAY, index)]),
         question,
     )
     match = walked.match
@@ -85,7 +85,7 @@ def _reach(
     return Reach.DEAD, None, _why(row, question, walked)
 
 
-def _why(row: Row, question: Ask, walked: Walk) -> str:
+def _why(row: Row, question: Question, walked: Walk) -> str:
     if question.signature.text != row.signature:
         return f"a call of this problem asks for {question.signature}"
     for step in walked.steps:

@@ -19,7 +19,7 @@ from attn_tune.runtime.active.layers import current_view
 from attn_tune.runtime.active.view import View
 from attn_tune.runtime.lookup.answer import Answer, Rejection, Rung
 from attn_tune.runtime.lookup.explain import Explanation, nearest_text
-from attn_tune.runtime.lookup.question import AUTO, Ask, resolve, runs_on
+from attn_tune.runtime.lookup.question import AUTO, Question, resolve, runs_on
 from attn_tune.runtime.lookup.resolution import (
     Choice,
     heuristic,
@@ -232,9 +232,9 @@ def _find(
 
 def _ask(
     op: str, direction: str, problem: Any, device: Device, kernel: str | None, view: View
-) -> Ask:
+) -> Question:
     settings = view.settings
-    return Ask(
+    return Question(
         get_op(op),
         direction,
         problem,
@@ -246,7 +246,7 @@ def _ask(
     )
 
 
-def _nearest_of(question: Ask, view: View) -> Callable[[], str]:
+def _nearest_of(question: Question, view: View) -> Callable[[], str]:
     return lambda: nearest_text(resolve_question(question, view, tell=True).steps)
 
 

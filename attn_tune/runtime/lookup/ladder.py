@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from attn_tune.packs.reader import Pack
 from attn_tune.packs.rows import Row
-from attn_tune.runtime.active.row_index import Shelf
+from attn_tune.runtime.active.row_index import RowIndex
 from attn_tune.runtime.lookup.answer import DeviceLevel, Rejection, Rung, SourceKind
 from attn_tune.runtime.lookup.signature_distance import distance, shape_of
 from attn_tune.runtime.lookup.text_distance import Near
@@ -45,8 +45,8 @@ class Judge(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
-    """One question to packs. ``kernel`` is a name within the op, None for any."""
+class RowQuestion:
+    """One question to the rows of packs. ``kernel`` is a name within the op, None for any."""
 
     op: str
     direction: str
@@ -128,8 +128,8 @@ class Walk:
 
 
 def walk(
-    question: Question,
-    shelves: Iterator[tuple[SourceKind, Shelf]],
+    question: RowQuestion,
+    indexes: Iterator[tuple[SourceKind, RowIndex]],
     judge: Judge,
     *,
     tell: bool = False,
@@ -139,12 +139,12 @@ def walk(
     With ``tell`` the steps also say what came nearest where nothing answered, which takes a look at every row.
     """
     steps: list[Step] = []
-    for kind, shelf in shelves:
-        source = str(shelf.pack)
+    for kind, index in indexes:
+        source = str(index.pack)
         found = False
-        for level, digests in shelf.groups(question.device):
+        for level, digests in index.groups(question.device):
             found = True
-            for rung, candidates in _rungs(question, shelf, digests, judge):
+            for rung, candidates in _rungs(question, index, digests, judge):
                 for one in candidates:
                     steps.append(
                         Step(
@@ -157,13 +157,13 @@ def walk(
                             grade=one.grade,
                             rejected=one.refusal,
                             adapted_from=one.adapted_from,
-                            note=shelf.device_note(question.device, one.row.device),
+                            note=index.device_note(question.device, one.row.device),
                         )
                     )
                     if one.refusal is None:
                         match = Match(
                             one.row,
-                            shelf.pack,
+                            index.pack,
                             kind,
                             rung,
                             level,
@@ -172,27 +172,27 @@ def walk(
                             one.adapted_from,
                         )
                         return Walk(match, tuple(steps))
-            note = _nearest(question, shelf, digests) if tell else ""
+            note = _nearest(question, index, digests) if tell else ""
             steps.append(Step(source=source, kind=kind, level=level, note=note))
         if not found:
-            steps.append(Step(source=source, kind=kind, note=_nothing(question, shelf)))
+            steps.append(Step(source=source, kind=kind, note=_nothing(question, index)))
     return Walk(None, tuple(steps))
 
 
 def _rungs(
-    question: Question, shelf: Shelf, digests: list[str], judge: Judge
+    question: RowQuestion, index: RowIndex, digests: list[str], judge: Judge
 ) -> Iterator[tuple[Rung, Iterator[_Judged]]]:
     """The judged candidates of each rung, best first; lazily, for most walks end at the first."""
     text = question.signature.text
-    yield Rung.EXACT, _judged(0.0, _rows(question, shelf, digests, text), judge, shelf.pack)
-    near = shelf.near(question.signature)
+    yield Rung.EXACT, _judged(0.0, _rows(question, index, digests, text), judge, index.pack)
+    near = index.near(question.signature)
     for rung in (Rung.BUCKET, Rung.NEIGHBOUR):
         wanted = [one for one in near if one.is_bucket is (rung is Rung.BUCKET)]
-        yield rung, _nearest_first(question, shelf, digests, judge, wanted)
+        yield rung, _nearest_first(question, index, digests, judge, wanted)
 
 
 def _nearest_first(
-    question: Question, shelf: Shelf, digests: list[str], judge: Judge, near: list[Near]
+    question: RowQuestion, index: RowIndex, digests: list[str], judge: Judge, near: list[Near]
 ) -> Iterator[_Judged]:
     """The winners of ``near``, or the rows of the kernel that is named. Signatures are read when their turn comes."""
     asked = shape_of(question.signature, question.fields)
@@ -200,7 +200,7 @@ def _nearest_first(
         found: list[tuple[int, Row]] = []
         away = 0.0
         for one in group:
-            rows = _rows(question, shelf, digests, one.text)
+            rows = _rows(question, index, digests, one.text)
             if question.kernel is None:
                 rows = [(position, row) for position, row in rows if row.rank == 0]
             try:
@@ -213,15 +213,17 @@ def _nearest_first(
             if exact is not None:
                 away = exact
                 found += rows
-        yield from _judged(away, found, judge, shelf.pack, adapted=True)
+        yield from _judged(away, found, judge, index.pack, adapted=True)
 
 
-def _rows(question: Question, shelf: Shelf, digests: list[str], text: str) -> list[tuple[int, Row]]:
+def _rows(
+    question: RowQuestion, index: RowIndex, digests: list[str], text: str
+) -> list[tuple[int, Row]]:
     """The rows of one signature for what is asked, each with the position of its device."""
     return [
         (position, row)
         for position, digest in enumerate(digests)
-        for row in shelf.at(digest, text)
+        for row in index.at(digest, text)
         if question.kernel in (None, row.kernel)
     ]
 
@@ -264,12 +266,12 @@ def _judged(
             yield _Judged(here, grade, away, judge.refusal(here, pack), stored)
 
 
-def _nearest(question: Question, shelf: Shelf, digests: list[str]) -> str:
+def _nearest(question: RowQuestion, index: RowIndex, digests: list[str]) -> str:
     """For a level without an answer: which stored signature came nearest, and in what it differs."""
     asked = _full(question.signature, question.fields)
     best: tuple[int, float, str] | None = None
     for digest in digests:
-        for row, signature in shelf.everything(digest):
+        for row, signature in index.everything(digest):
             if question.kernel not in (None, row.kernel):
                 continue
             stored = _full(signature, question.fields)
@@ -282,10 +284,10 @@ def _nearest(question: Question, shelf: Shelf, digests: list[str]) -> str:
                 best = min(best or (len(names), away, text), (len(names), away, text))
     if best:
         return f"nearest row differs in {best[2]}"
-    return _unreadable(shelf) or "no other row"
+    return _unreadable(index) or "no other row"
 
 
-def _order_note(question: Question, stored: Signature) -> str:
+def _order_note(question: RowQuestion, stored: Signature) -> str:
     """That a row of near values may not answer, because ordered fields of it are in another order."""
     if (
         shape_of(question.signature, question.fields).order
@@ -296,17 +298,17 @@ def _order_note(question: Question, stored: Signature) -> str:
     return f"; the order of {pairs} must agree"
 
 
-def _nothing(question: Question, shelf: Shelf) -> str:
-    if shelf.error:
-        return f"ignored: {shelf.error}"
+def _nothing(question: RowQuestion, index: RowIndex) -> str:
+    if index.error:
+        return f"ignored: {index.error}"
     return f"no rows of {question.op}.{question.direction} for {question.device.family}"
 
 
-def _unreadable(shelf: Shelf) -> str:
-    if not shelf.unreadable:
+def _unreadable(index: RowIndex) -> str:
+    if not index.unreadable:
         return ""
-    more = len(shelf.unreadable) - 1
-    return shelf.unreadable[0] + (f" (and {more} rows more)" if more else "")
+    more = len(index.unreadable) - 1
+    return index.unreadable[0] + (f" (and {more} rows more)" if more else "")
 
 
 def _full(signature: Signature, fields: tuple[Field, ...]) -> dict[str, Value]:

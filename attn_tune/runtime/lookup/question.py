@@ -28,7 +28,7 @@ AUTO = "auto"
 _LEAVE = f"ask for it by name, or let packs choose it with {VARIABLE}=0"
 
 
-class Ask:
+class Question:
     """One question with its problem, and the judge of stored rows for it. ``kernel`` None or ``"auto"`` is any."""
 
     def __init__(

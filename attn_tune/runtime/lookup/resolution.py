@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.kernels.spec import KernelSpec
-from attn_tune.runtime.active.settings import shelves
+from attn_tune.runtime.active.settings import row_indexes
 from attn_tune.runtime.active.view import View
 from attn_tune.runtime.determinism import Determinism
 from attn_tune.runtime.lookup.answer import Answer, Knobs, Rejection, Rung, SourceKind
-from attn_tune.runtime.lookup.ladder import Match, Question, Step, Walk, walk
-from attn_tune.runtime.lookup.question import Ask
+from attn_tune.runtime.lookup.ladder import Match, RowQuestion, Step, Walk, walk
+from attn_tune.runtime.lookup.question import Question
 from attn_tune.runtime.overrides.answer import overridden
 from attn_tune.schema.config import config_to_dict
 from attn_tune.schema.errors import UnsupportedError
@@ -32,7 +32,7 @@ class Resolved:
     steps: tuple[Step, ...]
 
 
-def resolve_question(question: Ask, view: View, *, tell: bool = False) -> Resolved:
+def resolve_question(question: Question, view: View, *, tell: bool = False) -> Resolved:
     """Ask overrides, then packs, then heuristics. ``tell`` as ``ladder.walk``.
 
     Raises:
@@ -61,7 +61,7 @@ def resolve_question(question: Ask, view: View, *, tell: bool = False) -> Resolv
     return Resolved(heuristic(question, rejected), steps)
 
 
-def heuristic(question: Ask, rejected: tuple[Rejection, ...] = ()) -> Choice | None:
+def heuristic(question: Question, rejected: tuple[Rejection, ...] = ()) -> Choice | None:
     """The untuned choice: of the kernels that can, the one its platform prefers; None if none can.
 
     A heuristic must be feasible; one that is not, or is forbidden, passes to the next kernel all the same. One that
@@ -99,7 +99,9 @@ def heuristic(question: Ask, rejected: tuple[Rejection, ...] = ()) -> Choice | N
     return last
 
 
-def plain_answer(question: Ask, spec: KernelSpec, config: Any, rung: Rung, **more: Any) -> Answer:
+def plain_answer(
+    question: Question, spec: KernelSpec, config: Any, rung: Rung, **more: Any
+) -> Answer:
     """An answer of a rung without a row."""
     return Answer(
         op=question.op.name,
@@ -113,7 +115,7 @@ def plain_answer(question: Ask, spec: KernelSpec, config: Any, rung: Rung, **mor
     )
 
 
-def nothing_supports(question: Ask, steps: tuple[Step, ...] = ()) -> UnsupportedError:
+def nothing_supports(question: Question, steps: tuple[Step, ...] = ()) -> UnsupportedError:
     """The error of a question that nothing can answer, with every reason."""
     reasons = [f"{r.subject}: {r.reason}" for r in question.refusals()]
     for spec in question.specs.values():
@@ -128,9 +130,9 @@ def nothing_supports(question: Ask, steps: tuple[Step, ...] = ()) -> Unsupported
     )
 
 
-def _walk(question: Ask, view: View, *, tell: bool) -> Walk:
+def _walk(question: Question, view: View, *, tell: bool) -> Walk:
     op = question.op
-    asked = Question(
+    asked = RowQuestion(
         op=op.name,
         direction=question.direction,
         signature=question.signature,
@@ -138,11 +140,11 @@ def _walk(question: Ask, view: View, *, tell: bool) -> Walk:
         device=question.device,
         kernel=question.kernel,
     )
-    found = shelves(view.sources, op.name, question.direction, op.fields)
+    found = row_indexes(view.sources, op.name, question.direction, op.fields)
     return walk(asked, found, question, tell=tell)
 
 
-def _from_match(question: Ask, match: Match, rejected: tuple[Rejection, ...]) -> Choice:
+def _from_match(question: Question, match: Match, rejected: tuple[Rejection, ...]) -> Choice:
     spec = question.specs[match.row.kernel]
     config, _ = question.config_of(spec.name, match.row.config)
     answer = plain_answer(

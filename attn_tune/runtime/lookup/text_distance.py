@@ -29,8 +29,8 @@ type _Part = tuple[float, bool, bool]
 
 def near_texts(texts: Iterable[str], asked: Signature, fields: Iterable[Field]) -> list[Near]:
     """Those of ``texts`` that are within the bounds of ``asked``, nearest first."""
-    ruler = _Ruler(asked, fields)
-    known, known_get = ruler.parts, ruler.parts.get
+    distances = _Distances(asked, fields)
+    known, known_get = distances.parts, distances.parts.get
     named = len(asked.items)
     found = []
     for text in texts:
@@ -38,7 +38,7 @@ def near_texts(texts: Iterable[str], asked: Signature, fields: Iterable[Field]) 
         for word in text.split(" "):
             part = known_get(word, _UNSEEN)
             if part is _UNSEEN:
-                part = known[word] = ruler.part(word)
+                part = known[word] = distances.part(word)
             if part is None:
                 break
             away += part[0]
@@ -46,7 +46,7 @@ def near_texts(texts: Iterable[str], asked: Signature, fields: Iterable[Field]) 
             names += part[2]
         else:
             near = Near(away, text, is_bucket)
-            if names == named or (near := ruler.with_defaults(near)):
+            if names == named or (near := distances.with_defaults(near)):
                 found.append(near)
     found.sort()
     return found
@@ -55,7 +55,7 @@ def near_texts(texts: Iterable[str], asked: Signature, fields: Iterable[Field]) 
 _UNSEEN: _Part = (-1.0, False, False)
 
 
-class _Ruler:
+class _Distances:
     """Distances that words add for one question; None is past a bound."""
 
     def __init__(self, asked: Signature, fields: Iterable[Field]):

@@ -9,13 +9,13 @@ from attn_tune.packs.override_entries import Entry, device_name
 from attn_tune.packs.rows import Row
 from attn_tune.runtime.lookup.answer import Rung, SourceKind
 from attn_tune.runtime.lookup.ladder import Step
-from attn_tune.runtime.lookup.question import Ask
+from attn_tune.runtime.lookup.question import Question
 from attn_tune.runtime.overrides.active import ended_by
 from attn_tune.schema.errors import LockfileError
 
 
 def overridden(
-    question: Ask,
+    question: Question,
 ) -> tuple[tuple[KernelSpec, Any, Entry] | None, tuple[Step, ...]]:
     """The kernel, config and entry that answer, or None; and a step for each entry that was looked at.
 
@@ -43,7 +43,7 @@ def overridden(
     return None, tuple(steps)
 
 
-def _outdated(question: Ask, entry: Entry) -> str | None:
+def _outdated(question: Question, entry: Entry) -> str | None:
     """The reason why a frozen entry no longer holds; None if it does, or is not frozen."""
     frozen = entry.frozen
     if frozen is None:
@@ -58,7 +58,7 @@ def _outdated(question: Ask, entry: Entry) -> str | None:
     return question.forbidden_bits(frozen.repeatable)
 
 
-def _row(question: Ask, entry: Entry) -> Row:
+def _row(question: Question, entry: Entry) -> Row:
     """The entry as a step shows it: like a row of a pack."""
     frozen = entry.frozen
     return Row(
@@ -74,7 +74,7 @@ def _row(question: Ask, entry: Entry) -> Row:
     )
 
 
-def _miss(question: Ask, steps: list[Step]) -> str:
+def _miss(question: Question, steps: list[Step]) -> str:
     """The sentence for a question that only files of overrides may answer, and do not."""
     files, device = question.overrides.only, device_name(question.device)
     names = " and ".join(file.path for file in files)

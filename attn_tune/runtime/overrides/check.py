@@ -8,7 +8,7 @@ from attn_tune.packs.override_entries import Entry
 from attn_tune.packs.override_files import OverridesFile
 from attn_tune.runtime.active.settings import Settings
 from attn_tune.runtime.active.view import View
-from attn_tune.runtime.lookup.question import Ask
+from attn_tune.runtime.lookup.question import Question
 from attn_tune.runtime.lookup.resolution import resolve_question
 from attn_tune.runtime.overrides.active import Overrides
 from attn_tune.runtime.overrides.answer import overridden
@@ -74,7 +74,9 @@ def _asked(entry: Entry, overrides: Overrides, without: View) -> Checked:
     return Checked(entry=entry, now="" if same else str(answer or "nothing"), advice=advice)
 
 
-def _ask(entry: Entry, overrides: Overrides) -> Ask:
+def _ask(entry: Entry, overrides: Overrides) -> Question:
     asked = entry.frozen.asked if entry.frozen else ""
     device = device_of(entry.device)
-    return Ask(get_op(entry.op), entry.direction, entry.signature, device, asked or None, overrides)
+    return Question(
+        get_op(entry.op), entry.direction, entry.signature, device, asked or None, overrides
+    )

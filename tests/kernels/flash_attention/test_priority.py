@@ -13,7 +13,7 @@ from attn_tune.kernels.flash_attention.cudnn import limits as cudnn_limits
 from attn_tune.kernels.registry import get_kernel, kernels_of
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.registry import get_op
-from attn_tune.runtime.lookup.question import Ask
+from attn_tune.runtime.lookup.question import Question
 from attn_tune.schema.config import config_to_dict
 from attn_tune.schema.device import Device
 
@@ -31,7 +31,7 @@ def _has_cudnn(monkeypatch):
 
 def in_order(problem, direction="fwd"):
     """The kernels that can, the preferred one first."""
-    question = Ask(OP, direction, problem, H200, None)
+    question = Question(OP, direction, problem, H200, None)
     able = [get_kernel(f"{OP.name}/{name}") for name in RANKED]
     able = [spec for spec in able if question.refusal_of(spec) is None]
     return [
@@ -96,7 +96,7 @@ def test_untuned_tiles_are_near_the_best_of_exhaustive_searches():
 
 def untuned(kernel, text, direction):
     """The values of the kernel's untuned config, without knobs that are None."""
-    question = Ask(OP, direction, text, H200, None)
+    question = Question(OP, direction, text, H200, None)
     search = get_kernel(f"{OP.name}/{kernel}").searches[direction]
     return set_values(config_to_dict(search.heuristic(question.problem, H200)))
 
