@@ -221,16 +221,7 @@ def _pallas_name(params: Any) -> str:
 def _parts(aval: Any) -> tuple[int, ...] | None:
     """The number of shards along each axis, where shardings are part of types (explicit mesh axes)."""
     sharding = getattr(aval, "sharding", None)
-    spec = getattr(sharding, "spec", None)
-    mesh = getattr(sharding, "mesh", None)
-    if spec is None or mesh is None or not any(entry is not None for entry in spec):
+    if sharding is None or not any(sharding.spec):
         return None
-    sizes = dict(mesh.shape)
-    parts = []
-    for entry in (*spec, *(None,) * (len(aval.shape) - len(spec))):
-        names = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
-        count = 1
-        for axis in names:
-            count *= sizes.get(axis, 1)
-        parts.append(count)
-    return tuple(parts)
+    own = sharding.shard_shape(aval.shape)
+    return tuple(whole // part if part else 1 for whole, part in zip(aval.shape, own, strict=True))

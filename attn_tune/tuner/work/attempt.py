@@ -8,7 +8,7 @@ from attn_tune.kernels.registry import get_kernel
 from attn_tune.schema.trial import Measurement, Status
 from attn_tune.tuner.protocol import Outcome, Phase, Run
 from attn_tune.tuner.work.background_compile import LoadedConfigs
-from attn_tune.tuner.work.compile import Artifact, part_outputs
+from attn_tune.tuner.work.compile import Executable, part_outputs
 from attn_tune.tuner.work.faults import outcome_of
 from attn_tune.tuner.work.gpu_state import Look, nothing
 from attn_tune.tuner.work.measure import measure
@@ -61,14 +61,14 @@ class Attempt:
         cases = [self._prepared.case(ref, seed) for seed in request.seeds]
         self._enter(Phase.COMPILE)
         executable = self._loaded.take(ref, request.lowered, cases[0].inputs)
-        if twin := request.twin_outcome(executable.artifact.resources):
+        if twin := request.twin_outcome(executable.resources):
             return twin
         names = part_outputs(self._search, ref.part)
         self._enter(Phase.VALIDATE)
         timed = TimedOutputs(cases[0], names)
         verdict = validate(executable.call, cases, names, timed.prove if request.measure else None)
         if not verdict.correct or not request.measure:
-            return _outcome(executable.artifact, verdict)
+            return _outcome(executable, verdict)
         self._enter(Phase.MEASURE)
         measurement = measure(
             executable.timed(cases[0].inputs),
@@ -79,7 +79,7 @@ class Attempt:
             look=look,
             check=timed.check,
         )
-        return _outcome(executable.artifact, worst_of([verdict, timed.verdict]), measurement)
+        return _outcome(executable, worst_of([verdict, timed.verdict]), measurement)
 
     def _lap(self, name: str) -> None:
         """Ends the running phase and begins the phase ``name``."""
@@ -95,7 +95,7 @@ class Attempt:
 
 
 def _outcome(
-    artifact: Artifact, verdict: Verdict, measurement: Measurement | None = None
+    executable: Executable, verdict: Verdict, measurement: Measurement | None = None
 ) -> Outcome:
     return Outcome(
         status=Status.OK if verdict.correct else Status.INCORRECT,
@@ -103,6 +103,6 @@ def _outcome(
         errors=verdict.errors,
         measurement=measurement if verdict.correct else None,
         repeatable=verdict.repeatable,
-        resources=artifact.resources,
-        compile_ms=artifact.total_ms,
+        resources=executable.resources,
+        compile_ms=executable.compile_ms,
     )
