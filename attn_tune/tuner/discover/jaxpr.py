@@ -1,4 +1,4 @@
-"""Reads a jaxpr into a ``Graph``: calls inlined, loops once, names shortened to those of StableHLO."""
+"""Read a jaxpr into a ``Graph``: calls inlined, loops once, names shortened to those of StableHLO."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +27,7 @@ _CALLS = frozenset((
 
 
 def read_jaxpr(closed: Any) -> Graph:
-    """Reads a ``jax.extend.core.ClosedJaxpr``."""
+    """Read a ``jax.extend.core.ClosedJaxpr``."""
     graph = Graph()
     reader = _Reader(graph)
     inputs = [reader.fresh(v.aval) for v in closed.jaxpr.invars]
@@ -54,7 +54,7 @@ class _Reader:
         )
 
     def run(self, jaxpr: Any, inputs: Sequence[Value], runs: int) -> list[Value]:
-        """Adds the equations of an open or closed jaxpr; gives its outputs."""
+        """Add the equations of an open or closed jaxpr and return its outputs."""
         inner = getattr(jaxpr, "jaxpr", jaxpr)
         consts = getattr(jaxpr, "consts", ())
         known: dict[Any, Value] = {}
@@ -159,7 +159,7 @@ class _Reader:
         return make("other")
 
     def scan(self, eqn: Any, inputs: list[Value], runs: int) -> list[Value]:
-        """Reads a scan. Values that it only reads are those outside; carried and sliced ones are unknown inside."""
+        """Read a scan. Values that it only reads are those outside; carried and sliced ones are unknown inside."""
         inner, length = eqn.params["jaxpr"], int(eqn.params["length"])
         wanted = _invars(inner)
         walked = 0

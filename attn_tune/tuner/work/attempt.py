@@ -82,7 +82,7 @@ class Attempt:
         return _outcome(executable, worst_of([verdict, timed.verdict]), measurement)
 
     def _lap(self, name: str) -> None:
-        """Ends the running phase and begins the phase ``name``."""
+        """End the running phase and begin the phase ``name``."""
         now = time.perf_counter()
         spent = (now - self._lap_start) * 1e3
         self._spent_ms[self._lap_name] = self._spent_ms.get(self._lap_name, 0.0) + spent

@@ -20,7 +20,7 @@ class LoadedConfigs:
         self._coming: dict[tuple[Any, ...], Future[Executable]] = {}
 
     def load(self, message: Load) -> None:
-        """Begins to compile. May be called from any thread."""
+        """Begin to compile. May be called from any thread."""
         with self._lock:
             self._coming[message.ref.key] = self._pool.submit(load_config, message.lowered)
 

@@ -89,7 +89,7 @@ def part_outputs(search: Search, part: str) -> tuple[str, ...]:
 
 
 def compile_config(ref: ConfigRef, inputs: Any) -> Executable:
-    """Traces, lowers and compiles a config for ``inputs`` (arrays, or their shapes).
+    """Trace, lower and compile a config for ``inputs`` (arrays, or their shapes).
 
     Raises:
       UnsupportedError: it calls back into Python, or changes JAX's configuration.
@@ -119,7 +119,7 @@ def compile_config(ref: ConfigRef, inputs: Any) -> Executable:
 
 
 def lower_config(ref: ConfigRef, inputs: Any, capability: int) -> Lowered:
-    """Traces and lowers a config for an NVIDIA GPU that need not be here.
+    """Trace and lower a config for an NVIDIA GPU that need not be here.
 
     Args:
       inputs: arrays, or their shapes.
@@ -154,7 +154,7 @@ def lower_config(ref: ConfigRef, inputs: Any, capability: int) -> Lowered:
 
 
 def load_config(lowered: Lowered) -> Executable:
-    """Does what is left of compiling a config that another process lowered."""
+    """Do what is left of compiling a config that another process lowered."""
     import jax
     from jax import export
 
@@ -203,7 +203,7 @@ def resources_of(recorded: Sequence[Any], program: str) -> Resources:
 
 @contextlib.contextmanager
 def _recorder() -> Iterator[Sequence[Any]]:
-    """Collects what the Triton bridge compiles meanwhile; nothing where Triton is not installed."""
+    """Collect what the Triton bridge compiles meanwhile; nothing where Triton is not installed."""
     import importlib.util
 
     name = "attn_tune.kernels.lang.triton.compile"

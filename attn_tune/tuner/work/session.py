@@ -69,7 +69,7 @@ class Session:
         )
 
     def run(self, request: Run) -> Outcome:
-        """Compiles, validates and measures one config."""
+        """Compile, validate and measure one config."""
         return Attempt(request, self._prepared, self._loaded, self._enter).go(
             timer=lambda: self._timer(request.policy),
             flush=lambda: self._flush(request.device, request.policy),
@@ -77,12 +77,12 @@ class Session:
         )
 
     def load(self, message: Load) -> None:
-        """Begins to compile what will be run. May be called from another thread."""
+        """Begin to compile what will be run. May be called from another thread."""
         self._loaded.load(message)
         self._prepared.foresee(message.ref)
 
     def finals(self, request: Finals) -> FinalsOutcome:
-        """Proves configs right once more, and times those that are, in turns. One that is wrong then has no time."""
+        """Prove configs right once more, and time those that are, in turns. One that is wrong then has no time."""
         case = self._prepared.case(request.refs[0], request.seed)
         executables: list[Executable] = []
         verdicts: list[Verdict] = []

@@ -1,4 +1,4 @@
-"""Reads the text that libtpu writes of its last schedule (``--xla_jf_dump_llo_text``): bundles, branches, loops.
+"""Read the text that libtpu writes of its last schedule (``--xla_jf_dump_llo_text``): bundles, branches, loops.
 
 One line begins a bundle: its address, maybe a mark (``LB`` a loop's body, ``PF`` where a skipped region ends), and
 the instructions in braces. A branch names the region that it goes to; the bundle where that region starts says so in a

@@ -36,7 +36,7 @@ def choose_timer(name: str = "") -> Timer:
 
 
 def _try(timer: Timer) -> None:
-    """Times a small matrix product.
+    """Time a small matrix product.
 
     Raises:
       TimerError, RuntimeError: the timer does not work here.
