@@ -55,7 +55,7 @@ def sweep(
 
 @dataclasses.dataclass
 class _Sweep:
-    """The state of one sweep, shared by its executors' threads. ``abandoned`` is set when the events are no longer read."""
+    """The state of one sweep, shared by its executors' threads. ``abandoned`` is set when the reader has left."""
 
     plan: Plan
     fleet: Fleet

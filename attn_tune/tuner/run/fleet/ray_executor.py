@@ -114,7 +114,7 @@ class RayExecutor:
                 return self._send(request)
             except self._ray.exceptions.RayActorError as error:
                 lost = _brief(error)
-                logger.warning("a Ray actor was lost, and is started anew: %s", lost)
+                logger.warning("a Ray actor was lost, and is started again: %s", lost)
         message = f"{1 + _RETRIES} Ray actors were lost one after the other: {lost}"
         if deaths <= _RETRIES or isinstance(request, Identify):
             raise ExecutorError(message)
