@@ -55,7 +55,7 @@ class MeasurePolicy:
     has lost and is sampled no more. Device times spread by a few per cent, so the ratio may shrink as samples grow.
     Sampling ends at ``samples``, or after ``max_s`` once ``min_samples`` are there. ``rounds`` and ``rounds_max_s``
     are those of the finals. When the device's clock moves by more than ``clock_tolerance`` (a share) during a
-    measurement, it is taken anew, at most ``most_repeats`` times.
+    measurement, it is taken again, at most ``most_repeats`` times.
     """
 
     warmup: int = 2

@@ -1,4 +1,4 @@
-"""Finds the calls of all ops in a program: those with a signature, by direction and count, and the others.
+"""Find the calls of all ops in a program: those with a signature, by direction and count, and the others.
 
 This package's own calls are found by their marks. Foreign ones are recognised by the ops (``Op.recognise``).
 """
@@ -47,7 +47,7 @@ class Calls:
 
 
 def find_calls(graph: Graph) -> Calls:
-    """Finds the calls of all ops in a program."""
+    """Find the calls of all ops in a program."""
     calls: list[Call] = []
     unread: list[Unread] = []
     remarks = dict(graph.remarks)

@@ -1,4 +1,4 @@
-"""Reads HLO text, as ``XLA_FLAGS=--xla_dump_to`` and ``as_text(dialect="hlo")`` write it, into a ``Graph``.
+"""Read HLO text, as ``XLA_FLAGS=--xla_dump_to`` and ``as_text(dialect="hlo")`` write it, into a ``Graph``.
 
 jaxlib parses the text and converts it to StableHLO. Before optimisation everything is there. After it products have
 merged axes, so that their sizes say little: then only custom calls and this package's own names are read.
@@ -25,7 +25,7 @@ def is_hlo(data: bytes) -> bool:
 
 
 def read_hlo(text: str, where: str) -> Graph:
-    """Reads the text of a module.
+    """Read the text of a module.
 
     Raises:
       UsageError: this jaxlib cannot read it; ``where`` names it.
@@ -71,7 +71,7 @@ class _OptimisedReader(ModuleReader):
         self.has_other_products = False
 
     def visit(self, op: Any, runs: int) -> None:
-        """Notes the mark in the name of an operation, or that it is a product without one."""
+        """Note the mark in the name of an operation, or that it is a product without one."""
         if op.name == "func.call" and find_mark(str(op.attributes["callee"])):
             return  # It makes a value of its own.
         name = str(op.location)

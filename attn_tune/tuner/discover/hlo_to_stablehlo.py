@@ -1,10 +1,10 @@
-"""Converts HLO text on stdin to StableHLO bytecode on stdout. Run as a program: XLA aborts on some broken texts."""
+"""Convert HLO text on stdin to StableHLO bytecode on stdout. Run as a program: XLA aborts on some broken texts."""
 
 import sys
 
 
 def main() -> None:
-    """Reads, converts and writes.
+    """Read, convert and write.
 
     Raises:
       Exception: whatever jaxlib says of a text that it cannot read.

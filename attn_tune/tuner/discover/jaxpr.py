@@ -1,4 +1,4 @@
-"""Reads a jaxpr into a ``Graph``: calls inlined, loops once, names shortened to those of StableHLO."""
+"""Read a jaxpr into a ``Graph``: calls inlined, loops once, names shortened to those of StableHLO."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +27,7 @@ _CALLS = frozenset((
 
 
 def read_jaxpr(closed: Any) -> Graph:
-    """Reads a ``jax.extend.core.ClosedJaxpr``."""
+    """Read a ``jax.extend.core.ClosedJaxpr``."""
     graph = Graph()
     reader = _Reader(graph)
     inputs = [reader.fresh(v.aval) for v in closed.jaxpr.invars]
@@ -54,7 +54,7 @@ class _Reader:
         )
 
     def run(self, jaxpr: Any, inputs: Sequence[Value], runs: int) -> list[Value]:
-        """Adds the equations of an open or closed jaxpr; gives its outputs."""
+        """Add the equations of an open or closed jaxpr and return its outputs."""
         inner = getattr(jaxpr, "jaxpr", jaxpr)
         consts = getattr(jaxpr, "consts", ())
         known: dict[Any, Value] = {}
@@ -159,7 +159,7 @@ class _Reader:
         return make("other")
 
     def scan(self, eqn: Any, inputs: list[Value], runs: int) -> list[Value]:
-        """Reads a scan. Values that it only reads are those outside; carried and sliced ones are unknown inside."""
+        """Read a scan. Values that it only reads are those outside; carried and sliced ones are unknown inside."""
         inner, length = eqn.params["jaxpr"], int(eqn.params["length"])
         wanted = _invars(inner)
         walked = 0
@@ -221,16 +221,7 @@ def _pallas_name(params: Any) -> str:
 def _parts(aval: Any) -> tuple[int, ...] | None:
     """The number of shards along each axis, where shardings are part of types (explicit mesh axes)."""
     sharding = getattr(aval, "sharding", None)
-    spec = getattr(sharding, "spec", None)
-    mesh = getattr(sharding, "mesh", None)
-    if spec is None or mesh is None or not any(entry is not None for entry in spec):
+    if sharding is None or not any(sharding.spec):
         return None
-    sizes = dict(mesh.shape)
-    parts = []
-    for entry in (*spec, *(None,) * (len(aval.shape) - len(spec))):
-        names = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
-        count = 1
-        for axis in names:
-            count *= sizes.get(axis, 1)
-        parts.append(count)
-    return tuple(parts)
+    own = sharding.shard_shape(aval.shape)
+    return tuple(whole // part if part else 1 for whole, part in zip(aval.shape, own, strict=True))

@@ -1,4 +1,4 @@
-"""Makes a grid of the lookups that production missed: the spools of ``ATTN_TUNE_ON_MISS=record``."""
+"""Make a grid of the lookups that production missed: the spools of ``ATTN_TUNE_ON_MISS=record``."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class Spool:
 
 
 def read_spool(path: Path) -> Spool:
-    """Reads the spool file or folder at ``path``; an absent one is empty. Bad lines are returned, not raised.
+    """Read the spool file or folder at ``path``; an absent one is empty. Bad lines are returned, not raised.
 
     Raises:
       StorageError: a file is there but cannot be read.
@@ -79,7 +79,7 @@ def read_spool(path: Path) -> Spool:
 
 
 def _rows(lines: Iterable[SpoolLine]) -> tuple[MissRow, ...]:
-    # A process writes its count anew as it grows: the largest is what it asked.
+    # A process writes its count again as it grows: the largest is what it asked.
     asked: dict[_Key, dict[str, int]] = {}
     nearest: dict[_Key, str] = {}
     times: dict[_Key, tuple[int, int]] = {}
@@ -111,7 +111,7 @@ def _rows(lines: Iterable[SpoolLine]) -> tuple[MissRow, ...]:
 def grid_of_misses(
     spool: Spool, name: str, *, device: str | None = None
 ) -> tuple[Grid, tuple[str, ...]]:
-    """Makes a grid of the missed problems of one device, and sentences about those that cannot be tuned here.
+    """Make a grid of the missed problems of one device, and sentences about those that cannot be tuned here.
 
     Raises:
       NoDataError: nothing was missed.

@@ -1,4 +1,4 @@
-"""Makes a grid of a program: of a function that is traced, or of a file that a program was written to."""
+"""Make a grid of a program: of a function that is traced, or of a file that a program was written to."""
 
 import importlib
 import os
@@ -16,7 +16,7 @@ from attn_tune.tuner.plan.grid import Grid
 
 
 def calls_of_function(path: str) -> Calls:
-    """Finds the calls in what ``module:function`` returns: ``(fn, args)``, ``(fn, args, kwargs)``, or something traced
+    """Find the calls in what ``module:function`` returns: ``(fn, args)``, ``(fn, args, kwargs)``, or something traced
     or lowered. The function is called without arguments; the program is traced, never run or compiled.
 
     Raises:
@@ -26,7 +26,7 @@ def calls_of_function(path: str) -> Calls:
 
 
 def calls_of_file(path: Path) -> Calls:
-    """Finds the calls of a program in a file: StableHLO as text or bytecode, or HLO text.
+    """Find the calls of a program in a file: StableHLO as text or bytecode, or HLO text.
 
     Raises:
       UsageError: the file cannot be read, or holds something else.
@@ -45,7 +45,7 @@ def calls_of_file(path: Path) -> Calls:
 
 
 def grid_of(calls: Calls, name: str, source: str) -> Grid:
-    """Makes a grid of calls: one point a signature, with the directions that the program has.
+    """Make a grid of calls: one point a signature, with the directions that the program has.
 
     Raises:
       UsageError: there is none; the message says what was seen instead.

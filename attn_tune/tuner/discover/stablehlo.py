@@ -1,4 +1,4 @@
-"""Reads StableHLO into a ``Graph``: text, MLIR bytecode, and the portable artifact that ``jax.export`` makes."""
+"""Read StableHLO into a ``Graph``: text, MLIR bytecode, and the portable artifact that ``jax.export`` makes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ _PASSING = ("optimization_barrier",)
 
 
 def read_stablehlo(data: bytes, where: str) -> Graph:
-    """Reads the bytes of a module.
+    """Read the bytes of a module.
 
     Raises:
       UsageError: ``data`` is not a module that this jaxlib can parse; ``where`` names it.
@@ -32,7 +32,7 @@ def read_stablehlo(data: bytes, where: str) -> Graph:
 
 
 def parse_module(data: bytes, where: str) -> Any:
-    """Parses the bytes of a module into an ``ir.Module``.
+    """Parse the bytes of a module into an ``ir.Module``.
 
     Raises:
       UsageError: as ``read_stablehlo``.
@@ -55,7 +55,7 @@ def parse_module(data: bytes, where: str) -> Any:
 
 
 def read_module(module: Any) -> Graph:
-    """Reads a parsed module, from its public ``main``."""
+    """Read a parsed module, from its public ``main``."""
     return ModuleReader(module).read()
 
 
@@ -120,7 +120,7 @@ class ModuleReader:
     def _block(
         self, block: Any, inputs: Sequence[Value], runs: int, outer: dict[Any, Value]
     ) -> list[Value]:
-        """Adds a block's operations; gives what its last one returns. Inner blocks see the values around them."""
+        """Add a block's operations and return what its last one returns. Inner blocks see the values around them."""
         known = dict(outer)
         known.update(zip(block.arguments, inputs, strict=True))
         returned: list[Value] = []
@@ -195,7 +195,7 @@ class ModuleReader:
     def _loop(
         self, op: Any, inputs: list[Value], runs: int, known: dict[Any, Value]
     ) -> list[Value]:
-        """Reads a while. Values that its body hands on unchanged are those outside; the rest is unknown inside."""
+        """Read a while. Values that its body hands on unchanged are those outside; the rest is unknown inside."""
         body = op.regions[1].blocks[0]
         arguments = list(body.arguments)
         last = list(body.operations)[-1].operation

@@ -1,4 +1,4 @@
-"""Audits claims about a target's configs that were not compiled: each is put to the real compiler.
+"""Audit claims about a target's configs that were not compiled: each is put to the real compiler.
 
 Three claims are checked on samples: that a config fits, because its launches alone do, or others with the same steps;
 that one does not (``infeasible`` of its kernel); and that one cannot fit because a smaller one did not (dominance).
@@ -26,7 +26,7 @@ class Compiler(Protocol):
     def compile(
         self, refs: Sequence[ConfigRef], *, whole: bool = False
     ) -> Iterator[tuple[int, Compiled]]:
-        """Yields ``(index, result)`` of each, as they end."""
+        """Yield ``(index, result)`` of each, as they end."""
         ...
 
 
@@ -106,7 +106,7 @@ def audit_target(
     seed: str = "",
     claims: Collection[Claim] = tuple(Claim),
 ) -> Iterator[Checked]:
-    """Compiles whole programs: for each of ``claims`` at most ``count`` configs of which it is made.
+    """Compile whole programs: for each of ``claims`` at most ``count`` configs of which it is made.
 
     A config that runs out of a resource rules others out, so the dominated ones are known last. Samples are random,
     fixed by ``seed``; the feasible and refused configs of a small sample are in a larger one too.
@@ -179,7 +179,7 @@ def _fitting(
     chance: random.Random,
     learn: Callable[[int, ConfigRef, Compiled], None],
 ) -> list[_Candidate]:
-    """Compiles candidates as a sweep does until ``count`` fit; ``learn`` is called for each that does not."""
+    """Compile candidates as a sweep does until ``count`` fit; ``learn`` is called for each that does not."""
     left, fitting = _sampled(found, len(found), chance), []
     while left and len(fitting) < count:
         lacking = count - len(fitting)

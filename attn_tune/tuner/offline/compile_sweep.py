@@ -43,7 +43,7 @@ def sweep_target(
     budget_s: float | None = None,
     stop: threading.Event | None = None,
 ) -> Iterator[Event]:
-    """Compiles the candidates of ``plan`` in ``pool``, yielding each trial as it ends, and progress in between.
+    """Compile the candidates of ``plan`` in ``pool``, yielding each trial as it ends, and progress in between.
 
     Strategies see predicted times in the place of measured ones. A direction of several launches also has its predicted
     best parts compiled together. Launches are compiled alone; of each kernel the config that is predicted best is then
@@ -164,7 +164,7 @@ class _KernelCompile:
         yield from self._confirm()
 
     def _confirm(self) -> Iterator[Trial]:
-        """Compiles the whole program of the config that is predicted best, and of the next where that one fails.
+        """Compile the whole program of the config that is predicted best, and of the next where that one fails.
 
         Not for a kernel whose whole program took too long on a case before.
         """
@@ -220,7 +220,7 @@ class _KernelCompile:
     def _begin_with(
         self, part: PartPlan, configs: list[Config], tried: dict[str, float]
     ) -> Iterator[Trial]:
-        """Compiles ``configs`` before any strategy is asked; ``tried`` then holds them too."""
+        """Compile ``configs`` before any strategy is asked; ``tried`` then holds them too."""
         yield from self._compile(part.part, configs, set(tried))
         tried |= {config_digest(config): self._ns(part.part, config) for config in configs}
 
@@ -270,7 +270,7 @@ class _KernelCompile:
         return [best, *({**best, part: config} for part, config in runners)]
 
     def _compile(self, part: str, configs: Any, tried: set[str]) -> Iterator[Trial]:
-        """Compiles the configs that were not tried, small ones first, so that misfits are known early.
+        """Compile the configs that were not tried, small ones first, so that misfits are known early.
 
         Large ones first where as many as these have all fitted: the last to end holds up the next batch.
         """

@@ -1,4 +1,4 @@
-"""Keeps the answers of compilers in a file, one a line, so that an audit that was cut short can go on."""
+"""Keep the answers of compilers in a file, one a line, so that an audit that was cut short can go on."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ class CompilerLog:
     """The answers in one file. Each is written as it comes, by one process at a time."""
 
     def __init__(self, path: str | Path):
-        """Reads the file, which is made with the first answer. A line that a crash cut off is left out.
+        """Read the file, which is made with the first answer. A line that a crash cut off is left out.
 
         Raises:
           UsageError: the file is something else, or cannot be read.
@@ -55,7 +55,7 @@ class CompilerLog:
         return self._known.get(key)
 
     def add(self, key: str, compiled: Compiled) -> None:
-        """Writes one answer, whole.
+        """Write one answer, whole.
 
         Raises:
           OSError: it cannot be written.

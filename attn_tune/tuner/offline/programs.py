@@ -1,4 +1,4 @@
-"""Lowers the calls of pack rows to programs, on any machine: the evidence that a source change left them alone."""
+"""Lower the calls of pack rows to programs, on any machine: the evidence that a source change left them alone."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from attn_tune.schema.config import config_from_dict
 
 
 def program_of(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Lowers one call.
+    """Lower one call.
 
     Args:
       question: ``op``, ``kernel``, ``direction``, ``signature`` and ``config`` of a row; ``target``, the TPU's name, or

@@ -28,7 +28,7 @@ class Exhausted:
     known: list[tuple[ConfigDict, str, Shortage | None]] = field(default_factory=list)
 
     def add(self, config: ConfigDict, said: str, shortage: Shortage | None = None) -> None:
-        """Notes one that ran out; ``said`` ends the sentence that rules larger ones out."""
+        """Note one that ran out; ``said`` ends the sentence that rules larger ones out."""
         if self.grows:
             self.known.append((config, said, shortage))
 

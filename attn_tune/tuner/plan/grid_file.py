@@ -1,4 +1,4 @@
-"""Writes a grid as a file that ``load_grid`` reads: one layer a point, with its own lengths."""
+"""Write a grid as a file that ``load_grid`` reads: one layer a point, with its own lengths."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def grid_text(grid: Grid) -> str:
 
 
 def write_grid(grid: Grid, path: Path, *, force: bool = False) -> None:
-    """Writes the whole file or nothing.
+    """Write the whole file or nothing.
 
     Raises:
       UsageError: ``path`` does not end in ``.toml``, or is there and ``force`` is not given.

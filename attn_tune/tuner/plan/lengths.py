@@ -29,7 +29,7 @@ class Lengths:
 
     @classmethod
     def parse(cls, text: str) -> "Lengths":
-        """Reads numbers joined by ``x``; ``k`` is 1024.
+        """Read numbers joined by ``x``; ``k`` is 1024.
 
         Raises:
           UsageError: ``text`` has another form.
@@ -85,7 +85,7 @@ def _matches(axes: Sequence[Axis], own: Mapping[str, Any], word: str) -> bool:
 
 
 def parse_length(text: str) -> int:
-    """Reads ``4096`` or ``4k``.
+    """Read ``4096`` or ``4k``.
 
     Raises:
       UsageError: ``text`` is not a positive number.

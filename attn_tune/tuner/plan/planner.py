@@ -40,7 +40,7 @@ class _Planner:
     allow_unproven: bool
 
     def kernel(self, case: Case, spec: KernelSpec) -> KernelPlan:
-        """Plans one kernel on one case."""
+        """Plan one kernel on one case."""
         environment = spec.environment(self.environment)
         known = self.measured(spec.id, case.direction, case.signature, environment)
 
@@ -162,7 +162,7 @@ def make_plan(
     allow_unproven: bool = False,
     device_count: int = 1,
 ) -> Plan:
-    """Plans a sweep of ``kernels`` over ``points``.
+    """Plan a sweep of ``kernels`` over ``points``.
 
     Args:
       directions: those that are planned, of each op that has them; all by default.

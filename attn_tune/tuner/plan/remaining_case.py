@@ -10,11 +10,11 @@ from attn_tune.tuner.plan.plan import CasePlan, KernelPlan, PartPlan
 
 
 def remaining(plan: CasePlan, trials: Sequence[Trial]) -> CasePlan:
-    """``plan`` without what the search ``trials`` have already tried: as a plan made anew with them would be.
+    """``plan`` without what the search ``trials`` have already tried: as a new plan made with them would be.
 
-    What was refused before compiling was said by then, and is left out.
+    What was refused before compiling has been reported by then, and is left out.
 
-    Finals that were owed still are, and are measured anew: configs are compared with one another on one device only.
+    Finals that were owed still are, and are measured again: configs are compared with one another on one device only.
     """
     kernels = tuple(
         _kernel(kernel, [t for t in trials if t.kernel == kernel.kernel.id])

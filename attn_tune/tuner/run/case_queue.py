@@ -1,4 +1,4 @@
-"""The cases of a sweep, handed to whoever is free."""
+"""The cases of a sweep, each handed to the next executor that is free."""
 
 import threading
 from collections import deque
@@ -14,7 +14,7 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Turn:
-    """One case in somebody's hands. ``returns`` is how often it was given back before."""
+    """One case that an executor has taken. ``returns`` is how often it was given back before."""
 
     plan: CasePlan
     returns: int = 0
@@ -26,7 +26,7 @@ class Turn:
 
 
 class CaseQueue:
-    """A queue whose end is known only when nobody has a case in hands, for a lost device gives its case back.
+    """A queue that ends when no case waits and none is taken, for a lost device gives its case back.
 
     ``leave`` is asked now and then whether waiting is still worth it.
     """
@@ -39,7 +39,7 @@ class CaseQueue:
 
     @property
     def empty(self) -> bool:
-        """Nothing waits, and nobody has anything in hands."""
+        """Whether no case waits and none is taken."""
         with self._changed:
             return not self._waiting and not self._taken
 

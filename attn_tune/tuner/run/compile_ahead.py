@@ -75,7 +75,7 @@ def _lowers_here(ref: ConfigRef) -> bool:
 class CompileAhead:
     """Lowers what is expected, for kernels written in Triton, whose compiler takes a second a config.
 
-    It only saves time: whatever happens to a helper is nobody's result, and the worker compiles what it does not get.
+    It only saves time: a helper that fails is no config's result, and the worker compiles what it does not get.
     Each helper process is owned by a thread here, which kills one that hangs; after a few losses there is no more help.
     """
 
@@ -112,7 +112,7 @@ class CompileAhead:
         return len(self._threads)
 
     def warm_up(self, device: Device | None = None) -> None:
-        """Starts the helpers, if there is or may be a device for them. Their imports take seconds."""
+        """Start the helpers, if there is or may be a device for them. Their imports take seconds."""
         count = helper_count(device, self._cores)
         if self._threads or not count or self._closed.is_set():
             return
@@ -129,7 +129,7 @@ class CompileAhead:
             thread.start()
 
     def expect(self, refs: Sequence[ConfigRef], device: Device) -> None:
-        """Makes ``refs`` what comes next, in this order; what was expected before and not begun is dropped."""
+        """Make ``refs`` what comes next, in this order; what was expected before and not begun is dropped."""
         wanted = [ref for ref in refs if _lowers_here(ref)]
         if wanted:
             self.warm_up(device)
@@ -176,7 +176,7 @@ class CompileAhead:
             ]
 
     def close(self) -> None:
-        """Kills the helpers. May be called more than once."""
+        """Kill the helpers. May be called more than once."""
         self._closed.set()
         with self._changed:
             self._pending.clear()

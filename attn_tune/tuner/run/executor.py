@@ -69,19 +69,19 @@ class Executor(Protocol):
         ...
 
     def expect(self, refs: Sequence[ConfigRef], device: Device) -> None:
-        """Says what will likely be run next, in this order, in place of what was said before. It may be ignored."""
+        """Say what will likely be run next, in this order, in place of what was said before. It may be ignored."""
         ...
 
     def run(self, request: Run) -> Outcome:
-        """Compiles, validates and measures one config."""
+        """Compile, validate and measure one config."""
         ...
 
     def finals(self, request: Finals) -> FinalsOutcome:
-        """Measures right configs against one another."""
+        """Measure right configs against one another."""
         ...
 
     def close(self) -> None:
-        """Ends the worker."""
+        """End the worker."""
         ...
 
 
@@ -183,7 +183,7 @@ class IsolatedExecutor:
                     raise CaseError(outcome.reason) from None
             except WorkerDied as death:
                 outcome = Outcome(status=death.status, reason=f"{self._phase}: {death}")
-                # Whoever kills processes at random seldom meets one config three times.
+                # Random kills from outside seldom hit one config three times.
                 fresh = fresh and (not death.by_outsider or attempt == _MOST_ATTEMPTS)
                 if self._phase is Phase.PREPARE and (fresh or attempt == _MOST_ATTEMPTS):
                     raise CaseError(outcome.reason) from None
@@ -200,11 +200,11 @@ class IsolatedExecutor:
         return outcome
 
     def _load(self, ref: ConfigRef, lowered: Lowered) -> None:
-        """Lets the worker do XLA's part of ``ref`` while it is busy with another. Called on a helper's thread."""
+        """Let the worker do XLA's part of ``ref`` while it is busy with another. Called on a helper's thread."""
         worker = self._worker
         if worker is None or not self._may_load or ref.key in self._loaded:
             return
-        # Should the worker be gone, whoever waits for it learns so.
+        # If the worker is gone, the thread that waits for its answer finds out.
         with contextlib.suppress(WorkerDied):
             self._loaded.add(ref.key)
             worker.send(Load(ref=ref, lowered=lowered))
@@ -223,14 +223,14 @@ class IsolatedExecutor:
         self._cache.close()
 
     def _retire(self) -> None:
-        """Lets the worker end in peace."""
+        """Let the worker end in peace."""
         worker, self._worker = self._worker, None
         self._loaded = set()
         if worker:
             worker.close()
 
     def _start_spare(self, device: Device) -> None:
-        """Starts the next worker where two can hold the device, and starting does not take the time of what runs."""
+        """Start the next worker where two can hold the device, and starting does not take the time of what runs."""
         if self._spare is None and device.platform in _SHARED_PLATFORMS:
             self._spare = self._start()
 
@@ -243,7 +243,7 @@ class IsolatedExecutor:
             spare.kill()
 
     def _ask_twice(self, request: Request) -> Reply:
-        """Asks; once more, on a fresh worker, if the first one does not survive it."""
+        """Ask; once more, on a fresh worker, if the first one does not survive it."""
         reason = ""
         for _ in (1, 2):
             try:

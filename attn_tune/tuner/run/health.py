@@ -46,7 +46,7 @@ def probe(
     deadline_s: float = DEADLINE_S,
     interrupt: Callable[[], bool] = lambda: False,
 ) -> Health:
-    """Finds the device in a fresh process and has it multiply matrices whose product is known.
+    """Find the device in a fresh process and have it multiply matrices whose product is known.
 
     ``environment`` is added to that process's variables, as for a worker.
 
@@ -91,7 +91,7 @@ class HealthGate:
         self._suspect = True
 
     def pass_through(self, interrupt: Callable[[], bool] = lambda: False) -> None:
-        """Returns when the next worker may start.
+        """Return when the next worker may start.
 
         Raises:
           UnhealthyError: the device is still not right after the last try.
@@ -157,7 +157,7 @@ def _sleep(seconds: float, interrupt: Callable[[], bool]) -> None:
 
 
 def main(fd: int, parent: int) -> None:
-    """Examines the device and says so to the process ``parent``."""
+    """Examine the device and say so to the process ``parent``."""
     connection = attach(fd, parent)
     try:
         health = examine()

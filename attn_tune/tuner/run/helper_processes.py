@@ -22,7 +22,7 @@ class HelperLost(Exception):
 
 
 class Helper:
-    """One helper process: a socket, and its process id once it has said it."""
+    """One helper process: a socket, and its process id once it was received."""
 
     def __init__(self, connection: Connection):
         self._connection = connection
@@ -44,7 +44,7 @@ class Helper:
         return self._receive(timeout_s, interrupt)
 
     def kill(self) -> None:
-        """Ends the process at once."""
+        """End the process at once."""
         self._connection.close()
         if self._pid is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -67,7 +67,7 @@ class HelperGroup:
     """``count`` helpers, forked from one process in a session of its own."""
 
     def __init__(self, count: int, environment: Mapping[str, str]):
-        """Starts them.
+        """Start them.
 
         Raises:
           OSError: no process can be started.
@@ -96,7 +96,7 @@ class HelperGroup:
         self.helpers = [Helper(Connection(ours.detach())) for ours, _ in pairs]
 
     def close(self) -> None:
-        """Ends them all at once."""
+        """End them all at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -14,7 +14,7 @@ import psutil
 
 from attn_tune.schema.errors import UsageError
 
-# The sweep, the page cache and whoever else is there need some too.
+# The sweep, the page cache and other processes need some too.
 SHARE = 0.8
 GIB = 1 << 30
 
@@ -45,7 +45,7 @@ def available_bytes(root: Path = _ROOT) -> int:
 
 
 def oom_kills(root: Path = _ROOT) -> int | None:
-    """Counts the strikes of the OOM killer: in this process's cgroup where that is told, else on the machine."""
+    """Count the strikes of the OOM killer: in this process's cgroup where that is told, else on the machine."""
     for folder in _cgroups(root):
         for name in ("memory.events", "memory.oom_control"):
             if (count := _fields(folder / name).get("oom_kill")) is not None:

@@ -25,7 +25,7 @@ _POLL_S = 0.1
 _END_GRACE_S = 2.0
 _STACK_GRACE_S = 0.3
 _REASON_CHARS = 1500
-# A mark, and no setting: nobody reads its value but the process that set it.
+# A mark, and no setting: only the process that set it reads its value.
 _OWNER_VARIABLE = "_attn_tune_worker"
 # RLIMIT_LOCKS, which Linux has not applied since 2.6 but still hands down, to a child with an empty environment too.
 _OWNER_LIMIT = 10
@@ -127,10 +127,10 @@ class WorkerProcess:
         return self._process.poll() is None
 
     def send(self, message: Any) -> None:
-        """Sends a message. May be called from any thread.
+        """Send a message. May be called from any thread.
 
         Raises:
-          WorkerDied: nobody is there to read it.
+          WorkerDied: the worker has ended.
         """
         try:
             with self._sending:
@@ -166,7 +166,7 @@ class WorkerProcess:
                 raise WorkerLate(self._describe_hang())
 
     def wait_until_ready(self, timeout_s: float, interrupt: Callable[[], bool]) -> None:
-        """Waits for ``Ready``, the first message of every worker.
+        """Wait for ``Ready``, the first message of every worker.
 
         Raises:
           WorkerDied: it ended, or is of no use.
@@ -186,7 +186,7 @@ class WorkerProcess:
         return self._tail.decode(errors="replace").strip()
 
     def _death(self) -> WorkerDied:
-        """Describes how the process ended, and the last it said. Waits for it to end, and ends it if it does not."""
+        """Describe how the process ended, and its last output. Wait for it to end, and end it if it does not."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_GRACE_S)
         by_outsider = self._process.returncode == -signal.SIGKILL and not self._killed
@@ -226,7 +226,7 @@ class WorkerProcess:
         return f"; it wrote: {said}" if said else ""
 
     def kill(self) -> None:
-        """Kills the process and its children, now, those in sessions of their own too (Linux)."""
+        """Kill the process and its children, now, those in sessions of their own too (Linux)."""
         self._killed = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
@@ -240,7 +240,7 @@ class WorkerProcess:
                     os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Lets the process end by itself, and kills it (and what it started) if it does not."""
+        """Let the process end by itself, and kill it (and what it started) if it does not."""
         self._connection.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_GRACE_S)
@@ -256,7 +256,7 @@ class WorkerProcess:
 
 
 def _mark_descendants(pid: int, mark: int) -> None:
-    """Gives the process ``pid`` a limit of ``mark``, which every process that it starts inherits (Linux)."""
+    """Give the process ``pid`` a limit of ``mark``, which every process that it starts inherits (Linux)."""
     with contextlib.suppress(
         psutil.Error, OSError, ValueError
     ):  # It has ended, or its hard limit is lower.

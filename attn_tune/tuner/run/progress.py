@@ -58,7 +58,7 @@ class ProgressMeter:
         return time.monotonic() - self.started
 
     def advance(self, configs: int) -> None:
-        """Adds ``configs`` that were tried, or that turned out not to be needed."""
+        """Add ``configs`` that were tried, or that turned out not to be needed."""
         with self._lock:
             self.done += configs
 

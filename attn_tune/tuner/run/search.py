@@ -153,7 +153,7 @@ class KernelSearch:
         return self._refs([*now, *_tried_in_full(later), *maybe])
 
     def _say(self, coming: list[ConfigRef]) -> None:
-        """Tells who prepares, unless it is what was said last: preparing would begin anew."""
+        """Pass ``coming`` to ``expect``, unless it was passed last: preparing would begin again."""
         if coming and coming != self.said[-len(coming) :]:
             self.expect([*coming, *self.after()])
             self.said = coming
@@ -182,7 +182,7 @@ class KernelSearch:
         results: PartResults,
         attempt: Callable[[Mapping[str, Any]], Iterator[Trial]],
     ) -> Iterator[Trial]:
-        """Runs what the strategy asks for, batch by batch; what was tried before is answered from what was seen."""
+        """Run what the strategy asks for, batch by batch; what was tried before is answered from what was seen."""
         search = self.strategy(self._space(part))
         batch = next(search, None)
         while batch is not None:
@@ -210,7 +210,7 @@ class KernelSearch:
         )
 
     def _hint(self, part: str, configs: Sequence[Mapping[str, Any]]) -> None:
-        """Notes what may come; what was thought so before stays a while, for much of it is prepared."""
+        """Note what may come; what was thought so before stays a while, for much of it is prepared."""
         newest_first = {config_digest(c): c for c in (*configs, *self.hints.get(part, ()))}
         self.hints[part] = list(newest_first.values())[:_MOST_HINTS]
 
@@ -225,7 +225,7 @@ class KernelSearch:
         yield trial
 
     def _keep(self, trial: Trial) -> None:
-        """Notes a right whole config."""
+        """Note a right whole config."""
         if trial.measurement is None:
             return
         self.whole.add(trial.config, trial.measurement.median_ns)
@@ -233,7 +233,7 @@ class KernelSearch:
         self.timed[trial.config_digest] = trial
 
     def _prove_fastest(self) -> Iterator[Trial]:
-        """Runs the battery on the fastest, until enough have passed. What fails is a trial.
+        """Run the battery on the fastest, until enough have passed. What fails is a trial.
 
         Raises:
           Leave: ``leave()`` is true.

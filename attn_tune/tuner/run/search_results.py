@@ -16,7 +16,7 @@ class PartResults:
     configs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def add(self, config: Mapping[str, Any], median_ns: float) -> None:
-        """Notes a right config; of two times the lower one stays."""
+        """Note a right config; of two times the lower one stays."""
         digest = config_digest(config)
         self.configs[digest] = config
         self.times[digest] = min(median_ns, self.times.get(digest, math.inf))
@@ -44,7 +44,7 @@ class Programs:
     _twins: dict[str, str] = field(default_factory=dict)
 
     def add(self, config: Mapping[str, Any], program: str) -> None:
-        """Notes what a config lowers to; nothing where that is not known (``""``)."""
+        """Note what a config lowers to; nothing where that is not known (``""``)."""
         if not program:
             return
         digest = config_digest(config)

@@ -29,7 +29,7 @@ def sweep(
     strategy: Strategy = exhaustive,
     policy: MeasurePolicy | None = None,
 ) -> Iterator[Event]:
-    """Runs ``plan``, yielding each trial as it ends, and progress in between.
+    """Run ``plan``, yielding each trial as it ends, and progress in between.
 
     A ``Fleet`` spreads the cases over its devices; the events of one case stay in order, and each executor waits until
     its last event was taken. An executor that cannot go on gives its case back, once for each case, and the others
@@ -55,7 +55,7 @@ def sweep(
 
 @dataclasses.dataclass
 class _Sweep:
-    """The state of one sweep, shared by its executors' threads. ``abandoned`` is set when nobody reads any more."""
+    """The state of one sweep, shared by its executors' threads. ``abandoned`` is set when the reader has left."""
 
     plan: Plan
     fleet: Fleet

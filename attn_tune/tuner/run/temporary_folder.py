@@ -39,7 +39,7 @@ class TemporaryFolder:
         while True:
             self.path = tempfile.mkdtemp(prefix=prefix, dir=place)
             self._lock = _locked(self.path, wait=True)
-            # A file system without locks: then nobody takes it for abandoned either.
+            # A file system without locks: then no process takes it for abandoned either.
             if self._lock is not None or os.path.isdir(self.path):
                 return
 
@@ -50,7 +50,7 @@ class TemporaryFolder:
         self.close()
 
     def close(self) -> None:
-        """Removes the folder. May be called more than once."""
+        """Remove the folder. May be called more than once."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
@@ -63,7 +63,7 @@ def in_memory() -> Path | None:
 
 
 def remove_abandoned(prefix: str, place: Path) -> None:
-    """Removes the folders of this prefix in ``place`` whose processes are gone. Those of other users stay."""
+    """Remove the folders of this prefix in ``place`` whose processes are gone. Those of other users stay."""
     for folder in place.glob(f"{prefix}*"):
         lock = _locked(str(folder), wait=False)
         if lock is not None:
@@ -72,7 +72,7 @@ def remove_abandoned(prefix: str, place: Path) -> None:
 
 
 def _locked(folder: str, *, wait: bool) -> int | None:
-    """The descriptor that holds the lock; None if somebody else holds it, or has removed the folder meanwhile."""
+    """The descriptor that holds the lock; None if another process holds it, or has removed the folder meanwhile."""
     import fcntl
 
     try:

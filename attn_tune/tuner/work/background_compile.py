@@ -20,11 +20,9 @@ class LoadedConfigs:
         self._coming: dict[tuple[Any, ...], Future[Executable]] = {}
 
     def load(self, message: Load) -> None:
-        """Begins to compile. May be called from any thread."""
+        """Begin to compile. May be called from any thread."""
         with self._lock:
-            self._coming[message.ref.key] = self._pool.submit(
-                load_config, message.ref, message.lowered
-            )
+            self._coming[message.ref.key] = self._pool.submit(load_config, message.lowered)
 
     def take(self, ref: ConfigRef, lowered: Lowered | None, inputs: Any) -> Executable:
         """The executable of ``ref``, compiled here and now if it was not before. It is forgotten here."""
@@ -32,4 +30,4 @@ class LoadedConfigs:
             future = self._coming.pop(ref.key, None)
         if future is not None:
             return future.result()
-        return load_config(ref, lowered) if lowered else compile_config(ref, inputs)
+        return load_config(lowered) if lowered else compile_config(ref, inputs)

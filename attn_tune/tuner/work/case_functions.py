@@ -64,7 +64,7 @@ class CaseFunctions:
 
 
 def compile_case_functions(op: Op, problem: Any, direction: str) -> CaseFunctions:
-    """Compiles without running anything: the device may be busy with a measurement."""
+    """Compile without running anything: the device may be busy with a measurement."""
     import jax
     import numpy as np
 

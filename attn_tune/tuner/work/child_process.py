@@ -17,7 +17,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def attach(fd: int, parent: int) -> Connection:
-    """Settles this process, and returns its connection over the socket ``fd``."""
+    """Settle this process, and return its connection over the socket ``fd``."""
     settle(parent)
     return Connection(fd)
 
@@ -36,7 +36,7 @@ def answered[A](answer: Callable[[Any], A], request: Any) -> A | Refusal:
 
 
 def settle(parent: int) -> None:
-    """Ties this process to the process ``parent``. Its stacks are dumped on SIGUSR1."""
+    """Tie this process to the process ``parent``. Its stacks are dumped on SIGUSR1."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)

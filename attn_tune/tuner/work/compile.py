@@ -1,15 +1,14 @@
-"""Compiling one config, apart from running it: what comes out can be described, stored and sent.
+"""Compiling one config, apart from running it.
 
 Tracing and lowering, where all the time goes, can be done by a process without a device (``lower_config``); the one
-that holds the device does the rest (``load_config``). The description (``Artifact``) is plain data, so that configs
-that lower to the same program can be told by their ``code_digest``.
+that holds the device does the rest (``load_config``). Configs that lower to the same program have one ``code_digest``.
 """
 
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.kernels.registry import get_kernel
@@ -34,33 +33,19 @@ _PLACES = re.compile(r"^#loc.*\n| loc\((?:[^()]|\([^()]*\))*\)", re.MULTILINE)
 _OPAQUE = re.compile(r'(?:backend_config|opaque) = "[^"]*"')
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Artifact:
-    """The result of compiling one config. Times in milliseconds; ``temp_bytes`` is scratch memory on the device."""
-
-    ref: ConfigRef
-    lower_ms: float
-    compile_ms: float
-    resources: Resources = field(default_factory=Resources)
-    temp_bytes: int | None = None
-
-    @property
-    def total_ms(self) -> float:
-        """Tracing, lowering and compiling together."""
-        return self.lower_ms + self.compile_ms
-
-
 @dataclass(frozen=True, kw_only=True)
 class Executable:
     """A compiled config.
 
     Attributes:
-      artifact: the description of what was compiled.
+      resources: as far as the compilers tell them, and the digest of the program.
+      compile_ms: milliseconds of tracing, lowering and compiling together.
       launch: ``inputs -> {output: array}``. It consumes the operands that it updates in place.
       in_place: the places of these among the leaves of the inputs.
     """
 
-    artifact: Artifact
+    resources: Resources
+    compile_ms: float
     launch: Callable[[Any], Outputs]
     in_place: tuple[int, ...] = ()
 
@@ -105,7 +90,7 @@ def part_outputs(search: Search, part: str) -> tuple[str, ...]:
 
 
 def compile_config(ref: ConfigRef, inputs: Any) -> Executable:
-    """Traces, lowers and compiles a config for ``inputs`` (arrays, or their shapes).
+    """Trace, lower and compile a config for ``inputs`` (arrays, or their shapes).
 
     Raises:
       UnsupportedError: it calls back into Python, or changes JAX's configuration.
@@ -129,13 +114,13 @@ def compile_config(ref: ConfigRef, inputs: Any) -> Executable:
     text = lowered.as_text()
     refuse_callbacks(text, get_kernel(ref.kernel).backend)
     resources = resources_of(recorded, text)
-    compiled, artifact = _finish(ref, lowered, resources, lower_ms)
+    compiled, compile_ms = _finish(lowered, lower_ms)
     launch = (lambda inputs: compiled(*jax.tree.leaves(inputs))) if in_place else compiled
-    return Executable(artifact=artifact, launch=launch, in_place=in_place)
+    return Executable(resources=resources, compile_ms=compile_ms, launch=launch, in_place=in_place)
 
 
 def lower_config(ref: ConfigRef, inputs: Any, capability: int) -> Lowered:
-    """Traces and lowers a config for an NVIDIA GPU that need not be here.
+    """Trace and lower a config for an NVIDIA GPU that need not be here.
 
     Args:
       inputs: arrays, or their shapes.
@@ -169,34 +154,27 @@ def lower_config(ref: ConfigRef, inputs: Any, capability: int) -> Lowered:
     return Lowered(program=program, resources=resources, lower_ms=lower_ms, in_place=in_place)
 
 
-def load_config(ref: ConfigRef, lowered: Lowered) -> Executable:
-    """Does what is left of compiling a config that another process lowered."""
+def load_config(lowered: Lowered) -> Executable:
+    """Do what is left of compiling a config that another process lowered."""
     import jax
     from jax import export
 
     exported = export.deserialize(bytearray(lowered.program))
     again = jax.jit(exported.call, donate_argnums=lowered.in_place).lower(*exported.in_avals)
-    compiled, artifact = _finish(ref, again, lowered.resources, lowered.lower_ms)
+    compiled, compile_ms = _finish(again, lowered.lower_ms)
     return Executable(
-        artifact=artifact,
+        resources=lowered.resources,
+        compile_ms=compile_ms,
         launch=lambda inputs: compiled(*jax.tree.leaves(inputs)),
         in_place=lowered.in_place,
     )
 
 
-def _finish(
-    ref: ConfigRef, lowered: Any, resources: Resources, lower_ms: float
-) -> tuple[Any, Artifact]:
+def _finish(lowered: Any, lower_ms: float) -> tuple[Any, float]:
+    """The compiled program, and the milliseconds from its trace on."""
     start = time.perf_counter()
     compiled = lowered.compile()
-    artifact = Artifact(
-        ref=ref,
-        lower_ms=lower_ms,
-        compile_ms=(time.perf_counter() - start) * 1e3,
-        resources=resources,
-        temp_bytes=_temp_bytes(compiled),
-    )
-    return compiled, artifact
+    return compiled, lower_ms + (time.perf_counter() - start) * 1e3
 
 
 def resources_of(recorded: Sequence[Any], program: str) -> Resources:
@@ -226,7 +204,7 @@ def resources_of(recorded: Sequence[Any], program: str) -> Resources:
 
 @contextlib.contextmanager
 def _recorder() -> Iterator[Sequence[Any]]:
-    """Collects what the Triton bridge compiles meanwhile; nothing where Triton is not installed."""
+    """Collect what the Triton bridge compiles meanwhile; nothing where Triton is not installed."""
     import importlib.util
 
     name = "attn_tune.kernels.lang.triton.compile"
@@ -235,10 +213,3 @@ def _recorder() -> Iterator[Sequence[Any]]:
         return
     with load(f"{name}:record_compiles")() as recorded:
         yield recorded
-
-
-def _temp_bytes(compiled: Any) -> int | None:
-    analysis = compiled.memory_analysis()
-    if isinstance(analysis, Mapping):
-        return analysis.get("temp_size_in_bytes")
-    return getattr(analysis, "temp_size_in_bytes", None)

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 type Look = Callable[[], Reading | None]
 
-# nvmlClocksEventReasons*, NVML API reference; "idle" and clocks that somebody has set are not worth a word.
+# nvmlClocksEventReasons*, NVML API reference; "idle" and clocks that were set are not reported.
 _REASONS = {
     0x0000000000000004: "sw_power_cap",
     0x0000000000000008: "hw_slowdown",

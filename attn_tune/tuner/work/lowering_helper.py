@@ -56,7 +56,7 @@ def abstract_inputs(path: str, problem: Any, direction: str) -> Any:
 
 
 def main(parent: int, fds: list[int]) -> None:
-    """Becomes one helper a socket, and waits for them all."""
+    """Become one helper a socket, and wait for them all."""
     settle(parent)
     _import_compilers()
     me = os.getpid()
@@ -75,7 +75,7 @@ def main(parent: int, fds: list[int]) -> None:
 
 
 def _import_compilers() -> None:
-    """Imports what every helper needs; nothing here may start a thread or touch a backend, for neither survives a fork.
+    """Import what every helper needs; nothing here may start a thread or touch a backend, for neither survives a fork.
 
     Kernels of libraries are imported by the helper that is asked for one: they may not be installed.
     """
@@ -94,7 +94,7 @@ def _import_compilers() -> None:
 
 
 def _serve(fd: int, parent: int) -> None:
-    """Says its process id, then answers each ``(ref, capability)``."""
+    """Send its process id, then answer each ``(ref, capability)``."""
     connection = attach(fd, parent)
     os.nice(_NICENESS)
     connection.send(os.getpid())

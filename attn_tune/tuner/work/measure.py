@@ -15,7 +15,7 @@ from attn_tune.tuner.protocol import MeasurePolicy
 from attn_tune.tuner.work.gpu_state import Look, nothing
 from attn_tune.tuner.work.timers.timer import Check, Flush, Launch, Timed, Timer, unchecked
 
-# A call without arguments, or one whose inputs are made anew for each run.
+# A call without arguments, or one whose inputs are made for each run.
 type Run = Callable[[], Any] | Timed
 
 # A host sample shorter than this is mostly the clock's and the scheduler's own noise.
@@ -61,7 +61,7 @@ def measure(
     look: Look = nothing,
     check: Check = unchecked,
 ) -> Measurement:
-    """Times ``run``, once more if the device's clock has moved meanwhile; ``check`` is given all timed outputs.
+    """Time ``run``, once more if the device's clock has moved meanwhile; ``check`` is given all timed outputs.
 
     A config that loses a heat (see ``MeasurePolicy``) keeps its few samples: they are true, just few.
     """
@@ -87,7 +87,7 @@ def _sample(
     start = time.monotonic()
     for count, ratio in policy.heats:
         limit = math.inf if best_ns is None else ratio * best_ns
-        # One slow sample may be somebody else's fault: a heat is lost by all of them.
+        # One slow sample may come from another process: a heat is lost by all of them.
         while len(samples) < min(count, policy.samples) and min(samples) > limit:
             samples += timer.sample([launch], flush)
         if min(samples) > limit:
@@ -115,7 +115,7 @@ def race(
     look: Look = nothing,
     checks: Sequence[Check] = (),
 ) -> Raced:
-    """Times ``runs`` in rounds: each round samples every run once, in an order of its own (``order_of_round``).
+    """Time ``runs`` in rounds: each round samples every run once, in an order of its own (``order_of_round``).
 
     Sample ``i`` of each belongs to round ``i``: clock and temperature drift hits all alike, so they may be paired.
     If the clock has moved all the same, everything is taken again. ``checks`` are given the timed outputs, each those
@@ -179,7 +179,7 @@ def _steady(readings: Sequence[Reading | None], policy: MeasurePolicy) -> bool:
 
 
 def _prepare(run: Run, timer: Timer, policy: MeasurePolicy, check: Check = unchecked) -> Launch:
-    """Warms ``run`` up and decides how often one sample repeats it."""
+    """Warm ``run`` up and decide how often one sample repeats it."""
     import jax
 
     timed = run if isinstance(run, Timed) else Timed(run=run)

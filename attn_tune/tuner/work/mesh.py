@@ -9,7 +9,7 @@ from attn_tune.ops.contract import Op
 
 @contextlib.contextmanager
 def mesh_for(op: Op, problem: Any) -> Iterator[Any]:
-    """Makes the mesh of ``problem``, of the first devices here, the current one; None for a problem of one device."""
+    """Make the mesh of ``problem``, of the first devices here, the current one; None for a problem of one device."""
     sizes = op.mesh(problem)
     if not sizes:
         yield None

@@ -56,7 +56,7 @@ class PreparedCases:
         return self._cases[key]
 
     def foresee(self, ref: ConfigRef) -> None:
-        """Compiles what prepares a ref that will come soon. May be called from another thread."""
+        """Compile what prepares a ref that will come soon. May be called from another thread."""
         self._foresee(ref.signature.op, (ref.runs_on,), ref.direction)
 
     def _make(self, key: _Key) -> Prepared:
@@ -72,7 +72,7 @@ class PreparedCases:
         return self._pool.submit(compile_case_functions, get_op(op), problem, direction)
 
     def _foresee(self, op: str, problems: Iterable[Any], direction: str) -> None:
-        """Compiles meanwhile, where that does not take the time of what is measured."""
+        """Compile meanwhile, where that does not take the time of what is measured."""
         import jax
 
         if jax.default_backend() == "cpu":

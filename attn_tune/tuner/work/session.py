@@ -4,9 +4,10 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
+from attn_tune.kernels.registry import get_kernel
 from attn_tune.ops.contract import load
 from attn_tune.schema.device import Device
-from attn_tune.schema.trial import Status, twin_round
+from attn_tune.schema.trial import Measurement, Status, twin_round
 from attn_tune.tuner.protocol import (
     Entering,
     Finals,
@@ -21,12 +22,12 @@ from attn_tune.tuner.protocol import (
     Request,
     Run,
 )
-from attn_tune.tuner.work.attempt import Attempt
 from attn_tune.tuner.work.background_compile import LoadedConfigs
-from attn_tune.tuner.work.compile import Executable
+from attn_tune.tuner.work.compile import Executable, part_outputs
+from attn_tune.tuner.work.faults import outcome_of
 from attn_tune.tuner.work.gpu_state import Look, open_look
-from attn_tune.tuner.work.measure import Raced, make_flush, race
-from attn_tune.tuner.work.prepared_cases import PreparedCases
+from attn_tune.tuner.work.measure import Raced, make_flush, measure, race
+from attn_tune.tuner.work.prepared_cases import PreparedCases, PrepareError
 from attn_tune.tuner.work.timed_outputs import PROVEN_BYTES, TimedOutputs
 from attn_tune.tuner.work.timers.choose import choose_timer
 from attn_tune.tuner.work.timers.timer import Check, Flush, Timed, Timer
@@ -69,20 +70,52 @@ class Session:
         )
 
     def run(self, request: Run) -> Outcome:
-        """Compiles, validates and measures one config."""
-        return Attempt(request, self._prepared, self._loaded, self._enter).go(
-            timer=lambda: self._timer(request.policy),
-            flush=lambda: self._flush(request.device, request.policy),
+        """Compile, validate and measure one config, up to the first thing that goes wrong.
+
+        Raises:
+          PrepareError: inputs or a reference cannot be made; no config is to blame.
+        """
+        phases = _Phases(self._enter)
+        try:
+            outcome = self._tried(request, phases)
+        except PrepareError:
+            raise
+        except Exception as error:  # Whatever a kernel raises is its result.
+            outcome = outcome_of(error, phases.phase)
+        return dataclasses.replace(outcome, phases_ms=phases.end())
+
+    def _tried(self, request: Run, phases: "_Phases") -> Outcome:
+        ref = request.ref
+        cases = [self._prepared.case(ref, seed) for seed in request.seeds]
+        phases.enter(Phase.COMPILE)
+        executable = self._loaded.take(ref, request.lowered, cases[0].inputs)
+        if twin := request.twin_outcome(executable.resources):
+            return twin
+        names = part_outputs(get_kernel(ref.kernel).searches[ref.direction], ref.part)
+        phases.enter(Phase.VALIDATE)
+        timed = TimedOutputs(cases[0], names)
+        verdict = validate(executable.call, cases, names, timed.prove if request.measure else None)
+        if not verdict.correct or not request.measure:
+            return _outcome(executable, verdict)
+        phases.enter(Phase.MEASURE)
+        measurement = measure(
+            executable.timed(cases[0].inputs),
+            timer=self._timer(request.policy),
+            policy=request.policy,
+            flush=self._flush(request.device, request.policy),
+            best_ns=request.best_ns,
             look=self._look(request.device),
+            check=timed.check,
         )
+        return _outcome(executable, worst_of([verdict, timed.verdict]), measurement)
 
     def load(self, message: Load) -> None:
-        """Begins to compile what will be run. May be called from another thread."""
+        """Begin to compile what will be run. May be called from another thread."""
         self._loaded.load(message)
         self._prepared.foresee(message.ref)
 
     def finals(self, request: Finals) -> FinalsOutcome:
-        """Proves configs right once more, and times those that are, in turns. One that is wrong then has no time."""
+        """Prove configs right once more, and time those that are, in turns. One that is wrong then has no time."""
         case = self._prepared.case(request.refs[0], request.seed)
         executables: list[Executable] = []
         verdicts: list[Verdict] = []
@@ -114,15 +147,9 @@ class Session:
             if verdicts[i].correct
         }
         outcomes = tuple(
-            Outcome(
-                status=Status.OK if verdict.correct else Status.INCORRECT,
-                reason=verdict.remark,
-                errors=verdict.errors,
-                measurement=measured.get(i),
-                resources=executable.artifact.resources,
-                compile_ms=executable.artifact.total_ms,
+            dataclasses.replace(
+                _outcome(executable, verdict, measured.get(i)),
                 conditions=raced.conditions,
-                repeatable=verdict.repeatable,
                 phases_ms={Phase.MEASURE: share_ms} if i in right else {},
             )
             for i, (executable, verdict) in enumerate(zip(executables, verdicts, strict=True))
@@ -165,3 +192,41 @@ class Session:
 
     def _enter(self, phase: Phase) -> None:
         self._announce(Entering(phase=phase))
+
+
+class _Phases:
+    """The phases of one request: the one at hand, and the wall time of each so far."""
+
+    def __init__(self, announce: Callable[[Phase], object]):
+        self.phase = Phase.PREPARE
+        self._announce = announce
+        self._spent_ms: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def enter(self, phase: Phase) -> None:
+        """End the phase at hand and begin ``phase``."""
+        self.end()
+        self.phase = phase
+        self._announce(phase)
+
+    def end(self) -> dict[str, float]:
+        """Milliseconds by phase, up to now."""
+        now = time.perf_counter()
+        spent = self._spent_ms.get(self.phase, 0.0) + (now - self._since) * 1e3
+        self._spent_ms[str(self.phase)] = spent
+        self._since = now
+        return self._spent_ms
+
+
+def _outcome(
+    executable: Executable, verdict: Verdict, measurement: Measurement | None = None
+) -> Outcome:
+    return Outcome(
+        status=Status.OK if verdict.correct else Status.INCORRECT,
+        reason=verdict.remark,
+        errors=verdict.errors,
+        measurement=measurement if verdict.correct else None,
+        repeatable=verdict.repeatable,
+        resources=executable.resources,
+        compile_ms=executable.compile_ms,
+    )

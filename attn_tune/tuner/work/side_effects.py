@@ -29,7 +29,7 @@ def find_callback(program: str) -> str:
 
 
 def refuse_callbacks(program: str, backend: str) -> None:
-    """Refuses the text of a lowered module of a kernel of ``backend`` if it calls back into Python.
+    """Refuse the text of a lowered module of a kernel of ``backend`` if it calls back into Python.
 
     The environment variable of Triton's interpreter allows it for Triton kernels.
 
@@ -47,7 +47,7 @@ def refuse_callbacks(program: str, backend: str) -> None:
 
 @contextlib.contextmanager
 def unchanged_configuration() -> Iterator[None]:
-    """Restores JAX's configuration, so that no later config is traced under another.
+    """Restore JAX's configuration, so that no later config is traced under another.
 
     Raises:
       ChangedConfigError: an option was changed inside.

@@ -33,15 +33,15 @@ class TimedOutputs:
         return output_bytes(self._proven or {})
 
     def prove(self, outputs: Outputs) -> None:
-        """Keeps the outputs of the run that was judged."""
+        """Keep the outputs of the run that was judged."""
         self._proven = outputs
 
     def release(self) -> None:
-        """Lets the proven outputs go: from now on every output is judged by the rule."""
+        """Let the proven outputs go: from now on every output is judged by the rule."""
         self._proven = None
 
     def check(self, outputs: Sequence[Outputs]) -> None:
-        """Takes the outputs of timed runs; waits for those that still run."""
+        """Take the outputs of timed runs; wait for those that still run."""
         self._runs += len(outputs)
         others = outputs
         if self._proven is not None:

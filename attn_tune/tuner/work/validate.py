@@ -66,7 +66,7 @@ def validate(
     names: tuple[str, ...] = (),
     keep: Callable[[Outputs], object] | None = None,
 ) -> Verdict:
-    """Runs ``call`` twice on each of ``cases`` and compares both runs with the reference.
+    """Run ``call`` twice on each of ``cases`` and compare both runs with the reference.
 
     Args:
       call: leaves the inputs as they are; it is called several times on the same ones.

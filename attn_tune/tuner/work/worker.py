@@ -13,7 +13,7 @@ from attn_tune.tuner.work.child_process import answered, attach
 
 
 def main(fd: int, parent: int) -> None:
-    """Serves the socket ``fd`` of the process ``parent``."""
+    """Serve the socket ``fd`` of the process ``parent``."""
     connection = attach(fd, parent)
 
     import jax

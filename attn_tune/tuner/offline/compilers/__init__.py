@@ -1,1 +1,1 @@
-"""Compiles configs for devices that are not here, in processes of their own."""
+"""Compile configs for devices that are not here, in processes of their own."""

@@ -1,4 +1,4 @@
-"""Compiles Triton kernels for an NVIDIA GPU that is not here: shared memory, registers and spills."""
+"""Compile Triton kernels for an NVIDIA GPU that is not here: shared memory, registers and spills."""
 
 from attn_tune.schema.trial import Status
 from attn_tune.tuner.offline.compilers.protocol import Compiled
@@ -6,7 +6,7 @@ from attn_tune.tuner.protocol import ConfigRef
 
 
 def compile_for_gpu(ref: ConfigRef, capability: int) -> Compiled:
-    """Compiles ``ref`` down to machine code for the compute capability.
+    """Compile ``ref`` down to machine code for the compute capability.
 
     Raises:
       CompileError, OutOfResources: from the Triton bridge. Whatever else the kernel raises.

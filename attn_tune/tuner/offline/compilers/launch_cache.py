@@ -23,7 +23,7 @@ class LaunchCache:
             return None
 
     def put(self, key: str, value: Mapping[str, Any]) -> None:
-        """Writes the data whole or not at all. A folder that is full, or gone, only costs time."""
+        """Write the data whole or not at all. A folder that is full, or gone, only costs time."""
         with contextlib.suppress(OSError):
             handle, name = tempfile.mkstemp(dir=self._folder)
             with os.fdopen(handle, "w", encoding="utf-8") as file:

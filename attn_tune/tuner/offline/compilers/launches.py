@@ -1,4 +1,4 @@
-"""Takes the Pallas launches out of a traced program, each as a program of its own.
+"""Take the Pallas launches out of a traced program, each as a program of its own.
 
 Around a launch XLA transposes, pads and casts, which is the same for most configs and takes longer to compile than many
 a launch. What a launch costs and whether it fits is decided inside of it.
@@ -60,7 +60,7 @@ class Launch:
         return [result.aval for result in self.equation.outvars]
 
     def __call__(self, *operands: Any) -> Any:
-        """Binds the launch alone, under a trace."""
+        """Bind the launch alone, under a trace."""
         return self.equation.primitive.bind(*operands, **self.equation.params)
 
     @property

@@ -1,4 +1,4 @@
-"""Compiles configs for a target in several processes. One that hangs, dies or grows too big is killed."""
+"""Compile configs for a target in several processes. One that hangs, dies or grows too big is killed."""
 
 import logging
 import queue
@@ -38,7 +38,7 @@ class CompilePool:
     """A number of worker processes, started as they are needed. Use it as a context manager."""
 
     def __init__(self, target: Target, *, processes: int, limits: Limits | None = None):
-        """Starts nothing yet. ``limits.compile`` is the limit for one config, in seconds."""
+        """Start nothing yet. ``limits.compile`` is the limit for one config, in seconds."""
         self.target = target
         self.limits = limits or Limits()
         self._closed = threading.Event()
@@ -69,7 +69,7 @@ class CompilePool:
         whole: bool = False,
         limit_s: float | None = None,
     ) -> Iterator[Answer]:
-        """Yields ``(index, result)`` of each config, as they end; they begin in the order given.
+        """Yield ``(index, result)`` of each config, as they end; they begin in the order given.
 
         ``skip`` is asked, from several threads, just before a config begins: an answer saves the compile. Once
         ``leave()`` is true nothing begins any more, and the iterator ends with those at hand. ``whole`` compiles the
@@ -105,7 +105,7 @@ class CompilePool:
             self._idle.put(compiler)
 
     def close(self) -> None:
-        """Kills the workers, whatever they do. May be called more than once."""
+        """Kill the workers, whatever they do. May be called more than once."""
         self._closed.set()
         self._threads.shutdown(cancel_futures=True)
         for compiler in self._compilers:
@@ -131,7 +131,7 @@ class _Compiler:
         self._workers: dict[bool, WorkerProcess] = {}
 
     def compile(self, ref: ConfigRef, limit_s: float, *, whole: bool = False) -> Compiled:
-        """Compiles ``ref``. If a worker dies of it that was not fresh, a fresh one tries again.
+        """Compile ``ref``. If a worker dies of it that was not fresh, a fresh one tries again.
 
         Raises:
           InterruptedError: the pool was closed meanwhile.
@@ -184,13 +184,13 @@ class _Compiler:
         return worker
 
     def kill(self, dumps: bool) -> None:
-        """Ends the process that dumps, or the other one, now."""
+        """End the process that dumps, or the other one, now."""
         worker = self._workers.pop(dumps, None)
         if worker is not None:
             worker.kill()
 
     def close(self) -> None:
-        """Ends the processes and removes their folder."""
+        """End the processes and remove their folder."""
         for dumps in tuple(self._workers):
             self.kill(dumps)
         if self._folder:

@@ -1,4 +1,4 @@
-"""Reads from a compiler's error the resource that ran out, how much is needed and how much there is."""
+"""Read from a compiler's error the resource that ran out, how much is needed and how much there is."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Compiles Pallas kernels for a TPU that is not here, with the compiler in libtpu. Used in a process of its own.
+"""Compile Pallas kernels for a TPU that is not here, with the compiler in libtpu. Used in a process of its own.
 
 libtpu takes its options from the environment when it is loaded and dumps its schedules into one folder. Only one
 process may hold it unless a variable allows more.
@@ -67,7 +67,7 @@ def compile_for_tpu(
     cache: LaunchCache | None = None,
     whole: bool = False,
 ) -> Compiled:
-    """Compiles ``ref`` for the first device of ``topology`` and reads the schedules that libtpu dumped.
+    """Compile ``ref`` for the first device of ``topology`` and read the schedules that libtpu dumped.
 
     Each launch is compiled alone, with its operands in HBM, and once for all of the same steps (``Launch.key``); a
     longer launch takes the place of one that has two blocks along an axis. ``whole`` compiles everything around them
@@ -198,7 +198,7 @@ def target_device(topology: str) -> Any:
 
 
 def seeming(device: Any) -> Any:
-    """Makes a context in which kernels are traced for ``device``."""
+    """Make a context in which kernels are traced for ``device``."""
     import jax
     from jax.sharding import AbstractDevice, AbstractMesh
 
@@ -223,7 +223,7 @@ def _row_major(aval: Any, device: Any) -> Any:
 
 
 def dumped_schedules(folder: str) -> Iterator[KernelSchedule]:
-    """Reads one schedule a kernel, in the order that they were compiled."""
+    """Read one schedule a kernel, in the order that they were compiled."""
     found: dict[str, dict[str, Path]] = {}
     for path in sorted(Path(folder).iterdir()):
         match = _FILE.match(path.name)

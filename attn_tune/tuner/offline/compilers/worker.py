@@ -19,7 +19,7 @@ _NICENESS = 5
 
 
 def compile_for(request: CompileFor) -> Compiled:
-    """Compiles a config; whatever it raises is its result."""
+    """Compile a config; whatever it raises is its result."""
     target = find_target(request.target)
     try:
         if target.topology:
@@ -43,7 +43,7 @@ def compile_for(request: CompileFor) -> Compiled:
 
 
 def main(fd: int, parent: int) -> None:
-    """Serves the socket ``fd`` of the process ``parent``."""
+    """Serve the socket ``fd`` of the process ``parent``."""
     connection = attach(fd, parent)
     os.nice(_NICENESS)
     import jax  # noqa: F401

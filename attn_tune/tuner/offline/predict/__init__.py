@@ -1,1 +1,1 @@
-"""Predicts the time of a compiled config on a TPU that is not here, from its compiler's schedule."""
+"""Predict the time of a compiled config on a TPU that is not here, from its compiler's schedule."""

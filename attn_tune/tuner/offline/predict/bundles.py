@@ -1,4 +1,4 @@
-"""Reads the text that libtpu writes of its last schedule (``--xla_jf_dump_llo_text``): bundles, branches, loops.
+"""Read the text that libtpu writes of its last schedule (``--xla_jf_dump_llo_text``): bundles, branches, loops.
 
 One line begins a bundle: its address, maybe a mark (``LB`` a loop's body, ``PF`` where a skipped region ends), and
 the instructions in braces. A branch names the region that it goes to; the bundle where that region starts says so in a
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from attn_tune.tuner.offline.predict.schedule import KernelSchedule, Stretch, Window
+from attn_tune.tuner.offline.predict.schedule import KernelSchedule, Stretch
 
 DELAY_SLOTS = 4
 VMEM_TILE_BYTES = 4096  # one vector register: 8 x 128 x 4
@@ -20,11 +20,7 @@ _BUNDLE = re.compile(r"^\s*(0x[0-9a-f]+|0)\s+(?:[A-Z]{2})?:(?:\s*>)*\s*\{")
 _BRANCH = re.compile(r"sbr\.rel\s+\(.*?target = \$region(\d+)")
 _REGION = re.compile(r"Start(?:/End empty)? region (\d+)")
 _EXIT = re.compile(r"scmp\.\w+\.s32\.totalorder %s\w+, (\d+) /\* loop exit test \*/")
-_ALLOCATION = re.compile(
-    r"#allocation\d+ \[shape = '[^']*', space=vmem, size = (0x[0-9a-f]+).*?tag = '([^']*)'"
-)
-_WINDOW = re.compile(r"(input|output) window allocation for operator (?:input|output) (\d+)")
-_BUFFERS = re.compile(r"(\d+) buffering level")
+_ALLOCATION = re.compile(r"#allocation\d+ \[shape = '[^']*', space=vmem, size = (0x[0-9a-f]+)")
 _SPILL_SLOT = re.compile(r"vst \[vmem:\[(#allocation\d+_spill)")
 _UNITS = (
     ("matmul", re.compile(r"= vmatmul")),
@@ -48,13 +44,11 @@ def read_schedule(
 ) -> KernelSchedule:
     """The schedule in the lines of a ``final_bundles`` file, with VMEM from those of a ``pre-finalize`` file."""
     found, slots = _bundles(bundles)
-    windows, held = _allocations(allocations)
     spilled = len(slots) * VMEM_TILE_BYTES
     return KernelSchedule(
         name=name,
         stretches=_stretches(found),
-        windows=windows,
-        vmem_bytes=held + spilled,
+        vmem_bytes=_allocated(allocations) + spilled,
         spill_bytes=spilled,
     )
 
@@ -131,26 +125,12 @@ def _stretch(around: tuple[_Span, ...], inside: list[_Bundle]) -> Stretch:
     )
 
 
-def _allocations(lines: Iterable[str]) -> tuple[tuple[Window, ...], int]:
-    """The windows and the bytes of VMEM; the list of allocations stands at the top of the file."""
-    windows, held = [], 0
+def _allocated(lines: Iterable[str]) -> int:
+    """The bytes of VMEM; the list of allocations stands at the top of the file."""
+    held = 0
     for line in lines:
         if _BUNDLE.match(line):
             break
-        allocation = _ALLOCATION.search(line)
-        if not allocation:
-            continue
-        size = int(allocation[1], 16)
-        held += size
-        if window := _WINDOW.search(allocation[2]):
-            levels = _BUFFERS.search(allocation[2])
-            buffers = int(levels[1]) if levels else 1
-            windows.append(
-                Window(
-                    operand=int(window[2]),
-                    is_output=window[1] == "output",
-                    block_bytes=size // buffers,
-                    buffers=buffers,
-                )
-            )
-    return tuple(windows), held
+        if allocation := _ALLOCATION.search(line):
+            held += int(allocation[1], 16)
+    return held

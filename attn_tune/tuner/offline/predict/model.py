@@ -27,7 +27,7 @@ def predict(
     config: Mapping[str, Any],
     device: Device,
 ) -> Prediction | None:
-    """Predicts the time of launches that run one after the other; None where one of them cannot be told.
+    """Predict the time of launches that run one after the other; None where one of them cannot be told.
 
     Launches without matrix products (casts, copies) are left out: they are the same for every config.
     """

@@ -36,30 +36,12 @@ class Stretch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Window:
-    """A block of an operand that the pipeline copies to or from VMEM.
-
-    Attributes:
-      operand: its number among the inputs or the outputs.
-      is_output: whether it is copied from VMEM.
-      block_bytes: the size of one block.
-      buffers: how many are held at once.
-    """
-
-    operand: int
-    is_output: bool
-    block_bytes: int
-    buffers: int = 2
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class KernelSchedule:
     """The schedule of one launch.
 
     Attributes:
       name: the compiler's, without its number.
       stretches: bundles by the condition under which they are executed.
-      windows: the blocks that its pipeline copies.
       vmem_bytes: everything that it holds in VMEM.
       spill_bytes: the part of that for spilled registers.
       steps: of the whole grid, on all cores; None where they are not known.
@@ -68,7 +50,6 @@ class KernelSchedule:
 
     name: str
     stretches: tuple[Stretch, ...]
-    windows: tuple[Window, ...] = ()
     vmem_bytes: int = 0
     spill_bytes: int = 0
     steps: int | None = None
@@ -114,5 +95,4 @@ def schedule_to_dict(schedule: KernelSchedule) -> dict[str, Any]:
 def schedule_from_dict(data: Mapping[str, Any]) -> KernelSchedule:
     """The inverse of ``schedule_to_dict``."""
     stretches = tuple(Stretch(**{**s, "loops": tuple(s["loops"])}) for s in data["stretches"])
-    windows = tuple(Window(**w) for w in data["windows"])
-    return KernelSchedule(**{**data, "stretches": stretches, "windows": windows})
+    return KernelSchedule(**{**data, "stretches": stretches})

@@ -29,7 +29,7 @@ def has_scikit_learn() -> bool:
 
 
 def require_scikit_learn() -> None:
-    """Says how to get what the model needs.
+    """Say how to get what the model needs.
 
     Raises:
       UsageError: scikit-learn is not installed.
@@ -50,7 +50,7 @@ class TimeModel:
     """
 
     def __init__(self, space: Space):
-        """Reads the prior of ``space``.
+        """Read the prior of ``space``.
 
         Raises:
           UsageError: scikit-learn is not installed.

@@ -91,7 +91,7 @@ class Space:
 
 
 def send(search: Search, seen: Times) -> Batch | None:
-    """Tells a search the times of its last batch; its next one, None at the end."""
+    """Tell a search the times of its last batch; its next one, None at the end."""
     try:
         return search.send(seen)
     except StopIteration:

@@ -105,7 +105,7 @@ class Fleet:
         make: Callable[[Executor, Device | None], Generator[T]],
         abandoned: threading.Event,
     ) -> Iterator[T]:
-        """Yields what ``make`` yields for each executor, in the order in which it comes; that of one stays in order.
+        """Yield what ``make`` yields for each executor, in the order in which it comes; that of one stays in order.
 
         ``make`` also gets the executor's device, with the evidence of that very one; None before ``identify``. Its
         generator is advanced only after the reader has taken its last item and asked for the next of all. When the
@@ -137,7 +137,7 @@ class Fleet:
             wait(futures)
 
     def close(self) -> None:
-        """Ends the workers, whatever they are doing. May be called more than once."""
+        """End the workers, whatever they are doing. May be called more than once."""
         if self._closed:
             return
         self._closed = True

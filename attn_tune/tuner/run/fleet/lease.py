@@ -41,7 +41,7 @@ class Lease:
         return self.folder / f"{self.key}.lock"
 
     def take(self) -> str:
-        """Takes the lease if it is free: ``""``, else what its holder said of itself.
+        """Take the lease if it is free: ``""``, else the text that its holder wrote into the file.
 
         Raises:
           StorageError: the file cannot be opened.
@@ -63,7 +63,7 @@ class Lease:
         return ""
 
     def release(self) -> None:
-        """Gives the lease back, if it is held."""
+        """Give the lease back, if it is held."""
         if self._file is not None:
             os.ftruncate(self._file, 0)
             os.close(self._file)
@@ -83,7 +83,7 @@ class Lease:
                 # Other users take leases too; who did not make the folder may not change it.
                 self.folder.chmod(0o1777)
             try:
-                # Linux does not let one create what is there and belongs to somebody else, not even to open it.
+                # Linux refuses O_CREAT on another user's file in such a folder, even where it exists.
                 file = os.open(self.path, flags)
             except FileNotFoundError:
                 file = os.open(self.path, flags | os.O_CREAT, 0o666)
@@ -133,7 +133,7 @@ def leased(
     say: Callable[[str], object] = lambda text: None,
     folder: Path | None = None,
 ) -> Iterator[None]:
-    """Holds the leases of ``devices``, pairs of a key and a name for people.
+    """Hold the leases of ``devices``, pairs of a key and a name for people.
 
     Raises:
       StorageError: one is held by another process, and ``wait`` is false.

@@ -62,7 +62,7 @@ class DeviceActor:
         self._lease: Lease | None = None
 
     def ready(self) -> None:
-        """Answers when the actor has its place."""
+        """Answer when the actor has its place."""
 
     def serve(self, request: Request, claim: Claim) -> Reply:
         """The answer to ``request``.
@@ -105,11 +105,11 @@ class DeviceActor:
         self._executor.expect(refs, device)
 
     def stop(self) -> None:
-        """Interrupts the request at hand."""
+        """Interrupt the request at hand."""
         self._stop.set()
 
     def close(self) -> None:
-        """Ends the worker, and removes what it left on the disk."""
+        """End the worker, and remove what it left on the disk."""
         self._executor.close()
         if self._lease:
             self._lease.release()

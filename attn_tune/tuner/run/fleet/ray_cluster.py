@@ -78,7 +78,7 @@ def find_slots(nodes: list[dict[str, Any]], accelerator: str = "") -> Slots:
     if accelerator or not processors:
         what = f"an accelerator of type {accelerator!r}" if accelerator else "a GPU, TPU or CPU"
         raise UsageError(f"no node of the Ray cluster has {what}; see 'ray status'")
-    # A processor is one device: whoever measures on it must be alone there.
+    # A processor is one device: a measurement must be alone there.
     whole = {"num_cpus": min(processors), "scheduling_strategy": "SPREAD"}
     return Slots(count=len(processors), options=whole)
 

@@ -1,4 +1,4 @@
-"""An executor on a Ray cluster: the driver's end of one actor. Ray places it, and starts it anew elsewhere."""
+"""An executor on a Ray cluster: the driver's end of one actor. Ray places it, and starts it again elsewhere."""
 
 import contextlib
 import dataclasses
@@ -114,7 +114,7 @@ class RayExecutor:
                 return self._send(request)
             except self._ray.exceptions.RayActorError as error:
                 lost = _brief(error)
-                logger.warning("a Ray actor was lost, and is started anew: %s", lost)
+                logger.warning("a Ray actor was lost, and is started again: %s", lost)
         message = f"{1 + _RETRIES} Ray actors were lost one after the other: {lost}"
         if deaths <= _RETRIES or isinstance(request, Identify):
             raise ExecutorError(message)
@@ -133,7 +133,7 @@ class RayExecutor:
         )
 
     def _place(self) -> None:
-        """Waits until the actor runs somewhere.
+        """Wait until the actor runs somewhere.
 
         Raises:
           ExecutorError: it does not within ``place_s``.
@@ -184,7 +184,7 @@ class RayExecutor:
             raise ExecutorError(f"a Ray actor failed: {_brief(error)}") from error
 
     def _stop(self, reference: Any) -> None:
-        """Ends the request at hand; the actor itself only if it does not obey."""
+        """End the request at hand; the actor itself only if it does not obey."""
         if not self._placed:
             return
         self._actor.stop.options(concurrency_group="control").remote()

@@ -1,4 +1,4 @@
-"""Splits a device's kernel records into the launches they came from.
+"""Split a device's kernel records into the launches they came from.
 
 All launches run on one stream, so the records are in launch order: flush, launch, flush, launch, ... The kernels of the
 flush and of each launch were listed beforehand, one by one, so that every record is known by its place and checked by

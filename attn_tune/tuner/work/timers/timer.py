@@ -75,7 +75,7 @@ class Timer(Protocol):
     wants_repeats: bool
 
     def sample(self, launches: Sequence[Launch], flush: Flush | None) -> list[int]:
-        """Runs each launch once (``repeats`` times), in order, each after a ``flush`` of the cache.
+        """Run each launch once (``repeats`` times), in order, each after a ``flush`` of the cache.
 
         Returns one duration a launch, in nanoseconds, at least 1. It includes neither the time of the flush nor
         that of ``Launch.check``.
