@@ -166,6 +166,11 @@ def twin_round(round_id: str) -> str:
     return round_id + _TWIN
 
 
+def main_round(round_id: str) -> str:
+    """The name of a round, without what marks a second measurement."""
+    return round_id.removesuffix(_TWIN)
+
+
 def is_twin(round_id: str) -> bool:
     """Whether a measurement with this ``round_id`` is such a second one."""
     return round_id.endswith(_TWIN)

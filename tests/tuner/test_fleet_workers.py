@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from attn_tune.kernels.flash_attention.problem import Problem
-from attn_tune.schema.trial import Stage, Status, Trial, is_twin
+from attn_tune.schema.trial import Stage, Status, Trial, main_round
 from attn_tune.tuner.case import GridPoint
 from attn_tune.tuner.executor import IsolatedExecutor
 from attn_tune.tuner.fleet import Fleet
@@ -64,6 +64,6 @@ def test_two_workers_share_a_sweep_and_end_with_the_fleet(planted, problem: Prob
             os.kill(pid, 0)
     finals = [t for t in trials if t.stage is Stage.FINAL]
     assert {t.signature for t in finals} == {point.signature for point in points}
-    assert len({r for t in finals if not is_twin(r := t.measurement.round_id)}) == 2
+    assert len({main_round(t.measurement.round_id) for t in finals}) == 2
     wrong = [t for t in trials if t.status is Status.INCORRECT]
     assert sorted(t.config["defect"] for t in wrong) == ["nan", "nan", "wrong", "wrong"]
