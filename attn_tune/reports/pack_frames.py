@@ -8,18 +8,6 @@ import pandas as pd
 from attn_tune.packs.reader import Pack
 
 PPM = 1_000_000
-_DIFFERENCES = [
-    "change",
-    "point",
-    "direction",
-    "device",
-    "kernel",
-    "before",
-    "before_ns",
-    "after",
-    "after_ns",
-    "ratio",
-]
 
 
 def pack_rows(pack: Pack, names: Mapping[str, str]) -> pd.DataFrame:
@@ -48,5 +36,5 @@ def pack_rows(pack: Pack, names: Mapping[str, str]) -> pd.DataFrame:
 
 def differences(rows: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> pd.DataFrame:
     """One row a difference of two packs, of their fields as plain data; ``names`` as for ``pack_rows``."""
-    frame = pd.DataFrame(rows)
-    return frame.assign(point=[names.get(s, s) for s in frame["signature"]]).loc[:, _DIFFERENCES]
+    frame = pd.DataFrame(rows).rename(columns={"signature": "point"})
+    return frame.assign(point=[names.get(text, text) for text in frame["point"]])

@@ -8,7 +8,9 @@ import sqlite3
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from attn_tune.db import Database, merge_database
@@ -202,13 +204,13 @@ def test_a_forked_child_cannot_write_through_its_parent(path):
         assert in_child(misuse) == 7
 
 
-MOUNTS = """\
-22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
-40 22 0:44 / /home rw shared:1 - nfs4 server:/home rw
-41 40 8:2 / /home/local rw - xfs /dev/sdb1 rw
-42 22 0:50 / /mnt/a\\040b rw - fuse.sshfs host:/ rw
-43 22 0:51 / /mnt/portal rw - fuse.portal portal rw
-"""
+MOUNTS = {
+    "/": "ext4",
+    "/home": "nfs4",
+    "/home/local": "xfs",
+    "/mnt/a b": "fuse.sshfs",
+    "/mnt/portal": "fuse.portal",
+}
 
 
 @pytest.mark.parametrize(
@@ -222,9 +224,9 @@ MOUNTS = """\
         ("/mnt/portal/lab.db", False),
     ],
 )
-def test_network_file_systems_are_known(tmp_path, monkeypatch, path, network):
-    (tmp_path / "mountinfo").write_text(MOUNTS)
-    monkeypatch.setattr(filesystem, "MOUNTS", tmp_path / "mountinfo")
+def test_network_file_systems_are_known(monkeypatch, path, network):
+    mounts = [SimpleNamespace(mountpoint=place, fstype=kind) for place, kind in MOUNTS.items()]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
     assert filesystem.is_network(Path(path)) is network
 
 

@@ -33,8 +33,8 @@ class Difference:
       device: the device's name.
       kernel: the kernel's name.
       before: rank, config, state and doubts of the old row as text, ``""`` where there is none.
-      after: the same of the new row.
       before_ns: the old time in nanoseconds, None where there is none.
+      after: rank, config, state and doubts of the new row.
       after_ns: the new time in nanoseconds, None where there is none.
     """
 
@@ -44,8 +44,8 @@ class Difference:
     device: str
     kernel: str
     before: str
-    after: str
     before_ns: int | None
+    after: str
     after_ns: int | None
 
     @property
@@ -100,8 +100,8 @@ def diff_packs(old: Pack, new: Pack) -> list[Difference]:
                 device=str(device),
                 kernel=key[3],
                 before=_say(a),
-                after=_say(b),
                 before_ns=a.median_ns if a else None,
+                after=_say(b),
                 after_ns=b.median_ns if b else None,
             )
         )

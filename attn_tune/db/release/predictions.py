@@ -1,9 +1,9 @@
 """Decisions from predictions, for devices on which nothing was measured. A measurement always wins over them."""
 
-import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
+from attn_tune.db.decide.selection import ranked
 from attn_tune.schema import Decision, Rule, Trial
 from attn_tune.schema.trial import WHOLE, Prediction, Status
 
@@ -11,18 +11,19 @@ from attn_tune.schema.trial import WHOLE, Prediction, Status
 FATES = tuple(s for s in Status if s.needs_no_device and s is not Status.COMPILED)
 
 
-def decide_predicted(trials: Iterable[Trial]) -> Iterator[Decision]:
+def decide_predicted(trials: Iterable[Trial]) -> list[Decision]:
     """The config that is predicted to be fastest, of each kernel, for every (op, direction, signature, device).
 
     Rank 0 of a problem comes first. No time is given, for none was measured: ``gain`` is predicted too.
     """
-    problems: dict[tuple, list[Trial]] = defaultdict(list)
+    groups: dict[tuple, list[Trial]] = defaultdict(list)
     for trial in _newest(trials):
         if trial.status is Status.PREDICTED:
-            key = (trial.signature.text, trial.direction, trial.device.digest)
-            problems[key].append(trial)
-    for key in sorted(problems):
-        yield from _decide_problem(problems[key])
+            key = (trial.signature.text, trial.direction, trial.device.digest, trial.kernel)
+            groups[key].append(trial)
+    found = [(key, *_decide_kernel(group)) for key, group in groups.items()]
+    found.sort(key=lambda item: (*item[0][:3], item[1], item[0][3]))
+    return ranked(decision for _, _, decision in found)
 
 
 def _newest(trials: Iterable[Trial]) -> Iterable[Trial]:
@@ -42,17 +43,6 @@ def _newest(trials: Iterable[Trial]) -> Iterable[Trial]:
         if key not in found or found[key].started_us <= trial.started_us:
             found[key] = trial
     return found.values()
-
-
-def _decide_problem(trials: Sequence[Trial]) -> tuple[Decision, ...]:
-    by_kernel: dict[str, list[Trial]] = defaultdict(list)
-    for trial in trials:
-        by_kernel[trial.kernel].append(trial)
-    chosen = [_decide_kernel(by_kernel[kernel]) for kernel in sorted(by_kernel)]
-    chosen.sort(key=lambda item: (item[0], item[1].kernel))
-    return tuple(
-        dataclasses.replace(decision, rank=rank) for rank, (_, decision) in enumerate(chosen)
-    )
 
 
 def unmeasured(predicted: Iterable[Decision], measured: Iterable[Decision]) -> list[Decision]:

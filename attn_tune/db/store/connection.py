@@ -214,24 +214,26 @@ def _create(path: Path) -> None:
 
 def _put(draft: Path, path: Path) -> None:
     """Gives ``draft`` the name ``path``, unless another process gave it to a database meanwhile."""
-    if path.exists() and _is_vacant(path):
-        os.replace(draft, path)
-        return
-    try:
+    with contextlib.suppress(OSError):  # something is there, or the file system has no hard links
         os.link(draft, path)
-    except FileExistsError:
-        pass  # the other database is as good
-    except OSError:  # a file system without hard links
-        if _is_vacant(path):
-            os.replace(draft, path)
+        return
+    if _is_vacant(path):  # else another database is there, which is as good
+        os.replace(draft, path)
 
 
 def _open_writable(path: Path) -> sqlite3.Connection:
     if _size(path, "-wal") and is_network(path):
         raise StorageError(f"{path} is being written, or was left unfinished, {_on_network(path)}")
+    journal = "delete" if is_network(path) else "wal"
+    if journal == "delete":
+        warn(
+            f"{path} is on a network file system: using a rollback journal; keep it on a local disk to let "
+            "others read while a sweep writes",
+        )
     connection = _connect(path, "mode=rw")
     try:
-        _set_journal(connection, path)
+        if connection.execute("PRAGMA journal_mode").fetchone()[0] != journal:
+            connection.execute(f"PRAGMA journal_mode = {journal}")
         # With NORMAL a power cut may take the last transactions of a write-ahead log. FULL costs one fsync each.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
@@ -239,17 +241,6 @@ def _open_writable(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def _set_journal(connection: sqlite3.Connection, path: Path) -> None:
-    wanted = "delete" if is_network(path) else "wal"
-    if wanted == "delete":
-        warn(
-            f"{path} is on a network file system: using a rollback journal; keep it on a local disk to let "
-            "others read while a sweep writes",
-        )
-    if connection.execute("PRAGMA journal_mode").fetchone()[0] != wanted:
-        connection.execute(f"PRAGMA journal_mode = {wanted}")
 
 
 def _on_network(path: Path) -> str:
@@ -276,7 +267,7 @@ def open_reader(path: Path) -> tuple[sqlite3.Connection, str]:
         try:
             return _connect(path, mode), _uri(path, mode)
         except sqlite3.OperationalError as error:
-            if mode == _IMMUTABLE or not _is_read_only(path):
+            if mode == _IMMUTABLE or os.access(path.parent, os.W_OK):
                 raise
             # A WAL database needs side files next to it; where none can be made, nobody else can write either.
             if _size(path, "-wal"):
@@ -285,10 +276,6 @@ def open_reader(path: Path) -> tuple[sqlite3.Connection, str]:
                     "missing",
                 )
             return _connect(path, _IMMUTABLE), _uri(path, _IMMUTABLE)
-
-
-def _is_read_only(path: Path) -> bool:
-    return not os.access(path.parent, os.W_OK)
 
 
 def _uses_wal(path: Path) -> bool:
@@ -302,9 +289,8 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     )
     connection.row_factory = sqlite3.Row
     try:
-        connection.execute(
-            "PRAGMA schema_version"
-        )  # SQLite opens files late; now it says what is wrong
+        # SQLite opens files late; now it says what is wrong.
+        connection.execute("PRAGMA schema_version")
     except BaseException:
         connection.close()
         raise

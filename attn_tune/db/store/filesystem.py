@@ -18,14 +18,10 @@ NETWORK_FUSE = (
     "ceph",
     "moosefs",
 )
-MOUNTS = Path("/proc/self/mountinfo")
 
 
 def is_network(path: Path) -> bool:
-    """True when ``path`` (or the nearest parent that exists) is on a known network file system.
-
-    Unknown, and so False, where the kernel has no ``/proc/self/mountinfo``.
-    """
+    """True when ``path`` (or the nearest parent that exists) is on a known network file system."""
     kind = filesystem_type(path)
     if kind.startswith("fuse."):
         return kind.removeprefix("fuse.").startswith(NETWORK_FUSE)
@@ -34,17 +30,10 @@ def is_network(path: Path) -> bool:
 
 def filesystem_type(path: Path) -> str:
     """The type of the mount that holds ``path``, ``""`` when unknown."""
-    try:
-        text = MOUNTS.read_text()
-    except OSError:
-        return ""
-    real = os.path.realpath(path)
-    best, kind = "", ""
-    for line in text.splitlines():
-        left, _, right = line.partition(" - ")
-        mount = left.split()[4].replace("\\040", " ")
-        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
-        # A later mount on the same point hides the earlier one.
-        if inside and len(mount) >= len(best):
-            best, kind = mount, right.split()[0]
-    return kind
+    import psutil
+
+    real = Path(os.path.realpath(path))
+    # A later mount on the same point hides the earlier one.
+    mounts = reversed(psutil.disk_partitions(all=True))
+    inside = [mount for mount in mounts if real.is_relative_to(mount.mountpoint)]
+    return max(inside, key=lambda mount: len(mount.mountpoint)).fstype if inside else ""

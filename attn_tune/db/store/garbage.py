@@ -117,41 +117,32 @@ def _collect(
         raise IntegrityError(
             f"{database.path} is damaged: {problems[0]}; nothing was deleted; restore it from a copy"
         )
+    connection.execute(_FIND_SUPERSEDED)
+    concerned = "SELECT DISTINCT signature FROM temp.superseded"
+    texts = [text for (text,) in connection.execute(concerned)] if superseded else []
+    before = _answers(database, texts)
     triggers = connection.execute(_REFUSALS).fetchall()
     for name, _ in triggers:
         connection.execute(f"DROP TRIGGER {name}")
-    found = list(_superseded(database, connection)) if superseded else []
-    for table, sql, why in (
+    deletions = [
         ("imported_pack", _DROP_REPLACED_PACKS, "every answer was replaced by later imports"),
         ("run", _DROP_EMPTY_RUNS, "no trial was recorded in them"),
-    ):
-        if deleted := connection.execute(sql).rowcount:
-            found.append(Garbage(table=table, rows=deleted, why=why))
+    ]
+    if superseded:
+        chosen = f"id IN (SELECT id FROM temp.superseded) AND {_unused(connection, 'trial', 'id')}"
+        why = "a newer environment decides about their kernel and problem"
+        deletions.insert(0, ("trial", f"DELETE FROM trial WHERE {chosen}", why))
     for table, key in _REFERRED.items():
         unused = _unused(connection, table, key)
-        if deleted := connection.execute(f"DELETE FROM {table} WHERE {unused}").rowcount:
-            found.append(Garbage(table=table, rows=deleted, why="nothing refers to them"))
-    for _, sql in triggers:
-        connection.execute(sql)
-    yield from found
-
-
-def _superseded(database: "Database", connection: sqlite3.Connection) -> Iterator[Garbage]:
-    connection.execute(_FIND_SUPERSEDED)
-    texts = [
-        text for (text,) in connection.execute("SELECT DISTINCT signature FROM temp.superseded")
-    ]
-    before = _answers(database, texts)
-    unused = _unused(connection, "trial", "id")
-    deleted = connection.execute(
-        f"DELETE FROM trial WHERE id IN (SELECT id FROM temp.superseded) AND {unused}"
-    ).rowcount
+        deletions.append((table, f"DELETE FROM {table} WHERE {unused}", "nothing refers to them"))
+    for table, sql, why in deletions:
+        if deleted := connection.execute(sql).rowcount:
+            yield Garbage(table=table, rows=deleted, why=why)
     if _answers(database, texts) != before:
         raise IntegrityError("a decision would change without older trials; nothing was deleted")
     connection.execute("DROP TABLE temp.superseded")
-    if deleted:
-        why = "a newer environment decides about their kernel and problem"
-        yield Garbage(table="trial", rows=deleted, why=why)
+    for _, sql in triggers:
+        connection.execute(sql)
 
 
 def _answers(database: "Database", texts: list[str]) -> list[Decision]:

@@ -184,10 +184,9 @@ def to_trial(references: References, row: sqlite3.Row) -> Trial:
     if row["samples_ns"] is not None:
         measurement = Measurement(
             samples_ns=tuple(json.loads(row["samples_ns"])),
-            protocol=_protocol(row["protocol"]),
+            protocol=_record(Protocol, row["protocol"]),
             round_id=row["round_id"],
         )
-    shortage, prediction = row["shortage"], row["prediction"]
     return Trial(
         **{name: row[name] for name in _PLAIN},
         signature=references.signature(row["signature"]),
@@ -199,10 +198,10 @@ def to_trial(references: References, row: sqlite3.Row) -> Trial:
         errors=_errors(row["errors"]),
         measurement=measurement,
         resources=Resources(**{name: row[name] for name in _RESOURCES}),
-        conditions=_conditions(row["conditions"]),
-        shortage=Shortage(**json.loads(shortage)) if shortage else None,
+        conditions=_record(Conditions, row["conditions"]),
+        shortage=_record(Shortage, row["shortage"]),
         repeatable=None if row["repeatable"] is None else bool(row["repeatable"]),
-        prediction=Prediction(**json.loads(prediction)) if prediction else None,
+        prediction=_record(Prediction, row["prediction"]),
         is_heuristic=bool(row["is_heuristic"]),
         started_us=time_us(row["started"]),
         ended_us=None if row["ended"] is None else time_us(row["ended"]),
@@ -210,9 +209,12 @@ def to_trial(references: References, row: sqlite3.Row) -> Trial:
 
 
 # Texts recur: reading them again would take most of the time.
-@functools.lru_cache(1000)
-def _protocol(text: str) -> Protocol:
-    return Protocol(**json.loads(text))
+@functools.lru_cache(10_000)
+def _record(kind: type, text: str | None) -> Any:
+    if text is None:
+        return None
+    items = json.loads(text).items()
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in items})
 
 
 @functools.lru_cache(10_000)
@@ -221,15 +223,6 @@ def _errors(text: str) -> tuple[OutputError, ...]:
         OutputError(output=e["output"], error=float(e["error"]), allowed=float(e["allowed"]))
         for e in json.loads(text)
     )
-
-
-@functools.lru_cache(1000)
-def _conditions(text: str | None) -> Conditions | None:
-    if text is None:
-        return None
-    items = json.loads(text).items()
-    found: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in items}
-    return Conditions(**found)
 
 
 def _json(record: Any) -> str | None:
