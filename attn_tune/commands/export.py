@@ -159,7 +159,7 @@ def command(
         )
     built = export_wheel(path, path.parent, overwrite=overwrite) if wheel else None
     if json:
-        output.emit_json({**dataclasses.asdict(written), "wheel": built})
+        output.emit_json(**dataclasses.asdict(written), wheel=built)
         return
     _say_written(written)
     if built:
@@ -173,7 +173,7 @@ def _objections_as_json(json: bool) -> Iterator[None]:
         yield
     except GateError as error:
         if json:
-            output.emit_json({"passed": False, "objections": error.objections})
+            output.emit_json(passed=False, objections=error.objections)
         raise
 
 

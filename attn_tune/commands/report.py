@@ -128,10 +128,10 @@ def _print(
     every: bool,
 ) -> None:
     """Prints ``parts``. In tables one line stands for the ``folded`` kernels, and one for rare failures."""
-    from attn_tune.reports import frames, tables
+    from attn_tune.reports import frames
 
     if fmt is options.Format.JSON:
-        output.emit_json({str(name): tables.to_records(frame) for name, frame in parts.items()})
+        output.emit_json(**parts)
         return
     shown = 0
     for name, frame in parts.items():
