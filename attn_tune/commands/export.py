@@ -75,8 +75,8 @@ def command(
     max_regret: float = options.option(
         10.0,
         "--max-regret",
-        "PERCENT",
-        "Refuse rows whose time may be so much above the best one's.",
+        "%",
+        "Refuse rows whose time may be so many percent above the best one's.",
         min=0.0,
     ),
     allow_noisy: bool = options.flag(

@@ -42,7 +42,10 @@ def command(
     db: options.Database,
     cases: Cases,
     section: Section | None = options.option(
-        None, "--section -s", "", "Only this part. Default: all in a table, else summary."
+        None,
+        "--section -s",
+        "SECTION",
+        f"Only this part: {', '.join(Section)}. Default: all in a table, else summary.",
     ),
     fmt: options.Format = options.option(
         options.Format.TABLE, "--format -f", "", "The format of the answer."

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from attn_tune.cli import app
+from attn_tune.cli import app, commands
 from attn_tune.commands.shared import output
 from tests.cli.fakes import fill
 
@@ -113,4 +113,12 @@ def test_a_terminal_too_narrow_for_a_table_cuts_no_column_away(monkeypatch, caps
     output.emit_frame(frame)
     shown, said = capsys.readouterr()
     assert all(word in shown for word in ("point", "before", "time after", "1.00 us", "direction"))
-    assert said.startswith("too narrow for: default, samples (")
+    assert said.startswith("too narrow for: samples, default (")
+
+
+@pytest.mark.parametrize("words", [words for words, _ in commands()], ids=" ".join)
+def test_no_word_of_a_help_page_is_cut_off(monkeypatch, words):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run(*words, "--help").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "…" not in shown
