@@ -45,7 +45,8 @@ def command(
         None,
         "--section -s",
         "SECTION",
-        f"Only this part: {', '.join(Section)}. Default: all in a table, else summary.",
+        "Only this part: summary, statuses, failures, coverage, imported, fits or predicted. Default: all in a table, "
+        "else summary.",
     ),
     fmt: options.Format = options.option(
         options.Format.TABLE, "--format -f", "", "The format of the answer."
