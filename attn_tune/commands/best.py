@@ -24,6 +24,8 @@ def command(
 ) -> None:
     from attn_tune.ops.registry import get_op
     from attn_tune.reports import frames, tables
+    from attn_tune.kernels.registry import get_op
+    from attn_tune.reports import frames
 
     asked = selection.signature(point, grid, workload)
     names = {asked.signature.text: selection.brief(asked.name)}
@@ -45,9 +47,7 @@ def command(
         )
     own, packs = frames.summary(found, names), frames.imported(imported, names)
     if json:
-        output.emit_json(
-            {"decisions": tables.to_records(own), "imported": tables.to_records(packs)}
-        )
+        output.emit_json(decisions=own, imported=packs)
         return
     if found:
         output.emit_winners(own.drop(columns=["signature", "trials"]))

@@ -32,7 +32,7 @@ def command(
         found = [describe(one) for one in jax.local_devices()]
     if json:
         rows = [d.identity | {"digest": d.digest, "evidence": dict(d.evidence)} for d in found]
-        output.emit_json({"devices": rows})
+        output.emit_json(devices=rows)
         return
     for one in found:
         evidence = {f"({name})": value for name, value in one.evidence}

@@ -5,7 +5,9 @@ Example: attn-tune doctor
 
 import enum
 import os
+import shutil
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -50,17 +52,18 @@ _PACKAGES = {
 def command(db: options.Database, json: options.Json = False) -> None:
     checks = list(_checks(db))
     if json:
-        output.emit_json({"checks": [asdict(check) for check in checks]})
+        output.emit_json(checks=[asdict(check) for check in checks])
     else:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else output.UNLIMITED
         for check in checks:
-            print(f"{check.verdict:<4}  {check.name:<12} {check.detail}")
+            line = f"{check.verdict:<4}  {check.name:<12} {check.detail}"
+            print(textwrap.fill(line, width, subsequent_indent=" " * 19))
     if any(check.verdict is Verdict.FAIL for check in checks):
         raise typer.Exit(FAILED)
 
 
 def _checks(db: Path) -> Iterator[Check]:
-    is_new = sys.version_info >= (3, 12)
-    yield Check("python", sys.version.split()[0], Verdict.OK if is_new else Verdict.FAIL)
+    yield Check("python", sys.version.split()[0])
     yield from map(_package, _PACKAGES)
     yield _guarded("device", _device)
     yield _guarded("kernels", _kernels)

@@ -75,8 +75,8 @@ def command(
     max_regret: float = options.option(
         10.0,
         "--max-regret",
-        "PERCENT",
-        "Refuse rows whose time may be so much above the best one's.",
+        "%",
+        "Refuse rows whose time may be so many percent above the best one's.",
         min=0.0,
     ),
     allow_noisy: bool = options.flag(
@@ -159,7 +159,7 @@ def command(
         )
     built = export_wheel(path, path.parent, overwrite=overwrite) if wheel else None
     if json:
-        output.emit_json({**dataclasses.asdict(written), "wheel": built})
+        output.emit_json(**dataclasses.asdict(written), wheel=built)
         return
     _say_written(written)
     if built:
@@ -173,7 +173,7 @@ def _objections_as_json(json: bool) -> Iterator[None]:
         yield
     except GateError as error:
         if json:
-            output.emit_json({"passed": False, "objections": error.objections})
+            output.emit_json(passed=False, objections=error.objections)
         raise
 
 

@@ -85,12 +85,7 @@ def show_plan(
         }
         rows = [{key.replace(" ", "_"): value for key, value in row.items()} for row in rows]
         output.emit_json(
-            {
-                "device": made.device.identity,
-                "strategy": strategy,
-                "totals": totals,
-                "kernels": rows,
-            }
+            device=made.device.identity, strategy=strategy, totals=totals, kernels=rows
         )
         return
     from attn_tune.commands.sweeps.progress import clock

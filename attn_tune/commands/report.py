@@ -42,7 +42,11 @@ def command(
     db: options.Database,
     cases: Cases,
     section: Section | None = options.option(
-        None, "--section -s", "", "Only this part. Default: all in a table, else summary."
+        None,
+        "--section -s",
+        "SECTION",
+        "Only this part: summary, statuses, failures, coverage, imported, fits or predicted. Default: all in a table, "
+        "else summary.",
     ),
     fmt: options.Format = options.option(
         options.Format.TABLE, "--format -f", "", "The format of the answer."
@@ -129,10 +133,10 @@ def _print(
     every: bool,
 ) -> None:
     """Prints ``parts``. In tables one line stands for the ``folded`` kernels, and one for rare failures."""
-    from attn_tune.reports import frames, tables
+    from attn_tune.reports import frames
 
     if fmt is options.Format.JSON:
-        output.emit_json({str(name): tables.to_records(frame) for name, frame in parts.items()})
+        output.emit_json(**parts)
         return
     shown = 0
     for name, frame in parts.items():

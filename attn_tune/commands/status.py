@@ -21,18 +21,16 @@ def command(db: options.Database, json: options.Json = False) -> None:
     counts = {str(name): number for name, number in now.counts.items()}
     if json:
         output.emit_json(
-            {
-                "state": now.state,
-                "run": now.run_id,
-                "host": now.host,
-                "pid": now.pid,
-                "command": shlex.join(now.argv),
-                "device": now.device.identity if now.device else None,
-                "elapsed_s": round(elapsed, 3),
-                "silent_s": round(age, 3) if now.running else None,
-                "trials": now.trials,
-                "statuses": counts,
-            }
+            state=now.state,
+            run=now.run_id,
+            host=now.host,
+            pid=now.pid,
+            command=shlex.join(now.argv),
+            device=now.device.identity if now.device else None,
+            elapsed_s=round(elapsed, 3),
+            silent_s=round(age, 3) if now.running else None,
+            trials=now.trials,
+            statuses=counts,
         )
         return
     if now.run_id is None:

@@ -162,7 +162,7 @@ def _stopping(stop: threading.Event) -> Iterator[None]:
 def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bool) -> None:
     from attn_tune.db import objections_to
     from attn_tune.kernels import registry
-    from attn_tune.reports import frames, tables
+    from attn_tune.reports import frames
 
     names = {
         c.case.signature.text: selection.brief("+".join(c.case.names)) for c in outcome.plan.cases
@@ -176,22 +176,20 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
     counts_done = outcome.plan.counts.done
     if json:
         output.emit_json(
-            {
-                "ending": outcome.ending,
-                "database": str(db),
-                "run": outcome.run_id,
-                "device": outcome.device.identity,
-                "trials": outcome.trials,
-                "tried_before": counts_done,
-                "decisions": tables.to_records(winners),
-                "statuses": tables.to_records(counts),
-                "export_refuses": [one.facts for one in objections],
-                "wrong_untuned": wrong,
-                "without_valid_config": list(outcome.without),
-                "unsupported": list(outcome.unsupported),
-                "not_finished": list(outcome.unfinished),
-                "not_started": list(outcome.not_started),
-            }
+            ending=outcome.ending,
+            database=str(db),
+            run=outcome.run_id,
+            device=outcome.device.identity,
+            trials=outcome.trials,
+            tried_before=counts_done,
+            decisions=winners,
+            statuses=counts,
+            export_refuses=[one.facts for one in objections],
+            wrong_untuned=wrong,
+            without_valid_config=outcome.without,
+            unsupported=outcome.unsupported,
+            not_finished=outcome.unfinished,
+            not_started=outcome.not_started,
         )
     else:
         columns = ["rank", "signature", "device", "trials", "samples"]
@@ -206,8 +204,7 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
             print(line)
         for line in gate_lines(objections, len(outcome.decisions)):
             print(line)
-    unproven = sum(counts[Status.UNPROVEN]) if Status.UNPROVEN in counts else 0
-    if unproven:
+    if unproven := sum(counts[Status.UNPROVEN]) if Status.UNPROVEN in counts else 0:
         output.note(
             f"{unproven} configs are unproven: they take no feature problem of their op (--allow-unproven)"
         )
@@ -216,12 +213,13 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
             f"{one['kernel']} is wrong untuned: {one['point']} {one['direction']}; calls of it without a tuned config "
             "give wrong results"
         )
-    for label in outcome.without:
-        output.note(f"no valid config: {label}")
-    for label in outcome.unsupported:
-        output.note(f"unsupported by every kernel asked for: {label}")
-    for label in outcome.unfinished:
-        output.note(f"not finished: {label}")
+    for fate, labels in (
+        ("no valid config", outcome.without),
+        ("unsupported by every kernel asked for", outcome.unsupported),
+        ("not finished", outcome.unfinished),
+    ):
+        for label in labels:
+            output.note(f"{fate}: {label}")
     if outcome.not_started:
         output.note(f"not started: {counted(len(outcome.not_started), 'case')}")
 

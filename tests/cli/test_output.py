@@ -1,11 +1,14 @@
 """Tables that a terminal of 80 columns can show, and errors of one line."""
 
 import json
+import sys
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from attn_tune.cli import app
+from attn_tune.cli import app, commands
+from attn_tune.commands.shared import output
 from tests.cli.fakes import fill
 
 LLAMA = ("--grid", "llama3-8b", "--device", "nvidia-h200", "--op", "flash_attention")
@@ -100,3 +103,22 @@ def test_explain_says_equal_steps_once():
     assert brief.count("no rows of flash_attention.fwd") == 1
     assert whole.count("no rows of flash_attention.fwd") > 1
     assert " packs " in brief
+
+
+def test_a_terminal_too_narrow_for_a_table_cuts_no_column_away(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    frame = pd.DataFrame({"point": ["a b " * 20], "before": ["c d " * 20], "after_ns": [1_000]})
+    frame = frame.assign(direction="fwd", samples=3, heuristic_ns=5_000)
+    output.emit_frame(frame)
+    shown, said = capsys.readouterr()
+    assert all(word in shown for word in ("point", "before", "time after", "1.00 us", "direction"))
+    assert said.startswith("too narrow for: samples, default (")
+
+
+@pytest.mark.parametrize("words", [words for words, _ in commands()], ids=" ".join)
+def test_no_word_of_a_help_page_is_cut_off(monkeypatch, words):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run(*words, "--help").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "…" not in shown

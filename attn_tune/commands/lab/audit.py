@@ -62,16 +62,12 @@ def command(
     wrong = frame.loc[frame["wrong"]]
     counts = _counts(frame)
     if json:
-        from attn_tune.reports import tables
-
         output.emit_json(
-            {
-                "targets": [one.name for one in targets],
-                "seed": seed,
-                "claims": tables.to_records(counts),
-                "wrong": tables.to_records(wrong),
-                "configs": tables.to_records(frame),
-            }
+            targets=[one.name for one in targets],
+            seed=seed,
+            claims=counts,
+            wrong=wrong,
+            configs=frame,
         )
         return
     if not wrong.empty:

@@ -27,7 +27,7 @@ def command(
     with open_lab(db, existing=True) as database:
         summary = collect_garbage(database, dry_run=dry_run, superseded=superseded)
     if json:
-        output.emit_json(dataclasses.asdict(summary) | {"dry_run": dry_run})
+        output.emit_json(**dataclasses.asdict(summary), dry_run=dry_run)
         return
     verb = "would go" if dry_run else "gone"
     for item in summary.items:

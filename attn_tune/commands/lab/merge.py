@@ -33,6 +33,6 @@ def command(
                 )
         decided = database.rebuild_decisions()
     if json:
-        output.emit_json({"merged": done, "decided": decided})
+        output.emit_json(merged=done, decided=decided)
     else:
         print(f"{db}: {counted(decided, 'problem')} decided")

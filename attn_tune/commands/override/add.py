@@ -69,7 +69,7 @@ def command(
     )
     path, after = change_file(file, lambda old: (*(e for e in old if e.key != made.key), made))
     if json:
-        output.emit_json({"path": path, "id": made.id, "entries": len(after)})
+        output.emit_json(path=path, id=made.id, entries=len(after))
     else:
         print(f"{path}: {line(made)}")
 

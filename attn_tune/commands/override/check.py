@@ -31,7 +31,7 @@ def command(
             for one in found
         ]
         said = {"path": path, "digest": file.digest, "only": file.only, "holds": not stops}
-        output.emit_json({**said, "frozen": file.frozen, "entries": rows})
+        output.emit_json(**said, frozen=file.frozen, entries=rows)
     else:
         for one in found:
             if one.problem:

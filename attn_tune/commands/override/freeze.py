@@ -95,7 +95,7 @@ def command(
         said = {"path": path, "digest": written.digest, "entries": len(written.entries)}
         rungs = Counter(str(answer.rung) for answer in answers)
         states = Counter(answer.state for answer in answers if answer.state)
-        output.emit_json({**said, "left_out": missing, "rungs": rungs, "states": states})
+        output.emit_json(**said, left_out=missing, rungs=rungs, states=states)
         return
     kinds = Counter(map(_kind, answers))
     said = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))

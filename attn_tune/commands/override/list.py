@@ -27,9 +27,7 @@ def command(
     entries, only = [*use, *found.never], [each.path for each in found.only]
     broken = [text for each in found.files for text in (*each.ignored, each.broken) if text]
     if json:
-        output.emit_json(
-            {"entries": [as_json(one) for one in entries], "only": only, "broken": broken}
-        )
+        output.emit_json(entries=[as_json(one) for one in entries], only=only, broken=broken)
     else:
         for entry in entries:
             print(f"{line(entry)}  ({entry.origin})")

@@ -28,6 +28,6 @@ def command(
 
     path, after = change_file(file, without)
     if json:
-        output.emit_json({"path": path, "removed": ids, "entries": len(after)})
+        output.emit_json(path=path, removed=ids, entries=len(after))
     else:
         print(f"{path}: {len(ids)} removed, {len(after)} left")

@@ -32,9 +32,7 @@ def command(path: PackPath, json: options.Json = False) -> None:
         if one.reach is not Reach.REACHED
     ]
     if json:
-        output.emit_json(
-            {"counts": {str(r): counts[r] for r in Reach}, "grades": grades, "rows": rows}
-        )
+        output.emit_json(counts={str(r): counts[r] for r in Reach}, grades=grades, rows=rows)
     else:
         if rows:
             import pandas as pd

@@ -36,9 +36,7 @@ def command(
     shown = [d for d in found if evidence or d.change is not Change.EVIDENCE]
     rows = [dataclasses.asdict(d) | {"ratio": d.ratio} for d in shown]
     if json:
-        output.emit_json(
-            {"counts": {str(c): counts[c] for c in Change}, "rows": rows, "quarantine": listed}
-        )
+        output.emit_json(counts={str(c): counts[c] for c in Change}, rows=rows, quarantine=listed)
     else:
         if rows:
             from attn_tune.reports.pack_frames import differences

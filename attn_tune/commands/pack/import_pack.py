@@ -68,7 +68,7 @@ def _copy(path: Path, *, replace: bool, json: bool) -> None:
 
     place = install_pack(path, replace=replace)
     if json:
-        output.emit_json({"path": str(place)})
+        output.emit_json(path=str(place))
     else:
         print(f"{path}: installed as {place}")
         print("  'attn-tune explain POINT' shows the answer of a call")
@@ -90,7 +90,7 @@ def _store(path: Path, db: Path, *, policy: str, dry_run: bool, json: bool) -> N
         with open_lab(db, create=True) as database:
             taken = read(database, path, policy=policy, dry_run=dry_run)
     if json:
-        output.emit_json(dataclasses.asdict(taken))
+        output.emit_json(**dataclasses.asdict(taken))
         return
     show_outcomes(taken.outcomes)
     if taken.quarantined:

@@ -31,7 +31,7 @@ def command(
     if rows:
         data["rows"] = [dataclasses.asdict(row) | {"config": dict(row.config)} for row in pack.rows]
     if json:
-        output.emit_json(data)
+        output.emit_json(**data)
         return
     print(f"{pack.name} {pack.version}: {counted(len(pack.rows), 'row')}, by {pack.tool}")
     if pack.note:

@@ -39,13 +39,11 @@ def command(
         digest = merged.pack.digest if merged.pack else None
         outcomes = [dataclasses.asdict(one) for one in merged.outcomes]
         output.emit_json(
-            {
-                "path": path,
-                "digest": digest,
-                "rows": merged.rows,
-                "quarantined": merged.quarantined,
-                "outcomes": outcomes,
-            }
+            path=path,
+            digest=digest,
+            rows=merged.rows,
+            quarantined=merged.quarantined,
+            outcomes=outcomes,
         )
         return
     show_outcomes(merged.outcomes)

@@ -298,7 +298,7 @@ def _tell(verdicts: Sequence[Verdict], aliases: Mapping[str, str], *, json: bool
             | {"verdict": v.text}
             for v in verdicts
         ]
-        output.emit_json({**counts, "aliases": dict(aliases), "rows": rows})
+        output.emit_json(**counts, aliases=dict(aliases), rows=rows)
         return
     for verdict in verdicts:
         if not verdict.is_in:

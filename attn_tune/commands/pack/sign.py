@@ -42,7 +42,7 @@ def command(
     signed = write_pack(path, signed_files(*read_files(path), pem))
     keys = [signer.key for signer in signed.signers]
     if json:
-        output.emit_json({"path": path, "digest": signed.digest, "signers": keys})
+        output.emit_json(path=path, digest=signed.digest, signers=keys)
     else:
         print(f"{path}: signed by {', '.join(keys)}")
 

@@ -35,7 +35,7 @@ def command(
     environ = {**os.environ, TRUSTED: str(trusted_keys)} if trusted_keys else os.environ
     results = [_verify(path, signed=signed, environ=environ) for path in paths]
     if json:
-        output.emit_json({"packs": results})
+        output.emit_json(packs=results)
     else:
         for one in results:
             print(f"{one['path']}: {one['error'] or _sound(one)}")

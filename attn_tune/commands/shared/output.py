@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
 from attn_tune.commands.shared.options import Format
@@ -20,11 +20,19 @@ _answers: TextIO | None = None
 UNLIMITED = 10_000
 
 
-def emit_json(data: Mapping[str, Any]) -> None:
-    """One JSON object on stdout; a command prints at most one."""
+def emit_json(**data: Any) -> None:
+    """One JSON object on stdout; a command prints at most one. A frame becomes a list of its rows."""
     global _has_json
-    print(json.dumps(data, indent=2, allow_nan=False, default=str), file=_answers)
+    print(json.dumps(data, indent=2, allow_nan=False, default=_plain), file=_answers)
     _has_json = True
+
+
+def _plain(value: Any) -> Any:
+    if not hasattr(value, "to_dict"):
+        return str(value)
+    from attn_tune.reports import tables
+
+    return tables.to_records(value)
 
 
 @contextlib.contextmanager
@@ -48,7 +56,7 @@ def begin_command() -> None:
 def emit_error_json(message: str, kind: str, exit_code: int) -> None:
     """An error as the JSON object of the command, unless it has printed one, which then says itself what is wrong."""
     if not _has_json:
-        emit_json({"error": message, "type": kind, "exit_code": exit_code})
+        emit_json(error=message, type=kind, exit_code=exit_code)
 
 
 def emit_frame(frame: "pd.DataFrame", *, title: str | None = None) -> None:
@@ -58,12 +66,12 @@ def emit_frame(frame: "pd.DataFrame", *, title: str | None = None) -> None:
     from attn_tune.reports import tables
 
     if sys.stdout.isatty():
-        console = Console()
-        shown = tables.fit(frame, console.width)
-        # Wider than the terminal rather than cut.
-        width = max(console.width, tables.least_width(shown))
-        console.print(tables.to_rich(shown, title=title), width=width, crop=False)
-        if hidden := [str(name) for name in frame.columns if name not in shown.columns]:
+        width = Console().width
+        shown = tables.fit(frame, width)
+        # Wider than the terminal rather than cut. A dumb terminal's width counts only beside its height.
+        console = Console(width=max(width, tables.least_width(shown)), height=25)
+        console.print(tables.to_rich(shown, title=title), crop=False)
+        if hidden := list(tables.formatted(frame.drop(columns=shown.columns)).columns):
             note(
                 f"too narrow for: {', '.join(hidden)} (a wider terminal shows them, and so does --json)"
             )
@@ -88,7 +96,7 @@ def emit_formatted(
 
     match fmt:
         case Format.JSON:
-            emit_json({key: tables.to_records(frame)})
+            emit_json(**{key: frame})
         case Format.CSV:
             print(tables.to_csv(frame), end="", file=_answers)
         case Format.MARKDOWN:

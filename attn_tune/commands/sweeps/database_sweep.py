@@ -121,6 +121,18 @@ def plan_sweep(
 
     selection.say_left_out(request, device)
     known = database if request.resume else None
+
+    def measured(kernel: str, direction: str, signature: Signature, env: Environment) -> Any:
+        lenient = request.allow_nondeterministic
+        return known and known.measured(
+            kernel, direction, signature, device, env, allow_nondeterministic=lenient
+        )
+
+    def history(kernel: str, direction: str, signature: Signature, env: Environment) -> Any:
+        return known and known.trials(
+            kernel=kernel, direction=direction, signature=signature, device=device
+        )
+
     return make_plan(
         request.points,
         kernels=request.kernels,
@@ -132,23 +144,7 @@ def plan_sweep(
         allow_unproven=request.allow_unproven,
         device_count=device_count,
         priors=_priors(database, device),
-        measured=lambda kernel, direction, signature, env: (
-            known.measured(
-                kernel,
-                direction,
-                signature,
-                device,
-                env,
-                allow_nondeterministic=request.allow_nondeterministic,
-            )
-            if known
-            else {}
-        ),
-        history=lambda kernel, direction, signature, env: (
-            known.trials(kernel=kernel, direction=direction, signature=signature, device=device)
-            if known
-            else ()
-        ),
+        **({"measured": measured, "history": history} if known else {}),
     )
 
 
@@ -170,21 +166,17 @@ def _priors(database: "Database | None", device: Device) -> "Priors":
                 kernel=kernel, direction=direction, part=part, family=device.family
             )
         here = (signature, device.digest, environment.digest)
-        measured = {past.signature for past in found}
-        return Prior(
-            cases=(
-                *(
-                    PastCase(
-                        signature=past.signature,
-                        times=past.times_ns,
-                        same_device=past.device == device.digest,
-                    )
-                    for past in found
-                    if (past.signature, past.device, past.environment) != here
-                ),
-                *(case for case in packed if case.signature not in measured),
+        own = [
+            PastCase(
+                signature=past.signature,
+                times=past.times_ns,
+                same_device=past.device == device.digest,
             )
-        )
+            for past in found
+            if (past.signature, past.device, past.environment) != here
+        ]
+        measured = {past.signature for past in found}
+        return Prior(cases=(*own, *(one for one in packed if one.signature not in measured)))
 
     return prior
 
@@ -213,7 +205,7 @@ def run_sweep(
         )
 
         def mark(trial: Trial) -> Trial:
-            return on_shared_host(trial) if trial.stage is Stage.FINAL and is_shared() else trial
+            return _on_shared_host(trial) if trial.stage is Stage.FINAL and is_shared() else trial
 
         def follow(event: "Progress") -> None:
             if event.kind is ProgressKind.CASE_STARTED and event.case:
@@ -234,12 +226,7 @@ def run_sweep(
         )
         decisions = tuple(_decide(database, plan))
     decided = {(d.signature, d.direction) for d in decisions}
-    fates: dict[str, list[str]] = {
-        "without": [],
-        "unsupported": [],
-        "unfinished": [],
-        "not_started": [],
-    }
+    fates: dict[str, tuple[str, ...]] = {}
     for one in plan.cases:
         case = one.case
         if (case.signature, case.direction) in decided:
@@ -247,11 +234,12 @@ def run_sweep(
         # A case in which nothing can run, or nothing is left to run, is never begun.
         idle = one.finished or not any(kernel.runnable for kernel in one.kernels)
         if all(kernel.refusal is Status.UNSUPPORTED for kernel in one.kernels):
-            fates["unsupported"].append(case.label)
+            fate = "unsupported"
         elif run.ending == "finished" or case in settled or idle:
-            fates["without"].append(case.label)
+            fate = "without"
         else:
-            fates["unfinished" if case in begun else "not_started"].append(case.label)
+            fate = "unfinished" if case in begun else "not_started"
+        fates[fate] = (*fates.get(fate, ()), case.label)
     return SweepOutcome(
         ending=run.ending,
         plan=plan,
@@ -259,7 +247,7 @@ def run_sweep(
         run_id=run.run_id,
         decisions=decisions,
         trials=run.trials,
-        **{fate: tuple(labels) for fate, labels in fates.items()},
+        **fates,
     )
 
 
@@ -317,7 +305,7 @@ def record_run(
     return Run(run_id=run_id, trials=trials, ending=reason)
 
 
-def on_shared_host(trial: Trial) -> Trial:
+def _on_shared_host(trial: Trial) -> Trial:
     """``trial`` with the remark that another sweep ran on the host meanwhile."""
     conditions = trial.conditions or Conditions()
     throttle = (*conditions.throttle, SHARED_HOST)

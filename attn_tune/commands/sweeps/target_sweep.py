@@ -97,7 +97,7 @@ def run_target(
 
 def show_target(outcome: Run, request: SweepRequest, target: "Target", json: bool) -> None:
     """Print the configs that fit and their predicted times."""
-    from attn_tune.reports import frames, predictions, tables
+    from attn_tune.reports import frames, predictions
 
     wanted = {p.signature.text: selection.brief(p.name) for p in request.points}
     with open_lab(request.database) as database:
@@ -108,16 +108,14 @@ def show_target(outcome: Run, request: SweepRequest, target: "Target", json: boo
     ranking = predictions.ranking(trials, wanted, best=1)
     if json:
         output.emit_json(
-            {
-                "ending": outcome.ending,
-                "database": str(request.database),
-                "run": outcome.run_id,
-                "device": target.device.identity,
-                "trials": outcome.trials,
-                "statuses": tables.to_records(counts),
-                "fits": tables.to_records(fits),
-                "predicted": tables.to_records(ranking),
-            }
+            ending=outcome.ending,
+            database=str(request.database),
+            run=outcome.run_id,
+            device=target.device.identity,
+            trials=outcome.trials,
+            statuses=counts,
+            fits=fits,
+            predicted=ranking,
         )
         return
     output.emit_frame(fits, title=f"What fits {target}")
