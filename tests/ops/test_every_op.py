@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from attn_tune.kernels import registry
-from attn_tune.kernels.registry import get_op
+from attn_tune.kernels.registry import specs_of
 from attn_tune.ops.contract import Problem, load
+from attn_tune.ops.registry import get_op, ops
 from attn_tune.ops.tolerance import compare
 from attn_tune.schema import UsageError
 from tests.ops.cases import CPU, SIGNATURES
@@ -68,7 +68,8 @@ def bits(array):
 
 
 def test_every_op_of_one_device_has_a_case():
-    assert {text.partition("/")[0] for text in SIGNATURES} == registry.ops().keys() - {"probe_ring"}
+    known = {text.partition("/")[0] for text in SIGNATURES}
+    assert known == ops().keys() - {"probe_ring"}, "tests/ops/cases.py has a problem of each op"
 
 
 @CASES
@@ -126,7 +127,7 @@ def test_the_baseline_has_the_outputs_of_the_op_and_passes_its_own_rule(text):
 def test_kernels_that_run_here_are_right(text):
     op, problem = problem_of(text)
     tried = 0
-    for spec in registry.specs_of(op.name):
+    for spec in specs_of(op.name):
         for direction, search in spec.searches.items():
             if (
                 spec.name.startswith("broken")

@@ -4,12 +4,13 @@ import importlib
 
 import pytest
 
-from attn_tune.kernels import registry
+from attn_tune.kernels.registry import kernels
+from attn_tune.ops.registry import get_op
 from attn_tune.schema.config import config_from_dict, config_to_dict
 from tests.ops import cases
 from tests.ops.cases import CPU, CUDA, H200, TPUS
 
-KERNELS = registry.kernels()
+KERNELS = kernels()
 GPUS = (H200, *(device for device in CUDA if device.family != H200.family))
 GROUPS = ("TILED", "SHORT", "ON_HOPPER", "LIBRARIES")
 FLASH = {
@@ -41,7 +42,7 @@ def libraries(monkeypatch):
 def problems_of(spec):
     if spec.op == "flash_attention":
         return FLASH.get(spec.backend, FLASH[""])
-    op = registry.get_op(spec.op)
+    op = get_op(spec.op)
     texts = (text for text in cases.SIGNATURES if text.startswith(f"{spec.op}/"))
     return {text: op.from_signature(op.parse_signature(text)) for text in texts}
 
@@ -98,7 +99,7 @@ def test_the_untuned_config_of_a_near_problem_is_adapted_to_one_that_may_run_or_
     spec = KERNELS[kernel]
     for direction, search in spec.searches.items():
         for name, tuned in supported(spec, device, direction).items():
-            asked = near(registry.get_op(spec.op), tuned)
+            asked = near(get_op(spec.op), tuned)
             if spec.unsupported(asked, direction, device) is None:
                 found = search.adapt(tuned, asked, device, search.heuristic(tuned, device))
                 assert type(found) in (search.config, type(None)), name
