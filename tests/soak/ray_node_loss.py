@@ -79,6 +79,7 @@ def _sweep(args, database: Path, log: list[str], kill) -> dict:
     from attn_tune.tuner.plan.grid import load_grid
     from attn_tune.tuner.run.fleet.ray_cluster import ray_fleet
     from attn_tune.tuner.run.progress import ProgressKind
+    from attn_tune.tuner.plan.strategies.effort import Effort
 
     points = [load_grid(SIGNATURE.format(s=s)).points[0] for s in LENGTHS]
     request = SweepRequest(
@@ -86,7 +87,7 @@ def _sweep(args, database: Path, log: list[str], kill) -> dict:
         kernels=(get_kernel("flash_attention/xla"),),
         directions=("fwd",),
         database=database,
-        max_trials=args.max_trials,
+        effort=Effort(max_trials=args.max_trials),
     )
     versions = f"ray {ray.__version__}, jax {jax.__version__}, Python {platform.python_version()}"
     _say(log, f"{versions}, {platform.machine()} with {os.cpu_count()} cores")

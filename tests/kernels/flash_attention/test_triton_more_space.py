@@ -21,49 +21,21 @@ from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema import Device, UsageError, config_from_dict, config_to_dict
 from attn_tune.tuner.plan.grid import load_grid
 from tests.kernels.flash_attention.test_triton_space import CAPABILITIES, PROBLEMS, device, problem
+from attn_tune.schema import Device, UsageError
+from tests.ops.cases import CUDA, SHORT, TILED as PROBLEMS, cuda as device, flash as problem
 
 H200 = device(units=132)
-SHORT = {
-    "plain": problem(T=64, S=32768, N=32, K=8, B=1),
-    "one-row": problem(T=1, S=65536, N=64, K=8, H=64, B=4),
-    "wide": problem(T=128, S=8192, N=16, K=8, H=256, B=1),
-    "odd": problem(T=77, S=5001, N=6, K=2, H=80, B=2),
-    "window": problem(T=16, S=65536, N=32, K=8, B=1, causal=True, window=(1000, None)),
-    "float32": problem(T=16, S=8192, N=8, B=1, dtype="float32"),
-    "few-keys": problem(T=33, S=70, N=4, K=2, H=32),
-}
 # Consumer GPUs, whose blocks have 99 KB of shared memory.
 SMALL = (86, 89, 120)
-EVERY = [
-    pytest.param(spec, direction, p, c, id=f"{spec.name}-{name}-sm{c}")
-    for spec, direction, problems in ((FUSED, "bwd", PROBLEMS), (SPLIT, "fwd", SHORT))
-    for name, p in problems.items()
-    for c in CAPABILITIES
-    if not (spec is FUSED and name == "float32-h256" and c in SMALL)
+FUSED_CELLS = [
+    pytest.param(p, d, id=f"{name}-{d.family}")
+    for name, p in PROBLEMS.items()
+    for d in CUDA
+    if not FUSED.unsupported(p, "bwd", d)
 ]
 
 
-@pytest.mark.parametrize(("spec", "direction", "p", "capability"), EVERY)
-def test_candidates_are_distinct_bounded_and_start_at_a_feasible_choice(
-    spec, direction, p, capability
-):
-    search, d = spec.searches[direction], device(capability)
-    assert spec.unsupported(p, direction, d) is None
-    untuned, candidates = search.heuristic(p, d), list(search.candidates[""](p, d))
-    assert search.infeasible(p, d, untuned) is None
-    assert candidates[0] == untuned
-    assert len(set(candidates)) == len(candidates)
-    assert 1 <= len(candidates) <= 350
-    feasible = [c for c in candidates if search.infeasible(p, d, c) is None]
-    assert len(feasible) >= min(5, len(candidates))
-    assert config_from_dict(search.config, config_to_dict(untuned)) == untuned
-    # The order does not depend on that of a set.
-    assert candidates == list(search.candidates[""](p, d))
-
-
-@pytest.mark.parametrize(
-    ("p", "d"), [(e.values[2], device(e.values[3])) for e in EVERY if e.values[0] is FUSED]
-)
+@pytest.mark.parametrize(("p", "d"), FUSED_CELLS)
 def test_the_untuned_fused_tile_fits_with_its_share_of_dq(p, d):
     tile = FUSED.searches["bwd"].heuristic(p, d)
     assert fused_bytes_at_most(p, d, tile) <= MAX_SHARED_BYTES[d.compute_capability]

@@ -5,6 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attn_tune.ops.flash_attention.battery import battery, feature_problems
+from attn_tune.ops.flash_attention.inputs import make_inputs
+from attn_tune.ops.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.reference import baseline
 from attn_tune.kernels.flash_attention.xla import SPEC, space
 from attn_tune.kernels.flash_attention.xla.backward import backward
 from attn_tune.kernels.flash_attention.xla.chunks import Grid
@@ -50,23 +54,6 @@ def test_matches_the_oracle(name):
         assert_close(x, expected[key], relative=2e-5, name=key)
     grads = GRADIENTS if p.bias_dims else GRADIENTS[:3]
     assert tuple(sorted(outputs)) == tuple(sorted(("out", "lse", *grads)))
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["causal_longer_queries", "float16", "gqa_bias_cap"],
-)
-def test_passes_the_rule_in_its_own_dtype(name):
-    p = PROBLEMS[name]
-    inputs = make_inputs(p, "bwd", 1)
-    outputs = run(p, inputs, (32, 16))
-    exact, plain = {}, {}
-    for direction, x in (("fwd", inputs.operands), ("bwd", inputs)):
-        exact |= fast_jit(reference)(p, direction, x)
-        plain |= fast_jit(baseline)(p, direction, x)
-    errors = compare(outputs, exact, plain)
-    assert [e.output for e in errors] == list(outputs)
-    assert all(e.ratio <= 1 for e in errors), errors
 
 
 def test_chunk_lengths_do_not_show():
@@ -246,17 +233,12 @@ def make_shapes_only(p: Problem):
 
 @pytest.mark.parametrize("device", [CPU, GPU], ids=str)
 @pytest.mark.parametrize("length", [1, 100, 4096, 131072])
-def test_the_space_is_distinct_and_the_heuristic_feasible(device, length):
+def test_no_chunk_is_longer_than_its_problem(device, length):
     p = dataclasses.replace(long_problem(4096), q_len=length, kv_len=length, num_q_heads=8)
     for direction, search in SPEC.searches.items():
-        candidates = list(search.candidates[""](p, device))
-        assert len(candidates) == len(set(candidates))
-        choice = search.heuristic(p, device)
-        assert choice in candidates
-        assert search.infeasible(p, device, choice) is None
         assert SPEC.unsupported(p, direction, device) is None
-        for config in candidates:
-            assert config.chunk_q <= max(length, 1)
+        for config in search.candidates[""](p, device):
+            assert max(config.chunk_q, config.chunk_k) <= length
 
 
 def test_infeasible_configs_say_why():

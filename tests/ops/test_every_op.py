@@ -1,0 +1,156 @@
+"""Every op, those of the probes included: its problems, inputs and answers, and the kernels that run here."""
+
+import functools
+import pickle
+
+import jax
+import numpy as np
+import pytest
+
+from attn_tune.kernels.registry import specs_of
+from attn_tune.ops.contract import Problem, load
+from attn_tune.ops.registry import get_op, ops
+from attn_tune.ops.tolerance import compare
+from attn_tune.schema import UsageError
+from tests.ops.cases import CPU, SIGNATURES
+from tests.probe_ops.conftest import installed as installed
+
+pytestmark = pytest.mark.slow
+
+CASES = pytest.mark.parametrize("text", SIGNATURES)
+SEED = 3
+
+
+def problem_of(text):
+    op = get_op(text.partition("/")[0])
+    return op, op.from_signature(op.parse_signature(text))
+
+
+@functools.cache
+def maker(text, direction):
+    op, problem = problem_of(text)
+    return jax.jit(lambda seed: load(op.inputs)(problem, direction, seed))
+
+
+@functools.cache
+def inputs_of(text, direction):
+    return maker(text, direction)(SEED)
+
+
+@functools.cache
+def expected(text, direction):
+    """The answers of the reference and of the baseline."""
+    op, problem = problem_of(text)
+    paths = (op.reference, op.baseline)
+
+    def run(inputs):
+        return tuple(load(path)(problem, direction, inputs) for path in paths)
+
+    return jax.jit(run)(inputs_of(text, direction))
+
+
+def errors_of(text, direction, outputs):
+    op, problem = problem_of(text)
+    wanted = op.outputs(problem, direction)
+    updated = {o.name: leaves(text, direction)[o.updates] for o in wanted if o.updates}
+    return compare(outputs, *expected(text, direction), wanted, updated)
+
+
+def leaves(text, direction):
+    """The inputs by the last word of their paths."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(inputs_of(text, direction))
+    return {str(getattr(p[-1], "key", getattr(p[-1], "name", p[-1]))): x for p, x in flat}
+
+
+def bits(array):
+    is_key = jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(array) if is_key else array).tobytes()
+
+
+def test_every_op_of_one_device_has_a_case():
+    known = {text.partition("/")[0] for text in SIGNATURES}
+    assert known == ops().keys() - {"probe_ring"}, "tests/ops/cases.py has a problem of each op"
+
+
+@CASES
+def test_a_problem_is_a_hashable_and_picklable_value_with_a_signature(text):
+    op, problem = problem_of(text)
+    assert isinstance(problem, Problem)
+    assert hash(problem) == hash(pickle.loads(pickle.dumps(problem)))
+    signature = op.to_signature(problem)
+    assert signature.text == text
+    assert op.parse_signature(text) == signature
+    assert op.to_signature(op.from_signature(signature)) == signature
+    with pytest.raises(UsageError):
+        op.parse_signature(f"{text} nonsense=1")
+
+
+@CASES
+def test_gradients_and_updates_are_those_of_the_operands(text):
+    op, problem = problem_of(text)
+    for direction in op.directions:
+        outputs = op.outputs(problem, direction)
+        assert {o.updates for o in outputs if o.updates} == set(op.in_place(problem, direction))
+        differentiable = {o.name for o in op.operands(problem, direction) if o.differentiable}
+        if direction == "bwd":
+            assert {o.of for o in outputs if o.of} == differentiable
+
+
+@CASES
+def test_inputs_are_those_of_their_seed_and_have_the_declared_operands(text):
+    op, problem = problem_of(text)
+    for direction in op.directions:
+        first, again, other = (
+            [bits(x) for x in jax.tree.leaves(maker(text, direction)(seed))]
+            for seed in (SEED, SEED, SEED + 1)
+        )
+        assert first == again
+        assert first != other
+        arrays = leaves(text, direction)
+        for operand in op.operands(problem, direction):
+            array = arrays[operand.name]
+            assert operand.shape in (None, array.shape), operand
+            assert operand.dtype in ("", array.dtype.name), operand
+
+
+@CASES
+def test_the_baseline_has_the_outputs_of_the_op_and_passes_its_own_rule(text):
+    op, problem = problem_of(text)
+    for direction in op.directions:
+        _, baseline = expected(text, direction)
+        required = {o.name for o in op.outputs(problem, direction) if not o.optional}
+        assert required <= set(baseline)
+        assert all(error.ratio <= 1 for error in errors_of(text, direction, baseline))
+
+
+@CASES
+def test_kernels_that_run_here_are_right(text):
+    op, problem = problem_of(text)
+    tried = 0
+    for spec in specs_of(op.name):
+        for direction, search in spec.searches.items():
+            if (
+                spec.name.startswith("broken")
+                or spec.unsupported(problem, direction, CPU) is not None
+            ):
+                continue
+            made = {name for part in search.outputs.values() for name in part}
+            made &= {output.name for output in op.outputs(problem, direction)}
+            for config in configs(search, problem):
+                call = functools.partial(load(search.call), problem, config)
+                outputs = jax.jit(call)(inputs_of(text, direction))
+                errors = errors_of(text, direction, outputs)
+                assert {error.output for error in errors} >= made
+                assert all(error.ratio <= 1 for error in errors), (spec.id, config, errors)
+                tried += 1
+    assert tried
+
+
+def configs(search, problem):
+    """The untuned config, and one in which every part is another candidate."""
+    start = other = search.heuristic(problem, CPU)
+    for part, make in search.candidates.items():
+        choice = getattr(start, part) if part else start
+        more = (c for c in make(problem, CPU) if c != choice)
+        other = search.whole(other, part, next(more, choice))
+    return {start, other} if search.infeasible(problem, CPU, other) is None else {start}
