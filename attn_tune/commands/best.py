@@ -23,8 +23,6 @@ def command(
     json: options.Json = False,
 ) -> None:
     from attn_tune.ops.registry import get_op
-    from attn_tune.reports import frames, tables
-    from attn_tune.kernels.registry import get_op
     from attn_tune.reports import frames
 
     asked = selection.signature(point, grid, workload)

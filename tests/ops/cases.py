@@ -3,8 +3,8 @@
 import dataclasses
 import importlib.metadata
 
-from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.devices.identity import device_from_kind
+from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema import Device
 
 _FLASH = "flash_attention/v1 b={b} t={t} s={s} n={n} k={k} h=16 v={v} dtype={dtype}"

@@ -4,10 +4,8 @@ import dataclasses
 
 import pytest
 
-from attn_tune.ops.contract import Axis, Output, Problem, Workload, workload_field
-from attn_tune.ops.registry import get_op, op_names
-from attn_tune.kernels.registry import op_names
 from attn_tune.ops.contract import Axis, Output, Workload, workload_field
+from attn_tune.ops.registry import op_names
 from attn_tune.ops.workloads import LENGTHS, profile_lengths
 from attn_tune.schema import UsageError
 from tests.runtime.lookup.toy_op import TOY

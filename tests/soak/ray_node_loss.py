@@ -77,9 +77,9 @@ def _sweep(args, database: Path, log: list[str], kill) -> dict:
     from attn_tune.kernels.registry import get_kernel
     from attn_tune.schema import Stage, Trial
     from attn_tune.tuner.plan.grid import load_grid
+    from attn_tune.tuner.plan.strategies.effort import Effort
     from attn_tune.tuner.run.fleet.ray_cluster import ray_fleet
     from attn_tune.tuner.run.progress import ProgressKind
-    from attn_tune.tuner.plan.strategies.effort import Effort
 
     points = [load_grid(SIGNATURE.format(s=s)).points[0] for s in LENGTHS]
     request = SweepRequest(

@@ -8,12 +8,8 @@ import numpy as np
 import pytest
 
 from attn_tune.api.attention import attention
-from attn_tune.kernels.attention.xla import SPEC
-from attn_tune.ops.attention.op import OP
 from attn_tune.ops.attention.problem import Problem
-from attn_tune.ops.contract import load
 from attn_tune.ops.masks.mask_info import MaskInfo
-from attn_tune.ops.tolerance import compare
 from attn_tune.schema.errors import UsageError
 from tests.kernels.dense import bounds, dense_attention
 

@@ -18,8 +18,6 @@ from attn_tune.kernels.flash_attention.mosaic_gpu.config import (
 )
 from attn_tune.kernels.flash_attention.mosaic_gpu.forward import tuning_config
 from attn_tune.ops.flash_attention.problem import Problem
-from attn_tune.schema.config import config_from_dict, config_to_dict
-from attn_tune.devices.identity import device_from_kind
 from attn_tune.schema.errors import UnsupportedError, UsageError
 from tests.kernels.flash_attention.cuda_lowering import (
     check_outputs,

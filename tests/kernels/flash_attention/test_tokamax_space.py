@@ -16,8 +16,6 @@ from attn_tune.kernels.flash_attention.tokamax_triton.config import (
 from attn_tune.kernels.lang.libraries import tokamax as version
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.runtime.lookup import question
-from attn_tune.schema.config import config_from_dict, config_to_dict
-from attn_tune.devices.identity import device_from_kind
 from attn_tune.schema.errors import UsageError
 
 H200, A100 = (device_from_kind(f"nvidia-{name}") for name in ("h200", "a100-sxm4-80gb"))

@@ -15,9 +15,6 @@ from attn_tune.kernels.flash_attention.pallas_tpu_splash_fused import SPEC as FU
 from attn_tune.kernels.lang.pallas_tpu.rewrite import rewritten
 from attn_tune.ops.flash_attention.battery import feature_problems
 from attn_tune.ops.flash_attention.operands import Operands
-from attn_tune.ops.flash_attention.problem import Problem
-from attn_tune.schema.config import config_from_dict, config_to_dict
-from attn_tune.devices.identity import device_from_kind
 from attn_tune.schema.errors import UnsupportedError, UsageError
 from tests.kernels.flash_attention import dense_numpy
 from tests.ops.cases import ON_TPU

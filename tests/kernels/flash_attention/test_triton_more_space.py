@@ -18,10 +18,8 @@ from attn_tune.kernels.flash_attention.triton_split.config import MOST_SPLITS, F
 from attn_tune.kernels.flash_attention.triton_split.limits import packed_rows
 from attn_tune.kernels.lang.triton.limits import MAX_SHARED_BYTES
 from attn_tune.ops.flash_attention.problem import Problem
-from attn_tune.schema import Device, UsageError, config_from_dict, config_to_dict
-from attn_tune.tuner.plan.grid import load_grid
-from tests.kernels.flash_attention.test_triton_space import CAPABILITIES, PROBLEMS, device, problem
 from attn_tune.schema import Device, UsageError
+from attn_tune.tuner.plan.grid import load_grid
 from tests.ops.cases import CUDA, SHORT, TILED as PROBLEMS, cuda as device, flash as problem
 
 H200 = device(units=132)

@@ -21,7 +21,6 @@ from attn_tune.kernels.flash_attention.triton.config import (
 )
 from attn_tune.kernels.lang.triton.device.static import static_of
 from attn_tune.kernels.lang.triton.limits import shared_limit
-from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema import Device, UsageError, config_digest, config_from_dict, config_to_dict
 from tests.ops.cases import CUDA, TILED as PROBLEMS, cuda as device, flash as problem
 

@@ -5,10 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_tune.ops.flash_attention.battery import battery, feature_problems
-from attn_tune.ops.flash_attention.inputs import make_inputs
-from attn_tune.ops.flash_attention.problem import Problem
-from attn_tune.ops.flash_attention.reference import baseline
 from attn_tune.kernels.flash_attention.xla import SPEC, space
 from attn_tune.kernels.flash_attention.xla.backward import backward
 from attn_tune.kernels.flash_attention.xla.chunks import Grid
@@ -17,7 +13,7 @@ from attn_tune.kernels.flash_attention.xla.forward import forward
 from attn_tune.ops.flash_attention.battery import battery, feature_problems
 from attn_tune.ops.flash_attention.inputs import make_inputs
 from attn_tune.ops.flash_attention.problem import Problem
-from attn_tune.ops.flash_attention.reference import baseline, reference
+from attn_tune.ops.flash_attention.reference import baseline
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UsageError
 from tests.kernels.flash_attention import dense_numpy
