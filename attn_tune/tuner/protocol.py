@@ -93,6 +93,11 @@ class ConfigRef:
         return self.kernel, self.signature.text, self.direction, self.part, digest, self.problem
 
     @property
+    def part_config(self) -> Mapping[str, Any]:
+        """The config of the part alone."""
+        return self.config if self.part == WHOLE else self.config[self.part]
+
+    @property
     def runs_on(self) -> Any:
         """The problem that it runs on."""
         if self.problem is not None:

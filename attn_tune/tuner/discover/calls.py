@@ -10,6 +10,8 @@ from attn_tune.ops.contract import Op, load
 from attn_tune.ops.marker import find_mark
 from attn_tune.ops.program_graph import Found, Graph, Unread, Value
 from attn_tune.ops.registry import get_op, ops
+from attn_tune.ops.program_graph import Graph, Unread, Value
+from attn_tune.kernels.registry import get_op
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Signature
 
@@ -60,9 +62,17 @@ def find_calls(graph: Graph) -> Calls:
             if isinstance(item, Unread):
                 unread.append(item)
                 continue
-            calls.append(_call(item, op))
+            signature = op.to_signature(item.problem)
+            calls.append(
+                Call(
+                    signature=signature,
+                    direction=item.direction,
+                    count=item.count,
+                    found_as=item.found_as,
+                )
+            )
             if item.remark:
-                remarks[f"{calls[-1].signature}: {item.remark}"] = None
+                remarks[f"{signature}: {item.remark}"] = None
     return Calls(calls=_merged(calls), unread=_merged_unread(unread), remarks=tuple(remarks))
 
 
@@ -81,15 +91,6 @@ def _marked(value: Value) -> Call | Unread:
         direction=mark.direction,
         count=value.runs,
         found_as=f"attn_tune.{name}",
-    )
-
-
-def _call(found: Found, op: Op) -> Call:
-    return Call(
-        signature=op.to_signature(found.problem),
-        direction=found.direction,
-        count=found.count,
-        found_as=found.found_as,
     )
 
 

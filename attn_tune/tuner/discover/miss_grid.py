@@ -10,8 +10,6 @@ from attn_tune.schema.errors import NoDataError, StorageError, UsageError, unkno
 from attn_tune.tuner.plan.case import GridPoint
 from attn_tune.tuner.plan.grid import Grid, merge_points
 
-type _Key = tuple[str, str, str, str]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MissRow:
@@ -79,32 +77,29 @@ def read_spool(path: Path) -> Spool:
 
 
 def _rows(lines: Iterable[SpoolLine]) -> tuple[MissRow, ...]:
-    # A process writes its count again as it grows: the largest is what it asked.
-    asked: dict[_Key, dict[str, int]] = {}
-    nearest: dict[_Key, str] = {}
-    times: dict[_Key, tuple[int, int]] = {}
+    asked: dict[tuple[str, str, str, str], list[SpoolLine]] = {}
     for line in lines:
         key = (line.op, line.direction, line.signature, line.device)
-        counts = asked.setdefault(key, {})
-        counts[line.process] = max(line.count, counts.get(line.process, 0))
-        if line.nearest:
-            nearest[key] = line.nearest
-        first, last = times.get(key, (line.time, line.time))
-        times[key] = min(first, line.time), max(last, line.time)
-    rows = [
-        MissRow(
-            op=key[0],
-            direction=key[1],
-            signature=key[2],
-            device=key[3],
-            nearest=nearest.get(key, ""),
-            count=sum(counts.values()),
-            processes=len(counts),
-            first=times[key][0],
-            last=times[key][1],
+        asked.setdefault(key, []).append(line)
+    rows = []
+    for (op, direction, signature, device), found in asked.items():
+        # A process writes its count again as it grows: the largest is what it asked.
+        counts: dict[str, int] = {}
+        for line in found:
+            counts[line.process] = max(line.count, counts.get(line.process, 0))
+        rows.append(
+            MissRow(
+                op=op,
+                direction=direction,
+                signature=signature,
+                device=device,
+                nearest=next((line.nearest for line in reversed(found) if line.nearest), ""),
+                count=sum(counts.values()),
+                processes=len(counts),
+                first=min(line.time for line in found),
+                last=max(line.time for line in found),
+            )
         )
-        for key, counts in asked.items()
-    ]
     return tuple(sorted(rows, key=lambda r: (-r.count, r.signature, r.direction, r.device)))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from attn_tune.schema.digest import digest_text
-from attn_tune.schema.trial import WHOLE, Status, Trial
+from attn_tune.schema.trial import Status, Trial
 from attn_tune.tuner.offline.compilers.protocol import Compiled
 from attn_tune.tuner.offline.oversized import Oversized
 from attn_tune.tuner.plan.plan import KernelPlan, PartPlan, Plan
@@ -122,7 +122,7 @@ def audit_target(
 
     def learn(i: int, ref: ConfigRef, compiled: Compiled) -> None:
         seen.add(ref.key)
-        spaces[i].oversized.note(_own(ref), compiled)
+        spaces[i].oversized.note(ref.part_config, compiled)
 
     samples: dict[Claim, list[_Candidate]] = {}
     if Claim.FEASIBLE in claims:
@@ -200,7 +200,3 @@ def _check(
     for index, compiled in pool.compile(refs, whole=True):
         i, _, reason = sample[index]
         yield i, Checked(claim=claim, ref=refs[index], reason=reason, compiled=compiled)
-
-
-def _own(ref: ConfigRef) -> Config:
-    return ref.config if ref.part == WHOLE else ref.config[ref.part]

@@ -283,7 +283,7 @@ class _KernelCompile:
 
         def skip(ref: ConfigRef) -> Compiled | None:
             started[ref.key] = time.time_ns() // 1000
-            return oversized.answer(ref.config if part == WHOLE else ref.config[part])
+            return oversized.answer(ref.part_config)
 
         if self.sweep.leave():
             raise _Leave
