@@ -199,6 +199,11 @@ def test_trials_are_paged_and_narrowed_by_every_filter(database):
     ]:
         assert [plain(t) for t in database.trials(**narrowed)] == [plain(expected)]
     assert not list(database.trials(op="nothing"))
+    assert sum(1 for _ in database.trials(op=None, kernel="triton")) == 601
+    with pytest.raises(
+        UsageError, match="unknown filter of trials: 'kernels'; did you mean 'kernel'"
+    ):
+        list(database.trials(kernels="xla"))
 
 
 def test_measured_needs_an_equal_environment_and_device(database):

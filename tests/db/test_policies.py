@@ -98,6 +98,8 @@ def test_what_a_policy_leaves_open_is_an_error_that_lists_both(tmp_path, target,
             [read_pack(old), read_pack(new)], tmp_path / "x", name="x", version="1", policy=policy
         )
     assert not (tmp_path / "x").exists()
+    with pytest.raises(UsageError, match="policy must be one of error, keep"):
+        import_pack(target, new, policy="prefer=")
 
 
 def test_a_problem_that_three_packs_answer_otherwise_is_listed_once_under_one_sentence(tmp_path):

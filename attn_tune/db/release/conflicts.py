@@ -108,48 +108,29 @@ class Resolution:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The rule for answers that differ.
-
-    Attributes:
-      kind: the policy's name, without a pack.
-      name: the pack that ``prefer=`` names.
-    """
-
-    kind: str
-    name: str = ""
-
-    @classmethod
-    def parse(cls, text: str) -> "Policy":
-        """Reads ``error``, ``keep``, ``replace``, ``fastest-verified`` or ``prefer=NAME``.
-
-        Raises:
-          UsageError: it is none of these.
-        """
-        kind, _, name = text.partition("=")
-        if text in POLICIES[:-1] or (kind == "prefer" and name):
-            return cls(kind, name)
-        raise UsageError(f"policy must be one of {', '.join(POLICIES)}, got {text!r}")
-
-    def resolve(self, stored: PackAnswer | None, incoming: PackAnswer) -> tuple[Fate | None, str]:
-        """The fate of ``incoming`` and the reason; None is a conflict that the policy leaves to the caller."""
-        if stored is None:
-            return Fate.ADDED, "new"
-        if stored.decides == incoming.decides:
-            return Fate.UNCHANGED, "same answer"
-        match self.kind:
-            case "keep":
-                return Fate.KEPT, "policy keep"
-            case "replace":
-                return Fate.REPLACED, "policy replace"
-            case "prefer" if incoming.pack == self.name:
-                return Fate.REPLACED, f"prefers {self.name}"
-            case "prefer" if stored.pack == self.name:
-                return Fate.KEPT, f"prefers {self.name}"
-            case "fastest-verified":
-                return _faster(stored, incoming)
-        return None, f"{stored.pack} and {incoming.pack} differ"
+def _resolve(
+    policy: str, stored: PackAnswer | None, incoming: PackAnswer
+) -> tuple[Fate | None, str]:
+    """The fate of ``incoming`` and the reason; None is a conflict that the policy leaves to the caller."""
+    kind, _, name = policy.partition("=")
+    if policy not in POLICIES[:-1] and not (kind == "prefer" and name):
+        raise UsageError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+    if stored is None:
+        return Fate.ADDED, "new"
+    if stored.decides == incoming.decides:
+        return Fate.UNCHANGED, "same answer"
+    match kind:
+        case "keep":
+            return Fate.KEPT, "policy keep"
+        case "replace":
+            return Fate.REPLACED, "policy replace"
+        case "prefer" if incoming.pack == name:
+            return Fate.REPLACED, f"prefers {name}"
+        case "prefer" if stored.pack == name:
+            return Fate.KEPT, f"prefers {name}"
+        case "fastest-verified":
+            return _faster(stored, incoming)
+    return None, f"{stored.pack} and {incoming.pack} differ"
 
 
 def _faster(stored: PackAnswer, incoming: PackAnswer) -> tuple[Fate, str]:
@@ -174,16 +155,19 @@ def answers_of(pack: Pack) -> dict[Key, PackAnswer]:
 
 
 def take_in(
-    answers: dict[Key, PackAnswer], pack: Pack, policy: Policy
+    answers: dict[Key, PackAnswer], pack: Pack, policy: str
 ) -> tuple[list[Resolution], list[Resolution]]:
     """Brings the answers of ``pack`` into ``answers``.
 
-    Returns the fate of each problem, and those of them that ``policy`` does not resolve.
+    Returns the fate of each problem, and those of them that ``policy``, one of ``POLICIES``, does not resolve.
+
+    Raises:
+      UsageError: there is no such policy.
     """
     outcomes, conflicts = [], []
     for key, incoming in answers_of(pack).items():
         stored = answers.get(key)
-        fate, reason = policy.resolve(stored, incoming)
+        fate, reason = _resolve(policy, stored, incoming)
         one = Resolution(
             signature=key[1],
             direction=key[2],

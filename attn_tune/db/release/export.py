@@ -131,7 +131,8 @@ def export_pack(
     if allow_predicted:
         everything += database.decide_predicted()
     left_out = [] if allow_nondeterministic else [d for d in everything if needs_leave(d)]
-    everything = [d for d in everything if d not in left_out]
+    if left_out:
+        everything = [d for d in everything if not needs_leave(d)]
     chosen = select(everything, selection)
     if not chosen and select(left_out, selection):
         names = ", ".join(sorted({d.kernel for d in left_out if selection.wants(d)}))
@@ -149,7 +150,11 @@ def export_pack(
         raise NoDataError(
             f"{database.path} has no decision for {selection}; sweep first, or ask for less"
         )
-    forbidden = _forbidden(quarantine, in_force)
+    if in_force is None:
+        in_force = Overrides(files_in_force(os.environ))
+    if in_force.broken:
+        raise IntegrityError(f"{in_force.broken}; nothing is exported until then")
+    forbidden = Overrides([OverridesFile(entries=tuple(quarantine)), *in_force.files])
     _refuse_quarantined(chosen, forbidden)
     chosen, gate = _gated(database, everything, chosen, selection, revalidate, ungated, policy)
     if count := sum(map(needs_leave, chosen)):
@@ -182,14 +187,6 @@ def objections_to(database: Database, decisions: Sequence[Decision]) -> list[Obj
     found = check_rows(shipped, _evidence_of(database))
     forbidden = check_quarantine(shipped, Overrides(files_in_force(os.environ)))
     return [*forbidden, *(one for one in found if not STRICT.passes(one))]
-
-
-def _forbidden(shipped: Sequence[Entry], in_force: Overrides | None) -> Overrides:
-    if in_force is None:
-        in_force = Overrides(files_in_force(os.environ))
-    if in_force.broken:
-        raise IntegrityError(f"{in_force.broken}; nothing is exported until then")
-    return Overrides([OverridesFile(entries=tuple(shipped)), *in_force.files])
 
 
 def _refuse_quarantined(chosen: Sequence[Decision], forbidden: Overrides) -> None:

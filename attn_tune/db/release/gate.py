@@ -15,6 +15,9 @@ from typing import Any
 
 from attn_tune.db.decide.selection import ranked
 from attn_tune.db.release.evidence import Evidence, Record
+from attn_tune.kernels import registry
+from attn_tune.runtime.lookup.question import adapted
+from attn_tune.kernels.spec import LIBRARIES
 from attn_tune.packs.override_entries import Asked
 from attn_tune.packs.reader import Pack, pack_from_files
 from attn_tune.packs.writer import pack_files
@@ -23,6 +26,9 @@ from attn_tune.runtime.lookup.answer import SourceKind
 from attn_tune.runtime.lookup.ladder import Match, RowQuestion, walk
 from attn_tune.runtime.overrides.active import Overrides
 from attn_tune.schema import Decision, Environment, Grade, Rule, UsageError
+from attn_tune.runtime.lookup.ladder import Match, Question, walk
+from attn_tune.runtime.active.row_index import Shelf
+from attn_tune.schema import Decision, Environment, Grade, Rule, UsageError, config_from_dict
 from attn_tune.schema.environment import UNKNOWN
 
 # How much a shipped row may lose to the untuned config: below it, times of different moments cannot tell.
@@ -184,7 +190,7 @@ def _needed(d: Decision) -> set[str]:
 
 def _unknown(d: Decision) -> list[str]:
     needed = ["jax", "jaxlib", "source_hash"]
-    spec = _spec(d.kernel)
+    spec = registry.find_kernel(d.kernel)
     if spec is not None and spec.backend == "triton":
         needed.append("triton")
     if d.device.platform != "cpu":
@@ -247,7 +253,7 @@ class _Anyone:
 
     def __init__(self, guard: Decision):
         self._guard = guard
-        self._spec = _spec(guard.kernel)
+        self._spec = registry.find_kernel(guard.kernel)
         self._op = _op(guard.op)
         self._problem = self._op.from_signature(guard.signature) if self._op else None
 
@@ -257,8 +263,6 @@ class _Anyone:
     def refusal(self, row: Any, pack: Pack) -> str | None:
         if self._spec is None:
             return None
-        from attn_tune.schema import config_from_dict
-
         search = self._spec.searches[self._guard.direction]
         try:
             config = config_from_dict(search.config, row.config)
@@ -324,17 +328,9 @@ def _untuned(guard: Decision, untuned: Record) -> Decision:
     )
 
 
-def _spec(kernel: str) -> Any:
-    from attn_tune.kernels import registry
-
-    return registry.find_kernel(kernel)
-
-
 def needs_leave(d: Decision) -> bool:
     """Whether ``d`` only answers where non-deterministic kernels are allowed: its kernel says so, or it was seen."""
-    from attn_tune.kernels.spec import LIBRARIES
-
-    spec = _spec(d.kernel)
+    spec = registry.find_kernel(d.kernel)
     if spec is None:
         return False
     is_seen = d.repeatable is False and spec.backend not in LIBRARIES

@@ -12,7 +12,6 @@ from attn_tune.db.release.conflicts import (
     Fate,
     Key,
     PackAnswer,
-    Policy,
     Resolution,
     conflict_error,
     take_in,
@@ -78,12 +77,11 @@ def import_pack(
       IntegrityError: the pack is not what it claims to be.
       UsageError: there are conflicts that the policy does not resolve, listed in the message.
     """
-    rule = Policy.parse(policy)
     pack = read_pack(path)
     with database.transaction() as connection:
         stored = _stored(connection)
         answers = dict(stored)
-        outcomes, conflicts = take_in(answers, pack, rule)
+        outcomes, conflicts = take_in(answers, pack, policy)
         if not dry_run:
             if conflicts:
                 raise conflict_error(f"pack {pack} answers", conflicts)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from attn_tune.db.release.conflicts import (
-    Policy,
     Resolution,
     answers_of,
     conflict_error,
@@ -54,7 +53,6 @@ def merge_packs(
       UsageError: fewer than two packs, contracts that differ, or conflicts that the policy does not resolve.
       StorageError: as ``export_pack``.
     """
-    rule = Policy.parse(policy)
     check_word("name", name)
     check_word("version", version)
     if len(packs) < 2:
@@ -66,7 +64,7 @@ def merge_packs(
     outcomes: list[Resolution] = []
     conflicts: list[Resolution] = []
     for pack in packs[1:]:
-        taken, open_ones = take_in(answers, pack, rule)
+        taken, open_ones = take_in(answers, pack, policy)
         outcomes += taken
         conflicts += open_ones
     rows = [row for answer in answers.values() for row in answer.rows]
