@@ -60,19 +60,20 @@ def command(
     from attn_tune.kernels.ask import AUTO
     from attn_tune.kernels.dispatch import lookup
     from attn_tune.kernels.override_freeze import freeze_answers
+    from attn_tune.kernels.registry import get_op
 
     if path.exists() and not overwrite:
         raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")
     target = selection.device(device)
-    asked = selection.questions(
-        Cases(grid=grid, lengths=lengths, point=point, workload=workload).points(), direction
-    )
+    points = Cases(grid=grid, lengths=lengths, point=point, workload=workload).points()
+    wanted = selection.directions(direction, [get_op(one.op) for one in points])
     answers, missing = [], []
-    for one, way in asked:
-        try:
-            answers.append(lookup(one.op, one.signature, way, device=target, kernel=kernel))
-        except UnsupportedError as error:
-            missing.append(str(error))
+    for one in points:
+        for way in (way for way in wanted if way in get_op(one.op).directions):
+            try:
+                answers.append(lookup(one.op, one.signature, way, device=target, kernel=kernel))
+            except UnsupportedError as error:
+                missing.append(str(error))
     if missing and not skip_unsupported:
         more = f"; and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UnsupportedError(
