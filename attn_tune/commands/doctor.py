@@ -63,11 +63,14 @@ def command(db: options.Database, json: options.Json = False) -> None:
 
 
 def _checks(db: Path) -> Iterator[Check]:
+    from attn_tune.kernels import registry
+
     yield Check("python", sys.version.split()[0])
     yield from map(_package, _PACKAGES)
     yield _guarded("device", _device)
     yield _guarded("kernels", _kernels)
-    yield from _kernel_packages()
+    for package in registry.broken_packages():
+        yield Check("kernels", f"{package}; mend, upgrade or uninstall the package", Verdict.FAIL)
     yield _guarded("timer", _timer)
     yield _sqlite()
     yield _guarded("database", lambda: _database(db))
@@ -106,18 +109,11 @@ def _kernels() -> Check:
     from attn_tune.kernels import registry
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # ``_kernel_packages`` reports it
+        warnings.simplefilter("ignore")  # ``_checks`` names broken packages
         found = registry.kernels()
     if not found:
         return Check("kernels", "none is registered", Verdict.FAIL)
     return Check("kernels", ", ".join(found))
-
-
-def _kernel_packages() -> Iterator[Check]:
-    from attn_tune.kernels import registry
-
-    for package in registry.broken_packages():
-        yield Check("kernels", f"{package}; mend, upgrade or uninstall the package", Verdict.FAIL)
 
 
 def _timer() -> Check:

@@ -7,12 +7,10 @@ that was measured. Configs in quarantine, here or in the pack's own list, are ne
 Example: attn-tune export h200-llama.atpack --device nvidia-h200
 """
 
-import contextlib
 import dataclasses
 import enum
 import os
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,7 +125,7 @@ def command(
         entry for file in quarantine or () for entry in Overrides([read_overrides(file)]).never
     ]
     entries += in_force.never if with_quarantine else ()
-    with _objections_as_json(json), open_lab(db) as database:
+    with open_lab(db) as database:
         tried = database.frame("coverage")
         chosen = cases.stored_points(tried["signature"])
         chosen_rows = Selection(
@@ -139,24 +137,31 @@ def command(
             winners=winners,
             min_gain=min_gain,
         )
-        written = write(
-            database,
-            path,
-            name=name or path.stem,
-            version=version,
-            selection=chosen_rows,
-            revalidate=prove if revalidate else None,
-            ungated=no_gate,
-            policy=GatePolicy(
-                max_regret=max_regret / 100, allow_unproven=allow_unproven, allow_noisy=allow_noisy
-            ),
-            allow_predicted=allow_predicted,
-            allow_nondeterministic=allow_nondeterministic,
-            quarantine=entries,
-            in_force=in_force,
-            note=note,
-            overwrite=overwrite,
-        )
+        try:
+            written = write(
+                database,
+                path,
+                name=name or path.stem,
+                version=version,
+                selection=chosen_rows,
+                revalidate=prove if revalidate else None,
+                ungated=no_gate,
+                policy=GatePolicy(
+                    max_regret=max_regret / 100,
+                    allow_unproven=allow_unproven,
+                    allow_noisy=allow_noisy,
+                ),
+                allow_predicted=allow_predicted,
+                allow_nondeterministic=allow_nondeterministic,
+                quarantine=entries,
+                in_force=in_force,
+                note=note,
+                overwrite=overwrite,
+            )
+        except GateError as error:
+            if json:
+                output.emit_json(passed=False, objections=error.objections)
+            raise
     built = export_wheel(path, path.parent, overwrite=overwrite) if wheel else None
     if json:
         output.emit_json(**dataclasses.asdict(written), wheel=built)
@@ -164,17 +169,6 @@ def command(
     _say_written(written)
     if built:
         print(f"  wheel {built}")
-
-
-@contextlib.contextmanager
-def _objections_as_json(json: bool) -> Iterator[None]:
-    """Emit all objections of the gate before the error is reported."""
-    try:
-        yield
-    except GateError as error:
-        if json:
-            output.emit_json(passed=False, objections=error.objections)
-        raise
 
 
 def _say_written(written: "PackSummary") -> None:

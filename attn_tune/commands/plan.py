@@ -95,8 +95,6 @@ def show_plan(
     idle = set() if every else _without_use(made)
     shown = [row for n, row in enumerate(rows) if n not in idle and row["kernel"] not in away]
     frame = pd.DataFrame(shown, columns=list(rows[0]))
-    if not any(frame["remark"]):
-        frame = frame.drop(columns=["remark"])
     output.emit_frame(frame, title=f"Plan on {made.device}")
     output.say_absent(away, how)
     if left := sum(rows[n]["kernel"] not in away for n in idle):

@@ -128,32 +128,24 @@ def _problems(
     ops: "Iterable[Op]", feature: list[str] | None, cases: Cases
 ) -> "dict[str, dict[str, Problem]]":
     """The problems of each op by name: of the grid, or its feature problems."""
-    by_name = {op.name: op for op in ops}
-    if not cases.grid:
-        wanted = selection.words(feature)
-        return {
-            name: {
-                label: problem
-                for label, problem in _features(op).items()
-                if not wanted or any(word in label for word in wanted)
-            }
-            for name, op in by_name.items()
-        }
-    found: dict[str, dict[str, Problem]] = {name: {} for name in by_name}
-    for point in cases.points():
-        if op := by_name.get(point.op):
-            found[point.op][selection.brief(point.name)] = op.from_signature(point.signature)
-    return found
-
-
-def _features(op: "Op") -> Mapping[str, Any]:
-    """The op's samples, one a feature; none, with a note, for an op without."""
     from attn_tune.ops.contract import load
 
-    if not op.samples:
-        output.note(f"{op.name} has no feature problems; validate it with --grid")
-        return {}
-    return load(op.samples)()
+    by_name = {op.name: op for op in ops}
+    found: dict[str, dict[str, Problem]] = {name: {} for name in by_name}
+    if cases.grid:
+        for point in cases.points():
+            if op := by_name.get(point.op):
+                found[op.name][selection.brief(point.name)] = op.from_signature(point.signature)
+        return found
+    wanted = selection.words(feature)
+    for name, op in by_name.items():
+        if not op.samples:
+            output.note(f"{name} has no feature problems; validate it with --grid")
+            continue
+        for label, problem in load(op.samples)().items():
+            if not wanted or any(word in label for word in wanted):
+                found[name][label] = problem
+    return found
 
 
 def _config(

@@ -7,7 +7,8 @@ from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from attn_tune.commands.shared import options, selection
+from attn_tune.commands.shared import options
+from attn_tune.schema import UsageError
 
 if TYPE_CHECKING:
     from attn_tune.packs.override_entries import Entry
@@ -34,12 +35,20 @@ class Kind(enum.StrEnum):
 def change_file(
     file: Path | None, change: "Callable[[tuple[Entry, ...]], tuple[Entry, ...]]"
 ) -> "tuple[Path, tuple[Entry, ...]]":
-    """Change the entries of ``file``, else of the user's own; the path and the entries that it has now."""
+    """Change the entries of ``file``, else of the user's own; the path and the entries that it has now.
+
+    Raises:
+      UsageError: no file is named, and there is no home directory for the user's own.
+    """
     from attn_tune.packs.override_files import change_overrides
     from attn_tune.runtime.overrides.active import user_file
 
-    path = selection.own_file(file, user_file(os.environ), "file")
-    return path, change_overrides(path, change).entries
+    path = file or user_file(os.environ)
+    if not path:
+        raise UsageError(
+            "there is no home directory (HOME, XDG_CONFIG_HOME); name the file: --file PATH"
+        )
+    return Path(path), change_overrides(Path(path), change).entries
 
 
 def line(entry: "Entry") -> str:

@@ -57,6 +57,7 @@ def command(
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
+    from attn_tune.ops.registry import get_op
     from attn_tune.runtime.lookup.dispatch import lookup
     from attn_tune.runtime.lookup.question import AUTO
     from attn_tune.runtime.overrides.freeze import freeze_answers
@@ -64,15 +65,15 @@ def command(
     if path.exists() and not overwrite:
         raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")
     target = selection.device(device)
-    asked = selection.questions(
-        Cases(grid=grid, lengths=lengths, point=point, workload=workload).points(), direction
-    )
+    points = Cases(grid=grid, lengths=lengths, point=point, workload=workload).points()
+    wanted = selection.directions(direction, [get_op(one.op) for one in points])
     answers, missing = [], []
-    for one, way in asked:
-        try:
-            answers.append(lookup(one.op, one.signature, way, device=target, kernel=kernel))
-        except UnsupportedError as error:
-            missing.append(str(error))
+    for one in points:
+        for way in (way for way in wanted if way in get_op(one.op).directions):
+            try:
+                answers.append(lookup(one.op, one.signature, way, device=target, kernel=kernel))
+            except UnsupportedError as error:
+                missing.append(str(error))
     if missing and not skip_unsupported:
         more = f"; and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UnsupportedError(

@@ -7,15 +7,15 @@ from collections import Counter
 
 import typer
 
-from attn_tune.commands.pack.reading import PackPath, read
 from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.exit_codes import FAILED
 
 
-def command(path: PackPath, json: options.Json = False) -> None:
+def command(path: options.PackPath, json: options.Json = False) -> None:
+    from attn_tune.packs.reader import read_pack
     from attn_tune.runtime.lookup.coverage import Reach, cover
 
-    pack = read(path)
+    pack = read_pack(path, signed=False)
     found = list(cover(pack))
     counts = Counter(one.reach for one in found)
     grades = Counter(str(one.grade) for one in found if one.grade)

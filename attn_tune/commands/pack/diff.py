@@ -11,7 +11,6 @@ from pathlib import Path
 
 import typer
 
-from attn_tune.commands.pack.reading import read
 from attn_tune.commands.shared import options, output, selection
 from attn_tune.commands.shared.exit_codes import FAILED
 
@@ -28,8 +27,9 @@ def command(
     json: options.Json = False,
 ) -> None:
     from attn_tune.db import Change, diff_packs, diff_quarantine
+    from attn_tune.packs.reader import read_pack
 
-    before, after = read(old), read(new)
+    before, after = (read_pack(path, signed=False) for path in (old, new))
     found = diff_packs(before, after)
     listed = [dataclasses.asdict(one) for one in diff_quarantine(before, after)]
     counts = Counter(one.change for one in found)

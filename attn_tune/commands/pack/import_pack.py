@@ -11,7 +11,6 @@ import os
 from pathlib import Path
 
 from attn_tune.commands.pack.outcomes import POLICIES, show_outcomes
-from attn_tune.commands.pack.reading import PackPath
 from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.database import open_lab
 from attn_tune.schema import UsageError
@@ -26,7 +25,7 @@ class Place(enum.StrEnum):
 
 
 def command(
-    path: PackPath,
+    path: options.PackPath,
     to: Place | None = options.option(
         None,
         "--to",

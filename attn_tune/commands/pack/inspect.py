@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from json import loads
 from typing import TYPE_CHECKING, Any
 
-from attn_tune.commands.pack.reading import PackPath, read
 from attn_tune.commands.shared import options, output, selection
 from attn_tune.schema.decision import state_words
 from attn_tune.schema.words import counted
@@ -22,11 +21,13 @@ if TYPE_CHECKING:
 
 
 def command(
-    path: PackPath,
+    path: options.PackPath,
     rows: bool = options.flag("--rows", "Also list every row."),
     json: options.Json = False,
 ) -> None:
-    pack = read(path)
+    from attn_tune.packs.reader import read_pack
+
+    pack = read_pack(path, signed=False)
     data = _describe(pack)
     if rows:
         data["rows"] = [dataclasses.asdict(row) | {"config": dict(row.config)} for row in pack.rows]

@@ -21,7 +21,6 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attn_tune.commands.pack.reading import PackPath
 from attn_tune.commands.shared import options, output
 from attn_tune.schema import AttnTuneError, UsageError
 from attn_tune.schema.words import counted
@@ -68,7 +67,7 @@ def programs() -> None:
 
 
 def command(
-    pack: PackPath,
+    pack: options.PackPath,
     before: Path = options.option(
         ..., "--before", "PATH", "A checkout of the source that the rows were measured with."
     ),

@@ -8,7 +8,6 @@ Example: attn-tune pack sign h200.atpack --key release.pem
 import os
 from pathlib import Path
 
-from attn_tune.commands.pack.reading import read_files
 from attn_tune.commands.shared import options, output
 from attn_tune.schema import StorageError, UsageError
 
@@ -33,13 +32,16 @@ def command(
             raise UsageError("say which pack to sign")
         print(f"{private}: keep it secret; {private}.pub: give it to those who are to trust you")
         return
+    from attn_tune.packs.archive import read_files
+    from attn_tune.packs.reader import pack_from_files
     from attn_tune.packs.writer import signed_files, write_pack
 
     try:
         pem = private.read_bytes()
     except OSError as error:
         raise StorageError(f"{private} cannot be read: {error.strerror}") from None
-    signed = write_pack(path, signed_files(*read_files(path), pem))
+    files = read_files(path)
+    signed = write_pack(path, signed_files(files, pack_from_files(files, str(path)), pem))
     keys = [signer.key for signer in signed.signers]
     if json:
         output.emit_json(path=path, digest=signed.digest, signers=keys)

@@ -12,7 +12,6 @@ from typing import Any
 
 import typer
 
-from attn_tune.commands.pack.reading import read
 from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.exit_codes import INTEGRITY
 from attn_tune.schema import AttnTuneError
@@ -60,10 +59,11 @@ _SIGNED = {
 
 
 def _verify(path: Path, *, signed: bool, environ: Mapping[str, str]) -> dict[str, Any]:
+    from attn_tune.packs.reader import read_pack
     from attn_tune.packs.signing import check_signatures, trusted_keys
 
     try:
-        pack = read(path)
+        pack = read_pack(path, signed=False)
         if not pack.signers and not signed:
             signature, signer = "none", None
         elif signed or any(s.key in trusted_keys(environ) for s in pack.signers):

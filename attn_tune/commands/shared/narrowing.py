@@ -40,12 +40,13 @@ class Narrowing:
     def rows(self, frame: "pd.DataFrame") -> "pd.DataFrame":
         """The rows asked for, of trials or of imported packs."""
         keep = frame["direction"].notna()
-        if self.directions is not None:
-            keep &= frame["direction"].isin(list(self.directions))
-        if self.problems is not None:
-            keep &= frame["signature"].isin(list(self.problems))
-        if self.kernels is not None:
-            keep &= frame["kernel"].isin(list(self.kernels))
+        for column, wanted in (
+            ("direction", self.directions),
+            ("signature", self.problems),
+            ("kernel", self.kernels),
+        ):
+            if wanted is not None:
+                keep &= frame[column].isin(list(wanted))
         if self.device is not None:
             named = self.device.variant
             # A slice of a GPU follows its variant's name.

@@ -240,6 +240,7 @@ Overwrite = Annotated[bool, flag("--overwrite", "Replace the file that is there.
 DryRun = Annotated[
     bool, flag("--dry-run", "Write nothing; show what would become of each row.", ...)
 ]
+PackPath = Annotated[Path, argument("PACK", "A pack: a folder or an .atpack file.")]
 PackName = Annotated[
     str | None, option(..., "--name", "NAME", "The pack's name. Default: the name of the path.")
 ]

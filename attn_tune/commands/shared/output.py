@@ -60,11 +60,16 @@ def emit_error_json(message: str, kind: str, exit_code: int) -> None:
 
 
 def emit_frame(frame: "pd.DataFrame", *, title: str | None = None) -> None:
-    """A table on stdout, fitted to the terminal if there is one; what does not fit is named on stderr."""
+    """A table on stdout, without columns that are blank in every row.
+
+    It is fitted to the terminal if there is one; what does not fit is named on stderr.
+    """
     from rich.console import Console
 
     from attn_tune.reports import tables
 
+    if not frame.empty:
+        frame = frame.loc[:, (frame != "").any()]
     if sys.stdout.isatty():
         width = Console().width
         shown = tables.fit(frame, width)

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attn_tune.schema import Device, Signature, UsageError, unknown_name
@@ -95,21 +94,6 @@ def directions(values: Sequence[str] | None, ops: "Iterable[Op]" = ()) -> tuple[
         if name not in known:
             raise unknown_name("direction", name, known)
     return tuple(d for d in known if not wanted or d in wanted)
-
-
-def questions(
-    points: "Iterable[GridPoint]", values: Sequence[str] | None
-) -> "list[tuple[GridPoint, str]]":
-    """Each point with each direction of its own op that ``values`` name; all without any.
-
-    Raises:
-      UsageError: none of the ops has the direction.
-    """
-    from attn_tune.ops.registry import get_op
-
-    points = list(points)
-    wanted = directions(values, [get_op(point.op) for point in points])
-    return [(p, d) for p in points for d in wanted if d in get_op(p.op).directions]
 
 
 def device(name: str | None) -> Device:
@@ -213,18 +197,3 @@ def check_workloads(wanted: Iterable[str], ops: Iterable[str]) -> dict[str, list
             said = "; ".join(has) or f"{', '.join(known) or 'no op here'} has none"
             raise UsageError(f"unknown workload {word!r}; {said}")
     return known
-
-
-def own_file(file: Path | None, default: str, what: str) -> Path:
-    """``file``, or the user's own at ``default``, which is empty without a home directory.
-
-    Raises:
-      UsageError: there is neither.
-    """
-    if file is not None:
-        return file
-    if not default:
-        raise UsageError(
-            f"there is no home directory (HOME, XDG_CONFIG_HOME); name the {what}: --file PATH"
-        )
-    return Path(default)

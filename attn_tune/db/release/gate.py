@@ -16,7 +16,6 @@ from typing import Any
 from attn_tune.db.decide.selection import ranked
 from attn_tune.db.release.evidence import Evidence, Record
 from attn_tune.kernels import registry
-from attn_tune.runtime.lookup.question import adapted
 from attn_tune.kernels.spec import LIBRARIES
 from attn_tune.packs.override_entries import Asked
 from attn_tune.packs.reader import Pack, pack_from_files
@@ -24,10 +23,8 @@ from attn_tune.packs.writer import pack_files
 from attn_tune.runtime.active.row_index import RowIndex
 from attn_tune.runtime.lookup.answer import SourceKind
 from attn_tune.runtime.lookup.ladder import Match, RowQuestion, walk
+from attn_tune.runtime.lookup.question import adapted
 from attn_tune.runtime.overrides.active import Overrides
-from attn_tune.schema import Decision, Environment, Grade, Rule, UsageError
-from attn_tune.runtime.lookup.ladder import Match, Question, walk
-from attn_tune.runtime.active.row_index import Shelf
 from attn_tune.schema import Decision, Environment, Grade, Rule, UsageError, config_from_dict
 from attn_tune.schema.environment import UNKNOWN
 
@@ -273,7 +270,6 @@ class _Anyone:
     def adapt(self, row: Any) -> Any:
         if self._spec is None or self._op is None:
             return row
-        from attn_tune.runtime.lookup.question import adapted
 
         return adapted(self._op, self._spec, row, self._problem, self._guard.device)
 

@@ -6,12 +6,10 @@ This package's own calls are found by their marks. Foreign ones are recognised b
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from attn_tune.ops.contract import Op, load
+from attn_tune.ops.contract import load
 from attn_tune.ops.marker import find_mark
-from attn_tune.ops.program_graph import Found, Graph, Unread, Value
-from attn_tune.ops.registry import get_op, ops
 from attn_tune.ops.program_graph import Graph, Unread, Value
-from attn_tune.kernels.registry import get_op
+from attn_tune.ops.registry import get_op, ops
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Signature
 
