@@ -1,10 +1,12 @@
-"""The battery of the Triton kernels. Run as a script under ``TRITON_INTERPRET=1`` it prints each
-case's errors as JSON; its arguments are a kernel and names of cases.
+"""The battery of the Triton kernels. Run as a script under ``TRITON_INTERPRET=1`` it prints the errors of each kernel
+and case as JSON; its arguments are names of cases, or none for all.
 
 A script because the interpreter has to be chosen before the kernels are imported, and the tests of the compiled
 kernels need them not interpreted.
 """
 
+import functools
+import itertools
 import json
 import os
 import sys
@@ -189,8 +191,9 @@ def make_inputs(case: Case) -> Inputs:
     )
 
 
-def errors(case: Case, kernel: str) -> dict[str, float]:
-    """The largest error of each output over the case's tilings, over the output's largest value (at least 1)."""
+@functools.lru_cache(maxsize=1)
+def _given(case: Case):
+    """The operands and the inputs of the backward, the same for each kernel, and the outputs of the oracle."""
     import jax.numpy as jnp
 
     from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands, Residuals
@@ -207,6 +210,12 @@ def errors(case: Case, kernel: str) -> dict[str, float]:
         jnp.asarray(inputs.dout),
         jnp.asarray(delta, jnp.float32),
     )
+    return operands, back, expected
+
+
+def errors(case: Case, kernel: str) -> dict[str, float]:
+    """The largest error of each output over the case's tilings, over the output's largest value (at least 1)."""
+    p, (operands, back, expected) = case.problem, _given(case)
     worst: dict[str, float] = {}
     # The others walk the tiles of the first kernel.
     tilings = case.tilings if kernel == "triton" else case.tilings[:1]
@@ -311,19 +320,19 @@ def prepare_language_once() -> None:
     interpreter._patch_lang = prepare_once
 
 
-def main(kernel: str, *names: str) -> None:
+def main(*names: str) -> None:
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise SystemExit("set TRITON_INTERPRET=1")
     prepare_language_once()
     cases = {case.name: case for case in CASES}
-    for name in names or cases:
+    for name, kernel in itertools.product(names or cases, RUNS):
         try:
             result = {"errors": errors(cases[name], kernel)}
         except (
             Exception
         ) as error:  # one broken case must not hide the others; its own test fails with this
             result = {"raised": f"{type(error).__name__}: {error}"}
-        print(json.dumps({"case": name} | result), flush=True)
+        print(json.dumps({"kernel": kernel, "case": name} | result), flush=True)
 
 
 if __name__ == "__main__":
