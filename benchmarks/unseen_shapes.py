@@ -151,7 +151,7 @@ def untuned_rivals(signature: str, direction: str) -> dict[str, Side]:
 
     question = Question(get_op("flash_attention"), direction, signature, current_device(), None)
     found = {"auto": auto(signature, direction)}
-    for spec in question.specs.values():
+    for spec in question.specs:
         if spec.backend != "xla" and question.refusal_of(spec) is None:
             config = spec.searches[direction].heuristic(question.problem, question.device)
             found[spec.name] = Side(spec.name, config_to_dict(config))
@@ -207,6 +207,7 @@ def menu_rivals(signature: str, direction: str) -> dict[str, Side]:
     from cost_menu import KNOBS, MENU, TILE, width_of
 
     from attn_tune.devices.identity import current_device
+    from attn_tune.kernels.registry import get_kernel
     from attn_tune.ops.registry import get_op
     from attn_tune.runtime.lookup.question import Question
     from attn_tune.schema.config import config_from_dict, config_to_dict
@@ -222,7 +223,7 @@ def menu_rivals(signature: str, direction: str) -> dict[str, Side]:
     for kernel, untuned in list(found.items())[1:]:
         if kernel == "cudnn":
             continue
-        search = question.specs[kernel].searches[direction]
+        search = get_kernel(f"flash_attention/{kernel}").searches[direction]
         base = config_from_dict(search.config, untuned.config)
         configs = []
         for part in search.outputs:

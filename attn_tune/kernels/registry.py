@@ -1,8 +1,8 @@
 """The registry of kernels: folders here, and the entry points ``attn_tune.kernels``. It loads one op's at a time.
 
-There is no second list. Each folder in ``kernels/<op>/`` whose ``__init__.py`` defines ``SPEC`` is a kernel. An entry
-point names a ``KernelSpec``, or a function that returns one or several. One called ``OP.anything`` is imported when the
-kernels of that op are asked for; others with those of every op.
+There is no second list. Each folder in ``kernels/<op>/`` whose ``__init__.py`` defines ``SPEC`` is a kernel. One that
+is asked for by name is imported alone. An entry point names a ``KernelSpec``, or a function that returns one or
+several. One called ``OP.anything`` is imported when the kernels of that op are asked for; others with every op's.
 """
 
 import functools
@@ -42,8 +42,7 @@ def specs_of(op: str) -> tuple[KernelSpec, ...]:
     """The kernels of the op called ``op``, by name. Imports no other op's but those of unnamed entry points."""
     if find_op(op) is None:
         return ()
-    names = folder_kernels(op)
-    found = [importlib.import_module(f"{FOLDERS}.{op}.{name}").SPEC for name in names]
+    found = [_folder_kernel(op, name) for name in folder_kernels(op)]
     found += [spec for spec in _unnamed() if spec.op == op]
     found += _kept(installed_kernels(op, [spec.id for spec in found]))
     return tuple(sorted(found, key=lambda spec: spec.name))
@@ -59,10 +58,12 @@ def kernels_of(op: str) -> tuple[KernelSpec, ...]:
 
 
 def find_kernel(kernel_id: str) -> KernelSpec | None:
-    """The kernel called ``"op/name"``, None if there is none here."""
-    op = kernel_id.partition("/")[0]
-    if op not in op_names():
+    """The kernel called ``"op/name"``, None if there is none here. One of this package is imported alone."""
+    op, _, name = kernel_id.partition("/")
+    if find_op(op) is None:
         return None
+    if name in folder_kernels(op):
+        return _folder_kernel(op, name)
     return next((spec for spec in specs_of(op) if spec.id == kernel_id), None)
 
 
@@ -93,6 +94,10 @@ def folder_kernels(op: str) -> tuple[str, ...]:
     spec = importlib.util.find_spec(f"{FOLDERS}.{op}")
     infos = pkgutil.iter_modules(spec.submodule_search_locations if spec else ())
     return tuple(info.name for info in infos if info.ispkg and not info.name.startswith("_"))
+
+
+def _folder_kernel(op: str, name: str) -> KernelSpec:
+    return importlib.import_module(f"{FOLDERS}.{op}.{name}").SPEC
 
 
 @functools.cache

@@ -38,12 +38,12 @@ def get_op(name: str) -> Op:
     Raises:
       UsageError: there is none; near names are suggested. Or its package is broken.
     """
-    if name not in op_names():
-        raise unknown_name("op", name, op_names())
     op = find_op(name)
-    if op is None:
+    if op is not None:
+        return op
+    if name in _broken:
         raise UsageError(f"op {name!r} cannot be used: {_broken[name]}")
-    return op
+    raise unknown_name("op", name, op_names())
 
 
 def broken_ops() -> tuple[BrokenPackage, ...]:
@@ -61,9 +61,11 @@ def clear() -> None:
 
 @functools.cache
 def find_op(name: str) -> Op | None:
-    """The op called ``name``, one of ``op_names``; None, with one warning, if its package is broken."""
+    """The op called ``name``; None if there is none or, with one warning, if its package is broken."""
     if name in _folders():
         return importlib.import_module(f"{FOLDERS}.{name}.op").OP
+    if name not in _installed():
+        return None
     (found,) = load_entry_points([_installed()[name]], _read, "ops")
     if isinstance(found, BrokenPackage):
         _broken[name] = found

@@ -5,6 +5,7 @@ Two user contexts: the digest of the process's settings (global), and the layers
 
 import sys
 
+from attn_tune.runtime.active.view import Layer
 from attn_tune.runtime.locks import Lock
 
 _lock = Lock()
@@ -16,11 +17,16 @@ class JitKeys:
     def __init__(self) -> None:
         import jax
 
-        # Importing it registers JAX options, which are part of every jit key too: now, not in the middle of a trace.
-        import jax.extend.core
-
         self.settings = jax.make_user_context(None)
         self.layers = jax.make_user_context(())
+
+    def enter_layers(self, layers: tuple[Layer, ...]) -> None:
+        """Put ``layers`` into this thread's key, for good: the caller puts back what comes next."""
+        # ``tracing`` needs it from now on. Importing it registers JAX options, which are part of every jit key too:
+        # now, not in the middle of a trace. It loads Pallas: a lookup outside ``with`` blocks does not wait for that.
+        import jax.extend.core  # noqa: F401
+
+        self.layers(layers).__enter__()
 
 
 keys: JitKeys | None = None

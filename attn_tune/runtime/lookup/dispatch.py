@@ -187,7 +187,7 @@ def explain(
         steps=steps,
         ignored=tuple(ignored),
         kernels=question.refusals(),
-        absent=tuple(s.id for s in question.specs.values() if not runs_on(s, question.device)),
+        absent=tuple(s.id for s in question.specs if not runs_on(s, question.device)),
         heuristic=untuned.answer if untuned else None,
         answer=None if refused_by else answer,
         refused_by=refused_by,

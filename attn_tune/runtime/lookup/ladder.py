@@ -241,20 +241,7 @@ def _judged(
     Measured before predicted, fresh before stale, then the likest device, the rank across kernels, and the text as the
     last word.
     """
-    graded = []
-    for position, row in candidates:
-        grade = judge.grade(row, pack)
-        order = (
-            row.state == Rule.PREDICTED,
-            grade is Grade.STALE,
-            position,
-            row.rank,
-            row.signature,
-            row.kernel,
-        )
-        graded.append((order, grade, row))
-    graded.sort(key=lambda item: item[0])
-    for _, grade, row in graded:
+    for row, grade in _graded(candidates, judge, pack):
         if grade is Grade.FOREIGN:
             yield _Judged(row, grade, away, "measured under another contract of the op")
             continue
@@ -264,6 +251,26 @@ def _judged(
         else:
             stored = None if here is row else row.config
             yield _Judged(here, grade, away, judge.refusal(here, pack), stored)
+
+
+def _graded(
+    candidates: list[tuple[int, Row]], judge: Judge, pack: Pack
+) -> Iterator[tuple[Row, Grade]]:
+    """The candidates in the order of ``_judged``. A grade takes the digest of a kernel: none is asked for too early."""
+
+    def order(candidate: tuple[int, Row]) -> tuple[bool, int, int, str, str]:
+        position, row = candidate
+        return (row.state == Rule.PREDICTED, position, row.rank, row.signature, row.kernel)
+
+    for _, group in itertools.groupby(sorted(candidates, key=order), key=lambda c: order(c)[0]):
+        stale = []
+        for _, row in group:
+            grade = judge.grade(row, pack)
+            if grade is Grade.STALE:
+                stale.append((row, grade))
+            else:
+                yield row, grade
+        yield from stale
 
 
 def _nearest(question: RowQuestion, index: RowIndex, digests: list[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attn_tune.devices import environments
-from attn_tune.kernels.registry import kernels_of
+from attn_tune.kernels.registry import find_kernel, kernels_of
 from attn_tune.kernels.source import current_digest
 from attn_tune.kernels.spec import LIBRARIES, PLATFORMS, KernelSpec
 from attn_tune.ops.contract import Op
@@ -51,14 +51,21 @@ class Question:
         self.op, self.direction, self.problem, self.device = op, direction, problem, device
         self.signature: Signature = op.to_signature(problem)
         self.kernel = None if kernel in (None, AUTO) else resolve(op.name, kernel).name
-        specs = kernels_of(op.name)
-        self.specs = {s.name: s for s in specs if self.kernel in (None, s.name)}
         self.overrides = overrides
         self.determinism = determinism
         self.unproven = unproven
         self._refusals: dict[str, str | None] = {}
         self._environments: dict[str, Environment] = {}
         self._other_bits: dict[tuple[str, str], str] = {}
+
+    @functools.cached_property
+    def specs(self) -> tuple[KernelSpec, ...]:
+        """The kernels that may answer, by name. This imports them all, which a row that answers does not wait for."""
+        return tuple(s for s in kernels_of(self.op.name) if self.kernel in (None, s.name))
+
+    def spec(self, kernel: str) -> KernelSpec | None:
+        """The kernel of this name; None if it is not installed, or may not answer because another one is asked for."""
+        return find_kernel(f"{self.op.name}/{kernel}") if self.kernel in (None, kernel) else None
 
     def refusal_of(self, spec: KernelSpec) -> str | None:
         """The reason why this kernel cannot do the problem here, or None; asked once."""
@@ -115,12 +122,12 @@ class Question:
 
     def refusals(self) -> tuple[Rejection, ...]:
         """Every kernel that cannot or does not answer, with its reason."""
-        found = ((s.id, self.refusal_of(s) or self.reluctance_of(s)) for s in self.specs.values())
+        found = ((s.id, self.refusal_of(s) or self.reluctance_of(s)) for s in self.specs)
         return tuple(Rejection(subject=i, reason=reason) for i, reason in found if reason)
 
     def grade(self, row: Row, pack: Pack) -> Grade:
         """As ``Judge.grade``. A kernel that is not here has no source to compare: its rows are refused anyway."""
-        spec = self.specs.get(row.kernel)
+        spec = self.spec(row.kernel)
         if spec is None:
             return Grade.STALE
         if spec.name not in self._environments:
@@ -136,7 +143,7 @@ class Question:
 
     def refusal(self, row: Row, pack: Pack) -> str | None:
         """As ``Judge.refusal``."""
-        spec = self.specs.get(row.kernel)
+        spec = self.spec(row.kernel)
         reluctance = (self.reluctance_of(spec) or self.other_bits(spec, row)) if spec else None
         if reluctance is None and row.features == 0 and not self.unproven:
             reluctance = (
@@ -146,14 +153,14 @@ class Question:
 
     def adapt(self, row: Row) -> Row | str:
         """As ``Judge.adapt``. A row of a kernel that may not answer stays as it is: ``refusal`` says why."""
-        spec = self.specs.get(row.kernel)
+        spec = self.spec(row.kernel)
         if spec is None or self.refusal_of(spec):
             return row
         return adapted(self.op, spec, row, self.problem, self.device)
 
     def config_of(self, kernel: str, data: Mapping[str, Any]) -> tuple[Any, str | None]:
         """A stored config as the kernel's own dataclass, and why it may not run here; None if it may."""
-        spec = self.specs.get(kernel)
+        spec = self.spec(kernel)
         if spec is None:
             return None, f"kernel {self.op.name}/{kernel} is not installed"
         if reason := self.refusal_of(spec):
@@ -204,10 +211,10 @@ def resolve(op: str, kernel: str) -> KernelSpec:
       UsageError: there is none; near names are suggested.
     """
     name = kernel.removeprefix(f"{op}/")
-    by_name = {spec.name: spec for spec in kernels_of(op)}
-    if name not in by_name:
-        raise unknown_name(f"kernel of {op}", kernel, by_name)
-    return by_name[name]
+    spec = find_kernel(f"{op}/{name}")
+    if spec is None:
+        raise unknown_name(f"kernel of {op}", kernel, [known.name for known in kernels_of(op)])
+    return spec
 
 
 def unsupported(spec: KernelSpec, problem: Any, direction: str, device: Device) -> str | None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from attn_tune.kernels.registry import get_kernel
 from attn_tune.kernels.spec import KernelSpec
 from attn_tune.runtime.active.settings import row_indexes
 from attn_tune.runtime.active.view import View
@@ -71,7 +72,7 @@ def heuristic(question: Question, rejected: tuple[Rejection, ...] = ()) -> Choic
     problem, direction, device = question.problem, question.direction, question.device
     able = [
         spec
-        for spec in question.specs.values()
+        for spec in question.specs
         if question.refusal_of(spec) is None and question.reluctance_of(spec, untuned=True) is None
     ]
     last: Choice | None = None
@@ -118,7 +119,7 @@ def plain_answer(
 def nothing_supports(question: Question, steps: tuple[Step, ...] = ()) -> UnsupportedError:
     """The error of a question that nothing can answer, with every reason."""
     reasons = [f"{r.subject}: {r.reason}" for r in question.refusals()]
-    for spec in question.specs.values():
+    for spec in question.specs:
         if question.refusal_of(spec) is None and question.reluctance_of(spec) is None:
             reasons.append(
                 f"{spec.id}: its heuristic config cannot be made, may not run or is forbidden by an override"
@@ -145,7 +146,7 @@ def _walk(question: Question, view: View, *, tell: bool) -> Walk:
 
 
 def _from_match(question: Question, match: Match, rejected: tuple[Rejection, ...]) -> Choice:
-    spec = question.specs[match.row.kernel]
+    spec = get_kernel(f"{question.op.name}/{match.row.kernel}")
     config, _ = question.config_of(spec.name, match.row.config)
     answer = plain_answer(
         question,

@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+from attn_tune.kernels.registry import get_kernel
 from attn_tune.kernels.source import current_digest
 from attn_tune.kernels.spec import KernelSpec
 from attn_tune.packs.override_entries import Entry, device_name
@@ -37,10 +38,14 @@ def overridden(
         )
         steps.append(step)
         if reason is None:
-            return (question.specs[entry.kernel], config, entry), tuple(steps)
+            return (_kernel(question, entry), config, entry), tuple(steps)
     if overrides.only:
         raise LockfileError(_miss(question, steps))
     return None, tuple(steps)
+
+
+def _kernel(question: Question, entry: Entry) -> KernelSpec:
+    return get_kernel(f"{question.op.name}/{entry.kernel}")
 
 
 def _outdated(question: Question, entry: Entry) -> str | None:
@@ -48,7 +53,7 @@ def _outdated(question: Question, entry: Entry) -> str | None:
     frozen = entry.frozen
     if frozen is None:
         return None
-    spec = question.specs[entry.kernel]
+    spec = _kernel(question, entry)
     if frozen.contract != question.op.version:
         return (
             f"the contract of {entry.op} is now v{question.op.version}, it was v{frozen.contract}"
