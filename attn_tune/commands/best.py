@@ -5,6 +5,8 @@ Rows of packs that were imported into the database stand beside its own.
 Example: attn-tune best llama3-8b/4x4k --direction bwd
 """
 
+import shlex
+
 from attn_tune.commands.shared import options, output, selection
 from attn_tune.commands.shared.cases import Cases
 from attn_tune.commands.shared.database import open_lab
@@ -41,7 +43,7 @@ def command(
     if not found and imported.empty:
         raise NoDataError(
             f"{db} has no decision for {asked.signature.text!r}; "
-            f"tune it with: attn-tune sweep --grid {asked.signature.text!r} --db {db}"
+            f"tune it with: attn-tune sweep --grid {asked.signature.text!r} --db {shlex.quote(str(db))}"
         )
     own, packs = frames.summary(found, names), frames.imported(imported, names)
     if json:

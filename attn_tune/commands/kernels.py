@@ -42,9 +42,9 @@ def command(
 
     target = selection.device(device)
     specs = selection.kernels(kernel, op)
-    asked = (
-        [selection.signature(point, grid, workload)] if point else _examples({s.op for s in specs})
-    )
+    asked = [selection.signature(point, grid)] if point else _examples({s.op for s in specs})
+    if workload:
+        asked = list(selection.with_workloads(asked, [workload]))
     ops = {one.op for one in asked}
     own = [spec for spec in specs if spec.op in ops]
     rows = []

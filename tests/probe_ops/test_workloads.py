@@ -110,6 +110,11 @@ def test_an_op_without_workloads_says_so(command):
     assert "unknown workload 'uni'; flash_attention has none" in refused.stderr
 
 
+def test_kernels_without_a_point_shows_examples_with_the_workload(command):
+    refused = command("kernels", "--workload", "uni", "--device", "cpu", fails=True)
+    assert (refused.exit_code, "unknown workload 'uni'" in refused.stderr) == (2, True)
+
+
 def test_the_workload_needs_something_to_choose_among(command):
     for words in (("validate",), ("grids",)):
         refused = command(*words, "--workload", "uni", fails=True)

@@ -85,9 +85,8 @@ class Cases:
         every = selection.names_of(preset_points())
         try:
             chosen = selection.names_of(preset_points(sizes))
-        except (
-            UsageError
-        ) as error:  # No preset has such lengths; a problem that is stored beside them may.
+        except UsageError as error:
+            # No preset has such lengths; a problem that is stored beside them may.
             chosen, refusal = {}, error
         stored, kept = list(dict.fromkeys(stored)), {}
         workloads = selection.words(self.workload)

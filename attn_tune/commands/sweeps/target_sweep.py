@@ -1,5 +1,6 @@
 """A sweep that only compiles, for a device that need not be here; stored under that device."""
 
+import shlex
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -125,7 +126,8 @@ def show_target(outcome: Run, request: SweepRequest, target: "Target", json: boo
         print(
             "Not everything was compiled. What was is stored; the same command goes on from here."
         )
-    print(f"Nothing was measured. Next:\n  attn-tune report --db {request.database}")
+    place = shlex.quote(str(request.database))
+    print(f"Nothing was measured. Next:\n  attn-tune report --db {place}")
 
 
 def _past(database: "Database | None") -> "Past":
