@@ -3,6 +3,7 @@
 # make test-fast  tests of the schema, packs, runtime, database, lookup and CLI, in under a minute
 # make soak       kill, crowd and fuzz databases, sweeps and packs for SOAK_S seconds each
 # make docs       regenerate the pages that are made from the code
+# make table      regenerate the table of the kernels' parsed source
 # make site       build the documentation as a web site in build/site
 
 VENV := .venv
@@ -27,7 +28,7 @@ PLUGIN := $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m))
 EXTRA := $(if $(GPU),cuda,$(if $(TPU),tpu))
 
 .DEFAULT_GOAL := help
-.PHONY: help sweep test test-fast soak lint format docs site clean
+.PHONY: help sweep test test-fast soak lint format docs table site clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -75,6 +76,9 @@ format: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/generate.py
+
+table: $(VENV)/.installed-dev
+	$(BIN)/python tools/source_table.py
 
 site: $(VENV)/.installed-dev
 	$(BIN)/mkdocs build --strict

@@ -14,9 +14,9 @@ import pytest
 
 import attn_tune
 from attn_tune.kernels import source
+from attn_tune.kernels.canonical_source import canonical_source, file_of_module
 from attn_tune.kernels.registry import get_kernel, kernels
 from attn_tune.kernels.source import (
-    canonical_source,
     current_digest,
     reached_modules,
     read_aliases,
@@ -25,6 +25,7 @@ from attn_tune.kernels.source import (
 )
 from attn_tune.packs.reader import read_pack
 from attn_tune.schema.digest import digest_text
+from tools import source_table
 
 HERE = Path(attn_tune.__file__).parent.parent
 PACKS = sorted(
@@ -133,7 +134,7 @@ def folder(tmp_path, monkeypatch):
 
 def clear():
     """Forget what was read of sources: another test has other files under the same names."""
-    for cached in (source._origin, source._mark, source._syntax_of_module, source_hash):
+    for cached in (file_of_module, source._mark, source._read_module, source_hash):
         cached.cache_clear()
     importlib.invalidate_caches()
 
@@ -233,6 +234,48 @@ def test_computing_a_digest_imports_nothing(folder):
     assert not any(name.startswith("planted.") for name in sys.modules)
 
 
+def test_the_table_of_parsed_modules_is_of_todays_source():
+    assert source.TABLE.read_text() == source_table.text(), "run 'python tools/source_table.py'"
+
+
+@pytest.fixture
+def parses(monkeypatch):
+    """The names of the modules that are parsed, as it happens, from an empty memory on."""
+    parsed = []
+    parse = source._parse
+    monkeypatch.setattr(
+        source, "_parse", lambda name, *more: parsed.append(name) or parse(name, *more)
+    )
+    clear()
+    yield parsed
+    clear()
+
+
+@pytest.mark.parametrize("spec", KERNELS.values(), ids=KERNELS)
+def test_a_digest_is_the_same_with_and_without_the_table(spec, parses, monkeypatch):
+    quick = source_hash(calls_of(spec))
+    assert parses == []
+    clear()
+    monkeypatch.setattr(source, "read_table", dict)
+    assert source_hash(calls_of(spec)) == quick
+    assert set(parses) == set(reached_modules(calls_of(spec)))
+
+
+@pytest.mark.parametrize(
+    "change", [{"sha256": "0" * 64}, {"runs": [[["attn_tune.gone", "import as x"]]]}]
+)
+def test_an_entry_of_other_bytes_or_of_a_module_that_is_gone_does_not_count(
+    change, parses, monkeypatch
+):
+    calls = calls_of(KERNELS["flash_attention/xla"])
+    right = source_hash(calls)
+    clear()
+    table = source.read_table()
+    monkeypatch.setattr(source, "read_table", lambda: {**table, calls[0]: table[calls[0]] | change})
+    assert source_hash(calls) == right
+    assert parses == [calls[0]]
+
+
 def test_aliases_are_followed_to_the_digest_of_today(monkeypatch):
     monkeypatch.setattr(source, "read_aliases", lambda: {"a": "b", "b": "c", "x": "y", "y": "x"})
     assert [current_digest(name) for name in "abcd"] == ["c", "c", "c", "d"]
@@ -291,8 +334,8 @@ def test_every_python_here_makes_the_same_digests():
     if not others:
         pytest.skip("no other Python from 3.12 on is installed")
     script = (
-        "import json, sys; from attn_tune.kernels.source import source_hash; "
-        "print(json.dumps([source_hash(tuple(names)) for names in json.load(sys.stdin)]))"
+        "import json, sys; from attn_tune.kernels import source; source.read_table = dict; "
+        "print(json.dumps([source.source_hash(tuple(names)) for names in json.load(sys.stdin)]))"
     )
     modules = [calls_of(spec) for spec in KERNELS.values()]
     here = [source_hash(names) for names in modules]
