@@ -10,7 +10,6 @@ from attn_tune.kernels.flash_attention import costs
 from attn_tune.kernels.flash_attention.costs import Launch
 from attn_tune.ops.flash_attention.inputs import make_inputs
 from attn_tune.ops.flash_attention.problem import Problem
-from attn_tune.ops.masks.mask_info import KV_PADDING, Q_PADDING
 
 
 @functools.lru_cache(maxsize=4096)
@@ -19,15 +18,7 @@ def drawn_ids(problem: Problem) -> tuple[np.ndarray | None, ...]:
     # Of any size these are the same, and the rest is small.
     small = dataclasses.replace(problem, num_q_heads=1, num_kv_heads=1, head_dim=8, v_head_dim=8)
     made = make_inputs(dataclasses.replace(small, has_sinks=False), "fwd", 0)
-    arrays = (made.q_segments, made.kv_segments, made.kv_lengths)
-    # Padding had ids below those of documents when these were raced (until 2026-11-23).
-    ids = (
-        None if array is None else np.where(array == padding, below, array)
-        for array, padding, below in zip(
-            arrays, (Q_PADDING, KV_PADDING, -1), (-1, -2, -1), strict=True
-        )
-    )
-    return tuple(ids)
+    return made.q_segments, made.kv_segments, made.kv_lengths
 
 
 @functools.lru_cache(maxsize=65536)
