@@ -46,11 +46,10 @@ def default_jax_device() -> Any:
     import jax
 
     default = jax.config.jax_default_device
-    if default is None:
-        return jax.local_devices()[0]
-    if isinstance(default, str):
-        return jax.local_devices(backend=default)[0]
-    return default
+    if default is not None and not isinstance(default, str):
+        return default
+    # jax leaves the type of its devices unknown.
+    return jax.local_devices(backend=default)[0]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 @functools.cache

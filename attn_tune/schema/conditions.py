@@ -48,7 +48,7 @@ class Conditions:
     @property
     def disturbances(self) -> tuple[str, ...]:
         """The causes of noise in the times of the measurement, a phrase each."""
-        found = []
+        found: list[str] = []
         if SHARED_HOST in self.throttle:
             found.append("another sweep ran on the host")
         if slowed := sorted(DISTURBED.intersection(self.throttle) - {SHARED_HOST}):

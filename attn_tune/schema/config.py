@@ -8,10 +8,15 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from attn_tune.schema.digest import canonical_json, digest_text
 from attn_tune.schema.errors import UsageError
+
+
+def is_plain_config(value: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether ``value`` is a mapping, such as the plain-data form of a config or of a part."""
+    return isinstance(value, Mapping)
 
 
 def config_to_dict(config: Any) -> dict[str, Any]:
@@ -25,8 +30,7 @@ def _set_knobs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def config_to_json(config: Any) -> str:
     """The canonical JSON of a config (a dataclass or its plain-data form)."""
-    data = config if isinstance(config, Mapping) else config_to_dict(config)
-    return canonical_json(data)
+    return canonical_json(config if is_plain_config(config) else config_to_dict(config))
 
 
 def config_digest(config: Any) -> str:
@@ -34,13 +38,13 @@ def config_digest(config: Any) -> str:
     return digest_text(config_to_json(config))
 
 
-def config_from_dict[C](cls: type[C], data: Mapping[str, Any]) -> C:
+def config_from_dict[C](cls: type[C], data: object) -> C:
     """Builds ``cls`` from its plain-data form, strictly.
 
     Raises:
       UsageError: a field is missing, unknown or of the wrong type, or the config refuses itself.
     """
-    if not isinstance(data, Mapping):
+    if not is_plain_config(data):
         raise UsageError(f"config of {cls.__name__} must be an object, got {data!r}")
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]

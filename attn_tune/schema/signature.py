@@ -92,7 +92,7 @@ class Signature:
         unknown = set(values) - {f.name for f in fields}
         if unknown:
             raise unknown_name(f"signature field of {op}", min(unknown), [f.name for f in fields])
-        items = []
+        items: list[tuple[str, Value]] = []
         for field in fields:
             value = values.get(field.name, field.default)
             if value is REQUIRED or (isinstance(value, str) and value == REQUIRED):

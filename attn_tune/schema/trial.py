@@ -239,7 +239,7 @@ class Prediction:
     low_ns: int
     high_ns: int
     model: str
-    terms: Mapping[str, float] = field(default_factory=dict)
+    terms: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self):
         if not 0 < self.low_ns <= self.ns <= self.high_ns:

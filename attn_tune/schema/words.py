@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from attn_tune.schema.config import is_plain_config
+
 
 def duration(nanoseconds: float) -> str:
     """Three digits and a unit: ``812 ns``, ``48.3 us``, ``1.25 ms``."""
@@ -28,7 +30,7 @@ def counted(number: int, noun: str) -> str:
 
 def _knobs(prefix: str, config: Mapping[str, Any]) -> Iterator[str]:
     for name, value in config.items():
-        if isinstance(value, Mapping):
+        if is_plain_config(value):
             yield from _knobs(f"{prefix}{name}.", value)
         else:
             yield f"{prefix}{name}={value}"

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from attn_tune.kernels.registry import folder_kernels
+
 HEAVY = {"jax", "jaxlib", "numpy", "pandas", "triton", "typer", "rich", "sqlite_utils", "sqlite3"}
 MODULES = [
     "attn_tune.packs.reader",
@@ -52,6 +54,28 @@ print("modules", *sorted({m.partition('.')[0] for m in sys.modules}))
 """
     *_, names = run(code).splitlines()
     assert not HEAVY & set(names.split())
+
+
+def test_a_first_lookup_that_a_row_answers_loads_its_kernel_alone_and_nothing_more_of_jax():
+    code = """
+import jax, sys
+before = set(sys.modules)
+import attn_tune
+from attn_tune.devices.identity import device_from_kind
+text = "flash_attention/v1 b=4 t=4096 s=4096 n=32 k=8 h=128 v=128 dtype=bfloat16 causal=1"
+answer = attn_tune.lookup("flash_attention", text, device=device_from_kind("nvidia-h200"))
+print(answer.rung, answer.kernel, *sorted(set(sys.modules) - before))
+"""
+    rung, kernel, *added = run(code).split()
+    assert rung == "exact"
+    parts = [name.split(".") for name in added if name.startswith("attn_tune.")]
+    rooms = {"schema", "packs", "devices", "ops", "kernels", "runtime"}
+    assert {names[1] for names in parts} == rooms
+    found = {
+        names[3] for names in parts if names[1:3] == ["kernels", "flash_attention"] and names[3:]
+    }
+    assert found & set(folder_kernels("flash_attention")) == {kernel}
+    assert not [name for name in added if name.partition(".")[0] in HEAVY]
 
 
 AUDIT = """
