@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attn_tune.schema.device import Device
+from attn_tune.schema.direction import WHOLE
 from attn_tune.schema.environment import Environment
-from attn_tune.schema.trial import WHOLE
 
 # A problem of the kernel's own op (``attn_tune.ops.contract.Problem``), whose attributes its functions read.
 type Problem = Any
