@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attn_tune.schema.device import Device
+from attn_tune.schema.direction import WHOLE
 from attn_tune.schema.environment import Environment
-from attn_tune.schema.trial import WHOLE
 
 # A problem of the kernel's own op (``attn_tune.ops.contract.Problem``), whose attributes its functions read.
 type Problem = Any
@@ -20,7 +20,7 @@ type Config = Any
 # Backends that are a library of the machine, which JAX itself would call.
 LIBRARIES = ("cudnn",)
 # JAX's platforms that a backend has kernels for; one that is not named here runs on any.
-PLATFORMS = {
+PLATFORMS: Mapping[str, tuple[str, ...]] = {
     "triton": ("cuda", "rocm"),
     "mosaic_gpu": ("cuda",),
     "cudnn": ("cuda",),
@@ -53,7 +53,7 @@ class Search:
         do. A job that requires determinism never gets it (``runtime.determinism``); see ``KernelSpec.needs_leave`` too.
     """
 
-    config: type
+    config: type[Any]
     heuristic: Callable[[Problem, Device], Config]
     candidates: Mapping[str, Callable[[Problem, Device], Iterable[Config]]]
     call: str

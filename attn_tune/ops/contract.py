@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
+from attn_tune.schema.direction import is_direction
 from attn_tune.schema.errors import UsageError, unknown_name
 from attn_tune.schema.signature import Field, FieldKind, Signature
-from attn_tune.schema.trial import is_direction
 
 type Outputs = Mapping[str, Any]
 

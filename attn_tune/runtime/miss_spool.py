@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attn_tune.schema.config import is_mapping
+
 ON_MISS = "ATTN_TUNE_ON_MISS"
 RECORD = "record"
 MAX_BYTES = 1 << 20
@@ -155,7 +157,7 @@ def _parse(raw: bytes) -> SpoolLine | str:
         data: Any = json.loads(raw)
     except (ValueError, RecursionError):
         return "not JSON; cut short when it was written?"
-    if not isinstance(data, dict):
+    if not is_mapping(data):
         return "not a JSON object"
     if data.get("v") != _VERSION:
         return f"version {data.get('v')!r}, this attn-tune reads {_VERSION}"

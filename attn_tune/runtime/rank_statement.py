@@ -62,7 +62,7 @@ def differences(statements: Mapping[int, Statement]) -> list[str]:
         camps.setdefault(canonical_json(dict(statements[process])), []).append(process)
     rule, *others = sorted(camps.values(), key=lambda camp: (-len(camp), camp[0]))
     usual = statements[rule[0]]
-    lines = []
+    lines: list[str] = []
     for camp in others:
         theirs = statements[camp[0]]
         for name in sorted({*usual, *theirs}):

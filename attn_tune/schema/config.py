@@ -14,8 +14,8 @@ from attn_tune.schema.digest import canonical_json, digest_text
 from attn_tune.schema.errors import UsageError
 
 
-def is_plain_config(value: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether ``value`` is a mapping, such as the plain-data form of a config or of a part."""
+def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether plain data is a mapping, such as a config or a part of one. Its keys are texts then, as in JSON."""
     return isinstance(value, Mapping)
 
 
@@ -30,7 +30,7 @@ def _set_knobs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def config_to_json(config: Any) -> str:
     """The canonical JSON of a config (a dataclass or its plain-data form)."""
-    return canonical_json(config if is_plain_config(config) else config_to_dict(config))
+    return canonical_json(config if is_mapping(config) else config_to_dict(config))
 
 
 def config_digest(config: Any) -> str:
@@ -44,7 +44,7 @@ def config_from_dict[C](cls: type[C], data: object) -> C:
     Raises:
       UsageError: a field is missing, unknown or of the wrong type, or the config refuses itself.
     """
-    if not is_plain_config(data):
+    if not is_mapping(data):
         raise UsageError(f"config of {cls.__name__} must be an object, got {data!r}")
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 import enum
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,16 +9,9 @@ from typing import Any
 from attn_tune.schema.conditions import Conditions
 from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
+from attn_tune.schema.direction import WHOLE, is_direction
 from attn_tune.schema.environment import Environment
 from attn_tune.schema.signature import Signature
-
-WHOLE = ""
-_DIRECTION = re.compile(r"[a-z][a-z0-9_]*")
-
-
-def is_direction(name: object) -> bool:
-    """Whether ``name`` may name a direction of an op."""
-    return isinstance(name, str) and _DIRECTION.fullmatch(name) is not None
 
 
 class Status(enum.StrEnum):

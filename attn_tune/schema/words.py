@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attn_tune.schema.config import is_plain_config
+from attn_tune.schema.config import is_mapping
 
 
 def duration(nanoseconds: float) -> str:
@@ -30,7 +30,7 @@ def counted(number: int, noun: str) -> str:
 
 def _knobs(prefix: str, config: Mapping[str, Any]) -> Iterator[str]:
     for name, value in config.items():
-        if is_plain_config(value):
+        if is_mapping(value):
             yield from _knobs(f"{prefix}{name}.", value)
         else:
             yield f"{prefix}{name}={value}"

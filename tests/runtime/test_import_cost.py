@@ -76,6 +76,7 @@ print(answer.rung, answer.kernel, *sorted(set(sys.modules) - before))
     }
     assert found & set(folder_kernels("flash_attention")) == {kernel}
     assert not [name for name in added if name.partition(".")[0] in HEAVY]
+    assert "attn_tune.schema.trial" not in added
 
 
 AUDIT = """

@@ -7,7 +7,7 @@ from typing import Any
 from attn_tune.kernels.knobs import first_reason
 from attn_tune.kernels.spec import Config, Problem, Search
 from attn_tune.schema.device import Device
-from attn_tune.schema.trial import WHOLE
+from attn_tune.schema.direction import WHOLE
 
 type Candidates = Callable[[Problem, Device], Iterable[Config]]
 

@@ -3,7 +3,9 @@
 Two user contexts: the digest of the process's settings (global), and the layers of ``with`` blocks (per thread).
 """
 
+import importlib
 import sys
+from typing import Any
 
 from attn_tune.runtime.active.view import Layer
 from attn_tune.runtime.locks import Lock
@@ -17,15 +19,15 @@ class JitKeys:
     def __init__(self) -> None:
         import jax
 
-        self.settings = jax.make_user_context(None)
-        self.layers = jax.make_user_context(())
+        # jax leaves the type of its contexts unknown.
+        self.settings: Any = jax.make_user_context(None)  # pyright: ignore[reportUnknownMemberType]
+        self.layers: Any = jax.make_user_context(())  # pyright: ignore[reportUnknownMemberType]
 
     def enter_layers(self, layers: tuple[Layer, ...]) -> None:
         """Put ``layers`` into this thread's key, for good: the caller puts back what comes next."""
         # ``tracing`` needs it from now on. Importing it registers JAX options, which are part of every jit key too:
         # now, not in the middle of a trace. It loads Pallas: a lookup outside ``with`` blocks does not wait for that.
-        import jax.extend.core  # noqa: F401
-
+        importlib.import_module("jax.extend.core")
         self.layers(layers).__enter__()
 
 

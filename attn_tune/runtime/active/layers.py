@@ -10,7 +10,7 @@ import functools
 import itertools
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import AbstractContextManager
 
 from attn_tune.packs.override_files import OverridesFile, read_overrides
@@ -88,7 +88,7 @@ def reload() -> bool:
 
 
 @contextlib.contextmanager
-def in_force[T: (Pack, OverridesFile)](layer: T) -> Iterator[T]:
+def in_force[T: (Pack, OverridesFile)](layer: T) -> Generator[T]:
     """Put one pack or one file of overrides in force within a ``with`` block."""
     global _ever_used
     _ever_used = True
@@ -111,13 +111,13 @@ def current_view() -> View:
             return earlier
         layers = _in_force_now()
     view = layers.view
-    if view is None or view.settings is not settings._current:
+    if view is None or view.settings is not settings._current:  # pyright: ignore[reportPrivateUsage]
         view = layers.view = View(current_settings(), layers.layers)
     return view
 
 
 @contextlib.contextmanager
-def viewing(view: View) -> Iterator[None]:
+def viewing(view: View) -> Generator[None]:
     """Answer lookups from ``view`` within a ``with`` block: while XLA compiles, maybe long after the trace."""
     global _ever_used
     _ever_used = True

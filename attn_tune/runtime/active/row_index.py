@@ -124,7 +124,7 @@ class RowIndex:
         known, rows = self._last
         if known == signature:
             return rows
-        rows = []
+        rows: list[Row] = []
         try:
             for shard in self._shards:
                 rows += shard.find(signature)

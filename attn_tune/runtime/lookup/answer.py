@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from attn_tune.schema.config import is_mapping
 from attn_tune.schema.decision import Rule
 from attn_tune.schema.environment import Grade
 from attn_tune.schema.words import config_words
@@ -44,7 +45,7 @@ class Knobs(dict[str, Any]):
     __slots__ = ()
 
     def __init__(self, data: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()):
-        super().__init__((k, Knobs(v) if isinstance(v, dict) else v) for k, v in dict(data).items())
+        super().__init__((k, Knobs(v) if is_mapping(v) else v) for k, v in dict(data).items())
 
     def _refuse(self, *args: Any, **more: Any) -> Any:
         raise TypeError(
@@ -137,9 +138,7 @@ class Answer:
 def changed_knobs(stored: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The knobs of ``stored`` that ``config`` has at other values, as stored; in a part, those of the part."""
     return {
-        name: changed_knobs(value, other)
-        if isinstance(value, dict) and isinstance(other, dict)
-        else value
+        name: changed_knobs(value, other) if is_mapping(value) and is_mapping(other) else value
         for name, value in stored.items()
         if (other := config.get(name)) != value
     }

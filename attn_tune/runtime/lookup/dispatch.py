@@ -6,7 +6,7 @@ that decides an answer besides the question.
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from attn_tune.runtime.lookup.resolution import (
     resolve_question,
 )
 from attn_tune.runtime.overrides.active import way_out
-from attn_tune.schema.config import config_from_dict
+from attn_tune.schema.config import config_from_dict, is_mapping
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import LockfileError, UnsupportedError, UsageError
 
@@ -260,7 +260,7 @@ def _explicit(
     if reason := question.refusal_of(spec):
         raise UnsupportedError(f"{spec.id} cannot do {question.signature} on {device}: {reason}")
     search = spec.searches[direction]
-    if isinstance(config, Mapping):
+    if is_mapping(config):
         config = config_from_dict(search.config, config)
     if not isinstance(config, search.config):
         raise UsageError(
@@ -275,7 +275,7 @@ def _explicit(
 
 
 def _kernel_of_config(op: str, direction: str, config: Any) -> KernelSpec:
-    if isinstance(config, Mapping) or not dataclasses.is_dataclass(config):
+    if is_mapping(config) or not dataclasses.is_dataclass(config):
         raise UsageError(
             f"a config given as {type(config).__name__} does not say of which kernel of {op} it is: name one too, by "
             "platform= in a call and by kernel= in a lookup"

@@ -263,7 +263,7 @@ def _graded(
         return (row.state == Rule.PREDICTED, position, row.rank, row.signature, row.kernel)
 
     for _, group in itertools.groupby(sorted(candidates, key=order), key=lambda c: order(c)[0]):
-        stale = []
+        stale: list[tuple[Row, Grade]] = []
         for _, row in group:
             grade = judge.grade(row, pack)
             if grade is Grade.STALE:

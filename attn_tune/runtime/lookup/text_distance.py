@@ -32,7 +32,7 @@ def near_texts(texts: Iterable[str], asked: Signature, fields: Iterable[Field]) 
     distances = _Distances(asked, fields)
     known, known_get = distances.parts, distances.parts.get
     named = len(asked.items)
-    found = []
+    found: list[Near] = []
     for text in texts:
         away, is_bucket, names = 0.0, True, 0
         for word in text.split(" "):

@@ -46,7 +46,7 @@ class Overrides:
         The order of the files decides; within a file the narrowest condition goes first. ``kernel`` is the one that
         the caller names, None for any.
         """
-        found = []
+        found: list[tuple[int, int, bool, str, OverridesFile, Entry]] = []
         for text in (asked.signature, ""):
             for number, file, entry in self._uses.get((asked.op, asked.direction, text), ()):
                 named = (entry.frozen.asked,) if entry.frozen else ("", entry.kernel)
@@ -92,7 +92,7 @@ def files_in_force(environ: Mapping[str, str]) -> tuple[OverridesFile, ...]:
       StorageError, IntegrityError: a file of the variable cannot be read. It might be ``only``.
     """
     named, own = _named(environ), user_file(environ)
-    files = []
+    files: list[OverridesFile] = []
     # A link that leads nowhere is there: it is a file that cannot be read.
     for path in [*named, own] if own not in named and os.path.lexists(own) else named:
         try:

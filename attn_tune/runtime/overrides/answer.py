@@ -23,7 +23,8 @@ def overridden(
     Raises:
       LockfileError: nothing else may answer, and no entry does.
     """
-    overrides, steps = question.overrides, []
+    overrides = question.overrides
+    steps: list[Step] = []
     for file, entry in overrides.uses(question.asked, question.kernel):
         config, reason = question.config_of(entry.kernel, entry.config)
         # Of entries that could not be read, any may forbid it.

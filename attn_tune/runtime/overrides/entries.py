@@ -18,7 +18,7 @@ from attn_tune.packs.override_entries import Entry, device_name
 from attn_tune.packs.override_files import MAX_TEXT, OverridesFile
 from attn_tune.runtime.active.layers import in_force
 from attn_tune.runtime.lookup.question import resolve
-from attn_tune.schema.config import config_from_dict, config_to_dict
+from attn_tune.schema.config import config_from_dict, config_to_dict, is_mapping
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UsageError, unknown_name
 from attn_tune.schema.signature import Signature, Value
@@ -183,7 +183,7 @@ def _signature(
 
 def _whole(spec: KernelSpec, direction: str, config: Any) -> dict[str, Any]:
     wanted = spec.searches[direction].config
-    if config is None or isinstance(config, Mapping):
+    if config is None or is_mapping(config):
         config = config_from_dict(wanted, config or {})
     if not isinstance(config, wanted):
         raise UsageError(
@@ -202,7 +202,7 @@ def _wrong(cls: type, config: Mapping[str, Any]) -> str:
         hint = hints[name]
         options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
         parts = [one for one in options if isinstance(one, type) and dataclasses.is_dataclass(one)]
-        if parts and isinstance(value, Mapping):
+        if parts and is_mapping(value):
             if wrong := _wrong(parts[0], value):
                 return wrong
         elif type(value) not in options:
