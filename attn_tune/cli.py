@@ -55,9 +55,7 @@ LAB = typer.Typer(
     no_args_is_help=True,
 )
 _add(LAB, {"merge": merge_labs, "gc": gc, "misses": misses, "audit": audit})
-PACK = typer.Typer(
-    help="Import, inspect, verify, compare, sign, merge and restamp packs.", no_args_is_help=True
-)
+PACK = typer.Typer(help="Import, inspect, verify, compare, sign, merge and restamp packs.", no_args_is_help=True)
 _add(
     PACK,
     {
@@ -127,9 +125,7 @@ def _version(value: bool) -> None:
 @app.callback()
 def _root(
     debug: bool = options.flag("--debug", "Show the traceback of an error."),
-    version: bool = options.flag(
-        "--version", "Print the version.", callback=_version, is_eager=True
-    ),
+    version: bool = options.flag("--version", "Print the version.", callback=_version, is_eager=True),
 ) -> None:
     """Tunes attention kernels for JAX, on GPU and TPU, with proof."""
 

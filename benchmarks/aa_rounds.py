@@ -61,9 +61,7 @@ def main() -> int:
     return 0
 
 
-def race_copies(
-    executor: IsolatedExecutor, decision: Decision, identity: Any, copies: int
-) -> dict[str, Any] | None:
+def race_copies(executor: IsolatedExecutor, decision: Decision, identity: Any, copies: int) -> dict[str, Any] | None:
     """One round; None where it cannot be run."""
     ref = ConfigRef(
         kernel=decision.kernel,
@@ -95,8 +93,7 @@ def verdicts(measured: list[Measurement]) -> dict[str, Any]:
     """Applies the decision rule to copies (all but the first) against an incumbent (the first)."""
     incumbent, *copies = [m.samples_ns for m in measured]
     found = [
-        compare_paired(sorted(zip(copy, incumbent, strict=True)), seed=f"copy {i}")
-        for i, copy in enumerate(copies)
+        compare_paired(sorted(zip(copy, incumbent, strict=True)), seed=f"copy {i}") for i, copy in enumerate(copies)
     ]
     return {
         "ratios": [c.ratio for c in found],

@@ -117,9 +117,7 @@ def profile(number: int, metrics: Iterable[str], timeout: float) -> list[dict[st
     # The profiler saves all memory that is taken, for every pass: none may be kept in reserve.
     environment = os.environ | {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, env=environment
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
     except subprocess.TimeoutExpired:
         return [{"name": f"no end within {timeout:g} s", "counters": {}}]
     start = done.stdout.find('"ID"')

@@ -125,9 +125,7 @@ def lone_times_of(direction: str, kernel: str) -> list[Time]:
     return found
 
 
-def launches_of(
-    kernel: str, direction: str, problem: Problem, values: Sequence[Any]
-) -> tuple[Launch, ...] | None:
+def launches_of(kernel: str, direction: str, problem: Problem, values: Sequence[Any]) -> tuple[Launch, ...] | None:
     """The launches of a recorded config; None where one is not in ``MENU``."""
     splits, knobs = 1, [tuple(values)]
     if kernel == "triton_hopper":
@@ -140,13 +138,9 @@ def launches_of(
     elif direction == "bwd" and kernel == "triton":
         knobs = [tuple(v) for v in values]
     parts = LAUNCHES[direction][kernel]
-    launches = tuple(
-        Launch(f"{kernel}/{part}", k, splits) for part, k in zip(parts, knobs, strict=True)
-    )
+    launches = tuple(Launch(f"{kernel}/{part}", k, splits) for part, k in zip(parts, knobs, strict=True))
     bound = width_of(problem)
-    return (
-        launches if all(launch.knobs in MENU[launch.name][bound] for launch in launches) else None
-    )
+    return launches if all(launch.knobs in MENU[launch.name][bound] for launch in launches) else None
 
 
 def residents() -> dict[tuple[str, int, tuple[int, ...]], int]:
@@ -177,17 +171,13 @@ def _resident(name: str, width: int, knobs: tuple[int, ...]) -> int:
     inputs = jax.eval_shape(lambda: load(OP.inputs)(problem, direction, 0))
     resources = lower_config(ref, inputs, 90).resources
     registers = -(-resources.registers // 8) * 8 * 32 * knobs[2]
-    return max(
-        1, min(SHARED_BYTES // (resources.shared_bytes + BLOCK_BYTES), REGISTERS // registers)
-    )
+    return max(1, min(SHARED_BYTES // (resources.shared_bytes + BLOCK_BYTES), REGISTERS // registers))
 
 
 class Fit:
     """The figures of one kernel and direction, as a vector of logarithms, and the times they are fitted to."""
 
-    def __init__(
-        self, direction: str, kernel: str, times: Sequence[Time], resident: Mapping[Any, int]
-    ):
+    def __init__(self, direction: str, kernel: str, times: Sequence[Time], resident: Mapping[Any, int]):
         self.names = tuple(f"{kernel}/{part}" for part in LAUNCHES[direction][kernel])
         self.direction, self.kernel, self.times = direction, kernel, times
         self.us = np.array([t.us for t in times])
@@ -199,9 +189,7 @@ class Fit:
         self.slices: dict[tuple[str, str], slice] = {}
         self.start: list[float] = []
         self.give: list[float] = []
-        self.configs = {
-            name: [(w, k) for w in WIDTHS for k in MENU[name][w]] for name in self.names
-        }
+        self.configs = {name: [(w, k) for w in WIDTHS for k in MENU[name][w]] for name in self.names}
         for name in self.names:
             n = len(self.configs[name])
             for figure, (value, give) in STARTS.items():
@@ -217,14 +205,11 @@ class Fit:
         self.expected = {name: self._columns(name, resident, costs.work_of) for name in self.names}
         problems = [t.problem for t in times]
         self.of_call = {
-            "prepare": calls
-            * [costs.prepared_us(p) if direction == "bwd" else 0.0 for p in problems],
+            "prepare": calls * [costs.prepared_us(p) if direction == "bwd" else 0.0 for p in problems],
             "calls": calls,
             "sinks": calls * [p.has_sinks for p in problems],
             "lengths": calls * [p.has_lengths for p in problems],
-            "memory": np.array(
-                [costs.memory_us(p) if direction == "fwd" else 0.0 for p in problems]
-            ),
+            "memory": np.array([costs.memory_us(p) if direction == "fwd" else 0.0 for p in problems]),
             "causal": np.array([p.causal for p in problems]),
             "splits": np.array([t.launches[0].splits for t in times], float),
             "parts": np.array([costs.parts_us(t.problem, t.launches[0].splits) for t in times]),
@@ -267,28 +252,19 @@ class Fit:
             )
             facts.append(work.facts)
         names = ("config", "width", "programs", "tiles", "longest", "resident", "ranges", "runs")
-        found = {
-            n: np.array(column) for n, column in zip(names, zip(*rows, strict=True), strict=True)
-        }
+        found = {n: np.array(column) for n, column in zip(names, zip(*rows, strict=True), strict=True)}
         return found | {"facts": np.array(facts, float)}
 
     def area(self, name: str) -> np.ndarray:
         """The logarithm of rows times keys of each config's tile, and of the head dim."""
         tiles = [costs.tile_of(Launch(name, knobs)) for _, knobs in self.configs[name]]
-        return np.array(
-            [
-                math.log(q * k * w / 64)
-                for (q, k), (w, _) in zip(tiles, self.configs[name], strict=True)
-            ]
-        )
+        return np.array([math.log(q * k * w / 64) for (q, k), (w, _) in zip(tiles, self.configs[name], strict=True)])
 
     def predict(self, x: np.ndarray, *, raced: bool = False) -> np.ndarray:
         """Microseconds of each time, as a call expects it or of the inputs that were raced."""
         call = {figure: math.exp(x[self.slices["", figure]][0]) for figure in CALLS}
         of = self.of_call
-        us = call["launch"] * of["calls"] + sum(
-            call[f] * of[f] for f in ("prepare", "sinks", "lengths")
-        )
+        us = call["launch"] * of["calls"] + sum(call[f] * of[f] for f in ("prepare", "sinks", "lengths"))
         for name in self.names:
             column, value = (
                 (self.raced if raced else self.expected)[name],
@@ -296,30 +272,23 @@ class Fit:
             )
             config, width = column["config"], column["width"]
             tile = np.exp(value("tile")[width] + self.area(name)[config] + value("tile of")[config])
-            lone = np.exp(
-                value("lone")[width] + 0.5 * self.area(name)[config] + value("lone of")[config]
-            )
+            lone = np.exp(value("lone")[width] + 0.5 * self.area(name)[config] + value("lone of")[config])
             factor = np.exp(column["facts"] @ value("factors"))
             rounds = column["programs"] / (H200.units * column["resident"])
             emptiness = np.where(rounds > 1, np.ceil(rounds) / np.maximum(rounds, 1e-9), 1.0)
             emptiness **= np.where(of["causal"], value("tail")[0], value("tail")[1])
             busy = (
-                column["programs"] * np.exp(value("start")[width] + value("start of")[config])
-                + column["tiles"] * tile
+                column["programs"] * np.exp(value("start")[width] + value("start of")[config]) + column["tiles"] * tile
             )
             busy = busy / H200.units * emptiness * factor
-            longest = (
-                np.exp(value("first")[width] + value("first of")[config]) + column["longest"] * lone
-            ) * factor
+            longest = (np.exp(value("first")[width] + value("first of")[config]) + column["longest"] * lone) * factor
             memory = np.exp(value("memory")[0]) * of["memory"]
             launch = (busy**4 + longest**4 + memory**4) ** 0.25 + call["ranges"] * column["ranges"]
             us = us + launch * column["runs"]
         combine = call["combine"] + of["splits"] * call["split"] + of["parts"]
         return us + np.where(of["splits"] > 1, combine, 0.0)
 
-    def fit(
-        self, kept: np.ndarray, offsets: Mapping[int, float], x: np.ndarray | None = None
-    ) -> np.ndarray:
+    def fit(self, kept: np.ndarray, offsets: Mapping[int, float], x: np.ndarray | None = None) -> np.ndarray:
         """The figures that fit the ``kept`` times, whose races are off by ``offsets``."""
         start, give = np.array(self.start), np.array(self.give)
         off = np.array([offsets.get(race, 0.0) for race in self.race])
@@ -332,9 +301,7 @@ class Fit:
         first = start if x is None else x
         return least_squares(residuals, first, loss="soft_l1", max_nfev=60, x_scale="jac").x
 
-    def figures(
-        self, x: np.ndarray, resident: Mapping[Any, int]
-    ) -> tuple[dict[str, Any], dict[str, float]]:
+    def figures(self, x: np.ndarray, resident: Mapping[Any, int]) -> tuple[dict[str, Any], dict[str, float]]:
         """The figures that ``costs.py`` reads: of the launches, and of the call."""
         launches = {}
         for name in self.names:
@@ -357,9 +324,7 @@ class Fit:
                 ]
                 widths[str(width)] = configs
             launches[name] = {
-                "factors": {
-                    f: _short(math.exp(v)) for f, v in zip(FACTS, value("factors"), strict=True)
-                },
+                "factors": {f: _short(math.exp(v)) for f, v in zip(FACTS, value("factors"), strict=True)},
                 "tail": dict(zip(("causal", "full"), map(_short, value("tail")), strict=True)),
                 "memory": _short(math.exp(value("memory")[0])) if self.direction == "fwd" else 0.0,
                 "widths": widths,
@@ -374,9 +339,7 @@ def _short(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def fit_together(
-    fits: Sequence[Fit], keep: Callable[[int], bool], rounds: int = 3
-) -> list[np.ndarray]:
+def fit_together(fits: Sequence[Fit], keep: Callable[[int], bool], rounds: int = 3) -> list[np.ndarray]:
     """The figures of all kernels of a direction.
 
     Chance decides how long documents are, and more: by what all configs of a race are off no figure moves.
@@ -409,10 +372,7 @@ def losses(fits: Sequence[Fit], predicted: Sequence[np.ndarray]) -> dict[int, fl
     for race, pairs in sides.items():
         least = min(expected for expected, _ in pairs)
         # Configs that the model does not tell apart.
-        found[race] = (
-            statistics.median(us for expected, us in pairs if expected <= least * 1.0001)
-            / best[race]
-        )
+        found[race] = statistics.median(us for expected, us in pairs if expected <= least * 1.0001) / best[race]
     return found
 
 
@@ -428,9 +388,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--races", type=Path, default=RACES)
     parser.add_argument("--out", type=Path, help="the figures, as JSON")
-    parser.add_argument(
-        "--folds", type=int, default=0, help="fit without each part of the races in turn"
-    )
+    parser.add_argument("--folds", type=int, default=0, help="fit without each part of the races in turn")
     args = parser.parse_args()
     resident = residents()
     launches: dict[str, Any] = {}
@@ -451,9 +409,7 @@ def main() -> int:
             launches |= of_launches
             calls[f"{fit.kernel} {direction}"] = of_call
             error = np.abs(np.log(fit.predict(x, raced=True) / fit.us))[fit.weight >= 1]
-            print(
-                f"{fit.kernel} {direction}: {len(fit.us)} times, median error {np.median(error):.3f}"
-            )
+            print(f"{fit.kernel} {direction}: {len(fit.us)} times, median error {np.median(error):.3f}")
         chosen = losses(fits, [fit.predict(x) for fit, x in zip(fits, found, strict=True)])
         print(line(f"{direction}, chosen over the fastest", list(chosen.values())))
         predicted = [np.zeros(len(fit.us)) for fit in fits]

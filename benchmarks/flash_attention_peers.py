@@ -72,11 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report["begun"][name] = begun + 1
         _save(args, report)
         start = time.monotonic()
-        lost = {
-            (x["implementation"], x["direction"]): x["reason"]
-            for x in report["lost"]
-            if x["point"] == name
-        }
+        lost = {(x["implementation"], x["direction"]): x["reason"] for x in report["lost"] if x["point"] == name}
         try:
             case = make_case(Problem.from_signature(point.signature))
             report["rows"] += race_case(name, case, implementations, settings, lost, _say)
@@ -108,11 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def shard(points: Sequence[Any], number: int, count: int) -> list[Any]:
     """Part ``number`` of ``count``. Back and forth, so that what alternates (causal, full) is shared evenly."""
     places = (i % (2 * count) for i in range(len(points)))
-    return [
-        point
-        for place, point in zip(places, points, strict=True)
-        if min(place, 2 * count - 1 - place) == number
-    ]
+    return [point for place, point in zip(places, points, strict=True) if min(place, 2 * count - 1 - place) == number]
 
 
 def _points(args: argparse.Namespace) -> list[tuple[str, GridPoint]]:
@@ -177,9 +169,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--grid", action="append", required=True)
     parser.add_argument("--point", action="append", help="keep points whose name holds this word")
     parser.add_argument("--lengths", action="append", default=[], help="as attn-tune sweep")
-    parser.add_argument(
-        "--direction", nargs="+", choices=["fwd", "fwd+bwd"], default=["fwd", "fwd+bwd"]
-    )
+    parser.add_argument("--direction", nargs="+", choices=["fwd", "fwd+bwd"], default=["fwd", "fwd+bwd"])
     parser.add_argument("--max-points", type=int, default=100)
     parser.add_argument("--shard", type=parse_shard, default=(0, 1), help="as in 0/2")
     parser.add_argument("--rounds", type=int, default=Settings.rounds)

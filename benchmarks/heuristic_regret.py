@@ -86,9 +86,7 @@ def judge(case: RecordedCase, device_name: str) -> Judged:
 def least_bad(cases: Sequence[RecordedCase]) -> tuple[Mapping[str, Any], float] | None:
     """The config with the least worst regret over ``cases``, of those that all of them measured."""
     shared = set.intersection(*(set(case.times) for case in cases))
-    worst = {
-        digest: max(case.times[digest] / case.best_ns - 1 for case in cases) for digest in shared
-    }
+    worst = {digest: max(case.times[digest] / case.best_ns - 1 for case in cases) for digest in shared}
     if not worst:
         return None
     digest = min(worst, key=lambda d: (worst[d], d))

@@ -95,10 +95,7 @@ def main() -> int:
 def fill_hosts(paths: list[Path], signatures: list[Signature], seed: int) -> dict[str, Any]:
     """Fills the databases of the hosts, all at once."""
     share = len(DEVICES) // len(paths)
-    work = [
-        (path, signatures, seed, DEVICES[share * i : share * (i + 1)])
-        for i, path in enumerate(paths)
-    ]
+    work = [(path, signatures, seed, DEVICES[share * i : share * (i + 1)]) for i, path in enumerate(paths)]
     start = time.perf_counter()
     with multiprocessing.Pool(len(paths)) as pool:
         filled = pool.starmap(fill_host, work)
@@ -106,32 +103,24 @@ def fill_hosts(paths: list[Path], signatures: list[Signature], seed: int) -> dic
     return {
         "record_many_trials": trials,
         "record_many_s": round(time.perf_counter() - start),
-        "record_many_rows_per_cpu_s_with_making_them": round(
-            trials / sum(cpu for _, cpu in filled)
-        ),
+        "record_many_rows_per_cpu_s_with_making_them": round(trials / sum(cpu for _, cpu in filled)),
     }
 
 
-def fill_host(
-    path: Path, signatures: list[Signature], seed: int, devices: Sequence[Device]
-) -> tuple[int, float]:
+def fill_host(path: Path, signatures: list[Signature], seed: int, devices: Sequence[Device]) -> tuple[int, float]:
     """Fills one host's database; returns the number of trials and the processor seconds."""
     start = time.process_time()
     with Database.open(path, create=True) as database:
         return fill(database, signatures, seed, devices), time.process_time() - start
 
 
-def fill(
-    database: Database, signatures: list[Signature], seed: int, devices: Sequence[Device] = DEVICES
-) -> int:
+def fill(database: Database, signatures: list[Signature], seed: int, devices: Sequence[Device] = DEVICES) -> int:
     """Sweeps every device four times; one transaction a case. Returns how many trials there are."""
     trials, clock = 0, START_US
     for sweep in range(SWEEPS):
         for device in devices:
             software = {kernel: environment(kernel, sweep) for kernel, _ in KERNELS}
-            run = database.begin_run(
-                device=device, environment=software[KERNELS[0][0]], argv=["attn-tune", "sweep"]
-            )
+            run = database.begin_run(device=device, environment=software[KERNELS[0][0]], argv=["attn-tune", "sweep"])
             for signature in signatures:
                 for direction in DIRECTIONS:
                     for kernel, _ in KERNELS:
@@ -145,9 +134,7 @@ def fill(
 def look_up(path: Path, signatures: list[Signature], seed: int) -> dict[str, Any]:
     """Microseconds for one decision: the first time that a reader is asked for it, and again."""
     rng = random.Random(seed)
-    keys = [
-        (rng.choice(signatures), rng.choice(DIRECTIONS), rng.choice(DEVICES)) for _ in range(20_000)
-    ]
+    keys = [(rng.choice(signatures), rng.choice(DIRECTIONS), rng.choice(DEVICES)) for _ in range(20_000)]
     with Database.open(path, read_only=True) as database:
         distinct = list(dict.fromkeys(keys))
         first, _ = timed_lookups(database, distinct)
@@ -179,13 +166,9 @@ def bytes_by_table(path: Path) -> dict[str, float]:
         columns = [row[1] for row in raw.execute("PRAGMA table_info(trial)")]
         sums = ", ".join(f"sum(length({name}))" for name in columns)
         count, *sizes = raw.execute(f"SELECT count(*), {sums} FROM trial").fetchone()
-        (total,) = raw.execute(
-            "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
-        ).fetchone()
+        (total,) = raw.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size").fetchone()
     found = {name: round((size or 0) / count, 1) for name, size in zip(columns, sizes, strict=True)}
-    found["row_and_page_overhead_indexes_and_other_tables"] = round(
-        total / count - sum(found.values()), 1
-    )
+    found["row_and_page_overhead_indexes_and_other_tables"] = round(total / count - sum(found.values()), 1)
     return found
 
 

@@ -88,9 +88,7 @@ def make_signatures(count: int) -> list[Signature]:
 def environment(kernel: str, sweep: int) -> Environment:
     """The software of a sweep: another JAX from the third on."""
     version = f"0.1{1 + sweep // 2}.0"
-    return Environment(
-        jax=version, jaxlib=version, triton="3.9.0", driver="570.1", source_hash=f"b2:{kernel}"
-    )
+    return Environment(jax=version, jaxlib=version, triton="3.9.0", driver="570.1", source_hash=f"b2:{kernel}")
 
 
 @functools.cache
@@ -165,9 +163,7 @@ class Case:
                 errors=checks[kinds[number]],
                 resources=programs[number],
                 compile_ms=compile_ms[number],
-                measurement=Measurement(
-                    samples_ns=tuple(samples[number][: counts[number]]), protocol=SEARCH
-                ),
+                measurement=Measurement(samples_ns=tuple(samples[number][: counts[number]]), protocol=SEARCH),
             )
         fastest = sorted(right, key=lambda number: centers[number])[:FINALISTS]
         finalists = fastest if middle in fastest else [*fastest, middle]
@@ -201,9 +197,7 @@ class Case:
 
     def _programs(self, codes: str, count: int) -> list[Resources]:
         head_dim = self.signature.values["h"]
-        label = (
-            f"{self.kernel} {self.direction} {head_dim} {self.device.family} {self.environment.jax}"
-        )
+        label = f"{self.kernel} {self.direction} {head_dim} {self.device.family} {self.environment.jax}"
         columns = make_resources(label, count)
         return [
             Resources(

@@ -92,9 +92,7 @@ def main() -> int:
     }
     pack = attn_tune.read_pack(next(s for s in _shipped_paths() if "h200" in s))
     with attn_tune.use_pack(pack):
-        figures["lookup(op, text) within use_pack"] = percentiles(
-            lambda: lookup("flash_attention", TEXT), args.rounds
-        )
+        figures["lookup(op, text) within use_pack"] = percentiles(lambda: lookup("flash_attention", TEXT), args.rounds)
     counted = attn_tune.stats().lookups[Rung.EXACT]
     record = {
         "answer": str(shipped),

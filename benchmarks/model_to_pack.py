@@ -69,19 +69,12 @@ def run(folder: Path, args: argparse.Namespace) -> dict:
     """All steps, in ``folder``."""
     shell = _Shell(folder, args.layers, args.length)
     shell.python(LOWER, str(folder))
-    ways = {
-        f"--from-fn flax_step:{name}": shell.grid("--from-fn", f"flax_step:{name}")
-        for name in ("stock", "ours")
-    }
+    ways = {f"--from-fn flax_step:{name}": shell.grid("--from-fn", f"flax_step:{name}") for name in ("stock", "ours")}
     for file in sorted(folder.glob("*.*")):
         if file.suffix in (".mlir", ".txt", ".bc"):
             ways[f"--from-hlo {file.name}"] = shell.grid("--from-hlo", str(file))
     found = ways["--from-fn flax_step:stock"]
-    problems = [
-        [signature, d]
-        for signature, (directions, _) in found.items()
-        for d in directions.split(",")
-    ]
+    problems = [[signature, d] for signature, (directions, _) in found.items() for d in directions.split(",")]
     # Equal calls made at one place of an optimised program are counted once: problems and directions must agree there.
     plain = {way: {s: v[0] for s, v in grid.items()} for way, grid in ways.items()}
     counted = [grid for way, grid in ways.items() if "optimised" not in way]
@@ -103,9 +96,7 @@ def run(folder: Path, args: argparse.Namespace) -> dict:
         "ways": ways,
         "agree": agree,
         "sweep": {k: swept[k] for k in ("ending", "trials", "statuses", "without_valid_config")},
-        "sweep --from-misses, after it": {
-            k: again[k] for k in ("ending", "trials", "tried_before")
-        },
+        "sweep --from-misses, after it": {k: again[k] for k in ("ending", "trials", "tried_before")},
         "first run": first,
         "second run": second,
     }
@@ -145,13 +136,9 @@ class _Shell:
         return json.loads(self.python(code, **environment).splitlines()[-1])
 
     def _run(self, command: list[str], environment: dict[str, str]) -> str:
-        done = subprocess.run(
-            command, env=self.base | environment, capture_output=True, text=True, cwd=self.folder
-        )
+        done = subprocess.run(command, env=self.base | environment, capture_output=True, text=True, cwd=self.folder)
         if done.returncode:
-            raise SystemExit(
-                f"{' '.join(command)[:200]} ended with {done.returncode}:\n{done.stderr}"
-            )
+            raise SystemExit(f"{' '.join(command)[:200]} ended with {done.returncode}:\n{done.stderr}")
         return done.stdout
 
 

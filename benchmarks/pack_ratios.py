@@ -49,9 +49,7 @@ def main() -> int:
     print()
     for head_dim, ratios in sorted(means.items()):
         mean, least = statistics.geometric_mean(ratios), min(ratios)
-        print(
-            f"- plain, head dim {head_dim}: {mean:.3f} over {len(ratios)} problems, least {least:.3f}"
-        )
+        print(f"- plain, head dim {head_dim}: {mean:.3f} over {len(ratios)} problems, least {least:.3f}")
     return 0
 
 

@@ -36,12 +36,7 @@ class Case:
     @property
     def flops(self) -> int:
         """Of the forward: two products, visible pairs only."""
-        return (
-            2
-            * self.pairs
-            * self.problem.num_q_heads
-            * (self.problem.head_dim + self.problem.v_head_dim)
-        )
+        return 2 * self.pairs * self.problem.num_q_heads * (self.problem.head_dim + self.problem.v_head_dim)
 
 
 def make_case(problem: Problem, seed: int = 0) -> Case:
@@ -117,9 +112,7 @@ def _segments(p: Problem, seed: int) -> tuple[dict[str, Any], int]:
     import numpy as np
 
     if p.q_len != p.kv_len:
-        raise ValueError(
-            f"segments are made for equal lengths, not {p.q_len} queries and {p.kv_len} keys"
-        )
+        raise ValueError(f"segments are made for equal lengths, not {p.q_len} queries and {p.kv_len} keys")
     length, draw = p.kv_len, np.random.default_rng(seed)
     if p.has_lengths:
         # From a half to all of the keys, all of them in the first row.

@@ -110,9 +110,7 @@ def line(row: Mapping[str, Any]) -> str:
     )
 
 
-def _entry(
-    name: str, case: Case, peer: Peer, direction: str, lost: Mapping[tuple[str, str], str]
-) -> Entry:
+def _entry(name: str, case: Case, peer: Peer, direction: str, lost: Mapping[tuple[str, str], str]) -> Entry:
     row: dict[str, Any] = {"point": name, "signature": case.problem.signature.text}
     row |= {"direction": direction, "implementation": peer.name, "pairs": case.pairs}
     entry = Entry(peer=peer, direction=direction, row=row)
@@ -216,11 +214,7 @@ def _check(entry: Entry, case: Case, exact: Mapping[str, Any], plain: Mapping[st
         outputs = {n: x for n, x in outputs.items() if n in exact}
         if not entry.peer.is_ours:
             # JAX lets a custom gradient be wider than its operand, and a library may use that: its numbers are judged.
-            wider = {
-                n: x
-                for n, x in outputs.items()
-                if n != "out" and x.dtype.itemsize > plain[n].dtype.itemsize
-            }
+            wider = {n: x for n, x in outputs.items() if n != "out" and x.dtype.itemsize > plain[n].dtype.itemsize}
             if wider:
                 entry.row["wider"] = {n: str(x.dtype) for n, x in wider.items()}
             outputs |= {n: x.astype(plain[n].dtype) for n, x in wider.items()}

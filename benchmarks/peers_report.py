@@ -119,9 +119,7 @@ def _versus_table(found: Mapping[tuple[str, str], Versus]) -> str:
     return _table([*head, "auto / best", "95 %", "auto is"], lines)
 
 
-def _faster_and_wrong(
-    found: Mapping[tuple[str, str], Versus], by_key: Mapping[tuple[str, str], Race]
-) -> list[str]:
+def _faster_and_wrong(found: Mapping[tuple[str, str], Versus], by_key: Mapping[tuple[str, str], Race]) -> list[str]:
     """Lists peers left out for wrong results though they were faster, so that the report names them."""
     return [
         f"{point} {direction}: {row['implementation']} (error {row['error_ratio']:.1f})"
@@ -132,27 +130,19 @@ def _faster_and_wrong(
     ]
 
 
-def _summary(
-    found: Sequence[Versus], faster_and_wrong: Sequence[str], unmeasured: Sequence[str]
-) -> str:
+def _summary(found: Sequence[Versus], faster_and_wrong: Sequence[str], unmeasured: Sequence[str]) -> str:
     against = [v for v in found if v.best is not None]
     lines = []
     for direction in dict.fromkeys(v.auto["direction"] for v in against):
         ratios = [v.ratio for v in against if v.auto["direction"] == direction]
-        lines.append(
-            f"{direction}: geometric mean of auto / best over {len(ratios)} rows {_mean(ratios):.3f}"
-        )
+        lines.append(f"{direction}: geometric mean of auto / best over {len(ratios)} rows {_mean(ratios):.3f}")
     slower = [f"{_name(v)} ({v.ratio:.3f})" for v in against if v.is_slower]
-    lines.append(
-        f"auto is slower beyond noise in {len(slower)} of {len(against)}: {', '.join(slower) or 'none'}"
-    )
+    lines.append(f"auto is slower beyond noise in {len(slower)} of {len(against)}: {', '.join(slower) or 'none'}")
     hair = [f"{_name(v)} ({v.ratio:.3f})" for v in against if v.low > 1 and not v.is_slower]
     lines.append(f"slower by 1 % or less: {', '.join(hair) or 'none'}")
     alone = [_name(v) for v in found if v.best is None]
     lines.append(f"no other implementation is right: {', '.join(alone) or 'none'}")
-    lines.append(
-        f"others that are wrong and faster than auto: {', '.join(faster_and_wrong) or 'none'}"
-    )
+    lines.append(f"others that are wrong and faster than auto: {', '.join(faster_and_wrong) or 'none'}")
     wrong = [_name(v) for v in found if v.auto.get("error_ratio", 0) > 1]
     lines.append(f"auto is wrong: {', '.join(wrong) or 'none'}")
     if unmeasured:
@@ -178,9 +168,7 @@ def _triton_table(by_key: Mapping[tuple[str, str], Race]) -> str:
         lines.append([point, *cells])
     for dim in dict.fromkeys(dim for dim, _ in relative):
         cells = [_mean(relative.get((dim, part), [])) for part in ("fwd", "bwd")]
-        lines.append(
-            [f"head dim {dim}, geometric mean"] + ["" if c != c else f"{c:.3f}" for c in cells]
-        )
+        lines.append([f"head dim {dim}, geometric mean"] + ["" if c != c else f"{c:.3f}" for c in cells])
     return _table(["point", "fwd", "bwd = fwd+bwd - fwd"], lines)
 
 

@@ -35,9 +35,7 @@ def raced_work(launch: Launch, problem: Problem) -> costs.Work:
         longest = problem.kv_len if lengths is None else lengths.max()
         usual = costs.COUNTED if lengths is not None else 1.0
         tiles = work.tiles * counted / problem.kv_len / usual
-        return work._replace(
-            tiles=tiles, longest=max(1, round(work.longest * longest / problem.kv_len))
-        )
+        return work._replace(tiles=tiles, longest=max(1, round(work.longest * longest / problem.kv_len)))
     of_keys = launch.name == "triton/dkv"
     begin, end = _spans(problem, rows, keys, of_keys=of_keys)
     begin, end = (np.broadcast_to(x, (problem.batch, x.size)) for x in (begin, end))
@@ -47,22 +45,14 @@ def raced_work(launch: Launch, problem: Problem) -> costs.Work:
     elif lengths is not None:
         end = np.minimum(end, -(-lengths[:, None] // keys))
     elif work.ranges:
-        first, last = (
-            _meeting(kv_ids, q_ids, keys, rows) if of_keys else _meeting(q_ids, kv_ids, rows, keys)
-        )
+        first, last = _meeting(kv_ids, q_ids, keys, rows) if of_keys else _meeting(q_ids, kv_ids, rows, keys)
         begin, end = np.maximum(begin, first), np.minimum(end, last)
     counts = np.maximum(end - begin, 0)
-    heads, walks = (
-        (problem.num_kv_heads, problem.group_size) if of_keys else (problem.num_q_heads, 1)
-    )
-    return work._replace(
-        tiles=float(heads * walks * counts.sum()), longest=int(walks * counts.max())
-    )
+    heads, walks = (problem.num_kv_heads, problem.group_size) if of_keys else (problem.num_q_heads, 1)
+    return work._replace(tiles=float(heads * walks * counts.sum()), longest=int(walks * counts.max()))
 
 
-def _spans(
-    problem: Problem, rows: int, keys: int, *, of_keys: bool
-) -> tuple[np.ndarray, np.ndarray]:
+def _spans(problem: Problem, rows: int, keys: int, *, of_keys: bool) -> tuple[np.ndarray, np.ndarray]:
     """The first tile that each program walks, and the one behind the last, as far as causal and window go."""
     (left, right), offset = problem.bounds, problem.offset
     owned, walked, own, other = problem.q_len, problem.kv_len, rows, keys

@@ -29,17 +29,14 @@ def main() -> int:
     good = True
     with tempfile.TemporaryDirectory() as folder:
         new = write_zip(Path(folder) / "new.atpack", pack_files([row(sig(64), 1)]))
-        old = write_zip(
-            Path(folder) / "old.atpack", pack_files([row(sig(64), 2)], version="2025.4")
-        )
+        old = write_zip(Path(folder) / "old.atpack", pack_files([row(sig(64), 2)], version="2025.4"))
         for title, odd, delays in (
             ("the same pack", None, {}),
             ("one stale pack", stale, {}),
             ("one stale pack, two seconds late", stale, {stale: 2.0}),
         ):
             environments = [
-                {"XDG_DATA_HOME": folder, "ATTN_TUNE_PACKS": str(old if me == odd else new)}
-                for me in range(count)
+                {"XDG_DATA_HOME": folder, "ATTN_TUNE_PACKS": str(old if me == odd else new)} for me in range(count)
             ]
             said, whole = run_job(environments, delays=delays, limit_s=300)
             told = max(one["ended"] for one in said) - max(one["started"] for one in said)

@@ -62,8 +62,7 @@ def read_cases(path: Path, *, kernel: str | None, device: str | None) -> list[Re
     return [
         case
         for case in cases
-        if len(case.times) >= LEAST_CONFIGS
-        and (case.part or (case.kernel, case.direction) not in in_parts)
+        if len(case.times) >= LEAST_CONFIGS and (case.part or (case.kernel, case.direction) not in in_parts)
     ]
 
 
@@ -91,9 +90,7 @@ def replay_all(
     for name in names:
         started = time.monotonic()
         for seed in range(seeds if name is StrategyName.RANDOM else 1):
-            for curve in leave_one_shape_out(
-                STRATEGIES[name], cases, share=max(SHARES), seed=str(seed), hints=hints
-            ):
+            for curve in leave_one_shape_out(STRATEGIES[name], cases, share=max(SHARES), seed=str(seed), hints=hints):
                 curves[str(name), label(curve.case)].append(curve)
         print(f"{name}: {time.monotonic() - started:.1f} s", file=sys.stderr)
     return dict(curves)
@@ -160,9 +157,7 @@ def plot(curves: dict[tuple[str, str], list[RegretCurve]], path: Path) -> None:
     figure, panels = plt.subplots(1, len(series), figsize=(5 * len(series), 4), squeeze=False)
     shares = [0.01 * step for step in range(1, round(100 * max(SHARES)) + 1)]
     for panel, name in zip(panels[0], series, strict=True):
-        for colour, (strategy, found) in enumerate(
-            (s, found) for (s, of), found in curves.items() if of == name
-        ):
+        for colour, (strategy, found) in enumerate((s, found) for (s, of), found in curves.items() if of == name):
             for part, style in ((0.5, "-"), (0.95, "--")):
                 values = [100 * quantile([c.at(s) for c in found], part) for s in shares]
                 label = strategy if part == 0.5 else None
@@ -178,16 +173,12 @@ def plot(curves: dict[tuple[str, str], list[RegretCurve]], path: Path) -> None:
 def main() -> None:
     """Reads the database, replays, prints the table and writes ``DIR/replay.json`` and ``DIR/replay.svg``."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "recorded", type=Path, help="a lab database with an exhaustive sweep, or its searches.jsonl"
-    )
+    parser.add_argument("recorded", type=Path, help="a lab database with an exhaustive sweep, or its searches.jsonl")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON and a plot there")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write searches.jsonl and end")
     parser.add_argument("--kernel", metavar="OP/NAME", help="only this kernel")
     parser.add_argument("--device", metavar="DIGEST", help="how the device's digest begins")
-    parser.add_argument(
-        "--strategy", action="append", choices=[str(n) for n in StrategyName], help="repeatable"
-    )
+    parser.add_argument("--strategy", action="append", choices=[str(n) for n in StrategyName], help="repeatable")
     parser.add_argument("--hints", choices=[str(h) for h in Hints], default=str(Hints.TIMES))
     parser.add_argument("--seeds", type=int, default=SEEDS, help="replays of 'random'")
     arguments = parser.parse_args()

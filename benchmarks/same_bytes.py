@@ -65,9 +65,7 @@ def export(database: Path, target: Path, world: str, ungated: str) -> dict[str, 
     for path in sorted((target / "out").rglob("*")):
         if path.is_file():
             assert stat.S_ISREG(path.lstat().st_mode)
-            found[str(path.relative_to(target / "out"))] = hashlib.sha256(
-                path.read_bytes()
-            ).hexdigest()
+            found[str(path.relative_to(target / "out"))] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
 
 
@@ -79,9 +77,7 @@ def compare(database: Path, folder: Path, ungated: str = "") -> dict[str, str]:
     """
     one, other = (export(database, folder / world, world, ungated) for world in WORLDS)
     assert one, "nothing was written"
-    assert one == other, {
-        name for name in one.keys() | other.keys() if one.get(name) != other.get(name)
-    }
+    assert one == other, {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
     return one
 
 

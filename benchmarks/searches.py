@@ -22,8 +22,7 @@ def write_searches(cases: Sequence[RecordedCase], path: Path) -> None:
     for case in cases:
         knobs = sorted({knob for config in case.candidates for knob in config})
         rows = [
-            [*(config.get(knob) for knob in knobs), case.times.get(config_digest(config))]
-            for config in case.candidates
+            [*(config.get(knob) for knob in knobs), case.times.get(config_digest(config))] for config in case.candidates
         ]
         data = {
             "kernel": case.kernel,
@@ -44,11 +43,7 @@ def read_searches(path: Path) -> list[RecordedCase]:
         data = json.loads(line)
         op = get_op(data["kernel"].partition("/")[0])
         configs = [
-            {
-                knob: value
-                for knob, value in zip(data["knobs"], row[:-1], strict=True)
-                if value is not None
-            }
+            {knob: value for knob, value in zip(data["knobs"], row[:-1], strict=True) if value is not None}
             for row in data["rows"]
         ]
         times = {

@@ -34,9 +34,7 @@ def main() -> int:
     parser.add_argument("--devices", type=int, help="default: all")
     parser.add_argument("--links", type=int, default=20, help="calls in one sample")
     parser.add_argument("--rounds", type=int, default=15, help="samples of each program")
-    parser.add_argument(
-        "--cpu-devices", type=int, help="a dry run on that many virtual CPU devices"
-    )
+    parser.add_argument("--cpu-devices", type=int, help="a dry run on that many virtual CPU devices")
     parser.add_argument("--out", type=Path, help="JSON")
     args = parser.parse_args()
     if args.cpu_devices:
@@ -47,9 +45,7 @@ def main() -> int:
 
     devices = jax.devices()[: args.devices]
     if len(devices) < 2:
-        print(
-            "this needs at least two devices; --cpu-devices 8 makes virtual ones", file=sys.stderr
-        )
+        print("this needs at least two devices; --cpu-devices 8 makes virtual ones", file=sys.stderr)
         return 2
     theirs = "xla" if devices[0].platform == "cpu" else "cudnn"
     report: dict[str, Any] = facts(devices, args) | {"theirs": f"jax.nn {theirs}", "rows": []}

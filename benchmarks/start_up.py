@@ -46,9 +46,7 @@ def python(code: str) -> tuple[str, float, float]:
     given = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "ATTN_TUNE_DEVICE_AS": "nvidia-h200"}
     environment = {**os.environ, **given}
     before, start = _children(), time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     return done.stdout, time.perf_counter() - start, _children() - before
 
 

@@ -48,9 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("targets", nargs="*", default=list(TARGETS))
-    parser.add_argument(
-        "--direction", action="append", choices=("fwd", "bwd"), help="default: both"
-    )
+    parser.add_argument("--direction", action="append", choices=("fwd", "bwd"), help="default: both")
     parser.add_argument("--max-trials", type=int, default=4)
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)

@@ -64,9 +64,7 @@ def read_table(path: Path) -> Iterator[Published]:
         ((config, timing),) = ((json.loads(c), t) for c, t in found.items())
         sizes = {"batch": b, "q_len": t, "kv_len": s, "num_q_heads": n, "num_kv_heads": k}
         yield Published(
-            problem=Problem(
-                **sizes, head_dim=h, v_head_dim=h, causal=spec["mask"]["causal_mask"] is not None
-            ),
+            problem=Problem(**sizes, head_dim=h, v_head_dim=h, causal=spec["mask"]["causal_mask"] is not None),
             choice=Choice(
                 blocks=(config["block_q"], config["block_kv"], config["block_kv_compute"]),
                 layouts=(config["q_layout"], config["k_layout"], config["v_layout"]),
@@ -189,14 +187,10 @@ def main(target: str, schedules: Path, table: Path) -> None:
         f"model {MODEL!r}, {target}; winners and times as published; rank among what was compiled; lost is what the "
         "winner is predicted to lose to the one predicted best\n"
     )
-    print(
-        "| T | head dim | mask | winner | predicted best | published ms | predicted ms | rank | of | lost |"
-    )
+    print("| T | head dim | mask | winner | predicted best | published ms | predicted ms | rank | of | lost |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     places, published, predicted = [], [], []
-    for row in sorted(
-        read_table(table), key=lambda r: (r.problem.head_dim, not r.problem.causal, r.problem.q_len)
-    ):
+    for row in sorted(read_table(table), key=lambda r: (r.problem.head_dim, not r.problem.causal, r.problem.q_len)):
         p = row.problem
         ranked = rank(row, known, target)
         winner = stand_in(row.choice, ranked)
@@ -212,9 +206,7 @@ def main(target: str, schedules: Path, table: Path) -> None:
             f"| {p.q_len} | {p.head_dim} | {'causal' if p.causal else 'full'} | {winner} | {order[0]} | {row.ms:.3f} "
             f"| {ms:.3f} | {place} | {len(order)} | {lost:.1%} |"
         )
-    print(
-        f"\n{compiled} schedules were compiled, {filled} of larger blocks filled in from smaller ones."
-    )
+    print(f"\n{compiled} schedules were compiled, {filled} of larger blocks filled in from smaller ones.")
     if errors:
         middle, worst = statistics.median(errors), max(errors)
         print(f"Filling in what was compiled is off by {middle:.1%} (median), {worst:.1%} (most).")
@@ -234,9 +226,7 @@ def _summary(places: list[tuple[int, int]], which: str) -> None:
         return
     for share in (0.03, 0.05, 0.10):
         inside = sum(place <= max(1, share * count) for place, count in places)
-        print(
-            f"Winner in our top {share:.0%} (the first at least): {inside}, {inside / len(places):.0%}."
-        )
+        print(f"Winner in our top {share:.0%} (the first at least): {inside}, {inside / len(places):.0%}.")
     third = sum(place <= 3 for place, _ in places)
     print(f"Winner in our top 3: {third}, {third / len(places):.0%}.\n")
 

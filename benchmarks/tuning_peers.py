@@ -36,9 +36,7 @@ def tune_tokamax(request: Request, implementation: str) -> Record:
     arrays = make_arrays(request.task)
 
     def attend(*qkv: Any) -> Any:
-        return library.dot_product_attention(
-            *qkv, is_causal=request.task.causal, implementation=implementation
-        )
+        return library.dot_product_attention(*qkv, is_causal=request.task.causal, implementation=implementation)
 
     record = Record(device=device)
     start = time.monotonic()
@@ -95,9 +93,7 @@ def tune_ejkernel(request: Request, platform: str = "triton") -> Record:
     arrays = make_arrays(request.task)
     with candidates_counted(module._flash_executor.chooser) as seen:
         start = time.monotonic()
-        jax.block_until_ready(
-            module.flash_attention(*arrays, causal=request.task.causal, platform=platform)
-        )
+        jax.block_until_ready(module.flash_attention(*arrays, causal=request.task.causal, platform=platform))
         end = time.monotonic()
     if not seen.announced:
         raise RuntimeError("ejkernel did not tune: it chose a config without trying any")

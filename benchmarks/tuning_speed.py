@@ -135,9 +135,7 @@ def spawn(command: Sequence[str], env: Mapping[str, str], limit_s: float, log: P
     started = time.monotonic()
     late = None
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        process = subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -175,9 +173,7 @@ def report(task: Task, device: Mapping[str, Any], rows: Sequence[Row]) -> dict[s
         "driver": environment.driver,
         "compiler": environment.compiler,
         "versions": {name: _version(name) for name in _PACKAGES},
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "task": asdict(task),
         "rows": [row.to_json() for row in rows],
     }
@@ -206,20 +202,14 @@ def _last_words(log: Path) -> str:
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument(
-        "--tuner", action="append", choices=TUNERS, help="only this one; repeatable"
-    )
-    parser.add_argument(
-        "--shape", type=parse_shape, default="4x4096x16x128", help="BxTxNxH; default: %(default)s"
-    )
+    parser.add_argument("--tuner", action="append", choices=TUNERS, help="only this one; repeatable")
+    parser.add_argument("--shape", type=parse_shape, default="4x4096x16x128", help="BxTxNxH; default: %(default)s")
     parser.add_argument("--kv-heads", type=int, help="default: as many as heads")
     parser.add_argument("--dtype", default=Task.dtype)
     parser.add_argument("--full", action="store_true", help="not causal")
     parser.add_argument("--kernel", default="flash_attention/triton", help="attn-tune's")
     parser.add_argument("--max-trials-fwd", type=int, default=256)
-    parser.add_argument(
-        "--max-trials-bwd", type=int, default=100, help="of each launch; default: %(default)s"
-    )
+    parser.add_argument("--max-trials-bwd", type=int, default=100, help="of each launch; default: %(default)s")
     parser.add_argument("--limit", type=float, default=400.0, help="seconds a process may take")
     parser.add_argument("--logs", type=Path, help="keep the tuners' output in this folder")
     parser.add_argument("--out", type=Path)

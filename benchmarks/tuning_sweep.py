@@ -101,9 +101,7 @@ def stored_trials(database: Path, run_id: int) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def sweep_step(
-    direction: str, trials: list[dict[str, Any]], phases_ms: Mapping[str, float]
-) -> Step:
+def sweep_step(direction: str, trials: list[dict[str, Any]], phases_ms: Mapping[str, float]) -> Step:
     """The sums over ``trials``; the times of the step are left at zero."""
     tried = [t for t in trials if t["stage"] == "search" and t["status"] != "unsupported"]
     whole = [t["median_us"] for t in trials if not t["part"] and t["median_us"]]

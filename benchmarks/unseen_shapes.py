@@ -368,9 +368,7 @@ def record(rows: Sequence[Mapping[str, Any]], into: Path) -> None:
     for row in rows:
         sides = {repr(side): (side, row["us"][label]) for label, side in row["sides"].items()}
         times = [
-            [side["kernel"], _values(side["config"]), round(us, 2)]
-            for side, us in sides.values()
-            if math.isfinite(us)
+            [side["kernel"], _values(side["config"]), round(us, 2)] for side, us in sides.values() if math.isfinite(us)
         ]
         race = {"signature": row["signature"], "direction": row["direction"], "times": times}
         found[row["signature"], row["direction"]] = json.dumps(race, separators=(",", ":"))
@@ -421,9 +419,7 @@ def main() -> int:
             timed.add_argument("--menu", action="store_true", help="those of fit_costs.py instead")
     joined = commands.add_parser("join", help="summarise files made before; nothing is run")
     joined.add_argument("files", type=Path, nargs="+")
-    recorded = commands.add_parser(
-        "record", help="add races of 'configs' to a file of fit_costs.py"
-    )
+    recorded = commands.add_parser("record", help="add races of 'configs' to a file of fit_costs.py")
     recorded.add_argument("files", type=Path, nargs="+")
     recorded.add_argument("--into", type=Path, required=True)
     args = parser.parse_args()

@@ -122,9 +122,7 @@ def build(signature: str, direction: str, side: Side) -> Any:
     return jax.jit(part_function(ref)).lower(operands).compile()
 
 
-def race_sides(
-    signature: str, direction: str, compiled: Sequence[Future[Any]], rounds: int
-) -> list[float]:
+def race_sides(signature: str, direction: str, compiled: Sequence[Future[Any]], rounds: int) -> list[float]:
     """Median nanoseconds of each; infinite for one that did not compile."""
     import jax
 
@@ -160,9 +158,7 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> None:
     )
     if losses:
         p95 = quantile(losses, 0.95)
-        print(
-            f"loss: median {statistics.median(losses):.3f}, p95 {p95:.3f}, worst {losses[-1]:.3f}"
-        )
+        print(f"loss: median {statistics.median(losses):.3f}, p95 {p95:.3f}, worst {losses[-1]:.3f}")
     for row in ordered[:15]:
         untuned, tuned = row["untuned"]["kernel"], row["tuned"]["kernel"]
         print(f"{row['loss']:6.3f}  {untuned} for {tuned}  {row['signature']} {row['direction']}")

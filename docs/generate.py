@@ -134,10 +134,7 @@ def schema() -> str:
 
     says = dict(re.findall(r'= "(\w+)"\n +"""(.*)"""', inspect.getsource(Status)))
     traits = {"measured": "is_measured", "failed": "is_failure", "never chosen": "bars"}
-    rows = [
-        [f"`{s}`", says[s], *("yes" if getattr(s, name) else "" for name in traits.values())]
-        for s in Status
-    ]
+    rows = [[f"`{s}`", says[s], *("yes" if getattr(s, name) else "" for name in traits.values())] for s in Status]
     text = "## Statuses\n\n" + markdown_table(["status", "says", *traits], rows)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "lab.db"
@@ -148,8 +145,7 @@ def schema() -> str:
                 " ORDER BY type = 'table', name <> 'trial', rowid"
             ).fetchall()
             columns = {
-                name: [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
-                for name, _, _ in relations
+                name: [row[1] for row in connection.execute(f"PRAGMA table_info({name})")] for name, _, _ in relations
             }
     own: dict[str, dict[str, str]] = {}
     for name, _, sql in relations:
@@ -160,9 +156,7 @@ def schema() -> str:
         # A column of a view without a comment is that of its table.
         source = re.findall(r"FROM (\w+)", sql)[-1] if kind == "view" else name
         comments = own[source] | own[name]
-        table = markdown_table(
-            ["column", "says"], [[f"`{column}`", comments[column]] for column in columns[name]]
-        )
+        table = markdown_table(["column", "says"], [[f"`{column}`", comments[column]] for column in columns[name]])
         text += f"\n## The {kind} `{name}`\n\n{about}\n\n{table}"
     return text
 

@@ -49,9 +49,7 @@ def _page(op: Op) -> str:
         _table(["field", "matching", "required", "meaning"], _fields(op)),
         "## Operands",
         "Axes have the names of fields; a number is the same for every problem of this kind.",
-        _table(
-            ["operand", "directions", "shape", "dtype", "differentiable", "in place"], _operands(op)
-        ),
+        _table(["operand", "directions", "shape", "dtype", "differentiable", "in place"], _operands(op)),
         "## Outputs",
         "The kind decides the [rule of proof](../validation.md).",
         _table(
@@ -141,9 +139,7 @@ def _axes(op: Op, problem: Any, direction: str, operand: Any) -> Iterator[str]:
         if not other:
             continue
         shapes = {o.name: o.shape for o in op.operands(other, direction)}
-        for axis, (size, now) in enumerate(
-            zip(operand.shape, shapes.get(operand.name) or (), strict=False)
-        ):
+        for axis, (size, now) in enumerate(zip(operand.shape, shapes.get(operand.name) or (), strict=False)):
             if size != now:
                 names.setdefault(axis, f"`{field.name}`")
     yield from (names.get(axis, str(size)) for axis, size in enumerate(operand.shape))
@@ -186,10 +182,7 @@ def _kernels(op: Op) -> Iterator[str]:
                     launches.setdefault(row, []).append(f"{direction} {part}".strip())
         rows = [[name, ", ".join(names), *rest] for (name, *rest), names in launches.items()]
         yield f"### `{spec.id}`"
-        yield (
-            _table(["knob", "launches", "may be", "tried", "default", "chooses"], rows)
-            or "No knobs."
-        )
+        yield (_table(["knob", "launches", "may be", "tried", "default", "chooses"], rows) or "No knobs.")
 
 
 def _launches(config: type) -> list[tuple[str, type]]:
@@ -202,9 +195,7 @@ def _launches(config: type) -> list[tuple[str, type]]:
 
 
 def _knob_rows(config: type) -> Iterator[tuple[str, ...]]:
-    defaults: Mapping[str, Any] = {
-        field.name: field.default for field in dataclasses.fields(config)
-    }
+    defaults: Mapping[str, Any] = {field.name: field.default for field in dataclasses.fields(config)}
     for name, (knob, is_optional) in knobs_of(config).items():
         default = defaults[name]
         yield (
@@ -220,11 +211,7 @@ def _table(header: list[str], rows: Iterable[list[str]]) -> str:
     """A table without columns that are empty; no table without rows."""
     rows = list(rows)
     kept = [i for i in range(len(header)) if any(row[i] for row in rows)]
-    return (
-        markdown_table([header[i] for i in kept], [[row[i] for i in kept] for row in rows])
-        if rows
-        else ""
-    )
+    return markdown_table([header[i] for i in kept], [[row[i] for i in kept] for row in rows]) if rows else ""
 
 
 def _sentence(text: str) -> str:

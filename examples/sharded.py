@@ -17,8 +17,7 @@ mesh = jax.make_mesh((4, 2), ("data", "model"))
 sharding = NamedSharding(mesh, PartitionSpec("data", None, "model", None))
 shape = (8, 128, 4, 32)
 query, key, value = (
-    jax.device_put(jax.random.normal(jax.random.key(seed), shape, jnp.float32), sharding)
-    for seed in range(3)
+    jax.device_put(jax.random.normal(jax.random.key(seed), shape, jnp.float32), sharding) for seed in range(3)
 )
 
 attend = jax.jit(lambda q, k, v: attn_tune.flash_attention(q, k, v, causal=True))

@@ -40,9 +40,7 @@ def text(name: str) -> str:
 
 def test_generated_pages_are_current():
     # In a process of its own: what a help page shows may depend on the terminal and the environment.
-    done = subprocess.run(
-        [sys.executable, DOCS / "generate.py", "--check"], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, DOCS / "generate.py", "--check"], capture_output=True, text=True)
     assert done.returncode == 0, f"stale, run 'make docs': {done.stdout}{done.stderr}"
 
 
@@ -64,9 +62,7 @@ def test_every_exit_code_and_error_is_documented():
     for code, meaning in MEANINGS.items():
         assert f"| {code} | {meaning} |" in page
     types = [
-        value
-        for value in vars(errors).values()
-        if isinstance(value, type) and issubclass(value, errors.AttnTuneError)
+        value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.AttnTuneError)
     ]
     assert len(types) >= 6
     for error in types:
@@ -141,9 +137,7 @@ def test_command_lines_in_pages_and_strings_exist(path):
     for name, rest, is_quoted in calls(path.read_text()):
         first = rest[0] if rest else ""
         if not name:  # the program itself: prose, unless it stands in quotes
-            assert not is_quoted or first.startswith("-") or first in FORMATS, (
-                f"no command {first!r}"
-            )
+            assert not is_quoted or first.startswith("-") or first in FORMATS, f"no command {first!r}"
             continue
         command = COMMANDS[name]
         if getattr(command, "commands", {}) and is_quoted:
@@ -179,9 +173,7 @@ def test_the_example_queries_run(tmp_path):
     path = tmp_path / "lab.db"
     fill(path)
     queries = [
-        block
-        for block in re.findall(r"```sql\n(.*?)```", text("database.md"), re.DOTALL)
-        if block.startswith("SELECT")
+        block for block in re.findall(r"```sql\n(.*?)```", text("database.md"), re.DOTALL) if block.startswith("SELECT")
     ]
     connection = sqlite3.connect(path)
     found = [connection.execute(query).fetchall() for query in queries]
@@ -248,9 +240,7 @@ def test_the_example_kernel_is_found_and_right(dense_kernel):
 
 @pytest.mark.slow
 def test_the_example_kernel_goes_from_its_file_into_a_pack(dense_kernel):
-    signature = (
-        "flash_attention/v1 b=1 t=2 s=2 n=2 k=1 h=16 v=16 dtype=float32 causal=1"  # rows: 1 2
-    )
+    signature = "flash_attention/v1 b=1 t=2 s=2 n=2 k=1 h=16 v=16 dtype=float32 causal=1"  # rows: 1 2
     where = ["--grid", signature, "--kernel", "dense", "--db", "lab.db", "--json"]
     planned = json.loads(dense_kernel("-m", "attn_tune", "plan", *where))
     assert [row["to_try"] for row in planned["kernels"]] == [2, 2]

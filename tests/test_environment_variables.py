@@ -13,9 +13,7 @@ def documented() -> set[str]:
 
 
 def named_in(folder: str, pattern: str) -> set[str]:
-    return {
-        name for path in (ROOT / folder).rglob(pattern) for name in NAME.findall(path.read_text())
-    }
+    return {name for path in (ROOT / folder).rglob(pattern) for name in NAME.findall(path.read_text())}
 
 
 def test_the_table_has_eight_variables():

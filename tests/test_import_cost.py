@@ -11,9 +11,7 @@ HEAVY = ("jax", "jaxlib", "triton", "pandas", "numpy", "typer", "rich", "sqlite_
 
 def loaded_after(statement):
     code = f"import sys, json\n{statement}\nprint(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(json.loads(result.stdout.splitlines()[-1]))
 
 

@@ -6,8 +6,7 @@ from tools import public_api
 def test_the_public_api_is_the_recorded_one():
     difference = public_api.changes()
     assert not difference, (
-        "the public API changed: say so in CHANGELOG.md, then run 'python tools/public_api.py --write'\n"
-        + difference
+        "the public API changed: say so in CHANGELOG.md, then run 'python tools/public_api.py --write'\n" + difference
     )
 
 

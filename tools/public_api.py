@@ -49,12 +49,8 @@ def text() -> str:
             names |= {f"{module}.{name.strip()}" for name in imported.split(",")}
     for module in MODULES:
         members = package[module.partition(".")[2]].members
-        names |= {
-            f"{module}.{n}" for n, m in members.items() if not (m.is_alias or n.startswith("_"))
-        }
-    lines = (
-        line for name in sorted(names) for line in _lines(name, package[name.partition(".")[2]])
-    )
+        names |= {f"{module}.{n}" for n, m in members.items() if not (m.is_alias or n.startswith("_"))}
+    lines = (line for name in sorted(names) for line in _lines(name, package[name.partition(".")[2]]))
     return "\n".join(lines) + "\n"
 
 
@@ -67,9 +63,7 @@ def _lines(name: str, item: Any) -> Iterator[str]:
         yield from (f"    @{decorator.value}" for decorator in item.decorators)
         for member, value in item.members.items():
             # The one of a dataclass follows from its fields.
-            if not member.startswith("_") or (
-                member == "__init__" and "dataclass" not in item.labels
-            ):
+            if not member.startswith("_") or (member == "__init__" and "dataclass" not in item.labels):
                 yield from (f"    {line}" for line in _lines(member, value))
     elif isinstance(item, Function):
         yield from (f"@{decorator.value}" for decorator in item.decorators)

@@ -41,9 +41,7 @@ def _outputs(problem: Problem, operands: Operands) -> dict[str, jax.ShapeDtypeSt
     }
 
 
-def _backward_inputs(
-    operands: Operands, residuals: dict[str, Array], cotangents: dict[str, Array]
-) -> BackwardInputs:
+def _backward_inputs(operands: Operands, residuals: dict[str, Array], cotangents: dict[str, Array]) -> BackwardInputs:
     return BackwardInputs(operands, cotangents["out"], cotangents["weights"])
 
 
@@ -169,12 +167,8 @@ def attention(
         mask_dims=dims_of(operands.mask),
         bias_dims=dims_of(operands.bias),
         has_sinks=operands.sinks is not None,
-        soft_cap=None
-        if logits_soft_cap is None
-        else static_float("logits_soft_cap", logits_soft_cap),
-        scale=shape["H"] ** -0.5
-        if softmax_scale is None
-        else static_float("softmax_scale", softmax_scale),
+        soft_cap=None if logits_soft_cap is None else static_float("logits_soft_cap", logits_soft_cap),
+        scale=shape["H"] ** -0.5 if softmax_scale is None else static_float("softmax_scale", softmax_scale),
         dropout_rate=rate if drops else 0.0,
     )
     outputs = run(

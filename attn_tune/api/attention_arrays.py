@@ -18,9 +18,7 @@ LETTERS = MappingProxyType(
         "dout": "btnv",
     }
 )
-_RING = (
-    "sharded lengths need ring attention, which this op is not, so shard batch and heads instead"
-)
+_RING = "sharded lengths need ring attention, which this op is not, so shard batch and heads instead"
 _HEADS = "shard batch and heads instead"
 
 # The arguments of ``Call`` that attention ops share.

@@ -97,9 +97,7 @@ def differentiable(call: Call, problem: Any, operands: Any, request: Request) ->
 
     def forward(operands: Any) -> tuple[Outputs, Any]:
         outputs = launched(call, saving, request, call.forward, operands)
-        kept = {
-            name: checkpoint_name(outputs[name], f"{call.op}_{name}") for name in call.residuals
-        }
+        kept = {name: checkpoint_name(outputs[name], f"{call.op}_{name}") for name in call.residuals}
         results = outputs | kept
         return {name: results[name] for name in call.outputs(problem, operands)}, (operands, kept)
 

@@ -111,11 +111,7 @@ class Call:
         if operands is inputs:
             return self.outputs(problem, operands)
         like = {name: getattr(operands, name) for name in self.gradients}
-        return {
-            f"d{name}": jax.ShapeDtypeStruct(x.shape, x.dtype)
-            for name, x in like.items()
-            if x is not None
-        }
+        return {f"d{name}": jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in like.items() if x is not None}
 
 
 def operands_of(inputs: Any) -> Operands:

@@ -12,9 +12,7 @@ from attn_tune.ops.registry import get_op
 from attn_tune.schema.errors import UnsupportedError
 
 
-def guarded(
-    call: Call, problem: Any, direction: str, function: Callable[[Any], dict]
-) -> Callable[[Any], dict]:
+def guarded(call: Call, problem: Any, direction: str, function: Callable[[Any], dict]) -> Callable[[Any], dict]:
     """``function``, one direction of an op, with a rule for derivatives that its kernels do not have.
 
     JAX asks the derivative rule of the op itself for a first derivative. What it calls is differentiated in second

@@ -24,9 +24,7 @@ from attn_tune.runtime.active.view import View
 from attn_tune.runtime.lookup import dispatch
 
 
-def launched(
-    call: Call, problem: Any, request: Request, direction: str, inputs: Any
-) -> dict[str, Array]:
+def launched(call: Call, problem: Any, request: Request, direction: str, inputs: Any) -> dict[str, Array]:
     """The outputs of one direction, by name, with rules for ``vmap`` and for derivatives.
 
     Raises:
@@ -39,9 +37,7 @@ def launched(
     return guarded(call, problem, direction, fold_vmap(call, problem, run))(inputs)
 
 
-def _run(
-    call: Call, problem: Any, request: Request, direction: str, inputs: Any
-) -> dict[str, Array]:
+def _run(call: Call, problem: Any, request: Request, direction: str, inputs: Any) -> dict[str, Array]:
     """Run one direction, on one device or on each of several.
 
     Under a ``shard_map`` that checks types, the kernel is traced at lowering, because most kernels do not declare over
@@ -57,9 +53,7 @@ def _run(
     if explicit_mesh(inputs) is not None:
         # The arrays of the call are cut already (``sharded_by_types``); this is the folded axis of a vmap.
         def on_shard(inputs: Any, axes: Axes, out_specs: Any) -> dict[str, Array]:
-            return run_shard(
-                call, lambda x: _run(call, problem, request, direction, x), inputs, axes, out_specs
-            )
+            return run_shard(call, lambda x: _run(call, problem, request, direction, x), inputs, axes, out_specs)
 
         return sharded_run(call, on_shard, problem, inputs)
     partitions = is_partitioned(inputs)
@@ -69,9 +63,7 @@ def _run(
     return run(inputs)
 
 
-def _launch(
-    call: Call, problem: Any, request: Request, direction: str
-) -> Callable[[Any], dict[str, Array]]:
+def _launch(call: Call, problem: Any, request: Request, direction: str) -> Callable[[Any], dict[str, Array]]:
     choice = dispatch.choose(
         call.op,
         direction,

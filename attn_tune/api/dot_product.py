@@ -147,7 +147,5 @@ def _lengths(name: str, lengths: ArrayLike | None, batch: int) -> Array | None:
         return None
     found = jnp.asarray(lengths)
     if found.shape != (batch,) or not jnp.issubdtype(found.dtype, jnp.integer):
-        raise UsageError(
-            f"{name} must be integers of shape {(batch,)}, got {found.dtype}{list(found.shape)}"
-        )
+        raise UsageError(f"{name} must be integers of shape {(batch,)}, got {found.dtype}{list(found.shape)}")
     return found

@@ -270,9 +270,5 @@ def _packed(query: Array, key: Array, cum_seqlens_q: Any, cum_seqlens_k: Any) ->
     if cum_seqlens_q is None:
         raise UsageError("cum_seqlens_q is missing: give both sides, or the query side alone")
     if query.shape[0] != 1:
-        raise UsageError(
-            f"cum_seqlens_q lays sequences end to end in a batch of 1, got a batch of {query.shape[0]}"
-        )
-    return MaskInfo.from_cum_seqlens(
-        cum_seqlens_q, cum_seqlens_k, q_len=query.shape[1], kv_len=key.shape[1]
-    )
+        raise UsageError(f"cum_seqlens_q lays sequences end to end in a batch of 1, got a batch of {query.shape[0]}")
+    return MaskInfo.from_cum_seqlens(cum_seqlens_q, cum_seqlens_k, q_len=query.shape[1], kv_len=key.shape[1])

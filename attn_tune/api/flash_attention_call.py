@@ -31,9 +31,7 @@ def _place(operands: Operands, first: dict[str, Array]) -> Operands:
     return operands._replace(dropout=operands.dropout + jnp.stack(place))
 
 
-def _backward_inputs(
-    operands: Operands, residuals: dict[str, Array], cotangents: dict[str, Array]
-) -> BackwardInputs:
+def _backward_inputs(operands: Operands, residuals: dict[str, Array], cotangents: dict[str, Array]) -> BackwardInputs:
     saved = Residuals(residuals["out"], residuals["lse"])
     delta = row_delta(saved, cotangents["out"], cotangents.get("lse"))
     return BackwardInputs(operands, saved, cotangents["out"], delta)
@@ -72,9 +70,7 @@ def sink_gradient(
     return -jnp.sum(weight * delta, axis=(0, 2)).astype(sinks.dtype)
 
 
-def without_denominator(
-    problem: Problem, operands: Operands, extra: Mapping[str, Array], outputs: Outputs
-) -> Outputs:
+def without_denominator(problem: Problem, operands: Operands, extra: Mapping[str, Array], outputs: Outputs) -> Outputs:
     """The outputs of a call whose ``out`` is not divided by the softmax denominator.
 
     ``extra["largest_sinks"]``, one logit a query head, is present where there are sinks.

@@ -13,9 +13,7 @@ OF_JAX = {
 }
 
 
-def hinting[**P, R](
-    other: str, names: Mapping[str, str]
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def hinting[**P, R](other: str, names: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A decorator for a function whose arguments are called something else in ``other``.
 
     Signature and types stay the function's own: type checkers, editors and ``inspect`` see the names that it takes.

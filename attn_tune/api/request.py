@@ -37,18 +37,14 @@ def request_of(op: str, platform: Platform, cfg: Any) -> Request:
     if platform is None and cfg is None:
         return Request()
     directions = get_op(op).directions
-    return Request(
-        kernels=_kernels(op, directions, platform), configs=_configs(op, directions, cfg)
-    )
+    return Request(kernels=_kernels(op, directions, platform), configs=_configs(op, directions, cfg))
 
 
 def _kernels(op: str, directions: tuple[str, ...], platform: Any) -> dict[str, str]:
     if not isinstance(platform, Mapping):
         platform = dict.fromkeys(directions, platform)
     if unknown := [key for key in platform if key not in directions]:
-        raise UsageError(
-            f"platform has the key {unknown[0]!r}; its keys are {' and '.join(directions)}"
-        )
+        raise UsageError(f"platform has the key {unknown[0]!r}; its keys are {' and '.join(directions)}")
     chosen = {direction: _kernel(op, name) for direction, name in platform.items()}
     return {direction: name for direction, name in chosen.items() if name is not None}
 
@@ -66,9 +62,7 @@ def _kernel(op: str, platform: Any) -> str | None:
     if platform in names:
         return platform
     # "pallas" is what users of several backends say for whichever of them this project has.
-    of_backend = [
-        s.name for s in specs if s.backend == platform or s.backend.startswith(platform + "_")
-    ]
+    of_backend = [s.name for s in specs if s.backend == platform or s.backend.startswith(platform + "_")]
     if len(of_backend) == 1:
         return of_backend[0]
     raise unknown_name(f"kernel of {op}", platform, ["auto", *names])
@@ -85,9 +79,7 @@ def _configs(op: str, directions: tuple[str, ...], cfg: Any) -> dict[str, Any]:
             if search.config is type(cfg)
         }
         if not owned:
-            raise UsageError(
-                f"cfg is a {type(cfg).__name__}, which is the config of no kernel of {op}"
-            )
+            raise UsageError(f"cfg is a {type(cfg).__name__}, which is the config of no kernel of {op}")
         return dict.fromkeys(sorted(owned), cfg)
     if isinstance(cfg, Mapping) and cfg and set(cfg) <= set(directions):
         return {direction: config for direction, config in cfg.items() if config is not None}

@@ -152,9 +152,7 @@ def matmul_precision(value: Any, dtype: Any) -> Any:
         ) from None
 
 
-def _rows_without_keys(
-    q_len: int, kv_len: int, left: int | None, kv_lengths: Array | None
-) -> Bool[Array, "_b 1 T"]:
+def _rows_without_keys(q_len: int, kv_len: int, left: int | None, kv_lengths: Array | None) -> Bool[Array, "_b 1 T"]:
     """Rows whose window begins behind the last key that counts."""
     ends = kv_len if kv_lengths is None else jnp.minimum(kv_lengths, kv_len)[:, None, None]
     first = jnp.maximum(jnp.arange(q_len) - (q_len if left is None else left), 0)
@@ -167,9 +165,7 @@ def _window(size: Any) -> Window:
     try:
         return window_of(size)
     except UsageError:
-        raise UsageError(
-            f"local_window_size must be a non-negative integer or (left, right), got {size!r}"
-        ) from None
+        raise UsageError(f"local_window_size must be a non-negative integer or (left, right), got {size!r}") from None
 
 
 def _mask(part: Part, mask: Array | None, kv_lengths: Array | None) -> MaskInfo:

@@ -46,10 +46,7 @@ def command(
     unshipped, objections = _unshipped(db, found, target)
     if json:
         output.emit_json(
-            **{
-                way: {**one.to_dict(), "unshipped": _row(unshipped.get(way))}
-                for way, one in found.items()
-            }
+            **{way: {**one.to_dict(), "unshipped": _row(unshipped.get(way))} for way, one in found.items()}
         )
         return
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None

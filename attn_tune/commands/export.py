@@ -43,9 +43,7 @@ _DOUBTS = {
 def command(
     db: options.Database,
     cases: Cases,
-    path: Path = options.argument(
-        "PACK", "The pack to write: a folder, or one file ending in .atpack."
-    ),
+    path: Path = options.argument("PACK", "The pack to write: a folder, or one file ending in .atpack."),
     name: options.PackName = None,
     version: options.PackVersion = "1",
     device: str | None = options.option(
@@ -121,9 +119,7 @@ def command(
     from attn_tune.runtime.overrides.active import Overrides, files_in_force
 
     in_force = Overrides(files_in_force(os.environ))
-    entries = [
-        entry for file in quarantine or () for entry in Overrides([read_overrides(file)]).never
-    ]
+    entries = [entry for file in quarantine or () for entry in Overrides([read_overrides(file)]).never]
     entries += in_force.never if with_quarantine else ()
     with open_lab(db) as database:
         tried = database.frame("coverage")

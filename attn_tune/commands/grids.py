@@ -17,9 +17,7 @@ def command(
     grid: str | None = options.argument("GRID", "A grid whose points are listed.", None),
     lengths: options.Lengths = None,
     workload: options.Workloads = None,
-    out: Path | None = options.option(
-        None, "--out -o", "FILE", "Write the points as a grid file (.toml)."
-    ),
+    out: Path | None = options.option(None, "--out -o", "FILE", "Write the points as a grid file (.toml)."),
     force: bool = options.flag("--force", "Replace the file."),
     json: options.Json = False,
 ) -> None:

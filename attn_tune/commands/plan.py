@@ -84,9 +84,7 @@ def show_plan(
             "estimate_from": "guess" if guessed else "history",
         }
         rows = [{key.replace(" ", "_"): value for key, value in row.items()} for row in rows]
-        output.emit_json(
-            device=made.device.identity, strategy=strategy, totals=totals, kernels=rows
-        )
+        output.emit_json(device=made.device.identity, strategy=strategy, totals=totals, kernels=rows)
         return
     from attn_tune.commands.sweeps.progress import clock
 
@@ -98,9 +96,7 @@ def show_plan(
     output.emit_frame(frame, title=f"Plan on {made.device}")
     output.say_absent(away, how)
     if left := sum(rows[n]["kernel"] not in away for n in idle):
-        print(
-            f"{counted(left, 'pair')} of case and kernel left out: the kernel cannot do it ({how} says why)"
-        )
+        print(f"{counted(left, 'pair')} of case and kernel left out: the kernel cannot do it ({how} says why)")
     print(
         f"{counted(counts.cases, 'case')}, at most {counted(counts.todo, 'config')} to try by strategy {strategy}, "
         f"{counts.done} tried before, {counts.pruned} refused beforehand; "

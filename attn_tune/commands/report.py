@@ -48,9 +48,7 @@ def command(
         "Only this part: summary, statuses, failures, coverage, imported, fits or predicted. Default: all in a table, "
         "else summary.",
     ),
-    fmt: options.Format = options.option(
-        options.Format.TABLE, "--format -f", "", "The format of the answer."
-    ),
+    fmt: options.Format = options.option(options.Format.TABLE, "--format -f", "", "The format of the answer."),
     device: options.DeviceName = None,
     every: options.All = False,
     json: options.Json = False,
@@ -96,10 +94,7 @@ def _sections(
     }
     # Of the kernels asked for, the best of each problem.
     winners = list(
-        {
-            (d.signature, d.direction, d.device): d
-            for d in sorted(found, key=lambda d: d.rank, reverse=True)
-        }.values()
+        {(d.signature, d.direction, d.device): d for d in sorted(found, key=lambda d: d.rank, reverse=True)}.values()
     )
     return {
         Section.SUMMARY: frames.summary(winners, names),

@@ -164,9 +164,7 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
     from attn_tune.kernels import registry
     from attn_tune.reports import frames
 
-    names = {
-        c.case.signature.text: selection.brief("+".join(c.case.names)) for c in outcome.plan.cases
-    }
+    names = {c.case.signature.text: selection.brief("+".join(c.case.names)) for c in outcome.plan.cases}
     winners = frames.summary([d for d in outcome.decisions if d.rank == 0], names)
     with open_lab(db) as database:
         trials = database.frame("trials", run=outcome.run_id)
@@ -205,9 +203,7 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
         for line in gate_lines(objections, len(outcome.decisions)):
             print(line)
     if unproven := sum(counts[Status.UNPROVEN]) if Status.UNPROVEN in counts else 0:
-        output.note(
-            f"{unproven} configs are unproven: they take no feature problem of their op (--allow-unproven)"
-        )
+        output.note(f"{unproven} configs are unproven: they take no feature problem of their op (--allow-unproven)")
     for one in wrong:
         output.note(
             f"{one['kernel']} is wrong untuned: {one['point']} {one['direction']}; calls of it without a tuned config "
@@ -232,9 +228,7 @@ def _wrong_untuned(outcome: SweepOutcome, database: "Database") -> Iterator[dict
             if not kernel.runnable:
                 continue
             spec, untuned = kernel.kernel.id, kernel.heuristic
-            known = database.measured(
-                spec, case.direction, case.signature, outcome.device, kernel.environment
-            )
+            known = database.measured(spec, case.direction, case.signature, outcome.device, kernel.environment)
             own = [(WHOLE, untuned), *((p.part, untuned[p.part]) for p in kernel.parts if p.part)]
             if any(known.get((p, config_digest(c))) is Status.INCORRECT for p, c in own):
                 yield {
@@ -245,9 +239,7 @@ def _wrong_untuned(outcome: SweepOutcome, database: "Database") -> Iterator[dict
                 }
 
 
-def _next_steps(
-    outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, done: int
-) -> Iterator[str]:
+def _next_steps(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, done: int) -> Iterator[str]:
     if outcome.ending == "stopped":
         yield "Stopped. Everything measured is stored; the same command goes on from here."
     elif outcome.ending == "budget":

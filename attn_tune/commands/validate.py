@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 @options.grouped
 def command(
     cases: Cases,
-    feature: list[str] | None = options.option(
-        None, "--feature", "FILTER", "Only features whose name contains this."
-    ),
+    feature: list[str] | None = options.option(None, "--feature", "FILTER", "Only features whose name contains this."),
     config: str | None = options.option(
         None,
         "--config",
@@ -46,13 +44,9 @@ def command(
     from attn_tune.tuner.run.executor import IsolatedExecutor
 
     if (cases.lengths or cases.point or cases.workload) and not cases.grid:
-        raise UsageError(
-            "--lengths, --point and --workload are of the points of a grid; give --grid"
-        )
+        raise UsageError("--lengths, --point and --workload are of the points of a grid; give --grid")
     if feature and cases.grid:
-        raise UsageError(
-            "--feature is for the op's own problems; leave it out, or leave --grid out"
-        )
+        raise UsageError("--feature is for the op's own problems; leave it out, or leave --grid out")
     specs = cases.kernels()
     ops = _ops(specs)
     ways = selection.directions(cases.direction, ops)
@@ -62,9 +56,7 @@ def command(
     with IsolatedExecutor() as executor:
         device = executor.identify().device
         checks = [
-            _Check(
-                spec=spec, direction=way, label=label, problem=problem, is_fixed=bool(cases.grid)
-            )
+            _Check(spec=spec, direction=way, label=label, problem=problem, is_fixed=bool(cases.grid))
             for spec, way in _searches(specs, ways)
             for label, problem in problems[spec.op].items()
         ]
@@ -94,9 +86,7 @@ def command(
         raise typer.Exit(FAILED)
 
 
-def _searches(
-    specs: "tuple[KernelSpec, ...]", ways: tuple[str, ...]
-) -> "Iterator[tuple[KernelSpec, str]]":
+def _searches(specs: "tuple[KernelSpec, ...]", ways: tuple[str, ...]) -> "Iterator[tuple[KernelSpec, str]]":
     """The directions that each kernel implements. Directions of its op that it does not are named on stderr."""
     for (op, *_), spec in ((_ops([spec]), spec) for spec in specs):
         if absent := [way for way in ways if way in op.directions and way not in spec.searches]:
@@ -114,9 +104,7 @@ def _ops(specs: "Iterable[KernelSpec]") -> "list[Op]":
 
 def _first_reason(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
-        return (
-            "the kernels do not implement the direction; choose others with --kernel or --direction"
-        )
+        return "the kernels do not implement the direction; choose others with --kernel or --direction"
     first = rows[0]
     return (
         f"of {len(rows)} checks the kernels take none here; "
@@ -124,9 +112,7 @@ def _first_reason(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _problems(
-    ops: "Iterable[Op]", feature: list[str] | None, cases: Cases
-) -> "dict[str, dict[str, Problem]]":
+def _problems(ops: "Iterable[Op]", feature: list[str] | None, cases: Cases) -> "dict[str, dict[str, Problem]]":
     """The problems of each op by name: of the grid, or its feature problems."""
     from attn_tune.ops.contract import load
 
@@ -148,9 +134,7 @@ def _problems(
     return found
 
 
-def _config(
-    text: str | None, specs: "tuple[KernelSpec, ...]", ways: tuple[str, ...]
-) -> Mapping[str, Any] | None:
+def _config(text: str | None, specs: "tuple[KernelSpec, ...]", ways: tuple[str, ...]) -> Mapping[str, Any] | None:
     if text is None:
         return None
     import json
@@ -231,7 +215,5 @@ class _Check:
         from attn_tune.ops.registry import get_op
 
         before = get_op(self.spec.op).to_signature(self.problem).items
-        changed = [
-            f"{name}={value}" for name, value in ref.signature.items if (name, value) not in before
-        ]
+        changed = [f"{name}={value}" for name, value in ref.signature.items if (name, value) not in before]
         return f" ({' '.join(changed)})" if changed else ""

@@ -53,9 +53,7 @@ class Database:
             self._identity = self._file.stat()
 
     @classmethod
-    def open(
-        cls, path: str | os.PathLike[str], *, create: bool = False, read_only: bool = False
-    ) -> "Database":
+    def open(cls, path: str | os.PathLike[str], *, create: bool = False, read_only: bool = False) -> "Database":
         """Opens the database at ``path``.
 
         Raises:
@@ -289,9 +287,7 @@ class Database:
         decided = list(self._decided(signatures))
         with self.transaction():
             for problem, decisions in decided:
-                decision_table.replace_decisions(
-                    self._connection, self._references, problem, decisions
-                )
+                decision_table.replace_decisions(self._connection, self._references, problem, decisions)
         return sum(1 for _, decisions in decided if decisions)
 
     def decide(self, *, signatures: Iterable[Signature | str] | None = None) -> Iterator[Decision]:
@@ -317,9 +313,7 @@ class Database:
         with storage_errors(self.path):
             return decision_table.read_decisions(self._connection, self._references, filters)
 
-    def decision(
-        self, signature: Signature, direction: str, device: Device, *, rank: int = 0
-    ) -> Decision | None:
+    def decision(self, signature: Signature, direction: str, device: Device, *, rank: int = 0) -> Decision | None:
         """One decision as of the last ``rebuild_decisions``, by default the winner; None without one."""
         found = self.decisions(signature=signature, direction=direction, device=device, rank=rank)
         return found[0] if found else None

@@ -88,9 +88,7 @@ FRAMES: dict[str, tuple[str, Mapping[str, str]]] = {
 }
 
 
-def read_frame(
-    connection: sqlite3.Connection, name: str, filters: Mapping[str, Any]
-) -> "pd.DataFrame":
+def read_frame(connection: sqlite3.Connection, name: str, filters: Mapping[str, Any]) -> "pd.DataFrame":
     """The frame called ``name``.
 
     Raises:

@@ -70,15 +70,9 @@ _RAW: dict[tuple[str, str], tuple[str, ...]] = {
     ("nvidia-b300", "sm_103"): ("NVIDIA B300", "NVIDIA B300 SXM6 AC"),
     ("nvidia-gb300", "sm_103"): ("NVIDIA GB300",),
     ("nvidia-gb10", "sm_121"): ("NVIDIA GB10",),
-    ("nvidia-rtx-pro-6000-blackwell-server", "sm_120"): (
-        "NVIDIA RTX PRO 6000 Blackwell Server Edition",
-    ),
-    ("nvidia-rtx-pro-6000-blackwell", "sm_120"): (
-        "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
-    ),
-    ("nvidia-rtx-pro-6000-blackwell-max-q", "sm_120"): (
-        "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
-    ),
+    ("nvidia-rtx-pro-6000-blackwell-server", "sm_120"): ("NVIDIA RTX PRO 6000 Blackwell Server Edition",),
+    ("nvidia-rtx-pro-6000-blackwell", "sm_120"): ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition",),
+    ("nvidia-rtx-pro-6000-blackwell-max-q", "sm_120"): ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",),
     ("nvidia-rtx-6000-ada", "sm_89"): ("NVIDIA RTX 6000 Ada Generation",),
     ("nvidia-l2", "sm_89"): ("NVIDIA L2",),
     ("nvidia-l20", "sm_89"): ("NVIDIA L20",),

@@ -54,9 +54,7 @@ def driver_facts(ordinal: int) -> DriverFacts:
     has_uuid = get_uuid(ctypes.byref(uuid), device) == 0
     total = ctypes.c_size_t()
     has_total = cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device) == 0
-    bus_id = (
-        f"{attribute(_PCI_DOMAIN):08x}:{attribute(_PCI_BUS):02x}:{attribute(_PCI_DEVICE):02x}.0"
-    )
+    bus_id = f"{attribute(_PCI_DOMAIN):08x}:{attribute(_PCI_BUS):02x}:{attribute(_PCI_DEVICE):02x}.0"
     power, driver = _management_facts(bus_id)
     # Two transfers a clock: every memory these devices use is double data rate.
     bandwidth = 2 * attribute(_MEMORY_CLOCK_KHZ) * attribute(_BUS_BITS) / 8 / 1e6

@@ -142,9 +142,7 @@ def _cuda(jax_device: Any) -> Device:
         bandwidth_gbs=facts.bandwidth_gbs or published.bandwidth_gbs,
         partition=found.partition,
         power_watts=facts.power_watts,
-        evidence=_evidence(
-            name=raw, uuid=facts.uuid, driver=facts.driver, total_bytes=facts.total_bytes
-        ),
+        evidence=_evidence(name=raw, uuid=facts.uuid, driver=facts.driver, total_bytes=facts.total_bytes),
     )
 
 
@@ -175,8 +173,7 @@ def _tpu(jax_device: Any) -> Device:
         platform="tpu",
         family=family,
         variant=found.variant,
-        units=int(getattr(jax_device, "num_cores", 0) or getattr(jax_device, "core_count", 0) or 0)
-        or published.units,
+        units=int(getattr(jax_device, "num_cores", 0) or getattr(jax_device, "core_count", 0) or 0) or published.units,
         shared_bytes=published.shared_bytes,
         clock_mhz=published.clock_mhz,
         bandwidth_gbs=published.bandwidth_gbs,

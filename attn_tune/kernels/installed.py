@@ -72,17 +72,14 @@ def _contained_search(search: Search) -> Search:
         search,
         heuristic=_contained(search.heuristic, "heuristic", _refuse),
         candidates={
-            part: _contained(_listed(make), "list of configs", _refuse)
-            for part, make in search.candidates.items()
+            part: _contained(_listed(make), "list of configs", _refuse) for part, make in search.candidates.items()
         },
         infeasible=_contained(search.infeasible, "check of a config", str),
         adapt=_contained(search.adapt, "adapt", _refuse),
     )
 
 
-def _contained(
-    function: Callable[..., Any], what: str, failed: Callable[[str], Any]
-) -> Callable[..., Any]:
+def _contained(function: Callable[..., Any], what: str, failed: Callable[[str], Any]) -> Callable[..., Any]:
     """``function``, with the answer of ``failed`` to the reason in place of whatever it raises."""
 
     @functools.wraps(function)

@@ -153,9 +153,7 @@ def knobs_of(config: type) -> dict[str, tuple[Knob, bool]]:
     hints = typing.get_type_hints(config, include_extras=True)
     found = {}
     for field in dataclasses.fields(config):
-        knob = next(
-            (x for x in getattr(hints[field.name], "__metadata__", ()) if isinstance(x, Knob)), None
-        )
+        knob = next((x for x in getattr(hints[field.name], "__metadata__", ()) if isinstance(x, Knob)), None)
         if knob is not None:
             kinds = typing.get_args(typing.get_args(hints[field.name])[0])
             found[field.name] = (knob, type(None) in kinds)
@@ -174,9 +172,7 @@ def parts_of(config: Any) -> Iterator[tuple[str, Any]]:
     yield from parts.items() if parts else (("", config),)
 
 
-def first_reason[P, D](
-    infeasible: Callable[[P, D, Any], str | None], problem: P, device: D, config: Any
-) -> str | None:
+def first_reason[P, D](infeasible: Callable[[P, D, Any], str | None], problem: P, device: D, config: Any) -> str | None:
     """The first reason why a launch of the config cannot run, with the launch's name; for ``Search.infeasible``."""
     for part, launch in parts_of(config):
         if reason := infeasible(problem, device, launch):

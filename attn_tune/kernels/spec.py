@@ -58,12 +58,8 @@ class Search:
     candidates: Mapping[str, Callable[[Problem, Device], Iterable[Config]]]
     call: str
     outputs: Mapping[str, tuple[str, ...]]
-    infeasible: Callable[[Problem, Device, Config], str | None] = lambda problem, device, config: (
-        None
-    )
-    adapt: Callable[[Problem, Problem, Device, Config], Config | None] = (
-        lambda tuned, problem, device, config: config
-    )
+    infeasible: Callable[[Problem, Device, Config], str | None] = lambda problem, device, config: None
+    adapt: Callable[[Problem, Problem, Device, Config], Config | None] = lambda tuned, problem, device, config: config
     grows: tuple[str, ...] = ()
     nondeterministic: str = ""
 

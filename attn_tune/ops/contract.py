@@ -131,9 +131,7 @@ class Output:
         }
         for attribute, kinds in own.items():
             if getattr(self, attribute) and self.kind not in kinds:
-                raise UsageError(
-                    f"output {self.name!r} is of kind {self.kind}, without {attribute!r}"
-                )
+                raise UsageError(f"output {self.name!r} is of kind {self.kind}, without {attribute!r}")
         if self.kind is OutputKind.GRADIENT and not self.of:
             raise UsageError(f"output {self.name!r} is a gradient; `of` must name its operand")
         if self.scores and self.ordered:
@@ -285,9 +283,7 @@ class Op:
         if not _NAME.fullmatch(self.name):
             raise UsageError(f"{where}: a name is lower-case letters, digits and _")
         if not self.directions or not all(map(is_direction, self.directions)):
-            raise UsageError(
-                f"{where}: directions are words such as 'fwd', not {self.directions!r}"
-            )
+            raise UsageError(f"{where}: directions are words such as 'fwd', not {self.directions!r}")
         known = [field.name for field in self.fields]
         for axis in self.axes:
             for field in filter(None, (axis.field, axis.same_as)):

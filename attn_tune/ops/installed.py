@@ -27,10 +27,7 @@ class BrokenPackage:
     offers: str = "kernels"
 
     def __str__(self) -> str:
-        return (
-            f"the {self.offers} of package {self.package!r} ({self.entry_point}) are left out: "
-            f"{self.error}"
-        )
+        return f"the {self.offers} of package {self.package!r} ({self.entry_point}) are left out: {self.error}"
 
 
 def entry_points(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:

@@ -67,9 +67,7 @@ def named_jit(function: Callable[[Any], Any], name: str) -> Callable[[Any], Any]
 
 
 @cached
-def marked(
-    call: Callable[..., Any], problem: Any, config: Any, signature: str, direction: str
-) -> Callable[[Any], Any]:
+def marked(call: Callable[..., Any], problem: Any, config: Any, signature: str, direction: str) -> Callable[[Any], Any]:
     """``inputs -> call(problem, config, inputs)`` under the launch's name.
 
     Equal launches share one trace, and one function in the program, if problem and config can be hashed.

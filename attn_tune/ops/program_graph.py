@@ -107,9 +107,7 @@ def fits(operand: tuple[int, ...], result: tuple[int, ...]) -> bool:
     """Whether an operand of an elementwise operation has the shape of its result or is broadcast to it."""
     if not operand:
         return True
-    return len(operand) == len(result) and all(
-        a in (1, b) for a, b in zip(operand, result, strict=True)
-    )
+    return len(operand) == len(result) and all(a in (1, b) for a, b in zip(operand, result, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

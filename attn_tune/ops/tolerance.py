@@ -153,9 +153,7 @@ def _working_dtype(output: Output, dtype: jnp.dtype) -> jnp.dtype:
 
 
 @partial(jax.jit, static_argnums=4)
-def _measure(
-    x: Array, plain: Array, exact: Array, original: Array | None, kind: OutputKind
-) -> Float[Array, "2 2"]:
+def _measure(x: Array, plain: Array, exact: Array, original: Array | None, kind: OutputKind) -> Float[Array, "2 2"]:
     wide = exact.astype(jnp.promote_types(exact.dtype, jnp.float32))
     if original is None:
         return jnp.stack([_errors(y, wide, kind) for y in (x, plain)])

@@ -12,12 +12,8 @@ from attn_tune.schema.errors import unknown_name
 LENGTHS = (
     Workload(name="eq", summary="all sequences have the largest length"),
     Workload(name="uni", summary="lengths spread evenly from one to the largest"),
-    Workload(
-        name="exp", summary="many short sequences and a long tail: quantiles of an exponential"
-    ),
-    Workload(
-        name="one", summary="one sequence of the largest length, all others a sixteenth of it"
-    ),
+    Workload(name="exp", summary="many short sequences and a long tail: quantiles of an exponential"),
+    Workload(name="one", summary="one sequence of the largest length, all others a sixteenth of it"),
 )
 # The quantile of the last sequence of ``exp`` is the largest length, that of a mean length this share of it.
 _EXP_MEAN = 0.25
@@ -38,9 +34,7 @@ def profile_lengths(profile: str, count: int, largest: int) -> tuple[int, ...]:
             lengths = [round(q * largest) for q in quantiles]
         case "exp":
             # The last quantile is taken half a sequence earlier: an exponential has no largest value.
-            lengths = [
-                round(-_EXP_MEAN * largest * math.log(1 - (i + 0.5) / count)) for i in range(count)
-            ]
+            lengths = [round(-_EXP_MEAN * largest * math.log(1 - (i + 0.5) / count)) for i in range(count)]
             lengths[-1] = largest
         case "one":
             lengths = [largest // _SHORT] * (count - 1) + [largest]

@@ -22,9 +22,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "a count": lambda v: type(v) is int and v >= 0,
     "an object": lambda v: isinstance(v, dict),
     "a list of objects": lambda v: isinstance(v, list) and all(isinstance(x, dict) for x in v),
-    "a table by digest": lambda v: (
-        isinstance(v, dict) and all(isinstance(x, dict) for x in v.values())
-    ),
+    "a table by digest": lambda v: isinstance(v, dict) and all(isinstance(x, dict) for x in v.values()),
 }
 
 
@@ -165,9 +163,7 @@ def _entries(items: list[dict[str, Any]], sums: Mapping[str, str]) -> dict[str, 
     return found
 
 
-def _by_digest[T: (Device, Environment)](
-    said: dict[str, Any], name: str, kind: type[T]
-) -> dict[str, T]:
+def _by_digest[T: (Device, Environment)](said: dict[str, Any], name: str, kind: type[T]) -> dict[str, T]:
     found: dict[str, T] = {}
     for digest, data in _get(said, name, "a table by digest").items():
         try:
@@ -192,9 +188,7 @@ def _contracts(items: list[dict[str, Any]]) -> dict[str, int]:
 def _listed(said: dict[str, Any], sums: Mapping[str, str]) -> int | None:
     listed = said.get("quarantine")
     if (listed is None) != (QUARANTINE not in sums):
-        raise IntegrityError(
-            f"its manifest names a quarantine list if, and only if, it holds {QUARANTINE}"
-        )
+        raise IntegrityError(f"its manifest names a quarantine list if, and only if, it holds {QUARANTINE}")
     if listed is None:
         return None
     if _get(said, "quarantine", "an object").get("sha256") != sums[QUARANTINE]:

@@ -58,9 +58,7 @@ class OverridesFile:
 
     def __post_init__(self) -> None:
         said = [sorted((entry.never, entry.line) for entry in self.entries)]
-        object.__setattr__(
-            self, "digest", digest_json([self.only, *said, self.ignored, self.broken])
-        )
+        object.__setattr__(self, "digest", digest_json([self.only, *said, self.ignored, self.broken]))
 
     # Overrides are part of JAX's jit key: equal content read twice must not retrace.
     def __eq__(self, other: object) -> bool:
@@ -85,9 +83,7 @@ class OverridesFile:
         if self.frozen:
             head = {**self.frozen, "digest": digest_json(lines["use"])}
             parts.append(f'"frozen":{canonical_json(head)}')
-        parts += [
-            f'"{name}":[\n' + ",\n".join(found) + "\n]" for name, found in lines.items() if found
-        ]
+        parts += [f'"{name}":[\n' + ",\n".join(found) + "\n]" for name, found in lines.items() if found]
         return "{" + ",\n".join(parts) + "}\n"
 
 
@@ -134,9 +130,7 @@ def change_overrides(
     return after
 
 
-def parse_overrides(
-    data: Any, origin: str, where: str, *, leave_out_bad: bool = False
-) -> OverridesFile:
+def parse_overrides(data: Any, origin: str, where: str, *, leave_out_bad: bool = False) -> OverridesFile:
     """The overrides of parsed JSON, as ``read_overrides``. ``where`` names the file in errors.
 
     Raises:

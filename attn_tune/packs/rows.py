@@ -74,9 +74,7 @@ def _or_none(check: Check) -> Check:
     return lambda value: None if value is None else check(value)
 
 
-def _stored(
-    check: Check, of: Callable[[Decision], Any] | None = None, *, omitted: bool = False
-) -> dict[str, Any]:
+def _stored(check: Check, of: Callable[[Decision], Any] | None = None, *, omitted: bool = False) -> dict[str, Any]:
     """The metadata of a stored field.
 
     ``of`` takes the value from a decision, None takes the attribute of the same name. ``omitted`` leaves an unknown
@@ -128,15 +126,9 @@ class Row:
     env: str = field(metadata=_stored(_text, lambda d: d.environment.digest))
     median_ns: int | None = field(default=None, metadata=_stored(_MAYBE_COUNT))
     heuristic_ns: int | None = field(default=None, metadata=_stored(_MAYBE_COUNT))
-    gain_ppm: int | None = field(
-        default=None, metadata=_stored(_MAYBE_INTEGER, lambda d: _ppm(d.gain, 1))
-    )
-    regret_ppm: int | None = field(
-        default=None, metadata=_stored(_MAYBE_INTEGER, lambda d: _ppm(d.regret_bound))
-    )
-    error_ppm: int | None = field(
-        default=None, metadata=_stored(_MAYBE_COUNT, lambda d: _ppm(d.worst_error))
-    )
+    gain_ppm: int | None = field(default=None, metadata=_stored(_MAYBE_INTEGER, lambda d: _ppm(d.gain, 1)))
+    regret_ppm: int | None = field(default=None, metadata=_stored(_MAYBE_INTEGER, lambda d: _ppm(d.regret_bound)))
+    error_ppm: int | None = field(default=None, metadata=_stored(_MAYBE_COUNT, lambda d: _ppm(d.worst_error)))
     samples: int = field(default=0, metadata=_stored(_count))
     repeatable: bool | None = field(default=None, metadata=_stored(_or_none(_flag), omitted=True))
     features: int | None = field(default=None, metadata=_stored(_MAYBE_COUNT, omitted=True))
@@ -161,12 +153,8 @@ class Row:
     @property
     def line(self) -> str:
         """The row as a shard holds it, canonical JSON."""
-        values = {name: getattr(self, name) for name, _, _ in _CHECKS} | {
-            "config": dict(self.config)
-        }
-        return canonical_json(
-            {k: v for k, v in values.items() if v is not None or k not in _OMITTED}
-        )
+        values = {name: getattr(self, name) for name, _, _ in _CHECKS} | {"config": dict(self.config)}
+        return canonical_json({k: v for k, v in values.items() if v is not None or k not in _OMITTED})
 
     @property
     def decides(self) -> str:

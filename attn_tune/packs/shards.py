@@ -132,9 +132,7 @@ def _check_unique(rows: list[Row]) -> None:
     for row in rows:
         keys = (row.key, (*row.key[:3], row.rank))
         if not seen.isdisjoint(keys):
-            raise IntegrityError(
-                f"the row {row.signature!r} of kernel {row.kernel!r} appears twice for one device"
-            )
+            raise IntegrityError(f"the row {row.signature!r} of kernel {row.kernel!r} appears twice for one device")
         seen.update(keys)
 
 

@@ -121,9 +121,7 @@ def trusted_keys(environ: Mapping[str, str]) -> dict[str, str]:
             for file in files:
                 match = _KEY.fullmatch(file.read_text("ascii", "replace"))
                 if match is None:
-                    raise IntegrityError(
-                        f"{file} is no public key; it must be the one line 'ed25519 KEY NAME'"
-                    )
+                    raise IntegrityError(f"{file} is no public key; it must be the one line 'ed25519 KEY NAME'")
                 found.setdefault(match[1], match[2] or file.stem)
         except OSError as error:
             raise StorageError(f"trusted keys {place} cannot be read: {error.strerror}") from None
@@ -144,9 +142,7 @@ def sign(sums: bytes, private_pem: bytes) -> Signer:
     except (ValueError, TypeError) as error:
         raise UsageError(f"the private key cannot be read: {error}") from None
     if not isinstance(key, module.Ed25519PrivateKey):
-        raise UsageError(
-            "the private key is not an ed25519 key; make one with 'attn-tune pack sign --new-key'"
-        )
+        raise UsageError("the private key is not an ed25519 key; make one with 'attn-tune pack sign --new-key'")
     public = key.public_key().public_bytes_raw()
     return Signer(public.hex(), key.sign(PURPOSE + sums).hex())
 
@@ -181,7 +177,5 @@ def _ed25519() -> Any:
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError:
-        raise UsageError(
-            "signatures need the package 'cryptography'; pip install 'attn-tune[sign]'"
-        ) from None
+        raise UsageError("signatures need the package 'cryptography'; pip install 'attn-tune[sign]'") from None
     return ed25519

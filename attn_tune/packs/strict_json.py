@@ -18,9 +18,7 @@ def parse_json(data: bytes | str, name: str) -> Any:
     except UnicodeDecodeError as error:
         raise IntegrityError(f"{name} is not UTF-8: {error.reason} at byte {error.start}") from None
     except json.JSONDecodeError as error:
-        raise IntegrityError(
-            f"{name} is not JSON: {error.msg} at line {error.lineno} column {error.colno}"
-        ) from None
+        raise IntegrityError(f"{name} is not JSON: {error.msg} at line {error.lineno} column {error.colno}") from None
     except _RefusedError as error:
         raise IntegrityError(f"{name}: {error}") from None
     except ValueError:
@@ -55,6 +53,4 @@ def _number(text: str) -> float:
 
 
 # One decoder for all: json.loads with options builds a new one for each call.
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_object, parse_constant=_constant, parse_float=_number
-)
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_float=_number)

@@ -21,9 +21,7 @@ GROUP = "attn_tune.packs"
 
 _FOLDER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
 # The part of PEP 440 that a pack's version can be.
-_VERSION = re.compile(
-    r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?"
-)
+_VERSION = re.compile(r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?")
 _log = logging.getLogger("attn_tune")
 
 
@@ -66,9 +64,7 @@ def export_wheel(pack_path: Path, folder: Path, *, overwrite: bool = False) -> P
     return path
 
 
-def _wheel_files(
-    files: Mapping[str, bytes], name: str, pack_name: str, version: str
-) -> dict[str, bytes]:
+def _wheel_files(files: Mapping[str, bytes], name: str, pack_name: str, version: str) -> dict[str, bytes]:
     """The files of the wheel by their paths inside (PEP 427)."""
     info = f"{name}-{version}.dist-info"
     texts = {

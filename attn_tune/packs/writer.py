@@ -134,13 +134,9 @@ def files_of_rows(
         "devices": {digest: devices[digest].identity for digest in {r.device for r in rows}},
         "environments": {digest: asdict(environments[digest]) for digest in {r.env for r in rows}},
         "kernels": [
-            {"kernel": kernel, "contract": contracts[kernel]}
-            for kernel in sorted({f"{r.op}/{r.kernel}" for r in rows})
+            {"kernel": kernel, "contract": contracts[kernel]} for kernel in sorted({f"{r.op}/{r.kernel}" for r in rows})
         ],
-        "shards": [
-            {"path": path, "rows": len(shards[path]), "sha256": _sha256(data)}
-            for path, data in files.items()
-        ],
+        "shards": [{"path": path, "rows": len(shards[path]), "sha256": _sha256(data)} for path, data in files.items()],
         "decision_digest": decision_digest(rows),
         "rows": len(rows),
     }

@@ -142,9 +142,7 @@ def remarks(winners: pd.DataFrame) -> list[str]:
     """Explanations of the words ``tie`` and ``regret``, for a table of ``summary`` that needs them."""
     lines = []
     if "tie" in set(winners["rule"]):
-        lines.append(
-            "tie: no config is faster than the default beyond noise, so the default stays."
-        )
+        lines.append("tie: no config is faster than the default beyond noise, so the default stays.")
     noisy = sum(float(bound) > NOISY for bound in winners["regret_bound"].dropna())
     if noisy:
         lines.append(
@@ -219,6 +217,4 @@ def _tflops(decision: Decision) -> float | None:
     if decision.op not in registry.op_names() or not decision.median_ns:
         return None
     op = registry.get_op(decision.op)
-    return op.flops(op.from_signature(decision.signature), decision.direction) / (
-        decision.median_ns * 1e3
-    )
+    return op.flops(op.from_signature(decision.signature), decision.direction) / (decision.median_ns * 1e3)

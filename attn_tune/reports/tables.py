@@ -114,9 +114,7 @@ def to_rich(frame: pd.DataFrame, *, title: str | None = None) -> "Table":
     from rich.table import Table
 
     words = formatted(frame)
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
-    )
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for header, name in zip(words.columns, frame.columns, strict=True):
         numeric = _is_numeric(frame[name])
         table.add_column(
@@ -151,9 +149,7 @@ def to_markdown(frame: pd.DataFrame) -> str:
 def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A GitHub table from its cells; vertical bars are escaped."""
     lines = [headers, ["---"] * len(headers), *rows]
-    return "".join(
-        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |\n" for line in lines
-    )
+    return "".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
 def to_csv(frame: pd.DataFrame) -> str:

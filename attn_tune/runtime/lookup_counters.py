@@ -22,9 +22,7 @@ def stats() -> Stats:
     An explicit ``config=`` is not a lookup and not counted. On a Python without the GIL, threads that look up at the
     very same moment may lose a count.
     """
-    return dataclasses.replace(
-        misses.stats(), lookups={rung: count[0] for rung, count in _tallies.items()}
-    )
+    return dataclasses.replace(misses.stats(), lookups={rung: count[0] for rung, count in _tallies.items()})
 
 
 def reset_stats() -> None:

@@ -72,9 +72,7 @@ def spool_folder() -> Path:
     mode, _, named = os.environ.get(ON_MISS, "").partition(":")
     if mode == RECORD and named:
         return Path(named)
-    state = os.environ.get("XDG_STATE_HOME") or os.path.join(
-        os.path.expanduser("~"), ".local", "state"
-    )
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return Path(state) / "attn-tune" / "misses"
 
 
@@ -106,9 +104,7 @@ def spool_files(path: Path) -> tuple[Path, ...]:
     """The spool files at or in ``path``, oldest first within a host; none when there is nothing."""
     if path.is_file():
         return (path,)
-    found = [
-        p for p in path.glob("misses-*.jsonl*") if p.is_file() and not p.name.endswith(".lock")
-    ]
+    found = [p for p in path.glob("misses-*.jsonl*") if p.is_file() and not p.name.endswith(".lock")]
     return tuple(sorted(found, key=_age))
 
 

@@ -255,7 +255,5 @@ if hasattr(os, "register_at_fork"):
 def _parse(mode: str, what: str) -> MissMode:
     name, colon, path = mode.partition(":")
     if name not in list(MissMode) or (colon and (name != MissMode.RECORD or not path)):
-        raise UsageError(
-            f"{what} must be one of {', '.join(MissMode)} or record:PATH, got {mode!r}"
-        )
+        raise UsageError(f"{what} must be one of {', '.join(MissMode)} or record:PATH, got {mode!r}")
     return MissMode(name)

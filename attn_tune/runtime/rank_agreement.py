@@ -100,8 +100,7 @@ def _ask(topic: str, said: dict[str, str]) -> str:
         return ""
     if absent := verdict["absent"]:
         _log.warning(
-            "no word of packs from processes %s within %g s; they are not compared "
-            "(attn_tune.set_rank_deadline)",
+            "no word of packs from processes %s within %g s; they are not compared (attn_tune.set_rank_deadline)",
             absent,
             deadline_s,
         )

@@ -15,7 +15,5 @@ def takes_unproven(environ: Mapping[str, str]) -> bool:
     """
     value = environ.get(VARIABLE, "").strip()
     if value not in ("", "1"):
-        raise UsageError(
-            f"{VARIABLE} must be 1 (rows that are unproven too) or unset, got {value!r}"
-        )
+        raise UsageError(f"{VARIABLE} must be 1 (rows that are unproven too) or unset, got {value!r}")
     return value == "1"

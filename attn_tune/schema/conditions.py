@@ -7,9 +7,7 @@ from dataclasses import dataclass
 SHARED_HOST = "shared_host"
 # Reasons for a slower device that have nothing to do with what runs. A power cap is not among them: it comes and goes
 # with the kernel, and is part of its time.
-DISTURBED = frozenset(
-    {"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake", SHARED_HOST}
-)
+DISTURBED = frozenset({"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake", SHARED_HOST})
 # The share by which a clock may move during a measurement that counts as steady.
 CLOCK_TOLERANCE = 0.05
 

@@ -54,10 +54,7 @@ def config_from_dict[C](cls: type[C], data: object) -> C:
     kwargs = {}
     for name, field in fields.items():
         if name not in data:
-            if (
-                field.default is dataclasses.MISSING
-                and field.default_factory is dataclasses.MISSING
-            ):
+            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
                 raise UsageError(f"{cls.__name__} needs the knob {name!r}")
             continue
         kwargs[name] = _convert(cls, name, hints[name], data[name])
@@ -73,6 +70,4 @@ def _convert(cls: type, name: str, hint: Any, value: Any) -> Any:
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if type(value) in options or (value is None and type(None) in options):
         return value
-    raise UsageError(
-        f"{cls.__name__}.{name} must be {getattr(hint, '__name__', hint)}, got {value!r}"
-    )
+    raise UsageError(f"{cls.__name__}.{name} must be {getattr(hint, '__name__', hint)}, got {value!r}")

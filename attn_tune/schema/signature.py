@@ -65,9 +65,7 @@ class Field:
         try:
             return int(text)
         except ValueError:
-            raise UsageError(
-                f"signature field {self.name}={short(text, 100)!r} is not an integer"
-            ) from None
+            raise UsageError(f"signature field {self.name}={short(text, 100)!r} is not an integer") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +77,7 @@ class Signature:
     items: tuple[tuple[str, Value], ...]
 
     @classmethod
-    def build(
-        cls, op: str, version: int, fields: Iterable[Field], values: Mapping[str, Value]
-    ) -> "Signature":
+    def build(cls, op: str, version: int, fields: Iterable[Field], values: Mapping[str, Value]) -> "Signature":
         """Checks ``values`` against ``fields`` and drops what is at its default.
 
         Raises:
@@ -100,9 +96,7 @@ class Signature:
             if value == field.default:
                 continue
             if field.is_int and (not isinstance(value, int) or isinstance(value, bool)):
-                raise UsageError(
-                    f"signature field {field.name}={value!r} of {op} must be an integer"
-                )
+                raise UsageError(f"signature field {field.name}={value!r} of {op} must be an integer")
             if isinstance(value, int) and abs(value) > MAX_INT:
                 # Python refuses to write numbers of more than 4300 digits.
                 said = short(str(value), 40) if value.bit_length() < 14_000 else "HUGE"
@@ -110,9 +104,7 @@ class Signature:
                     f"signature field {field.name}={said} of {op} is out of range; the largest is {MAX_INT}"
                 )
             if not field.is_int and (not isinstance(value, str) or not _TEXT.fullmatch(value)):
-                raise UsageError(
-                    f"signature field {field.name}={value!r} of {op} must be a plain word"
-                )
+                raise UsageError(f"signature field {field.name}={value!r} of {op} must be a plain word")
             items.append((field.name, value))
         return cls(op, version, tuple(items))
 
@@ -127,9 +119,7 @@ class Signature:
         op, sep, version = head.partition("/v")
         if not sep or not version.isdigit():
             hint = f"; a grid point's is attn_tune.grid_point({text!r}).signature"
-            raise UsageError(
-                f"signature {text!r} must start with OP/vN{'' if '=' in text else hint}"
-            )
+            raise UsageError(f"signature {text!r} must start with OP/vN{'' if '=' in text else hint}")
         by_name = {f.name: f for f in fields}
         values: dict[str, Value] = {}
         for item in rest:

@@ -300,13 +300,9 @@ class Trial:
         if not is_direction(self.direction):
             raise ValueError(f"direction must be a word such as 'fwd', got {self.direction!r}")
         if self.status.is_measured != (self.measurement is not None):
-            raise ValueError(
-                f"a trial has a measurement if and only if it is ok or unproven; status={self.status}"
-            )
+            raise ValueError(f"a trial has a measurement if and only if it is ok or unproven; status={self.status}")
         if (self.status is Status.PREDICTED) != (self.prediction is not None):
-            raise ValueError(
-                f"a trial has a prediction if and only if it is predicted; status={self.status}"
-            )
+            raise ValueError(f"a trial has a prediction if and only if it is predicted; status={self.status}")
         if self.shortage is not None and self.status is not Status.OUT_OF_RESOURCES:
             raise ValueError(f"only out_of_resources has a shortage; status={self.status}")
         if self.features is not None and self.features < 0:

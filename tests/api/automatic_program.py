@@ -170,9 +170,7 @@ def run_other_ways():
     found["explicit_no_jit"] = difference(call(put(arrays, EXPLICIT), options), want)
     mesh = {"mesh": EXPLICIT, "in_specs": (BY_HEADS,) * 3}
     found["mesh_numpy"] = difference(call(numbers, options | mesh), want)
-    saved = jax.checkpoint_policies.save_only_these_names(
-        "flash_attention_out", "flash_attention_lse"
-    )
+    saved = jax.checkpoint_policies.save_only_these_names("flash_attention_out", "flash_attention_lse")
     again = jax.checkpoint(lambda a: call(a, options), policy=saved)
     for name, where in (("automatic", AUTO), ("explicit", EXPLICIT)):
         text = jax.jit(lambda a: graded(again, a)).lower(put(arrays, where)).as_text()
@@ -186,12 +184,8 @@ def run_other_ways():
             call(whole(arrays), unnormalised),
         )
     specs = {key: spec for key, (_, spec) in arrays.items()}
-    mapped = jax.shard_map(
-        lambda a: call(a, unnormalised), mesh=AUTO, in_specs=(specs,), out_specs=BY_HEADS
-    )
-    found["unnormalised_manual"] = difference(
-        jax.jit(mapped)(put(arrays, AUTO)), call(whole(arrays), unnormalised)
-    )
+    mapped = jax.shard_map(lambda a: call(a, unnormalised), mesh=AUTO, in_specs=(specs,), out_specs=BY_HEADS)
+    found["unnormalised_manual"] = difference(jax.jit(mapped)(put(arrays, AUTO)), call(whole(arrays), unnormalised))
     return found
 
 
@@ -232,9 +226,7 @@ def run_dense():
         found[way] = [difference(got, want), lookups.shapes, gathers(compiled), is_cut]
     specs = {"mesh": AUTO, "in_specs": (BY_HEADS,) * 3, "out_specs": BY_HEADS}
     with Lookups() as lookups:
-        got = jax.jit(lambda a: graded(lambda a: attention(**a, **options, **specs), a))(
-            whole(arrays)
-        )
+        got = jax.jit(lambda a: graded(lambda a: attention(**a, **options, **specs), a))(whole(arrays))
     found["mesh"] = [difference(got, want), lookups.shapes, 0, True]
     return found
 
@@ -251,9 +243,7 @@ def run_dense_dropout():
     want = jax.jit(run)(whole(arrays), key)
     found = {"automatic": difference(jax.jit(run)(put(arrays, AUTO), key), want)}
     specs = {name: spec for name, (_, spec) in arrays.items()}
-    mapped = jax.shard_map(
-        lambda a, key: run(a, key)[1], mesh=AUTO, in_specs=(specs, P()), out_specs=specs
-    )
+    mapped = jax.shard_map(lambda a, key: run(a, key)[1], mesh=AUTO, in_specs=(specs, P()), out_specs=specs)
     grads = jax.jit(mapped)(put(arrays, AUTO), key)
     found["manual"] = 0.0 if all(jnp.isfinite(x).all() for x in grads.values()) else 1.0
     return found
@@ -266,9 +256,7 @@ def run_probe():
         probe_ops.register(patch)
 
         def run(arrays):
-            return jax.value_and_grad(
-                lambda a: jnp.sum(jnp.sin(probe_ops.scale_rows(a["x"], a["weight"])))
-            )(arrays)
+            return jax.value_and_grad(lambda a: jnp.sum(jnp.sin(probe_ops.scale_rows(a["x"], a["weight"]))))(arrays)
 
         want = jax.jit(run)({"x": jnp.asarray(rows), "weight": jnp.asarray(weight)})
         found = {}

@@ -13,9 +13,7 @@ from attn_tune.ops.contract import Op, Output
 from attn_tune.schema.signature import Field, FieldKind, Signature
 from tests.ops.known import more_kernels
 
-FIELDS = tuple(
-    Field(name=name, kind=FieldKind.SCALABLE, is_int=True) for name in ("rows", "columns")
-)
+FIELDS = tuple(Field(name=name, kind=FieldKind.SCALABLE, is_int=True) for name in ("rows", "columns"))
 HERE = "tests.api.probe_ops"
 
 

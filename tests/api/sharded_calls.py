@@ -46,9 +46,7 @@ def call(arrays, options):
         t, s = arrays["query"].shape[1], arrays["key"].shape[1]
         arrays["mask_info"] = MaskInfo.from_lengths(arrays.pop("lengths"), q_len=t, kv_len=s)
     if "q_positions" in arrays:
-        arrays["mask_info"] = MaskInfo(
-            q_positions=arrays.pop("q_positions"), kv_positions=arrays.pop("kv_positions")
-        )
+        arrays["mask_info"] = MaskInfo(q_positions=arrays.pop("q_positions"), kv_positions=arrays.pop("kv_positions"))
     return flash_attention(**arrays, **options)
 
 
@@ -80,9 +78,7 @@ def difference(got, want):
 
 
 def put(arrays, mesh):
-    return {
-        name: jax.device_put(x, NamedSharding(mesh, spec)) for name, (x, spec) in arrays.items()
-    }
+    return {name: jax.device_put(x, NamedSharding(mesh, spec)) for name, (x, spec) in arrays.items()}
 
 
 def whole(arrays):

@@ -35,14 +35,10 @@ def difference(values, specs, **arguments):
 
     def run(**mesh):
         every = tuple(range(len(values)))
-        return jax.jit(jax.value_and_grad(lambda *v: loss(*v, **mesh), every, has_aux=True))(
-            *values
-        )
+        return jax.jit(jax.value_and_grad(lambda *v: loss(*v, **mesh), every, has_aux=True))(*values)
 
     got, want = run(mesh=MESH, in_specs=specs), run()
-    return max(
-        float(jnp.abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (got, want)), strict=True)
-    )
+    return max(float(jnp.abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (got, want)), strict=True))
 
 
 def refusal(values, specs, **arguments):
@@ -65,9 +61,7 @@ def local_shapes():
 
     dispatch.choose = spy
     try:
-        function, values = create_shard_map_wrapper(
-            *arrays(), mesh=MESH, in_specs=SPECS, bias=draw(4, 1, N, T, S)
-        )
+        function, values = create_shard_map_wrapper(*arrays(), mesh=MESH, in_specs=SPECS, bias=draw(4, 1, N, T, S))
         jax.jit(function).lower(*values)
     finally:
         dispatch.choose = choose

@@ -64,9 +64,7 @@ SINKS, PULL = draw(5, N), draw(7, B, T, N, H)
 
 
 def loss(q, k, v, bias, sinks, **how):
-    out, weights = attention(
-        q, k, v, bias, softmax_aux=sinks, causal=True, dtype=jnp.float32, **how
-    )
+    out, weights = attention(q, k, v, bias, softmax_aux=sinks, causal=True, dtype=jnp.float32, **how)
     return jnp.sum(jnp.sin(out) * PULL) + jnp.sum(jnp.cos(weights))
 
 

@@ -38,9 +38,7 @@ def results():
 
 @pytest.mark.parametrize("way", ["automatic", "explicit"])
 @pytest.mark.parametrize("case", CASES)
-def test_sharded_operands_give_the_whole_result_from_local_lookups_without_a_gather(
-    results, case, way
-):
+def test_sharded_operands_give_the_whole_result_from_local_lookups_without_a_gather(results, case, way):
     difference, shapes, gathers, is_cut = results["cases"][case][way]
     assert difference < NEAR
     assert shapes == [[1, 2, 1]]

@@ -9,10 +9,7 @@ from attn_tune.api.attention import attention
 from attn_tune.api.flash_attention import flash_attention
 from attn_tune.schema.errors import UnsupportedError
 
-Q, K, V = (
-    jnp.asarray(np.random.default_rng(i).standard_normal((1, 3, 2, 4), np.float32))
-    for i in range(3)
-)
+Q, K, V = (jnp.asarray(np.random.default_rng(i).standard_normal((1, 3, 2, 4), np.float32)) for i in range(3))
 
 
 def loss(q):
@@ -37,9 +34,7 @@ SECOND = {
 
 @pytest.mark.parametrize("name", SECOND)
 def test_a_second_derivative_is_refused_by_name_with_the_way_out(name):
-    with pytest.raises(
-        UnsupportedError, match=r"flash_attention has no second derivative.*attn_tune\.attention"
-    ):
+    with pytest.raises(UnsupportedError, match=r"flash_attention has no second derivative.*attn_tune\.attention"):
         SECOND[name](Q)
 
 

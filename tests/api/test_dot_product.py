@@ -231,10 +231,7 @@ def test_the_other_functions_name_is_refused_with_the_own_one(function, name, he
 
 
 def test_every_name_that_a_hint_gives_is_an_argument():
-    of = {
-        f: set(inspect.signature(f).parameters)
-        for f in (attn_tune.flash_attention, dot_product_attention)
-    }
+    of = {f: set(inspect.signature(f).parameters) for f in (attn_tune.flash_attention, dot_product_attention)}
     for function, other in zip(of, reversed(of), strict=True):
         hinted = 0
         for name in of[other] - of[function]:

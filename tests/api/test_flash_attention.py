@@ -67,17 +67,13 @@ def both(ours, theirs, values, argnums, has_aux=False):
     """Value and gradient of two functions, compiled together: compiling is most of what these tests cost."""
 
     def run(*values):
-        return tuple(
-            jax.value_and_grad(f, argnums, has_aux=has_aux)(*values) for f in (ours, theirs)
-        )
+        return tuple(jax.value_and_grad(f, argnums, has_aux=has_aux)(*values) for f in (ours, theirs))
 
     return jax.jit(run)(*values)
 
 
 def assert_close(got, want, tolerance=2e-5):
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance, rtol=tolerance), got, want
-    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance, rtol=tolerance), got, want)
 
 
 def check(arguments, plain, arrays, extra=(), tolerance=2e-5):
@@ -247,16 +243,12 @@ def test_dropout_seeds_of_every_kind():
 
 def test_without_dropout_the_seed_does_not_matter():
     arrays = qkv()
-    np.testing.assert_array_equal(
-        flash_attention(*arrays, dropout_seed=3), flash_attention(*arrays)
-    )
+    np.testing.assert_array_equal(flash_attention(*arrays, dropout_seed=3), flash_attention(*arrays))
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [None, 2])
-@pytest.mark.parametrize(
-    "offsets", [((0, 3, 9), None), ((0, 3, 9), (0, 3, 9)), ((0, 2, 7), (0, 6, 11))]
-)
+@pytest.mark.parametrize("offsets", [((0, 3, 9), None), ((0, 3, 9), (0, 3, 9)), ((0, 2, 7), (0, 6, 11))])
 def test_packed_sequences_equal_one_call_each(causal, window, offsets):
     q_offsets, kv_offsets = offsets
     q_len, kv_len = (T, T) if kv_offsets is None or kv_offsets == q_offsets else (T, S)
@@ -289,9 +281,7 @@ def test_low_precision_keeps_its_dtypes(dtype):
     bias = draw(4, 1, N, T, S, dtype=dtype)
     out, lse = flash_attention(*arrays, bias, return_lse=True)
     assert (out.dtype, lse.dtype) == (dtype, jnp.float32)
-    grads = jax.grad(lambda *a: flash_attention(*a).astype(jnp.float32).sum(), (0, 1, 2, 3))(
-        *arrays, bias
-    )
+    grads = jax.grad(lambda *a: flash_attention(*a).astype(jnp.float32).sum(), (0, 1, 2, 3))(*arrays, bias)
     assert [g.dtype for g in grads] == [dtype] * 4
     want = dense_attention(*arrays, bias=bias)[0]
     np.testing.assert_allclose(out.astype(jnp.float32), want, atol=3e-2, rtol=3e-2)
@@ -306,16 +296,12 @@ def test_rounded_logits_differ_from_float32_ones_by_their_rounding():
 def test_checkpoint_recomputes_the_same_gradient():
     arrays = qkv()
     loss = lambda q: flash_attention(q, *arrays[1:], causal=True).sum()  # noqa: E731
-    np.testing.assert_array_equal(
-        jax.grad(jax.checkpoint(loss))(arrays[0]), jax.grad(loss)(arrays[0])
-    )
+    np.testing.assert_array_equal(jax.grad(jax.checkpoint(loss))(arrays[0]), jax.grad(loss)(arrays[0]))
 
 
 def test_checkpoint_policy_can_save_the_residuals_by_name(capsys):
     arrays = qkv()
-    policy = jax.checkpoint_policies.save_only_these_names(
-        "flash_attention_out", "flash_attention_lse"
-    )
+    policy = jax.checkpoint_policies.save_only_these_names("flash_attention_out", "flash_attention_lse")
     loss = jax.checkpoint(lambda q: jnp.sin(flash_attention(q, *arrays[1:])).sum(), policy=policy)
     jax.ad_checkpoint.print_saved_residuals(loss, arrays[0])
     saved = capsys.readouterr().out
@@ -325,13 +311,9 @@ def test_checkpoint_policy_can_save_the_residuals_by_name(capsys):
 
 def test_swapped_axes_get_a_warning_and_many_heads_none():
     def trace(q, kv):
-        jax.eval_shape(
-            flash_attention, *(jax.ShapeDtypeStruct(s, jnp.float32) for s in (q, kv, kv))
-        )
+        jax.eval_shape(flash_attention, *(jax.ShapeDtypeStruct(s, jnp.float32) for s in (q, kv, kv)))
 
-    with pytest.warns(
-        AttnTuneWarning, match=r"8 tokens of 512 heads.* swap axes 1 and 2"
-    ) as warned:
+    with pytest.warns(AttnTuneWarning, match=r"8 tokens of 512 heads.* swap axes 1 and 2") as warned:
         trace((1, 8, 512, 64), (1, 8, 512, 64))
     assert len(warned) == 1
     with warnings.catch_warnings():
@@ -354,9 +336,7 @@ def test_wide_integers_are_not_cut_to_32_bits():
     padding = flash_attention(q, k, v, attention_mask=wide)
     np.testing.assert_array_equal(padding, flash_attention(q, k, v, attention_mask=wide != 0))
     ids = np.array([[1] * T] * B) + 2**32
-    with pytest.raises(
-        UsageError, match="q_segment_ids must fit 32 bits, got values from 4294967297"
-    ):
+    with pytest.raises(UsageError, match="q_segment_ids must fit 32 bits, got values from 4294967297"):
         flash_attention(q, k, v, q_segment_ids=ids, kv_segment_ids=np.ones((B, S), np.int64))
     same = flash_attention(q, k, v, q_segment_ids=ids - 2**32, kv_segment_ids=np.ones((B, S), int))
     np.testing.assert_allclose(same, flash_attention(q, k, v), atol=1e-6)

@@ -29,9 +29,7 @@ CASES = {
     "wide bias": {"bias": BIAS.astype(np.float64)},
     "mask": {"attention_mask": MASK, "causal": True},
     "segments": {"q_segment_ids": Q_IDS, "kv_segment_ids": KV_IDS, "softmax_aux": SINKS},
-    "lengths": {
-        "mask_info": MaskInfo.from_lengths(np.array([5]), np.array([3]), q_len=T, kv_len=S)
-    },
+    "lengths": {"mask_info": MaskInfo.from_lengths(np.array([5]), np.array([3]), q_len=T, kv_len=S)},
     "cumulative": {
         "cum_seqlens_q": np.array([0, 1, 4]),
         "cum_seqlens_k": np.array([0, 3, 6]),
@@ -56,9 +54,7 @@ def outputs_and_gradients(name, op, asarray):
         if op == "dense":
             return attention(q, k, v, **own, **given, dtype=jnp.float32)
         normalised = op != "unnormalised"
-        return flash_attention(
-            q, k, v, **own, **given, normalize_output=normalised, return_lse=True
-        )
+        return flash_attention(q, k, v, **own, **given, normalize_output=normalised, return_lse=True)
 
     arrays = (*map(asarray, (Q, KEYS, V)), own)
     outputs = call(*arrays)
@@ -95,10 +91,7 @@ def test_numpy_arrays_of_16_bits_without_normalising():
 
     @jax.jit
     def both(*traced):
-        return tuple(
-            flash_attention(*x, BIAS, softmax_aux=SINKS, normalize_output=False)
-            for x in (arrays, traced)
-        )
+        return tuple(flash_attention(*x, BIAS, softmax_aux=SINKS, normalize_output=False) for x in (arrays, traced))
 
     got, want = both(*arrays)
     assert got.dtype == jnp.bfloat16

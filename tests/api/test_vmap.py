@@ -48,10 +48,7 @@ def test_vmap_equals_a_loop(name):
 
     @jax.jit
     def both(*arrays):
-        loop = [
-            grad(*(x if axis is None else x[i] for x, axis in zip(arrays, axes, strict=True)))
-            for i in range(A)
-        ]
+        loop = [grad(*(x if axis is None else x[i] for x, axis in zip(arrays, axes, strict=True))) for i in range(A)]
         return jax.vmap(grad, axes)(*arrays), jax.tree.map(lambda *x: jnp.stack(x), *loop)
 
     got, want = both(*arrays)

@@ -15,11 +15,7 @@ from attn_tune.ops.flash_attention.problem import Problem
 
 @pytest.mark.parametrize(
     ("direction", "kernel"),
-    [
-        (direction, kernel)
-        for direction, kernels in fit_costs.LAUNCHES.items()
-        for kernel in kernels
-    ],
+    [(direction, kernel) for direction, kernels in fit_costs.LAUNCHES.items() for kernel in kernels],
 )
 def test_the_package_and_the_fit_predict_the_same(direction, kernel, monkeypatch):
     resident = collections.defaultdict(lambda: 2)

@@ -29,18 +29,14 @@ def test_lines_of_nvidia_smi(line, percent):
 
 def no_pynvml(monkeypatch):
     real = gpu_usage.importlib.util.find_spec
-    monkeypatch.setattr(
-        gpu_usage.importlib.util, "find_spec", lambda n: None if n == "pynvml" else real(n)
-    )
+    monkeypatch.setattr(gpu_usage.importlib.util, "find_spec", lambda n: None if n == "pynvml" else real(n))
 
 
 def test_nvidia_smi_is_read_line_by_line_and_ended(monkeypatch, tmp_path):
     no_pynvml(monkeypatch)
     pid = tmp_path / "pid"
     smi = tmp_path / "nvidia-smi"
-    smi.write_text(
-        f"#!/bin/sh\necho $$ > {pid}\necho '[N/A]'\nwhile :; do echo 25; sleep 0.02; done\n"
-    )
+    smi.write_text(f"#!/bin/sh\necho $$ > {pid}\necho '[N/A]'\nwhile :; do echo 25; sleep 0.02; done\n")
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     start = time.monotonic()

@@ -29,17 +29,11 @@ def times():
     return {s: t for s, t in found.items() if {"triton_hopper", "cudnn"} <= set(t)}
 
 
-def test_a_row_for_each_problem_that_has_both_and_means_of_the_plain_ones(
-    times, monkeypatch, capsys
-):
+def test_a_row_for_each_problem_that_has_both_and_means_of_the_plain_ones(times, monkeypatch, capsys):
     assert _run(monkeypatch, PACK, "triton_hopper", "cudnn") == 0
     out = capsys.readouterr().out
     assert out.count("\n| b=") == len(times)
-    ratios = [
-        t["cudnn"] / t["triton_hopper"]
-        for s, t in times.items()
-        if PLAIN.fullmatch(s) and " h=64 " in s
-    ]
+    ratios = [t["cudnn"] / t["triton_hopper"] for s, t in times.items() if PLAIN.fullmatch(s) and " h=64 " in s]
     mean = statistics.geometric_mean(ratios)
     assert f"- plain, head dim 64: {mean:.3f} over {len(ratios)} problems" in out
 
@@ -48,9 +42,7 @@ def test_the_forward_for_hopper_is_no_slower_than_cudnn_where_the_pack_takes_it(
     """The targets of head dims 64 and 128, by the pack's own rows."""
     for head_dim, target in ((64, 0.97), (128, 0.88)):
         ratios = [
-            t["cudnn"] / t["triton_hopper"]
-            for s, t in times.items()
-            if PLAIN.fullmatch(s) and f" h={head_dim} " in s
+            t["cudnn"] / t["triton_hopper"] for s, t in times.items() if PLAIN.fullmatch(s) and f" h={head_dim} " in s
         ]
         assert len(ratios) >= 8
         assert min(ratios) >= target

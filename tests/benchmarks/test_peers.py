@@ -37,9 +37,7 @@ def problem(**fields):
     text = " ".join(f"{name}={value}" for name, value in values.items())
     from attn_tune.ops.registry import get_op
 
-    return Problem.from_signature(
-        get_op("flash_attention").parse_signature(f"flash_attention/v1 {text}")
-    )
+    return Problem.from_signature(get_op("flash_attention").parse_signature(f"flash_attention/v1 {text}"))
 
 
 def dense_call(query, key, value, bias=None, mask=None, *, logits_soft_cap=None, **options):
@@ -68,9 +66,7 @@ def dense_call(query, key, value, bias=None, mask=None, *, logits_soft_cap=None,
 
 def xla_instead(jax_call):
     """jax.nn's own reading of its arguments, without cuDNN."""
-    return lambda *arrays, implementation, **options: jax_call(
-        *arrays, implementation="xla", **options
-    )
+    return lambda *arrays, implementation, **options: jax_call(*arrays, implementation="xla", **options)
 
 
 def use_stand_ins(monkeypatch):

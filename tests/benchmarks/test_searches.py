@@ -8,9 +8,7 @@ from attn_tune.schema.config import config_digest
 from attn_tune.tuner.plan.replay import RecordedCase
 
 OP = get_op("flash_attention")
-SIGNATURE = OP.parse_signature(
-    "flash_attention/v1 b=1 t=64 s=64 n=2 k=2 h=64 v=64 dtype=bfloat16 causal=1"
-)
+SIGNATURE = OP.parse_signature("flash_attention/v1 b=1 t=64 s=64 n=2 k=2 h=64 v=64 dtype=bfloat16 causal=1")
 PLAIN, CAPPED, FAILED = (
     {"block_q": 64, "num_warps": 4},
     {"block_q": 64, "num_warps": 4, "max_registers": 128},

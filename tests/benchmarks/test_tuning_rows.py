@@ -89,9 +89,7 @@ def test_the_table_has_a_cell_for_everything_and_a_dash_for_what_is_not_known(ca
     assert table.main([str(path)]) == 0
     printed = capsys.readouterr().out.rstrip("\n")
     assert printed == markdown(row.to_json() for row in rows)
-    head, _, first, second = [
-        [cell.strip() for cell in line.split("|")[1:-1]] for line in printed.split("\n")
-    ]
+    head, _, first, second = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.split("\n")]
     assert len(head) == len(first) == len(second)
     cells = dict(zip(head, first, strict=True))
     assert (cells["configs"], cells["configs/s"], cells["with start configs/s"]) == (

@@ -95,9 +95,7 @@ assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
     ],
     ids=["ends", "crashes", "hangs"],
 )
-def test_what_a_tuner_finished_stands_whatever_comes_after(
-    monkeypatch, tmp_path, late_limit, then, why
-):
+def test_what_a_tuner_finished_stands_whatever_comes_after(monkeypatch, tmp_path, late_limit, then, why):
     hangs = "sleep" in then
     if hangs:
         late_limit(tmp_path / "ready")
@@ -121,9 +119,7 @@ def test_odd_shapes_are_refused(text):
 
 def test_the_task_is_written_as_the_sweep_reads_it():
     args = tuning_speed._arguments(["--kv-heads", "4", "--full"])
-    assert signature_text(args.task) == (
-        "flash_attention/v1 b=4 t=4096 s=4096 n=16 k=4 h=128 v=128 dtype=bfloat16"
-    )
+    assert signature_text(args.task) == ("flash_attention/v1 b=4 t=4096 s=4096 n=16 k=4 h=128 v=128 dtype=bfloat16")
     causal = replace(args.task, causal=True)
     assert signature_text(causal).endswith("causal=1")
     options = [job.options for job in tuning_speed.jobs("attn-tune", args)]

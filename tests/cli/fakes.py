@@ -49,9 +49,7 @@ class FakeExecutor:
         return self._ok(request.ref, "", 5)
 
     def finals(self, request: Finals) -> FinalsOutcome:
-        return FinalsOutcome(
-            outcomes=tuple(self._ok(ref, request.round_id, 24) for ref in request.refs)
-        )
+        return FinalsOutcome(outcomes=tuple(self._ok(ref, request.round_id, 24) for ref in request.refs))
 
     def close(self) -> None:
         return None

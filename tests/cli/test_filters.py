@@ -71,24 +71,18 @@ FILTERS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"), FILTERS, ids=lambda v: " ".join(v) if isinstance(v, list) else ""
-)
+@pytest.mark.parametrize(("words", "expected"), FILTERS, ids=lambda v: " ".join(v) if isinstance(v, list) else "")
 def test_export_and_report_narrow_without_a_grid(lab, tmp_path, words, expected):
     done = run("export", tmp_path / "p.atpack", "--db", lab, *words)
     assert done.exit_code == 0, done.stderr
     assert {row.signature for row in read_pack(tmp_path / "p.atpack").rows} == expected
     shown = csv.DictReader(io.StringIO(run("report", "--db", lab, "-f", "csv", *words).stdout))
     assert {row["signature"] for row in shown} == expected
-    (covered,) = json.loads(
-        run("report", "--db", lab, "-s", "coverage", "--json", *words).stdout
-    ).values()
+    (covered,) = json.loads(run("report", "--db", lab, "-s", "coverage", "--json", *words).stdout).values()
     assert len(covered) == len(expected)
 
 
-@pytest.mark.parametrize(
-    "words", [["--point", "zzz"], ["--lengths", "9k"], ["--lengths", "nosuch"]]
-)
+@pytest.mark.parametrize("words", [["--point", "zzz"], ["--lengths", "9k"], ["--lengths", "nosuch"]])
 def test_what_matches_nothing_stored_is_an_error_that_names_what_there_is(lab, tmp_path, words):
     for command in (["export", tmp_path / "p.atpack"], ["report"]):
         result = run(*command, "--db", lab, *words)
@@ -208,7 +202,5 @@ def test_report_shows_rows_of_what_is_not_installed(tmp_path):
     assert "decode/splitk" in result.stdout
     assert result.stderr.count("decode is not installed here") == 1
     assert result.stderr.count("flash_attention/gone is not installed here") == 1
-    narrowed = json.loads(
-        run("report", "--db", path, "-k", "splitk", "-s", "failures", "--json").stdout
-    )
+    narrowed = json.loads(run("report", "--db", path, "-k", "splitk", "-s", "failures", "--json").stdout)
     assert [row["kernel"] for row in narrowed["failures"]] == ["decode/splitk"]

@@ -50,10 +50,7 @@ def home(monkeypatch, tmp_path):
 @pytest.fixture
 def gpus(monkeypatch):
     """Three of them, of which nothing is known but their names."""
-    found = tuple(
-        Accelerator(index=i, key=f"GPU-{i}", environment={"CUDA_VISIBLE_DEVICES": str(i)})
-        for i in range(3)
-    )
+    found = tuple(Accelerator(index=i, key=f"GPU-{i}", environment={"CUDA_VISIBLE_DEVICES": str(i)}) for i in range(3))
     monkeypatch.setattr("attn_tune.tuner.run.fleet.accelerators.accelerators", lambda: found)
     monkeypatch.setattr("attn_tune.tuner.run.executor.IsolatedExecutor", Member)
     monkeypatch.setattr(Member, "made", [], raising=False)
@@ -146,9 +143,7 @@ def errors():
 @pytest.mark.parametrize("name", errors())
 def test_what_cannot_be_had_is_a_usage_error(gpus, monkeypatch, tmp_path, name):
     find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda n, *a: None if n == "ray" else find_spec(n, *a)
-    )
+    monkeypatch.setattr("importlib.util.find_spec", lambda n, *a: None if n == "ray" else find_spec(n, *a))
     words, message = errors()[name]
     result = sweep(tmp_path, *words)
     assert result.exit_code == 2, result.stderr

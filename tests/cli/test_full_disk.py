@@ -75,9 +75,7 @@ def private_mounts() -> list[str]:
     words = ["unshare", "--map-root-user", "--mount"]
     if shutil.which("unshare") is None:
         return []
-    probe = subprocess.run(
-        [*words, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False
-    )
+    probe = subprocess.run([*words, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False)
     return words if probe.returncode == 0 else []
 
 
@@ -89,9 +87,7 @@ def test_a_full_disk_is_one_error_and_loses_nothing(how, tmp_path):
     if how == "tmpfs":
         unshare = private_mounts()
         if not unshare:
-            pytest.skip(
-                "mounting a small disk is not allowed here; the limit on file sizes is tested"
-            )
+            pytest.skip("mounting a small disk is not allowed here; the limit on file sizes is tested")
         words = [*unshare, "sh", "-c", 'mount -t tmpfs -o size=64m none "$0" && exec "$@"']
         words += [str(folder), sys.executable, "-c", SWEEP, how, str(folder)]
     done = subprocess.run(

@@ -26,13 +26,9 @@ def test_every_trial_is_stored_and_each_case_decided(tmp_path):
     assert {d.direction for d in winners} == {"fwd", "bwd"}
     assert {d.direction for d in outcome.decisions} == {"fwd", "bwd"}
     fastest = min(
-        t.measurement.median_ns
-        for t in _trials(path)
-        if t.direction == "fwd" and t.measurement and t.stage == "final"
+        t.measurement.median_ns for t in _trials(path) if t.direction == "fwd" and t.measurement and t.stage == "final"
     )
-    assert next(d for d in winners if d.direction == "fwd").median_ns == pytest.approx(
-        fastest, abs=1
-    )
+    assert next(d for d in winners if d.direction == "fwd").median_ns == pytest.approx(fastest, abs=1)
 
 
 def _trials(path):
@@ -47,9 +43,7 @@ def test_finals_remember_that_another_sweep_ran_on_the_host(tmp_path, shared):
     with open_lab(path) as database:
         finals = [t for t in database.trials() if t.stage is Stage.FINAL]
         assert finals
-        assert {t.conditions for t in finals} == {
-            Conditions(throttle=(SHARED_HOST,)) if shared else None
-        }
+        assert {t.conditions for t in finals} == {Conditions(throttle=(SHARED_HOST,)) if shared else None}
         if shared:
             with pytest.raises(GateError, match="another sweep ran on the host"):
                 export_pack(database, tmp_path / "pack", name="p", version="1")
@@ -76,9 +70,7 @@ def test_a_stopped_sweep_goes_on_where_it_was(tmp_path):
     path = tmp_path / "lab.db"
     stop = threading.Event()
     executor = FakeExecutor(after=lambda count: stop.set() if count == 4 else None)
-    outcome = run_sweep(
-        request(path, directions=("fwd",)), executor, watch=lambda event: None, stop=stop
-    )
+    outcome = run_sweep(request(path, directions=("fwd",)), executor, watch=lambda event: None, stop=stop)
     assert outcome.ending == "stopped"
     with open_lab(path) as database:
         assert database.status().state == "interrupted"
@@ -142,9 +134,7 @@ def test_a_search_is_told_of_the_shapes_swept_before_it(tmp_path):
         (case,) = told(longer).cases
         assert told(SIGNATURE).cases == ()
         measured = {
-            t.config_digest: t.measurement.median_ns
-            for t in database.trials()
-            if t.stage == "search" and t.measurement
+            t.config_digest: t.measurement.median_ns for t in database.trials() if t.stage == "search" and t.measurement
         }
     assert (case.signature.text, case.same_device) == (SIGNATURE, True)
     assert case.times == pytest.approx(measured, abs=1)

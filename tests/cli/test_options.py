@@ -10,9 +10,7 @@ from attn_tune.schema import UsageError
 from attn_tune.tuner.plan.grid import load_grid
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), (" 2m ", 120)]
-)
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), (" 2m ", 120)])
 def test_durations(text, seconds):
     assert options.seconds(text) == seconds
 
@@ -58,9 +56,7 @@ def test_kernels_go_by_name_or_by_op_and_name():
         selection.kernels(None, ["flash"])
 
 
-@pytest.mark.parametrize(
-    "text", ["llama3-8b/4x4k", "gemma2-9b.local/8x2k", "cpu-smoke.gpt-oss-local/1x128"]
-)
+@pytest.mark.parametrize("text", ["llama3-8b/4x4k", "gemma2-9b.local/8x2k", "cpu-smoke.gpt-oss-local/1x128"])
 def test_a_point_is_found_by_name_and_by_signature(text):
     point = selection.signature(text)
     assert selection.signature(point.signature.text).signature == point.signature
@@ -68,9 +64,7 @@ def test_a_point_is_found_by_name_and_by_signature(text):
 
 def test_unknown_points_are_refused_with_a_way_out():
     known = ", ".join(p.name for p in load_grid("llama3-8b", lengths=("all",)).points)
-    with pytest.raises(
-        UsageError, match=f"unknown grid point 'llama3-8b/3x3k'; known: {re.escape(known)}$"
-    ):
+    with pytest.raises(UsageError, match=f"unknown grid point 'llama3-8b/3x3k'; known: {re.escape(known)}$"):
         selection.signature("llama3-8b/3x3k")
     with pytest.raises(UsageError, match="unknown grid point"):
         selection.signature("lama/4x4k")

@@ -73,9 +73,7 @@ def test_kernels_of_an_op_without_preset_ask_for_a_point_of_it():
     listed = run("kernels", "--op", NAME, "--device", "cpu")
     assert listed.exit_code == 0, listed.stderr
     assert f"no preset has a point of its op; name one of {NAME}" in listed.stdout
-    (row,) = json.loads(run("kernels", TEXT, "--op", NAME, "--device", "cpu", "--json").stdout)[
-        "kernels"
-    ]
+    (row,) = json.loads(run("kernels", TEXT, "--op", NAME, "--device", "cpu", "--json").stdout)["kernels"]
     assert (row["kernel"], row["direction"], row["supported"]) == (FORWARD.id, "fwd", True)
 
 

@@ -125,8 +125,6 @@ def test_no_word_of_a_help_page_is_cut_off(monkeypatch, words):
 
 
 def test_a_table_has_no_blank_column(capsys):
-    frame = pd.DataFrame(
-        {"kernel": ["a", "b"], "part": ["", "dq"], "remark": "", "time": [None, 1]}
-    )
+    frame = pd.DataFrame({"kernel": ["a", "b"], "part": ["", "dq"], "remark": "", "time": [None, 1]})
     output.emit_frame(frame)
     assert capsys.readouterr().out.split()[:3] == ["kernel", "part", "time"]

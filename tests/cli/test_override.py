@@ -136,9 +136,7 @@ class Ties(FakeExecutor):
     def _ok(self, ref, round_id, samples):
         found = super()._ok(ref, round_id, samples)
         times = tuple(100_000 + i for i in range(samples))
-        return dataclasses.replace(
-            found, measurement=dataclasses.replace(found.measurement, samples_ns=times)
-        )
+        return dataclasses.replace(found, measurement=dataclasses.replace(found.measurement, samples_ns=times))
 
 
 def test_freeze_and_check(home):

@@ -58,18 +58,14 @@ def test_inspect_says_what_is_in_it(pack):
 
 
 def test_inspect_reads_the_packs_of_the_wheel():
-    shown = run(
-        "pack", "inspect", ROOT / "attn_tune" / "packs" / "shipped" / "nvidia-h200", "--rows"
-    )
+    shown = run("pack", "inspect", ROOT / "attn_tune" / "packs" / "shipped" / "nvidia-h200", "--rows")
     assert shown.exit_code == 0
     assert "block_k=" in shown.stdout
 
 
 def test_a_note_is_kept_shown_and_part_of_the_bytes(lab, tmp_path):
     packs = [tmp_path / name / "p.atpack" for name in ("plain", "noted", "again")]
-    for path, note in zip(
-        packs, ([], ["--note", "by hand"], ["--note", " by  hand "]), strict=True
-    ):
+    for path, note in zip(packs, ([], ["--note", "by hand"], ["--note", " by  hand "]), strict=True):
         assert run("export", path, "--db", lab, *note).exit_code == 0
     plain, noted, again = (path.read_bytes() for path in packs)
     assert b"note" not in plain
@@ -329,10 +325,7 @@ def test_inspect_counts_what_the_rows_say_of_their_proof(tmp_path):
     found = run("pack", "inspect", path)
     assert found.exit_code == 0
     line = next(line for line in found.stdout.splitlines() if "toy/alpha fwd" in line)
-    assert (
-        "1 whose bits differ from run to run; 2 rows with at least 5 feature problems passed"
-        in line
-    )
+    assert "1 whose bits differ from run to run; 2 rows with at least 5 feature problems passed" in line
     (kernel,) = json.loads(run("pack", "inspect", path, "--json").stdout)["kernels"]
     assert (kernel["not_repeatable"], kernel["features"]) == (1, 5)
     plain = write_folder(tmp_path / "plain", pack_files([row(sig(1024))]))

@@ -39,9 +39,7 @@ def test_help_loads_nothing_heavy(environment, words):
         "except SystemExit:\n    pass\n"
         f"print([m for m in {heavy!r} if m in sys.modules], file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words], env=environment, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", program, *words], env=environment, capture_output=True, text=True)
     assert done.stdout.lstrip().startswith("Usage: ")
     assert done.stderr.strip() == "[]"
 

@@ -53,9 +53,7 @@ def digests(before):
         "import json; from attn_tune.kernels.registry import kernels; "
         "print(json.dumps({i: k.source_hash for i, k in kernels().items()}))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=before, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=before, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 

@@ -119,9 +119,7 @@ def test_next_names_the_point_as_best_takes_it(worker, tmp_path, kind):
     assert run(*shlex.split(line)[1:]).exit_code == 0
 
 
-def test_explain_says_what_only_the_lab_database_knows_until_it_is_shipped(
-    worker, tmp_path, monkeypatch
-):
+def test_explain_says_what_only_the_lab_database_knows_until_it_is_shipped(worker, tmp_path, monkeypatch):
     monkeypatch.setattr("attn_tune.devices.environments.current_environment", lambda: ENVIRONMENT)
     monkeypatch.chdir(tmp_path)
     shown = sweep(tmp_path, "-g", "cpu-smoke", "--point", "llama3", "-d", "fwd").stdout
@@ -315,9 +313,7 @@ def test_progress_says_what_is_being_done(worker, tmp_path, monkeypatch):
 def test_a_signal_handler_writes_nothing_itself(monkeypatch):
     """It may interrupt a write to the same stream, which Python refuses to enter twice."""
     said, stop = [], threading.Event()
-    monkeypatch.setattr(
-        command.output, "note", lambda text: said.append((text, threading.get_ident()))
-    )
+    monkeypatch.setattr(command.output, "note", lambda text: said.append((text, threading.get_ident())))
     with command._stopping(stop):
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.wait(60)

@@ -23,10 +23,7 @@ def host(tmp_path):
     with Database.open(path, create=True) as database:
         for started, environment in ((1, ENVIRONMENT), (100, NEWER)):
             run_id = begin(database, environment=environment)
-            trials = [
-                make_trial({"i": i}, environment=environment, started_us=started + i)
-                for i in range(5)
-            ]
+            trials = [make_trial({"i": i}, environment=environment, started_us=started + i) for i in range(5)]
             database.record_many(run_id, trials)
             database.end_run(run_id, "finished")
     return path

@@ -68,9 +68,7 @@ def make_trial(config=None, samples=(1000, 1010, 990), *, status=Status.OK, **ch
         "measurement": Measurement(samples_ns=tuple(samples), protocol=PROTOCOL, round_id=round_id)
         if is_right
         else None,
-        "resources": Resources(
-            shared_bytes=65536, registers=128, spill_bytes=0, code_digest="b2:0123456789ab"
-        ),
+        "resources": Resources(shared_bytes=65536, registers=128, spill_bytes=0, code_digest="b2:0123456789ab"),
         "compile_ms": 12.5,
         "started_us": 1_700_000_000_000_000,
     }

@@ -88,9 +88,7 @@ predictions = st.builds(
     ),
     *(st.integers(1, 2**40) for _ in range(3)),
 )
-shortages = st.builds(
-    Shortage, resource=st.just("vmem"), needed=st.integers(0, 2**62), limit=st.integers(0, 2**62)
-)
+shortages = st.builds(Shortage, resource=st.just("vmem"), needed=st.integers(0, 2**62), limit=st.integers(0, 2**62))
 
 
 @st.composite
@@ -103,9 +101,7 @@ def trials(draw):
         part=draw(st.sampled_from(["", "dq", "dkv"])),
         signature=draw(problems),
         device=draw(st.sampled_from([DEVICE, OTHER_DEVICE])),
-        environment=draw(
-            st.builds(Environment, jax=words, jaxlib=words, compiler=words, source_hash=words)
-        ),
+        environment=draw(st.builds(Environment, jax=words, jaxlib=words, compiler=words, source_hash=words)),
         config=draw(configs),
         status=status,
         stage=draw(st.sampled_from(Stage)),
@@ -185,9 +181,7 @@ def test_trials_are_paged_and_narrowed_by_every_filter(database):
     second = begin(database, OTHER_DEVICE)
     database.record(second, other)
     assert sum(1 for _ in database.trials()) == 602
-    assert [t.config["block_q"] for t in database.trials(kernel="triton", direction="fwd")] == [
-        *range(600)
-    ]
+    assert [t.config["block_q"] for t in database.trials(kernel="triton", direction="fwd")] == [*range(600)]
     for narrowed, expected in [
         ({"status": Status.CRASHED}, bad),
         ({"device": OTHER_DEVICE}, bad),
@@ -200,9 +194,7 @@ def test_trials_are_paged_and_narrowed_by_every_filter(database):
         assert [plain(t) for t in database.trials(**narrowed)] == [plain(expected)]
     assert not list(database.trials(op="nothing"))
     assert sum(1 for _ in database.trials(op=None, kernel="triton")) == 601
-    with pytest.raises(
-        UsageError, match="unknown filter of trials: 'kernels'; did you mean 'kernel'"
-    ):
+    with pytest.raises(UsageError, match="unknown filter of trials: 'kernels'; did you mean 'kernel'"):
         list(database.trials(kernels="xla"))
 
 
@@ -315,9 +307,7 @@ def test_looking_into_a_database_loads_nothing_heavy(database):
 
 
 def test_conditions_come_back_and_are_merged(tmp_path):
-    conditions = Conditions(
-        sm_clock_mhz=(1755, 1980), temperature_c=(40, 61), throttle=("sw_power_cap",), repeats=1
-    )
+    conditions = Conditions(sm_clock_mhz=(1755, 1980), temperature_c=(40, 61), throttle=("sw_power_cap",), repeats=1)
     trials = [
         make_trial({"block_q": size}, round_id=name, conditions=conditions)
         for size, name in ((64, "r1"), (128, "r1"), (128, twin_round("r1")))

@@ -243,17 +243,12 @@ def test_what_ran_no_feature_problem_is_no_evidence():
     [((None, None), None), ((None, True), True), ((True, False), False), ((False, None), False)],
 )
 def test_one_trial_with_other_bits_is_enough(seen, expected):
-    found = [
-        final(OTHER, 200_000, round_id=f"r{i}", repeatable=repeatable)
-        for i, repeatable in enumerate(seen)
-    ]
+    found = [final(OTHER, 200_000, round_id=f"r{i}", repeatable=repeatable) for i, repeatable in enumerate(seen)]
     assert winner(found).repeatable is expected
 
 
 def refused(config, started, **changes):
-    refusal = make_trial(
-        config, status=Status.UNSUPPORTED, repeatable=False, started_us=started, **changes
-    )
+    refusal = make_trial(config, status=Status.UNSUPPORTED, repeatable=False, started_us=started, **changes)
     return RecordedTrial(2, refusal)
 
 
@@ -270,10 +265,7 @@ def test_a_config_that_was_refused_for_its_bits_needs_a_newer_trial():
 
 
 def test_a_decision_says_the_most_feature_problems_that_its_config_passed():
-    found = [
-        final(OTHER, 200_000, round_id=f"r{i}", features=features)
-        for i, features in enumerate((None, 0, 7))
-    ]
+    found = [final(OTHER, 200_000, round_id=f"r{i}", features=features) for i, features in enumerate((None, 0, 7))]
     assert [winner(found[:count]).features for count in (1, 2, 3)] == [None, 0, 7]
 
 
@@ -285,9 +277,7 @@ def test_decisions_survive_the_database(tmp_path):
         for signature in (make_signature(), long):
             found = [
                 final_trial(HEURISTIC, 200_000, signature=signature),
-                final_trial(
-                    OTHER, 150_000, seed=1, signature=signature, repeatable=False, features=4
-                ),
+                final_trial(OTHER, 150_000, seed=1, signature=signature, repeatable=False, features=4),
                 final_trial({}, 300_000, kernel="flash_attention/xla", signature=signature),
             ]
             for trial in found:
@@ -299,9 +289,7 @@ def test_decisions_survive_the_database(tmp_path):
         facts = database.frame("decisions", signature=long)[["repeatable", "features"]]
         assert facts.values.tolist()[0] == [False, 4]
         assert [d.config for d in database.decisions(rank=0)] == [OTHER, OTHER]
-        assert [d.kernel for d in database.decisions(kernel="xla", signature=long)] == [
-            "flash_attention/xla"
-        ]
+        assert [d.kernel for d in database.decisions(kernel="xla", signature=long)] == ["flash_attention/xla"]
         # A config found wrong later takes the decision with it, in its signature only.
         database.record(run, make_trial(OTHER, status=Status.INCORRECT, signature=long))
         assert database.rebuild_decisions(signatures=[long]) == 1

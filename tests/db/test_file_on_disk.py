@@ -30,9 +30,7 @@ def make_device(path):
 @pytest.mark.parametrize(
     ("make", "kind"), [(make_fifo, "FIFO"), (make_device, "character device")], ids=["fifo", "node"]
 )
-@pytest.mark.parametrize(
-    "options", [{}, {"create": True}, {"read_only": True}], ids=["write", "create", "read"]
-)
+@pytest.mark.parametrize("options", [{}, {"create": True}, {"read_only": True}], ids=["write", "create", "read"])
 @pytest.mark.parametrize("link", [False, True], ids=["itself", "link"])
 def test_a_special_file_is_refused_and_stays(tmp_path, make, kind, options, link):
     special = path = tmp_path / "special"

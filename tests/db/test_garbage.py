@@ -23,10 +23,7 @@ def path(tmp_path):
         for environment, started in ((ENVIRONMENT, 10), (NEWER, 5000)):
             run = begin(database, environment=environment)
             trials = [
-                make_trial(
-                    {"i": i}, [1000 + i] * 9, environment=environment, started_us=started + i
-                )
-                for i in range(20)
+                make_trial({"i": i}, [1000 + i] * 9, environment=environment, started_us=started + i) for i in range(20)
             ]
             trials[5] = make_trial(
                 {"i": 5},
@@ -72,9 +69,7 @@ def test_a_collection_keeps_decisions_and_newer_trials(path):
         stored = database.decisions()
         collect_garbage(database, superseded=True)
         assert words(database) == trials[20:]
-        assert [(d.config, d.median_ns) for d in database.decide()] == [
-            (d.config, d.median_ns) for d in decided
-        ]
+        assert [(d.config, d.median_ns) for d in database.decide()] == [(d.config, d.median_ns) for d in decided]
         assert database.decisions() == stored
         assert database.integrity_check() == ()
 

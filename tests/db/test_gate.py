@@ -42,9 +42,7 @@ def export(path, target, **options):
     wanted = {f.name for f in dataclasses.fields(Selection)} & options.keys()
     selection = Selection(**{name: options.pop(name) for name in wanted})
     with Database.open(path, read_only=True) as database:
-        summary = export_pack(
-            database, target, name="p", version="1", selection=selection, **options
-        )
+        summary = export_pack(database, target, name="p", version="1", selection=selection, **options)
     return summary, read_pack(target)
 
 
@@ -92,9 +90,7 @@ def test_what_is_not_proven_is_refused_with_the_reason(tmp_path, case):
 
 def test_gradients_pass_when_all_are_there(tmp_path):
     changes = {"direction": "bwd", "errors": GRADIENTS}
-    path = lab(
-        tmp_path / "lab.db", [trial(FAST, 10**6, **changes), trial(UNTUNED, 2 * 10**6, **changes)]
-    )
+    path = lab(tmp_path / "lab.db", [trial(FAST, 10**6, **changes), trial(UNTUNED, 2 * 10**6, **changes)])
     assert export(path, tmp_path / "pack")[1].gate["passed"] is True
 
 
@@ -284,9 +280,7 @@ def test_a_pack_without_a_list_says_nothing_of_lists(tmp_path):
     path = lab(tmp_path / "lab.db", [trial(FAST, 1000_000), trial(UNTUNED, 1500_000)])
     export(path, tmp_path / "plain")
     export(path, tmp_path / "listed", quarantine=in_quarantine(device="tpu-v6e").never)
-    plain, listed = (
-        json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("plain", "listed")
-    )
+    plain, listed = (json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("plain", "listed"))
     assert (plain["format"], plain["min_reader"], "quarantine" in plain) == (1, 1, False)
     # Older readers know no lists, and must not use the pack without its own.
     assert (listed["format"], listed["min_reader"]) == (2, 2)

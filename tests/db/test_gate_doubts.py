@@ -27,12 +27,8 @@ def tied(path, spread):
 
     def noisy(config, sign):
         one = trial(config, 10**6)
-        samples = tuple(
-            round(10**6 * (1 + sign * spread * (1 if i % 2 else -1))) for i in range(12)
-        )
-        return dataclasses.replace(
-            one, measurement=dataclasses.replace(one.measurement, samples_ns=samples)
-        )
+        samples = tuple(round(10**6 * (1 + sign * spread * (1 if i % 2 else -1))) for i in range(12))
+        return dataclasses.replace(one, measurement=dataclasses.replace(one.measurement, samples_ns=samples))
 
     return lab(path, [noisy(FAST, 1), noisy(UNTUNED, -1)])
 
@@ -101,10 +97,7 @@ def test_a_disturbed_final_is_refused(tmp_path, case):
 
 def test_a_quiet_final_after_a_disturbed_one_is_enough(tmp_path):
     noisy = both(conditions=NOISY["clock"][0])
-    later = [
-        dataclasses.replace(t, started_us=t.started_us + 10**6, conditions=STEADY)
-        for t in both(round_id="later")
-    ]
+    later = [dataclasses.replace(t, started_us=t.started_us + 10**6, conditions=STEADY) for t in both(round_id="later")]
     path = lab(tmp_path / "lab.db", [*noisy, *later])
     assert export(path, tmp_path / "pack")[1].gate["passed"] is True
 

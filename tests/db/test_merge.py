@@ -31,8 +31,7 @@ def texts(trials):
 
 def test_all_facts_arrive_and_only_once(tmp_path, target):
     theirs = [
-        make_trial({"theirs": i}, signature=make_signature(q_len=i + 1), device=OTHER_DEVICE)
-        for i in range(5)
+        make_trial({"theirs": i}, signature=make_signature(q_len=i + 1), device=OTHER_DEVICE) for i in range(5)
     ] + [
         make_trial(status=Status.CRASHED, environment=NEWER),
         make_trial(repeatable=False, features=3),
@@ -85,9 +84,7 @@ def test_references_are_checked_again_after_a_merge(tmp_path, target):
         pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"),
         target.transaction() as connection,
     ):
-        connection.execute(
-            "INSERT INTO imported_row VALUES ('d', 's', 'fwd', 'k', 999, 0, '{}', '{}')"
-        )
+        connection.execute("INSERT INTO imported_row VALUES ('d', 's', 'fwd', 'k', 999, 0, '{}', '{}')")
 
 
 DAMAGE = {

@@ -65,9 +65,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-@pytest.mark.parametrize(
-    "options", [{}, {"create": True}, {"read_only": True}], ids=["write", "create", "read"]
-)
+@pytest.mark.parametrize("options", [{}, {"create": True}, {"read_only": True}], ids=["write", "create", "read"])
 def test_refused_files_are_not_touched(tmp_path, kind, options):
     make, message = REFUSED[kind]
     make(tmp_path / "file.db")

@@ -89,15 +89,11 @@ def target(tmp_path):
 def export(database, path, **options):
     wanted = {f.name for f in dataclasses.fields(Selection)} & options.keys()
     selection = Selection(**{name: options.pop(name) for name in wanted})
-    return export_pack(
-        database, path, selection=selection, **{"name": "h200", "version": "1.0", **options}
-    )
+    return export_pack(database, path, selection=selection, **{"name": "h200", "version": "1.0", **options})
 
 
 def contents(folder):
-    return {
-        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
-    }
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 def test_the_pack_says_what_the_trials_say(lab, tmp_path):
@@ -327,13 +323,9 @@ def test_what_is_not_deterministic_is_only_shipped_when_that_is_allowed(tmp_path
         best, *_ = database.decisions(direction="bwd", signature=SIGNATURE, device=DEVICE)
         assert best.kernel == "flash_attention/triton_fused"
         shipped = export_pack(database, tmp_path / "a", name="a", version="1")
-        allowed = export_pack(
-            database, tmp_path / "b", name="b", version="1", allow_nondeterministic=True
-        )
+        allowed = export_pack(database, tmp_path / "b", name="b", version="1", allow_nondeterministic=True)
         only = Selection(kernels=["flash_attention/triton_fused"])
-        with pytest.raises(
-            NoDataError, match=r"not deterministic \(flash_attention/triton_fused\)"
-        ):
+        with pytest.raises(NoDataError, match=r"not deterministic \(flash_attention/triton_fused\)"):
             export_pack(database, tmp_path / "c", name="c", version="1", selection=only)
     assert not (tmp_path / "c").exists()
     assert shipped.left_out == ("flash_attention/triton_fused",)
@@ -341,9 +333,7 @@ def test_what_is_not_deterministic_is_only_shipped_when_that_is_allowed(tmp_path
 
     def winner(path):
         rows = [r for r in read_pack(path).rows if (r.direction, r.rank) == ("bwd", 0)]
-        return {
-            r.kernel for r in rows if r.signature == SIGNATURE.text and r.device == DEVICE.digest
-        }
+        return {r.kernel for r in rows if r.signature == SIGNATURE.text and r.device == DEVICE.digest}
 
     # The ranks close up: the best of the others is the winner.
     assert winner(tmp_path / "a") == {"triton"}

@@ -60,9 +60,7 @@ def test_a_past_search_has_the_newest_time_of_each_config_the_untuned_first(data
 
 def test_past_searches_of_other_cases_environments_and_devices_are_apart(database):
     found = database.past_searches(direction="fwd")
-    assert [
-        (p.signature, p.environment, p.device, p.times_ns[config_digest(A)]) for p in found
-    ] == [
+    assert [(p.signature, p.environment, p.device, p.times_ns[config_digest(A)]) for p in found] == [
         (SIGNATURE, ENVIRONMENT.digest, DEVICE.digest, 80.0),
         (SIGNATURE, NEWER.digest, DEVICE.digest, 70.0),
         (LONG, ENVIRONMENT.digest, DEVICE.digest, 60.0),

@@ -94,9 +94,7 @@ def test_what_a_policy_leaves_open_is_an_error_that_lists_both(tmp_path, target,
     assert "alpha block=64 1.00 us" in str(error.value)
     assert "alpha block=128 900 ns" in str(error.value)
     with pytest.raises(UsageError, match="otherwise"):
-        merge_packs(
-            [read_pack(old), read_pack(new)], tmp_path / "x", name="x", version="1", policy=policy
-        )
+        merge_packs([read_pack(old), read_pack(new)], tmp_path / "x", name="x", version="1", policy=policy)
     assert not (tmp_path / "x").exists()
     with pytest.raises(UsageError, match="policy must be one of error, keep"):
         import_pack(target, new, policy="prefer=")
@@ -149,10 +147,7 @@ def test_diff_says_added_removed_changed_and_evidence_with_times(tmp_path):
             row(sig(5), 64, repeatable=False, features=0),
         ]
     }
-    old, new = (
-        read_pack(write_folder(tmp_path / str(i), pack_files(rows)))
-        for i, rows in enumerate((before, after))
-    )
+    old, new = (read_pack(write_folder(tmp_path / str(i), pack_files(rows))) for i, rows in enumerate((before, after)))
     differences = diff_packs(old, new)
     assert {(d.signature, str(d.change)): d.ratio for d in differences} == {
         (sig(1), "evidence"): 0.8,

@@ -19,9 +19,7 @@ def predicted(block, ns, **changes):
     """A trial that was compiled and whose time was predicted."""
     prediction = Prediction(ns=ns, low_ns=ns // 2, high_ns=ns * 2, model="m 1", terms={"a_ns": 1.5})
     values = {"kernel": KERNEL, "device": OTHER_DEVICE, "environment": COMPILE_ONLY, **changes}
-    return make_trial(
-        {"block_q": block}, status=Status.PREDICTED, reason="", prediction=prediction, **values
-    )
+    return make_trial({"block_q": block}, status=Status.PREDICTED, reason="", prediction=prediction, **values)
 
 
 def open_with(path, *trials):

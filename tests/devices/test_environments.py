@@ -27,9 +27,7 @@ def test_what_is_not_installed_is_unknown(monkeypatch):
 
 
 def run(code):
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
     return done.stdout.split()
 
 

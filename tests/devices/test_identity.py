@@ -126,8 +126,7 @@ def test_an_unknown_name_is_never_a_near_one(raw):
 
 def test_a_slice_never_passes_for_its_board_nor_for_another_slice():
     whole, one, two = (
-        device_from_kind(name)
-        for name in ("nvidia-h200", "NVIDIA H200 MIG 1g.18gb", "NVIDIA H200 MIG 2g.35gb")
+        device_from_kind(name) for name in ("nvidia-h200", "NVIDIA H200 MIG 1g.18gb", "NVIDIA H200 MIG 2g.35gb")
     )
     for a, b in ((whole, one), (one, two)):
         assert match_level(a, b) is match_level(b, a) is DeviceLevel.FAMILY
@@ -229,9 +228,7 @@ def test_what_jax_says_beats_the_table(no_driver):
     found = describe(jax_device("gpu", "NVIDIA X1", compute_capability="12.1", core_count=48))
     assert (found.family, found.variant, found.units) == ("sm_121", "nvidia-x1", 48)
     assert found.shared_bytes == figures.SHARED_BYTES["sm_121"]
-    sliced = describe(
-        jax_device("gpu", "NVIDIA H200 MIG 1g.18gb", compute_capability="9.0", core_count=16)
-    )
+    sliced = describe(jax_device("gpu", "NVIDIA H200 MIG 1g.18gb", compute_capability="9.0", core_count=16))
     assert (sliced.partition, sliced.units, str(sliced)) == (
         "mig-1g.18gb",
         16,
@@ -291,9 +288,7 @@ def test_what_the_driver_says(monkeypatch):
     monkeypatch.setattr(cuda_driver, "_library", libraries.get)
     cuda_driver.driver_facts.cache_clear()
     try:
-        found = describe(
-            jax_device("gpu", "NVIDIA H200", compute_capability="9.0", local_hardware_id=0)
-        )
+        found = describe(jax_device("gpu", "NVIDIA H200", compute_capability="9.0", local_hardware_id=0))
         lost = cuda_driver.driver_facts(5)
     finally:
         cuda_driver.driver_facts.cache_clear()
@@ -309,9 +304,7 @@ def test_tpus_and_amd():
     v5e = describe(jax_device("tpu", "TPU v5 lite", core_on_chip=0))
     assert (v5e.platform, v5e.family, v5e.variant) == ("tpu", "v5e", "tpu-v5e")
     assert v5e.shared_bytes == 128 * 1024 * 1024
-    mi = describe(
-        jax_device("gpu", "AMD Instinct MI300X", version="rocm 60300", compute_capability="gfx942")
-    )
+    mi = describe(jax_device("gpu", "AMD Instinct MI300X", version="rocm 60300", compute_capability="gfx942"))
     assert (mi.platform, mi.family, mi.variant) == ("rocm", "gfx942", "amd-mi300x")
 
 

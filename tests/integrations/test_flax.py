@@ -79,15 +79,13 @@ def test_linen_decodes_from_its_cache():
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_nnx_with_grouped_heads_and_gradients(is_causal):
     def of(options):
-        module = nnx.MultiHeadAttention(
-            HEADS, FEATURES, num_kv_heads=2, decode=False, rngs=nnx.Rngs(0), **options
-        )
+        module = nnx.MultiHeadAttention(HEADS, FEATURES, num_kv_heads=2, decode=False, rngs=nnx.Rngs(0), **options)
 
         @nnx.jit
         def run(module, x, mask):
-            return nnx.value_and_grad(
-                lambda m, x: jnp.sum(m(x, mask=mask, is_causal=is_causal) ** 2), argnums=(0, 1)
-            )(module, x)
+            return nnx.value_and_grad(lambda m, x: jnp.sum(m(x, mask=mask, is_causal=is_causal) ** 2), argnums=(0, 1))(
+                module, x
+            )
 
         value, (of_module, of_x) = run(module, X, None if is_causal else causal_lm())
         return value, jax.tree.leaves(nnx.state(of_module)), of_x
@@ -95,9 +93,7 @@ def test_nnx_with_grouped_heads_and_gradients(is_causal):
     assert_same(of({"attention_fn": attention_fn}), of({}), 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("batch", "shape"), [((), (5, 4)), ((2, 3), (2, 1, 4)), ((2, 3), (2, 1, 2, 5, 4))]
-)
+@pytest.mark.parametrize(("batch", "shape"), [((), (5, 4)), ((2, 3), (2, 1, 4)), ((2, 3), (2, 1, 2, 5, 4))])
 def test_any_batch_axes_biases_and_value_dims(batch, shape):
     q, k, v = draw(1, *batch, 5, 2, 8), draw(2, *batch, 4, 2, 8), draw(3, *batch, 4, 2, 6)
     pairs = {"bias": draw(4, *shape), "mask": (draw(5, *shape) > -0.5).astype(jnp.float32)}
@@ -125,9 +121,7 @@ def test_dropout_drops_each_weight_with_its_probability(raw):
     q = k = jnp.zeros((1, t, 2, t))
     v = jnp.broadcast_to(jnp.eye(t)[:, None], (1, t, 2, t))
     draw_weights = jax.jit(
-        lambda key: attention_fn(
-            q, k, v, dropout_rng=key, dropout_rate=rate, broadcast_dropout=False
-        )
+        lambda key: attention_fn(q, k, v, dropout_rng=key, dropout_rate=rate, broadcast_dropout=False)
     )
     make = jax.random.PRNGKey if raw else jax.random.key
     weights = np.asarray(draw_weights(make(0)))

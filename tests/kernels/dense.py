@@ -5,9 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def dense_attention(
-    q, k, v, *, visible=None, bias=None, sinks=None, scale=None, cap=None, keep=None, rate=0.0
-):
+def dense_attention(q, k, v, *, visible=None, bias=None, sinks=None, scale=None, cap=None, keep=None, rate=0.0):
     """``(out, lse, row_max)`` of BTNH inputs; ``visible``, ``bias`` and ``keep`` broadcast to [B, N, T, S]."""
     q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
     groups = q.shape[2] // k.shape[2]
@@ -23,13 +21,9 @@ def dense_attention(
     # A plain softmax over a row with at least one entry; rows that see nothing are replaced before and after.
     safe = jnp.where(seen, logits, -jnp.inf)
     if sinks is not None:
-        extra = jnp.broadcast_to(
-            sinks.astype(jnp.float32)[None, :, None, None], (*logits.shape[:3], 1)
-        )
+        extra = jnp.broadcast_to(sinks.astype(jnp.float32)[None, :, None, None], (*logits.shape[:3], 1))
         row_max = jnp.maximum(safe.max(-1, keepdims=True), extra)
-        safe = jnp.where(
-            any_seen, safe, jnp.where(jnp.arange(logits.shape[-1]) == 0, -1e30, -jnp.inf)
-        )
+        safe = jnp.where(any_seen, safe, jnp.where(jnp.arange(logits.shape[-1]) == 0, -1e30, -jnp.inf))
         joined = jnp.concatenate([safe, extra], axis=-1)
         weights = jax.nn.softmax(joined, axis=-1)[..., :-1]
         lse = jax.nn.logsumexp(joined, axis=-1)

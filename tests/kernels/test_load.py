@@ -32,7 +32,5 @@ sys.exit("; ".join(failed) or 0)
 def test_threads_that_load_triton_kernels_first_see_whole_modules():
     # Triton's modules import one another in circles: without a lock some thread sees half of one.
     pytest.importorskip("triton")
-    ran = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=300, check=False
-    )
+    ran = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr

@@ -28,9 +28,7 @@ from attn_tune.schema.digest import digest_text
 from tools import source_table
 
 HERE = Path(attn_tune.__file__).parent.parent
-PACKS = sorted(
-    path.parent for path in (HERE / "attn_tune" / "packs" / "shipped").glob("*/manifest.json")
-)
+PACKS = sorted(path.parent for path in (HERE / "attn_tune" / "packs" / "shipped").glob("*/manifest.json"))
 # The version that was installed when the rows of such a kernel were measured.
 MEASURED = {"tokamax": "0.0.17"}
 
@@ -193,9 +191,7 @@ def test_modules_that_import_one_another_in_a_circle_have_a_digest(folder):
 
 
 def test_relative_imports_and_paths_in_texts_are_followed(folder):
-    files = FILES | {
-        "forward": 'from .tiles import load\nEXP = "planted.softmax:exp"\n\ndef call(x): return load(x)\n'
-    }
+    files = FILES | {"forward": 'from .tiles import load\nEXP = "planted.softmax:exp"\n\ndef call(x): return load(x)\n'}
     before = folder(files)("forward")
     assert folder(files | {"softmax": FILES["softmax"].replace("2", "3")})("forward") != before
     assert folder(files | {"tiles": FILES["tiles"].replace("pi", "e")})("forward") != before
@@ -243,9 +239,7 @@ def parses(monkeypatch):
     """The names of the modules that are parsed, as it happens, from an empty memory on."""
     parsed = []
     parse = source._parse
-    monkeypatch.setattr(
-        source, "_parse", lambda name, *more: parsed.append(name) or parse(name, *more)
-    )
+    monkeypatch.setattr(source, "_parse", lambda name, *more: parsed.append(name) or parse(name, *more))
     clear()
     yield parsed
     clear()
@@ -261,12 +255,8 @@ def test_a_digest_is_the_same_with_and_without_the_table(spec, parses, monkeypat
     assert set(parses) == set(reached_modules(calls_of(spec)))
 
 
-@pytest.mark.parametrize(
-    "change", [{"sha256": "0" * 64}, {"runs": [[["attn_tune.gone", "import as x"]]]}]
-)
-def test_an_entry_of_other_bytes_or_of_a_module_that_is_gone_does_not_count(
-    change, parses, monkeypatch
-):
+@pytest.mark.parametrize("change", [{"sha256": "0" * 64}, {"runs": [[["attn_tune.gone", "import as x"]]]}])
+def test_an_entry_of_other_bytes_or_of_a_module_that_is_gone_does_not_count(change, parses, monkeypatch):
     calls = calls_of(KERNELS["flash_attention/xla"])
     right = source_hash(calls)
     clear()
@@ -318,9 +308,7 @@ def test_every_mark_is_read_and_needed():
         package = name.removesuffix(".__init__")
         if constants:
             assert reason_to_leave_out(package) == constants[0]
-            assert any(other == package or other.startswith(package + ".") for other in marked), (
-                path
-            )
+            assert any(other == package or other.startswith(package + ".") for other in marked), path
 
 
 def calls_of(spec):
@@ -355,16 +343,13 @@ def test_every_python_here_makes_the_same_digests():
 @pytest.mark.parametrize("path", PACKS, ids=lambda path: path.name)
 def test_every_shipped_row_has_the_digest_of_todays_source(path, monkeypatch):
     version = importlib.metadata.version
-    monkeypatch.setattr(
-        importlib.metadata, "version", lambda name: MEASURED.get(name) or version(name)
-    )
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: MEASURED.get(name) or version(name))
     source_hash.cache_clear()
     pack = read_pack(path)
     stale = {
         row.kernel
         for row in pack.rows
-        if pack.environments[row.env].source_hash
-        != get_kernel(f"{row.op}/{row.kernel}").source_hash
+        if pack.environments[row.env].source_hash != get_kernel(f"{row.op}/{row.kernel}").source_hash
     }
     source_hash.cache_clear()
     assert not stale

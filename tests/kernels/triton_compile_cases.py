@@ -112,18 +112,14 @@ def test_too_much_shared_memory(capability, limit):
     error = caught.value
     assert (error.resource, error.limit) == ("shared memory", limit)
     assert error.needed > limit
-    assert f"needs {error.needed} bytes of shared memory, more than the limit of {limit}" in str(
-        error
-    )
+    assert f"needs {error.needed} bytes of shared memory, more than the limit of {limit}" in str(error)
     assert compiled == []  # The inner recorder has it.
 
 
 def test_what_does_not_fit_is_recorded():
     product = functools.partial(samples.matmul, tile=(64, 64, 256), num_stages=5)
     with compile_target(80), record_compiles() as compiled, pytest.raises(OutOfResources) as caught:
-        jax.jit(product).trace(array(1024, 1024), array(1024, 1024)).lower(
-            lowering_platforms=("cuda",)
-        )
+        jax.jit(product).trace(array(1024, 1024), array(1024, 1024)).lower(lowering_platforms=("cuda",))
     assert [kernel.shared_bytes for kernel in compiled] == [caught.value.needed]
 
 
@@ -139,9 +135,7 @@ def test_too_few_registers_and_too_many_threads(capsys):
 
 def test_what_triton_refuses_is_one_sentence():
     a = array(256, 256)
-    with pytest.raises(
-        CompileError, match="does not compile for sm_90: num_warps must be a power of 2"
-    ):
+    with pytest.raises(CompileError, match="does not compile for sm_90: num_warps must be a power of 2"):
         lower(functools.partial(samples.matmul, num_warps=3), a, a)
     with pytest.raises(CompileError, match="sm_80: num_ctas > 1"):
         lower(functools.partial(samples.matmul, num_ctas=2), a, a, capability=80)

@@ -34,9 +34,7 @@ def test_matmul_is_rounded_once(dtype, shape, has_bias):
     out = jax.jit(samples.matmul)(a, b, bias)
     want = wide(a) @ wide(b) + (wide(bias) if has_bias else 0)
     # One rounding to the dtype, and float32 accumulation of k terms.
-    bound = UNIT_ROUNDOFF[dtype] * np.abs(want) + k * 2**-23 * (
-        np.abs(wide(a)) @ np.abs(wide(b)) + 4
-    )
+    bound = UNIT_ROUNDOFF[dtype] * np.abs(want) + k * 2**-23 * (np.abs(wide(a)) @ np.abs(wide(b)) + 4)
     assert out.dtype == dtype
     assert np.all(np.abs(wide(out) - want) <= bound)
 
@@ -61,9 +59,7 @@ def test_uint32_wraps_and_shifts_logically():
         bits = bits * np.uint32(0x846CA68B)
         return bits ^ (bits >> np.uint32(16))
 
-    np.testing.assert_array_equal(
-        samples.elementwise(samples.hash_kernel, jnp.asarray(x)), mixed(x)
-    )
+    np.testing.assert_array_equal(samples.elementwise(samples.hash_kernel, jnp.asarray(x)), mixed(x))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
@@ -98,17 +94,13 @@ def test_what_is_not_written_is_poison(dtype):
     x = jnp.zeros(20, dtype)
     out = np.asarray(samples.elementwise(samples.half_written_kernel, x))
     np.testing.assert_array_equal(out[:10], np.zeros(10, dtype))
-    np.testing.assert_array_equal(
-        out[10:].astype(np.float64), np.full(10, poison(out.dtype)).astype(np.float64)
-    )
+    np.testing.assert_array_equal(out[10:].astype(np.float64), np.full(10, poison(out.dtype)).astype(np.float64))
 
 
 @pytest.mark.parametrize("length", [20, 31])
 def test_store_out_of_bounds_is_an_error(length):
     with pytest.raises(Exception, match="wrote outside the bounds of 'out'"):
-        jax.block_until_ready(
-            samples.elementwise(samples.overrunning_kernel, jnp.zeros(length, jnp.float32))
-        )
+        jax.block_until_ready(samples.elementwise(samples.overrunning_kernel, jnp.zeros(length, jnp.float32)))
 
 
 def test_store_to_an_operand_is_an_error():

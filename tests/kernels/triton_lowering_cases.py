@@ -27,9 +27,7 @@ def builds():
 @pytest.mark.parametrize("num_warps", [1, 4, 8])
 def test_the_launch_is_what_was_asked(num_warps):
     lowered, (compiled,) = lower(
-        functools.partial(
-            samples.matmul, tile=(32, 16, 32), num_warps=num_warps, name="my product"
-        ),
+        functools.partial(samples.matmul, tile=(32, 16, 32), num_warps=num_warps, name="my product"),
         array(100, 96),
         array(96, 80),
     )
@@ -131,9 +129,7 @@ def test_shapes_share_a_compile(builds):
             constexprs={"LENGTH": 64, "BLOCK": 64},
         )
 
-    _, compiled = lower(
-        sums, array(64, dtype=jnp.float16), array(64, dtype=jnp.float16), capability=86
-    )
+    _, compiled = lower(sums, array(64, dtype=jnp.float16), array(64, dtype=jnp.float16), capability=86)
     assert len(compiled) == 1
     assert len(builds) == 1
 

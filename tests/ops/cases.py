@@ -107,6 +107,4 @@ CPU = Device(platform="cpu", family="x86_64", variant="cpu-x86_64")
 def with_tokamax(patch) -> None:
     """As if the known version of tokamax were here, whether or not it is."""
     version = importlib.metadata.version
-    patch.setattr(
-        importlib.metadata, "version", lambda n: "0.0.17" if n == "tokamax" else version(n)
-    )
+    patch.setattr(importlib.metadata, "version", lambda n: "0.0.17" if n == "tokamax" else version(n))

@@ -15,9 +15,7 @@ def known_ops(monkeypatch, *ops):
 def known_kernels(monkeypatch, kernels):
     """``kernels`` by id; what a test changes in the mapping later counts too."""
     monkeypatch.setattr(kernels_registry, "folder_kernels", lambda op: ())
-    monkeypatch.setattr(
-        kernels_registry, "specs_of", lambda op: tuple(k for k in kernels.values() if k.op == op)
-    )
+    monkeypatch.setattr(kernels_registry, "specs_of", lambda op: tuple(k for k in kernels.values() if k.op == op))
     monkeypatch.setattr(kernels_registry, "kernels", lambda: kernels)
 
 

@@ -101,8 +101,7 @@ def test_inputs_are_those_of_their_seed_and_have_the_declared_operands(text):
     op, problem = problem_of(text)
     for direction in op.directions:
         first, again, other = (
-            [bits(x) for x in jax.tree.leaves(maker(text, direction)(seed))]
-            for seed in (SEED, SEED, SEED + 1)
+            [bits(x) for x in jax.tree.leaves(maker(text, direction)(seed))] for seed in (SEED, SEED, SEED + 1)
         )
         assert first == again
         assert first != other
@@ -129,10 +128,7 @@ def test_kernels_that_run_here_are_right(text):
     tried = 0
     for spec in specs_of(op.name):
         for direction, search in spec.searches.items():
-            if (
-                spec.name.startswith("broken")
-                or spec.unsupported(problem, direction, CPU) is not None
-            ):
+            if spec.name.startswith("broken") or spec.unsupported(problem, direction, CPU) is not None:
                 continue
             made = {name for part in search.outputs.values() for name in part}
             made &= {output.name for output in op.outputs(problem, direction)}

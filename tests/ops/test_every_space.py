@@ -14,11 +14,7 @@ KERNELS = kernels()
 GPUS = (H200, *(device for device in CUDA if device.family != H200.family))
 GROUPS = ("TILED", "SHORT", "ON_HOPPER", "LIBRARIES")
 FLASH = {
-    backend: {
-        f"{group} {name}": problem
-        for group in groups
-        for name, problem in getattr(cases, group).items()
-    }
+    backend: {f"{group} {name}": problem for group in groups for name, problem in getattr(cases, group).items()}
     for backend, groups in {"xla": ("LENGTHS",), "pallas_tpu": ("ON_TPU",), "": GROUPS}.items()
 }
 CELLS = [
@@ -93,9 +89,7 @@ def test_candidates_are_distinct_and_feasible_and_start_at_the_untuned_choice(ke
 
 
 @pytest.mark.parametrize(("kernel", "device"), CELLS)
-def test_the_untuned_config_of_a_near_problem_is_adapted_to_one_that_may_run_or_to_none(
-    kernel, device
-):
+def test_the_untuned_config_of_a_near_problem_is_adapted_to_one_that_may_run_or_to_none(kernel, device):
     spec = KERNELS[kernel]
     for direction, search in spec.searches.items():
         for name, tuned in supported(spec, device, direction).items():
@@ -113,9 +107,7 @@ def test_what_a_kernel_cannot_do_is_one_phrase(kernel):
         for direction in spec.searches:
             for problem in problems_of(spec).values():
                 reason = spec.unsupported(problem, direction, device)
-                assert reason is None or (
-                    reason.strip() == reason and reason and "\n" not in reason
-                )
+                assert reason is None or (reason.strip() == reason and reason and "\n" not in reason)
 
 
 SUPPORTED = {

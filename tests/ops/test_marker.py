@@ -23,9 +23,7 @@ def test_every_signature_comes_back(direction):
             assert find_mark(printed) == Mark(text, direction)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "attn_tune", "attn_tune.flash_attention.v1.fwd.b_1", "jit(f)"]
-)
+@pytest.mark.parametrize("text", ["", "attn_tune", "attn_tune.flash_attention.v1.fwd.b_1", "jit(f)"])
 def test_other_names_are_none(text):
     assert find_mark(text) is None
 
@@ -58,9 +56,7 @@ def test_a_changed_config_is_another_launch_in_the_same_process():
     outs = []
     for chunk in (16, 32):
         cfg = {"fwd": {"chunk_q": chunk, "chunk_k": chunk}}
-        run = jax.jit(
-            lambda x, cfg=cfg: attn_tune.flash_attention(x, x, x, platform="xla", cfg=cfg)
-        )
+        run = jax.jit(lambda x, cfg=cfg: attn_tune.flash_attention(x, x, x, platform="xla", cfg=cfg))
         text = run.lower(q).as_text()
         assert text.count(f"func private @{mark_name(problem.signature.text, 'fwd')}(") == 1
         outs.append((text, run(q)))

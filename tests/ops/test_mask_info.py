@@ -44,11 +44,7 @@ def dense(info, **sizes):
             & bounds(T, S, left=2, right=1),
         ),
         (
-            lambda: (
-                MaskInfo.from_segments(Q_IDS, KV_IDS)
-                & MaskInfo(causal=True)
-                & MaskInfo(sliding_window=2)
-            ),
+            lambda: MaskInfo.from_segments(Q_IDS, KV_IDS) & MaskInfo(causal=True) & MaskInfo(sliding_window=2),
             SAME & bounds(T, S, causal=True, left=2),
         ),
         (
@@ -65,18 +61,14 @@ def test_dense_form(make, want):
     got = make().get_or_compute_attention_mask()
     if got.shape[1] == 2:  # key/value heads stay; the op repeats them
         got = np.repeat(got, 2, axis=1)
-    np.testing.assert_array_equal(
-        np.broadcast_to(got, (B, N, T, S)), np.broadcast_to(want, (B, N, T, S))
-    )
+    np.testing.assert_array_equal(np.broadcast_to(got, (B, N, T, S)), np.broadcast_to(want, (B, N, T, S)))
 
 
 def test_flags_alone_need_sizes():
     assert MaskInfo().get_or_compute_attention_mask() is None
     with pytest.raises(UsageError, match="give q_len and kv_len"):
         MaskInfo(causal=True).get_or_compute_attention_mask()
-    np.testing.assert_array_equal(
-        dense(MaskInfo(causal=True), q_len=T, kv_len=S)[0, 0], bounds(T, S, causal=True)
-    )
+    np.testing.assert_array_equal(dense(MaskInfo(causal=True), q_len=T, kv_len=S)[0, 0], bounds(T, S, causal=True))
     np.testing.assert_array_equal(causal_mask(T, S), bounds(T, S, causal=True))
     np.testing.assert_array_equal(causal_mask(T), np.tril(np.ones((T, T), bool)))
 
@@ -108,9 +100,7 @@ def test_lengths_are_kept_as_long_as_they_say_all_that_the_segments_say():
 
 
 def test_positions_are_adopted_by_a_causal_edge():
-    packed = MaskInfo.from_cum_seqlens(
-        jnp.array([0, 2, 5]), jnp.array([0, 3, 7]), q_len=T, kv_len=S
-    )
+    packed = MaskInfo.from_cum_seqlens(jnp.array([0, 2, 5]), jnp.array([0, 3, 7]), q_len=T, kv_len=S)
     got = (MaskInfo(causal=True) & packed).get_or_compute_attention_mask()[0, 0]
     want = np.zeros((T, S), bool)
     want[:2, :3] = bounds(2, 3, causal=True)
@@ -169,9 +159,7 @@ def test_stable_spec():
     assert stable_spec(None) is None
     assert stable_spec(spec) == spec
     assert stable_spec(spec, [0]) == P("data", None, None, None)
-    assert stable_spec(spec, [2], source=P(None, None, "other", None)) == P(
-        None, None, "other", None
-    )
+    assert stable_spec(spec, [2], source=P(None, None, "other", None)) == P(None, None, "other", None)
     mesh = jax.sharding.AbstractMesh((2, 2, 3), ("data", "model", "expert"))
     assert stable_spec(spec, mesh=mesh, shape=(4, 1, 12, 8)) == spec
     assert stable_spec(spec, mesh=mesh, shape=(3, 1, 8, 8)) == P(None, None, None, None)

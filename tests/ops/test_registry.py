@@ -42,9 +42,7 @@ def test_kernels_of_one_op_are_listed_without_importing_another():
 
 def test_names_of_ops_import_no_op():
     found = imported("from attn_tune.ops.registry import op_names; op_names()")
-    assert not [
-        name for name in found if name.startswith("attn_tune.kernels.") and "attention" in name
-    ]
+    assert not [name for name in found if name.startswith("attn_tune.kernels.") and "attention" in name]
 
 
 def test_an_installed_package_adds_an_op_with_its_own_kernel(site):
@@ -95,7 +93,5 @@ def test_an_installed_op_cannot_take_the_place_of_one_here(site):
 
 def test_a_kernel_whose_entry_point_names_another_op_is_broken(site):
     install(site, entry_points=ENTRY_POINTS.replace("foreign.plain", "attention.plain"))
-    with pytest.warns(
-        AttnTuneWarning, match="is not of 'attention', as its entry point's name says"
-    ):
+    with pytest.warns(AttnTuneWarning, match="is not of 'attention', as its entry point's name says"):
         registry.kernels_of("attention")

@@ -18,17 +18,13 @@ Q, KEYS, V = (
 )
 OPS = {
     "flash_attention": lambda q, aux: flash_attention(q, KEYS, V, softmax_aux=aux),
-    "unnormalised": lambda q, aux: flash_attention(
-        q, KEYS, V, softmax_aux=aux, normalize_output=False
-    ),
+    "unnormalised": lambda q, aux: flash_attention(q, KEYS, V, softmax_aux=aux, normalize_output=False),
     "attention": lambda q, aux: attention(q, KEYS, V, softmax_aux=aux, dtype=jnp.float32)[0],
 }
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize(
-    "aux", [[-INF, 1.0], [[-INF], [-INF]], [[-INF, -INF], [1.0, 1.0]], [[-INF, 0.5], [-INF, 2.0]]]
-)
+@pytest.mark.parametrize("aux", [[-INF, 1.0], [[-INF], [-INF]], [[-INF, -INF], [1.0, 1.0]], [[-INF, 0.5], [-INF, 2.0]]])
 def test_minus_infinity_has_the_gradient_zero_and_changes_nothing(op, aux):
     aux = jnp.array(aux, jnp.float32)
     # Finite, and so small that it takes no part: what the gradients of all else must be.

@@ -115,9 +115,7 @@ def test_manifest_of_many_megabytes_is_refused_before_it_is_parsed(tmp_path, fil
 @pytest.mark.parametrize("part", ["x" * 5000, "/".join(["y" * 200] * 15)], ids=["name", "folders"])
 def test_very_long_path_is_cut_in_errors(tmp_path, part):
     path = tmp_path / part
-    with pytest.raises(
-        StorageError, match=r"cannot be read: (File name too long|No such)"
-    ) as error:
+    with pytest.raises(StorageError, match=r"cannot be read: (File name too long|No such)") as error:
         read_pack(path)
     assert len(str(error.value)) < 500
     with pytest.raises(StorageError) as error:

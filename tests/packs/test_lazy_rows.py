@@ -241,16 +241,12 @@ def test_wrong_decision_digest_is_found_when_it_is_asked_for(tmp_path):
 @pytest.mark.parametrize("part", [False, True])
 def test_config_with_a_knob_called_signature_is_refused(part):
     knobs = {"block": 1, "signature": sig(4096), "state": "x"}
-    files = written(
-        row(1024, 64), dataclasses.replace(row(2048, 1), config={"dq": knobs} if part else knobs)
-    )
+    files = written(row(1024, 64), dataclasses.replace(row(2048, 1), config={"dq": knobs} if part else knobs))
     with pytest.raises(IntegrityError, match="one signature of toy each"):
         pack_from_files(files)
     assert ask(opened(files), sig(2048)) is None
     with pytest.raises(IntegrityError, match="knob 'signature'"):
-        parse_row(
-            json.loads(written(row(1, 1))[SHARD])[0] | {"config": knobs}, op=OP, direction="fwd"
-        )
+        parse_row(json.loads(written(row(1, 1))[SHARD])[0] | {"config": knobs}, op=OP, direction="fwd")
 
 
 SIGNATURES = st.builds(
@@ -285,9 +281,7 @@ def test_near_texts_are_as_far_as_their_signatures(asked, texts):
     assert [near.distance for near in found] == sorted(near.distance for near in found)
 
 
-@pytest.mark.parametrize(
-    "text", ["toy/v1 b=1 t=1_024 h=64 dtype=bfloat16", "toy/v1 t=1024 b=1 h=64 dtype=bfloat16"]
-)
+@pytest.mark.parametrize("text", ["toy/v1 b=1 t=1_024 h=64 dtype=bfloat16", "toy/v1 t=1024 b=1 h=64 dtype=bfloat16"])
 def test_near_signature_that_is_not_canonical_never_answers(text):
     pack = opened(written(dataclasses.replace(row(1, 1), signature=text), row(2048, 2)))
     with pytest.raises(UsageError):

@@ -42,9 +42,7 @@ def test_folder_and_zip_of_a_pack_read_the_same(tmp_path, files):
     zipped = read_pack(write_zip(tmp_path / "a.atpack", files))
     assert content(folder) == content(zipped)
     assert folder.digest == zipped.digest
-    assert [r.config for r in folder.rows if r.direction == "bwd"] == [
-        {"dq": {"block": 64}, "dkv": {"block": 32}}
-    ]
+    assert [r.config for r in folder.rows if r.direction == "bwd"] == [{"dq": {"block": 64}, "dkv": {"block": 32}}]
     assert folder.devices[H200.digest] == H200
     assert len(folder.rows) == 4
 
@@ -204,9 +202,7 @@ BROKEN = {
         "row 1: it is not in canonical JSON",
     ),
     "fields in another order": (
-        lambda f: edit_shard(
-            f, lambda t: t.replace('"rank":0,', "", 1).replace("{", '{"rank":0,', 1)
-        ),
+        lambda f: edit_shard(f, lambda t: t.replace('"rank":0,', "", 1).replace("{", '{"rank":0,', 1)),
         "row 1: it is not in canonical JSON",
     ),
     "a family of other devices": (other_family, "of a device of the family 'sm_90'"),

@@ -17,12 +17,8 @@ TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
 COUNT = st.integers(0, 2**63 - 1)
 INTEGER = st.integers(-(2**63), 2**63 - 1)
 MAYBE = st.none() | COUNT
-SCALAR = (
-    st.none() | st.booleans() | INTEGER | TEXT | st.floats(allow_nan=False, allow_infinity=False)
-)
-FLAT = st.dictionaries(
-    TEXT | st.sampled_from(["block_q", "device", "env", "config"]), SCALAR, max_size=3
-)
+SCALAR = st.none() | st.booleans() | INTEGER | TEXT | st.floats(allow_nan=False, allow_infinity=False)
+FLAT = st.dictionaries(TEXT | st.sampled_from(["block_q", "device", "env", "config"]), SCALAR, max_size=3)
 ROWS = st.builds(
     Row,
     op=st.just("toy"),

@@ -60,9 +60,7 @@ def test_signature_changes_no_digest_of_a_pack(files, keys):
     assert len(pack_from_files(sign(sign(files, keys[1]), keys[2])).signers) == 2
 
 
-def test_pack_without_a_trusted_signature_is_refused_where_one_is_required(
-    tmp_path, files, keys, required
-):
+def test_pack_without_a_trusted_signature_is_refused_where_one_is_required(tmp_path, files, keys, required):
     _, mine, other = keys
     good = write_folder(tmp_path / "good", sign(files, mine))
     assert len(read_pack(good).rows) == 1

@@ -64,11 +64,7 @@ def test_wheel_holds_the_pack_and_is_the_same_bytes_each_time(tmp_path):
     assert wheel.read_bytes() == again.read_bytes()
     with zipfile.ZipFile(wheel) as archive:
         inside = {n: archive.read(n) for n in archive.namelist()}
-    held = {
-        n.partition("/")[2]: d
-        for n, d in inside.items()
-        if n.startswith("attn_tune_pack_my_pack_2/")
-    }
+    held = {n.partition("/")[2]: d for n, d in inside.items() if n.startswith("attn_tune_pack_my_pack_2/")}
     assert held == read_files(source)
     assert not [name for name in inside if name.endswith(".py")]
     with pytest.raises(StorageError, match="exists"):

@@ -107,23 +107,15 @@ class PatientExecutor(IsolatedExecutor):
     def run(self, request: Run) -> Outcome:
         """See ``Executor.run``."""
         phase = _HANGS.get(str(request.ref.config.get("defect")))
-        self.limits = replace(
-            _PATIENT, memory_gib=self.limits.memory_gib, **({phase: self.hang_s} if phase else {})
-        )
+        self.limits = replace(_PATIENT, memory_gib=self.limits.memory_gib, **({phase: self.hang_s} if phase else {}))
         return super().run(request)
 
 
 _PATIENT = Limits(start=600.0, prepare=600.0, compile=600.0, validate=600.0, measure=600.0)
-_HANGS = {
-    fault.name: fault.words.partition(":")[0]
-    for fault in FAULTS
-    if fault.status is Status.TIMED_OUT
-}
+_HANGS = {fault.name: fault.words.partition(":")[0] for fault in FAULTS if fault.status is Status.TIMED_OUT}
 
 
-def run_battery(
-    executor: Executor, faults: Iterable[Fault], signature: Signature, device: Device
-) -> Iterator[Result]:
+def run_battery(executor: Executor, faults: Iterable[Fault], signature: Signature, device: Device) -> Iterator[Result]:
     """Runs each row, and a good config before and after it; the one after is the one before the next."""
 
     def run(defect: str, turn: int) -> Outcome:
@@ -144,8 +136,6 @@ def request(signature: Signature, device: Device, defect: str, turn: int = 1) ->
         kernel="flash_attention/planted_backward" if backward else "flash_attention/planted_deadly",
         signature=signature,
         direction="bwd" if backward else "fwd",
-        config={"dq": LIGHT, "dkv": {"defect": defect, "work": 0}}
-        if backward
-        else {"defect": defect, "turn": turn},
+        config={"dq": LIGHT, "dkv": {"defect": defect, "work": 0}} if backward else {"defect": defect, "turn": turn},
     )
     return Run(ref=ref, device=device, policy=POLICY, seeds=(0,))

@@ -80,9 +80,7 @@ def top_left(problem, config, operands):
     more_queries = problem.q_len - problem.kv_len
     if problem.causal and more_queries < 0:
         problem = dataclasses.replace(problem, kv_len=problem.q_len)
-        operands = operands._replace(
-            k=operands.k[:, : problem.q_len], v=operands.v[:, : problem.q_len]
-        )
+        operands = operands._replace(k=operands.k[:, : problem.q_len], v=operands.v[:, : problem.q_len])
     elif problem.causal and more_queries > 0:
         problem = dataclasses.replace(problem, causal=False, window=(None, more_queries))
     return dict(baseline(problem, "fwd", operands))

@@ -51,9 +51,7 @@ def test_a_call_leaves_its_inputs_as_they_are(executable, case):
     np.testing.assert_array_equal(case.inputs["state"], before)
 
 
-def test_the_host_timer_gives_every_repeat_a_state_of_its_own_made_before_the_clock_runs(
-    executable, case, monkeypatch
-):
+def test_the_host_timer_gives_every_repeat_a_state_of_its_own_made_before_the_clock_runs(executable, case, monkeypatch):
     seen, made, events = [], [], []
     timed = executable.timed(case.inputs)
 

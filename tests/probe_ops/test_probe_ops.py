@@ -49,9 +49,7 @@ def lab(tmp_path_factory, command):
 @pytest.fixture(scope="module")
 def pack(lab, command, tmp_path_factory):
     path = tmp_path_factory.mktemp("packs") / "probes.atpack"
-    command(
-        "export", path, "--db", lab, "--name", "probes", "--max-regret", "1000000", "--allow-noisy"
-    )
+    command("export", path, "--db", lab, "--name", "probes", "--max-regret", "1000000", "--allow-noisy")
     return path
 
 
@@ -117,14 +115,8 @@ def test_the_gate_refuses_a_row_with_an_output_that_was_never_compared(op, lab, 
         decisions = database.decisions(op=op)
     assert {d.direction for d in decisions} == set(get_op(op).directions)
     for decision in decisions:
-        own = [
-            t
-            for t in trials
-            if t.signature == decision.signature and t.direction == decision.direction
-        ]
-        declared = get_op(op).outputs(
-            get_op(op).from_signature(decision.signature), decision.direction
-        )
+        own = [t for t in trials if t.signature == decision.signature and t.direction == decision.direction]
+        declared = get_op(op).outputs(get_op(op).from_signature(decision.signature), decision.direction)
         assert not objections(decision, own, "")
         for output in declared:
             assert f"{output.name} never compared" in objections(decision, own, output.name)
@@ -133,7 +125,6 @@ def test_the_gate_refuses_a_row_with_an_output_that_was_never_compared(op, lab, 
 def objections(decision, trials, uncompared):
     """The objections that no policy lets pass, as if the output ``uncompared`` had not been compared."""
     found = Evidence(
-        dataclasses.replace(t, errors=tuple(e for e in t.errors if e.output != uncompared))
-        for t in trials
+        dataclasses.replace(t, errors=tuple(e for e in t.errors if e.output != uncompared)) for t in trials
     )
     return "; ".join(o.reason for o in check_rows([decision], lambda d: found) if o.doubt is None)

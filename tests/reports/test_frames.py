@@ -46,9 +46,7 @@ def decision(direction="fwd", problem=PROBLEM, **changes):
 
 
 def test_summary_names_points_and_counts_operations():
-    frame = frames.summary(
-        [decision("bwd"), decision("fwd")], {PROBLEM.signature.text: "anchor/4x4k"}
-    )
+    frame = frames.summary([decision("bwd"), decision("fwd")], {PROBLEM.signature.text: "anchor/4x4k"})
     assert list(frame["direction"]) == ["fwd", "bwd"]
     assert set(frame["point"]) == {"anchor/4x4k"}
     # 4 B N T T H, and two and a half times that: the anchor's own arithmetic, in one millisecond.
@@ -57,9 +55,7 @@ def test_summary_names_points_and_counts_operations():
 
 
 def test_summary_keeps_what_is_missing_missing():
-    frame = frames.summary(
-        [decision(median_ns=None, heuristic_ns=None, gain=None, rule=Rule.PREDICTED)]
-    )
+    frame = frames.summary([decision(median_ns=None, heuristic_ns=None, gain=None, rule=Rule.PREDICTED)])
     row = frame.iloc[0]
     assert pd.isna(row["tflops"])
     assert pd.isna(row["speedup"])

@@ -112,9 +112,7 @@ def test_configs_may_be_given_as_text_or_as_data():
         assert tables.to_records(frame) == [{"config": {"block_q": 64}}]
 
 
-WIDE = FRAME.assign(
-    device="nvidia-h200", deterministic=True, heuristic_ns=2_345_678, tflops=0.3, direction="fwd"
-)
+WIDE = FRAME.assign(device="nvidia-h200", deterministic=True, heuristic_ns=2_345_678, tflops=0.3, direction="fwd")
 
 
 def test_at_80_columns_numbers_stay_on_one_line_and_lesser_columns_go():
@@ -146,9 +144,7 @@ def test_a_terminal_too_narrow_for_the_rest_cuts_nothing_off():
 
 
 def test_names_are_not_broken_where_text_can_fold():
-    kernels = pd.DataFrame(
-        {"kernel": ["flash_attention/triton_hopper"], "remark": ["a forward for Hopper " * 4]}
-    )
+    kernels = pd.DataFrame({"kernel": ["flash_attention/triton_hopper"], "remark": ["a forward for Hopper " * 4]})
     text = tables.to_text(kernels, width=60)
     assert "flash_attention/triton_hopper" in text
     assert max(map(len, text.splitlines())) <= 60

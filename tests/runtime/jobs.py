@@ -58,9 +58,7 @@ def run_job(
                 raise TimeoutError(f"process {me} hung") from None
             lines = [line for line in out.splitlines() if line.startswith("RESULT ")]
             if not lines:
-                raise RuntimeError(
-                    f"process {me} said nothing (rc {process.returncode}): {err[-2000:]}"
-                )
+                raise RuntimeError(f"process {me} said nothing (rc {process.returncode}): {err[-2000:]}")
             said.append({**json.loads(lines[0][7:]), "log": err})
     finally:
         for process in running:

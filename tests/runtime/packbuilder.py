@@ -117,9 +117,7 @@ def pack_files(
     return resummed(files)
 
 
-def with_list(
-    files: dict[str, bytes], listed: list[dict[str, Any]], **said: Any
-) -> dict[str, bytes]:
+def with_list(files: dict[str, bytes], listed: list[dict[str, Any]], **said: Any) -> dict[str, bytes]:
     """``files`` with a quarantine list, as its page says; ``said`` is what the manifest says of it instead."""
     data = json.dumps({"format": 1, "never": listed}).encode()
     manifest = json.loads(files["manifest.json"]) | {"format": 2, "min_reader": 2}
@@ -127,9 +125,7 @@ def with_list(
         "entries": len(listed),
         "sha256": hashlib.sha256(data).hexdigest(),
     } | said
-    return resummed(
-        {**files, "quarantine.json": data, "manifest.json": json.dumps(manifest).encode()}
-    )
+    return resummed({**files, "quarantine.json": data, "manifest.json": json.dumps(manifest).encode()})
 
 
 def resummed(files: dict[str, bytes]) -> dict[str, bytes]:

@@ -71,9 +71,7 @@ print(answer.rung, answer.kernel, *sorted(set(sys.modules) - before))
     parts = [name.split(".") for name in added if name.startswith("attn_tune.")]
     rooms = {"schema", "packs", "devices", "ops", "kernels", "runtime"}
     assert {names[1] for names in parts} == rooms
-    found = {
-        names[3] for names in parts if names[1:3] == ["kernels", "flash_attention"] and names[3:]
-    }
+    found = {names[3] for names in parts if names[1:3] == ["kernels", "flash_attention"] and names[3:]}
     assert found & set(folder_kernels("flash_attention")) == {kernel}
     assert not [name for name in added if name.partition(".")[0] in HEAVY]
     assert "attn_tune.schema.trial" not in added

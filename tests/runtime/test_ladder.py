@@ -199,25 +199,19 @@ def test_a_miss_says_what_came_nearest():
 
 
 def test_a_row_in_another_order_does_not_answer_and_the_note_says_so():
-    fields = tuple(
-        dataclasses.replace(f, order_with="t") if f.name == "left" else f for f in FIELDS
-    )
+    fields = tuple(dataclasses.replace(f, order_with="t") if f.name == "left" else f for f in FIELDS)
     pack = pack_from_files(pack_files([row(sig(1024, left=1024), 1)]))
 
     def asked(t, left):
         signature = Signature.parse(sig(t, left=left), fields)
-        question = RowQuestion(
-            op=OP, direction="fwd", signature=signature, fields=fields, device=H200
-        )
+        question = RowQuestion(op=OP, direction="fwd", signature=signature, fields=fields, device=H200)
         index = RowIndex(pack, OP, "fwd", fields)
         return walk(question, iter([(SourceKind.USER, index)]), Judge(), tell=True)
 
     assert asked(900, 900).match.rung is Rung.BUCKET
     refused = asked(900, 1024)
     assert refused.match is None
-    assert refused.steps[-1].note == (
-        "nearest row differs in t 900 vs 1024; the order of t and left must agree"
-    )
+    assert refused.steps[-1].note == ("nearest row differs in t 900 vs 1024; the order of t and left must agree")
 
 
 def test_the_order_of_rows_in_a_pack_does_not_matter():
@@ -230,8 +224,7 @@ def test_the_order_of_rows_in_a_pack_does_not_matter():
         for j, kernel in enumerate(("alpha", "beta"))
     ]
     questions = [
-        (sig(rng.randrange(300, 3000), b=rng.choice((1, 2, 3))), rng.choice((H200, CAPPED, H100)))
-        for _ in range(25)
+        (sig(rng.randrange(300, 3000), b=rng.choice((1, 2, 3))), rng.choice((H200, CAPPED, H100))) for _ in range(25)
     ]
     expected = [answer(rows, s, device=d) for s, d in questions]
     assert any(expected)

@@ -72,9 +72,7 @@ def test_json_refuses_nan():
 SIGNATURE = Signature("op", 1, (("b", 1),))
 DEVICE = Device(platform="cpu", family="x86_64", variant="cpu-x86_64")
 ENVIRONMENT = Environment(jax="0.12", jaxlib="0.12", source_hash="s")
-MEASUREMENT = Measurement(
-    samples_ns=(3, 1, 2), protocol=Protocol(timer="host", warmup=1, flush_l2=False)
-)
+MEASUREMENT = Measurement(samples_ns=(3, 1, 2), protocol=Protocol(timer="host", warmup=1, flush_l2=False))
 
 
 def trial(**kw):

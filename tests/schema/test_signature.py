@@ -10,9 +10,7 @@ from attn_tune.ops.registry import get_op
 from attn_tune.schema import Field, FieldKind, Signature, UsageError
 from attn_tune.tuner.plan.grid import load_grid, merge_points
 
-BASE = Problem(
-    batch=2, q_len=128, kv_len=256, num_q_heads=8, num_kv_heads=2, head_dim=64, v_head_dim=64
-)
+BASE = Problem(batch=2, q_len=128, kv_len=256, num_q_heads=8, num_kv_heads=2, head_dim=64, v_head_dim=64)
 
 dims = st.sampled_from(["b1ts", "1n1s", "bnts", "111s", None])
 problems = st.builds(
@@ -181,9 +179,7 @@ def pairs(problem, left, right):
 
 @given(problems)
 def test_visible_pairs_agree_with_the_mask_written_out(problem):
-    problem = dataclasses.replace(
-        problem, q_len=problem.q_len % 40 + 1, kv_len=problem.kv_len % 40 + 1
-    )
+    problem = dataclasses.replace(problem, q_len=problem.q_len % 40 + 1, kv_len=problem.kv_len % 40 + 1)
     assert problem.visible_pairs == pairs(problem, *problem.bounds)
 
 

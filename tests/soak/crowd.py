@@ -155,9 +155,7 @@ def run(crowd: Crowd) -> list[Report]:
     with Database.open(crowd.folder / "other.db", create=True) as database:
         fill(database, range(1, 30), median=7000)
         export_pack(database, crowd.folder / "1.atpack", name="p", version="1", ungated="a test")
-    tasks: list[Callable[..., None]] = [
-        {0: bring, 1: derive}.get(i % 4, sweep) for i in range(crowd.writers)
-    ]
+    tasks: list[Callable[..., None]] = [{0: bring, 1: derive}.get(i % 4, sweep) for i in range(crowd.writers)]
     tasks += [read] * crowd.readers
     context = multiprocessing.get_context("fork")
     end = time.monotonic() + crowd.seconds
@@ -229,9 +227,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="attn-tune-crowd-") as folder:
-        crowd = Crowd(
-            folder=Path(folder), writers=args.writers, readers=args.readers, seconds=args.seconds
-        )
+        crowd = Crowd(folder=Path(folder), writers=args.writers, readers=args.readers, seconds=args.seconds)
         report = summary(crowd, run(crowd))
     print(json.dumps(report, indent=1))
     if args.out:

@@ -60,12 +60,8 @@ GOOD = good_pack()
 # The same with a quarantine list.
 LISTED = good_pack(
     [
-        Entry(
-            never=True, reason="wrong", op="toy", kernel="beta", config={}, signature={"t": 1024}
-        ),
-        Entry(
-            never=True, reason="hangs", device="sm_90", config={"dq": {"block": 16}}, signature={}
-        ),
+        Entry(never=True, reason="wrong", op="toy", kernel="beta", config={}, signature={"t": 1024}),
+        Entry(never=True, reason="hangs", device="sm_90", config={"dq": {"block": 16}}, signature={}),
     ]
 )
 ZIP = zip_bytes(GOOD)

@@ -27,9 +27,7 @@ FIELDS = (
     Field(name="t", kind=FieldKind.SCALABLE, is_int=True),
     Field(name="dtype", kind=FieldKind.CATEGORICAL, is_int=False),
 )
-ASKED = [
-    Signature.parse(f"toy/v1 b=1 t={t} dtype=bfloat16", FIELDS) for t in (1024, 2048, 1100, 2900)
-]
+ASKED = [Signature.parse(f"toy/v1 b=1 t={t} dtype=bfloat16", FIELDS) for t in (1024, 2048, 1100, 2900)]
 STATES = ("winner", "tie", "only", "heuristic", "predicted")
 TEXT = re.compile(r"toy/v1 b=([1-9][0-9]*) t=([1-9][0-9]*) dtype=bfloat16")
 KNOWN = {f.name for f in dataclasses.fields(Row)} - {"op", "direction"}
@@ -58,9 +56,7 @@ def check_lookups(opened: Pack, files: Files, *, is_sound: bool) -> None:
         index = RowIndex(opened, "toy", direction, FIELDS)
         rows, tainted = sound_rows(files, manifest, direction)
         for asked in ASKED:
-            question = RowQuestion(
-                op="toy", direction=direction, signature=asked, fields=FIELDS, device=DEVICE
-            )
+            question = RowQuestion(op="toy", direction=direction, signature=asked, fields=FIELDS, device=DEVICE)
             found = walk(question, iter([(SourceKind.USER, index)]), Judge()).match
             if is_sound:
                 expected = search(rows, asked.text)
@@ -105,9 +101,7 @@ def search(rows: list[Row], asked: str) -> tuple[Rung, Row] | None:
     return (Rung.NEIGHBOUR if outside else Rung.BUCKET), row
 
 
-def sound_rows(
-    files: Files, manifest: dict[str, Any], direction: str
-) -> tuple[list[Row], set[str]]:
+def sound_rows(files: Files, manifest: dict[str, Any], direction: str) -> tuple[list[Row], set[str]]:
     """The rows of one direction that are sound by themselves; and the signatures that broken ones name."""
     rows: list[Row] = []
     tainted: set[str] = set()

@@ -211,11 +211,7 @@ def values(rng: random.Random, good: Files) -> tuple[Files, bool]:
         value = scramble(rng, value)
     # Other spellings of a shard are refused, whatever its values.
     if rng.random() < 0.9 and isinstance(value, list):
-        text = (
-            "[\n"
-            + ",\n".join(json.dumps(v, sort_keys=True, separators=(",", ":")) for v in value)
-            + "\n]\n"
-        )
+        text = "[\n" + ",\n".join(json.dumps(v, sort_keys=True, separators=(",", ":")) for v in value) + "\n]\n"
     else:
         text = json.dumps(value, indent=rng.choice(INDENTS), ensure_ascii=rng.random() < 0.8)
     data = text.encode("utf-8", "surrogatepass")

@@ -57,9 +57,7 @@ def unless_refused[T](read: Callable[[], T]) -> T | None:
         return read()
     except IntegrityError as error:
         if "\n" in str(error) or len(str(error)) > 3000:
-            raise RuntimeError(
-                f"an error is one line of some length, not {error!s:.9000}"
-            ) from error
+            raise RuntimeError(f"an error is one line of some length, not {error!s:.9000}") from error
         return None
 
 
@@ -174,9 +172,7 @@ def fuzz(
                 raise
             slowest = max(slowest, time.perf_counter() - before)
             same = pack is not None and pack.decision_digest == good.decision_digest
-            tally[
-                kind, "refused" if pack is None else "accepted, same" if same else "accepted, valid"
-            ] += 1
+            tally[kind, "refused" if pack is None else "accepted, same" if same else "accepted, valid"] += 1
             if number % 50_000 == 0:
                 say(f"{number} after {time.perf_counter() - start:.0f} s")
     assert slowest < LIMIT_S * 10, f"one pack took {slowest:.1f} s"
@@ -199,9 +195,7 @@ def table(tally: collections.Counter[tuple[str, str]], seed: int, seconds: float
     ]
     for kind in KINDS:
         refused, same, valid = (tally[kind, fate] for fate in fates)
-        lines.append(
-            f"| {kind} | {packs[kind]} | {refused} | {tally[kind, 'opened']} | {same} | {valid} |"
-        )
+        lines.append(f"| {kind} | {packs[kind]} | {refused} | {tally[kind, 'opened']} | {same} | {valid} |")
     return "\n".join(lines) + "\n"
 
 
@@ -213,9 +207,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     start = time.perf_counter()
-    tally = fuzz(
-        args.count, args.seed, seconds=args.seconds, say=lambda line: print(line, flush=True)
-    )
+    tally = fuzz(args.count, args.seed, seconds=args.seconds, say=lambda line: print(line, flush=True))
     text = table(tally, args.seed, time.perf_counter() - start)
     print(text)
     if args.out:

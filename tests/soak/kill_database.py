@@ -129,9 +129,7 @@ def kill_once(operation: Operation, span_s: float, rng: random.Random, tally: Ta
         tally.failures.append(repr(error))
 
 
-def torment(
-    kills: int, seed: int, names: list[str], *, until: float = math.inf
-) -> dict[str, Tally]:
+def torment(kills: int, seed: int, names: list[str], *, until: float = math.inf) -> dict[str, Tally]:
     """Kills until there were ``kills`` or the monotonic clock says ``until``, the operations in turn."""
     rng = random.Random(seed)
     tallies = {name: Tally() for name in names}
@@ -159,9 +157,7 @@ def warm_up() -> None:
     gc.freeze()  # children do not copy what a collection would touch
 
 
-def torment_all(
-    kills: int, seed: int, names: list[str], jobs: int, *, until: float = math.inf
-) -> dict[str, Tally]:
+def torment_all(kills: int, seed: int, names: list[str], jobs: int, *, until: float = math.inf) -> dict[str, Tally]:
     """``torment`` in ``jobs`` processes at once, the kills shared out, each with a seed of its own."""
     shares = [kills // jobs + (job < kills % jobs) for job in range(jobs)]
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("fork")) as pool:

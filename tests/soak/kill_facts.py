@@ -10,9 +10,7 @@ from attn_tune.schema import Device, Environment, Measurement, OutputError, Prot
 
 DEVICE = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)
 ENVIRONMENT = Environment(jax="0.12.0", jaxlib="0.12.0", triton="3.9.0", source_hash="b2:s")
-SIGNATURE = Problem(
-    batch=1, q_len=128, kv_len=128, num_q_heads=4, num_kv_heads=2, head_dim=64, v_head_dim=64
-).signature
+SIGNATURE = Problem(batch=1, q_len=128, kv_len=128, num_q_heads=4, num_kv_heads=2, head_dim=64, v_head_dim=64).signature
 type Say = Callable[[int], object]
 
 
@@ -32,9 +30,7 @@ def make_trial(number: int, *, median: int | None = None) -> Trial:
         status=Status.OK,
         is_heuristic=number % 7 == 0,
         errors=(OutputError(output="out", error=0.001 * (number % 9), allowed=0.05),),
-        measurement=Measurement(
-            samples_ns=samples, protocol=Protocol(timer="cupti", warmup=1, flush_l2=True)
-        ),
+        measurement=Measurement(samples_ns=samples, protocol=Protocol(timer="cupti", warmup=1, flush_l2=True)),
         started_us=1000 * number,
     )
 

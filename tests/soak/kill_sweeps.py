@@ -116,9 +116,7 @@ def main() -> int:
         while sum(tally.kills.values()) < args.kills and time.monotonic() < until:
             torment(folder / f"{tally.sweeps}.db", args, rng, until, wanted, tally)
             kills = sum(tally.kills.values())
-            print(
-                f"{kills} kills, {tally.sweeps} sweeps, {len(tally.failures)} failures", flush=True
-            )
+            print(f"{kills} kills, {tally.sweeps} sweeps, {len(tally.failures)} failures", flush=True)
         seconds = time.monotonic() - start
     report = {
         "kills": dict(sorted(tally.kills.items())),
@@ -158,9 +156,7 @@ def torment(
         tally.failures += watcher.problems()
         if code is not None:
             tally.exits[code] += 1
-            if kills == sum(
-                tally.kills.values()
-            ):  # Nothing disturbed it: it is as good as it gets.
+            if kills == sum(tally.kills.values()):  # Nothing disturbed it: it is as good as it gets.
                 break
     result = result_of(path)
     tally.sweeps += 1

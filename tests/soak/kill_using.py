@@ -79,9 +79,7 @@ class Collect(Filled):
 
     def before(self) -> None:
         with Database.open(self.path) as database:
-            database.end_run(
-                database.begin_run(device=DEVICE, environment=ENVIRONMENT, argv=["kill"]), "failed"
-            )
+            database.end_run(database.begin_run(device=DEVICE, environment=ENVIRONMENT, argv=["kill"]), "failed")
             with database.transaction() as raw:
                 stamp = time.time_ns()
                 values = (f"garbage/v1 t={stamp}", json.dumps({"t": stamp}))
@@ -104,9 +102,9 @@ class Collect(Filled):
             (left,) = raw.execute("SELECT count(*) FROM signature WHERE op = 'garbage'").fetchone()
             if said and left:
                 problems.append("acknowledged garbage is still there")
-            refusals = raw.execute(
-                "SELECT count(*) FROM sqlite_schema WHERE name = 'trial_refuses_delete'"
-            ).fetchone()[0]
+            refusals = raw.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'trial_refuses_delete'").fetchone()[
+                0
+            ]
             if refusals != 1:
                 problems.append("facts may be deleted")
         return problems

@@ -38,9 +38,7 @@ def main() -> int:
     import ray
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
-    )
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     doomed = cluster.add_node(num_cpus=1)
     ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.CRITICAL)
     log: list[str] = []
@@ -54,8 +52,7 @@ def main() -> int:
         "the sweep finished": found["ending"] == "finished",
         "no config was tried twice": set(found["tried"].values()) == {1},
         "as many configs of the plan were tried as asked for": (
-            found["tried"].keys() <= found["planned"].keys()
-            and found["tried"].total() == found["owed"]
+            found["tried"].keys() <= found["planned"].keys() and found["tried"].total() == found["owed"]
         ),
         "every case has its finals": found["cases_with_finals"] == found["cases"],
         "the case of the lost node was given back, once": found["returned"] == 1,
@@ -138,8 +135,7 @@ def _sweep(args, database: Path, log: list[str], kill) -> dict:
     )
     labels = {(c.case.signature, c.case.direction): c.case.label for c in outcome.plan.cases}
     tried = Counter(
-        (labels[t.signature, t.direction], t.part, json.dumps(dict(t.config), sort_keys=True))
-        for t in search
+        (labels[t.signature, t.direction], t.part, json.dumps(dict(t.config), sort_keys=True)) for t in search
     )
     return {
         "ending": outcome.ending,
@@ -168,13 +164,9 @@ def _say(log: list[str], text: str) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--max-trials", type=int, default=6, help="configs of each kernel and part")
-    parser.add_argument(
-        "--place-s", type=float, default=15.0, help="seconds to wait for another place for an actor"
-    )
+    parser.add_argument("--place-s", type=float, default=15.0, help="seconds to wait for another place for an actor")
     parser.add_argument("--out", type=Path, help="a folder for ray_node_loss.txt")
     return parser.parse_args()
 

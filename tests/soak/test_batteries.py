@@ -45,15 +45,11 @@ class Twisted(kill_recording.Record):
 
     def act(self, say):
         with Database.open(self.path, create=True) as database:
-            run = database.begin_run(
-                device=kill_facts.DEVICE, environment=kill_facts.ENVIRONMENT, argv=["kill"]
-            )
+            run = database.begin_run(device=kill_facts.DEVICE, environment=kill_facts.ENVIRONMENT, argv=["kill"])
             database.record(run, kill_facts.make_trial(self.next, median=77))
 
 
-@pytest.mark.parametrize(
-    ("operation", "message"), [(Forgetful, "is lost"), (Torn, "7 of 60"), (Twisted, "changed")]
-)
+@pytest.mark.parametrize(("operation", "message"), [(Forgetful, "is lost"), (Torn, "7 of 60"), (Twisted, "changed")])
 def test_the_battery_notices(monkeypatch, operation, message):
     monkeypatch.setitem(kill_operations.OPERATIONS, "bad", operation)
     with pytest.raises(RuntimeError, match=message):

@@ -25,9 +25,7 @@ class Pair:
     b: Tile = Tile()
 
 
-def one_launch(
-    name: str, sizes, *, infeasible=lambda problem, device, config: None, grows=()
-) -> KernelSpec:
+def one_launch(name: str, sizes, *, infeasible=lambda problem, device, config: None, grows=()) -> KernelSpec:
     """A forward with a single part; ``Tile(4)`` is the heuristic."""
     search = Search(
         config=Tile,
@@ -113,9 +111,7 @@ class ReplayExecutor:
             return Outcome(status=Status.INCORRECT, reason="out is wrong", errors=bad)
         if not request.measure:
             return Outcome(status=Status.OK, repeatable=self._repeats(config, "battery"))
-        return replace(
-            self._ok(ns), resources=resources, repeatable=self._repeats(config, "search")
-        )
+        return replace(self._ok(ns), resources=resources, repeatable=self._repeats(config, "search"))
 
     def finals(self, request: Finals) -> FinalsOutcome:
         self.races.append(request)
@@ -139,9 +135,7 @@ class ReplayExecutor:
 
     def _ok(self, ns: int, *, round_id: str = "") -> Outcome:
         protocol = Protocol(timer="host", warmup=1, flush_l2=False, interleaved=bool(round_id))
-        measurement = Measurement(
-            samples_ns=(ns,) * (24 if round_id else 3), protocol=protocol, round_id=round_id
-        )
+        measurement = Measurement(samples_ns=(ns,) * (24 if round_id else 3), protocol=protocol, round_id=round_id)
         good = (OutputError(output="out", error=0.5, allowed=1.0),)
         return Outcome(
             status=Status.OK,

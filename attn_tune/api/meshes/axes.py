@@ -94,10 +94,7 @@ def _dividing(mesh: Mapping[str, int], names: tuple[str, ...], size: int) -> tup
 def spec_of(letters: str, shape: tuple[int, ...], axes: Axes) -> PartitionSpec:
     """The partition spec of one whole array; dimensions of size 1 broadcast and stay whole."""
     return PartitionSpec(
-        *(
-            (axes.of.get(letter) or None) if size > 1 else None
-            for letter, size in zip(letters, shape, strict=True)
-        )
+        *((axes.of.get(letter) or None) if size > 1 else None for letter, size in zip(letters, shape, strict=True))
     )
 
 
@@ -120,9 +117,7 @@ def leaf_name(path: tuple[Any, ...]) -> str:
     return last.name if hasattr(last, "name") else last.key
 
 
-def axes_of_specs(
-    call: Call, mesh: Mapping[str, int], sizes: Mapping[str, int], specs: Mapping[str, Any]
-) -> Axes:
+def axes_of_specs(call: Call, mesh: Mapping[str, int], sizes: Mapping[str, int], specs: Mapping[str, Any]) -> Axes:
     """The axes by which a call is cut, from the partition specs of its main operands.
 
     Warns once a process about an operand that is cut along a dimension that has to be whole.

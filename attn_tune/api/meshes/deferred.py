@@ -28,9 +28,7 @@ def deferred(function: Callable[[Any], Any], out_types: Any) -> Callable[[Any], 
         def flat(*leaves: jax.Array) -> list[jax.Array]:
             return jax.tree.leaves(function(jax.tree.unflatten(in_tree, leaves)))
 
-        return jax.tree.unflatten(
-            out_tree, _deferred_p.bind(*leaves, function=flat, types=tuple(types))
-        )
+        return jax.tree.unflatten(out_tree, _deferred_p.bind(*leaves, function=flat, types=tuple(types)))
 
     return call
 

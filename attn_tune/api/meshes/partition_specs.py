@@ -45,10 +45,7 @@ def stable_spec(
     if mesh is not None and shape is not None:
         if len(entries) > len(shape):
             raise UsageError(f"{spec} has more axes than an array of shape {shape}")
-        entries = [
-            e if size % _ways(mesh, e) == 0 else None
-            for e, size in zip(entries, shape, strict=False)
-        ]
+        entries = [e if size % _ways(mesh, e) == 0 else None for e, size in zip(entries, shape, strict=False)]
     return PartitionSpec(*entries)
 
 
@@ -56,8 +53,6 @@ def _ways(mesh: Mesh, entry: Any) -> int:
     ways = 1
     for name in () if entry is None else entry if isinstance(entry, tuple) else (entry,):
         if name not in mesh.shape:
-            raise UsageError(
-                f"mesh has no axis {name!r}; it has {', '.join(map(repr, mesh.shape))}"
-            )
+            raise UsageError(f"mesh has no axis {name!r}; it has {', '.join(map(repr, mesh.shape))}")
         ways *= mesh.shape[name]
     return ways

@@ -47,9 +47,7 @@ def partitioned(
         axes, in_specs, out_specs = plan(mesh, arguments, results)
 
         if mesh.empty:
-            in_shardings, out_shardings = jax.tree.map(
-                lambda x: _replicated(x.sharding), (arguments[0], results)
-            )
+            in_shardings, out_shardings = jax.tree.map(lambda x: _replicated(x.sharding), (arguments[0], results))
         else:
             in_shardings, out_shardings = _shardings(mesh, in_specs), _shardings(mesh, out_specs)
         types = jax.tree.map(
@@ -93,9 +91,7 @@ def _stays_whole(ways: int, size: int) -> bool:
     return size % ways == 0 or math.gcd(size, ways) == 1
 
 
-def _rule(
-    call: Call, sizes: Mapping[str, int], grouped: set[str], inputs: Any, outputs: Any
-) -> SdyShardingRule:
+def _rule(call: Call, sizes: Mapping[str, int], grouped: set[str], inputs: Any, outputs: Any) -> SdyShardingRule:
     """Shardy's rule: equal letters are cut alike.
 
     A letter in ``grouped`` is its group's letter times the members of one group. Letters that have to be whole are in

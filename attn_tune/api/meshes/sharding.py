@@ -71,9 +71,7 @@ def sharded(
         wanted = spec_of(call.letters[name], (2,) * len(out.shape), axes)
         given = _padded(out_specs, "out_specs", len(out.shape))
         if _named(given) != _named(wanted):
-            raise UsageError(
-                f"out_specs must be that of the operands, {wanted} for {name}, got {out_specs}"
-            )
+            raise UsageError(f"out_specs must be that of the operands, {wanted} for {name}, got {out_specs}")
     return _mapped(call, run, problem, inputs, mesh, axes)
 
 
@@ -100,33 +98,23 @@ def _typed(call: Call, run: Run, problem: Any) -> Run:
             for letter, entry in zip(call.letters[first], entries, strict=False)
             if letter not in call.cut_letters and names_of(entry)
         }
-        return {
-            name: _resharded(x, mesh, call.letters[name], axes, gathered)
-            for name, x in results.items()
-        }
+        return {name: _resharded(x, mesh, call.letters[name], axes, gathered) for name, x in results.items()}
 
     # Outside of a trace the types have no devices; within one they need none.
     return jax.jit(over_mesh)
 
 
-def _resharded(
-    x: Array, mesh: Any, letters: str, axes: Axes, gathered: dict[str, tuple[str, ...]]
-) -> Array:
+def _resharded(x: Array, mesh: Any, letters: str, axes: Axes, gathered: dict[str, tuple[str, ...]]) -> Array:
     """A result sharded as the first operand was, whose letters ``gathered`` were gathered."""
     again = {letter: names for letter, names in gathered.items() if letter in letters}
     if not again:
         return x
     taken = {name for names in again.values() for name in names}
-    of = {
-        letter: tuple(name for name in names if name not in taken)
-        for letter, names in axes.of.items()
-    }
+    of = {letter: tuple(name for name in names if name not in taken) for letter, names in axes.of.items()}
     return _reshard(x, mesh, spec_of(letters, x.shape, Axes({**of, **again}, {})))
 
 
-def sharded_run(
-    call: Call, on_shard: Callable[[Any, Axes, Any], Any], problem: Any, inputs: Any
-) -> Outputs:
+def sharded_run(call: Call, on_shard: Callable[[Any, Axes, Any], Any], problem: Any, inputs: Any) -> Outputs:
     """``on_shard`` on each shard of one direction's inputs, which are sharded along explicit mesh axes."""
     mesh, axes = _axes_of_types(call, operands_of(inputs))
     out_types = call.output_types(problem, inputs)
@@ -177,16 +165,12 @@ def _mapped(call: Call, run: Run, problem: Any, inputs: Inputs, mesh: Any, axes:
     )(inputs)
 
 
-def _axes_of_arguments(
-    call: Call, operands: Any, mesh: Mesh, in_specs: Sequence[PartitionSpec | None]
-) -> Axes:
+def _axes_of_arguments(call: Call, operands: Any, mesh: Mesh, in_specs: Sequence[PartitionSpec | None]) -> Axes:
     publics = list(call.main.values())
     if isinstance(in_specs, PartitionSpec):
         in_specs = (in_specs,) * len(publics)
     if len(in_specs) < len(publics):
-        raise UsageError(
-            f"in_specs must start with those of {', '.join(publics)}, got {len(in_specs)}"
-        )
+        raise UsageError(f"in_specs must start with those of {', '.join(publics)}, got {len(in_specs)}")
     entries: dict[str, tuple[str, Any]] = {}
     for i, (name, public) in enumerate(call.main.items()):
         letters = call.letters[name]
@@ -221,9 +205,7 @@ def _check_whole(call: Call, public: str, letter: str, entry: Any) -> None:
     if entry is None:
         return
     remedy = call.remedies.get(letter) or "it has to be whole on each device"
-    raise UnsupportedError(
-        f"{public} is sharded along its {call.word(letter)} ({entry!r}); {remedy}"
-    )
+    raise UnsupportedError(f"{public} is sharded along its {call.word(letter)} ({entry!r}); {remedy}")
 
 
 def _padded(spec: PartitionSpec | None, name: str, rank: int) -> tuple[Any, ...]:
@@ -240,7 +222,5 @@ def _named(spec: Iterable[Any]) -> list[tuple[str, ...]]:
 def _axis_size(mesh: Mesh, axis: Any) -> int:
     for name in names_of(axis):
         if name not in mesh.shape:
-            raise UsageError(
-                f"mesh has no axis {name!r}; it has {', '.join(map(repr, mesh.shape))}"
-            )
+            raise UsageError(f"mesh has no axis {name!r}; it has {', '.join(map(repr, mesh.shape))}")
     return ways(mesh.shape, names_of(axis))

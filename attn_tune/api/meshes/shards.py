@@ -49,9 +49,7 @@ def _own_group(operands: Any, name: str, dim: int, shared: tuple[str, ...]) -> A
     return jax.lax.axis_index(shared) * groups // jax.lax.axis_size(shared)
 
 
-def summed_outputs(
-    call: Call, outputs: dict[str, Array], axes: Axes, out_specs: dict[str, Any]
-) -> dict[str, Array]:
+def summed_outputs(call: Call, outputs: dict[str, Array], axes: Axes, out_specs: dict[str, Any]) -> dict[str, Array]:
     """The outputs of a whole forward from those of one shard: what lacks a letter that is cut is added up.
 
     Raises:

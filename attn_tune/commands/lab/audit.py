@@ -76,9 +76,7 @@ def command(
     print(_said(counts))
 
 
-def _audit(
-    cases: Cases, target: "Target", count: int, seed: str, journal: "CompilerLog | None"
-) -> "list[Checked]":
+def _audit(cases: Cases, target: "Target", count: int, seed: str, journal: "CompilerLog | None") -> "list[Checked]":
     from attn_tune.commands.sweeps.target_sweep import COMPILE_LIMIT_S
     from attn_tune.devices.environments import current_environment
     from attn_tune.tuner.offline.audit import audit_target
@@ -97,11 +95,7 @@ def _audit(
         environment=target.environment(current_environment()),
         directions=cases.directions(),
     )
-    environments = {
-        kernel.kernel.id: kernel.environment.digest
-        for case in plan.cases
-        for kernel in case.kernels
-    }
+    environments = {kernel.kernel.id: kernel.environment.digest for case in plan.cases for kernel in case.kernels}
     found = []
     limits = Limits(compile=COMPILE_LIMIT_S)
     with CompilePool(target, processes=usable_cores(), limits=limits) as pool:
@@ -111,9 +105,7 @@ def _audit(
         for checked in audit_target(plan, asked, count, seed=f"{seed} {target}"):
             found.append(checked)
             said = "wrong" if checked.is_wrong else "right" if checked.is_known else "unknown"
-            output.note(
-                f"{target} {len(found)}: {checked.claim}, {said}: {checked.compiled.status}"
-            )
+            output.note(f"{target} {len(found)}: {checked.claim}, {said}: {checked.compiled.status}")
     return found
 
 

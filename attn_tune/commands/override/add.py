@@ -19,9 +19,7 @@ from attn_tune.schema import UsageError
 
 def command(
     kind: Kind = options.argument("use|never", "use: answer with this config. never: forbid it."),
-    kernel: str = options.argument(
-        "KERNEL", "OP/NAME or NAME; with never also an op, for all its kernels."
-    ),
+    kernel: str = options.argument("KERNEL", "OP/NAME or NAME; with never also an op, for all its kernels."),
     config: list[str] | None = options.option(
         None,
         "--config -c",
@@ -32,20 +30,14 @@ def command(
     direction: str | None = options.option(
         None, "--direction -d", "DIRECTION", "The direction. Default: use: fwd, never: all."
     ),
-    point: str | None = options.option(
-        None, "--point", "POINT", "Only this problem: a grid point or a signature."
-    ),
+    point: str | None = options.option(None, "--point", "POINT", "Only this problem: a grid point or a signature."),
     grid: options.PointGrids = None,
     workload: options.Workload = None,
     signature: list[str] | None = options.option(
         None, "--signature -s", "FIELD=VALUE", "Only problems with this field. Repeatable."
     ),
-    device: str | None = options.option(
-        None, "--device", "DEVICE", "Only this device: a variant or a family."
-    ),
-    reason: str = options.option(
-        "", "--reason", "TEXT", "Why; never needs it, and lookups say it."
-    ),
+    device: str | None = options.option(None, "--device", "DEVICE", "Only this device: a variant or a family."),
+    reason: str = options.option("", "--reason", "TEXT", "Why; never needs it, and lookups say it."),
     file: File = None,
     json: options.Json = False,
 ) -> None:
@@ -62,9 +54,7 @@ def command(
         config=knobs_of(config or ()),
         direction=direction or ("" if never else "fwd"),
         device=device or "",
-        signature=selection.signature(point, grid, workload).signature.text
-        if point
-        else signature or "",
+        signature=selection.signature(point, grid, workload).signature.text if point else signature or "",
         reason=reason,
     )
     path, after = change_file(file, lambda old: (*(e for e in old if e.key != made.key), made))

@@ -26,10 +26,7 @@ def command(
     found = list(check_overrides(file, current_settings()))
     stops = sum(bool(one.problem) for one in found)
     if json:
-        rows = [
-            {**as_json(one.entry), "problem": one.problem, "now": one.now, "advice": one.advice}
-            for one in found
-        ]
+        rows = [{**as_json(one.entry), "problem": one.problem, "now": one.now, "advice": one.advice} for one in found]
         said = {"path": path, "digest": file.digest, "only": file.only, "holds": not stops}
         output.emit_json(**said, frozen=file.frozen, entries=rows)
     else:
@@ -39,9 +36,6 @@ def command(
             elif one.advice or one.now:
                 print(f"holds; {one.advice or f'without it {one.now}'}: {line(one.entry)}")
         differs = sum(bool(one.now) for one in found)
-        print(
-            f"{path}: {len(found) - stops} of {len(found)} entries hold; "
-            f"{differs} would differ without the file"
-        )
+        print(f"{path}: {len(found) - stops} of {len(found)} entries hold; {differs} would differ without the file")
     if stops:
         raise typer.Exit(FAILED)

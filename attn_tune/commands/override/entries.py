@@ -45,9 +45,7 @@ def change_file(
 
     path = file or user_file(os.environ)
     if not path:
-        raise UsageError(
-            "there is no home directory (HOME, XDG_CONFIG_HOME); name the file: --file PATH"
-        )
+        raise UsageError("there is no home directory (HOME, XDG_CONFIG_HOME); name the file: --file PATH")
     return Path(path), change_overrides(Path(path), change).entries
 
 

@@ -44,9 +44,7 @@ def command(
     kernel: str | None = options.option(
         None, "--kernel -k", "KERNEL", "Answers to calls that name this kernel themselves."
     ),
-    skip_unsupported: bool = options.flag(
-        "--skip-unsupported", "Leave out what no kernel can do on the device."
-    ),
+    skip_unsupported: bool = options.flag("--skip-unsupported", "Leave out what no kernel can do on the device."),
     require: Required | None = options.option(
         None,
         "--require",
@@ -76,9 +74,7 @@ def command(
                 missing.append(str(error))
     if missing and not skip_unsupported:
         more = f"; and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise UnsupportedError(
-            f"{missing[0]}{more}; nothing was written: choose other problems, or --skip-unsupported"
-        )
+        raise UnsupportedError(f"{missing[0]}{more}; nothing was written: choose other problems, or --skip-unsupported")
     if lesser := [one for one in answers if require and not _is_enough(one, require)]:
         first = lesser[0]
         raise NoDataError(

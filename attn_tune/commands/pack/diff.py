@@ -18,12 +18,8 @@ from attn_tune.commands.shared.exit_codes import FAILED
 def command(
     old: Path = options.argument("OLD", "A pack: a folder or an .atpack file."),
     new: Path = options.argument("NEW", "Another pack."),
-    evidence: bool = options.flag(
-        "--evidence", "Also rows that decide the same on other evidence."
-    ),
-    exit_code: bool = options.flag(
-        "--exit-code", "Exit with 1 if the decisions or the quarantine lists differ."
-    ),
+    evidence: bool = options.flag("--evidence", "Also rows that decide the same on other evidence."),
+    exit_code: bool = options.flag("--exit-code", "Exit with 1 if the decisions or the quarantine lists differ."),
     json: options.Json = False,
 ) -> None:
     from attn_tune.db import Change, diff_packs, diff_quarantine

@@ -44,9 +44,7 @@ def command(
     for kernel in data["kernels"]:
         states = ", ".join(f"{n} {state_words(state)}" for state, n in kernel["states"].items())
         proof = _proof_text(kernel)
-        print(
-            f"  {kernel['kernel']} {kernel['direction']}, contract {kernel['contract']}: {states}{proof}"
-        )
+        print(f"  {kernel['kernel']} {kernel['direction']}, contract {kernel['contract']}: {states}{proof}")
     for env in data["environments"]:
         known = " ".join(f"{k}={v}" for k, v in env.items() if v and k != "rows")
         print(f"  environment {known}: {counted(env['rows'], 'row')}")
@@ -78,10 +76,7 @@ def _describe(pack: "Pack") -> dict[str, Any]:
             {"name": str(d), "digest": digest, "rows": by_device[digest], **d.identity}
             for digest, d in pack.devices.items()
         ],
-        "environments": [
-            {"rows": by_env[digest], **dataclasses.asdict(e)}
-            for digest, e in pack.environments.items()
-        ],
+        "environments": [{"rows": by_env[digest], **dataclasses.asdict(e)} for digest, e in pack.environments.items()],
         "kernels": [
             {
                 "kernel": k,
@@ -117,8 +112,6 @@ def _gate_text(gate: Mapping[str, Any]) -> str:
     if not gate:
         return "unknown: written without one"
     if gate.get("passed") is True:
-        accepted = ", ".join(
-            f"{count} {doubt}" for doubt, count in gate.get("accepted", {}).items()
-        )
+        accepted = ", ".join(f"{count} {doubt}" for doubt, count in gate.get("accepted", {}).items())
         return f"passed; let through on purpose: {accepted}" if accepted else "passed"
     return f"NOT passed: {gate.get('reason', 'a pack it was merged from did not')}"

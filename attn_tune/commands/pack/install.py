@@ -35,9 +35,7 @@ def install_pack(path: Path, *, replace: bool = False) -> Path:
     if target.exists() and not replace:
         if read_pack(target).digest == pack.digest:
             return target
-        raise StorageError(
-            f"{target} is another pack; put this one in its place with --replace, or rename {path}"
-        )
+        raise StorageError(f"{target} is another pack; put this one in its place with --replace, or rename {path}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Copied aside and renamed, so that no job ever meets half a pack.
@@ -74,6 +72,4 @@ def _exchange(new: Path, old: Path) -> None:
     rename = getattr(libc, "renameat2", None)
     if rename is None or rename(*names) != 0:
         reason = os.strerror(ctypes.get_errno()) if rename else "the system has no renameat2"
-        raise StorageError(
-            f"{old} cannot be replaced in one step: {reason}; remove it, then import again"
-        )
+        raise StorageError(f"{old} cannot be replaced in one step: {reason}; remove it, then import again")

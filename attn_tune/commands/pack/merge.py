@@ -13,9 +13,7 @@ from attn_tune.schema.words import counted
 
 def command(
     path: Path = options.argument("OUT", "The pack to write."),
-    packs: list[Path] = options.argument(
-        "PACK", "The packs; the first is the one that others change."
-    ),
+    packs: list[Path] = options.argument("PACK", "The packs; the first is the one that others change."),
     name: options.PackName = None,
     version: options.PackVersion = "1",
     on_conflict: str = options.option("error", "--on-conflict", "POLICY", POLICIES),
@@ -48,7 +46,4 @@ def command(
         return
     show_outcomes(merged.outcomes)
     listed = f", {merged.quarantined} in quarantine" if merged.quarantined else ""
-    print(
-        f"{path}: {counted(merged.rows, 'row')} of {len(packs)} packs{listed}"
-        + (" (dry run)" if dry_run else "")
-    )
+    print(f"{path}: {counted(merged.rows, 'row')} of {len(packs)} packs{listed}" + (" (dry run)" if dry_run else ""))

@@ -9,9 +9,7 @@ from attn_tune.commands.shared import output, selection
 if TYPE_CHECKING:
     from attn_tune.db import Resolution
 
-POLICIES = (
-    "For answers that differ: error, keep, replace, fastest-verified or prefer=NAME (of a pack)."
-)
+POLICIES = "For answers that differ: error, keep, replace, fastest-verified or prefer=NAME (of a pack)."
 
 
 def show_outcomes(outcomes: "Sequence[Resolution]") -> None:
@@ -20,7 +18,5 @@ def show_outcomes(outcomes: "Sequence[Resolution]") -> None:
 
     if outcomes:
         names = selection.point_names()
-        rows = [
-            {"point": names.get(one.signature, one.signature), **asdict(one)} for one in outcomes
-        ]
+        rows = [{"point": names.get(one.signature, one.signature), **asdict(one)} for one in outcomes]
         output.emit_frame(pd.DataFrame(rows).drop(columns=["signature"]))

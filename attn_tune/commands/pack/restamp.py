@@ -293,8 +293,7 @@ def _tell(verdicts: Sequence[Verdict], aliases: Mapping[str, str], *, json: bool
     }
     if json:
         rows = [
-            {name: getattr(v.row, name) for name in ("op", "kernel", "direction", "signature")}
-            | {"verdict": v.text}
+            {name: getattr(v.row, name) for name in ("op", "kernel", "direction", "signature")} | {"verdict": v.text}
             for v in verdicts
         ]
         output.emit_json(**counts, aliases=dict(aliases), rows=rows)
@@ -303,8 +302,6 @@ def _tell(verdicts: Sequence[Verdict], aliases: Mapping[str, str], *, json: bool
         if not verdict.is_in:
             row = verdict.row
             print(f"{row.op}/{row.kernel} {row.direction} {row.signature}: {verdict.text}")
-    print(
-        f"{counted(counts['kept'], 'row')} kept, {counts['restamped']} restamped, {counts['left_out']} left out"
-    )
+    print(f"{counted(counts['kept'], 'row')} kept, {counts['restamped']} restamped, {counts['left_out']} left out")
     if aliases:
         print(f"{counted(len(aliases), 'digest')} in the table of aliases")

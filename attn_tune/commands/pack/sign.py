@@ -14,9 +14,7 @@ from attn_tune.schema import StorageError, UsageError
 
 def command(
     path: Path | None = options.argument("PACK", "The pack, which is signed in place.", None),
-    key: Path | None = options.option(
-        None, "--key", "FILE", "The private key, PEM (PKCS 8, ed25519)."
-    ),
+    key: Path | None = options.option(None, "--key", "FILE", "The private key, PEM (PKCS 8, ed25519)."),
     new_key: Path | None = options.option(
         None, "--new-key", "FILE", "Make a key first: FILE, and FILE.pub to be trusted."
     ),

@@ -68,9 +68,7 @@ def _verify(path: Path, *, signed: bool, environ: Mapping[str, str]) -> dict[str
             signature, signer = "none", None
         elif signed or any(s.key in trusted_keys(environ) for s in pack.signers):
             signature = "trusted"
-            signer = check_signatures(
-                pack.sums, pack.signers, environ, f"pack {path}", is_required=True
-            )
+            signer = check_signatures(pack.sums, pack.signers, environ, f"pack {path}", is_required=True)
         else:
             signature, signer = "untrusted", pack.signers[0].key
     except AttnTuneError as error:

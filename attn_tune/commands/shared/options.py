@@ -140,9 +140,7 @@ def _in_panel(kind: Any) -> Iterator[inspect.Parameter]:
         else:
             made = default
         made.rich_help_panel = kind.panel
-        yield inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint
-        )
+        yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
 Json = Annotated[bool, flag("--json", "Print JSON to stdout, and nothing else there.", ...)]
@@ -237,11 +235,7 @@ All = Annotated[
     flag("--all", "Leave nothing out: kernels that cannot run here, and rare failures.", ...),
 ]
 Overwrite = Annotated[bool, flag("--overwrite", "Replace the file that is there.", ...)]
-DryRun = Annotated[
-    bool, flag("--dry-run", "Write nothing; show what would become of each row.", ...)
-]
+DryRun = Annotated[bool, flag("--dry-run", "Write nothing; show what would become of each row.", ...)]
 PackPath = Annotated[Path, argument("PACK", "A pack: a folder or an .atpack file.")]
-PackName = Annotated[
-    str | None, option(..., "--name", "NAME", "The pack's name. Default: the name of the path.")
-]
+PackName = Annotated[str | None, option(..., "--name", "NAME", "The pack's name. Default: the name of the path.")]
 PackVersion = Annotated[str, option(..., "--version", "VERSION", "The pack's version.")]

@@ -77,9 +77,7 @@ def emit_frame(frame: "pd.DataFrame", *, title: str | None = None) -> None:
         console = Console(width=max(width, tables.least_width(shown)), height=25)
         console.print(tables.to_rich(shown, title=title), crop=False)
         if hidden := list(tables.formatted(frame.drop(columns=shown.columns)).columns):
-            note(
-                f"too narrow for: {', '.join(hidden)} (a wider terminal shows them, and so does --json)"
-            )
+            note(f"too narrow for: {', '.join(hidden)} (a wider terminal shows them, and so does --json)")
     else:
         print(tables.to_text(frame, title=title, width=UNLIMITED), end="")
 
@@ -93,9 +91,7 @@ def emit_winners(frame: "pd.DataFrame", *, title: str | None = None) -> None:
         print(line)
 
 
-def emit_formatted(
-    frame: "pd.DataFrame", fmt: Format, *, title: str | None = None, key: str = "rows"
-) -> None:
+def emit_formatted(frame: "pd.DataFrame", fmt: Format, *, title: str | None = None, key: str = "rows") -> None:
     """A frame on stdout in the format asked for."""
     from attn_tune.reports import tables
 

@@ -26,9 +26,7 @@ def revalidate(decisions: Sequence[Decision]) -> list[str | None]:
         device = executor.identify().device
         here = [d.device.digest == device.digest for d in decisions]
         if not any(here):
-            raise UsageError(
-                f"nothing can be validated again: no row is of this device, {device} ({device.digest})"
-            )
+            raise UsageError(f"nothing can be validated again: no row is of this device, {device} ({device.digest})")
         refs = [
             ConfigRef(
                 kernel=d.kernel,
@@ -48,8 +46,6 @@ def revalidate(decisions: Sequence[Decision]) -> list[str | None]:
             outcome = executor.run(Run(ref=ref, device=device, measure=False))
             is_right = outcome.status is Status.OK
             text = "" if is_right else f"{outcome.status}: {outcome.reason}".splitlines()[0]
-            output.note(
-                f"{decision.kernel} {decision.direction} {decision.signature}: {text or 'right'}"
-            )
+            output.note(f"{decision.kernel} {decision.direction} {decision.signature}: {text or 'right'}")
             found.append(text)
     return found

@@ -15,14 +15,10 @@ if TYPE_CHECKING:
 
 def words(values: Sequence[str] | None) -> tuple[str, ...]:
     """The words of values that may be separated by commas."""
-    return tuple(
-        word.strip() for value in values or () for word in value.split(",") if word.strip()
-    )
+    return tuple(word.strip() for value in values or () for word in value.split(",") if word.strip())
 
 
-def kernels(
-    names: Sequence[str] | None, ops: Iterable[str] | None = None
-) -> "tuple[KernelSpec, ...]":
+def kernels(names: Sequence[str] | None, ops: Iterable[str] | None = None) -> "tuple[KernelSpec, ...]":
     """The kernels that the options name (``NAME`` or ``OP/NAME``), all without any.
 
     Raises:
@@ -73,8 +69,7 @@ def say_left_out(request: "SweepRequest", device: Device) -> None:
     names = sorted(
         spec.id
         for spec in request.kernels
-        if spec.id not in away
-        and any(op == spec.op and spec.needs_leave(direction) for op, direction in cases)
+        if spec.id not in away and any(op == spec.op and spec.needs_leave(direction) for op, direction in cases)
     )
     if names and not request.allow_nondeterministic:
         output.note(f"left out, not deterministic: {', '.join(names)} (--allow-nondeterministic)")
@@ -130,9 +125,7 @@ def brief(name: str) -> str:
     return f"{first} (+{len(more)})" if more else first
 
 
-def signature(
-    text: str, grids: Sequence[str] | None = None, workload: str | None = None
-) -> "GridPoint":
+def signature(text: str, grids: Sequence[str] | None = None, workload: str | None = None) -> "GridPoint":
     """The one point that ``text`` names: a signature, or a point of ``grids`` or of a preset (``llama3-8b/4x4k``).
 
     With ``workload`` it is the same problem with that workload.
@@ -187,10 +180,7 @@ def check_workloads(wanted: Iterable[str], ops: Iterable[str]) -> dict[str, list
     from attn_tune.ops.registry import get_op, op_names
 
     installed = op_names()
-    known = {
-        name: [one.name for one in get_op(name).workloads] if name in installed else []
-        for name in sorted(ops)
-    }
+    known = {name: [one.name for one in get_op(name).workloads] if name in installed else [] for name in sorted(ops)}
     for word in wanted:
         if not any(word in names for names in known.values()):
             has = [f"those of {op} are {', '.join(names)}" for op, names in known.items() if names]

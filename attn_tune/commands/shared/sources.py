@@ -106,8 +106,6 @@ def _lowered(file: Path) -> "Grid":
 
 def _note(calls: "Calls", where: str) -> None:
     for item in calls.unread:
-        output.note(
-            f"{where}: a call without a signature, {item.count} a run: {item.what}: {item.reason}"
-        )
+        output.note(f"{where}: a call without a signature, {item.count} a run: {item.what}: {item.reason}")
     for remark in calls.remarks:
         output.note(f"{where}: {remark}")

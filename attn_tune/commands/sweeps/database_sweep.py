@@ -124,14 +124,10 @@ def plan_sweep(
 
     def measured(kernel: str, direction: str, signature: Signature, env: Environment) -> Any:
         lenient = request.allow_nondeterministic
-        return known and known.measured(
-            kernel, direction, signature, device, env, allow_nondeterministic=lenient
-        )
+        return known and known.measured(kernel, direction, signature, device, env, allow_nondeterministic=lenient)
 
     def history(kernel: str, direction: str, signature: Signature, env: Environment) -> Any:
-        return known and known.trials(
-            kernel=kernel, direction=direction, signature=signature, device=device
-        )
+        return known and known.trials(kernel=kernel, direction=direction, signature=signature, device=device)
 
     return make_plan(
         request.points,
@@ -154,17 +150,13 @@ def _priors(database: "Database | None", device: Device) -> "Priors":
     from attn_tune.tuner.plan.pack_hints import cases_in_packs
     from attn_tune.tuner.plan.strategies.space import PastCase, Prior
 
-    def prior(
-        kernel: str, direction: str, part: str, signature: Signature, environment: Environment
-    ) -> "Prior":
+    def prior(kernel: str, direction: str, part: str, signature: Signature, environment: Environment) -> "Prior":
         packed = cases_in_packs(get_op(signature.op), kernel, direction, part, device)
         if database is None:
             return Prior(cases=packed)
         # A sweep over several devices asks in threads of their own; a connection belongs to one thread.
         with open_lab(database.path) as reader:
-            found = reader.past_searches(
-                kernel=kernel, direction=direction, part=part, family=device.family
-            )
+            found = reader.past_searches(kernel=kernel, direction=direction, part=part, family=device.family)
         here = (signature, device.digest, environment.digest)
         own = [
             PastCase(
@@ -200,9 +192,7 @@ def run_sweep(
     begun: set[Case] = set()
     settled: set[Case] = set()
     with open_lab(request.database, create=True) as database:
-        plan = plan_sweep(
-            request, identity.device, identity.environment, database, identity.device_count
-        )
+        plan = plan_sweep(request, identity.device, identity.environment, database, identity.device_count)
 
         def mark(trial: Trial) -> Trial:
             return _on_shared_host(trial) if trial.stage is Stage.FINAL and is_shared() else trial

@@ -45,9 +45,7 @@ class Hosts:
         "TYPE",
         "With --executor ray: only devices of this type, by Ray's name (H200).",
     )
-    wait: bool = options.flag(
-        "--wait/--no-wait", "Wait for a GPU that another sweep measures on, or fail at once."
-    )
+    wait: bool = options.flag("--wait/--no-wait", "Wait for a GPU that another sweep measures on, or fail at once.")
     lease_folder: Path | None = options.option(
         None,
         "--lease-folder",
@@ -84,9 +82,7 @@ def open_fleet(hosts: Hosts, cases: int, stop: threading.Event) -> "Iterator[Fle
     if hosts.executor is ExecutorName.RAY:
         from attn_tune.tuner.run.fleet.ray_cluster import ray_fleet
 
-        with ray_fleet(
-            accelerator=hosts.accelerator or "", most=most, limits=limits, interrupt=stop.is_set
-        ) as fleet:
+        with ray_fleet(accelerator=hosts.accelerator or "", most=most, limits=limits, interrupt=stop.is_set) as fleet:
             yield fleet
         return
     from attn_tune.tuner.run.compile_ahead import usable_cores
@@ -105,9 +101,7 @@ def open_fleet(hosts: Hosts, cases: int, stop: threading.Event) -> "Iterator[Fle
             return
         devices = [(one.key, str(one)) for one in chosen]
         held.enter_context(
-            lease.leased(
-                devices, wait=hosts.wait, interrupt=stop.is_set, say=output.note, folder=folder
-            )
+            lease.leased(devices, wait=hosts.wait, interrupt=stop.is_set, say=output.note, folder=folder)
         )
         # GPUs that were named are not replaced by a processor.
         insist = hosts.devices is not None

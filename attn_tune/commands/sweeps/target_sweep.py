@@ -31,9 +31,7 @@ def for_target(request: SweepRequest, target: "Target") -> SweepRequest:
     fit = tuple(spec for spec in request.kernels if spec.backend in target.backends)
     if not fit:
         backends = ", ".join(target.backends)
-        raise UsageError(
-            f"none of the chosen kernels can be compiled for {target}: it takes kernels in {backends}"
-        )
+        raise UsageError(f"none of the chosen kernels can be compiled for {target}: it takes kernels in {backends}")
     return replace(request, kernels=fit)
 
 
@@ -123,9 +121,7 @@ def show_target(outcome: Run, request: SweepRequest, target: "Target", json: boo
     if not ranking.empty:
         output.emit_frame(ranking.drop(columns=["signature"]), title=f"Predicted on {target}")
     if outcome.ending != "finished":
-        print(
-            "Not everything was compiled. What was is stored; the same command goes on from here."
-        )
+        print("Not everything was compiled. What was is stored; the same command goes on from here.")
     place = shlex.quote(str(request.database))
     print(f"Nothing was measured. Next:\n  attn-tune report --db {place}")
 
@@ -136,9 +132,7 @@ def _past(database: "Database | None") -> "Past":
     def past(kernel, case) -> dict[tuple[str, str], Trial]:
         if database is None:
             return {}
-        found = database.trials(
-            kernel=kernel.kernel.id, direction=case.direction, signature=case.signature
-        )
+        found = database.trials(kernel=kernel.kernel.id, direction=case.direction, signature=case.signature)
         own = (t for t in found if t.environment == kernel.environment)
         last = {(t.part, t.config_digest): t for t in own}
         return {key: t for key, t in last.items() if t.prediction is not None}

@@ -42,18 +42,14 @@ FILTERS = problem_filters("decision") | {"rank": "decision.rank = :rank"}
 type Problem = dict[str, str]
 
 
-def open_problems(
-    connection: sqlite3.Connection, signatures: Iterable[str] | None
-) -> list[Problem]:
+def open_problems(connection: sqlite3.Connection, signatures: Iterable[str] | None) -> list[Problem]:
     """The problems that have trials, all of them or those of some signatures."""
     texts = None if signatures is None else json.dumps(sorted(signatures))
     rows = connection.execute(_PROBLEMS, {"signatures": texts})
     return [dict(row) for row in rows.fetchall()]
 
 
-def decide_problem(
-    connection: sqlite3.Connection, references: References, problem: Problem
-) -> tuple[Decision, ...]:
+def decide_problem(connection: sqlite3.Connection, references: References, problem: Problem) -> tuple[Decision, ...]:
     """Decides one problem by its trials."""
     rows = read_trials(connection, references, problem)
     return decide(RecordedTrial(run, trial) for run, trial in rows)

@@ -47,11 +47,7 @@ class Candidate:
     @functools.cached_property
     def rounds(self) -> dict[tuple[int, str], tuple[int, ...]]:
         """The samples of its finals, by run and round."""
-        return {
-            (m.run, m.round_id): m.samples
-            for m in self.measured
-            if m.round_id and not is_twin(m.round_id)
-        }
+        return {(m.run, m.round_id): m.samples for m in self.measured if m.round_id and not is_twin(m.round_id)}
 
     @functools.cached_property
     def twins(self) -> dict[tuple[int, str], tuple[int, ...]]:
@@ -100,9 +96,7 @@ def decide(trials: Iterable[RecordedTrial]) -> tuple[Decision, ...]:
         by_kernel[one.trial.kernel].append(one)
     entries = {kernel: right_entries(found) for kernel, found in sorted(by_kernel.items())}
     noise = max((_noise(e) for several in entries.values() for e in several), default=0.0)
-    chosen = [
-        _decide_kernel(by_kernel[k], several, noise) for k, several in entries.items() if several
-    ]
+    chosen = [_decide_kernel(by_kernel[k], several, noise) for k, several in entries.items() if several]
     found = sorted(chosen, key=lambda d: (d.median_ns, d.kernel))
     return tuple(dataclasses.replace(d, rank=rank) for rank, d in enumerate(found))
 
@@ -110,18 +104,14 @@ def decide(trials: Iterable[RecordedTrial]) -> tuple[Decision, ...]:
 def _noise(entry: Candidate) -> float:
     """The share by which a config seems to differ from itself: the median's distance, of its newest round."""
     against_itself = [
-        compare_paired(
-            sorted(zip(entry.rounds[key], twin, strict=False)), seed=f"{entry.digest} {key[1]}"
-        )
+        compare_paired(sorted(zip(entry.rounds[key], twin, strict=False)), seed=f"{entry.digest} {key[1]}")
         for key, twin in entry.twins.items()
         if key[0] == entry.newest_run
     ]
     return max((abs(1 - comparison.ratio) for comparison in against_itself), default=0.0)
 
 
-def _decide_kernel(
-    trials: Sequence[RecordedTrial], entries: Sequence[Candidate], noise: float
-) -> Decision:
+def _decide_kernel(trials: Sequence[RecordedTrial], entries: Sequence[Candidate], noise: float) -> Decision:
     contenders = _contenders(entries)
     incumbent = next((e for e in contenders if e.is_heuristic), None)
     heuristic = incumbent or next((e for e in entries if e.is_heuristic), None)
@@ -149,9 +139,7 @@ def _decide_kernel(
     samples = winner.samples(winner.newest_run if shared is None else shared)
     median_ns, heuristic_ns = whole_median(samples), None
     if heuristic:
-        heuristic_ns = (
-            heuristic.median_ns if shared is None else whole_median(heuristic.samples(shared))
-        )
+        heuristic_ns = heuristic.median_ns if shared is None else whole_median(heuristic.samples(shared))
     # The upper bound of a comparison is never above its extremes, and those cost nothing.
     bounds = [c.upper for c in against.values() if c.extremes > 1]
     return Decision(
@@ -219,8 +207,7 @@ def _is_barred(one: RecordedTrial, barred: set[tuple[str, str]]) -> bool:
     config = one.trial.config
     parts = {part for part, _ in barred if part != WHOLE}
     return any(
-        isinstance(config.get(part), Mapping) and (part, config_digest(config[part])) in barred
-        for part in parts
+        isinstance(config.get(part), Mapping) and (part, config_digest(config[part])) in barred for part in parts
     )
 
 
@@ -235,11 +222,7 @@ def _contenders(entries: Sequence[Candidate]) -> list[Candidate]:
 
 def _compare(a: Candidate, b: Candidate, seed: str) -> Comparison:
     left, right = a.rounds, b.rounds
-    pairs = [
-        pair
-        for key in sorted(left.keys() & right.keys())
-        for pair in zip(left[key], right[key], strict=False)
-    ]
+    pairs = [pair for key in sorted(left.keys() & right.keys()) for pair in zip(left[key], right[key], strict=False)]
     if pairs:
         return compare_paired(sorted(pairs), seed=seed)
     shared = _shared_run(a, b)

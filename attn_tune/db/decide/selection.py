@@ -44,9 +44,7 @@ class Selection:
             self.op in (None, d.op)
             and (self.directions is None or d.direction in self.directions)
             and wanted in (None, d.device.digest, d.device.variant, d.device.family)
-            and (
-                self.kernels is None or bool({d.kernel, d.kernel.split("/")[1]} & set(self.kernels))
-            )
+            and (self.kernels is None or bool({d.kernel, d.kernel.split("/")[1]} & set(self.kernels)))
         )
 
     def wants(self, d: Decision) -> bool:

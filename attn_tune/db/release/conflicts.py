@@ -108,9 +108,7 @@ class Resolution:
     reason: str
 
 
-def _resolve(
-    policy: str, stored: PackAnswer | None, incoming: PackAnswer
-) -> tuple[Fate | None, str]:
+def _resolve(policy: str, stored: PackAnswer | None, incoming: PackAnswer) -> tuple[Fate | None, str]:
     """The fate of ``incoming`` and the reason; None is a conflict that the policy leaves to the caller."""
     kind, _, name = policy.partition("=")
     if policy not in POLICIES[:-1] and not (kind == "prefer" and name):
@@ -154,9 +152,7 @@ def answers_of(pack: Pack) -> dict[Key, PackAnswer]:
     return {key: PackAnswer(pack.name, rows, pack.environments) for key, rows in groups.items()}
 
 
-def take_in(
-    answers: dict[Key, PackAnswer], pack: Pack, policy: str
-) -> tuple[list[Resolution], list[Resolution]]:
+def take_in(answers: dict[Key, PackAnswer], pack: Pack, policy: str) -> tuple[list[Resolution], list[Resolution]]:
     """Brings the answers of ``pack`` into ``answers``.
 
     Returns the fate of each problem, and those of them that ``policy``, one of ``POLICIES``, does not resolve.

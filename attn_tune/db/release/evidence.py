@@ -75,9 +75,7 @@ class Evidence:
         """The record of the config of ``decision``."""
         return self.at(decision.kernel, decision.environment, decision.config)
 
-    def at(
-        self, kernel: str, environment: Environment, config: Mapping[str, Any], part: str = WHOLE
-    ) -> Record | None:
+    def at(self, kernel: str, environment: Environment, config: Mapping[str, Any], part: str = WHOLE) -> Record | None:
         """The record of one config, or of one config of a part."""
         return self._records.get((kernel, environment.digest, part, config_digest(config)))
 

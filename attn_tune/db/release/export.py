@@ -147,9 +147,7 @@ def export_pack(
                 f"{database.path} has {counted(imported, 'row')} of imported packs and no trials of its own, and only "
                 "what was measured there is exported: sweep first, or bring packs together with 'attn-tune pack merge'"
             )
-        raise NoDataError(
-            f"{database.path} has no decision for {selection}; sweep first, or ask for less"
-        )
+        raise NoDataError(f"{database.path} has no decision for {selection}; sweep first, or ask for less")
     if in_force is None:
         in_force = Overrides(files_in_force(os.environ))
     if in_force.broken:
@@ -161,9 +159,7 @@ def export_pack(
         gate["nondeterministic"] = count
     # The gate may have added rows with untuned configs.
     _refuse_quarantined(chosen, forbidden)
-    files = pack_files(
-        chosen, name=name, version=version, gate=gate, quarantine=quarantine, note=note
-    )
+    files = pack_files(chosen, name=name, version=version, gate=gate, quarantine=quarantine, note=note)
     pack = write_pack(path, files)
     return PackSummary(
         path=path,
@@ -259,9 +255,7 @@ def _name_untuned(decision: Decision, evidence: Evidence) -> Decision:
     return decision
 
 
-def _guards(
-    everything: Sequence[Decision], chosen: Sequence[Decision], selection: Selection
-) -> list[Decision]:
+def _guards(everything: Sequence[Decision], chosen: Sequence[Decision], selection: Selection) -> list[Decision]:
     """Measured problems of the pack's kernels and contracts that it does not answer itself."""
     shipped = {(d.device.digest, d.signature.text, d.direction, d.kernel) for d in chosen}
     kernels = {(d.kernel, d.contract) for d in chosen}

@@ -111,9 +111,7 @@ class GatePolicy:
         return False
 
 
-def check_rows(
-    decisions: Iterable[Decision], evidence: EvidenceOf, max_regret: float = MAX_REGRET
-) -> list[Objection]:
+def check_rows(decisions: Iterable[Decision], evidence: EvidenceOf, max_regret: float = MAX_REGRET) -> list[Objection]:
     """The objections to shipping ``decisions``, one for each reason, doubts among them."""
     found = []
     for d in decisions:
@@ -136,9 +134,7 @@ def check_quarantine(decisions: Iterable[Decision], overrides: Overrides) -> lis
         asked = Asked(d.op, d.direction, d.device, d.signature.text, values)
         entry = overrides.forbidding(asked, d.kernel.partition("/")[2], d.config)
         if entry is not None:
-            reason = (
-                f"its config is in quarantine: {entry.reason} ({entry.condition}; {entry.origin})"
-            )
+            reason = f"its config is in quarantine: {entry.reason} ({entry.condition}; {entry.origin})"
             found.append(Objection(decision=d, reason=reason))
     return found
 
@@ -221,11 +217,7 @@ def add_guards(
             record = _same_config(seen, guard.kernel, environment, match.row.config)
             at = record.environment if record else guard.environment
             untuned = seen.heuristic(guard.kernel, at)
-            if (
-                record is None
-                or untuned is None
-                or (record.median_ns is None and not record.failure)
-            ):
+            if record is None or untuned is None or (record.median_ns is None and not record.failure):
                 unproven += 1
                 continue
             replayed += 1
@@ -291,9 +283,7 @@ def _answer(pack: Pack, guard: Decision, indexes: dict[tuple[str, str], RowIndex
     return walk(question, iter([(SourceKind.OVERLAY, index)]), _Anyone(guard)).match
 
 
-def _same_config(
-    seen: Evidence, kernel: str, environment: Environment, config: Mapping[str, Any]
-) -> Record | None:
+def _same_config(seen: Evidence, kernel: str, environment: Environment, config: Mapping[str, Any]) -> Record | None:
     """The record of the config there: in the environment of its row if it was tried in it, else in any."""
     for one in (environment, *seen.environments(kernel)):
         if (record := seen.at(kernel, one, config)) is not None:

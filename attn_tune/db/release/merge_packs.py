@@ -84,9 +84,7 @@ def merge_packs(
             quarantine=entries.values(),
         )
         written = write_pack(path, files)
-    return MergedPack(
-        pack=written, outcomes=tuple(outcomes), rows=len(rows), quarantined=len(entries)
-    )
+    return MergedPack(pack=written, outcomes=tuple(outcomes), rows=len(rows), quarantined=len(entries))
 
 
 def _contracts(packs: Sequence[Pack]) -> dict[str, int]:

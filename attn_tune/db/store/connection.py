@@ -85,9 +85,7 @@ def check_header(path: Path) -> None:
     # While a journal is pending the file may rightly be short: SQLite completes it on opening.
     pending = any(_size(path, suffix) for suffix in ("-wal", "-journal"))
     if valid_for == change_counter and size < page_size * pages and not pending:
-        raise IntegrityError(
-            f"{path} is truncated: {size} bytes of {page_size * pages}; restore it from a copy"
-        )
+        raise IntegrityError(f"{path} is truncated: {size} bytes of {page_size * pages}; restore it from a copy")
 
 
 @contextlib.contextmanager
@@ -117,9 +115,7 @@ def storage_errors(path: Path) -> Iterator[None]:
             raise IntegrityError(f"{path} is damaged: a text is not UTF-8") from error
         raise
     except UnicodeEncodeError as error:  # a lone surrogate, which no file can hold
-        raise UsageError(
-            f"{path} cannot hold the text {error.object[:200]!a}: it is not valid Unicode"
-        ) from error
+        raise UsageError(f"{path} cannot hold the text {error.object[:200]!a}: it is not valid Unicode") from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise IntegrityError(f"{path} is damaged: it holds text that cannot be read") from error
     except OSError as error:
@@ -284,9 +280,7 @@ def _uses_wal(path: Path) -> bool:
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        _uri(path, mode), uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None
-    )
+    connection = sqlite3.connect(_uri(path, mode), uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)
     connection.row_factory = sqlite3.Row
     try:
         # SQLite opens files late; now it says what is wrong.

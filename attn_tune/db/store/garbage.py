@@ -83,9 +83,7 @@ class _DryRun(Exception):
     """Ends a transaction that must leave nothing behind."""
 
 
-def collect_garbage(
-    database: "Database", *, dry_run: bool = False, superseded: bool = False
-) -> GarbageSummary:
+def collect_garbage(database: "Database", *, dry_run: bool = False, superseded: bool = False) -> GarbageSummary:
     """Deletes rows that nothing needs in one transaction, then gives the file's free pages back.
 
     These are rows that nothing refers to, imported packs whose every answer was replaced, and runs that recorded
@@ -110,13 +108,9 @@ def collect_garbage(
     return GarbageSummary(items=items, bytes_before=before, bytes_after=after)
 
 
-def _collect(
-    database: "Database", connection: sqlite3.Connection, *, superseded: bool
-) -> Iterator[Garbage]:
+def _collect(database: "Database", connection: sqlite3.Connection, *, superseded: bool) -> Iterator[Garbage]:
     if problems := find_quick_problems(connection):
-        raise IntegrityError(
-            f"{database.path} is damaged: {problems[0]}; nothing was deleted; restore it from a copy"
-        )
+        raise IntegrityError(f"{database.path} is damaged: {problems[0]}; nothing was deleted; restore it from a copy")
     connection.execute(_FIND_SUPERSEDED)
     concerned = "SELECT DISTINCT signature FROM temp.superseded"
     texts = [text for (text,) in connection.execute(concerned)] if superseded else []

@@ -56,21 +56,14 @@ def has_wal_reset_bug(version: str) -> bool:
 
 def describe(connection: sqlite3.Connection, path: Path) -> Description:
     """The facts about the file at ``path``, which ``connection`` has open."""
-    size = sum(
-        side.stat().st_size
-        for suffix in ("", "-wal")
-        if (side := path.with_name(path.name + suffix)).exists()
-    )
+    size = sum(side.stat().st_size for suffix in ("", "-wal") if (side := path.with_name(path.name + suffix)).exists())
     return Description(
         path=path,
         size_bytes=size,
         schema_version=connection.execute("PRAGMA user_version").fetchone()[0],
         sqlite_version=sqlite3.sqlite_version,
         journal_mode=connection.execute("PRAGMA journal_mode").fetchone()[0],
-        counts={
-            name: connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
-            for name in COUNTED
-        },
+        counts={name: connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in COUNTED},
     )
 
 

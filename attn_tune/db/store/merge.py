@@ -80,9 +80,7 @@ def merge_database(database: Database, path: str | os.PathLike[str]) -> MergeSum
         try:
             return _copy(target, is_written=is_held(database.path))
         except sqlite3.IntegrityError as error:
-            raise IntegrityError(
-                f"{path} contradicts itself: {error}; nothing was merged"
-            ) from error
+            raise IntegrityError(f"{path} contradicts itself: {error}; nothing was merged") from error
 
 
 def check_source(path: str | os.PathLike[str]) -> str:
@@ -105,9 +103,7 @@ def check_source(path: str | os.PathLike[str]) -> str:
 
 def _copy(target: sqlite3.Connection, *, is_written: bool) -> MergeSummary:
     names = ", ".join(_columns(target, "device", "id"))
-    target.execute(
-        f"INSERT OR IGNORE INTO main.device ({names}) SELECT {names} FROM {_SOURCE}.device ORDER BY id"
-    )
+    target.execute(f"INSERT OR IGNORE INTO main.device ({names}) SELECT {names} FROM {_SOURCE}.device ORDER BY id")
     for statement in _PREPARE:
         target.execute(statement)
     target.execute(_UPDATE_RUNS, {"is_written": is_written})

@@ -62,9 +62,7 @@ class References:
         return Signature(row["op"], row["version"], tuple(json.loads(row["fields"]).items()))
 
     def _row(self, table: str, key: str, value: int | str) -> dict:
-        row = self._connection.execute(
-            f"SELECT * FROM {table} WHERE {key} = ?", (value,)
-        ).fetchone()
+        row = self._connection.execute(f"SELECT * FROM {table} WHERE {key} = ?", (value,)).fetchone()
         if row is None:
             raise IntegrityError(f"there is no {table} {value!r}, though other rows name it")
         return dict(row)

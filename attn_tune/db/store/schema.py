@@ -188,9 +188,7 @@ VIEWS = {
 }
 
 # The names of all tables and views.
-RELATIONS = VIEWS.keys() | {
-    statement.split()[2] for statement in TABLES if statement.startswith("CREATE TABLE")
-}
+RELATIONS = VIEWS.keys() | {statement.split()[2] for statement in TABLES if statement.startswith("CREATE TABLE")}
 
 TRIGGERS = (
     *(

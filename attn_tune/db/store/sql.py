@@ -8,9 +8,7 @@ from typing import Any
 from attn_tune.schema import Device, Signature, unknown_name
 
 
-def insert(
-    connection: sqlite3.Connection, table: str, values: Mapping[str, Any], *, new_only: bool = False
-) -> int:
+def insert(connection: sqlite3.Connection, table: str, values: Mapping[str, Any], *, new_only: bool = False) -> int:
     """Add a row, with ``new_only`` unless its key is there, and return its rowid."""
     rowid = connection.execute(_insertion(table, tuple(values), new_only), values).lastrowid
     assert rowid is not None
@@ -29,9 +27,7 @@ def problem_filters(table: str) -> dict[str, str]:
     }
 
 
-def narrowing(
-    what: str, conditions: Mapping[str, str], filters: Mapping[str, Any]
-) -> tuple[str, dict[str, Any]]:
+def narrowing(what: str, conditions: Mapping[str, str], filters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The SQL condition that ``filters`` set together, and its parameters; a filter that is None narrows nothing.
 
     ``conditions`` are SQL by the filter's name, with a parameter of this name. A signature is compared by its text, a

@@ -146,10 +146,7 @@ def _to_row(references: References, trial: Trial) -> dict[str, Any]:
         "ended": None if trial.ended_us is None else time_text(trial.ended_us),
         "conditions": _json(trial.conditions),
         "errors": canonical_json(
-            [
-                {k: v if k == "output" else _number(v) for k, v in asdict(e).items()}
-                for e in trial.errors
-            ]
+            [{k: v if k == "output" else _number(v) for k, v in asdict(e).items()} for e in trial.errors]
         ),
         **asdict(trial.resources),
         "shortage": _json(trial.shortage),
@@ -220,8 +217,7 @@ def _record(kind: type, text: str | None) -> Any:
 @functools.lru_cache(10_000)
 def _errors(text: str) -> tuple[OutputError, ...]:
     return tuple(
-        OutputError(output=e["output"], error=float(e["error"]), allowed=float(e["allowed"]))
-        for e in json.loads(text)
+        OutputError(output=e["output"], error=float(e["error"]), allowed=float(e["allowed"])) for e in json.loads(text)
     )
 
 

@@ -103,9 +103,7 @@ def launch_us(launch: Launch, problem: Problem, device: Device) -> float:
     configs = {tuple(config["knobs"]): config for config in _configs_of(launch.name, problem)}
     config = configs[launch.knobs]
     of_launch, work = _table()["launches"][launch.name], work_of(launch, problem)
-    factor = math.prod(
-        of_launch["factors"][f] for f, holds in zip(FACTS, work.facts, strict=True) if holds
-    )
+    factor = math.prod(of_launch["factors"][f] for f, holds in zip(FACTS, work.facts, strict=True) if holds)
     rounds = work.programs / (units(device) * config["resident"])
     # The last round takes as long as a full one, the more so the less the programs differ.
     emptiness = math.ceil(rounds) / rounds if rounds > 1 else 1.0
@@ -140,9 +138,7 @@ def work_of(launch: Launch, problem: Problem) -> Work:
         return _split_work(launch, problem, rows, keys)
     of_keys = launch.name == "triton/dkv"
     # A program of dk/dv walks the rows of all heads that share its keys.
-    heads, walks = (
-        (problem.num_kv_heads, problem.group_size) if of_keys else (problem.num_q_heads, 1)
-    )
+    heads, walks = (problem.num_kv_heads, problem.group_size) if of_keys else (problem.num_q_heads, 1)
     programs, tiles, longest = _tiles(problem, rows, keys, of_keys=of_keys)
     return Work(
         programs=problem.batch * heads * programs,

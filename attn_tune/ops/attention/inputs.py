@@ -25,9 +25,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
         bias=None if p.bias_dims is None else normal(*(sizes[d] for d in p.bias_dims)),
         mask=None
         if p.mask_dims is None
-        else jax.random.bernoulli(
-            next(keys), VISIBLE_FRACTION, tuple(sizes[d] for d in p.mask_dims)
-        ),
+        else jax.random.bernoulli(next(keys), VISIBLE_FRACTION, tuple(sizes[d] for d in p.mask_dims)),
         sinks=jax.random.normal(next(keys), (p.num_q_heads,)) if p.has_sinks else None,
         dropout=next(keys) if p.dropout_rate > 0 else None,
     )

@@ -22,9 +22,7 @@ def outputs(problem: Problem, direction: str) -> tuple[Output, ...]:
 
 def operands(problem: Problem, direction: str) -> tuple[Operand, ...]:
     """The differentiable operands."""
-    sinks = Operand(
-        name="sinks", shape=(problem.num_q_heads,), dtype="float32", differentiable=True
-    )
+    sinks = Operand(name="sinks", shape=(problem.num_q_heads,), dtype="float32", differentiable=True)
     return (*qkv_operands(problem), *((sinks,) if problem.has_sinks else ()))
 
 

@@ -8,16 +8,12 @@ from attn_tune.ops.attention.operands import BackwardInputs, Operands
 from attn_tune.ops.attention.problem import Problem
 
 
-def reference(
-    problem: Problem, direction: str, inputs: Operands | BackwardInputs
-) -> dict[str, Array]:
+def reference(problem: Problem, direction: str, inputs: Operands | BackwardInputs) -> dict[str, Array]:
     """``out`` and ``weights``, or the gradients of q, k, v and where present of bias and sinks; in float32."""
     return _answer(problem, inputs, jnp.dtype(jnp.float32), "highest")
 
 
-def baseline(
-    problem: Problem, direction: str, inputs: Operands | BackwardInputs
-) -> dict[str, Array]:
+def baseline(problem: Problem, direction: str, inputs: Operands | BackwardInputs) -> dict[str, Array]:
     """The same with every product's operands and every result in the working dtype."""
     return _answer(problem, inputs, jnp.dtype(problem.dtype), "default")
 
@@ -30,9 +26,7 @@ def _answer(problem: Problem, inputs, dtype: jnp.dtype, precision: str) -> dict[
     names = [n for n in ("q", "k", "v", "bias", "sinks") if getattr(o, n) is not None]
 
     def of(*arrays):
-        return _dense(
-            problem, o._replace(**dict(zip(names, arrays, strict=True))), dtype, precision
-        )
+        return _dense(problem, o._replace(**dict(zip(names, arrays, strict=True))), dtype, precision)
 
     primals = [getattr(o, n) for n in names]
     if precision == "highest":
@@ -47,9 +41,7 @@ def _dense(p: Problem, o: Operands, dtype: jnp.dtype, precision: str) -> tuple[A
     heads = jnp.arange(p.num_q_heads) // group
     q, k, v = o.q.astype(dtype), o.k.astype(dtype)[:, :, heads], o.v.astype(dtype)[:, :, heads]
     f32 = jnp.float32
-    logits = p.scale * jnp.einsum(
-        "btnh,bsnh->bnts", q, k, precision=precision, preferred_element_type=f32
-    )
+    logits = p.scale * jnp.einsum("btnh,bsnh->bnts", q, k, precision=precision, preferred_element_type=f32)
     if p.soft_cap is not None:
         logits = jnp.tanh(logits / p.soft_cap) * p.soft_cap
     if o.bias is not None:

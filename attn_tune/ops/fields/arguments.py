@@ -13,9 +13,7 @@ from attn_tune.schema.errors import UsageError
 DTYPES = ("bfloat16", "float16", "float32")
 
 
-def check_qkv(
-    query: Array, key: Array, value: Array, *, may_be_empty: bool = False
-) -> dict[str, int]:
+def check_qkv(query: Array, key: Array, value: Array, *, may_be_empty: bool = False) -> dict[str, int]:
     """The sizes by letter.
 
     Args:
@@ -35,23 +33,15 @@ def check_qkv(
         if 0 in array.shape[2 if may_be_empty else 0 :]:
             raise UsageError(f"{name} is empty: shape {array.shape}")
     if not query.dtype == key.dtype == value.dtype:
-        raise UsageError(
-            f"query, key and value must share a dtype, got {query.dtype}, {key.dtype}, {value.dtype}"
-        )
+        raise UsageError(f"query, key and value must share a dtype, got {query.dtype}, {key.dtype}, {value.dtype}")
     batch, q_len, num_q_heads, head_dim = query.shape
     kv_batch, kv_len, num_kv_heads, key_dim = key.shape
     if key.shape[:3] != value.shape[:3]:
-        raise UsageError(
-            f"key and value must agree in batch, length and heads, got {key.shape} and {value.shape}"
-        )
+        raise UsageError(f"key and value must agree in batch, length and heads, got {key.shape} and {value.shape}")
     if batch != kv_batch or head_dim != key_dim:
-        raise UsageError(
-            f"query and key must agree in batch and head dim, got {query.shape} and {key.shape}"
-        )
+        raise UsageError(f"query and key must agree in batch and head dim, got {query.shape} and {key.shape}")
     if num_q_heads % num_kv_heads:
-        raise UsageError(
-            f"query heads ({num_q_heads}) must be a multiple of key/value heads ({num_kv_heads})"
-        )
+        raise UsageError(f"query heads ({num_q_heads}) must be a multiple of key/value heads ({num_kv_heads})")
     sizes = (batch, q_len, kv_len, num_q_heads, num_kv_heads, head_dim, value.shape[3])
     return dict(zip("BTSNKHV", sizes, strict=True))
 
@@ -92,9 +82,7 @@ def static_float(name: str, value: Any) -> float:
       UsageError: it is traced, or not a number.
     """
     if isinstance(value, Tracer):
-        raise UsageError(
-            f"{name} must be a Python number, not a traced value: it decides the kernel"
-        )
+        raise UsageError(f"{name} must be a Python number, not a traced value: it decides the kernel")
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -137,9 +125,7 @@ def as_mask(
     return mask_info & own
 
 
-def lengths_of(
-    mask: MaskInfo, batch: int
-) -> tuple[Int[Array, " B"] | None, Int[Array, " B"] | None]:
+def lengths_of(mask: MaskInfo, batch: int) -> tuple[Int[Array, " B"] | None, Int[Array, " B"] | None]:
     """The lengths of queries and keys behind which there is padding. Without the ids that say the same: none.
 
     Raises:
@@ -161,6 +147,4 @@ def dims_of(array: Array | None) -> str | None:
     """Names the axes that a 4-D mask or bias has: ``"b1ts"``. An axis of size 1 always counts as broadcast."""
     if array is None:
         return None
-    return "".join(
-        "1" if size == 1 else letter for size, letter in zip(array.shape, "bnts", strict=True)
-    )
+    return "".join("1" if size == 1 else letter for size, letter in zip(array.shape, "bnts", strict=True))

@@ -48,9 +48,7 @@ _WORDS: dict[str, str] = {
 
 MASK_FIELDS = (
     Field(name="causal", kind=_C, is_int=True, default=0, doc="1: causal, bottom-right aligned"),
-    Field(
-        name="left", kind=_S, is_int=True, default=None, doc="window: positions visible to the left"
-    ),
+    Field(name="left", kind=_S, is_int=True, default=None, doc="window: positions visible to the left"),
     Field(
         name="right",
         kind=_S,
@@ -126,9 +124,7 @@ class AttentionProblem:
             if dims is not None and (
                 len(dims) != 4 or any(d not in (x, "1") for d, x in zip(dims, "bnts", strict=True))
             ):
-                raise UsageError(
-                    f"{_WORDS[name]}={dims!r} ({name}) must have one of b1, n1, t1, s1 per axis"
-                )
+                raise UsageError(f"{_WORDS[name]}={dims!r} ({name}) must have one of b1, n1, t1, s1 per axis")
         if self.soft_cap is not None and not (math.isfinite(self.soft_cap) and self.soft_cap > 0):
             raise UsageError(f"logits_soft_cap must be positive, got {self.soft_cap!r}")
         if not 0.0 <= self.dropout_rate < 1.0:
@@ -224,15 +220,11 @@ def qkv_operands(problem: AttentionProblem) -> tuple[Operand, ...]:
     if p.bias_dims is not None:
         sizes = {"b": p.batch, "n": p.num_q_heads, "t": p.q_len, "s": p.kv_len, "1": 1}
         shapes["bias"] = tuple(sizes[d] for d in p.bias_dims)
-    return tuple(
-        Operand(name=name, shape=shape, dtype=p.dtype, differentiable=True)
-        for name, shape in shapes.items()
-    )
+    return tuple(Operand(name=name, shape=shape, dtype=p.dtype, differentiable=True) for name, shape in shapes.items())
 
 
 def qkv_gradients(problem: AttentionProblem) -> tuple[Output, ...]:
     """The gradients of ``qkv_operands``; the gradient of ``x`` is called ``dx``."""
     return tuple(
-        Output(name=f"d{operand.name}", kind=OutputKind.GRADIENT, of=operand.name)
-        for operand in qkv_operands(problem)
+        Output(name=f"d{operand.name}", kind=OutputKind.GRADIENT, of=operand.name) for operand in qkv_operands(problem)
     )

@@ -30,9 +30,7 @@ def largest_sinks_of(softmax_aux: Array, num_q_heads: int, num_kv_heads: int) ->
     return repeated(logits, num_q_heads // logits.size, 0)
 
 
-def _by_head(
-    softmax_aux: Array, num_q_heads: int, num_kv_heads: int
-) -> Float[Array, "heads num_sinks"]:
+def _by_head(softmax_aux: Array, num_q_heads: int, num_kv_heads: int) -> Float[Array, "heads num_sinks"]:
     aux = jnp.asarray(softmax_aux)
     if not jnp.issubdtype(aux.dtype, jnp.floating):
         raise UsageError(f"softmax_aux must be floating-point, got {aux.dtype}")

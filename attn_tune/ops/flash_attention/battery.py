@@ -31,15 +31,12 @@ def battery(problem: Problem) -> tuple[Problem, ...]:
     # A row of one sequence or head may be lent to several, which nothing else here would run.
     several = dataclasses.replace(small, **_heads(problem, 2))
     # A call may come with any scale, and differentiate the lse it is given; its row answers all the same.
-    unusual = dataclasses.replace(
-        small, scale=OTHER_SCALE * problem.scale, has_lse_gradient=True, needs_lse=True
-    )
+    unusual = dataclasses.replace(small, scale=OTHER_SCALE * problem.scale, has_lse_gradient=True, needs_lse=True)
     of_length = (small, unusual, small, small)
     problems = list(zip(of_length, LENGTHS, strict=True))
     problems += [(several, LENGTHS[1])] if several != small else []
     return tuple(
-        dataclasses.replace(one, q_len=t, kv_len=s, window=_shrink(problem.window, s))
-        for one, (t, s) in problems
+        dataclasses.replace(one, q_len=t, kv_len=s, window=_shrink(problem.window, s)) for one, (t, s) in problems
     )
 
 
@@ -159,7 +156,5 @@ def _tiny(
 
 
 def _shrink(window: tuple[int | None, int | None], kv_len: int) -> tuple[int | None, int | None]:
-    left, right = (
-        None if w is None else min(w, kv_len // n) for w, n in zip(window, (3, 5), strict=True)
-    )
+    left, right = (None if w is None else min(w, kv_len // n) for w, n in zip(window, (3, 5), strict=True))
     return left, right

@@ -33,8 +33,8 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     kernel would store them, and ``delta`` is computed from the rounded output, with a cotangent of the lse if the
     problem has one.
     """
-    q_key, k_key, v_key, bias_key, mask_key, doc_key, sink_key, seed_key, dout_key = (
-        jax.random.split(jax.random.key(seed), 9)
+    q_key, k_key, v_key, bias_key, mask_key, doc_key, sink_key, seed_key, dout_key = jax.random.split(
+        jax.random.key(seed), 9
     )
     p, dtype = problem, jnp.dtype(problem.dtype)
     documents = _documents(doc_key, p) if p.has_segments or p.has_positions else None
@@ -60,9 +60,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
         )
     if documents is not None and p.has_positions:
         positions = documents[2]
-        operands = operands._replace(
-            q_positions=positions[:, -p.q_len :], kv_positions=positions[:, -p.kv_len :]
-        )
+        operands = operands._replace(q_positions=positions[:, -p.q_len :], kv_positions=positions[:, -p.kv_len :])
     if direction == "fwd":
         return operands
     exact = _reference(p, "fwd", operands)
@@ -74,9 +72,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     return inputs
 
 
-def backward_inputs(
-    operands: Operands, exact: Mapping[str, Array], dout: Float[Array, "B T N V"]
-) -> BackwardInputs:
+def backward_inputs(operands: Operands, exact: Mapping[str, Array], dout: Float[Array, "B T N V"]) -> BackwardInputs:
     """Builds ``BackwardInputs``: the ``exact`` answers rounded as a kernel would store them, and ``delta`` of those.
 
     Args:
@@ -142,9 +138,7 @@ def _lengths(key: Array, p: Problem) -> Int[Array, " B"]:
     return lengths.at[-1].set(0) if p.batch > 1 and p.kv_len < TOKENS_PER_DOCUMENT else lengths
 
 
-def _documents(
-    key: Array, p: Problem
-) -> tuple[Int[Array, "B L"], Int[Array, "B L"], Int[Array, "B L"]]:
+def _documents(key: Array, p: Problem) -> tuple[Int[Array, "B L"], Int[Array, "B L"], Int[Array, "B L"]]:
     # Both sides are cut from the end of one packed row of length L = max(T, S): bottom-right alignment.
     length = max(p.q_len, p.kv_len)
     count = min(max(length // TOKENS_PER_DOCUMENT, MIN_DOCUMENTS), MAX_DOCUMENTS, length)

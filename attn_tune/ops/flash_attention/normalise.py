@@ -44,12 +44,8 @@ def normalise(
       UsageError: shapes or dtypes that do not fit together; the message names the argument.
     """
     shape = check_qkv(query, key, value)
-    q_segments, kv_segments = _pair_of_rows(
-        "segment_ids", mask.q_segment_ids, mask.kv_segment_ids, shape
-    )
-    q_positions, kv_positions = _pair_of_rows(
-        "positions", mask.q_positions, mask.kv_positions, shape
-    )
+    q_segments, kv_segments = _pair_of_rows("segment_ids", mask.q_segment_ids, mask.kv_segment_ids, shape)
+    q_positions, kv_positions = _pair_of_rows("positions", mask.q_positions, mask.kv_positions, shape)
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     q_lengths, kv_lengths = lengths_of(mask, shape["B"])
     if q_lengths is not None:
@@ -116,14 +112,10 @@ def _check_fits(name: str, array: Any) -> None:
         return
     least, most, limits = int(known.min()), int(known.max()), np.iinfo(np.int32)
     if not limits.min <= least <= most <= limits.max:
-        raise UsageError(
-            f"{name} must fit 32 bits, got values from {least} to {most}: give them smaller numbers"
-        )
+        raise UsageError(f"{name} must fit 32 bits, got values from {least} to {most}: give them smaller numbers")
 
 
-def _pair_of_rows(
-    name: str, q_rows: Any, kv_rows: Any, shape: dict[str, int]
-) -> tuple[Array | None, Array | None]:
+def _pair_of_rows(name: str, q_rows: Any, kv_rows: Any, shape: dict[str, int]) -> tuple[Array | None, Array | None]:
     if q_rows is None and kv_rows is None:
         return None, None
     if q_rows is None or kv_rows is None:
@@ -134,12 +126,8 @@ def _pair_of_rows(
         _check_fits(f"{side}_{name}", array)
         array = jnp.asarray(array)
         if array.ndim != 2 or not jnp.issubdtype(array.dtype, jnp.integer):
-            raise UsageError(
-                f"{side}_{name} must be integers [B, length], got {array.dtype}{list(array.shape)}"
-            )
+            raise UsageError(f"{side}_{name} must be integers [B, length], got {array.dtype}{list(array.shape)}")
         if array.shape[0] not in (1, shape["B"]) or array.shape[1] != length:
-            raise UsageError(
-                f"{side}_{name} must have shape {(shape['B'], length)}, got {array.shape}"
-            )
+            raise UsageError(f"{side}_{name} must have shape {(shape['B'], length)}, got {array.shape}")
         rows.append(jnp.broadcast_to(array.astype(jnp.int32), (shape["B"], length)))
     return rows[0], rows[1]

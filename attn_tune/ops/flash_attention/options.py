@@ -86,9 +86,7 @@ def precision_name(value: Any) -> str:
         return value.lower()
     if isinstance(value, jax.lax.Precision) and value in _PRECISIONS:
         return _PRECISIONS[value]
-    raise UsageError(
-        f"precision must be 'default', 'high', 'highest' or a jax.lax.Precision, got {value!r}"
-    )
+    raise UsageError(f"precision must be 'default', 'high', 'highest' or a jax.lax.Precision, got {value!r}")
 
 
 def logits_dtype_name(value: Any) -> str:
@@ -125,9 +123,7 @@ def dropout_words(seed: Any) -> jax.Array:
         try:
             word = jnp.asarray(np.uint32(operator.index(seed) & 0xFFFFFFFF))
         except TypeError:
-            raise UsageError(
-                f"dropout_seed must be an integer or a jax.random.key, got {seed!r}"
-            ) from None
+            raise UsageError(f"dropout_seed must be an integer or a jax.random.key, got {seed!r}") from None
     else:
         if not jnp.issubdtype(seed.dtype, jnp.integer) or seed.size != 1:
             raise UsageError(

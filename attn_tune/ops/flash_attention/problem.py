@@ -38,9 +38,7 @@ FIELDS = (
         default=0,
         doc="1: they are padding behind the keys, of known lengths",
     ),
-    Field(
-        name="pos", kind=_C, is_int=True, default=0, doc="1: explicit positions (packed sequences)"
-    ),
+    Field(name="pos", kind=_C, is_int=True, default=0, doc="1: explicit positions (packed sequences)"),
     *SOFTMAX_FIELDS,
     Field(name="logits", kind=_C, is_int=False, default="float32", doc="dtype of the logits"),
     Field(name="prec", kind=_C, is_int=False, default="default", doc="precision of the products"),
@@ -174,12 +172,7 @@ def bytes_moved(problem: Problem, direction: str) -> int:
     size = 4 if problem.dtype == "float32" else 2
     q = problem.batch * problem.q_len * problem.num_q_heads * problem.head_dim
     out = problem.batch * problem.q_len * problem.num_q_heads * problem.v_head_dim
-    kv = (
-        problem.batch
-        * problem.kv_len
-        * problem.num_kv_heads
-        * (problem.head_dim + problem.v_head_dim)
-    )
+    kv = problem.batch * problem.kv_len * problem.num_kv_heads * (problem.head_dim + problem.v_head_dim)
     lse = problem.batch * problem.q_len * problem.num_q_heads * 4
     if direction == "fwd":
         return size * (q + kv + out) + lse

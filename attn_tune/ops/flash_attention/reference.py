@@ -37,9 +37,7 @@ class Block(NamedTuple):
 type BlockFn = Callable[[Problem, Block], tuple[Array, Array]]
 
 
-def reference(
-    problem: Problem, direction: str, inputs: Operands | BackwardInputs
-) -> dict[str, Array]:
+def reference(problem: Problem, direction: str, inputs: Operands | BackwardInputs) -> dict[str, Array]:
     """Outputs (``out``, ``lse``) or gradients (``dq``, ``dk``, ``dv`` and ``dbias`` where there is a bias).
 
     In float32 with ``Precision.HIGHEST``; in float64 where 64-bit types are enabled, the problem is small and the
@@ -54,9 +52,7 @@ def reference(
     return _backward(problem, inputs, _exact, dtype)
 
 
-def baseline(
-    problem: Problem, direction: str, inputs: Operands | BackwardInputs
-) -> dict[str, Array]:
+def baseline(problem: Problem, direction: str, inputs: Operands | BackwardInputs) -> dict[str, Array]:
     """The same computed plainly in the working dtype, each output in its contract's dtype.
 
     Products take the dtype's operands and accumulate in float32; logits are rounded to ``logits_dtype``; softmax
@@ -142,9 +138,7 @@ def _forward(p: Problem, o: Operands, block_fn: BlockFn, dtype: jnp.dtype) -> di
     return {"out": out, "lse": lse}
 
 
-def _backward(
-    p: Problem, inputs: BackwardInputs, block_fn: BlockFn, dtype: jnp.dtype
-) -> dict[str, Array]:
+def _backward(p: Problem, inputs: BackwardInputs, block_fn: BlockFn, dtype: jnp.dtype) -> dict[str, Array]:
     o = inputs.operands
     acc = jnp.promote_types(dtype, jnp.float32)
     rows = _rows_per_block(p)
@@ -201,9 +195,7 @@ def _locate(p: Problem, index: Array, rows: int) -> tuple[Array, Array, Array, A
     return head // p.num_q_heads, head % p.num_q_heads, start, fresh
 
 
-def _read(
-    p: Problem, o: Operands, b: Array, n: Array, start: Array, rows: int, dtype: jnp.dtype
-) -> Block:
+def _read(p: Problem, o: Operands, b: Array, n: Array, start: Array, rows: int, dtype: jnp.dtype) -> Block:
     def cut(x: Array, at: tuple[Array | int, ...], size: tuple[int, ...]) -> Array:
         return lax.dynamic_slice(x, _int32(at), size)
 
@@ -235,13 +227,9 @@ def _read(
     if o.bias is not None and p.bias_dims is not None:
         bias = dense(o.bias, p.bias_dims).astype(jnp.promote_types(dtype, o.bias.dtype))
     return Block(
-        q=cut(o.q, (b, start, n, 0), (1, rows, 1, p.head_dim))
-        .reshape(rows, p.head_dim)
-        .astype(dtype),
+        q=cut(o.q, (b, start, n, 0), (1, rows, 1, p.head_dim)).reshape(rows, p.head_dim).astype(dtype),
         k=cut(o.k, (b, 0, kv, 0), (1, p.kv_len, 1, p.head_dim)).reshape(p.kv_len, -1).astype(dtype),
-        v=cut(o.v, (b, 0, kv, 0), (1, p.kv_len, 1, p.v_head_dim))
-        .reshape(p.kv_len, -1)
-        .astype(dtype),
+        v=cut(o.v, (b, 0, kv, 0), (1, p.kv_len, 1, p.v_head_dim)).reshape(p.kv_len, -1).astype(dtype),
         bias=bias,
         visible=visible,
         keep=None if o.dropout is None else _kept(o.dropout, p.dropout_rate, b, n, row, col),

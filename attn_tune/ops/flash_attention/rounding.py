@@ -33,6 +33,4 @@ def round_to(x: Array, dtype: jnp.dtype) -> Array:
     return jnp.where(jnp.abs(x) < float(narrow.smallest_normal), even, rounded)
 
 
-round_to.defvjp(
-    lambda x, dtype: (round_to(x, dtype), None), lambda dtype, _, ct: (round_to(ct, dtype),)
-)
+round_to.defvjp(lambda x, dtype: (round_to(x, dtype), None), lambda dtype, _, ct: (round_to(ct, dtype),))

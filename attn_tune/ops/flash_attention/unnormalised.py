@@ -42,9 +42,7 @@ def unnormalise(
     return (out.astype(jnp.float32) * factor).astype(out.dtype)
 
 
-def _largest_logit(
-    problem: Problem, operands: Operands
-) -> tuple[Float[Array, "B N T"], Int[Array, "B N T"]]:
+def _largest_logit(problem: Problem, operands: Operands) -> tuple[Float[Array, "B N T"], Int[Array, "B N T"]]:
     """The largest visible logit of each row, and its key; of a row that sees nothing minus infinity, and any key."""
     kv_len = operands.k.shape[1]
     width = min(_CHUNK, kv_len)
@@ -62,9 +60,7 @@ def _largest_logit(
     return jax.lax.fori_loop(1, -(-kv_len // width), step, chunk(0))
 
 
-def _logits(
-    problem: Problem, operands: Operands, start: Array, width: int
-) -> Float[Array, "B N T C"]:
+def _logits(problem: Problem, operands: Operands, start: Array, width: int) -> Float[Array, "B N T C"]:
     """The logits of ``width`` keys from ``start`` on, minus infinity where a row may not look."""
 
     def cut(array: Array, axis: int) -> Array:
@@ -104,9 +100,7 @@ def _logits(
     return jnp.where(visible & bounds, logits, -jnp.inf)
 
 
-def _logit_of(
-    problem: Problem, operands: Operands, column: Int[Array, "B N T"], seen: Array
-) -> Float[Array, "B N T"]:
+def _logit_of(problem: Problem, operands: Operands, column: Int[Array, "B N T"], seen: Array) -> Float[Array, "B N T"]:
     """The logit of one key a row, differentiable; not rounded, which has no part in a derivative."""
     heads, kv_heads = operands.q.shape[2], operands.k.shape[2]
     head = jnp.arange(heads) // (heads // kv_heads)
@@ -125,9 +119,7 @@ def _logit_of(
     return logit
 
 
-def _bias_of(
-    bias: Float[Array, "_b _n _t _s"], column: Int[Array, "B N T"]
-) -> Float[Array, "B N T"]:
+def _bias_of(bias: Float[Array, "_b _n _t _s"], column: Int[Array, "B N T"]) -> Float[Array, "B N T"]:
     """The bias of one key a row."""
 
     def pick(table: Array, column: Array) -> Array:

@@ -81,9 +81,7 @@ def has_single_block(config: Mapping[str, Any], problem: Problem) -> bool:
     return any(block in (problem.q_len, problem.kv_len) for block in _blocks(config))
 
 
-WALK = CostWalk(
-    of_launch=walk_of, longer=longer, is_default=is_default, has_single_block=has_single_block
-)
+WALK = CostWalk(of_launch=walk_of, longer=longer, is_default=is_default, has_single_block=has_single_block)
 
 
 def visible_blocks(problem: Problem, block_q: int, block_k: int) -> int:

@@ -267,9 +267,7 @@ class MaskInfo:
             if kv_len is None and array is not None:
                 kv_len = array.shape[-1]
         if q_len is None or kv_len is None:
-            raise UsageError(
-                "a causal or windowed mask has no size of its own: give q_len and kv_len"
-            )
+            raise UsageError("a causal or windowed mask has no size of its own: give q_len and kv_len")
         rows = jnp.arange(q_len, dtype=jnp.int32) + (kv_len - q_len)
         return rows[None], jnp.arange(kv_len, dtype=jnp.int32)[None]
 
@@ -285,12 +283,8 @@ def _checked_offsets(name: str, offsets: Any, length: int) -> Int[Array, " R"]:
     known = np.asarray(offsets) if is_known else None
     offsets = jnp.asarray(offsets)
     if offsets.ndim != 1 or offsets.size < 2 or not jnp.issubdtype(offsets.dtype, jnp.integer):
-        raise UsageError(
-            f"{name} must be a vector of at least two integers, got {offsets.dtype}{list(offsets.shape)}"
-        )
-    if known is not None and (
-        known[0] != 0 or (known[1:] < known[:-1]).any() or known[-1] > length
-    ):
+        raise UsageError(f"{name} must be a vector of at least two integers, got {offsets.dtype}{list(offsets.shape)}")
+    if known is not None and (known[0] != 0 or (known[1:] < known[:-1]).any() or known[-1] > length):
         raise UsageError(
             f"{name} must start at 0, never decrease and end at most at {length}, got {known.tolist()[:8]}"
         )

@@ -16,9 +16,7 @@ def window_of(value: int | tuple[int | None, int | None]) -> Window:
       UsageError: not an integer or a pair of them, or negative.
     """
     pair = value if isinstance(value, tuple | list) else (value, value)
-    problem = UsageError(
-        f"sliding_window must be a non-negative integer, (left, right) or None, got {value!r}"
-    )
+    problem = UsageError(f"sliding_window must be a non-negative integer, (left, right) or None, got {value!r}")
     if len(pair) != 2:
         raise problem
     bounds = []
@@ -88,9 +86,7 @@ def dense_4d(mask: Array) -> Bool[Array, "_b _h _t _s"]:
         mask = mask != 0
     mask = jnp.asarray(mask)
     if not (mask.dtype == bool or jnp.issubdtype(mask.dtype, jnp.integer)):
-        raise UsageError(
-            f"attention_mask must be boolean or integer, got {mask.dtype}; additive masks go into bias"
-        )
+        raise UsageError(f"attention_mask must be boolean or integer, got {mask.dtype}; additive masks go into bias")
     mask = mask != 0
     if mask.ndim == 4:
         return mask
@@ -98,18 +94,14 @@ def dense_4d(mask: Array) -> Bool[Array, "_b _h _t _s"]:
         return mask[:, None]
     if mask.ndim == 2:
         return mask[:, None, None, :]
-    raise UsageError(
-        f"attention_mask must be [B, heads, T, S], [B, T, S] or [B, S], got shape {mask.shape}"
-    )
+    raise UsageError(f"attention_mask must be [B, heads, T, S], [B, T, S] or [B, S], got shape {mask.shape}")
 
 
 def combine_dense(a: Bool[Array, "_b _h _t _s"], b: Bool[Array, "_b _h _t _s"]) -> Array:
     """Both of two 4-D masks; key/value heads meet query heads group by group."""
     heads = max(a.shape[1], b.shape[1])
     a, b = (
-        m
-        if m.shape[1] in (1, heads) or heads % m.shape[1]
-        else jnp.repeat(m, heads // m.shape[1], axis=1)
+        m if m.shape[1] in (1, heads) or heads % m.shape[1] else jnp.repeat(m, heads // m.shape[1], axis=1)
         for m in (a, b)
     )
     return a & b
@@ -117,7 +109,5 @@ def combine_dense(a: Bool[Array, "_b _h _t _s"], b: Bool[Array, "_b _h _t _s"]) 
 
 def intersect_windows(a: Window, b: Window) -> Window | None:
     """The tighter of two windows on each side; None when both are open."""
-    left, right = (
-        min((x for x in pair if x is not None), default=None) for pair in zip(a, b, strict=True)
-    )
+    left, right = (min((x for x in pair if x is not None), default=None) for pair in zip(a, b, strict=True))
     return None if (left, right) == (None, None) else (left, right)

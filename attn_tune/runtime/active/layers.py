@@ -28,9 +28,7 @@ _log = logging.getLogger("attn_tune")
 _NONE = Layers()
 _layers: contextvars.ContextVar[Layers] = contextvars.ContextVar("attn_tune_layers", default=_NONE)
 # The view of an earlier trace, which lookups of its compilation use.
-_earlier: contextvars.ContextVar[View | None] = contextvars.ContextVar(
-    "attn_tune_earlier_view", default=None
-)
+_earlier: contextvars.ContextVar[View | None] = contextvars.ContextVar("attn_tune_earlier_view", default=None)
 # Until a layer or an earlier view is first put here, neither the context variables nor the jit key hold any.
 _ever_used = False
 

@@ -36,9 +36,7 @@ class RowIndex:
         try:
             for shard in self._shards:
                 with naming(f"{pack.where}: {shard.path}"):
-                    self._devices |= {
-                        k: d for k, d in pack.devices.items() if shard.holds_device(k)
-                    }
+                    self._devices |= {k: d for k, d in pack.devices.items() if shard.holds_device(k)}
         except (IntegrityError, StorageError) as error:
             self.error = str(error)
             self._shards, self._devices = [], {}

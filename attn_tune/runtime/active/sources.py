@@ -32,9 +32,7 @@ class Source:
     path that somebody names is never ``own``, wherever it leads.
     """
 
-    def __init__(
-        self, kind: SourceKind, path: str = "", pack: Pack | None = None, *, own: bool = False
-    ):
+    def __init__(self, kind: SourceKind, path: str = "", pack: Pack | None = None, *, own: bool = False):
         self.kind = kind
         self.path = path
         self.own = own

@@ -48,9 +48,7 @@ class Knobs(dict[str, Any]):
         super().__init__((k, Knobs(v) if is_mapping(v) else v) for k, v in dict(data).items())
 
     def _refuse(self, *args: Any, **more: Any) -> Any:
-        raise TypeError(
-            "the config of an answer is shared and cannot be changed; copy it with dict()"
-        )
+        raise TypeError("the config of an answer is shared and cannot be changed; copy it with dict()")
 
     __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
     clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]

@@ -43,16 +43,12 @@ def cover(pack: Pack) -> Iterator[Covered]:
         device = pack.devices[row.device]
         try:
             reach, grade, reason = _reach(pack, row, indexes)
-        except (
-            UsageError
-        ) as error:  # An op, a field, a value or a direction that this version does not know.
+        except UsageError as error:  # An op, a field, a value or a direction that this version does not know.
             reach, grade, reason = Reach.DEAD, None, str(error)
         yield Covered(row=row, device=str(device), reach=reach, grade=grade, reason=reason)
 
 
-def _reach(
-    pack: Pack, row: Row, indexes: dict[tuple[str, str], RowIndex]
-) -> tuple[Reach, Grade | None, str]:
+def _reach(pack: Pack, row: Row, indexes: dict[tuple[str, str], RowIndex]) -> tuple[Reach, Grade | None, str]:
     op = get_op(row.op)
     spec = find_kernel(f"{row.op}/{row.kernel}")
     if spec is None:

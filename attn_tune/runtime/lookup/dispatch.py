@@ -115,9 +115,7 @@ def lookup(
     return _found(op, direction, problem, device, kernel).answer
 
 
-def _found(
-    op: str, direction: str, problem: Any, device: Device | None, kernel: str | None
-) -> _Found:
+def _found(op: str, direction: str, problem: Any, device: Device | None, kernel: str | None) -> _Found:
     """The answer to a question, counted and sent to listeners.
 
     Every warm lookup takes this way; its shape was measured (``benchmarks/lookup_latency.py``).
@@ -165,9 +163,7 @@ def explain(
         if source.error is not None
     ]
     ignored += [
-        Rejection(subject="override", reason=reason)
-        for file in view.overrides.files
-        for reason in file.ignored
+        Rejection(subject="override", reason=reason) for file in view.overrides.files for reason in file.ignored
     ]
     if question.overrides.broken:
         ignored.append(Rejection(subject="all packs", reason=question.overrides.broken))
@@ -196,9 +192,7 @@ def explain(
     )
 
 
-def _find(
-    op: str, direction: str, problem: Any, device: Device | None, kernel: str | None
-) -> _Found:
+def _find(op: str, direction: str, problem: Any, device: Device | None, kernel: str | None) -> _Found:
     """Find the first answer to a question, and remember it. The key is made again: asking may have imported jax."""
     view = current_view()
     misses.miss_mode()  # A misspelled one is an error now, not at the first miss.
@@ -230,9 +224,7 @@ def _find(
     return view.put(key, found)
 
 
-def _ask(
-    op: str, direction: str, problem: Any, device: Device, kernel: str | None, view: View
-) -> Question:
+def _ask(op: str, direction: str, problem: Any, device: Device, kernel: str | None, view: View) -> Question:
     settings = view.settings
     return Question(
         get_op(op),
@@ -250,9 +242,7 @@ def _nearest_of(question: Question, view: View) -> Callable[[], str]:
     return lambda: nearest_text(resolve_question(question, view, tell=True).steps)
 
 
-def _explicit(
-    op: str, direction: str, problem: Any, device: Device, kernel: str | None, config: Any
-) -> Choice:
+def _explicit(op: str, direction: str, problem: Any, device: Device, kernel: str | None, config: Any) -> Choice:
     """The caller's own config, checked against the kernel's limits."""
     name = None if kernel == AUTO else kernel
     spec = resolve(op, name) if name else _kernel_of_config(op, direction, config)
@@ -268,9 +258,7 @@ def _explicit(
         )
     reason = search.infeasible(question.problem, device, config)
     if reason := reason or question.forbidden(spec, config):
-        raise UnsupportedError(
-            f"{spec.id} cannot run {question.signature} on {device} with {config}: {reason}"
-        )
+        raise UnsupportedError(f"{spec.id} cannot run {question.signature} on {device} with {config}: {reason}")
     return Choice(spec, config, plain_answer(question, spec, config, Rung.EXPLICIT))
 
 

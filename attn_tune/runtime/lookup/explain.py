@@ -76,11 +76,7 @@ class Explanation:
             table += [(r.subject, f"rejected: {r.reason}") for r in self.heuristic.rejected]
             table.append(("heuristic", self._untuned(self.heuristic)))
         folded = () if every else self.absent
-        table += [
-            (f"kernel {r.subject}", f"unsupported: {r.reason}")
-            for r in self.kernels
-            if r.subject not in folded
-        ]
+        table += [(f"kernel {r.subject}", f"unsupported: {r.reason}") for r in self.kernels if r.subject not in folded]
         if folded:
             table.append((counted(len(folded), "kernel"), "cannot run here (--all lists them)"))
         if not every:

@@ -119,9 +119,7 @@ class Walk:
     def rejected(self) -> tuple[Rejection, ...]:
         """Rows that came first but may not be used."""
         return tuple(
-            Rejection(
-                subject=f"{s.source} {s.rung} {s.row.kernel} {s.row.signature}", reason=s.rejected
-            )
+            Rejection(subject=f"{s.source} {s.rung} {s.row.kernel} {s.row.signature}", reason=s.rejected)
             for s in self.steps
             if s.row is not None and s.rejected is not None
         )
@@ -216,9 +214,7 @@ def _nearest_first(
         yield from _judged(away, found, judge, index.pack, adapted=True)
 
 
-def _rows(
-    question: RowQuestion, index: RowIndex, digests: list[str], text: str
-) -> list[tuple[int, Row]]:
+def _rows(question: RowQuestion, index: RowIndex, digests: list[str], text: str) -> list[tuple[int, Row]]:
     """The rows of one signature for what is asked, each with the position of its device."""
     return [
         (position, row)
@@ -253,9 +249,7 @@ def _judged(
             yield _Judged(here, grade, away, judge.refusal(here, pack), stored)
 
 
-def _graded(
-    candidates: list[tuple[int, Row]], judge: Judge, pack: Pack
-) -> Iterator[tuple[Row, Grade]]:
+def _graded(candidates: list[tuple[int, Row]], judge: Judge, pack: Pack) -> Iterator[tuple[Row, Grade]]:
     """The candidates in the order of ``_judged``. A grade takes the digest of a kernel: none is asked for too early."""
 
     def order(candidate: tuple[int, Row]) -> tuple[bool, int, int, str, str]:
@@ -296,10 +290,7 @@ def _nearest(question: RowQuestion, index: RowIndex, digests: list[str]) -> str:
 
 def _order_note(question: RowQuestion, stored: Signature) -> str:
     """That a row of near values may not answer, because ordered fields of it are in another order."""
-    if (
-        shape_of(question.signature, question.fields).order
-        == shape_of(stored, question.fields).order
-    ):
+    if shape_of(question.signature, question.fields).order == shape_of(stored, question.fields).order:
         return ""
     pairs = " and of ".join(f"{f.order_with} and {f.name}" for f in question.fields if f.order_with)
     return f"; the order of {pairs} must agree"

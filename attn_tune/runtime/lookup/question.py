@@ -73,11 +73,7 @@ class Question:
             reason = unsupported(spec, self.problem, self.direction, self.device)
             if reason is None and self.determinism is Determinism.REQUIRED:
                 why = spec.searches[self.direction].nondeterministic
-                reason = (
-                    f"it is not deterministic ({why}), and {VARIABLE}=1 forbids that"
-                    if why
-                    else None
-                )
+                reason = f"it is not deterministic ({why}), and {VARIABLE}=1 forbids that" if why else None
             self._refusals[spec.name] = reason
         return self._refusals[spec.name]
 
@@ -146,9 +142,7 @@ class Question:
         spec = self.spec(row.kernel)
         reluctance = (self.reluctance_of(spec) or self.other_bits(spec, row)) if spec else None
         if reluctance is None and row.features == 0 and not self.unproven:
-            reluctance = (
-                f"it is unproven: its config ran no feature problem ({UNPROVEN}=1 allows that)"
-            )
+            reluctance = f"it is unproven: its config ran no feature problem ({UNPROVEN}=1 allows that)"
         return self.overrides.broken or reluctance or self.config_of(row.kernel, row.config)[1]
 
     def adapt(self, row: Row) -> Row | str:

@@ -92,17 +92,13 @@ def heuristic(question: Question, rejected: tuple[Rejection, ...] = ()) -> Choic
             return Choice(spec, config, answer)
         if reason is None and last is None and question.determinism is not Determinism.REQUIRED:
             more = {"rejected": rejected, "repeatable": False}
-            last = Choice(
-                spec, config, plain_answer(question, spec, config, Rung.HEURISTIC, **more)
-            )
+            last = Choice(spec, config, plain_answer(question, spec, config, Rung.HEURISTIC, **more))
         turned_down = Rejection(subject=f"heuristic of {spec.id}", reason=reason or bits or "")
         rejected = (*rejected, turned_down)
     return last
 
 
-def plain_answer(
-    question: Question, spec: KernelSpec, config: Any, rung: Rung, **more: Any
-) -> Answer:
+def plain_answer(question: Question, spec: KernelSpec, config: Any, rung: Rung, **more: Any) -> Answer:
     """An answer of a rung without a row."""
     return Answer(
         op=question.op.name,

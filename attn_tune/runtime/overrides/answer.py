@@ -56,9 +56,7 @@ def _outdated(question: Question, entry: Entry) -> str | None:
         return None
     spec = _kernel(question, entry)
     if frozen.contract != question.op.version:
-        return (
-            f"the contract of {entry.op} is now v{question.op.version}, it was v{frozen.contract}"
-        )
+        return f"the contract of {entry.op} is now v{question.op.version}, it was v{frozen.contract}"
     if current_digest(frozen.source_hash) != spec.source_hash:
         return f"the source of {spec.id} has changed since"
     return question.forbidden_bits(frozen.repeatable)

@@ -40,9 +40,7 @@ def check_overrides(file: OverridesFile, settings: Settings) -> Iterator[Checked
     ``settings`` are those of jobs here. Of their other files the ``never`` entries hold.
     """
     others = [one for one in settings.overrides if one.path != file.path]
-    forbid = [
-        replace(one, only=False, entries=tuple(e for e in one.entries if e.never)) for one in others
-    ]
+    forbid = [replace(one, only=False, entries=tuple(e for e in one.entries if e.never)) for one in others]
     without = View(replace(settings, overrides=tuple(one for one in others if not one.only)))
     for entry in file.entries:
         try:
@@ -77,6 +75,4 @@ def _asked(entry: Entry, overrides: Overrides, without: View) -> Checked:
 def _ask(entry: Entry, overrides: Overrides) -> Question:
     asked = entry.frozen.asked if entry.frozen else ""
     device = device_of(entry.device)
-    return Question(
-        get_op(entry.op), entry.direction, entry.signature, device, asked or None, overrides
-    )
+    return Question(get_op(entry.op), entry.direction, entry.signature, device, asked or None, overrides)

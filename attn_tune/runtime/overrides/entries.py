@@ -78,9 +78,7 @@ def make_entry(
     op, spec = _subject(kernel)
     reason = " ".join(reason.split())
     if len(reason) > MAX_TEXT or not reason.isprintable() or (never and not reason):
-        raise UsageError(
-            f"a never entry needs a reason, of at most {MAX_TEXT} characters; got {reason!r:.60}"
-        )
+        raise UsageError(f"a never entry needs a reason, of at most {MAX_TEXT} characters; got {reason!r:.60}")
     if spec is None and (config or not never):
         raise UsageError(f"knobs belong to a kernel; name one of {op.name} to give its config")
     ways = spec.searches if spec else op.directions
@@ -150,17 +148,13 @@ def _subject(name: str) -> tuple[Op, KernelSpec | None]:
     owners = [spec for spec in kernels.values() if spec.name == name]
     ops = sorted({spec.op for spec in kernels.values()})
     if len(owners) > 1:
-        raise UsageError(
-            f"kernel {name!r} is one of several ops; name {' or '.join(s.id for s in owners)}"
-        )
+        raise UsageError(f"kernel {name!r} is one of several ops; name {' or '.join(s.id for s in owners)}")
     if not owners and name not in ops:
         raise unknown_name("kernel or op", name, [*kernels, *ops])
     return get_op(owners[0].op if owners else name), owners[0] if owners else None
 
 
-def _signature(
-    op: Op, given: str | Iterable[str] | Mapping[str, Value]
-) -> str | Mapping[str, Value]:
+def _signature(op: Op, given: str | Iterable[str] | Mapping[str, Value]) -> str | Mapping[str, Value]:
     words = [given] if isinstance(given, str) else list(given)
     if len(words) == 1 and words[0].startswith(f"{op.name}/v"):
         return op.problem_signature(words[0]).text
@@ -175,9 +169,7 @@ def _signature(
         elif equals:
             found[name] = None if text == "none" else fields[name].parse(text)
         else:
-            raise UsageError(
-                f"signature field {word!r} must be FIELD=VALUE, or the whole signature"
-            )
+            raise UsageError(f"signature field {word!r} must be FIELD=VALUE, or the whole signature")
     return found or ""
 
 
@@ -186,9 +178,7 @@ def _whole(spec: KernelSpec, direction: str, config: Any) -> dict[str, Any]:
     if config is None or is_mapping(config):
         config = config_from_dict(wanted, config or {})
     if not isinstance(config, wanted):
-        raise UsageError(
-            f"the {direction} config of {spec.id} is a {wanted.__name__}, got {type(config).__name__}"
-        )
+        raise UsageError(f"the {direction} config of {spec.id} is a {wanted.__name__}, got {type(config).__name__}")
     return config_to_dict(config)
 
 

@@ -34,9 +34,7 @@ def freeze(path: str | os.PathLike[str]) -> OverridesFile:
     return freeze_answers(path, log.answers)
 
 
-def freeze_answers(
-    path: str | os.PathLike[str], answers: Iterable[tuple[str, Device, Answer]]
-) -> OverridesFile:
+def freeze_answers(path: str | os.PathLike[str], answers: Iterable[tuple[str, Device, Answer]]) -> OverridesFile:
     """Write ``answers``, each with the kernel that the caller named (``""``: none) and the device it was given for.
 
     Raises:

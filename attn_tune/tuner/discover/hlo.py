@@ -83,9 +83,7 @@ class _OptimisedReader(ModuleReader):
         elif mark is None and op.name == "stablehlo.dot_general" and _has_batch(op):
             self.has_other_products = True
 
-    def _operation(
-        self, op: Any, inputs: list[Value], runs: int, known: dict[Any, Value]
-    ) -> list[Value]:
+    def _operation(self, op: Any, inputs: list[Value], runs: int, known: dict[Any, Value]) -> list[Value]:
         # Loops and custom calls of a launch are parts of it.
         if op.name.endswith((".while", ".custom_call")) and find_mark(str(op.location)):
             return self._opaque(op, inputs, runs)

@@ -49,9 +49,7 @@ class _Reader:
     ) -> Value:
         shape = tuple(n if isinstance(n, int) else 1 for n in getattr(aval, "shape", ()))
         dtype = getattr(getattr(aval, "dtype", None), "name", "opaque")
-        return self.graph.add(
-            kind, shape, dtype, inputs, runs=runs, parts=_parts(aval), **attributes
-        )
+        return self.graph.add(kind, shape, dtype, inputs, runs=runs, parts=_parts(aval), **attributes)
 
     def run(self, jaxpr: Any, inputs: Sequence[Value], runs: int) -> list[Value]:
         """Add the equations of an open or closed jaxpr and return its outputs."""
@@ -93,9 +91,7 @@ class _Reader:
             inner = params["jaxpr"]
             # In here every shape is that of one device.
             local = [
-                value
-                if value.shape == var.aval.shape and value.parts is None
-                else self.fresh(var.aval, runs=runs)
+                value if value.shape == var.aval.shape and value.parts is None else self.fresh(var.aval, runs=runs)
                 for value, var in zip(inputs, _invars(inner), strict=True)
             ]
             self.run(inner, local, runs)
@@ -129,9 +125,7 @@ class _Reader:
         if name in ("reshape", "squeeze", "expand_dims"):
             return make("reshape", inputs[:1])
         if name == "broadcast_in_dim":
-            return make(
-                "broadcast", inputs[:1], dims=tuple(map(int, params["broadcast_dimensions"]))
-            )
+            return make("broadcast", inputs[:1], dims=tuple(map(int, params["broadcast_dimensions"])))
         if name in ("reduce_max", "reduce_sum"):
             return make(name, dims=tuple(map(int, params["axes"])))
         if name == "iota":
@@ -169,8 +163,7 @@ class _Reader:
             walked += 1
         results = inner.jaxpr.outvars if hasattr(inner, "jaxpr") else inner.outvars
         carried = sum(
-            tuple(out.aval.shape) == tuple(result.aval.shape)
-            for out, result in zip(eqn.outvars, results, strict=True)
+            tuple(out.aval.shape) == tuple(result.aval.shape) for out, result in zip(eqn.outvars, results, strict=True)
         )
         constants = max(0, len(inputs) - walked - carried)
         body = [

@@ -103,9 +103,7 @@ def _rows(lines: Iterable[SpoolLine]) -> tuple[MissRow, ...]:
     return tuple(sorted(rows, key=lambda r: (-r.count, r.signature, r.direction, r.device)))
 
 
-def grid_of_misses(
-    spool: Spool, name: str, *, device: str | None = None
-) -> tuple[Grid, tuple[str, ...]]:
+def grid_of_misses(spool: Spool, name: str, *, device: str | None = None) -> tuple[Grid, tuple[str, ...]]:
     """Make a grid of the missed problems of one device, and sentences about those that cannot be tuned here.
 
     Raises:
@@ -119,9 +117,7 @@ def grid_of_misses(
     if device is not None and device not in spool.devices:
         raise unknown_name("device that missed", device, spool.devices)
     if device is None and len(spool.devices) > 1:
-        raise UsageError(
-            f"several devices missed ({', '.join(spool.devices)}); say which with --missed-on"
-        )
+        raise UsageError(f"several devices missed ({', '.join(spool.devices)}); say which with --missed-on")
     points, refused = [], []
     for row in spool.rows:
         if device not in (None, row.device):

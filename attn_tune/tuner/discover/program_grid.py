@@ -52,9 +52,7 @@ def grid_of(calls: Calls, name: str, source: str) -> Grid:
     """
     if not calls.calls:
         seen = "; ".join(f"{u.what}: {u.reason}" for u in calls.unread)
-        raise UsageError(
-            f"{source}: no call of an op that has a signature" + (f"; {seen}" if seen else "")
-        )
+        raise UsageError(f"{source}: no call of an op that has a signature" + (f"; {seen}" if seen else ""))
     points: dict[Any, GridPoint] = {}
     for call in calls.calls:
         old = points.get(call.signature)
@@ -119,9 +117,7 @@ def _graph_of(made: Any, path: str) -> Graph:
         try:
             program = jitted.trace(*args, **kwargs)
         except Exception as error:
-            raise UsageError(
-                f"function {path!r}: tracing failed: {type(error).__name__}: {error}"
-            ) from error
+            raise UsageError(f"function {path!r}: tracing failed: {type(error).__name__}: {error}") from error
     if hasattr(program, "jaxpr") and hasattr(program.jaxpr, "eqns"):
         return read_jaxpr(program.jaxpr)
     if hasattr(program, "eqns") and hasattr(program, "consts"):

@@ -49,9 +49,7 @@ def parse_module(data: bytes, where: str) -> Any:
             return ir.Module.parse(data if data.startswith(BYTECODE) else data.decode("utf-8"))
         except (ir.MLIRError, UnicodeDecodeError, ValueError) as error:
             first = str(error).strip().splitlines()[0]
-            raise UsageError(
-                f"{where}: not a StableHLO module that this jaxlib reads: {first}"
-            ) from None
+            raise UsageError(f"{where}: not a StableHLO module that this jaxlib reads: {first}") from None
 
 
 def read_module(module: Any) -> Graph:
@@ -117,9 +115,7 @@ class ModuleReader:
     def _function(self, operation: Any, inputs: list[Value], runs: int) -> list[Value]:
         return self._block(operation.regions[0].blocks[0], inputs, runs, {})
 
-    def _block(
-        self, block: Any, inputs: Sequence[Value], runs: int, outer: dict[Any, Value]
-    ) -> list[Value]:
+    def _block(self, block: Any, inputs: Sequence[Value], runs: int, outer: dict[Any, Value]) -> list[Value]:
         """Add a block's operations and return what its last one returns. Inner blocks see the values around them."""
         known = dict(outer)
         known.update(zip(block.arguments, inputs, strict=True))
@@ -135,9 +131,7 @@ class ModuleReader:
             known.update(zip(operation.results, results, strict=True))
         return returned
 
-    def _operation(
-        self, op: Any, inputs: list[Value], runs: int, known: dict[Any, Value]
-    ) -> list[Value]:
+    def _operation(self, op: Any, inputs: list[Value], runs: int, known: dict[Any, Value]) -> list[Value]:
         dialect, _, name = op.name.partition(".")
         if name in ("call", "composite"):
             key = "callee" if name == "call" else "decomposition"
@@ -157,9 +151,7 @@ class ModuleReader:
             self.has_manual_shapes = True
             block = op.regions[0].blocks[0]
             local = [
-                v
-                if self._fresh(a.type, runs=runs).shape == v.shape
-                else self._fresh(a.type, runs=runs)
+                v if self._fresh(a.type, runs=runs).shape == v.shape else self._fresh(a.type, runs=runs)
                 for v, a in zip(inputs, block.arguments, strict=True)
             ]
             self._block(block, local, runs, known)
@@ -192,16 +184,12 @@ class ModuleReader:
         }
         return self._opaque(op, inputs, runs, "custom_call", name=target, config=config)
 
-    def _loop(
-        self, op: Any, inputs: list[Value], runs: int, known: dict[Any, Value]
-    ) -> list[Value]:
+    def _loop(self, op: Any, inputs: list[Value], runs: int, known: dict[Any, Value]) -> list[Value]:
         """Read a while. Values that its body hands on unchanged are those outside; the rest is unknown inside."""
         body = op.regions[1].blocks[0]
         arguments = list(body.arguments)
         last = list(body.operations)[-1].operation
-        kept = [
-            result == argument for result, argument in zip(last.operands, arguments, strict=True)
-        ]
+        kept = [result == argument for result, argument in zip(last.operands, arguments, strict=True)]
         length = self._length(op, inputs, known)
         inside = [
             value if same else self._fresh(a.type, runs=runs * (length or 1))

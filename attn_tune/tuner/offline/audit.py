@@ -23,9 +23,7 @@ type Config = Mapping[str, Any]
 class Compiler(Protocol):
     """The compiler that claims are put to: a ``CompilePool``, or one wrapped by a ``CompilerLog``."""
 
-    def compile(
-        self, refs: Sequence[ConfigRef], *, whole: bool = False
-    ) -> Iterator[tuple[int, Compiled]]:
+    def compile(self, refs: Sequence[ConfigRef], *, whole: bool = False) -> Iterator[tuple[int, Compiled]]:
         """Yield ``(index, result)`` of each, as they end."""
         ...
 
@@ -126,9 +124,7 @@ def audit_target(
 
     samples: dict[Claim, list[_Candidate]] = {}
     if Claim.FEASIBLE in claims:
-        samples[Claim.FEASIBLE] = _fitting(
-            pool, spaces, feasible, count, chances[Claim.FEASIBLE], learn
-        )
+        samples[Claim.FEASIBLE] = _fitting(pool, spaces, feasible, count, chances[Claim.FEASIBLE], learn)
     if Claim.REFUSED in claims:
         samples[Claim.REFUSED] = _sampled(refused, count, chances[Claim.REFUSED])
     for claim, sample in samples.items():

@@ -107,9 +107,7 @@ class _TargetSweep:
             return
         yield self.meter.progress(ProgressKind.CASE_STARTED, case=planned.case)
         for kernel in runnable:
-            yield self.meter.progress(
-                ProgressKind.KERNEL_STARTED, case=planned.case, kernel=kernel.kernel.id
-            )
+            yield self.meter.progress(ProgressKind.KERNEL_STARTED, case=planned.case, kernel=kernel.kernel.id)
             search = _KernelCompile(kernel, self)
             counted = 0
             for trial in search.trials():
@@ -217,9 +215,7 @@ class _KernelCompile:
         past = PastCase(signature=self.case.signature, times=times)
         self.sweep.seen.setdefault(self._key(part.part), []).append(past)
 
-    def _begin_with(
-        self, part: PartPlan, configs: list[Config], tried: dict[str, float]
-    ) -> Iterator[Trial]:
+    def _begin_with(self, part: PartPlan, configs: list[Config], tried: dict[str, float]) -> Iterator[Trial]:
         """Compile ``configs`` before any strategy is asked; ``tried`` then holds them too."""
         yield from self._compile(part.part, configs, set(tried))
         tried |= {config_digest(config): self._ns(part.part, config) for config in configs}
@@ -246,9 +242,7 @@ class _KernelCompile:
 
     def _default(self) -> list[Config]:
         """All parts with default blocks, if they are among the candidates."""
-        found = {
-            part.part: config for part in self.plan.parts for config in self._default_blocks(part)
-        }
+        found = {part.part: config for part in self.plan.parts for config in self._default_blocks(part)}
         return [{**self.plan.heuristic, **found}] if len(found) == len(self.plan.parts) else []
 
     def _default_blocks(self, part: PartPlan) -> list[Config]:

@@ -33,9 +33,7 @@ class CompilerLog:
             raise UsageError(f"the journal {path} cannot be read: {error}") from None
         header, *lines = text.splitlines() or [""]
         if text and _parsed(header) != _HEADER:
-            raise UsageError(
-                f"{path} is not a journal of an audit: name another file, or a new one"
-            )
+            raise UsageError(f"{path} is not a journal of an audit: name another file, or a new one")
         for line in lines:
             if (row := _parsed(line)) is not None:
                 self._known[row["key"]] = _compiled(row)
@@ -73,9 +71,7 @@ class _Recorded:
     def __init__(self, log: CompilerLog, compiler: Compiler, scope: Callable[[ConfigRef], object]):
         self._log, self._compiler, self._scope = log, compiler, scope
 
-    def compile(
-        self, refs: Sequence[ConfigRef], *, whole: bool = False
-    ) -> Iterator[tuple[int, Compiled]]:
+    def compile(self, refs: Sequence[ConfigRef], *, whole: bool = False) -> Iterator[tuple[int, Compiled]]:
         keys = [digest_json([self._scope(ref), whole, list(map(str, ref.key))]) for ref in refs]
         open_: list[int] = []
         for index, key in enumerate(keys):

@@ -75,9 +75,7 @@ def find_target(name: str) -> Target:
     except UsageError:
         raise unknown_name("target", name, NAMES) from None
     if (device.compute_capability or 0) < 80:
-        raise UsageError(
-            f"nothing can be compiled for {name!r} here; targets are {', '.join(NAMES)}"
-        )
+        raise UsageError(f"nothing can be compiled for {name!r} here; targets are {', '.join(NAMES)}")
     return Target(name=text, device=device)
 
 

@@ -51,7 +51,4 @@ def needs_at_least(config: ConfigDict, other: ConfigDict, grows: Iterable[str]) 
     growing = set(grows)
     if config.keys() != other.keys() or not growing <= config.keys():
         return False
-    return all(
-        value >= other[name] if name in growing else value == other[name]
-        for name, value in config.items()
-    )
+    return all(value >= other[name] if name in growing else value == other[name] for name, value in config.items())

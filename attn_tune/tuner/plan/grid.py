@@ -273,8 +273,7 @@ def _has_own_lengths(table: str, op: Op, fields: Mapping[str, Any]) -> bool:
     lacking = [axis.field for axis in op.axes if axis.field not in full_values(op.axes, fields)]
     if given and lacking:
         raise UsageError(
-            f"{table}: it gives {', '.join(given)} but not {', '.join(lacking)}; "
-            "give them all, or none and [lengths]"
+            f"{table}: it gives {', '.join(given)} but not {', '.join(lacking)}; give them all, or none and [lengths]"
         )
     return not lacking
 
@@ -345,11 +344,7 @@ def _selected(
         if word in groups:
             chosen |= {length: every[length] for length in groups[word]}
         else:
-            chosen |= {
-                length: values
-                for length, values in every.items()
-                if has_lengths(op.axes, values, [word])
-            }
+            chosen |= {length: values for length, values in every.items() if has_lengths(op.axes, values, [word])}
     return chosen
 
 
@@ -361,9 +356,7 @@ def _selects(path: Path, data: Mapping[str, Any], lengths: Sequence[str]) -> boo
     return any(_selected(where, groups, lengths, _op(where, name)) for name in names)
 
 
-def _groups_run(
-    where: str, data: Mapping[str, Any], groups: Mapping[str, list[Lengths]]
-) -> tuple[str, ...]:
+def _groups_run(where: str, data: Mapping[str, Any], groups: Mapping[str, list[Lengths]]) -> tuple[str, ...]:
     """The groups of lengths that are taken by default."""
     run = _texts(where, data, "run") if "run" in data else tuple(groups)
     if unknown := [group for group in run if group not in groups]:

@@ -13,9 +13,7 @@ from attn_tune.schema.trial import WHOLE
 from attn_tune.tuner.plan.strategies.space import PastCase
 
 
-def cases_in_packs(
-    op: Op, kernel: str, direction: str, part: str, device: Device
-) -> tuple[PastCase, ...]:
+def cases_in_packs(op: Op, kernel: str, direction: str, part: str, device: Device) -> tuple[PastCase, ...]:
     """One case a problem, of ``device`` or another of its family: what the packs' first row of it says is best.
 
     ``kernel`` is ``"op/name"``. Packs that cannot be read, and rows of another contract, say nothing: these are hints.
@@ -29,9 +27,7 @@ def cases_in_packs(
     return tuple(found.values())
 
 
-def _cases(
-    pack: Pack, op: Op, kernel: str, direction: str, part: str, device: Device
-) -> Iterator[PastCase]:
+def _cases(pack: Pack, op: Op, kernel: str, direction: str, part: str, device: Device) -> Iterator[PastCase]:
     try:
         rows = pack.rows
     except IntegrityError:

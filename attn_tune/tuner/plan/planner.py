@@ -95,9 +95,7 @@ class _Planner:
             pruned=tuple(pruned),
             known=past,
             failed=frozenset(
-                digest
-                for (part, digest), status in known.items()
-                if part == WHOLE and not status.is_measured
+                digest for (part, digest), status in known.items() if part == WHOLE and not status.is_measured
             ),
             finals=owed,
             # A library's is what JAX itself would run.
@@ -114,16 +112,10 @@ class _Planner:
     def _prior(self, kernel: str, case: Case, environment: Environment, part: str) -> Prior:
         return self.priors(kernel, case.direction, part, case.signature, environment)
 
-    def _part(
-        self, part: str, space: Sequence[ConfigDict], known: Known, past: Sequence[Trial]
-    ) -> PartPlan:
+    def _part(self, part: str, space: Sequence[ConfigDict], known: Known, past: Sequence[Trial]) -> PartPlan:
         times = _search_times(part, past)
         digests = {config_digest(config) for config in space}
-        tried = {
-            digest: times.get(digest, math.inf)
-            for (name, digest) in known
-            if name == part and digest in digests
-        }
+        tried = {digest: times.get(digest, math.inf) for (name, digest) in known if name == part and digest in digests}
         todo = self.effort.owed(len(space), list(tried.values()))
         if todo and self.history is None:
             # The times of earlier trials are out of reach, and the best of a part is chosen by time.
@@ -131,9 +123,7 @@ class _Planner:
             todo = self.effort.owed(len(space), list(tried.values()))
         return PartPlan(part=part, space=tuple(space), todo=todo, tried=tried)
 
-    def _past(
-        self, spec: KernelSpec, case: Case, environment: Environment, known: Known
-    ) -> tuple[Trial, ...]:
+    def _past(self, spec: KernelSpec, case: Case, environment: Environment, known: Known) -> tuple[Trial, ...]:
         if self.history is None:
             return ()
         trials = self.history(spec.id, case.direction, case.signature, environment)
@@ -200,8 +190,7 @@ def make_plan(
         specs = [
             spec
             for spec in kernels
-            if spec.op == case.signature.op
-            and (allow_nondeterministic or not spec.needs_leave(case.direction))
+            if spec.op == case.signature.op and (allow_nondeterministic or not spec.needs_leave(case.direction))
         ]
         plans = tuple(planner.kernel(case, spec) for spec in specs)
         if plans:
@@ -211,9 +200,7 @@ def make_plan(
     return Plan(device=device, cases=tuple(cases))
 
 
-def _kernel_reason(
-    spec: KernelSpec, search: Search | None, problem: Any, direction: str, device: Device
-) -> str:
+def _kernel_reason(spec: KernelSpec, search: Search | None, problem: Any, direction: str, device: Device) -> str:
     if search is None:
         return f"{spec.id} does not implement {direction}"
     return missing(spec) or spec.unsupported(problem, direction, device) or ""

@@ -16,10 +16,7 @@ def remaining(plan: CasePlan, trials: Sequence[Trial]) -> CasePlan:
 
     Finals that were owed still are, and are measured again: configs are compared with one another on one device only.
     """
-    kernels = tuple(
-        _kernel(kernel, [t for t in trials if t.kernel == kernel.kernel.id])
-        for kernel in plan.kernels
-    )
+    kernels = tuple(_kernel(kernel, [t for t in trials if t.kernel == kernel.kernel.id]) for kernel in plan.kernels)
     return dataclasses.replace(plan, kernels=kernels)
 
 

@@ -90,9 +90,7 @@ class RegretCurve:
         return reached[-1] if reached else math.inf
 
 
-def replay(
-    strategy: Strategy, space: Space, times: Mapping[str, float]
-) -> list[tuple[Candidate, float]]:
+def replay(strategy: Strategy, space: Space, times: Mapping[str, float]) -> list[tuple[Candidate, float]]:
     """Configs that ``strategy`` would try, with times, given the known times by config digest. Unknown ones failed."""
     seen: list[tuple[Candidate, float]] = []
     search = strategy(space)

@@ -17,9 +17,7 @@ type Config = Mapping[str, Any]
 type Refusal = Callable[[Problem], str | None]
 
 
-def refusal(
-    spec: KernelSpec, direction: str, device: Device, config: Mapping[str, Any] | None = None
-) -> Refusal:
+def refusal(spec: KernelSpec, direction: str, device: Device, config: Mapping[str, Any] | None = None) -> Refusal:
     """The function that says why a kernel, or one config of it, cannot take a problem; it returns None if it can."""
     if config is None:
         return lambda problem: spec.unsupported(problem, direction, device)

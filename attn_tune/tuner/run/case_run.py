@@ -81,9 +81,7 @@ class CaseRun:
             if following:
                 search.after = functools.cache(self._search(following).opening)
             searches.append(search)
-            yield self.meter.progress(
-                ProgressKind.KERNEL_STARTED, case=case, kernel=search.kernel_id
-            )
+            yield self.meter.progress(ProgressKind.KERNEL_STARTED, case=case, kernel=search.kernel_id)
             for trial in search.trials():
                 self._counted += 1
                 self.meter.advance(1)
@@ -108,12 +106,7 @@ class CaseRun:
         plan = self.upcoming()
         if plan is None:
             return []
-        return [
-            ref
-            for kernel in plan.kernels
-            if kernel.runnable
-            for ref in self._search(kernel).opening()
-        ]
+        return [ref for kernel in plan.kernels if kernel.runnable for ref in self._search(kernel).opening()]
 
     def _finals(self, searches: list[KernelSearch]) -> Iterator[Event]:
         """The last round: each kernel's heuristic and best configs, interleaved and paired."""
@@ -155,7 +148,5 @@ def _with_search(search: KernelSearch, config: Mapping[str, Any], outcome: Outco
         outcome = dataclasses.replace(outcome, repeatable=False)
     if outcome.status.is_measured:
         # Found right by two inputs and the battery, which says more than one input more.
-        outcome = dataclasses.replace(
-            outcome, errors=search.errors[digest], features=search.features[digest]
-        )
+        outcome = dataclasses.replace(outcome, errors=search.errors[digest], features=search.features[digest])
     return search.plan.permitted(outcome)

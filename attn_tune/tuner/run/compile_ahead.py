@@ -122,9 +122,7 @@ class CompileAhead:
             self._give_up(f"a helper process cannot be started: {error}")
             return
         for helper in self._group.helpers:
-            thread = threading.Thread(
-                target=self._help, args=(helper,), name="compile-ahead", daemon=True
-            )
+            thread = threading.Thread(target=self._help, args=(helper,), name="compile-ahead", daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -258,6 +256,4 @@ class CompileAhead:
             self._pending.clear()
             self._changed.notify_all()
         if first:
-            logger.warning(
-                "configs are no longer compiled ahead, which only costs time: %s", reason
-            )
+            logger.warning("configs are no longer compiled ahead, which only costs time: %s", reason)

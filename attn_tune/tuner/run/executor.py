@@ -194,9 +194,7 @@ class IsolatedExecutor:
                 self._discard()
             if fresh:
                 break
-            logger.info(
-                "%s: trying again on a fresh worker: %s", request.ref.kernel, outcome.reason
-            )
+            logger.info("%s: trying again on a fresh worker: %s", request.ref.kernel, outcome.reason)
         return outcome
 
     def _load(self, ref: ConfigRef, lowered: Lowered) -> None:
@@ -331,6 +329,4 @@ class IsolatedExecutor:
 def _log_phases(request: Run, outcome: Outcome) -> None:
     phases = ", ".join(f"{name} {ms:.0f}" for name, ms in outcome.phases_ms.items())
     ref = request.ref
-    logger.debug(
-        "%s %s %s: %s; ms: %s", ref.kernel, ref.direction, ref.config, outcome.status, phases
-    )
+    logger.debug("%s %s %s: %s; ms: %s", ref.kernel, ref.direction, ref.config, outcome.status, phases)

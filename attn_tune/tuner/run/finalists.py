@@ -36,7 +36,4 @@ def compose(parts: Mapping[str, PartResults], heuristic: Mapping[str, Any]) -> l
         for results in parts.values()
     ]
     together = sorted(itertools.product(*close), key=lambda some: sum(ns for ns, _ in some))
-    return [
-        {**heuristic, **dict(zip(parts, (c for _, c in some), strict=True))}
-        for some in together[:MOST_FINALISTS]
-    ]
+    return [{**heuristic, **dict(zip(parts, (c for _, c in some), strict=True))} for some in together[:MOST_FINALISTS]]

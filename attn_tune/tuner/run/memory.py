@@ -31,9 +31,7 @@ def memory_limit(given_gib: float | None = None, root: Path = _ROOT) -> int:
     """
     if given_gib is not None:
         if not 0 < given_gib < float("inf"):
-            raise UsageError(
-                f"the memory of a worker must be a number of GiB above 0, got {given_gib:g}"
-            )
+            raise UsageError(f"the memory of a worker must be a number of GiB above 0, got {given_gib:g}")
         return int(given_gib * GIB)
     return int(SHARE * available_bytes(root))
 

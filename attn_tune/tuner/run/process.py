@@ -38,9 +38,7 @@ class WorkerDied(Exception):
     ``by_outsider`` says that neither the worker nor this process ended it: most likely no config is to blame.
     """
 
-    def __init__(
-        self, text: str = "", *, status: Status = Status.CRASHED, by_outsider: bool = False
-    ):
+    def __init__(self, text: str = "", *, status: Status = Status.CRASHED, by_outsider: bool = False):
         super().__init__(text)
         self.status = status
         self.by_outsider = by_outsider
@@ -175,9 +173,7 @@ class WorkerProcess:
         try:
             message = self.receive(timeout_s, interrupt)
         except WorkerLate as late:
-            raise WorkerDied(
-                f"no end within {timeout_s:g} s; the process was killed{late}"
-            ) from None
+            raise WorkerDied(f"no end within {timeout_s:g} s; the process was killed{late}") from None
         if not isinstance(message, Ready):
             raise WorkerDied(f"it said {message!r} instead of being ready")
 
@@ -257,9 +253,7 @@ class WorkerProcess:
 
 def _mark_descendants(pid: int, mark: int) -> None:
     """Give the process ``pid`` a limit of ``mark``, which every process that it starts inherits (Linux)."""
-    with contextlib.suppress(
-        psutil.Error, OSError, ValueError
-    ):  # It has ended, or its hard limit is lower.
+    with contextlib.suppress(psutil.Error, OSError, ValueError):  # It has ended, or its hard limit is lower.
         if psutil.LINUX:
             process = psutil.Process(pid)
             _, hard = process.rlimit(_OWNER_LIMIT)

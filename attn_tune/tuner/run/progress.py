@@ -62,9 +62,7 @@ class ProgressMeter:
         with self._lock:
             self.done += configs
 
-    def progress(
-        self, kind: ProgressKind, *, case: Case | None = None, kernel: str = "", reason: str = ""
-    ) -> Progress:
+    def progress(self, kind: ProgressKind, *, case: Case | None = None, kernel: str = "", reason: str = "") -> Progress:
         """An event of ``kind``, with where the sweep stands now."""
         done, elapsed = self.done, self.elapsed_s
         total = max(self.todo, done)

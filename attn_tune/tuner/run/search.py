@@ -160,9 +160,7 @@ class KernelSearch:
 
     def _refs(self, coming: Sequence[tuple[str, Mapping[str, Any]]]) -> list[ConfigRef]:
         refs = {(part, config_digest(c)): self.plan.ref(part, c) for part, c in coming}
-        return [
-            ref for (part, digest), ref in refs.items() if part or digest not in self.tried_whole
-        ]
+        return [ref for (part, digest), ref in refs.items() if part or digest not in self.tried_whole]
 
     def _search_whole(self, part: PartPlan) -> Iterator[Trial]:
         return self._search(part, self.whole, self._try_whole)
@@ -271,9 +269,7 @@ class KernelSearch:
         return [
             dataclasses.replace(self.plan.ref(WHOLE, used), problem=small)
             for config in configs
-            for small, used in battery_for(
-                case.op, spec, case.direction, self.device, problem, config
-            )
+            for small, used in battery_for(case.op, spec, case.direction, self.device, problem, config)
         ]
 
     def _on_battery(self, config: Mapping[str, Any]) -> tuple[int, Outcome | None]:

@@ -30,9 +30,7 @@ def answered[A](answer: Callable[[Any], A], request: Any) -> A | Refusal:
         if (disk_full := full_disk(error)) is not None:
             return Refusal(reason=str(disk_full), disk_full=True)
         known = isinstance(error, AttnTuneError)
-        return Refusal(
-            reason=str(error) if known else f"{type(error).__name__}: {short(str(error))}"
-        )
+        return Refusal(reason=str(error) if known else f"{type(error).__name__}: {short(str(error))}")
 
 
 def settle(parent: int) -> None:

@@ -141,9 +141,7 @@ def lower_config(ref: ConfigRef, inputs: Any, capability: int) -> Lowered:
     start = time.perf_counter()
     with unchanged_configuration(), compile_target(capability), _recorder() as recorded:
         exported = export.export(
-            jax.jit(
-                lambda *leaves: function(jax.tree.unflatten(tree, leaves)), donate_argnums=in_place
-            ),
+            jax.jit(lambda *leaves: function(jax.tree.unflatten(tree, leaves)), donate_argnums=in_place),
             platforms=("cuda",),
             disabled_checks=(export.DisabledSafetyCheck.custom_call(CALL_TARGET),),
         )(*leaves)

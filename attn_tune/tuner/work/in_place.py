@@ -24,9 +24,7 @@ def leaf_places(inputs: Any, names: Iterable[str]) -> dict[str, int]:
     ends = [_word(path[-1]) if path else "" for path, _ in leaves]
     for name in wanted:
         if ends.count(name) != 1:
-            raise UsageError(
-                f"operand {name!r} must be one leaf of the inputs, whose leaves are {', '.join(ends)}"
-            )
+            raise UsageError(f"operand {name!r} must be one leaf of the inputs, whose leaves are {', '.join(ends)}")
     return {name: ends.index(name) for name in wanted}
 
 

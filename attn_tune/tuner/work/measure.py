@@ -122,8 +122,7 @@ def race(
     of its run; without them nothing is checked.
     """
     launches = [
-        _prepare(run, timer, policy, check)
-        for run, check in zip(runs, checks or [unchecked] * len(runs), strict=True)
+        _prepare(run, timer, policy, check) for run, check in zip(runs, checks or [unchecked] * len(runs), strict=True)
     ]
     samples, readings = _rounds(launches, timer, policy, flush, look)
     repeats = 0
@@ -194,9 +193,7 @@ def _prepare(run: Run, timer: Timer, policy: MeasurePolicy, check: Check = unche
         return Launch(run=timed.run, refresh=timed.refresh, check=check, output_bytes=size)
     repeats = -(-_HOST_SAMPLE_NS // max(1, round(statistics.median(took))))
     repeats = max(1, min(_MAX_REPEATS, repeats))
-    return Launch(
-        run=timed.run, refresh=timed.refresh, repeats=repeats, check=check, output_bytes=size
-    )
+    return Launch(run=timed.run, refresh=timed.refresh, repeats=repeats, check=check, output_bytes=size)
 
 
 def _measurement(

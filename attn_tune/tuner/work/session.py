@@ -65,9 +65,7 @@ class Session:
         environment = load("attn_tune.devices.environments:current_environment")()
         import jax
 
-        return Identity(
-            device=device, environment=environment, device_count=jax.local_device_count()
-        )
+        return Identity(device=device, environment=environment, device_count=jax.local_device_count())
 
     def run(self, request: Run) -> Outcome:
         """Compile, validate and measure one config, up to the first thing that goes wrong.
@@ -141,11 +139,7 @@ class Session:
         # Measured in turns: each has its share of the time.
         share_ms = (time.perf_counter() - began) * 1e3 / max(1, len(order))
         verdicts = [worst_of([a, b.verdict]) for a, b in zip(verdicts, timed, strict=True)]
-        measured = {
-            i: found
-            for i, found in zip(right, raced.measurements, strict=False)
-            if verdicts[i].correct
-        }
+        measured = {i: found for i, found in zip(right, raced.measurements, strict=False) if verdicts[i].correct}
         outcomes = tuple(
             dataclasses.replace(
                 _outcome(executable, verdict, measured.get(i)),
@@ -218,9 +212,7 @@ class _Phases:
         return self._spent_ms
 
 
-def _outcome(
-    executable: Executable, verdict: Verdict, measurement: Measurement | None = None
-) -> Outcome:
+def _outcome(executable: Executable, verdict: Verdict, measurement: Measurement | None = None) -> Outcome:
     return Outcome(
         status=Status.OK if verdict.correct else Status.INCORRECT,
         reason=verdict.remark,

@@ -75,6 +75,4 @@ def _changed(before: dict[str, object]) -> dict[str, object]:
     """The options that have another value now; those that an import has added since do not count."""
     import jax
 
-    return {
-        name: value for name, value in jax.config.values.items() if before.get(name, value) != value
-    }
+    return {name: value for name, value in jax.config.values.items() if before.get(name, value) != value}

@@ -42,10 +42,7 @@ CASES = {
     ),
     "mask_info": (
         {"mask_info": MaskInfo.from_lengths(jnp.array([6, 10]), q_len=T, kv_len=S, causal=True)},
-        {
-            "visible": bounds(T, S, causal=True)
-            & (np.arange(S) < np.array([[6], [10]]))[:, None, None]
-        },
+        {"visible": bounds(T, S, causal=True) & (np.arange(S) < np.array([[6], [10]]))[:, None, None]},
     ),
     "cap_scale": ({"logits_soft_cap": 2.0, "softmax_scale": 0.5}, {"cap": 2.0, "scale": 0.5}),
     "bias_and_mask": (
@@ -77,9 +74,7 @@ def test_output_weights_and_gradients_equal_plain_attention(name):
 
     @jax.jit
     def both(*arrays):
-        return tuple(
-            jax.value_and_grad(f, (0, 1, 2), has_aux=True)(*arrays) for f in (ours, theirs)
-        )
+        return tuple(jax.value_and_grad(f, (0, 1, 2), has_aux=True)(*arrays) for f in (ours, theirs))
 
     got, want = both(*arrays)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=3e-5, rtol=3e-5), got, want)

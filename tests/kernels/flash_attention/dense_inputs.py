@@ -28,9 +28,7 @@ def in_float32(p: Problem) -> Problem:
     return dataclasses.replace(p, dtype="float32", logits_dtype="float32", precision="highest")
 
 
-def backward_inputs(
-    p: Problem, seed: int = 0, dlse: np.ndarray | None = None
-) -> tuple[Operands, BackwardInputs]:
+def backward_inputs(p: Problem, seed: int = 0, dlse: np.ndarray | None = None) -> tuple[Operands, BackwardInputs]:
     """Operands and the backward's inputs, with ``delta`` from the residuals and ``dlse`` (zero when None)."""
     operands = make_inputs(p, "fwd", seed)
     exact = dense_numpy.attention(p, operands)
@@ -41,9 +39,7 @@ def backward_inputs(
     if dlse is not None:
         delta = delta - dlse
     lse = jnp.asarray(exact["lse"].astype(np.float32))
-    inputs = BackwardInputs(
-        operands, Residuals(out, lse), dout, jnp.asarray(delta.astype(np.float32))
-    )
+    inputs = BackwardInputs(operands, Residuals(out, lse), dout, jnp.asarray(delta.astype(np.float32)))
     return operands, inputs
 
 

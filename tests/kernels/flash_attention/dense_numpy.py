@@ -57,9 +57,7 @@ def gradients(p: Problem, inputs: BackwardInputs, dlse=None) -> dict[str, np.nda
         dlogits = dlogits * (1.0 - (a["capped"] / p.soft_cap) ** 2)
     dk = p.scale * np.einsum("bnts,btnh->bsnh", dlogits, q)
     grads["dq"] = p.scale * np.einsum("bnts,bsnh->btnh", dlogits, k)
-    grads["dk"], grads["dv"] = (
-        x.reshape(*x.shape[:2], p.num_kv_heads, p.group_size, -1).sum(axis=3) for x in (dk, dv)
-    )
+    grads["dk"], grads["dv"] = (x.reshape(*x.shape[:2], p.num_kv_heads, p.group_size, -1).sum(axis=3) for x in (dk, dv))
     return grads
 
 

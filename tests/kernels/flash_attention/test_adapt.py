@@ -49,9 +49,7 @@ def on_an_h200(monkeypatch):
     monkeypatch.setattr(cudnn_limits, "cudnn_version", lambda: (9, 19, 0))
 
 
-HOPPER = HopperConfig(
-    block_k=128, num_stages=2, heads_per_section=16, num_programs=132, ping_pong=True
-)
+HOPPER = HopperConfig(block_k=128, num_stages=2, heads_per_section=16, num_programs=132, ping_pong=True)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +65,7 @@ HOPPER = HopperConfig(
         (problem(B=2, N=8, K=8), problem(B=1, N=5, K=5), 5),
     ],
 )
-def test_a_section_of_triton_hopper_divides_the_heads_and_keeps_its_size_in_the_cache(
-    tuned, asked, section
-):
+def test_a_section_of_triton_hopper_divides_the_heads_and_keeps_its_size_in_the_cache(tuned, asked, section):
     found = adapt("triton_hopper", tuned, asked, HOPPER)
     assert found == dataclasses.replace(HOPPER, heads_per_section=section)
     assert asked.batch * asked.num_q_heads % section == 0
@@ -90,9 +86,7 @@ def test_tiles_of_triton_are_cut_to_the_lengths_with_warps_to_match():
     cut = dataclasses.replace(wide, block_q=128)
     assert adapt("triton", tuned, asked, wide) == cut
     narrow = dataclasses.replace(wide, block_q=128, block_k=128, num_warps=8)
-    assert adapt("triton", problem(T=64), problem(T=40), narrow) == dataclasses.replace(
-        narrow, block_q=64, block_k=64
-    )
+    assert adapt("triton", problem(T=64), problem(T=40), narrow) == dataclasses.replace(narrow, block_q=64, block_k=64)
     assert adapt("triton", problem(T=32), problem(T=20), narrow) == dataclasses.replace(
         narrow, block_q=32, block_k=32, num_warps=4
     )
@@ -143,9 +137,7 @@ def test_the_splits_of_triton_split_follow_the_work(asked, splits):
 def test_every_split_keeps_64_keys():
     shape = {"T": 16, "N": 32, "K": 8, "causal": True}
     config = dataclasses.replace(SPLIT, num_splits=128)
-    found = adapt(
-        "triton_split", problem(B=2, S=65536, **shape), problem(B=1, S=4096, **shape), config
-    )
+    found = adapt("triton_split", problem(B=2, S=65536, **shape), problem(B=1, S=4096, **shape), config)
     assert found.num_splits == 64
 
 
@@ -162,9 +154,7 @@ def ask(text, direction="fwd", **more):
     ("shape", "section"),
     [("b=2 t=3072 s=3072 n=28 k=4", 14), ("b=3 t=5000 s=5000 n=12 k=2", 18)],
 )
-def test_where_no_row_is_exact_the_winner_answers_adapted_and_never_its_loser(
-    on_an_h200, shape, section
-):
+def test_where_no_row_is_exact_the_winner_answers_adapted_and_never_its_loser(on_an_h200, shape, section):
     text = f"{shape} h=128 v=128 dtype=bfloat16 causal=1"
     answer = ask(text)
     assert (answer.kernel, answer.rung) == ("triton_hopper", Rung.NEIGHBOUR)
@@ -177,9 +167,7 @@ def test_where_no_row_is_exact_the_winner_answers_adapted_and_never_its_loser(
     assert ask(text, kernel="cudnn").rung is Rung.NEIGHBOUR
 
 
-def test_where_the_winners_of_near_problems_are_not_here_the_heuristic_answers(
-    on_an_h200, monkeypatch
-):
+def test_where_the_winners_of_near_problems_are_not_here_the_heuristic_answers(on_an_h200, monkeypatch):
     from attn_tune.kernels.flash_attention.triton_hopper import limits
 
     monkeypatch.setattr(limits, "_wrong_triton", lambda: "too old a Triton")

@@ -90,9 +90,7 @@ def test_every_launch_has_figures_for_every_head_dim(name):
 def test_more_work_takes_longer(name):
     """Else a longer sequence could move a call to another kernel and back."""
     for knobs in costs.choices(name, problem(H=128)):
-        of = [
-            costs.launch_us(Launch(name, knobs), problem(T=64 * n, H=128), H200) for n in (1, 8, 64)
-        ]
+        of = [costs.launch_us(Launch(name, knobs), problem(T=64 * n, H=128), H200) for n in (1, 8, 64)]
         assert of == sorted(of)
 
 
@@ -127,7 +125,6 @@ def test_other_gpus_spread_a_soft_cap_over_more_warps():
     a100 = Device(platform="cuda", family="sm_80", variant="nvidia-a100", units=108)
     search = get_kernel("flash_attention/triton").searches["fwd"]
     plain, capped = (
-        search.heuristic(problem(T=4096, causal=True, **flags), a100)
-        for flags in ({}, {"soft_cap": 30.0})
+        search.heuristic(problem(T=4096, causal=True, **flags), a100) for flags in ({}, {"soft_cap": 30.0})
     )
     assert capped.num_warps == 2 * plain.num_warps

@@ -58,12 +58,8 @@ def calls(text):
     for line in text.splitlines():
         match = re.search(r"custom_call @(__cudnn\$\w+)\(", line)
         if match:
-            config = json.loads(
-                re.search(r'backend_config = "(.*?)", ', line)[1].replace("\\22", '"')
-            )
-            shape = re.search(
-                r"operand_layouts = (\[.*?\]), result_layouts = (\[.*?\])}?.* : (\(.*)$", line
-            )
+            config = json.loads(re.search(r'backend_config = "(.*?)", ', line)[1].replace("\\22", '"'))
+            shape = re.search(r"operand_layouts = (\[.*?\]), result_layouts = (\[.*?\])}?.* : (\(.*)$", line)
             found.append((match[1], config, shape.groups()))
     return found
 
@@ -149,9 +145,7 @@ def test_sinks_rescale_the_output_and_join_the_lse(monkeypatch):
     p = problem(batch=1, q_len=8, kv_len=8, num_kv_heads=N, has_sinks=True, needs_lse=False)
     got = forward(p, ForwardConfig(), Operands(q, k, v, sinks=sinks))
     logits = p.scale * jnp.einsum("btnh,bsnh->bnts", q, k)
-    joined = jnp.concatenate(
-        [logits, jnp.broadcast_to(sinks[None, :, None, None], (1, N, 8, 1))], -1
-    )
+    joined = jnp.concatenate([logits, jnp.broadcast_to(sinks[None, :, None, None], (1, N, 8, 1))], -1)
     weights = jax.nn.softmax(joined)[..., :-1]
     np.testing.assert_allclose(got["out"], jnp.einsum("bnts,bsnv->btnv", weights, v), atol=1e-5)
     np.testing.assert_allclose(got["lse"], jax.nn.logsumexp(joined, axis=-1), atol=1e-5)
@@ -172,9 +166,7 @@ def test_the_delta_cudnn_computes_is_the_given_one(dtype, dout_scale, dlse_scale
     seen = jnp.einsum("btnv,btnv->bnt", new_out.astype(jnp.float32), new_dout.astype(jnp.float32))
     # Rounding all of `out` would leave half an eps of a typical product, times the root of their number.
     product = jnp.sqrt(jnp.mean((out * dout).astype(jnp.float32) ** 2)) + jnp.abs(dlse).max() / 64
-    np.testing.assert_allclose(
-        seen, inputs.delta, rtol=0, atol=float(jnp.finfo(dtype).eps * product / 2 + 1e-7)
-    )
+    np.testing.assert_allclose(seen, inputs.delta, rtol=0, atol=float(jnp.finfo(dtype).eps * product / 2 + 1e-7))
     if dlse_scale == 0:
         np.testing.assert_array_equal(new_out, out)
         np.testing.assert_array_equal(new_dout, dout)

@@ -67,9 +67,7 @@ def test_a_row_that_sees_nothing_has_weights_of_zero():
 
 
 def test_a_bound_that_hides_nothing_is_none():
-    for q_len, kv_len, left, right in itertools.product(
-        (1, 3, 5), (1, 4, 5), (None, 0, 2, 4), (None, 0, 3, 5)
-    ):
+    for q_len, kv_len, left, right in itertools.product((1, 3, 5), (1, 4, 5), (None, 0, 2, 4), (None, 0, 3, 5)):
         problem = Problem(
             batch=1, q_len=q_len, kv_len=kv_len, num_q_heads=1, num_kv_heads=1, head_dim=8,
             v_head_dim=8, window=(left, right),
@@ -85,6 +83,4 @@ def test_a_bound_that_hides_nothing_is_none():
 
 
 def _product(out, dout):
-    return jnp.einsum(
-        "btnv,btnv->bnt", out.astype(jnp.float32), dout.astype(jnp.float32), precision="highest"
-    )
+    return jnp.einsum("btnv,btnv->bnt", out.astype(jnp.float32), dout.astype(jnp.float32), precision="highest")

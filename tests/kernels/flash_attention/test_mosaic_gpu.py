@@ -139,9 +139,7 @@ def test_configs_are_those_of_the_library():
     launch = {"block_q": 128, "block_kv": 192, "max_concurrent_steps": 2, "compute_warpgroups": 2}
     dq, dkv = (backward.tuning_config(cls(**launch)) for cls in (DqConfig, DkvConfig))
     assert (dq.block_q_dq, dq.block_kv_dq, dq.block_q_dkv, dq.block_kv_dkv) == (128, 192, 64, 64)
-    assert (dkv.block_q_dkv, dkv.block_kv_dkv, dkv.block_q_dq, dkv.block_kv_dq) == (
-        (128, 192, 64, 64)
-    )
+    assert (dkv.block_q_dkv, dkv.block_kv_dkv, dkv.block_q_dq, dkv.block_kv_dq) == ((128, 192, 64, 64))
     assert dq.compute_wgs_bwd == dkv.compute_wgs_bwd == 2
     assert dq.max_concurrent_steps == 2
 

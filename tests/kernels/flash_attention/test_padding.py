@@ -38,16 +38,12 @@ BIAS, SINKS = draw(5, 1, N, 1, S), draw(6, N, 2)
 
 
 def flash(mask, **arguments):
-    return lambda q, k, v, bias: flash_attention(
-        q, k, v, bias, mask_info=mask, return_lse=True, **arguments
-    )
+    return lambda q, k, v, bias: flash_attention(q, k, v, bias, mask_info=mask, return_lse=True, **arguments)
 
 
 OPS = {
     "flash": flash,
-    "flash with all": lambda mask: flash(
-        mask, softmax_aux=SINKS, logits_soft_cap=2.0, causal=True, dropout_prob=0.2
-    ),
+    "flash with all": lambda mask: flash(mask, softmax_aux=SINKS, logits_soft_cap=2.0, causal=True, dropout_prob=0.2),
     "unnormalised": lambda mask: flash(mask, normalize_output=False),
     "small chunks": lambda mask: flash(mask, platform="xla", cfg=_small_chunks()),
     "dense": lambda mask: lambda *x: attention(*x, mask_info=mask, dtype=jnp.float32),
@@ -145,9 +141,7 @@ def test_cudnn_is_given_zeros(monkeypatch, spoilt):
 
 def test_the_forward_for_hopper_is_given_values_of_zero(monkeypatch, spoilt):
     config = HOPPER.searches["fwd"].heuristic(LARGE, device_from_kind("nvidia-h200"))
-    _, _, k, v, *_ = _given_to(
-        monkeypatch, hopper, "triton_call", lambda: hopper.forward(LARGE, config, spoilt)
-    )
+    _, _, k, v, *_ = _given_to(monkeypatch, hopper, "triton_call", lambda: hopper.forward(LARGE, config, spoilt))
     # Hidden logits are replaced, whatever the keys are.
     assert k is spoilt.k
     np.testing.assert_array_equal(v, jnp.where(HIDDEN_KEYS, 0, spoilt.v))

@@ -34,10 +34,7 @@ def in_order(problem, direction="fwd"):
     question = Question(OP, direction, problem, H200, None)
     able = [get_kernel(f"{OP.name}/{name}") for name in RANKED]
     able = [spec for spec in able if question.refusal_of(spec) is None]
-    return [
-        spec.name
-        for spec in sorted(able, key=lambda s: -OP.place(s, question.problem, direction, H200))
-    ]
+    return [spec.name for spec in sorted(able, key=lambda s: -OP.place(s, question.problem, direction, H200))]
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
@@ -47,8 +44,7 @@ def test_untuned_order_is_near_the_fastest_kernel_of_recorded_races(direction):
         if row["direction"] == direction and row["kernel"] in RANKED:
             races.setdefault(row["signature"], {})[row["kernel"]] = float(row["us"])
     losses = {
-        text: times[next(name for name in in_order(text, direction) if name in times)]
-        / min(times.values())
+        text: times[next(name for name in in_order(text, direction) if name in times)] / min(times.values())
         for text, times in races.items()
         if any(name in times for name in in_order(text, direction))
     }
@@ -62,9 +58,7 @@ def test_untuned_choices_are_near_the_best_config_of_recorded_races(direction):
     losses = {}
     for line in (RESULTS / "unseen_configs.jsonl").open():
         race = json.loads(line)
-        times = {
-            (kernel, str(config)): us for kernel, config, us in race["times"] if kernel in RANKED
-        }
+        times = {(kernel, str(config)): us for kernel, config, us in race["times"] if kernel in RANKED}
         if race["direction"] != direction or not times:
             continue
         text = OP.from_signature(OP.parse_signature(race["signature"])).signature.text
@@ -186,9 +180,7 @@ def test_on_other_gpus_cudnn_comes_first():
 def test_kernels_without_expected_times_have_fixed_places(device, order):
     names = order.split()
     for direction in OP.directions:
-        places = [
-            OP.place(get_kernel(f"{OP.name}/{n}"), problem(), direction, device) for n in names
-        ]
+        places = [OP.place(get_kernel(f"{OP.name}/{n}"), problem(), direction, device) for n in names]
         assert places == sorted(set(places), reverse=True)
 
 

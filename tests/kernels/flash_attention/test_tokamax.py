@@ -101,9 +101,7 @@ def test_each_part_lowers_to_launches_that_the_compiler_may_drop(name, direction
 def test_shared_memory_is_what_mosaic_counts(changes):
     problem = dataclasses.replace(FULL, **changes)
     for persistent in (False, True):
-        config = MOSAIC.searches["fwd"].config(
-            block_q=128, block_kv=256, num_stages=3, persistent=persistent
-        )
+        config = MOSAIC.searches["fwd"].config(block_q=128, block_kv=256, num_stages=3, persistent=persistent)
         with pytest.raises(ValueError, match=f"smem_bytes={shared(problem, config)} "):
             lowered(MOSAIC, problem, "fwd", config)
     whole = MOSAIC.searches["bwd"].heuristic(problem, H200)
@@ -122,9 +120,7 @@ def test_configs_are_those_of_the_library():
     launch = {"block_q": 128, "block_kv": 192, "num_stages": 3, "compute_warpgroups": 1}
     dq, dkv = (mosaic_backward.library_config(cls(**launch)) for cls in (DqConfig, DkvConfig))
     assert (dq.block_q_dq, dq.block_kv_dq, dq.block_q_dkv, dq.block_kv_dkv) == (128, 192, 64, 64)
-    assert (dkv.block_q_dkv, dkv.block_kv_dkv, dkv.block_q_dq, dkv.block_kv_dq) == (
-        (128, 192, 64, 64)
-    )
+    assert (dkv.block_q_dkv, dkv.block_kv_dkv, dkv.block_q_dq, dkv.block_kv_dq) == ((128, 192, 64, 64))
     assert (dq.compute_wgs, dq.num_stages) == (dkv.compute_wgs, dkv.num_stages) == (1, 3)
     for search, module in (("fwd", triton_forward), ("bwd", triton_backward)):
         config = TRITON.searches[search].heuristic(FULL, H200)
@@ -182,9 +178,7 @@ def _check(problem, direction, config):
     inputs = jax.jit(make_inputs, static_argnums=(0, 1))(problem, direction, 0)
     call = load(TRITON.searches[direction].call)
     found = jax.jit(lambda x: call(problem, config, x))(inputs)
-    exact, plain = (
-        jax.jit(f, static_argnums=(0, 1))(problem, direction, inputs) for f in (reference, baseline)
-    )
+    exact, plain = (jax.jit(f, static_argnums=(0, 1))(problem, direction, inputs) for f in (reference, baseline))
     for error in compare(found, exact, plain):
         assert error.ratio <= 1, error
 

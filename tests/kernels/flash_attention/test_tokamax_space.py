@@ -25,9 +25,7 @@ FULL = Problem(
     batch=2, q_len=512, kv_len=512, num_q_heads=4, num_kv_heads=2, head_dim=128, v_head_dim=128,
     scale=128**-0.5,
 )  # fmt: skip
-LLAMA = dataclasses.replace(
-    FULL, batch=8, q_len=8192, kv_len=8192, num_q_heads=32, num_kv_heads=8, causal=True
-)
+LLAMA = dataclasses.replace(FULL, batch=8, q_len=8192, kv_len=8192, num_q_heads=32, num_kv_heads=8, causal=True)
 
 
 @pytest.fixture(autouse=True)
@@ -163,25 +161,17 @@ def test_tiles_that_would_miss_pairs_under_a_causal_mask_are_refused():
     infeasible = TRITON.searches["bwd"].infeasible
 
     def config(m1, n1, m2, n2):
-        return TritonBackward(
-            block_m1=m1, block_n1=n1, block_m2=m2, block_n2=n2, num_warps=4, num_stages=2
-        )
+        return TritonBackward(block_m1=m1, block_n1=n1, block_m2=m2, block_n2=n2, num_warps=4, num_stages=2)
 
     causal = dataclasses.replace(FULL, causal=True)
     assert infeasible(causal, H200, config(32, 64, 64, 32)) is None
-    assert "block_m1=128 must divide block_n1=64" in infeasible(
-        causal, H200, config(128, 64, 64, 32)
-    )
-    assert "block_n2=128 must divide block_m2=64" in infeasible(
-        causal, H200, config(32, 64, 64, 128)
-    )
+    assert "block_m1=128 must divide block_n1=64" in infeasible(causal, H200, config(128, 64, 64, 32))
+    assert "block_n2=128 must divide block_m2=64" in infeasible(causal, H200, config(32, 64, 64, 128))
     assert "in halves" in infeasible(causal, H200, config(16, 64, 64, 32))
     assert infeasible(FULL, H200, config(128, 64, 64, 128)) is None
 
 
-@pytest.mark.parametrize(
-    "knobs", [{"block_q": 48}, {"num_warps": 3}, {"num_stages": 0}, {"split_k": 100}]
-)
+@pytest.mark.parametrize("knobs", [{"block_q": 48}, {"num_warps": 3}, {"num_stages": 0}, {"split_k": 100}])
 def test_impossible_knobs_are_refused(knobs):
     good = {"block_q": 64, "block_k": 64, "num_warps": 4, "num_stages": 2}
     with pytest.raises(UsageError, match=next(iter(knobs))):

@@ -17,9 +17,7 @@ CASES = (
 )
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="libtpu has no wheel for this platform"
-)
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu has no wheel for this platform")
 def test_what_is_called_feasible_compiles():
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",

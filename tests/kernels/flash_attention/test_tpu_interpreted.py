@@ -60,9 +60,7 @@ MASK = Case("mask", problem(70, 140, mask_dims="bnt1", v=24, batch=2, heads=(1, 
 def forward_config(spec, case):
     q, kv, compute = case.blocks
     if spec is FLASH:
-        return flash.ForwardConfig(
-            block_b=case.block_b, block_q=q, block_k_major=kv, block_k=compute
-        )
+        return flash.ForwardConfig(block_b=case.block_b, block_q=q, block_k_major=kv, block_k=compute)
     return splash.ForwardConfig(block_q=q, block_kv=kv, block_kv_compute=compute, **layouts(case))
 
 
@@ -77,9 +75,7 @@ def backward_config(spec, case):
     blocks = {"block_q": q, "block_kv": kv, **layouts(case)}
     if spec is FUSED:
         return fused.BackwardConfig(**blocks, block_kv_compute=compute)
-    return splash.BackwardConfig(
-        dq=DqLaunch(**blocks), dkv=DkvLaunch(**blocks, block_kv_compute=compute)
-    )
+    return splash.BackwardConfig(dq=DqLaunch(**blocks), dkv=DkvLaunch(**blocks, block_kv_compute=compute))
 
 
 def layouts(case):
@@ -123,9 +119,7 @@ def test_outputs_and_gradients_are_right(spec, case, direction):
 
 
 # The scale is no power of two: splash attention by itself would round the scaled query, which the lse shows.
-IN_BFLOAT16 = Case(
-    "bfloat16", problem(70, 100, h=24, dtype="bfloat16", precision="default", causal=True)
-)
+IN_BFLOAT16 = Case("bfloat16", problem(70, 100, h=24, dtype="bfloat16", precision="default", causal=True))
 
 
 def test_the_rule_is_passed_in_bfloat16():

@@ -107,9 +107,7 @@ def test_a_schedule_visits_what_is_visible_once_and_fetches_ahead(name, blocks):
     rows, cols = np.nonzero(seen)
     steps = {(int(i), int(j)) for i, j in zip(rows // blocks[0], cols // blocks[1], strict=True)}
     height, width = schedule.q_len // blocks[0], schedule.kv_len // blocks[1]
-    expected = {
-        (s * height + i, s * width + j) for s in range(schedule.sequences) for i, j in steps
-    }
+    expected = {(s * height + i, s * width + j) for s in range(schedule.sequences) for i, j in steps}
     for info, turn in (
         (schedule.by_rows(), False),
         (schedule.by_columns(shrink=True), True),

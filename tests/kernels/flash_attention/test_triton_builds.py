@@ -12,9 +12,7 @@ from tests.kernels.flash_attention.triton_builds import BUILDS
 
 PROCESSES = 2
 MOST_SPILLED_BYTES = 200
-EACH = [
-    pytest.param(build, c, id=f"{build.name}-{c}") for build in BUILDS for c in build.capabilities
-]
+EACH = [pytest.param(build, c, id=f"{build.name}-{c}") for build in BUILDS for c in build.capabilities]
 UNTUNED = [each for each in EACH if each.values[0].rank == 0 and each.values[0].part != "dbias"]
 
 
@@ -38,9 +36,7 @@ def results():
     for worker in workers:
         out, err = worker.communicate(timeout=1800)
         assert worker.returncode == 0, err[-2000:]
-        lines |= {
-            (line["build"], line["capability"]): line for line in map(json.loads, out.splitlines())
-        }
+        lines |= {(line["build"], line["capability"]): line for line in map(json.loads, out.splitlines())}
     return lines
 
 
@@ -81,9 +77,7 @@ def test_the_fused_backward_neither_spills_nor_adds_one_by_one_on_hopper(name, r
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["fwd", "dq", "dkv", "fwd-h256", "fwd-mla", "fwd-everything", "split-h128"]
-)
+@pytest.mark.parametrize("name", ["fwd", "dq", "dkv", "fwd-h256", "fwd-mla", "fwd-everything", "split-h128"])
 def test_hopper_multiplies_by_warpgroups_and_copies_16_bytes_at_a_time(name, results):
     line = results[name, 90]
     assert line["wgmma"] > 0
@@ -91,9 +85,7 @@ def test_hopper_multiplies_by_warpgroups_and_copies_16_bytes_at_a_time(name, res
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["fwd-everything", "dbias-everything", "fused-everything", "hopper-everything"]
-)
+@pytest.mark.parametrize("name", ["fwd-everything", "dbias-everything", "fused-everything", "hopper-everything"])
 def test_four_weights_share_a_dropout_hash_on_hopper(name, results):
     """A quarter, and what rows and seeds take; the keys are rows of the tile in ``fused`` and columns elsewhere."""
     line = results[name, 90]

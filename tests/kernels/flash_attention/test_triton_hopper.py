@@ -57,9 +57,7 @@ def test_what_it_cannot_do_has_a_reason(p, device, words):
     assert words in SPEC.unsupported(p, "fwd", device)
 
 
-@pytest.mark.parametrize(
-    ("version", "words"), [("3.6.0", "3.9 or later; 3.6.0"), ("3.9.0", None), ("3.10.1", None)]
-)
+@pytest.mark.parametrize(("version", "words"), [("3.6.0", "3.9 or later; 3.6.0"), ("3.9.0", None), ("3.10.1", None)])
 def test_an_older_triton_is_refused_by_its_version(monkeypatch, version, words):
     monkeypatch.setattr(limits.importlib.metadata, "version", lambda name: version)
     limits._wrong_triton.cache_clear()
@@ -115,9 +113,7 @@ def test_the_output_has_a_room_of_its_own_where_there_is_one():
         (problem(H=256), {}, 1, False, False),
     ],
 )
-def test_a_tile_is_begun_beside_the_last_one_where_both_have_room(
-    p, knobs, slots, registers, overlap
-):
+def test_a_tile_is_begun_beside_the_last_one_where_both_have_room(p, knobs, slots, registers, overlap):
     c = config(p, **knobs)
     plan = plan_of(p, c, static_of(p, c))
     assert (plan.q_slots, plan.q_in_registers, plan.overlap) == (slots, registers, overlap)

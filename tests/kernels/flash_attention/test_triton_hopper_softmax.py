@@ -80,9 +80,7 @@ def _tiles(step):
 @pytest.mark.parametrize("step", [-30.0, -1.0, 0.0, 1.0, 5.0, 7.0, 9.0, 30.0])
 def test_it_is_the_softmax_however_the_maximum_moves(step, keeps_maximum):
     tiles, values = _tiles(step)
-    out, lse, _, largest = _walk(
-        tiles, values, keeps_maximum=keeps_maximum, maximum=-np.inf, total=0.0
-    )
+    out, lse, _, largest = _walk(tiles, values, keeps_maximum=keeps_maximum, maximum=-np.inf, total=0.0)
     wanted, wanted_lse = _exact(tiles, values)
     np.testing.assert_allclose(out, wanted, rtol=2e-4, atol=2e-5)
     np.testing.assert_allclose(lse, wanted_lse, rtol=1e-5, atol=1e-5)

@@ -18,9 +18,7 @@ from attn_tune.ops.flash_attention.problem import Problem
 @pytest.fixture(autouse=True)
 def integers(monkeypatch):
     """The device's functions of scalars, on Python's."""
-    scalars = types.SimpleNamespace(
-        where=lambda condition, a, b: a if condition else b, minimum=min, maximum=max
-    )
+    scalars = types.SimpleNamespace(where=lambda condition, a, b: a if condition else b, minimum=min, maximum=max)
     monkeypatch.setattr(tiles, "gl", scalars)
     monkeypatch.setattr(tiles, "place_of", tiles.place_of.fn)
 

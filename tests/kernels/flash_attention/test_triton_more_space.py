@@ -118,10 +118,7 @@ def test_splits_are_as_many_as_there_is_work_for(name):
         assert programs * c.num_splits <= 8 * units(H200) or c.num_splits == 1
         # Half-empty devices only where the keys give no more parts.
         assert programs * c.num_splits >= units(H200) or c.num_splits == most
-        assert (
-            c.num_splits == 1
-            or min(p.kv_len, p.q_len + (p.bounds[0] or p.kv_len)) // c.num_splits >= 64
-        )
+        assert c.num_splits == 1 or min(p.kv_len, p.q_len + (p.bounds[0] or p.kv_len)) // c.num_splits >= 64
 
 
 def test_a_group_is_one_tile_or_two():
@@ -148,9 +145,7 @@ def test_untuned_splits_are_near_the_fastest_that_was_measured():
     times: dict[str, dict[tuple[str, str, str], float]] = {}
     for row in csv.DictReader(recorded.open()):
         config = (row["kernel"], row["block_k"], row["num_splits"])
-        times.setdefault(row["point"], {})[config] = float(row["split_us"]) + float(
-            row["combine_us"]
-        )
+        times.setdefault(row["point"], {})[config] = float(row["split_us"]) + float(row["combine_us"])
     points = {point.name: point.signature for point in load_grid("decode").points}
     assert times.keys() == points.keys()
     for name, signature in points.items():

@@ -46,9 +46,7 @@ def untuned(p, d, part):
     return part_of(SPEC.searches[direction].heuristic(p, d), part)
 
 
-@pytest.mark.parametrize(
-    ("triton", "capped"), [("3.6.0", True), ("3.8.1", True), ("3.9.0", False), ("", False)]
-)
+@pytest.mark.parametrize(("triton", "capped"), [("3.6.0", True), ("3.8.1", True), ("3.9.0", False), ("", False)])
 def test_the_forward_of_an_older_triton_has_a_tile_of_its_own(triton, capped, monkeypatch):
     software = dataclasses.replace(heuristic.current_environment(), triton=triton)
     monkeypatch.setattr(heuristic, "current_environment", lambda: software)
@@ -71,9 +69,7 @@ def test_the_forward_of_an_older_triton_has_a_tile_of_its_own(triton, capped, mo
 
 
 def test_hopper_has_a_real_space():
-    counts = [
-        len(SPEC.searches[d].candidates[part](PROBLEMS["plain"], device())) for d, part in PARTS
-    ]
+    counts = [len(SPEC.searches[d].candidates[part](PROBLEMS["plain"], device())) for d, part in PARTS]
     assert counts[0] >= 100
     assert min(counts) >= 80
 
@@ -134,9 +130,7 @@ def test_infeasible_names_the_part():
 
 def test_accumulators_that_cannot_be_registers_are_refused():
     config = DkvConfig(block_q=64, block_k=128, num_warps=4, num_stages=1)
-    assert "320 registers" in str(
-        SPEC.searches["bwd"].infeasible(PROBLEMS["plain"], device(), config)
-    )
+    assert "320 registers" in str(SPEC.searches["bwd"].infeasible(PROBLEMS["plain"], device(), config))
     assert SPEC.searches["bwd"].infeasible(PROBLEMS["plain"], device(100), config) is None
 
 
@@ -160,9 +154,7 @@ def test_everything_else_is_supported():
         assert SPEC.unsupported(p, "fwd", device(80)) is None
 
 
-@pytest.mark.parametrize(
-    "bad", [{"block_q": 48}, {"block_k": 8}, {"num_warps": 3}, {"num_stages": 0}]
-)
+@pytest.mark.parametrize("bad", [{"block_q": 48}, {"block_k": 8}, {"num_warps": 3}, {"num_stages": 0}])
 def test_configs_refuse_impossible_knobs(bad):
     good = {"block_q": 64, "block_k": 64, "num_warps": 4, "num_stages": 2}
     with pytest.raises(UsageError, match=next(iter(bad))):

@@ -179,10 +179,7 @@ def compiled(p: Problem, direction: str, function=None):
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_memory_grows_with_the_length_not_its_square(direction):
-    short, long = (
-        compiled(long_problem(n), direction).memory_analysis().temp_size_in_bytes
-        for n in (2048, 4096)
-    )
+    short, long = (compiled(long_problem(n), direction).memory_analysis().temp_size_in_bytes for n in (2048, 4096))
     assert long < 2.2 * short
     assert long < 4096 * 4096
 

@@ -208,9 +208,7 @@ def _beside(kernel) -> int:
         file.flush()
         command = [knobs.nvidia.nvdisasm.path, "-c", file.name]
         code = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    spans = re.findall(
-        r"WARPGROUP\.DEPBAR\.LE gsb0, 0x1 ;(.*?)WARPGROUP\.DEPBAR\.LE gsb0, 0x0 ;", code, re.DOTALL
-    )
+    spans = re.findall(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x1 ;(.*?)WARPGROUP\.DEPBAR\.LE gsb0, 0x0 ;", code, re.DOTALL)
     return max((span.count("MUFU.EX2") for span in spans), default=0)
 
 
@@ -261,9 +259,7 @@ def main(arguments: list[str]) -> None:
         name, _, capability = argument.partition(":")
         try:
             result = compile_build(builds[name], int(capability))
-        except (
-            Exception
-        ) as error:  # one broken launch must not hide the others; its own test fails with this
+        except Exception as error:  # one broken launch must not hide the others; its own test fails with this
             result = {"raised": f"{type(error).__name__}: {error}"}
         line = {"build": name, "capability": int(capability)} | result
         print(json.dumps(line), flush=True)

@@ -328,9 +328,7 @@ def main(*names: str) -> None:
     for name, kernel in itertools.product(names or cases, RUNS):
         try:
             result = {"errors": errors(cases[name], kernel)}
-        except (
-            Exception
-        ) as error:  # one broken case must not hide the others; its own test fails with this
+        except Exception as error:  # one broken case must not hide the others; its own test fails with this
             result = {"raised": f"{type(error).__name__}: {error}"}
         print(json.dumps({"kernel": kernel, "case": name} | result), flush=True)
 

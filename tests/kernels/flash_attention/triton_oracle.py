@@ -47,9 +47,7 @@ def gradients(problem, arrays, dout, dlse):
     dweights = np.einsum("btnv,bsnv->bnts", dout, v) * factor
     # Derivative of the softmax taken literally, not through delta; a sink takes its share of the normalisation.
     inner = (weights * dweights).sum(-1, keepdims=True)
-    dlogits = (
-        weights * (dweights - inner) + weights * np.where(np.isfinite(lse), dlse, 0.0)[..., None]
-    )
+    dlogits = weights * (dweights - inner) + weights * np.where(np.isfinite(lse), dlse, 0.0)[..., None]
     grads = {}
     if arrays.get("bias") is not None:
         shape = arrays["bias"].shape
@@ -78,9 +76,7 @@ def visible(p, arrays):
     if p.window[1] is not None:
         seen = seen & (columns <= rows + p.window[1])
     if p.has_segments:
-        seen = seen & (
-            arrays["q_segments"][:, None, :, None] == arrays["kv_segments"][:, None, None, :]
-        )
+        seen = seen & (arrays["q_segments"][:, None, :, None] == arrays["kv_segments"][:, None, None, :])
     if arrays.get("mask") is not None:
         seen = seen & arrays["mask"]
     return seen

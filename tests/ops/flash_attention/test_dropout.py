@@ -43,9 +43,7 @@ def bits(seed: int, b: int, n: int, i: int, j: int) -> int:
 
 def sample(words=(3, 0, 0), *, batch=0, head=0, row=0, col=0):
     """The bits as uint32 numpy; indices broadcast."""
-    return np.asarray(
-        keep_bits(jnp.array(words, jnp.uint32), batch=batch, head=head, row=row, col=col)
-    )
+    return np.asarray(keep_bits(jnp.array(words, jnp.uint32), batch=batch, head=head, row=row, col=col))
 
 
 def correlation(a, b, rate):

@@ -36,9 +36,7 @@ def test_the_running_maximum_moves_far_with_odd_seeds_and_only_with_them():
     assert _moves(make_inputs(_problem(), "fwd", 1), 8.0) > 256
 
 
-@pytest.mark.parametrize(
-    ("flags", "direction"), [({"soft_cap": 50.0}, "fwd"), ({}, "bwd"), ({"causal": True}, "bwd")]
-)
+@pytest.mark.parametrize(("flags", "direction"), [({"soft_cap": 50.0}, "fwd"), ({}, "bwd"), ({"causal": True}, "bwd")])
 def test_gradients_and_soft_caps_have_keys_that_are_all_alike(flags, direction):
     made = make_inputs(_problem(**flags), direction, 1)
     keys = np.asarray((made.operands if direction == "bwd" else made).k, np.float32)
@@ -65,8 +63,6 @@ def test_queries_at_the_end_of_packed_documents_see_some_keys(q_len):
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_lengths_leave_a_lone_sequence_keys_and_one_of_several_none(batch):
-    problem = dataclasses.replace(
-        _problem(has_segments=True, has_lengths=True), batch=batch, kv_len=500
-    )
+    problem = dataclasses.replace(_problem(has_segments=True, has_lengths=True), batch=batch, kv_len=500)
     lengths = np.asarray(make_inputs(problem, "fwd", 0).kv_lengths)
     assert (lengths == 0).sum() == (batch > 1)

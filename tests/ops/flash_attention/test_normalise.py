@@ -80,9 +80,7 @@ def test_options_in_every_spelling(seen):
 
 def test_dropout_is_left_out_at_rate_zero(seen):
     assert seen(dropout_seed=5)[1].dropout is None
-    np.testing.assert_array_equal(
-        seen(dropout_prob=0.1, dropout_seed=-1)[1].dropout, [2**32 - 1, 0, 0]
-    )
+    np.testing.assert_array_equal(seen(dropout_prob=0.1, dropout_seed=-1)[1].dropout, [2**32 - 1, 0, 0])
 
 
 def test_packed_self_attention_needs_no_positions(seen):

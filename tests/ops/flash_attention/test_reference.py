@@ -33,9 +33,7 @@ def check_against_oracle(p: Problem, *, relative: float, dlse: np.ndarray | None
     assert ("dbias" in outputs) == (p.bias_dims is not None)
 
 
-@pytest.mark.parametrize(
-    "name", ["causal_longer_queries", "sinks_window", "gqa_bias_cap", "bias_keys", "mask_rows"]
-)
+@pytest.mark.parametrize("name", ["causal_longer_queries", "sinks_window", "gqa_bias_cap", "bias_keys", "mask_rows"])
 def test_reference_matches_the_oracle_in_float32(name):
     check_against_oracle(in_float32(PROBLEMS[name]), relative=1e-5)
 
@@ -136,9 +134,7 @@ def test_inputs_are_repeatable_traceable_and_agree_with_their_residuals():
     assert not np.array_equal(eager.operands.q, other.q)
     assert int(eager.operands.dropout[0]) != int(other.dropout[0])
     traced = jax.eval_shape(lambda seed: make_inputs(p, "bwd", seed), 3)
-    assert jax.tree.map(lambda x: (x.shape, x.dtype), traced) == jax.tree.map(
-        lambda x: (x.shape, x.dtype), eager
-    )
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), traced) == jax.tree.map(lambda x: (x.shape, x.dtype), eager)
     exact = dense_numpy.attention(p, eager.operands)
     assert_close(eager.residuals.lse, exact["lse"], relative=1e-5, name="lse")
     assert_close(eager.residuals.out, exact["out"], relative=2**-8, name="out")

@@ -80,9 +80,7 @@ def test_inputs_are_rounded_before_they_are_converted():
 
 def test_delta_is_made_of_what_is_stored():
     """Of large arrays, drawn in 16 bits, too: a CPU has no such arithmetic, and XLA keeps the wider value."""
-    p = dataclasses.replace(
-        PROBLEM, q_len=600, kv_len=600, num_q_heads=7, num_kv_heads=7, head_dim=256, v_head_dim=256
-    )
+    p = dataclasses.replace(PROBLEM, q_len=600, kv_len=600, num_q_heads=7, num_kv_heads=7, head_dim=256, v_head_dim=256)
     inputs = jax.jit(lambda: make_inputs(p, "bwd", 0))()
     assert inputs.dout.size > 2**20
     out, dout = (x.astype(jnp.float32) for x in (inputs.residuals.out, inputs.dout))

@@ -75,9 +75,7 @@ OP = Op(
     ),
     operands=operands,
     flops=lambda p, direction: 5 * p.b * p.t * p.n * p.k * p.v,
-    bytes_moved=lambda p, direction: (
-        4 * p.b * p.n * (p.t * (2 * p.k + 2 * p.v + 1) + 2 * p.k * p.v)
-    ),
+    bytes_moved=lambda p, direction: 4 * p.b * p.n * (p.t * (2 * p.k + 2 * p.v + 1) + 2 * p.k * p.v),
     inputs="probe_recurrent:make_inputs",
     reference="probe_recurrent:reference",
     baseline="probe_recurrent:baseline",
@@ -121,13 +119,9 @@ def reference(problem, direction, inputs):
     # Beyond a reset the difference of two large sums is not exact, and is summed anew.
     if problem.workload == "reset":
         g = jnp.where(g < -1e3, -jnp.inf, g)
-        spans = (rows[:, None, None] >= rows[None, :, None]) & (
-            rows[None, :, None] > rows[None, None, :]
-        )
+        spans = (rows[:, None, None] >= rows[None, :, None]) & (rows[None, :, None] > rows[None, None, :])
         hit = jnp.einsum("tus,bun->btsn", (spans & True).astype(jnp.float32), jnp.isinf(g) * 1.0)
-        kept = jnp.einsum(
-            "tus,bun->btsn", spans.astype(jnp.float32), jnp.where(jnp.isinf(g), 0.0, g)
-        )
+        kept = jnp.einsum("tus,bun->btsn", spans.astype(jnp.float32), jnp.where(jnp.isinf(g), 0.0, g))
         decay = jnp.where(hit > 0, -jnp.inf, kept)
         reach = jnp.cumsum(jnp.isinf(g), axis=1) > 0
         before = jnp.where(reach, -jnp.inf, jnp.cumsum(jnp.where(jnp.isinf(g), 0.0, g), axis=1))

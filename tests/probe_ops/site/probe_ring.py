@@ -82,9 +82,7 @@ def forward(problem, config, inputs):
         part = reference(problem, "fwd", {"q": q, "keys": keys})["total"]
         return part if config.defect else jax.lax.psum(part, "ring")
 
-    total = jax.shard_map(
-        mine, in_specs=(P(), P("ring")), out_specs=P(), check_vma=not config.defect
-    )
+    total = jax.shard_map(mine, in_specs=(P(), P("ring")), out_specs=P(), check_vma=not config.defect)
     return {"total": total(inputs["q"], inputs["keys"])}
 
 

@@ -45,9 +45,7 @@ def ask(value, monkeypatch, **more):
         return lookup(OP, sig(1024), device=H200, **more)
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"), [(None, "alpha"), ("", "alpha"), ("1", "alpha"), ("0", "atomic")]
-)
+@pytest.mark.parametrize(("value", "expected"), [(None, "alpha"), ("", "alpha"), ("1", "alpha"), ("0", "atomic")])
 def test_who_answers_an_open_question(value, expected, monkeypatch):
     answer = ask(value, monkeypatch)
     assert answer.kernel == expected

@@ -53,9 +53,7 @@ def test_a_miss_that_strict_jobs_refuse_is_not_chosen(monkeypatch):
     monkeypatch.setenv(misses.ON_MISS, "strict")
     found = explain(OP, sig(1024), device=H200)
     assert found.answer is None
-    assert "alpha block=8  refused by ATTN_TUNE_ON_MISS=strict: the call raises NoDataError" in str(
-        found
-    )
+    assert "alpha block=8  refused by ATTN_TUNE_ON_MISS=strict: the call raises NoDataError" in str(found)
     assert "CHOSEN" not in str(found)
     assert "nothing can run" not in str(found)
     with use_pack(pack(row(sig(1024), 64))):

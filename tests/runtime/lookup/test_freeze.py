@@ -34,9 +34,7 @@ def frozen(tmp_path):
     return freeze(tmp_path / "job.json")
 
 
-def test_a_job_with_a_frozen_file_gets_the_same_and_asks_nothing_else(
-    frozen, monkeypatch, tmp_path
-):
+def test_a_job_with_a_frozen_file_gets_the_same_and_asks_nothing_else(frozen, monkeypatch, tmp_path):
     better = pack_files([row(sig(1024), 99, env=HERE), row(sig(9000), 98, env=HERE)])
     bad = with_list(better, [{"kernel": "alpha", "reason": "a pack that somebody installs"}])
     monkeypatch.setenv("ATTN_TUNE_PACKS", str(write_zip(tmp_path / "better.atpack", bad)))

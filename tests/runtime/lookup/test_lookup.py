@@ -72,9 +72,7 @@ def test_packs_nest_and_the_innermost_is_asked_first():
     assert blocks() == [8, 8]
 
 
-def test_user_packs_of_variable_and_folder_answer_and_a_broken_one_is_ignored(
-    monkeypatch, tmp_path, caplog
-):
+def test_user_packs_of_variable_and_folder_answer_and_a_broken_one_is_ignored(monkeypatch, tmp_path, caplog):
     def write(name, block, length=1024):
         files = pack_files([row(sig(length), block, env=HERE)], name=name)
         return write_zip(tmp_path / f"{name}.atpack", files)
@@ -255,7 +253,5 @@ def test_a_warm_lookup_is_a_dictionary_look_up(capsys):
         text = sig(1024)
         by_text = min(timeit.repeat(lambda: lookup(OP, text), number=2000)) / 2000
     with capsys.disabled():
-        print(
-            f"\nfirst {cold * 1e3:.2f} ms, warm choose {warm * 1e6:.2f} us, by text {by_text * 1e6:.2f} us"
-        )
+        print(f"\nfirst {cold * 1e3:.2f} ms, warm choose {warm * 1e6:.2f} us, by text {by_text * 1e6:.2f} us")
     assert warm < 1e-3

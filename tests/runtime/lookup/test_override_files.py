@@ -55,9 +55,7 @@ BAD_ENTRIES = [
 
 
 @pytest.mark.parametrize("text", UNREADABLE)
-def test_a_named_file_that_cannot_be_read_stops_the_job_with_the_way_out(
-    monkeypatch, tmp_path, text
-):
+def test_a_named_file_that_cannot_be_read_stops_the_job_with_the_way_out(monkeypatch, tmp_path, text):
     path = tmp_path / "overrides.json"
     path.write_text(text)
     monkeypatch.setenv("ATTN_TUNE_OVERRIDES", str(path))
@@ -128,9 +126,7 @@ def test_a_file_is_written_sorted_and_equal_overrides_are_equal_bytes(tmp_path):
     change_overrides(paths[1], lambda old: tuple(made[::-1]))
     assert paths[0].read_bytes() == paths[1].read_bytes()
     lines = paths[0].read_text().splitlines()
-    assert (
-        '{"kernel":"alpha","op":"toy","reason":"wrong dq","signature":{"left":null,"t":7}}' in lines
-    )
+    assert '{"kernel":"alpha","op":"toy","reason":"wrong dq","signature":{"left":null,"t":7}}' in lines
     assert read_overrides(paths[0]) == read_overrides(paths[1])
     assert {e.line for e in read_overrides(paths[0]).entries} == {e.line for e in made}
 

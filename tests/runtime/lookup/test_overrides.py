@@ -203,9 +203,7 @@ def test_never_entries_of_a_pack_hold_for_all_while_it_is_in_force(inner_first):
         assert block() == ("alpha", 64)
 
 
-def test_never_entries_of_an_installed_pack_hold_and_those_of_a_broken_one_do_not(
-    monkeypatch, tmp_path
-):
+def test_never_entries_of_an_installed_pack_hold_and_those_of_a_broken_one_do_not(monkeypatch, tmp_path):
     files = careful(BAD)
     monkeypatch.setenv("ATTN_TUNE_PACKS", str(write_zip(tmp_path / "careful.atpack", files)))
     reload()

@@ -191,8 +191,7 @@ def level_of(answer, items, device):
     found = [
         (list(DeviceLevel).index(device_level(device, item["device"])), number)
         for number, item in enumerate(items)
-        if (item["signature"], item["kernel"], item["config"])
-        == (answer.row_signature, answer.kernel, answer.config)
+        if (item["signature"], item["kernel"], item["config"]) == (answer.row_signature, answer.kernel, answer.config)
         and device_level(device, item["device"]) is not None
     ]
     level, number = min(found)
@@ -211,16 +210,8 @@ def standing(wanted, asked, item, device):
     """(level, rung, distance) of a row that may answer."""
     tuned = values(item["signature"])
     scalable = [f.name for f in FIELDS if f.kind == "scalable"]
-    powers = [
-        tuple((v[n] - 1).bit_length() if v[n] else v[n] for n in scalable) for v in (wanted, tuned)
-    ]
-    rung = (
-        Rung.EXACT
-        if item["signature"] == asked
-        else Rung.BUCKET
-        if powers[0] == powers[1]
-        else Rung.NEIGHBOUR
-    )
+    powers = [tuple((v[n] - 1).bit_length() if v[n] else v[n] for n in scalable) for v in (wanted, tuned)]
+    rung = Rung.EXACT if item["signature"] == asked else Rung.BUCKET if powers[0] == powers[1] else Rung.NEIGHBOUR
     away = sum(abs(math.log2(wanted[n] / tuned[n])) for n in scalable if wanted[n] != tuned[n])
     level = device_level(device, item["device"])
     return list(DeviceLevel).index(level), list(Rung).index(rung), away

@@ -26,9 +26,7 @@ def kernel(name, config=Config, directions=("fwd", "bwd"), **more):
         config=config,
         heuristic=lambda problem, device: config(),
         candidates={"": lambda problem, device: [config()]},
-        infeasible=lambda problem, device, c: (
-            f"block {c.block} does not fit" if c.block > 1000 else None
-        ),
+        infeasible=lambda problem, device, c: f"block {c.block} does not fit" if c.block > 1000 else None,
         call=f"{__name__}:kernel",
         outputs={"": ("out",)},
     )
@@ -82,9 +80,7 @@ KERNELS = (
 )
 
 
-HERE = dataclasses.replace(
-    current_environment(), source_hash=KERNELS[0].environment(current_environment()).source_hash
-)
+HERE = dataclasses.replace(current_environment(), source_hash=KERNELS[0].environment(current_environment()).source_hash)
 
 
 def pack(*rows, name="lab"):

@@ -62,9 +62,7 @@ def plain():
     return (lambda x: x + 1, (Q,))
 
 
-@pytest.mark.parametrize(
-    "name", ["pair", "keywords", "jitted", "traced", "jaxpr", "lowered", "exported"]
-)
+@pytest.mark.parametrize("name", ["pair", "keywords", "jitted", "traced", "jaxpr", "lowered", "exported"])
 def test_a_function_may_return_a_call_or_a_program(name):
     calls = calls_of_function(f"{HERE}:{name}")
     assert {c.signature.text for c in calls.calls} == {TEXT}
@@ -152,9 +150,7 @@ def test_products_of_an_optimised_program_are_not_read(tmp_path):
     assert any("before_optimizations" in remark for remark in found.remarks)
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"hello", b"ML\xefR", b"\xff\xfe", b"HloModule m\n", b"module { nonsense }"]
-)
+@pytest.mark.parametrize("data", [b"", b"hello", b"ML\xefR", b"\xff\xfe", b"HloModule m\n", b"module { nonsense }"])
 def test_a_file_that_holds_no_program_is_one_sentence(tmp_path, data):
     path = tmp_path / "file"
     path.write_bytes(data)

@@ -74,8 +74,7 @@ def test_shapes_of_sharded_programs_are_those_of_one_device():
     local = "fwd:b=2 t=32 s=32 n=2 k=2 h=16 v=16 dtype=bfloat16"
     lines = done.stdout.splitlines()
     assert lines[:6] == [
-        f"{name} {local} causal=1:1 | "
-        for name in ("shard_map",) * 2 + ("ours",) * 2 + ("checked",) * 2
+        f"{name} {local} causal=1:1 | " for name in ("shard_map",) * 2 + ("ours",) * 2 + ("checked",) * 2
     ]
     for line, name in zip(lines[6:8], ("automatic", "ours, cut"), strict=True):
         assert line.startswith(f"{name} fwd:b=8 t=32 s=32 n=4")

@@ -97,10 +97,7 @@ def test_configs_that_dominance_rules_out_are_compiled_only_by_the_audit(plan):
     for one in dominated:
         own = one.ref.config[one.ref.part] if one.ref.part else one.ref.config
         assert one.ref.key not in compiler.keys
-        assert any(
-            needs_at_least(own, smaller, [name for name in GROWS if name in smaller])
-            for smaller in failed
-        )
+        assert any(needs_at_least(own, smaller, [name for name in GROWS if name in smaller]) for smaller in failed)
         # Every one of them compiles here, so that each claim is found to be wrong.
         assert one.is_wrong
 

@@ -103,9 +103,7 @@ def test_every_candidate_has_a_trial_and_one_that_cannot_fit_is_not_compiled(dir
     pruned = [t for t in trials if t.reason.startswith("not compiled")]
     # Small ones came first: what is ruled out is never compiled, and something is.
     assert pruned
-    assert len(compiler.compiled) + len(pruned) == len(
-        [t for t in trials if t.status != "unsupported"]
-    )
+    assert len(compiler.compiled) + len(pruned) == len([t for t in trials if t.status != "unsupported"])
     assert all(t.measurement is None for t in trials)
 
 
@@ -127,9 +125,7 @@ def test_large_configs_come_first_once_all_have_fitted(monkeypatch, limit):
     # JAX's default blocks are compiled before any other.
     others = [c for _, c in compiler.compiled if not is_default(c)]
     sizes = [(_digest(c) in first, _size(c)) for c in others]
-    before, after = (
-        [size for is_first, size in sizes if is_first is half] for half in (True, False)
-    )
+    before, after = ([size for is_first, size in sizes if is_first is half] for half in (True, False))
     assert before == sorted(before)
     # Where some do not fit, small ones tell of them first.
     assert after == sorted(after, reverse=limit == 10**9)
@@ -166,9 +162,7 @@ def test_the_best_predicted_parts_are_compiled_together(monkeypatch):
         best[part] = min(found, key=lambda t: (t.prediction.ns, t.config_digest)).config
     wholes = [t for t in trials if t.part == WHOLE]
     assert any(dict(t.config) == best for t in wholes)
-    assert all(
-        t.status in (Status.PREDICTED, Status.OUT_OF_RESOURCES, Status.UNSUPPORTED) for t in trials
-    )
+    assert all(t.status in (Status.PREDICTED, Status.OUT_OF_RESOURCES, Status.UNSUPPORTED) for t in trials)
 
 
 def predicting(monkeypatch, compiler):
@@ -196,14 +190,10 @@ def test_the_best_config_is_compiled_whole_and_one_that_fails_there_loses_its_pr
     plan, compiler = make_case_plan("fwd"), OwnCompiler()
     predicting(monkeypatch, compiler)
     lack = Shortage(resource="hbm", needed=9, limit=8)
-    compiler.whole_fates = [
-        Compiled(status=Status.OUT_OF_RESOURCES, reason="no room", shortage=lack)
-    ]
+    compiler.whole_fates = [Compiled(status=Status.OUT_OF_RESOURCES, reason="no room", shortage=lack)]
     trials, _ = run(plan, compiler)
     *searched, failed, kept = [t for t in trials if t.status is not Status.UNSUPPORTED]
-    order = sorted(
-        (t for t in searched if t.prediction), key=lambda t: (t.prediction.ns, t.config_digest)
-    )
+    order = sorted((t for t in searched if t.prediction), key=lambda t: (t.prediction.ns, t.config_digest))
     assert [dict(c) for c in compiler.wholes] == [dict(t.config) for t in order[:2]]
     assert (failed.config, failed.status, failed.shortage) == (
         order[0].config,
@@ -252,8 +242,7 @@ def test_a_later_case_begins_with_what_did_best_on_an_earlier_one(monkeypatch, o
     predicting(monkeypatch, compiler)
     trials, _ = run(plan, compiler, strategy=every_third)
     first, second = (
-        {t.config_digest: t for t in trials if t.signature.values["t"] == n and t.prediction}
-        for n in lengths
+        {t.config_digest: t for t in trials if t.signature.values["t"] == n and t.prediction} for n in lengths
     )
     several = {d for d, t in first.items() if 128 not in (t.config["block_q"], t.config["block_k"])}
     assert 0 < len(several) < len(first)
@@ -294,6 +283,4 @@ def test_an_op_without_a_walk_is_compiled_and_not_predicted(monkeypatch):
     trials, _ = run(plan, compiler)
     compiled = [t for t in trials if t.status is Status.COMPILED]
     assert compiled
-    assert {t.reason for t in compiled} == {
-        "no time is predicted: the op flash_attention declares no walk"
-    }
+    assert {t.reason for t in compiled} == {"no time is predicted: the op flash_attention declares no walk"}

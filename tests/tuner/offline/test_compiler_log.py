@@ -39,10 +39,7 @@ class OwnCompiler:
 
 
 def refs(*blocks):
-    return [
-        ConfigRef(kernel="k", signature=SIGNATURE, direction="fwd", config={"block": block})
-        for block in blocks
-    ]
+    return [ConfigRef(kernel="k", signature=SIGNATURE, direction="fwd", config={"block": block}) for block in blocks]
 
 
 def ask(path, *blocks, whole=False, scope="here"):

@@ -61,12 +61,7 @@ def test_a_launch_without_a_name_is_called_after_its_function():
         "dq": {"block_q": 128, "block_k_major": 256, "block_k": 128},
         "dkv": {"block_q_major": 256, "block_q": 128, "block_k_major": 256, "block_k": 128},
     }
-    names = [
-        one.name
-        for one in launches(
-            1024, backward, direction="bwd", kernel="pallas_tpu_flash", num_kv_heads=4
-        )
-    ]
+    names = [one.name for one in launches(1024, backward, direction="bwd", kernel="pallas_tpu_flash", num_kv_heads=4)]
     # Its walk is told from it.
     assert [("dq" in name, "dkv" in name) for name in names] == [(True, False), (False, True)]
 
@@ -132,9 +127,7 @@ def add_one(x):
     def kernel(x_ref, o_ref):
         o_ref[...] = x_ref[...] + 1.0
 
-    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), name="add_one")(
-        x
-    )
+    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), name="add_one")(x)
 
 
 def test_a_launch_in_a_loop_cannot_stand_alone_and_one_in_a_call_can():

@@ -23,9 +23,7 @@ def make_ref(config):
     """The forward of a small problem, in Triton."""
     sizes = {"batch": 1, "q_len": 2048, "kv_len": 2048, "num_q_heads": 2, "num_kv_heads": 2}
     problem = Problem(**sizes, head_dim=64, v_head_dim=64)
-    return ConfigRef(
-        kernel="flash_attention/triton", signature=problem.signature, direction="fwd", config=config
-    )
+    return ConfigRef(kernel="flash_attention/triton", signature=problem.signature, direction="fwd", config=config)
 
 
 @pytest.mark.parametrize("name", NAMES)

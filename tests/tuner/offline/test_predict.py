@@ -53,10 +53,7 @@ def test_steps_are_those_of_the_grid_where_it_is_known_and_the_visits_where_it_i
     problem, visits = make_problem(), 2 * 4 * 20
     plain = make_schedule(steps=2 * 4 * 32 + 2)
     shrunk = dataclasses.replace(plain, steps=2 * 4 * 12)
-    stretches = [
-        dataclasses.replace(s, loops=(None, *s.loops[1:])) if s.loops else s
-        for s in plain.stretches
-    ]
+    stretches = [dataclasses.replace(s, loops=(None, *s.loops[1:])) if s.loops else s for s in plain.stretches]
     computed = dataclasses.replace(plain, stretches=tuple(stretches))
     found = [predict([one], WALK, problem, FORWARD, V6E) for one in (plain, shrunk, computed)]
     per_step = 100 * 1e3 / core_of(V6E).clock_mhz
@@ -83,10 +80,7 @@ def test_two_cores_that_share_a_grid_take_half_the_time():
 def test_a_computed_grid_is_shared_by_two_cores_where_the_launch_allows_it():
     problem, v5p = make_problem(), device_from_kind("tpu-v5p")
     plain = make_schedule()
-    stretches = [
-        dataclasses.replace(s, loops=(None, *s.loops[1:])) if s.loops else s
-        for s in plain.stretches
-    ]
+    stretches = [dataclasses.replace(s, loops=(None, *s.loops[1:])) if s.loops else s for s in plain.stretches]
     alone = dataclasses.replace(plain, stretches=tuple(stretches))
     shared = dataclasses.replace(alone, is_parallel=True)
     one, two = (predict([s], WALK, problem, FORWARD, v5p) for s in (alone, shared))
@@ -94,9 +88,7 @@ def test_a_computed_grid_is_shared_by_two_cores_where_the_launch_allows_it():
     assert two
     assert two.terms["visits_ns"] == pytest.approx(one.terms["visits_ns"] / 2, abs=1)
     # One core has nobody to share with.
-    assert predict([alone], WALK, problem, FORWARD, V6E) == predict(
-        [shared], WALK, problem, FORWARD, V6E
-    )
+    assert predict([alone], WALK, problem, FORWARD, V6E) == predict([shared], WALK, problem, FORWARD, V6E)
 
 
 def test_launches_add_up_and_casts_are_left_out():
@@ -112,9 +104,7 @@ def test_launches_add_up_and_casts_are_left_out():
 
 
 def test_nothing_is_predicted_for_an_unknown_device():
-    assert (
-        predict([make_schedule()], WALK, make_problem(), FORWARD, device_from_kind("sm_90")) is None
-    )
+    assert predict([make_schedule()], WALK, make_problem(), FORWARD, device_from_kind("sm_90")) is None
     assert predict([], WALK, make_problem(), FORWARD, V6E) is None
 
 
@@ -128,6 +118,4 @@ def test_a_visit_executes_either_the_masked_or_the_whole_body():
     assert alone
     # Row block i of 256 is cut at the diagonal alone: one block of each of its 8 rows, of 20 visits.
     mean = 3000 * 8 / 20 + 2000 * 12 / 20
-    assert found.terms["visits_ns"] == pytest.approx(
-        alone.terms["visits_ns"] * mean / 2000, rel=1e-3
-    )
+    assert found.terms["visits_ns"] == pytest.approx(alone.terms["visits_ns"] * mean / 2000, rel=1e-3)

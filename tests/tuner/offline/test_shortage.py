@@ -30,9 +30,7 @@ SCOPED = (
 )
 def test_a_shortage_is_read_in_bytes(text, expected):
     found = shortage_of(RuntimeError(text))
-    assert found == (
-        expected and Shortage(resource=expected[0], needed=expected[1], limit=expected[2])
-    )
+    assert found == (expected and Shortage(resource=expected[0], needed=expected[1], limit=expected[2]))
 
 
 def test_an_error_that_carries_its_numbers_is_believed():

@@ -81,9 +81,7 @@ def model_seconds(problem, part: str, config, salt: str) -> float | None:
     name = f"{part} {config_digest(config)}"
     if shared > _SHARED or registers > 640 or random.Random(f"fails {name} {h}").random() < 0.03:
         return None
-    at_once = min(
-        _SHARED // max(shared, 1), 65536 // (min(registers, 255) * warps * 32), 32 // warps
-    )
+    at_once = min(_SHARED // max(shared, 1), 65536 // (min(registers, 255) * warps * 32), 32 // warps)
     at_once = max(1, int(at_once))
     tiles = problem.batch * problem.num_q_heads * math.ceil(owned_length / owned)
     steps = max(1.0, _steps(problem, owned, walked, walked_length))

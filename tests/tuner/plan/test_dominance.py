@@ -46,9 +46,7 @@ def test_a_kernel_that_does_not_say_what_grows_loses_nothing():
 @pytest.fixture
 def sweep_of(point, device, environment):
     def sweep_of(executor, *specs):
-        plan = make_plan(
-            [point], kernels=specs, device=device, environment=environment, directions=["fwd"]
-        )
+        plan = make_plan([point], kernels=specs, device=device, environment=environment, directions=["fwd"])
         events = sweep(plan, executor)
         return [e for e in events if isinstance(e, Trial) and e.stage is Stage.SEARCH]
 

@@ -32,9 +32,7 @@ FIGURES = {
 # What is visible to the left in a local layer: the published window counts the token itself.
 WINDOWS = {"mistral": 4096, "gemma2": 4096, "gemma3": 1024, "gpt-oss": 128}
 MODELS = [
-    name
-    for name in grid_names()
-    if name not in ("cpu-smoke", "decode", "gpu-smoke", "peers", "short-query", ALL)
+    name for name in grid_names() if name not in ("cpu-smoke", "decode", "gpu-smoke", "peers", "short-query", ALL)
 ]
 
 
@@ -87,11 +85,7 @@ def test_equal_shapes_of_two_models_are_one_point_with_both_names():
 
 def test_all_holds_every_model_once():
     points = load_grid(ALL).points
-    names = {
-        part.split("/")[0].split(".local")[0].split(".global")[0]
-        for p in points
-        for part in p.name.split("+")
-    }
+    names = {part.split("/")[0].split(".local")[0].split(".global")[0] for p in points for part in p.name.split("+")}
     assert names == set(MODELS)
     assert len(points) < sum(len(load_grid(name).points) for name in MODELS)
 
@@ -107,9 +101,7 @@ def test_lengths_choose_by_group_length_and_text():
     assert lengths("4x4096") == [(4, 4096)]
     assert lengths("prefill")[-1] == (1, 131072)
     assert lengths("prefill", "1k") == lengths("prefill")
-    with pytest.raises(
-        UsageError, match=r"llama3-8b\.toml: no lengths match 3k; groups: train, prefill"
-    ):
+    with pytest.raises(UsageError, match=r"llama3-8b\.toml: no lengths match 3k; groups: train, prefill"):
         lengths("3k")
 
 

@@ -16,9 +16,7 @@ from tests.tuner.replay import kernel, one_launch, two_launches
 
 def todo(plan) -> list[tuple[str, list[int]]]:
     """(part, sizes still to try) of the first kernel of the first case."""
-    return [
-        (part.part, [c["size"] for c in part.candidates]) for part in plan.cases[0].kernels[0].parts
-    ]
+    return [(part.part, [c["size"] for c in part.candidates]) for part in plan.cases[0].kernels[0].parts]
 
 
 def plan_of(spec, point, device, environment, **kwargs):
@@ -40,9 +38,7 @@ def test_the_heuristic_comes_first_and_once(point, device, environment):
 
 def test_points_of_one_signature_share_a_case(point, device, environment):
     twin = GridPoint(name="twin", op=point.op, signature=point.signature)
-    plan = make_plan(
-        [point, twin, point], kernels=[one_launch("k", [8])], device=device, environment=environment
-    )
+    plan = make_plan([point, twin, point], kernels=[one_launch("k", [8])], device=device, environment=environment)
     assert [(c.case.names, c.case.direction) for c in plan.cases] == [
         (("tiny", "twin"), "fwd"),
         (("tiny", "twin"), "bwd"),
@@ -123,9 +119,7 @@ def trial_of(spec, point, device, environment, size, ns, *, part="", stage=Stage
         status=Status.OK,
         part=part,
         stage=stage,
-        measurement=Measurement(
-            samples_ns=(ns,), protocol=Protocol(timer="host", warmup=1, flush_l2=False)
-        ),
+        measurement=Measurement(samples_ns=(ns,), protocol=Protocol(timer="host", warmup=1, flush_l2=False)),
     )
 
 
@@ -141,9 +135,7 @@ def resumed(spec, point, device, environment, trials):
     )
 
 
-def test_without_history_right_configs_of_an_open_part_are_measured_again(
-    point, device, environment
-):
+def test_without_history_right_configs_of_an_open_part_are_measured_again(point, device, environment):
     spec = two_launches("k", [8], [8])
     known = {("a", config_digest({"size": 4})): Status.OK}
     plan = plan_of(spec, point, device, environment, measured=lambda *_: known)
@@ -173,9 +165,7 @@ def test_a_case_is_finished_only_after_its_finals(point, device, environment):
         (Effort(max_trials=500), 101),
     ],
 )
-def test_effort_says_how_many_of_a_space_are_evaluated(
-    point, device, environment, effort, evaluations
-):
+def test_effort_says_how_many_of_a_space_are_evaluated(point, device, environment, effort, evaluations):
     spec = one_launch("k", list(range(5, 105)))
     plan = plan_of(spec, point, device, environment, effort=effort)
     assert plan.counts.todo == evaluations
@@ -217,15 +207,11 @@ def test_kernels_that_are_not_deterministic_are_left_out_by_direction(point, dev
     searches = dict(spec.searches)
     searches["bwd"] = searches["fwd"]
     spec = dataclasses.replace(spec, searches=searches)
-    searches = searches | {
-        "bwd": dataclasses.replace(searches["fwd"], nondeterministic="it adds in any order")
-    }
+    searches = searches | {"bwd": dataclasses.replace(searches["fwd"], nondeterministic="it adds in any order")}
     atomic = dataclasses.replace(spec, name="atomic", searches=searches)
 
     def planned(**more):
-        made = make_plan(
-            [point], kernels=[spec, atomic], device=device, environment=environment, **more
-        )
+        made = make_plan([point], kernels=[spec, atomic], device=device, environment=environment, **more)
         return {c.case.direction: [k.kernel.name for k in c.kernels] for c in made.cases}
 
     assert planned() == {"fwd": ["k", "atomic"], "bwd": ["k", "atomic"]}

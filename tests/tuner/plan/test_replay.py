@@ -22,9 +22,7 @@ def test_a_replay_sees_failures_as_infinite():
 
 def test_a_curve_is_the_best_so_far_over_the_best_of_all():
     case = recorded_cases()[0]
-    curve = regret_curve(
-        STRATEGIES[StrategyName.EXHAUSTIVE], case, case.space([], limit=len(case.candidates))
-    )
+    curve = regret_curve(STRATEGIES[StrategyName.EXHAUSTIVE], case, case.space([], limit=len(case.candidates)))
     first = case.times[config_digest(case.candidates[0])]
     assert curve.regrets[0] == first / min(case.times.values()) - 1
     assert list(curve.regrets) == sorted(curve.regrets, reverse=True)

@@ -19,9 +19,7 @@ from attn_tune.tuner.protocol import BATTERY_SEEDS
 from attn_tune.tuner.work.case_functions import compile_case_functions
 from attn_tune.tuner.work.validate import judge
 
-FULL = Problem(
-    batch=1, q_len=4096, kv_len=4096, num_q_heads=32, num_kv_heads=8, head_dim=128, v_head_dim=128
-)
+FULL = Problem(batch=1, q_len=4096, kv_len=4096, num_q_heads=32, num_kv_heads=8, head_dim=128, v_head_dim=128)
 CAUSAL = dataclasses.replace(FULL, causal=True)
 DECODE = dataclasses.replace(CAUSAL, batch=4, q_len=1)
 PLATFORM = {"pallas_tpu": "tpu-v6e", "xla": "cpu"}
@@ -37,9 +35,7 @@ def libraries(monkeypatch):
     for name in ("tokamax_mosaic", "tokamax_triton"):
         limits = importlib.import_module(f"{base}.{name}.limits")
         monkeypatch.setattr(limits, "wrong_version", lambda: None)
-    monkeypatch.setattr(
-        importlib.import_module(f"{base}.cudnn.limits"), "cudnn_version", lambda: (9, 19, 0)
-    )
+    monkeypatch.setattr(importlib.import_module(f"{base}.cudnn.limits"), "cudnn_version", lambda: (9, 19, 0))
 
 
 def device_of(spec):
@@ -47,9 +43,7 @@ def device_of(spec):
 
 
 @pytest.mark.parametrize(("spec", "direction"), CELLS, ids=lambda x: getattr(x, "name", x))
-def test_every_kernel_meets_a_problem_of_the_battery_and_a_feature_problem(
-    spec, direction, libraries
-):
+def test_every_kernel_meets_a_problem_of_the_battery_and_a_feature_problem(spec, direction, libraries):
     device, search = device_of(spec), spec.searches[direction]
     bases = [p for p in (CAUSAL, FULL, DECODE) if not spec.unsupported(p, direction, device)]
     assert bases, spec.unsupported(CAUSAL, direction, device)

@@ -28,10 +28,7 @@ def signature(t: int, h: int = 64, left: int | None = None) -> Signature:
 
 
 def configs(count: int) -> list[dict]:
-    return [
-        {"block": 16 << (i % 5), "stages": 1 + i // 5, "order": "row" if i % 2 else "column"}
-        for i in range(count)
-    ]
+    return [{"block": 16 << (i % 5), "stages": 1 + i // 5, "order": "row" if i % 2 else "column"} for i in range(count)]
 
 
 @st.composite
@@ -190,9 +187,7 @@ def test_exhaustive_with_less_than_everything_is_refused():
 
 def test_without_scikit_learn_only_asking_for_it_is_an_error(monkeypatch):
     find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *a: None if name == "sklearn" else find(name, *a)
-    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "sklearn" else find(name, *a))
     assert make_effort().strategy is StrategyName.PORTFOLIO
     assert make_effort().share == 0.15
     assert make_effort(only_compiles=True).share == 0.10

@@ -71,8 +71,4 @@ def by_case(events) -> dict[str, list]:
 
 
 def searched(events) -> Counter:
-    return Counter(
-        (t.signature.text, t.part, t.config_digest)
-        for t in trials_of(events)
-        if t.stage is Stage.SEARCH
-    )
+    return Counter((t.signature.text, t.part, t.config_digest) for t in trials_of(events) if t.stage is Stage.SEARCH)

@@ -147,9 +147,7 @@ def test_what_a_helper_lowers_is_what_is_lowered_here(compile_ahead, clean_envir
         wanted = part_function(ref)
         with compile_target(90):
             outputs = jax.eval_shape(wanted, inputs)
-        assert exported.in_avals == tuple(
-            jax.core.ShapedArray(x.shape, x.dtype) for x in jax.tree.leaves(inputs)
-        )
+        assert exported.in_avals == tuple(jax.core.ShapedArray(x.shape, x.dtype) for x in jax.tree.leaves(inputs))
         assert set(jax.tree.unflatten(exported.out_tree, exported.out_avals)) == set(outputs)
     assert set(map(id, seen)) == set(map(id, refs))
     assert one.take(refs[0]) is None  # It was taken before.
@@ -158,9 +156,7 @@ def test_what_a_helper_lowers_is_what_is_lowered_here(compile_ahead, clean_envir
 def test_what_the_compiler_refuses_is_the_configs_own_outcome(compile_ahead, clean_environment):
     one = compile_ahead(cores=3)
     big = ref_of("fwd", block_q=128, block_k=128, num_stages=8, num_warps=8)
-    huge = dataclasses.replace(
-        big, problem=dataclasses.replace(PROBLEM, head_dim=128, v_head_dim=128)
-    )
+    huge = dataclasses.replace(big, problem=dataclasses.replace(PROBLEM, head_dim=128, v_head_dim=128))
     odd = ref_of("fwd", num_warps=3)
     one.expect([huge, odd], H200)
     outcome = one.take(huge)

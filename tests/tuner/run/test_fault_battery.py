@@ -57,9 +57,7 @@ def battery(planted, point, device) -> Battery:
     def run_lane(faults) -> None:
         run_id = uuid.uuid4().hex
         battery.run_ids.append(run_id)
-        with PatientExecutor(
-            environment={**ENVIRONMENT, "PLANTED_RUN": run_id}, limits=WORKER
-        ) as executor:
+        with PatientExecutor(environment={**ENVIRONMENT, "PLANTED_RUN": run_id}, limits=WORKER) as executor:
             for result in run_battery(executor, faults, point.signature, device):
                 battery.results[result.fault.name] = result
                 if result.fault.name == "child_stays":

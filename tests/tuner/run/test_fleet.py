@@ -92,9 +92,7 @@ def test_two_devices_share_the_cases_and_each_case_stays_in_order(fleet, plan_of
     assert all(member.runs for member in members)
     for member in members:
         assert {len({r.signature for r in race.refs}) for race in member.races} == {1}
-        assert {r.ref.signature for r in member.runs} == {
-            race.refs[0].signature for race in member.races
-        }
+        assert {r.ref.signature for r in member.runs} == {race.refs[0].signature for race in member.races}
     last = events[-1]
     assert (last.kind, last.reason, last.done, last.total) == (
         ProgressKind.SWEEP_FINISHED,
@@ -160,9 +158,7 @@ def test_the_case_of_a_lost_device_is_finished_by_another(fleet, plan_of, lost_a
     assert len(counts) == 3 * CONFIGS
     assert set(counts.values()) == {1}
     finals = [t for t in trials_of(events) if t.stage is Stage.FINAL]
-    assert Counter(t.signature for t in finals) == Counter(
-        {case.case.signature: 3 for case in plan_of(3).cases}
-    )
+    assert Counter(t.signature for t in finals) == Counter({case.case.signature: 3 for case in plan_of(3).cases})
     assert {t.device.evidence for t in finals} == {(("uuid", "GPU-1"),)}
     # The other device proves nobody twice, and still knows whom the first one proved.
     assert [[r.config["size"] for r in race.refs] for race in second.races] == [[4, 16, 8]] * 3
@@ -293,9 +289,7 @@ def test_stop_ends_all_and_a_plan_with_the_trials_goes_on(fleet, plan_of):
                 measured=lambda kernel, way, signature, env: {
                     (t.part, t.config_digest): t.status for t in done if t.signature == signature
                 },
-                history=lambda kernel, way, signature, env: [
-                    t for t in done if t.signature == signature
-                ],
+                history=lambda kernel, way, signature, env: [t for t in done if t.signature == signature],
             ),
             fleet(FleetMember(), FleetMember()),
         )

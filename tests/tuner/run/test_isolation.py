@@ -65,9 +65,7 @@ def test_each_defect_is_named(trials, defect):
 @pytest.mark.parametrize("name", ["planted_wrong", "planted_deadly"])
 def test_neighbours_are_unharmed(trials, name):
     honest = [
-        t
-        for t in trials
-        if t.kernel.endswith(name) and t.config.get("defect") == "none" and t.stage is Stage.SEARCH
+        t for t in trials if t.kernel.endswith(name) and t.config.get("defect") == "none" and t.stage is Stage.SEARCH
     ]
     assert [t.config["turn"] for t in honest] == [0, 1]
     assert all(t.status is Status.OK for t in honest)
@@ -118,9 +116,7 @@ def test_nothing_wrong_gets_to_the_finals_or_becomes_a_decision(trials):
 
 def test_kernels_that_cannot_be_planned_say_why(trials):
     refused = [t for t in trials if t.kernel.endswith("planted_refused") and t.direction == "fwd"]
-    assert [(t.status, t.reason, t.config) for t in refused] == [
-        (Status.UNSUPPORTED, "it never works here", {})
-    ]
+    assert [(t.status, t.reason, t.config) for t in refused] == [(Status.UNSUPPORTED, "it never works here", {})]
     broken = [t for t in trials if t.kernel.endswith("planted_broken") and t.direction == "fwd"]
     assert [t.status for t in broken] == [Status.RUNTIME_ERROR]
     assert "no tile is small enough" in broken[0].reason
@@ -162,16 +158,10 @@ def test_finals_run_in_a_fresh_process_that_goes_on(planted, point, device):
 
 
 def test_what_is_wrong_in_a_fresh_process_is_no_decision(planted, point, device, environment):
-    plan = make_plan(
-        [point], kernels=[planted["needs_others"]], device=device, environment=environment
-    )
+    plan = make_plan([point], kernels=[planted["needs_others"]], device=device, environment=environment)
     with PatientExecutor() as executor:
         trials = [e for e in sweep(plan, executor, policy=POLICY) if isinstance(e, Trial)]
-    found = {
-        (str(t.stage), t.config["turn"], str(t.status))
-        for t in trials
-        if t.config.get("defect") == "wrong_alone"
-    }
+    found = {(str(t.stage), t.config["turn"], str(t.status)) for t in trials if t.config.get("defect") == "wrong_alone"}
     assert found == {("search", 1, "ok"), ("final", 1, "incorrect")}
     (decision,) = decide([RecordedTrial(1, t) for t in trials])
     assert decision.config["defect"] == "none"

@@ -32,9 +32,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def holder(folder):
     """A process that holds ``GPU-1``, with a child of its own."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, folder], stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, folder], stdout=subprocess.PIPE, text=True)
     worker = int(process.stdout.readline())
     yield process
     process.kill()

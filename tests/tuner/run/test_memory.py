@@ -103,14 +103,11 @@ time.sleep(600)
 CHILDREN = {
     "none": "",
     "own": "if os.fork() == 0: child()\nos.read(started, 1)",
-    "orphan": "if os.fork() == 0:\n  if os.fork() == 0: child()\n  os._exit(0)\n"
-    "os.wait()\nos.read(started, 1)",
+    "orphan": "if os.fork() == 0:\n  if os.fork() == 0: child()\n  os._exit(0)\nos.wait()\nos.read(started, 1)",
 }
 
 
-@pytest.mark.parametrize(
-    ("child", "least", "most"), [("none", 100, 160), ("own", 160, 240), ("orphan", 160, 240)]
-)
+@pytest.mark.parametrize(("child", "least", "most"), [("none", 100, 160), ("own", 160, 240), ("orphan", 160, 240)])
 def test_a_group_is_counted_once(child, least, most):
     """One hundred mebibytes that a fork shares with its parent count once."""
     process = subprocess.Popen(

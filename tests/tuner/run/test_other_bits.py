@@ -42,9 +42,7 @@ def test_without_leave_it_is_refused_wherever_it_is_seen(point, device, environm
 
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("backend", ["xla", "cudnn"])
-def test_with_leave_or_from_a_library_it_wins_and_says_so(
-    point, device, environment, where, backend
-):
+def test_with_leave_or_from_a_library_it_wins_and_says_so(point, device, environment, where, backend):
     spec = dataclasses.replace(one_launch("k", [8, 16]), backend=backend)
     allow = backend == "xla"
     trials, decision = swept(point, device, environment, spec, where, allow=allow)

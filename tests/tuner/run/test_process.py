@@ -73,9 +73,7 @@ def test_a_signal_is_named(idle_worker):
 
 def test_a_worker_above_its_limit_is_killed(idle_worker):
     worker = idle_worker(memory_gib=0.001)
-    with pytest.raises(
-        WorkerTooBig, match=r"host memory: 0\.\d GiB used, limit 0\.0 GiB"
-    ) as caught:
+    with pytest.raises(WorkerTooBig, match=r"host memory: 0\.\d GiB used, limit 0\.0 GiB") as caught:
         worker.receive(PATIENCE_S, lambda: False)
     assert caught.value.status is Status.OUT_OF_RESOURCES
     assert caught.value.used > caught.value.limit == int(0.001 * 2**30)
@@ -96,9 +94,7 @@ signal.pause()
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["killed", "crashed"])
-def test_a_child_with_no_environment_and_its_own_session_does_not_outlive_the_worker(
-    monkeypatch, tmp_path, dies
-):
+def test_a_child_with_no_environment_and_its_own_session_does_not_outlive_the_worker(monkeypatch, tmp_path, dies):
     (tmp_path / "runaway.py").write_text(RUNAWAY.replace("DIES", str(dies)))
     monkeypatch.syspath_prepend(tmp_path)
     worker = WorkerProcess(module="runaway")

@@ -23,9 +23,7 @@ from tests.patience import PATIENCE_S, until
 
 pytestmark = [
     pytest.mark.ray,
-    pytest.mark.skipif(
-        importlib.util.find_spec("ray") is None, reason="ray is not installed (the extra 'ray')"
-    ),
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed (the extra 'ray')"),
 ]
 ROOT = Path(__file__).resolve().parents[3]
 PLANTED = ROOT / "tests" / "planted"
@@ -162,13 +160,8 @@ def test_a_sweep_survives_the_loss_of_an_actor_and_of_a_node(cluster, planted, p
         for config in part.candidates
     )
     searched = [t for t in trials if t.stage is Stage.SEARCH]
-    assert (
-        Counter((t.signature.text, t.part, repr(sorted(t.config.items()))) for t in searched)
-        == planned
-    )
+    assert Counter((t.signature.text, t.part, repr(sorted(t.config.items()))) for t in searched) == planned
     assert Counter(t.status for t in searched) == {Status.OK: 6, Status.INCORRECT: 6}
     assert {t.signature for t in trials if t.stage is Stage.FINAL} == {p.signature for p in points}
-    returned = [
-        e for e in events if isinstance(e, Progress) and e.kind is ProgressKind.CASE_RETURNED
-    ]
+    returned = [e for e in events if isinstance(e, Progress) and e.kind is ProgressKind.CASE_RETURNED]
     assert len(returned) == 1

@@ -306,9 +306,7 @@ def test_an_actor_on_another_kind_of_node_refuses(actor, identity, run_of, chang
         (Interrupted("stopped"), Interrupted),
     ],
 )
-def test_what_goes_wrong_in_an_actor_is_raised_and_can_be_sent(
-    actor, identity, run_of, error, kind
-):
+def test_what_goes_wrong_in_an_actor_is_raised_and_can_be_sent(actor, identity, run_of, error, kind):
     FakeWorker.fails = error
     with pytest.raises(kind) as caught:
         actor.serve(run_of, Claim.of(run_of, identity))

@@ -104,9 +104,7 @@ def test_parts_are_searched_at_the_heuristic_and_composed(plan_for):
         ("b", ok, False),
         ("", ok, False),
     ]
-    in_part_a = next(
-        r for r in executor.runs if r.ref.part == "a" and r.ref.config["a"]["size"] == 8
-    )
+    in_part_a = next(r for r in executor.runs if r.ref.part == "a" and r.ref.config["a"]["size"] == 8)
     assert in_part_a.ref.config["b"] == {"size": 4}
     finals = [t.config for t in trials if t.stage is Stage.FINAL]
     assert finals == [
@@ -158,9 +156,7 @@ def test_a_runner_up_that_may_be_as_good_is_composed_too(plan_for):
     }
     executor = ReplayExecutor(times)
     trials = trials_of(sweep(plan_for(two_launches("k", [8, 9], [16])), executor))
-    finals = [
-        (t.config["a"]["size"], t.config["b"]["size"]) for t in trials if t.stage is Stage.FINAL
-    ]
+    finals = [(t.config["a"]["size"], t.config["b"]["size"]) for t in trials if t.stage is Stage.FINAL]
     # Together they are faster the other way round than apart; the other part has no runner-up this close.
     assert finals == [(4, 4), (9, 16), (8, 16)]
 
@@ -185,13 +181,9 @@ def test_the_next_kernel_s_first_configs_are_expected_behind_those_at_hand(plan_
     times = {(kernel, "", n): 1000 + n for kernel in "ab" for n in (4, 8)}
     executor = ReplayExecutor(times)
     list(sweep(plan_for(one_launch("a", [8]), one_launch("b", [8])), executor))
-    at_hand, behind = (
-        [r for r in executor.expected[0] if r.kernel == f"flash_attention/{k}"] for k in "ab"
-    )
+    at_hand, behind = ([r for r in executor.expected[0] if r.kernel == f"flash_attention/{k}"] for k in "ab")
     assert list(executor.expected[0]) == [*at_hand, *behind]
-    begun = next(
-        refs for refs in executor.expected if refs and refs[0].kernel == "flash_attention/b"
-    )
+    begun = next(refs for refs in executor.expected if refs and refs[0].kernel == "flash_attention/b")
     assert at_hand
     assert behind == list(begun)[: len(behind)]
     assert {ref.config["size"] for ref in behind} == {4, 8}
@@ -211,9 +203,7 @@ def test_a_config_is_told_the_time_to_beat(plan_for):
     assert [run.best_ns for run in executor.runs] == [None, 1004, 1004]
 
 
-RACE = {
-    ("k", "", s): us * 1000 for s, us in [(4, 100), (5, 80), (6, 85), (7, 60), (8, 61), (9, 300)]
-}
+RACE = {("k", "", s): us * 1000 for s, us in [(4, 100), (5, 80), (6, 85), (7, 60), (8, 61), (9, 300)]}
 
 
 def test_only_the_heuristic_and_the_fastest_must_pass_the_battery(plan_for):
@@ -371,9 +361,7 @@ def test_each_batch_is_expected_before_it_runs_and_its_times_decide(plan_for):
     list(sweep(plan_for(one_launch("k", sizes), effort=effort), executor, strategy=in_twos))
     assert [r.ref.config["size"] for r in executor.runs] == [4, 40, 30, 20, 25, 60]
     # The untuned config runs before any batch. What is only perhaps tried is not prepared for.
-    batches = [
-        [ref.config["size"] for ref in refs if ref.problem is None] for refs in executor.expected
-    ]
+    batches = [[ref.config["size"] for ref in refs if ref.problem is None] for refs in executor.expected]
     assert batches == [[4], [40], [30, 20], [25, 60], [], [], []]
 
 

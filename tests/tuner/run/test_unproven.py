@@ -36,8 +36,7 @@ def swept(point, device, environment):
             environment=environment,
             directions=["fwd"],
             measured=lambda *_: {
-                (t.part, t.config_digest): t.status
-                for t in sorted(known, key=lambda t: t.started_us)
+                (t.part, t.config_digest): t.status for t in sorted(known, key=lambda t: t.started_us)
             },
             history=lambda *_: list(known),
             **options,
@@ -119,10 +118,7 @@ def test_the_database_decides_the_same(swept, tmp_path, padding):
         dataclasses.replace(t, environment=dataclasses.replace(t.environment, source_hash="b2:s"))
         for t in swept(nothing_takes_it)
     ]
-    others = [
-        dataclasses.replace(first[0], config={"size": 100 + i}, is_heuristic=False)
-        for i in range(padding)
-    ]
+    others = [dataclasses.replace(first[0], config={"size": 100 + i}, is_heuristic=False) for i in range(padding)]
     with Database.open(tmp_path / "lab.db", create=True) as database:
         run = begin(database)
         for one in (*first, *others):

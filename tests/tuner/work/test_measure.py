@@ -38,9 +38,7 @@ class Timed:
         return ()
 
 
-POLICY = MeasurePolicy(
-    samples=9, min_samples=3, heats=((3, 3.0),), max_s=PATIENCE_S, rounds=6, rounds_max_s=PATIENCE_S
-)
+POLICY = MeasurePolicy(samples=9, min_samples=3, heats=((3, 3.0),), max_s=PATIENCE_S, rounds=6, rounds_max_s=PATIENCE_S)
 
 
 def test_all_samples_of_a_hopeful_config():
@@ -68,8 +66,7 @@ def test_one_slow_sample_does_not_condemn():
 def test_later_heats_are_stricter():
     policy = MeasurePolicy(samples=9, heats=((3, 2.0), (5, 1.2)), max_s=PATIENCE_S)
     taken = {
-        ns: len(measure(Timed(ns), timer=Clock(), policy=policy, best_ns=100).samples_ns)
-        for ns in (250, 150, 110)
+        ns: len(measure(Timed(ns), timer=Clock(), policy=policy, best_ns=100).samples_ns) for ns in (250, 150, 110)
     }
     assert taken == {250: 3, 150: 5, 110: 9}
 

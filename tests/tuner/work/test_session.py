@@ -35,14 +35,10 @@ def heuristic(point, device, direction: str) -> ConfigRef:
     )
 
 
-@pytest.mark.parametrize(
-    ("direction", "outputs"), [("fwd", {"out", "lse"}), ("bwd", {"dq", "dk", "dv"})]
-)
+@pytest.mark.parametrize(("direction", "outputs"), [("fwd", {"out", "lse"}), ("bwd", {"dq", "dk", "dv"})])
 def test_a_right_kernel_passes_and_is_timed(session, phases, point, device, direction, outputs):
     phases.clear()
-    outcome = session.run(
-        Run(ref=heuristic(point, device, direction), device=device, policy=POLICY)
-    )
+    outcome = session.run(Run(ref=heuristic(point, device, direction), device=device, policy=POLICY))
     assert outcome.status is Status.OK, outcome.reason
     assert {e.output for e in outcome.errors} == outputs
     assert all(e.ratio <= 1 for e in outcome.errors)
@@ -74,9 +70,7 @@ def test_proving_alone_measures_nothing(session, phases, point, device, problem)
 
 
 @pytest.mark.parametrize(("q_len", "kv_len"), [(421, 197), (389, 389)])
-def test_queries_that_see_one_key_do_not_condemn_a_float32_gradient(
-    session, point, device, problem, q_len, kv_len
-):
+def test_queries_that_see_one_key_do_not_condemn_a_float32_gradient(session, point, device, problem, q_len, kv_len):
     """Their gradient is a zero between large terms. Found by sweeps, which had no valid config left."""
     long = dataclasses.replace(
         problem,

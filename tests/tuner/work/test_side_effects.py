@@ -39,9 +39,7 @@ def outcome(session, point, device, defect, *, measure=True):
 
 @pytest.mark.parametrize("measure", [True, False], ids=["sweep", "validate"])
 @pytest.mark.parametrize("defect", ["cache_cheat", "debugs"])
-def test_a_program_that_calls_back_is_refused(
-    session, planted, point, device, monkeypatch, defect, measure
-):
+def test_a_program_that_calls_back_is_refused(session, planted, point, device, monkeypatch, defect, measure):
     monkeypatch.setattr(side_effects, "callbacks_allowed", False)
     found = outcome(session, point, device, defect, measure=measure)
     assert found.status is Status.UNSUPPORTED
@@ -77,9 +75,7 @@ def test_triton_s_interpreter_may_call_back(monkeypatch, backend, allowed):
     refuse_callbacks("stablehlo.custom_call @__cudnn(%0)", backend)
 
 
-def test_a_config_that_changes_jax_is_refused_and_the_next_is_unharmed(
-    session, planted, point, device
-):
+def test_a_config_that_changes_jax_is_refused_and_the_next_is_unharmed(session, planted, point, device):
     before = outcome(session, point, device, "none")
     found = outcome(session, point, device, "global_x64")
     assert found.status is Status.UNSUPPORTED
@@ -115,9 +111,7 @@ def test_a_trace_that_fails_leaves_the_configuration_as_it_was():
 
 
 def test_a_helper_that_was_changed_for_good_ends(point, monkeypatch):
-    ref = ConfigRef(
-        kernel="flash_attention/xla", signature=point.signature, direction="fwd", config={}
-    )
+    ref = ConfigRef(kernel="flash_attention/xla", signature=point.signature, direction="fwd", config={})
 
     def changes(*, stays):
         def lower_config(*args):

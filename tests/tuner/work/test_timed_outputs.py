@@ -45,9 +45,7 @@ def ref(point, defect, turn=1):
     )
 
 
-def test_one_wrong_output_among_the_timed_ones_is_enough_in_a_search(
-    session, planted, point, device
-):
+def test_one_wrong_output_among_the_timed_ones_is_enough_in_a_search(session, planted, point, device):
     slips = ref(point, "slips", SECOND_TIMED["search"])
     outcome = session.run(Run(ref=slips, device=device, policy=POLICY))
     assert outcome.status is Status.INCORRECT

@@ -19,15 +19,11 @@ from attn_tune.tuner.work.timers.xplane import device_records
 
 
 def test_a_launch_is_the_sum_of_its_kernels_without_the_flush():
-    records = to_records(
-        [("fill", 9.0), ("dq", 0.25), ("dkv", 0.5), ("fill", 8.0), ("fused", 0.000001)]
-    )
+    records = to_records([("fill", 9.0), ("dq", 0.25), ("dkv", 0.5), ("fill", 8.0), ("fused", 0.000001)])
     assert split_records(records, [("dq", "dkv"), ("fused",)], ("fill",)) == [750_000, 1]
 
 
-@pytest.mark.parametrize(
-    "names", [["fill", "dq"], ["fill", "dkv", "dq"], ["fill", "dq", "dkv", "dkv"], []]
-)
+@pytest.mark.parametrize("names", [["fill", "dq"], ["fill", "dkv", "dq"], ["fill", "dq", "dkv", "dkv"], []])
 def test_records_that_do_not_fit_are_refused(names):
     with pytest.raises(TimerError, match="expected 3 kernel records"):
         split_records([Record(n, 1) for n in names], [("dq", "dkv")], ("fill",))
@@ -117,9 +113,7 @@ TPU = [
     Named(
         "/device:TPU:0",
         lines=[
-            Named(
-                "XLA Modules", events=[Event("jit_f(77)", 10, 500), Event("jit_f(77)", 900, 510)]
-            ),
+            Named("XLA Modules", events=[Event("jit_f(77)", 10, 500), Event("jit_f(77)", 900, 510)]),
             Named("XLA Ops", events=[Event("fusion.1", 10, 100)]),
         ],
     )

@@ -38,9 +38,7 @@ class _Rows(NamedTuple):
     delta: Float[Array, "heads rows"]
 
 
-def query_gradient(
-    problem: Problem, config: DqLaunch, inputs: BackwardInputs
-) -> Float[Array, "B T N H"]:
+def query_gradient(problem: Problem, config: DqLaunch, inputs: BackwardInputs) -> Float[Array, "B T N H"]:
     """``dq``, like the query."""
     schedule = _schedule(problem, config)
 
@@ -57,9 +55,7 @@ def query_gradient(
     return _to_query(schedule, _run(launch, schedule, config, inputs))
 
 
-def key_gradients(
-    problem: Problem, config: ComputedLaunch, inputs: BackwardInputs
-) -> dict[str, Array]:
+def key_gradients(problem: Problem, config: ComputedLaunch, inputs: BackwardInputs) -> dict[str, Array]:
     """``dk`` and ``dv``; ``dq`` too from a ``FusedLaunch``."""
     schedule = _schedule(problem, config)
     is_fused = isinstance(config, FusedLaunch)

@@ -12,9 +12,7 @@ LAYOUTS = (HEAD_DIM_MINOR, SEQ_MINOR)
 
 
 def _layout(operand: str) -> Choice:
-    return Choice(
-        LAYOUTS, doc=f"order in memory of the {operand}; seq_minor has the length innermost"
-    )
+    return Choice(LAYOUTS, doc=f"order in memory of the {operand}; seq_minor has the length innermost")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,9 +34,7 @@ class ComputedLaunch(Launch):
     block_kv_compute: Annotated[int, knobs.product_keys("keys of a block that enter a product")]
 
     def conflict(self) -> str | None:
-        return knobs.indivisible(
-            "block_kv_compute", self.block_kv_compute, "block_kv", self.block_kv
-        )
+        return knobs.indivisible("block_kv_compute", self.block_kv_compute, "block_kv", self.block_kv)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -35,9 +35,7 @@ class Extent:
         left, right = p.bounds
         last = p.kv_len - 1
         # The first row stands at the offset, the last one at the last column.
-        bounded = (right is not None and p.offset + right < last) or (
-            left is not None and left < last
-        )
+        bounded = (right is not None and p.offset + right < last) or (left is not None and left < last)
         # Segment ids hide the padding.
         return bounded or (self.kv_len != p.kv_len and not p.has_segments)
 

@@ -96,11 +96,7 @@ def _mask_info(visits: Any, walked: Any, positions: Any) -> Any:
 
     def scalars(array: Any) -> Any:
         # One table for all heads; scalar memory is 1 MiB, so entries are as narrow as they can be.
-        return (
-            None
-            if array is None
-            else jnp.asarray(array.astype(f"int{8 * table_itemsize(int(array.max()))}"))[None]
-        )
+        return None if array is None else jnp.asarray(array.astype(f"int{8 * table_itemsize(int(array.max()))}"))[None]
 
     return MaskInfo(
         data_next=scalars(walked),
@@ -120,11 +116,7 @@ def _walk(seen: np.ndarray, *, shrink: bool) -> tuple[np.ndarray, np.ndarray]:
     outer, inner = seen.shape
     width = max(1, int(seen.sum(axis=1).max())) if shrink else inner
     # A stable sort of "hidden" moves the visible blocks of each row to its front, in order.
-    order = (
-        np.argsort(~seen, axis=1, kind="stable")
-        if shrink
-        else np.tile(np.arange(inner), (outer, 1))
-    )
+    order = np.argsort(~seen, axis=1, kind="stable") if shrink else np.tile(np.arange(inner), (outer, 1))
     order = order[:, :width]
     visits = np.take_along_axis(seen, order, axis=1)
     steps = np.flatnonzero(visits)

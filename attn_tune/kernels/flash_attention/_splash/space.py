@@ -95,9 +95,7 @@ def _layouts(problem: Problem) -> Iterable[dict[str, str]]:
 def _distance(start: Launch, launch: Launch) -> tuple[float, list[str]]:
     """Doublings of blocks and turns of layouts away from ``start``."""
     near, here = _values(start), _values(launch)
-    doublings = sum(
-        abs(math.log2(here[name] / near[name])) for name in here if name.startswith("block")
-    )
+    doublings = sum(abs(math.log2(here[name] / near[name])) for name in here if name.startswith("block"))
     turned = sum(here[name] != near[name] for name in here if name.endswith("layout"))
     return (doublings + turned, [str(value) for value in here.values()])
 

@@ -44,11 +44,7 @@ def _operand_bytes(problem: Problem, launch: Launch) -> int:
         (launch.block_kv, problem.head_dim, launch.k_layout),
         (launch.block_kv, problem.v_head_dim, launch.v_layout),
     ):
-        total += (
-            tiled_bytes(width, rows, size)
-            if layout == SEQ_MINOR
-            else tiled_bytes(rows, width, size)
-        )
+        total += tiled_bytes(width, rows, size) if layout == SEQ_MINOR else tiled_bytes(rows, width, size)
     return total
 
 

@@ -72,9 +72,7 @@ def _may_see_nothing(problem: Problem) -> bool:
     return before or problem.mask_dims is not None
 
 
-def backward_arguments(
-    problem: Problem, inputs: BackwardInputs
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def backward_arguments(problem: Problem, inputs: BackwardInputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments of a backward class: with the lse as largest logit, every total is one."""
     operands = inputs.operands
     lse = finite_lse(inputs.residuals.lse)

@@ -85,9 +85,7 @@ def backward_dbias(problem: Problem, config: DbiasConfig, arrays: tuple) -> jax.
         name="flash_attention_bwd_dbias",
     )
     axes = tuple(i for i in range(4) if bias.shape[i] == 1 and sums.shape[i] > 1)
-    return (
-        jnp.sum(sums, axes, keepdims=True).astype(bias.dtype) if axes else sums.astype(bias.dtype)
-    )
+    return jnp.sum(sums, axes, keepdims=True).astype(bias.dtype) if axes else sums.astype(bias.dtype)
 
 
 @triton.jit
@@ -194,6 +192,4 @@ def dlogits_tile(arrays, optional, batch, head, first_row, first_column, static:
         load_delta(head_rows(delta, batch, head, static), index, static),
     )
     squashed = squash(tl.dot(q_tile, tl.trans(k_tile), input_precision=static.precision), static)
-    return differentiate(
-        squashed, dout_tile, v_tile, statistics, extras, rows, columns, True, static
-    )
+    return differentiate(squashed, dout_tile, v_tile, statistics, extras, rows, columns, True, static)

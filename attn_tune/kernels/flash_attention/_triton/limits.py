@@ -35,9 +35,7 @@ def infeasible(problem: Problem, device: Device, tile: Tile) -> str | None:
     """The reason that one launch cannot fit the device, or None. Never refuses what compiles and fits."""
     needed, limit = shared_bytes(problem, device, tile), shared_limit(device)
     if needed > limit:
-        return (
-            f"its tiles need at least {needed} bytes of shared memory; {device.family} has {limit}"
-        )
+        return f"its tiles need at least {needed} bytes of shared memory; {device.family} has {limit}"
     floats = accumulators(problem, tile)
     if floats > MOST_ACCUMULATORS and not has_tensor_memory(device):
         return f"its accumulators need {floats} registers a thread; there are 255"
@@ -106,12 +104,7 @@ def _tile_bytes(problem: Problem, tile: Tile) -> tuple[int, int, int, int, int]:
 
 
 def _uses_wgmma(problem: Problem, device: Device, owned: int, num_warps: int) -> bool:
-    return (
-        device.compute_capability == 90
-        and problem.dtype != "float32"
-        and owned >= 64
-        and num_warps % 4 == 0
-    )
+    return device.compute_capability == 90 and problem.dtype != "float32" and owned >= 64 and num_warps % 4 == 0
 
 
 def _has_triton() -> bool:

@@ -24,9 +24,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
     """``out``, and ``lse`` if needed. A sink only rescales: it joins the denominator and adds nothing to the sum."""
     q, (k, v) = operands.q, _keys_and_values(operands)
     with_lse = problem.needs_lse or operands.sinks is not None
-    out, lse = forward_call(
-        q, k, v, _bias(operands), operands.kv_lengths, _settings(problem), with_lse=with_lse
-    )
+    out, lse = forward_call(q, k, v, _bias(operands), operands.kv_lengths, _settings(problem), with_lse=with_lse)
     if lse is None:
         return {"out": out}
     if operands.kv_lengths is not None:

@@ -29,9 +29,7 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
 
 def tuning_config(launch: DqConfig | DkvConfig) -> TuningConfig:
     """The library's config for one part, the other part at its smallest."""
-    blocks: dict[str, Any] = dict.fromkeys(
-        ("block_q_dq", "block_kv_dq", "block_q_dkv", "block_kv_dkv"), WARPGROUP_ROWS
-    )
+    blocks: dict[str, Any] = dict.fromkeys(("block_q_dq", "block_kv_dq", "block_q_dkv", "block_kv_dkv"), WARPGROUP_ROWS)
     part = "dq" if isinstance(launch, DqConfig) else "dkv"
     blocks |= {f"block_q_{part}": launch.block_q, f"block_kv_{part}": launch.block_kv}
     return TuningConfig(

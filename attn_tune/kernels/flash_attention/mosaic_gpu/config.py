@@ -21,9 +21,7 @@ class ForwardConfig(mosaic.Launch):
     ] = False
     schedule_barrier: Annotated[
         bool,
-        Flag(
-            doc="the two warpgroups take turns with the tensor core; only the emitter's variant can do without"
-        ),
+        Flag(doc="the two warpgroups take turns with the tensor core; only the emitter's variant can do without"),
     ] = True
 
     def conflict(self) -> str | None:

@@ -14,9 +14,7 @@ from attn_tune.ops.flash_attention.problem import Problem
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, Array]:
     """``out`` [B, T, N, V] in the query's dtype and ``lse`` [B, N, T] in float32."""
     launch = forward_of(problem, pipeline_emitter=config.pipeline_emitter)
-    out, (lse,) = launch(
-        operands.q, operands.k, operands.v, tuning_config(problem, config), save_residuals=True
-    )
+    out, (lse,) = launch(operands.q, operands.k, operands.v, tuning_config(problem, config), save_residuals=True)
     return with_sinks(out, lse * LN2, operands.sinks)
 
 

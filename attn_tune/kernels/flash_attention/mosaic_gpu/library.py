@@ -53,9 +53,7 @@ def _bound(function: Any, problem: Problem, *, bodies: int) -> Callable[..., Any
         "math": _Names(math, log2=lambda x: problem.scale * math.log2(x)),
         "jnp": _Names(jnp, float16=jnp.dtype(problem.dtype).type),
     }
-    return types.FunctionType(
-        function.__code__, function.__globals__ | names, function.__name__, function.__defaults__
-    )
+    return types.FunctionType(function.__code__, function.__globals__ | names, function.__name__, function.__defaults__)
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

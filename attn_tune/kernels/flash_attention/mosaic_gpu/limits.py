@@ -127,8 +127,6 @@ def _shared(p: Problem, launch: Launch) -> int:
 def _cuda_version() -> tuple[int, ...] | None:
     """Of the CUDA 12 runtime's wheel, if that is what is installed."""
     try:
-        return tuple(
-            int(part) for part in importlib.metadata.version("nvidia-cuda-runtime-cu12").split(".")
-        )
+        return tuple(int(part) for part in importlib.metadata.version("nvidia-cuda-runtime-cu12").split("."))
     except importlib.metadata.PackageNotFoundError:
         return None

@@ -94,8 +94,6 @@ def _first_feasible[T: Launch](problem: Problem, device: Device, configs: Iterab
     return first_feasible(configs, functools.partial(infeasible, problem, device))
 
 
-def _ordered[T: Launch](
-    start: T, problem: Problem, device: Device, configs: Iterable[T]
-) -> tuple[T, ...]:
+def _ordered[T: Launch](start: T, problem: Problem, device: Device, configs: Iterable[T]) -> tuple[T, ...]:
     reason = functools.partial(infeasible, problem, device)
     return nearest_feasible(start, configs, reason, doubling=("block_q", "block_kv"))

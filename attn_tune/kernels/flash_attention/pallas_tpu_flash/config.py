@@ -39,9 +39,7 @@ class DkvConfig(_Launch):
     block_q_major: Annotated[int, Multiple(tried=knobs.BLOCKS, doc="query rows in VMEM at a time")]
 
     def conflict(self) -> str | None:
-        return _Launch.conflict(self) or knobs.indivisible(
-            "block_q", self.block_q, "block_q_major", self.block_q_major
-        )
+        return _Launch.conflict(self) or knobs.indivisible("block_q", self.block_q, "block_q_major", self.block_q_major)
 
 
 type Launch = ForwardConfig | DqConfig | DkvConfig

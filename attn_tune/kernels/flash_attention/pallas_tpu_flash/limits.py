@@ -31,17 +31,14 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
         "it has no explicit positions": problem.has_positions,
         "it has no dropout": problem.dropout_rate,
         f"its logits are float32, not {problem.logits_dtype}": problem.logits_dtype != "float32",
-        "it adds the bias before it scales: a scale of zero would lose it": has_bias
-        and problem.scale == 0,
+        "it adds the bias before it scales: a scale of zero would lose it": has_bias and problem.scale == 0,
     }
     return next((reason for reason, asked in refusals.items() if asked), None)
 
 
 def infeasible(problem: Problem, device: Device, launch: Launch) -> str | None:
     """The reason that one launch cannot run, or None."""
-    return _block_reason(problem, launch) or limit_reason(
-        device, vmem_bytes(problem, launch), launch.vmem_limit_kib
-    )
+    return _block_reason(problem, launch) or limit_reason(device, vmem_bytes(problem, launch), launch.vmem_limit_kib)
 
 
 def _has_window(problem: Problem) -> bool:

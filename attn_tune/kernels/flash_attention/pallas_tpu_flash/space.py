@@ -59,10 +59,7 @@ def dkv_candidates(problem: Problem, device: Device) -> tuple[DkvConfig, ...]:
 
 def forward_heuristic(problem: Problem, device: Device) -> ForwardConfig:
     """The largest square block up to 1024 that fits."""
-    configs = (
-        ForwardConfig(block_q=q, block_k_major=k, block_k=_product(k))
-        for q, k in _preferred(problem)
-    )
+    configs = (ForwardConfig(block_q=q, block_k_major=k, block_k=_product(k)) for q, k in _preferred(problem))
     return _first_feasible(problem, device, configs)
 
 
@@ -73,22 +70,16 @@ def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
         DkvConfig(block_q_major=q, block_q=_product(q), block_k_major=k, block_k=_product(k))
         for q, k in _preferred(problem)
     )
-    return BackwardConfig(
-        dq=_first_feasible(problem, device, dq), dkv=_first_feasible(problem, device, dkv)
-    )
+    return BackwardConfig(dq=_first_feasible(problem, device, dq), dkv=_first_feasible(problem, device, dkv))
 
 
-def adapt_forward(
-    tuned: Problem, problem: Problem, device: Device, config: ForwardConfig
-) -> ForwardConfig:
+def adapt_forward(tuned: Problem, problem: Problem, device: Device, config: ForwardConfig) -> ForwardConfig:
     """The launch with no block longer than the tokens there are, and as many sequences a step as divide the batch."""
     block_b = math.gcd(config.block_b, problem.batch)
     return dataclasses.replace(_cut(problem, config), block_b=block_b)
 
 
-def adapt_backward(
-    tuned: Problem, problem: Problem, device: Device, config: BackwardConfig
-) -> BackwardConfig:
+def adapt_backward(tuned: Problem, problem: Problem, device: Device, config: BackwardConfig) -> BackwardConfig:
     """Both launches with no block longer than the tokens there are."""
     return BackwardConfig(dq=_cut(problem, config.dq), dkv=_cut(problem, config.dkv))
 
@@ -150,9 +141,7 @@ def _first_feasible[T: Launch](problem: Problem, device: Device, configs: Iterab
     return first_feasible(limited, functools.partial(limits.infeasible, problem, device))
 
 
-def _nearest_first[T: Launch](
-    start: T, problem: Problem, device: Device, configs: Iterable[T]
-) -> tuple[T, ...]:
+def _nearest_first[T: Launch](start: T, problem: Problem, device: Device, configs: Iterable[T]) -> tuple[T, ...]:
     """``start``, then the others by how many doublings away they are; all distinct, with the limit that each needs."""
     near = dataclasses.asdict(start)
 

@@ -35,9 +35,7 @@ def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
     )
 
 
-def adapt_backward(
-    tuned: Problem, problem: Problem, device: Device, config: BackwardConfig
-) -> BackwardConfig:
+def adapt_backward(tuned: Problem, problem: Problem, device: Device, config: BackwardConfig) -> BackwardConfig:
     """Both launches with no block longer than the tokens there are."""
     return BackwardConfig(
         dq=space.adapt(tuned, problem, device, config.dq),

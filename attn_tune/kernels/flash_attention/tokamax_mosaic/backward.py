@@ -28,23 +28,15 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
 
 def library_config(launch: DqConfig | DkvConfig) -> library.Config:
     """The library's config for one part, the other part at its smallest."""
-    blocks = dict.fromkeys(
-        ("block_q_dq", "block_kv_dq", "block_q_dkv", "block_kv_dkv"), WARPGROUP_ROWS
-    )
+    blocks = dict.fromkeys(("block_q_dq", "block_kv_dq", "block_q_dkv", "block_kv_dkv"), WARPGROUP_ROWS)
     part = "dq" if isinstance(launch, DqConfig) else "dkv"
     blocks |= {f"block_q_{part}": launch.block_q, f"block_kv_{part}": launch.block_kv}
-    return library.Config(
-        num_stages=launch.num_stages, compute_wgs=launch.compute_warpgroups, **blocks
-    )
+    return library.Config(num_stages=launch.num_stages, compute_wgs=launch.compute_warpgroups, **blocks)
 
 
-def _launch(
-    problem: Problem, config: DqConfig | DkvConfig, inputs: BackwardInputs
-) -> dict[str, Array]:
+def _launch(problem: Problem, config: DqConfig | DkvConfig, inputs: BackwardInputs) -> dict[str, Array]:
     arrays, given = backward_arguments(problem, inputs)
     # For the library's delta, which is a product outside of its kernels.
     with jax.default_matmul_precision("highest"):
-        grads = library.PallasMosaicGpuFlashAttentionVjp(config=library_config(config))(
-            *arrays, **given
-        )
+        grads = library.PallasMosaicGpuFlashAttentionVjp(config=library_config(config))(*arrays, **given)
     return gradients(grads, inputs.operands)

@@ -32,9 +32,7 @@ class ForwardConfig(mosaic.Launch):
             doc="parts that the keys are cut into, whose results are combined",
         ),
     ] = 1
-    fold_q_sequence_heads: Annotated[
-        bool, Flag(doc="the query heads of one key head become rows")
-    ] = False
+    fold_q_sequence_heads: Annotated[bool, Flag(doc="the query heads of one key head become rows")] = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

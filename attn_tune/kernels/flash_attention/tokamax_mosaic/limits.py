@@ -44,9 +44,7 @@ def infeasible(problem: Problem, device: Device, launch: Launch) -> str | None:
 def _forward_reason(p: Problem, config: ForwardConfig) -> str | None:
     barriers = _OTHER_BARRIERS + config.num_stages * (3 if loads_mask(p, config) else 2)
     if barriers > _BARRIERS:
-        return (
-            f"num_stages={config.num_stages} needs {barriers} named barriers; there are {_BARRIERS}"
-        )
+        return f"num_stages={config.num_stages} needs {barriers} named barriers; there are {_BARRIERS}"
     if config.split_k > 1:
         if p.mask_dims is not None or visible_bounds(p) != (None, None):
             return "split_k needs keys that are all visible"

@@ -95,9 +95,7 @@ def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
 
 
 def _backward_grid() -> Iterator[tuple[int, int, int, int]]:
-    return itertools.product(
-        BLOCKS, BLOCKS, tried(DqConfig, "num_stages"), tried(DqConfig, "compute_warpgroups")
-    )
+    return itertools.product(BLOCKS, BLOCKS, tried(DqConfig, "num_stages"), tried(DqConfig, "compute_warpgroups"))
 
 
 def _rows(block_q: int) -> int:
@@ -122,8 +120,6 @@ def _first_feasible[T: Launch](problem: Problem, device: Device, configs: Iterab
     return first_feasible(configs, functools.partial(infeasible, problem, device))
 
 
-def _ordered[T: Launch](
-    start: T, problem: Problem, device: Device, configs: Iterable[T]
-) -> tuple[T, ...]:
+def _ordered[T: Launch](start: T, problem: Problem, device: Device, configs: Iterable[T]) -> tuple[T, ...]:
     reason = functools.partial(infeasible, problem, device)
     return nearest_feasible(start, configs, reason, doubling=("block_q", "block_kv", "split_k"))

@@ -15,9 +15,7 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
     arrays, given = backward_arguments(problem, inputs)
     # For the library's delta, which is a product outside of its kernel.
     with jax.default_matmul_precision("highest"):
-        grads = library.PallasTritonFlashAttentionVjp(config=library_config(config))(
-            *arrays, **given
-        )
+        grads = library.PallasTritonFlashAttentionVjp(config=library_config(config))(*arrays, **given)
     return gradients(grads, inputs.operands)
 
 

@@ -28,9 +28,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     return reason or wrong_version()
 
 
-def infeasible(
-    problem: Problem, device: Device, config: ForwardConfig | BackwardConfig
-) -> str | None:
+def infeasible(problem: Problem, device: Device, config: ForwardConfig | BackwardConfig) -> str | None:
     """The reason that a config cannot run, or that its result is wrong; None otherwise."""
     if isinstance(config, BackwardConfig):
         return _diagonal_reason(problem, config)

@@ -88,9 +88,7 @@ def forward_heuristic(problem: Problem, device: Device) -> ForwardConfig:
 def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
     """The library's own: tiles of 64 stay and tiles of 32 pass, in four warps and two stages."""
     configs = [
-        BackwardConfig(
-            block_m1=32, block_n1=64, block_m2=64, block_n2=32, num_warps=4, num_stages=stages
-        )
+        BackwardConfig(block_m1=32, block_n1=64, block_m2=64, block_n2=32, num_warps=4, num_stages=stages)
         for stages in (2, 1)
     ]
     return first_feasible(configs, functools.partial(infeasible, problem, device))

@@ -14,9 +14,7 @@ from attn_tune.ops.flash_attention.operands import BackwardInputs
 from attn_tune.ops.flash_attention.problem import Problem
 
 
-def backward(
-    problem: Problem, config: BackwardConfig, inputs: BackwardInputs
-) -> dict[str, jax.Array]:
+def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -> dict[str, jax.Array]:
     """``dq``, ``dk``, ``dv``, and ``dbias`` if the problem has a bias; each like its primal."""
     arrays = kernel_arrays(inputs)
     dk, dv = backward_dkv(problem, config.dkv, arrays)

@@ -100,9 +100,7 @@ def dkv_kernel(
     v_tile = load_keys(v, first, length, static.v_head_dim, block_v, static.ragged_k, static)
     dk_acc = tl.zeros([block_k, block_h], tl.float32)
     dv_acc = tl.zeros([block_k, block_v], tl.float32)
-    bounds = narrowed(
-        row_range(first, static), ranges, batch, block, static.kv_blocks, static.block_q, static
-    )
+    bounds = narrowed(row_range(first, static), ranges, batch, block, static.kv_blocks, static.block_q, static)
 
     head = kv_head * static.group_size
     optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout, lengths)
@@ -156,9 +154,7 @@ def walk_rows(
         index = start + tl.arange(0, static.block_q)
         q_tile = load_queries(q_head, start, static.head_dim, static.block_h, static)
         row_lse = load_lse(lse_head, index, static)
-        squashed = squash(
-            tl.dot(k_tile, tl.trans(q_tile), input_precision=static.precision), static
-        )
+        squashed = squash(tl.dot(k_tile, tl.trans(q_tile), input_precision=static.precision), static)
         x = finish_logits(squashed, extras, rows, columns, edge, static)
         weights = tl.exp2(x * static.late_scale - row_lse[None, :])
         dout_tile = load_queries(dout_head, start, static.v_head_dim, static.block_v, static)

@@ -37,9 +37,7 @@ from attn_tune.ops.flash_attention.problem import Problem
 
 def backward_dq(problem: Problem, config: DqConfig, arrays: tuple) -> jax.Array:
     """``dq`` [B, T, N, H]; ``arrays`` as from ``backward.kernel_arrays``."""
-    static = static_of(
-        problem, config, ranges=skips_segments(problem, config.block_q, config.block_k)
-    )
+    static = static_of(problem, config, ranges=skips_segments(problem, config.block_q, config.block_k))
     q, q_segments, kv_segments = arrays[0], *arrays[8:10]
     (dq,) = triton_call(
         dq_kernel,
@@ -86,9 +84,7 @@ def dq_kernel(
     extras = point_extras(optional, batch, head, static)
     rows = load_rows(extras, first, 1, static)
     index = first + tl.arange(0, block_q)
-    q_tile = load_queries(
-        query_head(q, batch, head, static.head_dim, static), first, static.head_dim, block_h, static
-    )
+    q_tile = load_queries(query_head(q, batch, head, static.head_dim, static), first, static.head_dim, block_h, static)
     dout = query_head(dout, batch, head, static.v_head_dim, static)
     dout_tile = load_queries(dout, first, static.v_head_dim, block_v, static)
     row_lse = load_lse(head_rows(lse, batch, head, static), index, static)
@@ -99,9 +95,7 @@ def dq_kernel(
 
     acc = tl.zeros([block_q, block_h], tl.float32)
     owned = (q_tile, dout_tile, (row_lse, row_delta), rows)
-    bounds = narrowed(
-        key_range(first, static), ranges, batch, block, static.q_blocks, static.block_k, static
-    )
+    bounds = narrowed(key_range(first, static), ranges, batch, block, static.q_blocks, static.block_k, static)
     if static.skips_left or static.has_ranges:
         acc = walk_keys(acc, owned, k, v, extras, bounds, "before", static)
     acc = walk_keys(acc, owned, k, v, extras, bounds, "full", static)
@@ -121,16 +115,10 @@ def walk_keys(acc, owned, k, v, extras, bounds, PART: tl.constexpr, static: tl.c
     begin, end = span_of(bounds, PART)
     for start in tl.range(begin, end, static.block_k):
         k_tile = load_keys(k, start, extras.length, static.head_dim, static.block_h, ragged, static)
-        v_tile = load_keys(
-            v, start, extras.length, static.v_head_dim, static.block_v, ragged, static
-        )
-        squashed = squash(
-            tl.dot(q_tile, tl.trans(k_tile), input_precision=static.precision), static
-        )
+        v_tile = load_keys(v, start, extras.length, static.v_head_dim, static.block_v, ragged, static)
+        squashed = squash(tl.dot(q_tile, tl.trans(k_tile), input_precision=static.precision), static)
         columns = load_columns(extras, start, 0, static)
-        dlogits = differentiate(
-            squashed, dout_tile, v_tile, statistics, extras, rows, columns, edge, static
-        )
+        dlogits = differentiate(squashed, dout_tile, v_tile, statistics, extras, rows, columns, edge, static)
         if static.soft_cap is not None:
             dlogits *= 1.0 - squashed * squashed
         acc = tl.dot(dlogits.to(k_tile.dtype), k_tile, acc, input_precision=static.precision)

@@ -32,9 +32,7 @@ from attn_tune.ops.flash_attention.problem import Problem
 
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, jax.Array]:
     """``out`` [B, T, N, V] in q's dtype and ``lse`` [B, N, T] in float32."""
-    static = static_of(
-        problem, config, ranges=skips_segments(problem, config.block_q, config.block_k)
-    )
+    static = static_of(problem, config, ranges=skips_segments(problem, config.block_q, config.block_k))
     batch, rows, heads = problem.batch, problem.q_len, problem.num_q_heads
     out, lse = triton_call(
         forward_kernel,
@@ -82,9 +80,7 @@ def forward_kernel(
     optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout, lengths)
     extras = point_extras(optional, batch, head, static)
     rows = load_rows(extras, first, 1, static)
-    q_tile = load_queries(
-        query_head(q, batch, head, static.head_dim, static), first, static.head_dim, block_h, static
-    )
+    q_tile = load_queries(query_head(q, batch, head, static.head_dim, static), first, static.head_dim, block_h, static)
     kv_head = head // static.group_size
     k = key_head(k, batch, kv_head, static.head_dim, static)
     v = key_head(v, batch, kv_head, static.v_head_dim, static)
@@ -98,9 +94,7 @@ def forward_kernel(
         maximum = tl.zeros_like(maximum) + sink
         total += tl.where(sink == float("-inf"), 0.0, 1.0)
 
-    bounds = narrowed(
-        key_range(first, static), ranges, batch, block, static.q_blocks, static.block_k, static
-    )
+    bounds = narrowed(key_range(first, static), ranges, batch, block, static.q_blocks, static.block_k, static)
     state = (acc, total, maximum)
     if static.skips_left or static.has_ranges:
         state = walk_keys(state, q_tile, k, v, extras, rows, bounds, "before", static)

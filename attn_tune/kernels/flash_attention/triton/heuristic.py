@@ -64,14 +64,10 @@ def forward_heuristic(problem: Problem, device: Device) -> ForwardConfig:
 
 def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
     """The backward's untuned config."""
-    return BackwardConfig(
-        dq=_fitted(problem, device, DqConfig, 1), dkv=_fitted(problem, device, DkvConfig, 2)
-    )
+    return BackwardConfig(dq=_fitted(problem, device, DqConfig, 1), dkv=_fitted(problem, device, DkvConfig, 2))
 
 
-def _fitted[T: (ForwardConfig, DqConfig, DkvConfig)](
-    problem: Problem, device: Device, cls: type[T], column: int
-) -> T:
+def _fitted[T: (ForwardConfig, DqConfig, DkvConfig)](problem: Problem, device: Device, cls: type[T], column: int) -> T:
     block_q, block_k, num_warps, num_stages, *cap = _known(problem, device, column)
     tile = known = cls(
         block_q=min(block_q, block_cap(problem.q_len)),
@@ -87,11 +83,7 @@ def _fitted[T: (ForwardConfig, DqConfig, DkvConfig)](
         tile = halved(tile)
         owned = "block_k" if tile.owns_keys else "block_q"
         tile = dataclasses.replace(tile, **{owned: max(16, tile.owned // 2)})
-    if (
-        _has_features(problem)
-        and not _has_figures(problem, device)
-        and _pairs_per_thread(tile) > _MOST_FEATURE_PAIRS
-    ):
+    if _has_features(problem) and not _has_figures(problem, device) and _pairs_per_thread(tile) > _MOST_FEATURE_PAIRS:
         tile = dataclasses.replace(tile, num_warps=2 * tile.num_warps)
     while tile.owned < 8 * tile.num_warps:
         tile = dataclasses.replace(tile, num_warps=tile.num_warps // 2)

@@ -52,9 +52,7 @@ from attn_tune.ops.flash_attention.operands import BackwardInputs
 from attn_tune.ops.flash_attention.problem import Problem
 
 
-def backward(
-    problem: Problem, config: BackwardConfig, inputs: BackwardInputs
-) -> dict[str, jax.Array]:
+def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -> dict[str, jax.Array]:
     """``dq``, ``dk``, ``dv``, and ``dbias`` if the problem has a bias; each like its primal."""
     o = inputs.operands
     q, k, v = o.q, o.k, o.v
@@ -119,9 +117,7 @@ def fused_kernel(
     length = key_length(lengths, batch, static)
     k_tile = load_keys(k, first, length, static.head_dim, block_h, static.ragged_k, static)
     v_tile = load_keys(v, first, length, static.v_head_dim, block_v, static.ragged_k, static)
-    bounds = narrowed(
-        row_range(first, static), ranges, batch, block, static.kv_blocks, static.block_q, static
-    )
+    bounds = narrowed(row_range(first, static), ranges, batch, block, static.kv_blocks, static.block_q, static)
 
     head = kv_head * static.group_size
     optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout, lengths)
@@ -130,16 +126,10 @@ def fused_kernel(
     arrays = (q, dout, lse, delta, dq)
     state = (tl.zeros([block_k, block_h], tl.float32), tl.zeros([block_k, block_v], tl.float32))
     if static.skips_right or static.has_ranges:
-        state = walk_rows(
-            state, owned, arrays, optional, batch, head, bounds, "before", transposed_dq, static
-        )
-    state = walk_rows(
-        state, owned, arrays, optional, batch, head, bounds, "full", transposed_dq, static
-    )
+        state = walk_rows(state, owned, arrays, optional, batch, head, bounds, "before", transposed_dq, static)
+    state = walk_rows(state, owned, arrays, optional, batch, head, bounds, "full", transposed_dq, static)
     if static.skips_left or static.has_ranges:
-        state = walk_rows(
-            state, owned, arrays, optional, batch, head, bounds, "after", transposed_dq, static
-        )
+        state = walk_rows(state, owned, arrays, optional, batch, head, bounds, "after", transposed_dq, static)
     dk_acc, dv_acc = state
 
     dk = key_head(dk, batch, kv_head, static.head_dim, static)
@@ -176,9 +166,7 @@ def walk_rows(
         q_head = query_head(q, batch, head, static.head_dim, static)
         q_tile = load_queries(q_head, start, static.head_dim, static.block_h, static)
         row_lse = load_lse(head_rows(lse, batch, head, static), index, static)
-        squashed = squash(
-            tl.dot(k_tile, tl.trans(q_tile), input_precision=static.precision), static
-        )
+        squashed = squash(tl.dot(k_tile, tl.trans(q_tile), input_precision=static.precision), static)
         x = finish_logits(squashed, extras, rows, columns, edge, static)
         weights = tl.exp2(x * static.late_scale - row_lse[None, :])
         dout_head = query_head(dout, batch, head, static.v_head_dim, static)

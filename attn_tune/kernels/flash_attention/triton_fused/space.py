@@ -41,9 +41,7 @@ def heuristic(problem: Problem, device: Device) -> BackwardConfig:
     table = _TABLES.get(device.compute_capability or 0, _SMALL)
     if problem.dtype == "float32":
         table = _FLOAT32
-    block_q, block_k, num_warps, num_stages = next(
-        table[top] for top in sorted(table) if padded(width(problem)) <= top
-    )
+    block_q, block_k, num_warps, num_stages = next(table[top] for top in sorted(table) if padded(width(problem)) <= top)
     if _has_features(problem):
         # Dropout bits, a bias and tanh need registers of their own: at H64 64x128 spills 336 bytes with all of them.
         block_q = max(16, block_q // 2)
@@ -57,9 +55,7 @@ def heuristic(problem: Problem, device: Device) -> BackwardConfig:
     return fitted(tile, functools.partial(fits, problem, device))
 
 
-def adapt(
-    tuned: Problem, problem: Problem, device: Device, config: BackwardConfig
-) -> BackwardConfig:
+def adapt(tuned: Problem, problem: Problem, device: Device, config: BackwardConfig) -> BackwardConfig:
     """The tile, cut to the lengths."""
     return cut_tile(config, problem.q_len, problem.kv_len)
 

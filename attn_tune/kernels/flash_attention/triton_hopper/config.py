@@ -19,9 +19,7 @@ class ForwardConfig(Knobs):
     owns_keys: ClassVar[bool] = False
 
     block_k: Annotated[int, Choice((32, 64, 128, 256), tried=(32, 64, 128), doc="keys of a tile")]
-    num_stages: Annotated[
-        int, Range(2, 8, tried=(2, 3, 4), doc="tiles of keys, and of values, in shared memory")
-    ]
+    num_stages: Annotated[int, Range(2, 8, tried=(2, 3, 4), doc="tiles of keys, and of values, in shared memory")]
     heads_per_section: Annotated[
         int,
         Range(
@@ -31,20 +29,14 @@ class ForwardConfig(Knobs):
             "L2 cache",
         ),
     ]
-    num_programs: Annotated[
-        int, Range(1, 2**16, doc="programs that share all tiles of rows; one a multiprocessor")
-    ]
+    num_programs: Annotated[int, Range(1, 2**16, doc="programs that share all tiles of rows; one a multiprocessor")]
     ping_pong: Annotated[
         bool,
-        Flag(
-            doc="the two groups of warps start their products in turns: one's softmax meets the other's products"
-        ),
+        Flag(doc="the two groups of warps start their products in turns: one's softmax meets the other's products"),
     ] = False
     fast_tanh: Annotated[
         bool,
-        Flag(
-            doc="a soft cap goes through the hardware's tanh, off by up to 2**-11 of the capped logit"
-        ),
+        Flag(doc="a soft cap goes through the hardware's tanh, off by up to 2**-11 of the capped logit"),
     ] = False
 
     @property

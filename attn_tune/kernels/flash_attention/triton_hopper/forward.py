@@ -135,9 +135,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
 
 def _layouts(problem: Problem, config: ForwardConfig) -> Layouts:
     def product(width: int) -> gl.NVMMADistributedLayout:
-        return gl.NVMMADistributedLayout(
-            version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, width, 16]
-        )
+        return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, width, 16])
 
     out = product(problem.head_dim)
     logits = product(config.block_k)
@@ -183,9 +181,7 @@ def forward_kernel(
     q_buffer = gl.allocate_shared_memory(dtype, [Q_SLOTS, 1, _ROWS, static.head_dim], q_layout)
     out_buffer = q_buffer
     if plan.own_buffer:
-        out_buffer = gl.allocate_shared_memory(
-            dtype, [_CONSUMERS, 1, _ROWS, static.head_dim], q_layout
-        )
+        out_buffer = gl.allocate_shared_memory(dtype, [_CONSUMERS, 1, _ROWS, static.head_dim], q_layout)
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[0])
     ids: gl.constexpr = static.block_k if static.has_segments else 1
     buffers = Buffers(
@@ -254,9 +250,7 @@ def _describe(
 ):
     """A descriptor of a ``[B, length, heads * H]`` array: what is beyond a sequence's end is read as zero."""
     width: gl.constexpr = heads * static.head_dim
-    return tma.make_tensor_descriptor(
-        array, [plan.batch, length, width], [length * width, width, 1], shape, layout
-    )
+    return tma.make_tensor_descriptor(array, [plan.batch, length, width], [length * width, width, 1], shape, layout)
 
 
 @gluon.jit

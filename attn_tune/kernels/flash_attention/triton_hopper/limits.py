@@ -39,8 +39,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
         "it has no bias: its loads find no registers": problem.bias_dims is not None,
         "it has no explicit positions": problem.has_positions,
         f"scale={problem.scale!r} is not positive": problem.scale <= 0,
-        f"{tiles} tiles of {BLOCK_Q} rows are more than the {_MOST_TILES} that it schedules": tiles
-        > _MOST_TILES,
+        f"{tiles} tiles of {BLOCK_Q} rows are more than the {_MOST_TILES} that it schedules": tiles > _MOST_TILES,
     }
     return next((reason for reason, wanted in asked.items() if wanted), None) or _wrong_triton()
 

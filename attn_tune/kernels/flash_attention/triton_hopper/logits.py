@@ -48,9 +48,7 @@ def load_seeds(dropout, static: gl.constexpr):
 
 
 @gluon.jit
-def load_rows(
-    first, batch, head, pointers, layout: gl.constexpr, plan: gl.constexpr, static: gl.constexpr
-):
+def load_rows(first, batch, head, pointers, layout: gl.constexpr, plan: gl.constexpr, static: gl.constexpr):
     """The rows from ``first`` on, of a tile of logits in ``layout``; ``pointers``: segments, sinks, seeds."""
     q_segments, sinks, seeds = pointers
     index = first + gl.arange(0, _ROWS, gl.SliceLayout(1, layout))

@@ -128,9 +128,7 @@ def copy_tiles(
 
 
 @gluon.jit
-def _load_query_tile(
-    q_desc, batch, row, head, turn, buffers, barriers, plan: gl.constexpr, static: gl.constexpr
-):
+def _load_query_tile(q_desc, batch, row, head, turn, buffers, barriers, plan: gl.constexpr, static: gl.constexpr):
     for i in gl.static_range(_CONSUMERS):
         slot = turn % plan.q_slots * _CONSUMERS + i
         mbarrier.wait(barriers.q_empty.index(slot), (turn // plan.q_slots & 1) ^ 1)
@@ -140,9 +138,7 @@ def _load_query_tile(
 
 
 @gluon.jit
-def _load_kv_tile(
-    kv_descriptors, block, count, buffers, barriers, plan: gl.constexpr, static: gl.constexpr
-):
+def _load_kv_tile(kv_descriptors, block, count, buffers, barriers, plan: gl.constexpr, static: gl.constexpr):
     """Waits for a free slot of keys, then of values, and starts the copy of one tile into each."""
     k_desc, v_desc, batch, head = kv_descriptors
     place = [batch, block * static.block_k, head * static.head_dim]
@@ -189,12 +185,8 @@ def attend(
             next_rows = _load_rows_of(CONSUMER, next_info, row_pointers, plan, static, layouts)
         else:
             rows = _load_rows_of(CONSUMER, info, row_pointers, plan, static, layouts)
-            queries = receive_queries(
-                CONSUMER, turn, True, buffers, barriers, plan, static, layouts
-            )
-            weights, state = begin(
-                CONSUMER, queries, count, info, rows, fixed, plan, static, layouts
-            )
+            queries = receive_queries(CONSUMER, turn, True, buffers, barriers, plan, static, layouts)
+            weights, state = begin(CONSUMER, queries, count, info, rows, fixed, plan, static, layouts)
             count += 1
         acc = gl.zeros([_ROWS, static.head_dim], gl.float32, layouts.out)
         own = (queries, info, rows)
@@ -208,9 +200,7 @@ def attend(
             mbarrier.arrive(barriers.q_empty.index(queries))
         if plan.overlap:
             more = next_info.tile >= 0
-            queries = receive_queries(
-                CONSUMER, turn + 1, more, buffers, barriers, plan, static, layouts
-            )
+            queries = receive_queries(CONSUMER, turn + 1, more, buffers, barriers, plan, static, layouts)
             own = (queries, next_info, next_rows)
             # After the last tile nothing comes: what is left in the slots is multiplied, and the product is not used.
             acc, weights, next_state, _ = step(

@@ -61,9 +61,7 @@ class Plan:
     late_scale: float
 
 
-def plan_of(
-    problem: Problem, config: ForwardConfig, static: Static, schedule_width: int = 0
-) -> Plan:
+def plan_of(problem: Problem, config: ForwardConfig, static: Static, schedule_width: int = 0) -> Plan:
     """The plan of one launch."""
     last_keys, other_keys = _edges(problem, static)
     return Plan(

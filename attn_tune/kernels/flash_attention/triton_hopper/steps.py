@@ -203,9 +203,7 @@ def _unless_one(count):
     products = "".join(f"mul.f32 ${i}, ${i}, ${2 * count + i};" for i in range(count))
     asm = f"{{ .reg .pred p; setp.eq.s32 p, ${3 * count}, 0; @p bra.uni DONE; {products} DONE: }}"
     each = range(count)
-    kinds = (
-        ["=f" for _ in each] + [str(i) for i in each] + ["f" for _ in each] + ["r" for _ in each]
-    )
+    kinds = ["=f" for _ in each] + [str(i) for i in each] + ["f" for _ in each] + ["r" for _ in each]
     return asm, ",".join(kinds)
 
 
@@ -230,9 +228,7 @@ def _corrected(acc, correction, plan: gl.constexpr, layouts: gl.constexpr):
         )
         flag = gl.convert_layout(flag, row)[:, None]
         PTX: gl.constexpr = _unless_one(32)
-        acc = gl.inline_asm_elementwise(
-            PTX[0], PTX[1], [acc, factor, flag], dtype=gl.float32, is_pure=False, pack=32
-        )
+        acc = gl.inline_asm_elementwise(PTX[0], PTX[1], [acc, factor, flag], dtype=gl.float32, is_pure=False, pack=32)
     else:
         acc = acc * factor
     return acc
@@ -252,9 +248,7 @@ def multiply_values(weights, v_slot, acc, static: gl.constexpr):
 
 
 @gluon.jit
-def _multiply_keys(
-    queries, slot, buffers, plan: gl.constexpr, static: gl.constexpr, layouts: gl.constexpr
-):
+def _multiply_keys(queries, slot, buffers, plan: gl.constexpr, static: gl.constexpr, layouts: gl.constexpr):
     """Starts the product q.k of one tile."""
     q_tile = queries
     if not plan.q_in_registers:

@@ -67,9 +67,7 @@ def combine_kernel(part_out, part_lse, out, lse, num_splits: tl.constexpr, stati
     scale = tl.where(seen, 1.0 / tl.where(seen, total, 1.0), 0.0)
     result = tl.sum(values * weights[:, None], 0) * scale
 
-    out += (
-        (batch.to(tl.int64) * static.q_len + query) * static.num_q_heads + head
-    ) * static.v_head_dim
+    out += ((batch.to(tl.int64) * static.q_len + query) * static.num_q_heads + head) * static.v_head_dim
     tl.store(out + cols, result.to(out.dtype.element_ty), mask=cols < static.v_head_dim)
     row_lse = tl.where(seen, (maximum + tl.log2(tl.where(seen, total, 1.0))) * LN2, float("-inf"))
     lse += (batch * static.num_q_heads + head).to(tl.int64) * static.q_len + query

@@ -112,9 +112,7 @@ def packed_key_range(first, length, static: tl.constexpr):
         full_begin = tl.maximum(last_query - static.left + block_k - 1, 0) // block_k * block_k
     if static.skips_right:
         end = tl.minimum(last_query + static.right + 1, static.kv_len)
-        full_end = tl.minimum(
-            full_end, tl.maximum(first_query + static.right + 1, 0) // block_k * block_k
-        )
+        full_end = tl.minimum(full_end, tl.maximum(first_query + static.right + 1, 0) // block_k * block_k)
     if static.has_lengths:
         end = tl.minimum(end, length)
         full_end = tl.minimum(full_end, length // block_k * block_k)

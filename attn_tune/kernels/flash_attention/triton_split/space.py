@@ -169,9 +169,7 @@ def _tiles(problem: Problem, device: Device) -> Iterator[ForwardConfig]:
         if block_k > block_cap(problem.kv_len):
             continue
         for warps, stages in itertools.product((2, 4) if block_q <= 32 else (4, 8), (2, 3, 4)):
-            tile = ForwardConfig(
-                block_q=block_q, block_k=block_k, num_warps=warps, num_stages=stages, num_splits=1
-            )
+            tile = ForwardConfig(block_q=block_q, block_k=block_k, num_warps=warps, num_stages=stages, num_splits=1)
             for splits in _worthwhile_splits(problem, device, tile):
                 yield dataclasses.replace(tile, num_splits=splits)
 

@@ -40,9 +40,7 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
     def step(carry, pair):
         i, j = pair[0], pair[1]
         row, col = i * grid.q, j * grid.k
-        q, dout, lse, delta = (
-            cut(x, 3, row, grid.q) for x in (side.q, all_dout, all_lse, all_delta)
-        )
+        q, dout, lse, delta = (cut(x, 3, row, grid.q) for x in (side.q, all_dout, all_lse, all_delta))
         k, v = cut(side.k, 2, col, grid.k), cut(side.v, 2, col, grid.k)
         t = tile(grid, side, q, k, i, j)
         weights = jnp.exp(t.logits - lse[..., None])
@@ -52,9 +50,7 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
             dropped, d_weights = weights * kept, d_weights * kept
         d_logits = weights * (d_weights - delta[..., None])
         carry = dict(carry)
-        carry["dv"] = add(
-            carry["dv"], 2, col, matmul(p, "bkgts,bkgtv->bksv", dropped.astype(v.dtype), dout)
-        )
+        carry["dv"] = add(carry["dv"], 2, col, matmul(p, "bkgts,bkgtv->bksv", dropped.astype(v.dtype), dout))
         if p.bias_dims is not None:
             carry["dbias"] = _add_dbias(grid, carry["dbias"], d_logits, i, j)
         if p.soft_cap is not None:
@@ -85,9 +81,7 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
 
 def _add_dbias(grid: Grid, dbias: Array, d_logits: Array, i: Array, j: Array) -> Array:
     dims = grid.problem.bias_dims or "1111"
-    summed = tuple(
-        axis for axis, dim in enumerate((dims[0], dims[1], dims[1], *dims[2:])) if dim == "1"
-    )
+    summed = tuple(axis for axis, dim in enumerate((dims[0], dims[1], dims[1], *dims[2:])) if dim == "1")
     update = jnp.sum(d_logits, axis=summed, keepdims=True) if summed else d_logits
     # Of one type, whether or not Python integers are 64-bit in this process.
     zero = jnp.zeros_like(i)

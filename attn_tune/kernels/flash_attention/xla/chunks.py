@@ -48,9 +48,7 @@ class Grid:
         With explicit positions nothing is known before the call, and all pairs are listed.
         """
         p = self.problem
-        i, j = np.meshgrid(
-            np.arange(-(-p.q_len // self.q)), np.arange(-(-p.kv_len // self.k)), indexing="ij"
-        )
+        i, j = np.meshgrid(np.arange(-(-p.q_len // self.q)), np.arange(-(-p.kv_len // self.k)), indexing="ij")
         seen = np.ones(i.shape, bool)
         if not p.has_positions:
             left, right = p.bounds

@@ -28,9 +28,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
         i, j = pair[0], pair[1]
         start = i * grid.q
         peak, total, acc = (cut(x, 3, start, grid.q) for x in carry)
-        t = tile(
-            grid, side, cut(side.q, 3, start, grid.q), cut(side.k, 2, j * grid.k, grid.k), i, j
-        )
+        t = tile(grid, side, cut(side.q, 3, start, grid.q), cut(side.k, 2, j * grid.k, grid.k), i, j)
         new_peak = jnp.maximum(peak, jnp.max(t.logits, axis=-1))
         # A row that has seen nothing yet: exp(-inf - 0) is 0, exp(-inf + inf) would be NaN.
         base = jnp.where(jnp.isneginf(new_peak), 0.0, new_peak)
@@ -41,9 +39,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
             weights = jnp.where(t.keep, weights, 0.0)
         v = cut(side.v, 2, j * grid.k, grid.k)
         acc = acc * shrink[..., None] + matmul(p, "bkgts,bksv->bkgtv", weights.astype(v.dtype), v)
-        carry = tuple(
-            put(x, 3, start, new) for x, new in zip(carry, (new_peak, total, acc), strict=True)
-        )
+        carry = tuple(put(x, 3, start, new) for x, new in zip(carry, (new_peak, total, acc), strict=True))
         return carry, None
 
     (peak, total, acc), _ = lax.scan(step, _start(grid, operands), jnp.asarray(grid.visible_pairs))

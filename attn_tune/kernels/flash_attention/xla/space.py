@@ -21,9 +21,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     return None
 
 
-def infeasible(
-    problem: Problem, device: Device, config: ForwardConfig | BackwardConfig
-) -> str | None:
+def infeasible(problem: Problem, device: Device, config: ForwardConfig | BackwardConfig) -> str | None:
     """The reason that a config cannot run: its step's logits do not fit, or it has too many steps."""
     steps = -(-problem.q_len // config.chunk_q) * -(-problem.kv_len // config.chunk_k)
     if steps > MAX_STEPS:

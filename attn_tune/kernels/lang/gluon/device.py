@@ -21,9 +21,7 @@ def mix(x):
 @gluon.jit
 def approximate(INSTRUCTION: gl.constexpr, x):
     """One instruction of the special function unit: PTX ISA, section "Floating Point Instructions"."""
-    return gl.inline_asm_elementwise(
-        INSTRUCTION + " $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
-    )
+    return gl.inline_asm_elementwise(INSTRUCTION + " $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
 
 
 @gluon.jit

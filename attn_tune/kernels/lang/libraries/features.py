@@ -30,9 +30,7 @@ def lacking(problem: Attention, *, known: tuple[str, ...] = ()) -> str | None:
         # The running maximum is taken of logits that are not scaled yet.
         "scale": (f"scale={problem.scale!r} is not positive", problem.scale <= 0),
     }
-    return next(
-        (reason for name, (reason, wanted) in asked.items() if wanted and name not in known), None
-    )
+    return next((reason for name, (reason, wanted) in asked.items() if wanted and name not in known), None)
 
 
 def visible_bounds(problem: Attention) -> tuple[int | None, int | None]:

@@ -26,12 +26,8 @@ _WARPGROUP, _MOST_ACCUMULATORS = 128, 288
 class Launch(Knobs):
     """One launch: a warpgroup's tile is ``block_q`` rows by ``block_kv`` keys."""
 
-    block_q: Annotated[
-        int, Multiple(WARPGROUP_ROWS, tried=BLOCKS, doc="query rows of a warpgroup's tile")
-    ]
-    block_kv: Annotated[
-        int, Multiple(WARPGROUP_ROWS, tried=BLOCKS, doc="keys of a warpgroup's tile")
-    ]
+    block_q: Annotated[int, Multiple(WARPGROUP_ROWS, tried=BLOCKS, doc="query rows of a warpgroup's tile")]
+    block_kv: Annotated[int, Multiple(WARPGROUP_ROWS, tried=BLOCKS, doc="keys of a warpgroup's tile")]
 
 
 def shared_bytes(arrays: Iterable[int], barriers: int, reserved: int = 0) -> int:

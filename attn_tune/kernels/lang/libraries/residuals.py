@@ -56,7 +56,5 @@ def own_delta(
     unit = lifted.astype(jnp.float32) / jnp.where(top > 0, top, 1.0)
     square = jnp.sum(unit * unit, axis=-1, keepdims=True)
     carries = top > 0
-    out = unit * jnp.where(
-        carries, row_delta / (jnp.where(carries, top, 1.0) * jnp.where(carries, square, 1.0)), 0.0
-    )
+    out = unit * jnp.where(carries, row_delta / (jnp.where(carries, top, 1.0) * jnp.where(carries, square, 1.0)), 0.0)
     return out, lifted

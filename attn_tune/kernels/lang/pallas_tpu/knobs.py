@@ -8,9 +8,7 @@ DECIDES_NO_CODE = "checks and candidates of knobs; a row holds their values"
 # Blocks of an array in VMEM, and of those that enter a product: more than 1024 columns gain nothing.
 BLOCKS = (128, 256, 512, 1024, 2048)
 PRODUCT_BLOCKS = BLOCKS[:-1]
-VMEM_LIMIT = Multiple(
-    doc="the most VMEM the launch may take, in KiB; None is the compiler's default"
-)
+VMEM_LIMIT = Multiple(doc="the most VMEM the launch may take, in KiB; None is the compiler's default")
 
 
 def rows(doc: str) -> Multiple:

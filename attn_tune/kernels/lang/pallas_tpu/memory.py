@@ -45,9 +45,7 @@ def limit_reason(device: Device, needed_bytes: int, limit_kib: int | None) -> st
     limit = limit_of(device, limit_kib)
     if limit_kib is not None and limit >= device.shared_bytes:
         physical = device.shared_bytes / MIB
-        return (
-            f"a limit of {limit / MIB:.0f} MiB is not below {device}'s {physical:.0f} MiB of VMEM"
-        )
+        return f"a limit of {limit / MIB:.0f} MiB is not below {device}'s {physical:.0f} MiB of VMEM"
     if needed_bytes > limit:
         needed = needed_bytes / MIB
         return f"its blocks need about {needed:.1f} MiB of VMEM; its limit on {device} is {limit / MIB:.0f} MiB"

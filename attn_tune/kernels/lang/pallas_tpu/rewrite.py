@@ -48,9 +48,7 @@ def rewritten(
 def _changed_call(equation: Any, limit_kib: int | None, scale: float) -> Any:
     params = dict(equation.params)
     if limit_kib is not None:
-        params["compiler_params"] = dataclasses.replace(
-            params["compiler_params"], vmem_limit_bytes=1024 * limit_kib
-        )
+        params["compiler_params"] = dataclasses.replace(params["compiler_params"], vmem_limit_bytes=1024 * limit_kib)
     if scale != 1.0:
         kernel = params["jaxpr"]
         bodies = sum(_bodies(kernel))

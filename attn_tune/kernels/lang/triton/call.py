@@ -82,9 +82,7 @@ def triton_call(
         out_types,
         grid=grid,
         constexprs=constexprs or {},
-        options=CompileOptions(
-            num_warps=num_warps, num_stages=num_stages, num_ctas=num_ctas, maxnreg=maxnreg
-        ),
+        options=CompileOptions(num_warps=num_warps, num_stages=num_stages, num_ctas=num_ctas, maxnreg=maxnreg),
         name=name,
         zeroed=zeroed,
         aliases=input_output_aliases,
@@ -130,9 +128,7 @@ def _output_types(*operands: Any, launch: Launch) -> list[Any]:
             dtype=jax.numpy.dtype(out.dtype),
             weak_type=False,
             manual_axis_type=manual,
-            sharding=like.sharding.update(
-                spec=jax.sharding.PartitionSpec(*[None] * len(out.shape))
-            ),
+            sharding=like.sharding.update(spec=jax.sharding.PartitionSpec(*[None] * len(out.shape))),
         )
         for out in launch.out_types
     ]
@@ -233,9 +229,7 @@ batching.primitive_batchers[_triton_call_p] = _batch_in_sequence
 
 
 def _no_derivative(*_: Any, launch: Launch, **__: Any) -> Any:
-    raise UnsupportedError(
-        f"kernel {launch.name!r} has no derivative of its own; differentiate the op that calls it"
-    )
+    raise UnsupportedError(f"kernel {launch.name!r} has no derivative of its own; differentiate the op that calls it")
 
 
 ad.primitive_jvps[_triton_call_p] = _no_derivative

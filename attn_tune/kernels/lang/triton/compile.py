@@ -175,9 +175,7 @@ def _compile(launch: Launch, dtypes: tuple[str, ...], capability: int) -> Compil
     )
     try:
         with _held_back_output(), _without_line_info():
-            built = triton.compile(
-                source, GPUTarget("cuda", capability, WARP_SIZE), _options(launch)
-            )
+            built = triton.compile(source, GPUTarget("cuda", capability, WARP_SIZE), _options(launch))
     except OSError as error:
         raise StorageError(
             f"Triton cannot use its compile cache or its compiler for kernel {launch.name!r}: {error}; "

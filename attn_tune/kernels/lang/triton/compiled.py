@@ -103,9 +103,7 @@ def _resource_usage(cubin: bytes, kernel: str) -> tuple[int | None, int | None]:
             capture_output=True,
             text=True,
         ).stdout
-    found = re.search(
-        rf"Function {re.escape(kernel)}:\s*REG:(\d+) STACK:(\d+) .*?LOCAL:(\d+)", listing
-    )
+    found = re.search(rf"Function {re.escape(kernel)}:\s*REG:(\d+) STACK:(\d+) .*?LOCAL:(\d+)", listing)
     if not found:
         raise CompileError(f"cuobjdump does not list kernel {kernel!r}: {listing.strip()!r}")
     registers, stack, local = map(int, found.groups())

@@ -152,6 +152,4 @@ def _check_stores(
     for name, array, before in zip(launch.pointer_names, inputs, given, strict=False):
         is_updated = any(array is output for output in outputs)
         if not is_updated and array.values.tobytes() != np.asarray(before).tobytes():
-            raise OutOfBoundsStore(
-                f"kernel {launch.name!r} wrote to its operand {name!r}; return an output instead"
-            )
+            raise OutOfBoundsStore(f"kernel {launch.name!r} wrote to its operand {name!r}; return an output instead")

@@ -65,11 +65,7 @@ class Launch:
     @property
     def constants(self) -> dict[str, Any]:
         """Every compile-time argument by name, absent operands among them."""
-        absent = {
-            name: None
-            for name, here in zip(self.kernel.arg_names, self.present, strict=False)
-            if not here
-        }
+        absent = {name: None for name, here in zip(self.kernel.arg_names, self.present, strict=False) if not here}
         return {**absent, **dict(self.constexprs)}
 
 
@@ -172,15 +168,11 @@ def _check_aliases(
     """The pairs by numbers among the operands that are present."""
     for operand, output in aliases.items():
         if not (0 <= operand < len(present) and present[operand]):
-            raise UsageError(
-                f"{called} has no operand {operand} to update in place; give an operand that is an array"
-            )
+            raise UsageError(f"{called} has no operand {operand} to update in place; give an operand that is an array")
         if not 0 <= output < len(zeroed):
             raise UsageError(f"{called} has {len(zeroed)} outputs, and none with number {output}")
         if zeroed[output]:
-            raise UsageError(
-                f"{called} cannot start output {output} at zero: it holds operand {operand}"
-            )
+            raise UsageError(f"{called} cannot start output {output} at zero: it holds operand {operand}")
     if len(set(aliases.values())) < len(aliases):
         raise UsageError(f"{called} cannot have one output in place of two operands: {aliases!r}")
     return tuple(sorted((sum(present[:operand]), output) for operand, output in aliases.items()))

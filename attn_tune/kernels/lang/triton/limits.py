@@ -66,9 +66,7 @@ class OutOfResources(AttnTuneError):
         self.needed, self.limit, self.resource = needed, limit, resource
 
 
-def check_limits(
-    kernel: str, capability: int, *, shared_bytes: int, tensor_memory: int, num_warps: int
-) -> None:
+def check_limits(kernel: str, capability: int, *, shared_bytes: int, tensor_memory: int, num_warps: int) -> None:
     """Raises OutOfResources for the first thing that one block needs too much of."""
     # An unknown GPU gets the largest limit: refusing what would run is worse than failing at the launch.
     shared_limit = MAX_SHARED_BYTES.get(capability, max(MAX_SHARED_BYTES.values()))

@@ -33,9 +33,7 @@ class Tile(Knobs):
 
     block_q: Annotated[int, PowerOfTwo(MIN_BLOCK, 512, tried=_SIZES, doc="query rows of a tile")]
     block_k: Annotated[int, PowerOfTwo(MIN_BLOCK, 512, tried=_SIZES, doc="keys of a tile")]
-    num_warps: Annotated[
-        int, PowerOfTwo(1, 16, tried=(2, 4, 8, 16), doc="warps of 32 threads that share one tile")
-    ]
+    num_warps: Annotated[int, PowerOfTwo(1, 16, tried=(2, 4, 8, 16), doc="warps of 32 threads that share one tile")]
     num_stages: Annotated[
         int,
         Range(1, 8, tried=(1, 2, 3, 4, 5), doc="tiles in flight between device and shared memory"),

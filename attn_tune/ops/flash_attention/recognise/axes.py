@@ -83,9 +83,7 @@ def _step(value: Value, cone: Cone) -> Track | None:
     known = [(v, cone.tracks[v]) for v in value.inputs if v in cone.tracks]
     first_value, first = known[0]
     if value.kind == "transpose":
-        return dataclasses.replace(
-            first, axes=tuple(first.axes[d] for d in value.attributes["dims"])
-        )
+        return dataclasses.replace(first, axes=tuple(first.axes[d] for d in value.attributes["dims"]))
     if value.kind == "reshape":
         regrouped = _regroup(first_value.shape, first.axes, value.shape, cone.sizes)
         return None if regrouped is None else dataclasses.replace(first, axes=regrouped)
@@ -117,9 +115,7 @@ def _reduced(value: Value, track: Track) -> Track:
     if value.kind == "reduce_max":
         return dataclasses.replace(track, axes=kept, maxed=track.maxed | gone)
     by_exp = gone if "exp" in track.steps else frozenset()
-    return dataclasses.replace(
-        track, axes=kept, summed=track.summed | gone, exp_summed=track.exp_summed | by_exp
-    )
+    return dataclasses.replace(track, axes=kept, summed=track.summed | gone, exp_summed=track.exp_summed | by_exp)
 
 
 def _joined(value: Value, known: list[tuple[Value, Track]]) -> Track | None:

@@ -8,9 +8,7 @@ from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.program_graph import Value
 from attn_tune.schema.errors import UsageError
 
-_TARGET = re.compile(
-    r"__cudnn\$fmha(?P<bias>ScaleBias)?Softmax(?P<drop>Dropout)?(?P<bwd>Backward)?$"
-)
+_TARGET = re.compile(r"__cudnn\$fmha(?P<bias>ScaleBias)?Softmax(?P<drop>Dropout)?(?P<bwd>Backward)?$")
 # Where the bias stands among the operands: after q, k, v; in the backward also after the residual and the cotangent.
 _BIAS_AT = {"fwd": 3, "bwd": 5}
 
@@ -90,8 +88,6 @@ def _config(value: Value) -> dict:
 
 
 def _heads_first(config: dict) -> bool:
-    numbers = config.get("bmm1_dot_dimension_numbers") or config.get(
-        "bmm2_grad_gemm2_dot_dimension_numbers"
-    )
+    numbers = config.get("bmm1_dot_dimension_numbers") or config.get("bmm2_grad_gemm2_dot_dimension_numbers")
     batch = [int(axis) for axis in (numbers or {}).get("lhs_batch_dimensions", ())]
     return batch == [0, 1]

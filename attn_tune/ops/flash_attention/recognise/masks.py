@@ -147,9 +147,7 @@ def sample(value: Value, letters: tuple[str, ...], q_len: int, kv_len: int) -> A
     return _evaluate(value, letters, rows, kv_len)
 
 
-def _leaves(
-    value: Value, letters: tuple[str, ...], negated: bool
-) -> Iterator[tuple[Value, tuple[str, ...]]]:
+def _leaves(value: Value, letters: tuple[str, ...], negated: bool) -> Iterator[tuple[Value, tuple[str, ...]]]:
     """The parts that must all hold, each with the letters of its axes."""
     if is_known(value):
         yield value, letters
@@ -197,8 +195,7 @@ def _inner_letters(value: Value, letters: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(found)
     if value.kind == "broadcast":
         return tuple(
-            letters[dim] if size > 1 else ""
-            for size, dim in zip(inner.shape, value.attributes["dims"], strict=True)
+            letters[dim] if size > 1 else "" for size, dim in zip(inner.shape, value.attributes["dims"], strict=True)
         )
     found = [""] * len(inner.shape)
     for inside, outside in _aligned(inner.shape, value.shape):
@@ -209,9 +206,7 @@ def _inner_letters(value: Value, letters: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _aligned(
-    before: tuple[int, ...], after: tuple[int, ...]
-) -> Iterator[tuple[list[int], list[int]]]:
+def _aligned(before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[tuple[list[int], list[int]]]:
     """Groups of axes of a reshape that hold the same elements."""
     i = j = 0
     while i < len(before) or j < len(after):
@@ -274,9 +269,7 @@ def _at(value: Value, index: tuple[Any, ...]) -> Any:
         return index[value.attributes["dims"][0]]
     if value.kind == "constant":
         data = np.asarray(value.attributes["value"])
-        return (
-            data[index] if data.ndim else np.broadcast_to(data, index[0].shape if index else (1,))
-        )
+        return data[index] if data.ndim else np.broadcast_to(data, index[0].shape if index else (1,))
     if value.kind == "transpose":
         inner: list[Any] = [None] * len(index)
         for i, dim in enumerate(value.attributes["dims"]):
@@ -318,9 +311,7 @@ def _at(value: Value, index: tuple[Any, ...]) -> Any:
     raise _Unknown(value.kind)
 
 
-def _repeated(
-    operand: tuple[int, ...], result: tuple[int, ...], index: tuple[Any, ...]
-) -> tuple[Any, ...]:
+def _repeated(operand: tuple[int, ...], result: tuple[int, ...], index: tuple[Any, ...]) -> tuple[Any, ...]:
     """The index into an operand that is repeated along axes where it has size 1; a scalar has none."""
     if not operand:
         return ()
@@ -328,9 +319,7 @@ def _repeated(
     return tuple(np.zeros_like(i) if a != b else i for a, b, i in pairs)
 
 
-def _fit(
-    rows: Any, seen: Any, q_len: int, kv_len: int, dims: frozenset[str], has_segments: bool
-) -> Pattern:
+def _fit(rows: Any, seen: Any, q_len: int, kv_len: int, dims: frozenset[str], has_segments: bool) -> Pattern:
     """Finds the causal edge and the window that ``seen`` shows, aligned at the bottom right."""
     rest = {"dims": dims, "has_segments": has_segments}
     dense = Pattern(dims=dims | {"t", "s"}, has_segments=has_segments)

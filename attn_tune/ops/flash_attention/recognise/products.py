@@ -101,8 +101,7 @@ def _end(forward: _Forward, gradients: list[Cone]) -> tuple[Value, int] | None:
         weights = product.inputs[place]
         track = cone.tracks[weights]
         if "exp" not in track.steps or any(
-            weights in other.tracks and "exp" not in other.tracks[weights].steps
-            for other in gradients
+            weights in other.tracks and "exp" not in other.tracks[weights].steps for other in gradients
         ):
             continue
         if _contracted(cone, product, place) != _large(cone, forward.summed):
@@ -152,9 +151,7 @@ def _read(forward: _Forward) -> Softmax | None:
         traits = read_traits(cone, forward.end, sizes)
     except UnreadableError as error:
         reason = str(error)
-    return Softmax(
-        sizes=sizes, traits=traits, forwards=runs, backwards=forward.backwards, reason=reason
-    )
+    return Softmax(sizes=sizes, traits=traits, forwards=runs, backwards=forward.backwards, reason=reason)
 
 
 def _is_backward(cone: Cone) -> bool:

@@ -101,14 +101,9 @@ class _Reader:
             for other in others:
                 self.arithmetic(value, other, track, before)
         elif (
-            value.kind in ("max", "min")
-            and before
-            and any(varying(o) for o in others)
-            and any(t.maxed for t in inside)
+            value.kind in ("max", "min") and before and any(varying(o) for o in others) and any(t.maxed for t in inside)
         ):
-            raise UnreadableError(
-                "its softmax runs over chunks in a loop; a chunk does not say how long the whole is"
-            )
+            raise UnreadableError("its softmax runs over chunks in a loop; a chunk does not say how long the whole is")
 
     def select(self, value: Value, track: Track, before: bool) -> None:
         which, on, off = value.inputs
@@ -145,9 +140,7 @@ class _Reader:
         else:
             self.bias |= named
 
-    def additive_mask(
-        self, other: Value, letters: tuple[str, ...]
-    ) -> tuple[Value, tuple[str, ...], bool] | None:
+    def additive_mask(self, other: Value, letters: tuple[str, ...]) -> tuple[Value, tuple[str, ...], bool] | None:
         """A term that is 0 where a pair is seen and hugely negative elsewhere, as the mask that it is."""
         inner = other
         while inner.kind in ("convert", "copy"):

@@ -17,6 +17,4 @@ def compile_for_gpu(ref: ConfigRef, capability: int) -> Compiled:
 
     inputs = abstract_inputs(get_op(ref.signature.op).inputs, ref.runs_on, ref.direction)
     lowered = lower_config(ref, inputs, capability)
-    return Compiled(
-        status=Status.COMPILED, resources=lowered.resources, compile_ms=lowered.lower_ms
-    )
+    return Compiled(status=Status.COMPILED, resources=lowered.resources, compile_ms=lowered.lower_ms)

@@ -47,9 +47,7 @@ class CompilePool:
         # A worker process ends with the thread that started it, and these live as long as the pool.
         count = max(1, processes)
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="compile")
-        self._compilers = [
-            _Compiler(target, self.limits, self._closed.is_set, cache) for _ in range(count)
-        ]
+        self._compilers = [_Compiler(target, self.limits, self._closed.is_set, cache) for _ in range(count)]
         self._idle: queue.LifoQueue[_Compiler] = queue.LifoQueue()
         for compiler in self._compilers:
             self._idle.put(compiler)
@@ -80,10 +78,7 @@ class CompilePool:
           DiskFullError: a worker cannot write.
         """
         limit_s = self.limits.compile if limit_s is None else limit_s
-        open_ = {
-            self._threads.submit(self._answer, ref, skip, limit_s, whole): index
-            for index, ref in enumerate(refs)
-        }
+        open_ = {self._threads.submit(self._answer, ref, skip, limit_s, whole): index for index, ref in enumerate(refs)}
         try:
             while open_:
                 if leave():

@@ -85,9 +85,7 @@ def compile_for_tpu(
             digest, schedules = _whole(traced, folder)
         else:
             digest = digest_text(" ".join(f"{one.key} {one.grid}" for one in launches))
-            others = longer_launches(
-                launches, ref, lambda other: launches_of(_traced(other, device).jaxpr.jaxpr)
-            )
+            others = longer_launches(launches, ref, lambda other: launches_of(_traced(other, device).jaxpr.jaxpr))
             pairs = zip(launches, others, strict=True)
             schedules = tuple(_compile_like(*pair, topology, folder, cache) for pair in pairs)
     # XLA's own casts and copies around them take what VMEM there is.
@@ -138,9 +136,7 @@ def _whole(traced: Any, folder: str) -> tuple[str, tuple[KernelSchedule, ...]]:
     return digest, schedules
 
 
-def compile_launch(
-    launch: Launch, topology: str, folder: str, cache: LaunchCache | None = None
-) -> KernelSchedule:
+def compile_launch(launch: Launch, topology: str, folder: str, cache: LaunchCache | None = None) -> KernelSchedule:
     """The schedule of one launch alone, with the trips of its own grid.
 
     Raises:

@@ -39,9 +39,7 @@ class _Bundle:
     units: Counter[str] = field(default_factory=Counter)
 
 
-def read_schedule(
-    name: str, bundles: Iterable[str], allocations: Iterable[str] = ()
-) -> KernelSchedule:
+def read_schedule(name: str, bundles: Iterable[str], allocations: Iterable[str] = ()) -> KernelSchedule:
     """The schedule in the lines of a ``final_bundles`` file, with VMEM from those of a ``pre-finalize`` file."""
     found, slots = _bundles(bundles)
     spilled = len(slots) * VMEM_TILE_BYTES
@@ -94,9 +92,7 @@ def _spans(bundles: list[_Bundle]) -> Iterator[_Span]:
         if target > after:
             yield _Span(after + 1, target - 1, is_loop=False)
         elif target <= bundle.address:
-            tests = [
-                b for b in bundles if target <= b.address <= after and b.exit_count is not None
-            ]
+            tests = [b for b in bundles if target <= b.address <= after and b.exit_count is not None]
             # The test nearest to the branch is that of this loop; inner loops end earlier.
             trips = tests[-1].exit_count if tests else None
             yield _Span(target, after, is_loop=True, trips=trips)

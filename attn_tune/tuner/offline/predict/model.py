@@ -69,9 +69,7 @@ def _launch_ns(schedule: KernelSchedule, walk: Walk, core: Core) -> dict[str, fl
     per_visit = cycles["steps"] + cycles["visits"]
     visit_wait = max(0.0, walk.visit_bytes / core.bytes_per_cycle - per_visit)
     visits_per_rest = walk.visits / max(1, walk.rests)
-    slack = max(
-        0.0, per_visit * visits_per_rest - walk.visit_bytes * visits_per_rest / core.bytes_per_cycle
-    )
+    slack = max(0.0, per_visit * visits_per_rest - walk.visit_bytes * visits_per_rest / core.bytes_per_cycle)
     rest_wait = max(0.0, walk.rest_bytes / core.bytes_per_cycle - cycles["rests"] - slack)
     spent = {
         "once": cycles["once"] * cores,

@@ -81,9 +81,7 @@ class KernelSchedule:
         return replace(
             self,
             steps=steps,
-            stretches=tuple(
-                replace(s, loops=(trips, *s.loops[1:])) if s.loops else s for s in self.stretches
-            ),
+            stretches=tuple(replace(s, loops=(trips, *s.loops[1:])) if s.loops else s for s in self.stretches),
         )
 
 

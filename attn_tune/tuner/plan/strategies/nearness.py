@@ -16,8 +16,7 @@ def distance(a: Signature, b: Signature, fields: Iterable[Field]) -> float:
     """Doublings between two signatures of one op: over the scalable fields, and a penalty for each other mismatch."""
     left, right = a.values, b.values
     return sum(
-        _steps(field, left.get(field.name, field.default), right.get(field.name, field.default))
-        for field in fields
+        _steps(field, left.get(field.name, field.default), right.get(field.name, field.default)) for field in fields
     )
 
 
@@ -36,8 +35,7 @@ def nearest(space: Space) -> list[tuple[float, PastCase]]:
     found = [
         (_distance(space, case), case)
         for case in space.prior.cases
-        if math.isfinite(case.best_ns)
-        and (space.signature is None or case.signature.op == space.signature.op)
+        if math.isfinite(case.best_ns) and (space.signature is None or case.signature.op == space.signature.op)
     ]
     return sorted(found, key=lambda item: (item[0], item[1].signature.text, item[1].best_ns))
 

@@ -60,9 +60,7 @@ def _winners(space: Space, past: Sequence[tuple[float, PastCase]]) -> Iterator[s
             yield min(here, key=lambda d: (here[d], d))
 
 
-def _cover(
-    space: Space, past: Sequence[tuple[float, PastCase]], chosen: Sequence[str]
-) -> Iterator[str]:
+def _cover(space: Space, past: Sequence[tuple[float, PastCase]], chosen: Sequence[str]) -> Iterator[str]:
     cases = [(weight(far), case.ratios) for far, case in past]
     best = [min((r.get(d, _UNKNOWN) for d in chosen), default=_UNKNOWN) for _, r in cases]
 

@@ -32,9 +32,7 @@ class Accelerator:
         return f"GPU {self.index} ({self.key})"
 
 
-def accelerators(
-    environ: Mapping[str, str] = os.environ, kfd: Path = _KFD_NODES
-) -> tuple[Accelerator, ...]:
+def accelerators(environ: Mapping[str, str] = os.environ, kfd: Path = _KFD_NODES) -> tuple[Accelerator, ...]:
     """Every GPU that JAX may use here: NVIDIA's, else AMD's; none where ``JAX_PLATFORMS`` leaves them out."""
     platforms = {name.strip() for name in environ.get("JAX_PLATFORMS", "").split(",")}
     if platforms.isdisjoint({"", "cuda", "gpu", "rocm"}):
@@ -42,9 +40,7 @@ def accelerators(
     return tuple(_nvidia(environ)) or tuple(_amd(environ, kfd))
 
 
-def choose_accelerators(
-    wanted: str | None, found: Sequence[Accelerator]
-) -> tuple[Accelerator, ...]:
+def choose_accelerators(wanted: str | None, found: Sequence[Accelerator]) -> tuple[Accelerator, ...]:
     """Those that ``wanted`` names: ``"all"``, or numbers such as ``"0,1"``; None is the first one.
 
     Raises:
@@ -53,18 +49,14 @@ def choose_accelerators(
     if wanted is None:
         return tuple(found[:1])
     if not found:
-        raise UsageError(
-            f"--devices {wanted}: this host has no GPU that can be used; leave the option out"
-        )
+        raise UsageError(f"--devices {wanted}: this host has no GPU that can be used; leave the option out")
     if wanted.strip() == ALL:
         return tuple(found)
     by_index = {str(one.index): one for one in found}
     names = [name.strip() for name in wanted.split(",")]
     for name in names:
         if name not in by_index:
-            raise UsageError(
-                f"--devices {wanted}: there is no GPU {name!r}; there are {', '.join(by_index)}, or 'all'"
-            )
+            raise UsageError(f"--devices {wanted}: there is no GPU {name!r}; there are {', '.join(by_index)}, or 'all'")
     return tuple(by_index[name] for name in dict.fromkeys(names))
 
 

@@ -48,9 +48,7 @@ class Fleet:
     devices now, where that cannot be prevented.
     """
 
-    def __init__(
-        self, executors: Sequence[Executor], is_shared: Callable[[], bool] = lambda: False
-    ):
+    def __init__(self, executors: Sequence[Executor], is_shared: Callable[[], bool] = lambda: False):
         if not executors:
             raise UsageError("a fleet needs at least one executor")
         self._executors = tuple(executors)
@@ -58,9 +56,7 @@ class Fleet:
         self._identities: dict[int, Identity] = {}
         self._closed = False
         self._threads = (
-            [ThreadPoolExecutor(1, f"device-{i}") for i in range(len(executors))]
-            if len(executors) > 1
-            else []
+            [ThreadPoolExecutor(1, f"device-{i}") for i in range(len(executors))] if len(executors) > 1 else []
         )
 
     def __enter__(self) -> Self:

@@ -55,9 +55,7 @@ class DeviceActor:
 
     def __init__(self, limits: Limits, environment: Mapping[str, str]):
         self._stop = threading.Event()
-        self._executor = IsolatedExecutor(
-            limits=limits, environment=environment, interrupt=self._stop.is_set
-        )
+        self._executor = IsolatedExecutor(limits=limits, environment=environment, interrupt=self._stop.is_set)
         self._identity: Identity | None = None
         self._lease: Lease | None = None
 
@@ -123,7 +121,5 @@ def _contradiction(claim: Claim, found: Identity) -> str:
         return f"{name} is {here!r} here, and {said!r} in the rest of the sweep"
     for kernel, source in claim.sources.items():
         if get_kernel(kernel).source_hash != source:
-            return (
-                f"the source of {kernel} differs from that of the sweep; install the same version"
-            )
+            return f"the source of {kernel} differs from that of the sweep; install the same version"
     return ""

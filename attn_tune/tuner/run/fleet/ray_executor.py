@@ -59,9 +59,9 @@ class RayExecutor:
         self._place_s = place_s
         self._options = dict(options)
         # Ray describes neither its exceptions nor classes made into actors to a type checker.
-        actor = self._ray.remote(
-            max_restarts=-1, max_task_retries=0, concurrency_groups={"control": 1}, **options
-        )(DeviceActor)
+        actor = self._ray.remote(max_restarts=-1, max_task_retries=0, concurrency_groups={"control": 1}, **options)(
+            DeviceActor
+        )
         self._actor = actor.remote(limits or Limits(), dict(environment or {}))
         self._identity: Identity | None = None
         self._expected: tuple[Sequence[ConfigRef], Device] | None = None
@@ -128,9 +128,7 @@ class RayExecutor:
             self._actor.expect.remote(*self._expected)
 
     def _send(self, request: Request) -> Reply:
-        return self._receive(
-            self._actor.serve.remote(request, Claim.of(request, self._identity)), None
-        )
+        return self._receive(self._actor.serve.remote(request, Claim.of(request, self._identity)), None)
 
     def _place(self) -> None:
         """Wait until the actor runs somewhere.

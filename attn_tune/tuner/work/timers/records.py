@@ -19,9 +19,7 @@ class Record:
     ns: int
 
 
-def split_records(
-    records: Sequence[Record], expected: Sequence[Sequence[str]], flush: Sequence[str]
-) -> list[int]:
+def split_records(records: Sequence[Record], expected: Sequence[Sequence[str]], flush: Sequence[str]) -> list[int]:
     """Nanoseconds per launch: the sum of its kernels' durations, the flush's left out.
 
     Args:
@@ -35,9 +33,7 @@ def split_records(
     got = [record.name for record in records]
     if want != got:
         at = next((i for i, (a, b) in enumerate(zip(want, got, strict=False)) if a != b), -1)
-        detail = (
-            f"record {at} is {got[at]!r}, not {want[at]!r}" if at >= 0 else "names agree so far"
-        )
+        detail = f"record {at} is {got[at]!r}, not {want[at]!r}" if at >= 0 else "names agree so far"
         raise TimerError(f"expected {len(want)} kernel records, got {len(got)}; {detail}")
     durations, place = [], 0
     for names in expected:

@@ -17,9 +17,7 @@ class TracedTimer:
     def __init__(self, name: str, trace: Trace):
         self.name = name
         self._trace = trace
-        self._names: weakref.WeakKeyDictionary[Callable, tuple[str, ...]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._names: weakref.WeakKeyDictionary[Callable, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
     def sample(self, launches: Sequence[Launch], flush: Flush | None) -> list[int]:
         """See ``Timer.sample``. Records that do not fit are measured again, one session a launch."""
@@ -39,9 +37,7 @@ class TracedTimer:
             _wait(flush())
         records = self._checked([launch], None)
         if not records:
-            raise TimerError(
-                f"{self.name} recorded no kernel for a call; time it with another timer"
-            )
+            raise TimerError(f"{self.name} recorded no kernel for a call; time it with another timer")
         return max(1, sum(record.ns for record in records))
 
     def _checked(self, launches: Sequence[Launch], flush: Flush | None) -> list[Record]:
@@ -59,9 +55,7 @@ class TracedTimer:
             start = ready()
             records = self._trace(lambda: _wait(start()))
             if not records:
-                raise TimerError(
-                    f"{self.name} recorded no kernel for a call; time it with another timer"
-                )
+                raise TimerError(f"{self.name} recorded no kernel for a call; time it with another timer")
             self._names[run] = tuple(record.name for record in records)
         return self._names[run]
 
@@ -79,9 +73,7 @@ def _groups(launches: Sequence[Launch]) -> list[list[Launch]]:
     return groups
 
 
-def _run_all(
-    runs: Sequence[Callable[[], object]], flush: Flush | None, outputs: list[object]
-) -> None:
+def _run_all(runs: Sequence[Callable[[], object]], flush: Flush | None, outputs: list[object]) -> None:
     for run in runs:
         if flush is not None:
             flush()

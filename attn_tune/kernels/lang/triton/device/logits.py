@@ -200,9 +200,7 @@ def squash(product, static: tl.constexpr):
 
 
 @triton.jit
-def pair_offsets(
-    rows, columns, row_step: tl.constexpr, column_step: tl.constexpr, static: tl.constexpr
-):
+def pair_offsets(rows, columns, row_step: tl.constexpr, column_step: tl.constexpr, static: tl.constexpr):
     """Offsets of a tile of pairs in one head of a bias or mask."""
     index = rows.index
     if static.wide_pairs:
@@ -221,14 +219,10 @@ def finish_logits(x, extras, rows, columns, EDGE: tl.constexpr, static: tl.const
         x = x * (static.soft_cap * LOG2E)
     inside = (rows.index < static.q_len) & (columns.index < static.kv_len)
     if static.bias_strides is not None:
-        bias = extras.bias + pair_offsets(
-            rows, columns, static.bias_strides[2], static.bias_strides[3], static
-        )
+        bias = extras.bias + pair_offsets(rows, columns, static.bias_strides[2], static.bias_strides[3], static)
         x += tl.load(bias, mask=inside, other=0.0).to(tl.float32) * LOG2E
     if static.mask_strides is not None:
-        mask = extras.mask + pair_offsets(
-            rows, columns, static.mask_strides[2], static.mask_strides[3], static
-        )
+        mask = extras.mask + pair_offsets(rows, columns, static.mask_strides[2], static.mask_strides[3], static)
         x = tl.where(tl.load(mask, mask=inside, other=0) != 0, x, float("-inf"))
     if static.has_segments and (EDGE or not static.has_ranges):
         x = tl.where(rows.segment == columns.segment, x, float("-inf"))

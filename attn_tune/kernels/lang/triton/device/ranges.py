@@ -78,9 +78,7 @@ def _extremes(segments: Array, block: int) -> tuple[Array, Array]:
     blocks = -(-length // block)
     tiles = segments
     if length % block:
-        tiles = jnp.pad(
-            segments, (*((0, 0) for _ in batch), (0, blocks * block - length)), mode="edge"
-        )
+        tiles = jnp.pad(segments, (*((0, 0) for _ in batch), (0, blocks * block - length)), mode="edge")
     tiles = tiles.reshape(*batch, blocks, block)
     return tiles.min(-1), tiles.max(-1)
 
@@ -98,9 +96,7 @@ def settled(begin, full_begin, full_end, end, full):
 
 
 @triton.jit
-def narrowed(
-    bounds, ranges, batch, block, blocks: tl.constexpr, step: tl.constexpr, static: tl.constexpr
-):
+def narrowed(bounds, ranges, batch, block, blocks: tl.constexpr, step: tl.constexpr, static: tl.constexpr):
     """``bounds`` as from ``key_range`` or ``row_range``, cut to what the segments leave.
 
     ``blocks`` is how many tiles own a row of ``ranges``, ``step`` how many elements the tiles have that it counts.

@@ -40,9 +40,7 @@ def walk_keys(state, q_tile, k, v, extras, rows, bounds, PART: tl.constexpr, sta
         total = total * correction + tl.sum(weights, 1)
         if static.keep_threshold is not None:
             weights = tl.where(kept(rows, columns, static), weights, 0.0)
-        v_tile = load_keys(
-            v, start, extras.length, static.v_head_dim, static.block_v, ragged, static
-        )
+        v_tile = load_keys(v, start, extras.length, static.v_head_dim, static.block_v, ragged, static)
         acc = tl.dot(
             weights.to(v_tile.dtype),
             v_tile,

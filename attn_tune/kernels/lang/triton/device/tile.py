@@ -19,9 +19,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def owned_tile(
-    blocks: tl.constexpr, heads: tl.constexpr, REVERSED: tl.constexpr, static: tl.constexpr
-):
+def owned_tile(blocks: tl.constexpr, heads: tl.constexpr, REVERSED: tl.constexpr, static: tl.constexpr):
     """The program's ``(block, batch, head)``.
 
     Heads of a section are innermost, so that programs that run together read the same keys; sections follow one
@@ -160,9 +158,7 @@ def load_keys(
 
 
 @triton.jit
-def store_queries(
-    head, start, tile, width: tl.constexpr, padded: tl.constexpr, static: tl.constexpr
-):
+def store_queries(head, start, tile, width: tl.constexpr, padded: tl.constexpr, static: tl.constexpr):
     """The inverse of ``load_queries``."""
     store_tile(
         head,
@@ -223,9 +219,7 @@ def key_range(first_row, static: tl.constexpr):
         full_begin = tl.maximum(last - static.left + block_k - 1, 0) // block_k * block_k
     if static.skips_right:
         end = tl.minimum(last + static.right + 1, static.kv_len)
-        full_end = tl.minimum(
-            full_end, tl.maximum(first + static.right + 1, 0) // block_k * block_k
-        )
+        full_end = tl.minimum(full_end, tl.maximum(first + static.right + 1, 0) // block_k * block_k)
     return begin, full_begin, full_end, end
 
 
