@@ -27,7 +27,9 @@ TOKENS = np.array([[1, 1, 1, 1, 0, 0, 0], [1] * T])
 @functools.cache
 def causal_lm():
     """The mask of a language model, as flax's functions make it."""
-    return nn.combine_masks(nn.make_causal_mask(TOKENS), nn.make_attention_mask(TOKENS, TOKENS))
+    # Kept between tests, so no array of the trace that asks first.
+    with jax.ensure_compile_time_eval():
+        return nn.combine_masks(nn.make_causal_mask(TOKENS), nn.make_attention_mask(TOKENS, TOKENS))
 
 
 def linen(**options):
