@@ -4,6 +4,8 @@ import os
 import random
 import signal
 import struct
+import subprocess
+import sys
 import time
 import traceback
 
@@ -239,3 +241,25 @@ def test_readers_and_rebuilders_run_beside_a_writer(tmp_path):
     results = [finish(*child) for child in children]
     assert [status for _, status in results] == [0, 0, 0, 0]
     assert results[0][0] == [*range(300)]
+
+
+def test_a_reader_of_another_process_leaves_the_log_of_a_writer_that_also_read(tmp_path):
+    """Closing any descriptor of the file would drop the writer's locks, and a reader deletes a log nobody holds."""
+    path = tmp_path / "lab.db"
+    log = path.with_name(path.name + "-wal")
+    query = "SELECT count(*) FROM trial"
+    read = f"import sqlite3; c = sqlite3.connect({str(path)!r}); print(*c.execute({query!r}).fetchone()); c.close()"
+
+    def seen():
+        return int(subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True).stdout)
+
+    with Database.open(path, create=True) as database:
+        run = begin(database)
+        database.record(run, make_trial({"block_q": 16}))
+        with Database.open(path, read_only=True) as reader:
+            assert len(list(reader.trials())) == 1
+        before = log.stat().st_ino
+        assert seen() == 1
+        assert log.stat().st_ino == before
+        database.record(run, make_trial({"block_q": 32}))
+        assert seen() == 2

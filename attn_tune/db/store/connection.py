@@ -8,6 +8,7 @@ import secrets
 import sqlite3
 import struct
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -16,6 +17,7 @@ from attn_tune.db.store.filesystem import filesystem_type, is_network
 from attn_tune.db.store.schema import APPLICATION_ID, SCHEMA_VERSION, create_schema
 from attn_tune.packs.archive import brief
 from attn_tune.packs.plain_files import status_of_plain
+from attn_tune.runtime.locks import Lock
 from attn_tune.schema import IntegrityError, NoDataError, StorageError, UsageError
 from attn_tune.schema.errors import warn
 
@@ -28,6 +30,30 @@ _MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 100
 _WAL_VERSIONS = b"\x02\x02"
 _IMMUTABLE = "mode=ro&immutable=1"
+
+# Device and inode of the files that this process has open, how often each, and the lock of both.
+_open_files: Counter[tuple[int, int]] = Counter()
+_opening = Lock()
+
+
+class LabConnection(sqlite3.Connection):
+    """A connection that is counted in ``_open_files`` until it is closed."""
+
+    _file: tuple[int, int] | None = None
+
+    def count(self, path: Path) -> None:
+        """Count the file at ``path``, which this connection has open; the caller holds ``_opening``."""
+        self._file = _identity(path.stat())
+        _open_files[self._file] += 1
+
+    def close(self) -> None:
+        """Close the connection, and count its file no longer."""
+        super().close()
+        if self._file is None:
+            return
+        with _opening:
+            _open_files[self._file] -= 1
+            self._file = None
 
 
 def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
@@ -50,12 +76,18 @@ def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
         if create and _is_vacant(path):
             _refuse_leftovers(path)
             _create(path)
-        check_header(path)
-        return _open_writable(path)
+        with _opening:
+            check_header(path)
+            connection = _open_writable(path)
+            connection.count(path)
+        return connection
 
 
 def check_header(path: Path) -> None:
     """Reads the first 100 bytes, and refuses a file that is no lab database of this version.
+
+    A file that this process has open is not read again: closing any descriptor of a file drops the POSIX locks that
+    SQLite holds on it in this process, and then another process deletes the write-ahead log while this one writes.
 
     Raises:
       NoDataError: nothing is there.
@@ -65,6 +97,8 @@ def check_header(path: Path) -> None:
     info = _status(path)
     if info is None:
         raise NoDataError(f"there is no database at {path}; a sweep makes one")
+    if _open_files[_identity(info)] > 0:
+        return
     size = info.st_size
     with path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
@@ -160,6 +194,10 @@ def _size(path: Path, suffix: str) -> int:
     return side.stat().st_size if side.exists() else 0
 
 
+def _identity(info: os.stat_result) -> tuple[int, int]:
+    return info.st_dev, info.st_ino
+
+
 def _status(path: Path) -> os.stat_result | None:
     """The status of the database file at ``path``; None where nothing is; StorageError for what is no regular file."""
     return status_of_plain(path, f"database {path}")
@@ -217,7 +255,7 @@ def _put(draft: Path, path: Path) -> None:
         os.replace(draft, path)
 
 
-def _open_writable(path: Path) -> sqlite3.Connection:
+def _open_writable(path: Path) -> LabConnection:
     if _size(path, "-wal") and is_network(path):
         raise StorageError(f"{path} is being written, or was left unfinished, {_on_network(path)}")
     journal = "delete" if is_network(path) else "wal"
@@ -253,25 +291,30 @@ def open_reader(path: Path) -> tuple[sqlite3.Connection, str]:
     Raises:
       NoDataError, IntegrityError, StorageError: as ``connect``.
     """
-    with storage_errors(path):
+    with storage_errors(path), _opening:
         check_header(path)
-        mode = "mode=ro"
-        if is_network(path):
-            if _size(path, "-wal"):
-                raise StorageError(f"{path} cannot be read: it is kept {_on_network(path)}")
-            mode = _IMMUTABLE if _uses_wal(path) else mode
-        try:
-            return _connect(path, mode), _uri(path, mode)
-        except sqlite3.OperationalError as error:
-            if mode == _IMMUTABLE or os.access(path.parent, os.W_OK):
-                raise
-            # A WAL database needs side files next to it; where none can be made, nobody else can write either.
-            if _size(path, "-wal"):
-                warn(
-                    f"{path} has unmerged writes and its folder is not writable ({error}): the newest rows may be "
-                    "missing",
-                )
-            return _connect(path, _IMMUTABLE), _uri(path, _IMMUTABLE)
+        connection, uri = _open_reader(path)
+        connection.count(path)
+    return connection, uri
+
+
+def _open_reader(path: Path) -> tuple[LabConnection, str]:
+    mode = "mode=ro"
+    if is_network(path):
+        if _size(path, "-wal"):
+            raise StorageError(f"{path} cannot be read: it is kept {_on_network(path)}")
+        mode = _IMMUTABLE if _uses_wal(path) else mode
+    try:
+        return _connect(path, mode), _uri(path, mode)
+    except sqlite3.OperationalError as error:
+        if mode == _IMMUTABLE or os.access(path.parent, os.W_OK):
+            raise
+        # A WAL database needs side files next to it; where none can be made, nobody else can write either.
+        if _size(path, "-wal"):
+            warn(
+                f"{path} has unmerged writes and its folder is not writable ({error}): the newest rows may be missing",
+            )
+        return _connect(path, _IMMUTABLE), _uri(path, _IMMUTABLE)
 
 
 def _uses_wal(path: Path) -> bool:
@@ -279,8 +322,10 @@ def _uses_wal(path: Path) -> bool:
         return file.read(20)[18:] == _WAL_VERSIONS
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(_uri(path, mode), uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+def _connect(path: Path, mode: str) -> LabConnection:
+    connection = sqlite3.connect(
+        _uri(path, mode), uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, factory=LabConnection
+    )
     connection.row_factory = sqlite3.Row
     try:
         # SQLite opens files late; now it says what is wrong.
