@@ -95,14 +95,22 @@ def current_digest(digest: str) -> str:
 
 @functools.cache
 def read_aliases() -> Mapping[str, str]:
-    """The table of aliases: old digest to new digest."""
-    return json.loads(ALIASES.read_text(encoding="utf-8"))
+    """The table of aliases: old digest to new digest; empty where the file is missing or damaged."""
+    return _read_json(ALIASES)
 
 
 @functools.cache
 def read_table() -> Mapping[str, Mapping[str, Any]]:
-    """The table of parsed modules, by name."""
-    return json.loads(TABLE.read_text(encoding="utf-8"))
+    """The table of parsed modules, by name; empty where the file is missing or damaged: then modules are parsed."""
+    return _read_json(TABLE)
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def table_entry(name: str) -> dict[str, Any]:
@@ -155,10 +163,13 @@ def _read_module(name: str, packages: frozenset[str]) -> Module:
     assert file is not None, name
     # Names that are a kernel's own package's are references too, which the table does not know.
     entry = read_table().get(name) if packages == {_PACKAGE} else None
-    if entry is not None and entry["sha256"] == _sha256(file):
-        runs = tuple(tuple(Reference(*ref) for ref in run) for run in entry["runs"])
-        if all(file_of_module(ref.module) for run in runs for ref in run if ref.module):
-            return Module(entry["digest"], runs)
+    match entry:
+        case {"sha256": sha256, "digest": str(digest), "runs": list(listed)} if sha256 == _sha256(file):
+            runs = tuple(tuple(Reference(*ref) for ref in run) for run in listed)
+            if all(file_of_module(ref.module) for run in runs for ref in run if ref.module):
+                return Module(digest, runs)
+        case _:
+            pass
     return _parse(name, file, packages)
 
 

@@ -5,6 +5,7 @@ A *kernel* says how an op is computed: its configs, its limits and where its cod
 first use.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,10 +13,17 @@ from typing import Any
 from attn_tune.schema.device import Device
 from attn_tune.schema.direction import WHOLE
 from attn_tune.schema.environment import Environment
+from attn_tune.schema.errors import warn
 
 # A problem of the kernel's own op (``attn_tune.ops.contract.Problem``), whose attributes its functions read.
 type Problem = Any
 type Config = Any
+
+
+@functools.cache
+def _warn_unreadable(kernel: str, reason: str) -> None:
+    warn(f"the source of kernel {kernel} cannot be read ({reason}), so none of its rows is fresh here")
+
 
 # Backends that are a library of the machine, which JAX itself would call.
 LIBRARIES = ("cudnn",)
@@ -140,7 +148,15 @@ class KernelSpec:
         return bool(search and search.nondeterministic) and self.backend not in LIBRARIES
 
     def environment(self, base: Environment) -> Environment:
-        """``base`` with this kernel's source hash."""
+        """``base`` with this kernel's source hash; without one, and with a warning, where its source cannot be read.
+
+        Such a kernel (in a zip file, or without its ``.py`` files) equals no measured one.
+        """
         import dataclasses
 
-        return dataclasses.replace(base, source_hash=self.source_hash)
+        try:
+            found = self.source_hash
+        except (OSError, ImportError, SyntaxError, ValueError) as error:
+            _warn_unreadable(self.id, f"{type(error).__name__}: {error}")
+            found = ""
+        return dataclasses.replace(base, source_hash=found)

@@ -1,5 +1,6 @@
 """Writers of packs. Same decisions and note, same bytes: nothing else says when, where or by whom one was made."""
 
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -200,7 +201,8 @@ def write_pack(path: Path, files: Mapping[str, bytes]) -> Pack:
         raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
     finally:
         if path.suffix == SUFFIX:
-            draft.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # what failed before is the error to tell
+                draft.unlink(missing_ok=True)
         else:
             shutil.rmtree(draft, ignore_errors=True)
             if path.exists():  # else the old pack is the only one there is

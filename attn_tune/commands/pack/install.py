@@ -26,13 +26,16 @@ def install_pack(path: Path, *, replace: bool = False) -> Path:
       StorageError: it cannot be copied, or another pack of that name is there.
     """
     from attn_tune.packs.reader import read_pack
+    from attn_tune.packs.writer import check_target
 
     pack = read_pack(path)
     if path.name in ("", ".."):  # such as ".", which would stand for the folder of packs itself
         path = path.resolve()
     folder = user_packs()
     target = folder / path.name
-    if target.exists() and not replace:
+    if replace:
+        check_target(target, overwrite=True)
+    elif target.exists():
         if read_pack(target).digest == pack.digest:
             return target
         raise StorageError(f"{target} is another pack; put this one in its place with --replace, or rename {path}")

@@ -4,6 +4,7 @@ import fcntl
 import os
 import socket
 import time
+import weakref
 from pathlib import Path
 from typing import IO
 
@@ -19,6 +20,15 @@ class WriterLock:
     def __init__(self, database: Path):
         self._database = database
         self._file: IO[str] | None = None
+        if hasattr(os, "register_at_fork"):
+            reference = weakref.ref(self)
+            os.register_at_fork(after_in_child=lambda: _forget(reference()))
+
+    def forget(self) -> None:
+        """Close the file of a forked child, which would else keep the lock when its parent is gone."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def acquire(self) -> None:
         """Take the lock, unless it is held here already.
@@ -28,7 +38,7 @@ class WriterLock:
         """
         if self._file is not None:
             return
-        file = _lock_path(self._database).open("a+")
+        file = _open_lock(self._database)
         if not _lock(file, fcntl.LOCK_EX):
             file.seek(0)
             holder = file.read() or "another process"
@@ -53,7 +63,7 @@ class WriterLock:
 def is_held(database: Path) -> bool:
     """Whether a process writes to ``database`` now."""
     try:
-        with _lock_path(database).open() as file:
+        with _lock_path(database).open(errors="replace") as file:
             return not _lock(file, fcntl.LOCK_SH)
     except FileNotFoundError:
         return False
@@ -70,6 +80,18 @@ def _lock(file: IO[str], kind: int) -> bool:
     return False
 
 
+def _forget(lock: WriterLock | None) -> None:
+    if lock is not None:
+        lock.forget()
+
+
+def _open_lock(database: Path) -> IO[str]:
+    """Open the lock file of ``database``, or make it; OSError where a link is in its place, which is not followed."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.fdopen(os.open(_lock_path(database), flags, 0o666), "a+", errors="replace")
+
+
 def _lock_path(database: Path) -> Path:
-    # It stays: to delete it would let two in.
-    return database.with_name(f".{database.name}.lock")
+    # A database with two names, by a symbolic link, has one lock. The file stays: to delete it would let two in.
+    real = database.resolve()
+    return real.with_name(f".{real.name}.lock")

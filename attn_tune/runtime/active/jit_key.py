@@ -48,8 +48,9 @@ def make() -> bool:
 
 def tracing() -> bool:
     """Whether this thread is inside a trace."""
-    import jax.extend.core
+    # Not as ``jax.extend.core``: while another thread imports it, ``jax`` lacks the attribute.
+    from jax.extend import core
 
     # Its name promises nothing for later versions. Without it every lookup obeys the key, which is never wrong.
-    probe = getattr(jax.extend.core, "unsafe_am_i_under_a_jit_DO_NOT_USE", None)
+    probe = getattr(core, "unsafe_am_i_under_a_jit_DO_NOT_USE", None)
     return probe is None or probe()

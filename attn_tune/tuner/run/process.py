@@ -152,6 +152,9 @@ class WorkerProcess:
                     return self._connection.recv()
             except (EOFError, OSError):
                 raise self._death() from None
+            except Exception as error:  # bytes that are no message: a kernel wrote to the worker's socket
+                self.kill()
+                raise WorkerDied(f"what it sent is no message ({type(error).__name__}: {error})") from None
             # A child of its own may hold the socket open when it is gone.
             if self._process.poll() is not None and not self._connection.poll():
                 raise self._death()
