@@ -318,6 +318,17 @@ def test_an_imported_folder_is_never_absent_while_it_is_replaced(tmp_path, monke
     assert read_pack(place).digest == read_pack(old).digest
 
 
+def test_import_replaces_no_folder_that_is_no_pack(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    pack = write_folder(tmp_path / "mine", pack_files([row(sig(1024))]))
+    notes = tmp_path / "data/attn-tune/packs/mine/notes.txt"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("text")
+    refused = run("pack", "import", pack, "--replace")
+    assert (refused.exit_code, "is not a pack of this kind" in refused.stderr) == (4, True)
+    assert notes.read_text() == "text"
+
+
 def test_inspect_counts_what_the_rows_say_of_their_proof(tmp_path):
     said = [{"repeatable": False, "features": 7}, {"repeatable": True, "features": 5}, {}]
     rows = [row(sig(1024 * (i + 1)), **more) for i, more in enumerate(said)]

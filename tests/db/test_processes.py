@@ -263,3 +263,46 @@ def test_a_reader_of_another_process_leaves_the_log_of_a_writer_that_also_read(t
         assert log.stat().st_ino == before
         database.record(run, make_trial({"block_q": 32}))
         assert seen() == 2
+
+
+def test_a_database_with_two_names_has_one_lock(tmp_path):
+    alias = tmp_path / "alias.db"
+    with Database.open(tmp_path / "lab.db", create=True) as database:
+        begin(database)
+        alias.symlink_to("lab.db")
+        with Database.open(alias) as other, pytest.raises(StorageError, match=f"process {os.getpid()} on"):
+            begin(other)
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("text")
+    (tmp_path / ".lab.db.lock").symlink_to(precious)
+    with (
+        Database.open(tmp_path / "lab.db", create=True) as database,
+        pytest.raises(StorageError, match="cannot be used"),
+    ):
+        begin(database)
+    assert precious.read_text() == "text"
+
+
+def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(tmp_path):
+    path = tmp_path / "lab.db"
+
+    def die(say):
+        database = Database.open(path, create=True)
+        begin(database)
+        if child := os.fork():
+            say(child)
+            os._exit(0)
+        signal.pause()
+
+    pid, read_end = spawn(die)
+    (child,) = struct.unpack("<q", hear(read_end, 1))
+    try:
+        os.waitpid(pid, 0)
+        with Database.open(path) as database:
+            begin(database)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.close(read_end)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import attn_tune
-from attn_tune.kernels import source
+from attn_tune.kernels import source, spec as spec_module
 from attn_tune.kernels.canonical_source import canonical_source, file_of_module
 from attn_tune.kernels.registry import get_kernel, kernels
 from attn_tune.kernels.source import (
@@ -25,6 +25,8 @@ from attn_tune.kernels.source import (
 )
 from attn_tune.packs.reader import read_pack
 from attn_tune.schema.digest import digest_text
+from attn_tune.schema.environment import Environment, Grade
+from attn_tune.schema.errors import AttnTuneWarning
 from tools import source_table
 
 HERE = Path(attn_tune.__file__).parent.parent
@@ -264,6 +266,42 @@ def test_an_entry_of_other_bytes_or_of_a_module_that_is_gone_does_not_count(chan
     monkeypatch.setattr(source, "read_table", lambda: {**table, calls[0]: table[calls[0]] | change})
     assert source_hash(calls) == right
     assert parses == [calls[0]]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", '{"attn_tune.kernels.flash_attention.xla.forward": {"sha256": 1}}', None]
+)
+def test_a_damaged_table_costs_time_and_changes_no_digest(text, parses, monkeypatch, tmp_path):
+    calls = calls_of(KERNELS["flash_attention/xla"])
+    right = source_hash(calls)
+    clear()
+    damaged = tmp_path / "table.json"
+    if text is not None:
+        damaged.write_text(text)
+    # Not through their caches, which other tests share.
+    monkeypatch.setattr(source, "TABLE", damaged)
+    monkeypatch.setattr(source, "read_table", source.read_table.__wrapped__)
+    assert source_hash(calls) == right
+    assert parses
+    monkeypatch.setattr(source, "ALIASES", damaged)
+    monkeypatch.setattr(source, "read_aliases", source.read_aliases.__wrapped__)
+    assert current_digest("a") == "a"
+
+
+@pytest.mark.parametrize("error", [NotADirectoryError("in a zip file"), ImportError("no source"), SyntaxError("bad")])
+def test_a_kernel_whose_source_cannot_be_read_has_no_fresh_row_and_fails_no_lookup(error, monkeypatch):
+    def unreadable(modules, libraries=()):
+        raise error
+
+    spec = KERNELS["flash_attention/xla"]
+    base = Environment(jax="1", jaxlib="1")
+    fresh = spec.environment(base)
+    monkeypatch.setattr(source, "source_hash", unreadable)
+    with pytest.warns(AttnTuneWarning, match="flash_attention/xla cannot be read"):
+        found = spec.environment(base)
+    assert found.source_hash == ""
+    assert found.grade(fresh) is found.grade(found) is Grade.STALE
+    spec_module._warn_unreadable.cache_clear()
 
 
 def test_aliases_are_followed_to_the_digest_of_today(monkeypatch):

@@ -133,3 +133,10 @@ def test_much_output_keeps_its_end(monkeypatch, tmp_path):
     death = death_of(worker)
     assert str(death).endswith("last words")
     assert len(str(death)) < 4096
+
+
+def test_bytes_that_are_no_message_end_the_worker_and_not_the_sweep(monkeypatch, tmp_path):
+    (tmp_path / "babbler.py").write_text("import os, sys\nos.write(int(sys.argv[1]), b'\\0\\0\\0\\4junk')\n" + IDLE)
+    monkeypatch.syspath_prepend(tmp_path)
+    worker = WorkerProcess(module="babbler")
+    assert str(death_of(worker)).startswith("what it sent is no message (UnpicklingError")
