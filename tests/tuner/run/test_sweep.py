@@ -1,4 +1,4 @@
-"""The loop, on an executor that answers from a table: order, composition, battery, finals, stopping, resuming."""
+"""The loop, on an executor that answers from a table: order, composition, feature problems, finals, stopping."""
 
 import threading
 
@@ -115,12 +115,12 @@ def test_all_that_may_be_as_good_meet_in_the_finals(plan_for, times, wanted):
     assert finals_of(plan, ReplayExecutor(table)) == [4, *wanted]
 
 
-def test_who_fails_on_the_battery_leaves_its_place(plan_for):
+def test_a_config_that_fails_a_feature_problem_leaves_its_place(plan_for):
     times = {4: 2000, 8: 900, 16: 1000, 32: 1004, 64: 1008, 128: 1012}
     table = {("k", "", size): ns for size, ns in times.items()}
     plan = plan_for(one_launch("k", [8, 16, 32, 64, 128]))
     # What was close to none while the wrong one led is close to the best now.
-    executor = ReplayExecutor(table, wrong_on_battery=[8])
+    executor = ReplayExecutor(table, wrong_on_features=[8])
     assert finals_of(plan, executor) == [4, 16, 32, 64, 128]
 
 
@@ -151,11 +151,11 @@ def test_what_comes_is_said_in_the_order_it_comes(plan_for):
     assert searched == [run.ref for run in executor.runs][: len(searched)]
     # What the best parts make together is not known before.
     assert len(searched) == len(executor.runs) - 1
-    # The heuristic's battery comes right after it.
-    battery = [ref for ref in coming if ref.problem is not None]
-    assert battery
-    assert coming[1 : 1 + len(battery)] == battery
-    assert {str(ref.config) for ref in battery} == {str(searched[0].config)}
+    # The heuristic's feature problems come right after it.
+    small = [ref for ref in coming if ref.problem is not None]
+    assert small
+    assert coming[1 : 1 + len(small)] == small
+    assert {str(ref.config) for ref in small} == {str(searched[0].config)}
 
 
 def test_the_next_kernel_s_first_configs_are_expected_behind_those_at_hand(plan_for):
@@ -187,29 +187,29 @@ def test_a_config_is_told_the_time_to_beat(plan_for):
 RACE = {("k", "", s): us * 1000 for s, us in [(4, 100), (5, 80), (6, 85), (7, 60), (8, 61), (9, 300)]}
 
 
-def test_only_the_heuristic_and_the_fastest_must_pass_the_battery(plan_for):
+def test_only_the_heuristic_and_the_fastest_must_pass_the_feature_problems(plan_for):
     executor = ReplayExecutor(RACE)
     list(sweep(plan_for(one_launch("k", [5, 6, 7, 8, 9])), executor))
-    assert executor.on_battery == [4, 7, 8, 5]
+    assert executor.on_features == [4, 7, 8, 5]
     assert finalists_of(executor) == [4, 7, 8, 5]
     said = [{ref.config["size"] for ref in refs if ref.problem} for refs in executor.expected]
     assert [sizes for sizes in said if sizes] == [{4}, {7, 8, 5}]
 
 
-def test_a_config_that_fails_the_battery_is_wrong_and_the_next_takes_its_place(plan_for):
-    executor = ReplayExecutor(RACE, wrong_on_battery={7, 8})
+def test_a_config_that_fails_a_feature_problem_is_wrong_and_the_next_takes_its_place(plan_for):
+    executor = ReplayExecutor(RACE, wrong_on_features={7, 8})
     trials = trials_of(sweep(plan_for(one_launch("k", [5, 6, 7, 8, 9])), executor))
-    assert executor.on_battery == [4, 7, 8, 5, 6, 9]
+    assert executor.on_features == [4, 7, 8, 5, 6, 9]
     assert finalists_of(executor) == [4, 5, 6, 9]
     failed = [t for t in trials if t.status is Status.INCORRECT]
     assert [t.config["size"] for t in failed] == [7, 8]
-    assert all(t.reason.startswith("on the battery's flash_attention/v1 ") for t in failed)
+    assert all(t.reason.startswith("on the feature problem flash_attention/v1 ") for t in failed)
     (decision,) = decide([RecordedTrial(1, trial) for trial in trials])
     assert decision.config["size"] == 5
 
 
 def test_who_fails_everything_has_no_finals(plan_for):
-    executor = ReplayExecutor(RACE, wrong_on_battery=range(20))
+    executor = ReplayExecutor(RACE, wrong_on_features=range(20))
     trials = trials_of(sweep(plan_for(one_launch("k", [5, 6, 7, 8, 9])), executor))
     assert not executor.races
     assert not decide([RecordedTrial(1, trial) for trial in trials])
