@@ -12,9 +12,13 @@ class Grade(enum.StrEnum):
     """The worth of a row from one environment in another, best first."""
 
     VERIFIED = "verified"
+    """The same source and the same compilers."""
     PORTABLE = "portable"
+    """The same source, another compiler."""
     STALE = "stale"
+    """The kernel's source has changed, or is unknown on either side."""
     FOREIGN = "foreign"
+    """Another version of the op's contract."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,8 +29,11 @@ class FieldKind(enum.StrEnum):
     """The part that a field takes in matching."""
 
     CATEGORICAL = "categorical"
+    """A stored row answers for an equal value alone."""
     RESOURCE = "resource"
+    """A stored row answers for values up to its own."""
     SCALABLE = "scalable"
+    """A stored row answers for values near its own, such as a length."""
 
 
 REQUIRED = "<required>"

@@ -22,10 +22,15 @@ class Phase(enum.StrEnum):
     """A phase of a worker; each has a deadline of its own."""
 
     START = "start"
+    """Loading JAX, and finding the device."""
     PREPARE = "prepare"
+    """Making the inputs and the reference of a case."""
     COMPILE = "compile"
+    """Compiling one config."""
     VALIDATE = "validate"
+    """Comparing the outputs of one config with the reference."""
     MEASURE = "measure"
+    """Timing one config."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

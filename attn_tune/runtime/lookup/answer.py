@@ -15,28 +15,41 @@ class Rung(enum.StrEnum):
     """The step of the ladder that answered, best first."""
 
     EXPLICIT = "explicit"
+    """The config that the call itself gave."""
     OVERRIDE = "override"
+    """An entry of the overrides."""
     EXACT = "exact"
+    """A row of the same problem."""
     BUCKET = "bucket"
+    """A row whose scalable fields agree after rounding up to powers of two."""
     NEIGHBOUR = "neighbour"
+    """The nearest row whose scalable fields are within a factor of two."""
     HEURISTIC = "heuristic"
+    """Nothing stored: the kernel's untuned config."""
 
 
 class DeviceLevel(enum.StrEnum):
     """The part of the device that a stored row shares with this one, best first."""
 
     EXACT = "exact"
+    """Equal devices, in all that identifies one."""
     VARIANT = "variant"
+    """The same model, with another figure such as its power limit."""
     FAMILY = "family"
+    """Another model of the same family, such as ``sm_90``."""
 
 
 class SourceKind(enum.StrEnum):
     """The kind of source of a pack or a config, in the order they are asked."""
 
     OVERRIDE = "override"
+    """An entry of the overrides."""
     OVERLAY = "overlay"
+    """A pack of ``use_pack``."""
     USER = "user"
+    """A pack of ``ATTN_TUNE_PACKS`` or of the user's data directory."""
     SHIPPED = "shipped"
+    """A pack of an installed wheel, or of attn-tune itself."""
 
 
 class Knobs(dict[str, Any]):

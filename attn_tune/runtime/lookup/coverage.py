@@ -18,11 +18,14 @@ from attn_tune.schema.errors import UsageError
 
 
 class Reach(enum.StrEnum):
-    """The result of one look-up: ``dead`` never answers; of ``unproven`` a module of the kernel is missing here."""
+    """The result of one look-up."""
 
     REACHED = "reached"
+    """The row answers."""
     DEAD = "dead"
+    """The row never answers."""
     UNPROVEN = "unproven"
+    """A module of the kernel is missing here, so that it cannot be told."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,11 +11,14 @@ from attn_tune.tuner.plan.strategies.space import Candidate, PastCase, Prior, Sp
 
 
 class Hints(enum.StrEnum):
-    """The knowledge of other cases that a replayed case is given: a lab database's, a pack's, or none."""
+    """The knowledge of other cases that a replayed case is given."""
 
     TIMES = "times"
+    """The times of all configs of the other cases, as a lab database has them."""
     WINNERS = "winners"
+    """The winners of the other cases alone, as a pack has them."""
     NONE = "none"
+    """Nothing of the other cases."""
 
 
 @dataclass(frozen=True, kw_only=True)

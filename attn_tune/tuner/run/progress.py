@@ -13,12 +13,19 @@ class ProgressKind(enum.StrEnum):
     """The steps of a sweep that are announced."""
 
     SWEEP_STARTED = "sweep_started"
+    """Before the first case."""
     CASE_STARTED = "case_started"
+    """Before the first kernel of a case."""
     KERNEL_STARTED = "kernel_started"
+    """Before the configs of a kernel on a case."""
     FINALS_STARTED = "finals_started"
+    """Before a case's finals."""
     CASE_FINISHED = "case_finished"
+    """All of a case was tried."""
     CASE_RETURNED = "case_returned"
+    """The device of a case is lost; the rest of the case starts elsewhere, if it can."""
     SWEEP_FINISHED = "sweep_finished"
+    """After the last event of any case."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
