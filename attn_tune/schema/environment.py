@@ -27,6 +27,12 @@ class Environment:
 
     ``compiler`` is what turns the kernel into machine code: ptxas or CUDA on NVIDIA, libtpu on TPU.
     ``source_hash`` is the digest of the kernel's own modules.
+
+    Attributes:
+      jax, jaxlib: their versions.
+      triton: the version of Triton.
+      driver: the version of the driver.
+      attn_tune: the version of this package.
     """
 
     jax: str

@@ -75,7 +75,12 @@ class Knobs(dict[str, Any]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejection:
-    """A stored row, or a kernel, that would have answered but may not."""
+    """A stored row, or a kernel, that would have answered but may not.
+
+    Attributes:
+      subject: the row or the kernel, in words.
+      reason: why it may not answer.
+    """
 
     subject: str
     reason: str
@@ -86,6 +91,10 @@ class Answer:
     """The kernel and config to run, with the reasons.
 
     Attributes:
+      op, direction, signature: the question; the signature is its text.
+      device: the device that was asked for.
+      rung: the step that answered.
+      source_kind: the kind of ``source``; None for a rung without one.
       kernel: the kernel's name within the op.
       config: plain data, as it runs; None only where nothing supports the problem.
       source: ``"name version"`` of the pack, ``""`` for a rung without one; of an override, the entry and its

@@ -30,7 +30,15 @@ class Reach(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Covered:
-    """The result for one row: its reach, the grade of its environment here, and why it does not answer."""
+    """The result for one row: its reach, the grade of its environment here, and why it does not answer.
+
+    Attributes:
+      row: the row.
+      device: the device, as text.
+      reach: the result.
+      grade: None where the row was not reached.
+      reason: empty for a row that answers.
+    """
 
     row: Row
     device: str
