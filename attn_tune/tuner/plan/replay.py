@@ -27,6 +27,10 @@ class RecordedCase:
 
     ``candidates`` are in the kernel's order, the untuned one first; ``times`` are nanoseconds by config digest, and a
     candidate without one failed.
+
+    Attributes:
+      kernel, direction, part, signature: the case.
+      fields: the fields of the op's signature.
     """
 
     kernel: str
@@ -78,7 +82,11 @@ class RecordedCase:
 
 @dataclass(frozen=True, kw_only=True)
 class RegretCurve:
-    """``regrets[i]`` is the best time after ``i + 1`` evaluations over the best of all, minus 1; ``inf`` before any."""
+    """``regrets[i]`` is the best time after ``i + 1`` evaluations over the best of all, minus 1; ``inf`` before any.
+
+    Attributes:
+      case: the case.
+    """
 
     case: RecordedCase
     regrets: tuple[float, ...]
