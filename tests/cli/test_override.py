@@ -20,7 +20,7 @@ FREEZE = ["--grid", "llama3-8b", "--point", POINT, "--device", "nvidia-h200"]
 
 
 def run(*words):
-    # Each command is a process of its own: nothing that an earlier one read is in force.
+    # Each command is a process of its own: nothing that an earlier one read is active.
     settings._current = misses._mode = None
     result = CliRunner().invoke(app, [str(word) for word in words], prog_name="attn-tune")
     if result.exception and not isinstance(result.exception, SystemExit):

@@ -135,7 +135,7 @@ def test_explain_says_what_only_the_lab_database_knows_until_it_is_shipped(worke
     steps = [line.strip() for line in overridden.splitlines() if line.startswith("  attn-tune")]
     assert [step.split()[1] for step in steps] == ["override", "export", "pack"]
     assert run(*shlex.split(steps[0])[1:]).exit_code == 0
-    # Nor does a pack answer while a frozen file is in force.
+    # Nor does a pack answer while a frozen file is active.
     lock = tmp_path / "my job.json"
     assert run("override", "freeze", lock, "-g", "cpu-smoke", "--device", "cpu").exit_code == 0
     monkeypatch.setenv("ATTN_TUNE_OVERRIDES", str(lock))

@@ -88,7 +88,7 @@ def walked(pack, text, device=H200, direction="fwd"):
         device=device,
     )
     index = RowIndex(pack, OP, direction, FIELDS)
-    return walk(question, iter([(SourceKind.USER, index)]), Judge(), tell=True)
+    return walk(question, iter([(SourceKind.USER, index)]), Judge(), with_nearest=True)
 
 
 FILES = written(row(1024, 64), row(2048, 128), row(2048, 32, kernel="beta", rank=1))

@@ -33,7 +33,7 @@ FIELDS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem(AttentionProblem):
-    """One call, without its arrays. ``dtype`` is that of products and results, whatever the inputs have.
+    """One call, without its arrays. ``dtype`` is that of products and results, for any input dtype.
 
     Raises:
       UsageError: an impossible shape or flag; the message names it.

@@ -82,7 +82,7 @@ def unproven(trial: Trial) -> Outcome:
         status=Status.UNPROVEN,
         reason="no problem of the op's battery is one that it takes, not even a coarser one",
         errors=trial.errors,
-        # Timed by the search alone, whatever else the trial was of.
+        # Timed by the search alone, even in a trial of the finals.
         measurement=replace(trial.measurement, round_id=""),
         resources=trial.resources,
         repeatable=trial.repeatable,

@@ -40,7 +40,7 @@ def test_jit_retraces_once_per_pack_and_never_for_one_it_has_seen():
         with use_pack(again):
             assert int(f(0)) == 1
         assert int(f(0)) == 8
-    # none, first, second over first: the equal pack read anew is the same pack.
+    # none, first, second over first: the equal pack read again is the same pack.
     assert seen == [8, 1, 2]
 
 

@@ -73,7 +73,7 @@ def test_other_things_stay(tmp_path):
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_a_folder_that_was_taken_for_an_abandoned_one_is_made_anew(tmp_path, monkeypatch):
+def test_a_folder_that_was_taken_for_an_abandoned_one_is_made_again(tmp_path, monkeypatch):
     made, real = [], scratch.tempfile.mkdtemp
 
     def taken(**kwargs):

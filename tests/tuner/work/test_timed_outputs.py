@@ -16,7 +16,7 @@ from attn_tune.tuner.work.timers.records import Record
 from attn_tune.tuner.work.timers.timer import Launch
 from attn_tune.tuner.work.timers.traced import TracedTimer
 
-POLICY = MeasurePolicy(warmup=2, samples=4, max_s=60.0, heats=(), rounds=4, rounds_max_s=60.0)
+POLICY = MeasurePolicy(warmup=2, samples=4, max_s=60.0, early_stops=(), rounds=4, rounds_max_s=60.0)
 # Of a search: two runs on each of two seeds, then the warm-up. Of finals, which have one seed, two runs less.
 SECOND_TIMED = {"search": 7, "finals": 5}
 
