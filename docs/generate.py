@@ -179,7 +179,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
 
 
 def render(text: str) -> str:
-    """``text`` with its generated blocks made anew."""
+    """``text`` with its generated blocks rebuilt."""
     return BLOCK.sub(lambda m: f"{m[1]}{BLOCKS[m[2]]()}{m[3]}", text)
 
 

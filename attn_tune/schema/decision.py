@@ -22,7 +22,7 @@ class Rule(enum.StrEnum):
     PREDICTED = "predicted"
     """Predicted to be fastest; nothing was measured."""
     HEURISTIC = "heuristic"
-    """The untuned config stays, said outright, so that no row of a near problem answers in its place (packs only)."""
+    """The untuned config stays, as a row, so that no row of a near problem answers in its place (packs only)."""
 
 
 def state_words(state: str) -> str:

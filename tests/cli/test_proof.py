@@ -48,7 +48,7 @@ def refuse_the_battery(problem, direction, device):
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_a_kernel_that_proves_nothing_needs_leave(monkeypatch, tmp_path, allowed):
+def test_a_kernel_that_proves_nothing_needs_permission(monkeypatch, tmp_path, allowed):
     import dataclasses
 
     from attn_tune.kernels import registry

@@ -90,7 +90,7 @@ def test_bfloat16_keeps_special_values():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32", "uint8", "bool"])
-def test_what_is_not_written_is_poison(dtype):
+def test_elements_that_are_not_written_are_poison(dtype):
     x = jnp.zeros(20, dtype)
     out = np.asarray(samples.elementwise(samples.half_written_kernel, x))
     np.testing.assert_array_equal(out[:10], np.zeros(10, dtype))

@@ -22,7 +22,7 @@ B200 = Device(platform="cuda", family="sm_100", variant="nvidia-b200", units=148
 
 
 class Judge:
-    """Grades by environment; refuses the blocks it is told to."""
+    """Grades by environment; refuses the blocks it is given."""
 
     def __init__(self, refused=(), environment=ENVIRONMENT, contract=1, adapted=lambda row: row):
         self.refused, self.environment, self.contract = set(refused), environment, contract

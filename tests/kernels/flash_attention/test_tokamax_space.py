@@ -62,7 +62,7 @@ def installed(monkeypatch):
         ({"scale": 0.0}, MOSAIC, "fwd bwd", "scale=0.0"),
     ],
 )
-def test_limits_are_said_in_words(changes, spec, directions, word):
+def test_limits_are_reasons_in_words(changes, spec, directions, word):
     problem = dataclasses.replace(FULL, **changes)
     for direction in ("fwd", "bwd"):
         reason = spec.unsupported(problem, direction, H200)

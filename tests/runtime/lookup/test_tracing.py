@@ -183,7 +183,7 @@ def test_a_trace_holds_what_its_key_says_even_under_interleaved_tasks(caplog):
         gate, release = asyncio.Event(), asyncio.Event()
         task = asyncio.create_task(holder(gate, release))
         await gate.wait()
-        # The holder's key is still on this thread; whatever this traces must be what that key means.
+        # The holder's key is still on this thread; what this traces must be what that key means.
         inside = int(f(0))
         release.set()
         await task

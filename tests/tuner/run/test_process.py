@@ -57,7 +57,7 @@ def test_the_oom_killer_is_named_only_if_it_struck(monkeypatch, idle_worker, cou
     assert death.by_outsider
 
 
-def test_our_own_kill_is_nobody_elses(idle_worker):
+def test_our_own_kill_is_not_reported_as_anothers(idle_worker):
     worker = idle_worker()
     worker.kill()
     assert not death_of(worker).by_outsider

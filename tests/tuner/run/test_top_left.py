@@ -57,7 +57,7 @@ def test_validate_finds_it_on_lengths_that_it_takes(validate):
     assert rows == {"causal_longer_keys (t=48 s=112)": "incorrect"}
 
 
-def test_what_cannot_be_validated_is_no_success(validate):
+def test_a_config_that_cannot_be_validated_is_no_success(validate):
     result = validate("-k", "planted_refused", "--feature", "causal_longer_keys", "-d", "fwd")
     assert result.exit_code == 3
     assert result.stderr.splitlines()[-1] == (

@@ -76,7 +76,7 @@ def test_one_wrong_output_among_the_timed_ones_is_enough_in_the_finals(
     assert "out is wrong" in answer.outcomes[1].reason
 
 
-def test_other_bits_in_one_timed_run_make_a_config_unrepeatable(session, planted, point, device):
+def test_different_bits_in_one_timed_run_make_a_config_unrepeatable(session, planted, point, device):
     wavers = ref(point, "wavers", SECOND_TIMED["search"])
     outcome = session.run(Run(ref=wavers, device=device, policy=POLICY))
     assert (outcome.status, outcome.repeatable) == (Status.OK, False)
@@ -87,14 +87,14 @@ def test_other_bits_in_one_timed_run_make_a_config_unrepeatable(session, planted
     assert (bad.status, bad.repeatable) == (Status.OK, False)
 
 
-def test_other_bits_in_the_second_run_make_a_config_unrepeatable(session, planted, point, device):
+def test_different_bits_in_the_second_run_make_a_config_unrepeatable(session, planted, point, device):
     request = Run(ref=ref(point, "wavers", 1), device=device, measure=False)
     outcome = session.run(request)
     assert (outcome.status, outcome.repeatable) == (Status.OK, False)
     assert session.run(Run(ref=ref(point, "none"), device=device)).repeatable is True
 
 
-def test_what_differs_is_judged_and_what_does_not_is_not(case, right, monkeypatch):
+def test_only_outputs_that_differ_are_judged_again(case, right, monkeypatch):
     judged = []
 
     def judge(*args):

@@ -60,7 +60,7 @@ def test_only_the_parts_outputs_are_asked_for(case, plain):
     assert [(e.output, e.error) for e in missing.errors if e.ratio > 1] == [("lse", math.inf)]
 
 
-def test_a_second_run_that_differs_is_said_and_judged(case, plain):
+def test_a_second_run_that_differs_is_reported_and_judged(case, plain):
     factors = iter([1.0, 1.0 + 2**-7, 1.0, 1.5])
 
     def call(inputs):

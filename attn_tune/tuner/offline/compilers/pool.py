@@ -71,7 +71,7 @@ class CompilePool:
 
         ``skip`` is asked, from several threads, just before a config begins: an answer saves the compile. Once
         ``should_stop()`` is true nothing begins any more, and the iterator ends with those that run. ``whole`` compiles
-        the program around the launches of a TPU too. ``limit_s`` is the time of one config, instead of the pool's limit.
+        the program around the launches of a TPU too. ``limit_s`` is for one config, in place of the pool's limit.
 
         Raises:
           CompilerError: no worker starts, or one cannot serve any request.

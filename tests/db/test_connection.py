@@ -76,7 +76,7 @@ def test_refused_files_are_not_touched(tmp_path, kind, options):
 
 
 @pytest.mark.parametrize("options", [{}, {"read_only": True}])
-def test_nothing_is_made_unless_asked(tmp_path, options):
+def test_a_database_is_only_made_when_asked(tmp_path, options):
     with pytest.raises(NoDataError, match="no database"):
         Database.open(tmp_path / "sub" / "lab.db", **options)
     assert not list(tmp_path.iterdir())
