@@ -109,7 +109,7 @@ class _Sweep:
         try:
             yield from run.events()
         except ExecutorError as error:
-            fate = "others go on with it" if turn.may_return else "given up, for it lost two"
+            fate = "others continue it" if turn.may_return else "given up, for it lost two"
             logger.warning("%s: the device is lost, %s: %s", case.label, fate, error)
             rest = run.rest()
             # Reported before another executor can take the case.
