@@ -158,7 +158,7 @@ def test_freeze_and_check(home):
     assert ["(override from" in one["now"] for one in data["entries"]].count(True) == 1
 
 
-def test_freeze_tells_proven_defaults_from_guesses_and_refuses_what_is_less_than_required(home):
+def test_freeze_separates_proven_defaults_from_guesses_and_refuses_rungs_below_the_required_one(home):
     db, packs = home / "lab.db", home / "p.atpack"
     fill(db, Ties(), directions=("fwd",))
     assert run("export", packs, "--db", db).exit_code == 0

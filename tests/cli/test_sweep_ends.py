@@ -79,7 +79,7 @@ def sweep(tmp_path, *words):
     return run("sweep", "--kernel", "xla", "--db", tmp_path / "lab.db", *words)
 
 
-def test_a_stop_tells_cases_that_were_begun_from_those_that_were_not(worker, tmp_path):
+def test_a_stop_separates_cases_that_were_begun_from_the_rest(worker, tmp_path):
     import os
     import signal
 

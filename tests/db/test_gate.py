@@ -156,7 +156,7 @@ def test_a_far_problem_is_no_guard(tmp_path):
     assert list(answers(pack)) == [SHORT.text]
 
 
-def test_an_untuned_config_that_stays_says_so(tmp_path):
+def test_an_untuned_config_that_stays_has_a_row(tmp_path):
     path = lab(tmp_path / "lab.db", [trial(FAST, 10**6), trial(UNTUNED, 10**6)])
     _, pack = export(path, tmp_path / "pack")
     assert answers(pack) == {SHORT.text: (UNTUNED, "heuristic")}

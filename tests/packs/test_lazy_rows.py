@@ -155,7 +155,7 @@ def test_changed_shard_is_ignored_with_a_warning_and_the_other_direction_answers
         _ = pack.rows
 
 
-def test_deleted_shard_is_ignored_and_the_walk_tells_why(tmp_path):
+def test_deleted_shard_is_ignored_and_a_step_gives_the_reason(tmp_path):
     path = write_folder(tmp_path / "p", two_directions())
     pack = open_pack(path)
     (path / SHARD).unlink()

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "lookup.md").read_text()
 
 
-def test_every_rung_is_on_it():
+def test_the_lookup_page_names_every_rung():
     assert not {rung for rung in Rung if f"`{rung}`" not in PAGE}
 
 

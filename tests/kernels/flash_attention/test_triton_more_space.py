@@ -129,7 +129,7 @@ def test_a_group_is_one_tile_or_two():
     assert {c.block_q for c in SPLIT.searches["fwd"].candidates[""](one, H200)} == {16}
 
 
-def test_neither_has_what_it_does_not_do():
+def test_triton_fused_has_no_forward_and_triton_split_no_backward():
     assert set(FUSED.searches) == {"bwd"}
     assert set(SPLIT.searches) == {"fwd"}
     assert FUSED.needs_leave("bwd")

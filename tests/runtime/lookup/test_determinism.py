@@ -63,7 +63,7 @@ def test_a_nondeterministic_kernel_is_no_untuned_default(value, monkeypatch):
     assert (answer.kernel, answer.rung) == ("alpha", Rung.HEURISTIC)
 
 
-def test_by_name_it_runs_unless_determinism_is_required(monkeypatch):
+def test_a_nondeterministic_kernel_runs_by_name_unless_determinism_is_required(monkeypatch):
     assert ask(None, monkeypatch, kernel="atomic").config == {"block": 2}
     assert choose(OP, "fwd", sig(4096), device=H200, kernel="atomic").config == OtherConfig()
     explicit = {"kernel": "atomic", "config": OtherConfig(block=3), "device": H200}
@@ -81,7 +81,7 @@ def test_by_name_it_runs_unless_determinism_is_required(monkeypatch):
     assert WHY in answer.rejected[0].reason
 
 
-def test_a_frozen_answer_brings_it_back_unless_determinism_is_required(monkeypatch, tmp_path):
+def test_a_frozen_nondeterministic_answer_is_replayed_unless_determinism_is_required(monkeypatch, tmp_path):
     with use_config(OP, "atomic", {"block": 5}):
         lookup(OP, sig(1024), device=H200)
     frozen = freeze(tmp_path / "job.json")

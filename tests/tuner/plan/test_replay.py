@@ -92,7 +92,7 @@ def _kind(case) -> tuple:
 
 
 @pytest.mark.parametrize("hints", Hints)
-def test_hints_tell_every_time_or_only_the_winner_or_nothing(hints):
+def test_hints_have_every_time_or_only_the_winner_or_none(hints):
     case = recorded_cases()[0]
     told = case.past(hints).times
     best = min(case.times, key=lambda digest: (case.times[digest], digest))

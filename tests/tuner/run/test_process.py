@@ -46,7 +46,7 @@ def death_of(worker: WorkerProcess) -> WorkerDied:
         ((None, None), Status.CRASHED, "from outside"),
     ],
 )
-def test_the_oom_killer_is_named_only_if_it_struck(monkeypatch, idle_worker, counts, status, words):
+def test_the_oom_killer_is_named_only_where_its_count_rose(monkeypatch, idle_worker, counts, status, words):
     answers = list(counts)
     monkeypatch.setattr(process_module, "oom_kills", lambda: answers.pop(0))
     worker = idle_worker()

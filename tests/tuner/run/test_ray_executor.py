@@ -167,7 +167,7 @@ def test_a_config_that_kills_three_sound_actors_is_crashed(start, identity, run_
     assert not ray.script
 
 
-def test_actors_that_die_without_the_config_are_not_its_fault(start, identity, run_of):
+def test_actors_that_die_without_a_config_are_not_blamed_on_one(start, identity, run_of):
     executor, _ = start(LOST, None, LOST, None, identity, LOST)
     with pytest.raises(ExecutorError, match="3 Ray actors were lost"):
         executor.run(run_of)
@@ -227,7 +227,7 @@ def test_closing_ends_the_worker_before_the_actor(start):
     assert ray.killed == [True]
 
 
-def test_restarting_is_rays_work_and_repeating_ours(start):
+def test_ray_restarts_actors_and_does_not_repeat_requests(start):
     _, ray = start()
     assert (ray.options["max_restarts"], ray.options["max_task_retries"]) == (-1, 0)
     assert ray.options["num_cpus"] == 1

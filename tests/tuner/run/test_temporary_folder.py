@@ -89,7 +89,7 @@ def test_a_folder_that_was_taken_for_an_abandoned_one_is_made_again(tmp_path, mo
         assert Path(mine.path).is_dir()
 
 
-def test_without_locks_it_works_and_nothing_is_removed(tmp_path, monkeypatch):
+def test_a_temporary_folder_without_locks_works_and_removes_nothing(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(95, "Operation not supported")
 

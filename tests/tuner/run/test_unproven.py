@@ -101,7 +101,7 @@ def test_unproven_configs_are_given_on_request_with_a_count_of_none(swept):
     assert (decision.config["size"], decision.features) == (6, 0)
 
 
-def test_a_resumed_sweep_does_not_report_it_again_and_heeds_a_later_permission(swept):
+def test_a_resumed_sweep_reports_an_unproven_config_once_and_heeds_a_later_permission(swept):
     first = swept(nothing_takes_it)
     assert swept(nothing_takes_it, known=first) == []
     later = swept(nothing_takes_it, known=first, allow_unproven=True)

@@ -27,7 +27,7 @@ class Nvml:
         return ask
 
 
-def test_reading_of_a_gpu_that_tells_everything():
+def test_reading_of_a_gpu_has_every_field():
     nvml = Nvml(
         PowerUsage=412_600,
         CurrentClocksThrottleReasons=0x4 | 0x40 | 0x1,

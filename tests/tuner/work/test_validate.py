@@ -78,7 +78,7 @@ def test_a_second_run_that_differs_is_reported_and_judged(case, plain):
     assert not far.correct
 
 
-def test_bits_tell_nan_from_nothing():
+def test_bits_separate_nan_from_missing_values():
     nan, zero = jnp.array([jnp.nan]), jnp.array([0.0])
     assert same_bits({"x": nan}, [{"x": nan}, {"x": zero}]) == [True, False]
     assert same_bits({"x": zero}, [{"x": -zero}, {"y": zero}, {"x": zero}]) == [False, False, True]
