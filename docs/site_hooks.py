@@ -14,7 +14,7 @@ PAGES = {
     "changelog.md": "CHANGELOG.md",
     "security.md": "SECURITY.md",
 }
-_LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+_LINK = re.compile(r"(!?)\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def on_files(files, config):
@@ -38,13 +38,13 @@ def _relinked(text: str, folder: Path, home: Path) -> str:
     homes = {ROOT / source: DOCS / page for page, source in PAGES.items()}
 
     def relink(match: re.Match[str]) -> str:
-        words, target, anchor = match[1], match[2], match[3] or ""
+        mark, words, target, anchor = match[1], match[2], match[3], match[4] or ""
         if "://" in target:
             return match[0]
         path = (folder / target).resolve()
         path = homes.get(path, path)
         if path.is_relative_to(DOCS):
-            return f"[{words}]({path.relative_to(home, walk_up=True).as_posix()}{anchor})"
+            return f"{mark}[{words}]({path.relative_to(home, walk_up=True).as_posix()}{anchor})"
         # A file of the repository that is no page of the site.
         inside = path.relative_to(ROOT).as_posix()
         return words if inside in words else f"{words} (`{inside}`)"

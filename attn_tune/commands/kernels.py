@@ -70,20 +70,28 @@ def command(
     output.emit_formatted(
         frame if json else frame.drop(columns=["supported"]),
         options.table_or_json(json),
-        title=f"{names} on {target}",
+        title=f"{names or 'Kernels'} on {target}",
         key="kernels",
     )
     output.say_absent(away)
 
 
 def _examples(ops: set[str]) -> "list[GridPoint]":
-    """One point of each op that a preset has."""
+    """One point of each op: of a preset, or else the op's first sample."""
+    from attn_tune.ops.contract import load
+    from attn_tune.ops.registry import get_op
+    from attn_tune.tuner.plan.case import GridPoint
     from attn_tune.tuner.plan.grid import preset_points
 
     found: dict[str, GridPoint] = {}
     for point in preset_points():
         if point.op in ops and (point.op not in found or point.name == EXAMPLE):
             found[point.op] = point
+    for op in (get_op(name) for name in sorted(ops - set(found))):
+        if op.samples:
+            label, problem = next(iter(load(op.samples)().items()))
+            name = f"the sample {label} of {op.name}"
+            found[op.name] = GridPoint(name=name, op=op.name, signature=op.to_signature(problem))
     return list(found.values())
 
 
@@ -120,7 +128,7 @@ def _why_not(spec: "KernelSpec", direction: str) -> str:
 
 
 def _other(spec: "KernelSpec", point: str | None) -> dict[str, object]:
-    other = f"not of the op of {point}" if point else "no preset has a point of its op"
+    other = f"not of the op of {point}" if point else "no preset has a point of its op, and the op has no sample"
     return {
         "kernel": spec.id,
         "backend": spec.backend,

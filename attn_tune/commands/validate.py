@@ -1,7 +1,7 @@
 """Check outputs and every gradient against the reference.
 
-Without --grid, each op's small feature problems are used; where a kernel cannot take one, the nearest coarser one
-that it takes. Nothing is stored. Exit code 3 if no problem could be run.
+Without --grid, each op's samples (tiny problems, each with one feature) are used; where a kernel cannot take one, the
+nearest coarser one that it takes. Nothing is stored. Exit code 3 if no problem could be run.
 
 Example: attn-tune validate --kernel xla --feature sinks
 """
@@ -67,7 +67,7 @@ def command(
                 output.note(f"{check.spec.id} {check.direction} {check.label}")
             rows.append(check.row(ref, executor, device))
     if not any(problems.values()):
-        raise UsageError("no problem to validate; loosen --feature, or choose shapes with --grid")
+        raise UsageError(_nothing(ops, feature))
     frame = pd.DataFrame(rows, columns=_COLUMNS)
     away = set() if json or every else selection.absent(specs, device)
     output.emit_formatted(
@@ -84,6 +84,14 @@ def command(
         raise NoDataError(f"nothing was validated on {device}: {_first_reason(rows)}")
     if ran != {Status.OK}:
         raise typer.Exit(FAILED)
+
+
+def _nothing(ops: "Iterable[Op]", feature: list[str] | None) -> str:
+    """The reason why there is no problem: no sample has the feature, or the ops have none."""
+    names = ", ".join(op.name for op in ops)
+    if feature and any(op.samples for op in ops):
+        return f"no sample of {names} has {' or '.join(feature)} in its name; leave --feature out to run all of them"
+    return f"{names} has no samples; choose problems with --grid"
 
 
 def _searches(specs: "tuple[KernelSpec, ...]", ways: tuple[str, ...]) -> "Iterator[tuple[KernelSpec, str]]":
@@ -113,7 +121,7 @@ def _first_reason(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _problems(ops: "Iterable[Op]", feature: list[str] | None, cases: Cases) -> "dict[str, dict[str, Problem]]":
-    """The problems of each op by name: of the grid, or its feature problems."""
+    """The problems of each op by name: of the grid, or its samples."""
     from attn_tune.ops.contract import load
 
     by_name = {op.name: op for op in ops}
@@ -126,7 +134,7 @@ def _problems(ops: "Iterable[Op]", feature: list[str] | None, cases: Cases) -> "
     wanted = selection.words(feature)
     for name, op in by_name.items():
         if not op.samples:
-            output.note(f"{name} has no feature problems; validate it with --grid")
+            output.note(f"{name} has no samples; validate it with --grid")
             continue
         for label, problem in load(op.samples)().items():
             if not wanted or any(word in label for word in wanted):
@@ -192,7 +200,7 @@ class _Check:
 
     def row(self, ref: "ConfigRef | str", executor: "Executor", device: "Device") -> dict[str, Any]:
         """The row of the table."""
-        from attn_tune.tuner.protocol import BATTERY_SEEDS, SWEPT_SEEDS, Run
+        from attn_tune.tuner.protocol import FEATURE_SEEDS, SWEPT_SEEDS, Run
 
         who = {"kernel": self.spec.id, "direction": self.direction, "problem": self.label}
         if isinstance(ref, str):
@@ -200,7 +208,7 @@ class _Check:
             return who | refused | {"reason": ref}
         who["problem"] += self._changes(ref)
         # Those of a sweep: the two must not disagree.
-        seeds = (*SWEPT_SEEDS, *BATTERY_SEEDS)
+        seeds = (*SWEPT_SEEDS, *FEATURE_SEEDS)
         outcome = executor.run(Run(ref=ref, device=device, measure=False, seeds=seeds))
         worst = max(outcome.errors, key=lambda e: e.ratio, default=None)
         return who | {

@@ -13,9 +13,9 @@ from attn_tune.schema.environment import Environment
 from attn_tune.schema.signature import Signature
 from attn_tune.schema.trial import WHOLE, Measurement, OutputError, Resources, Status
 
-# Seeds of a swept problem's inputs, and of its battery's, which no search has seen. Validation takes both.
+# Seeds of a swept problem's inputs, and of its feature problems, which no search has seen. Validation takes both.
 SWEPT_SEEDS = (0, 1)
-BATTERY_SEEDS = (1009,)
+FEATURE_SEEDS = (1009,)
 
 
 class Phase(enum.StrEnum):
@@ -75,7 +75,7 @@ class MeasurePolicy:
 class ConfigRef:
     """One whole config of one direction of one kernel. A ``part`` other than ``""`` runs that launch alone.
 
-    ``problem`` is what it runs on instead of the signature's problem: one of the battery's, or one whose scale and
+    ``problem`` is what it runs on instead of the signature's problem: a feature problem, or one whose scale and
     the like are its own.
     """
 

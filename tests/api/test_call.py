@@ -1,21 +1,32 @@
 """The call path with ops that are not attention: choice, derivatives, vmap, shards, and errors in words."""
 
+import functools
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import attn_tune
+from attn_tune.api.call import run
+from attn_tune.api.declaration import Call
 from attn_tune.schema.errors import UnsupportedError, UsageError
 from tests.api.probe_ops import (
     LAUNCHES,
     PLAIN_PAIR_SUMS,
     Config,
+    Problem,
+    Rows,
+    RowsBackward,
     pair_sums,
     register,
     scale_rows,
 )
 
+PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 X, Y = (jnp.asarray(np.random.default_rng(i).standard_normal((3, 5), np.float32)) for i in range(2))
 W = Y[0]
 
@@ -103,3 +114,21 @@ def test_options_of_a_caller_are_checked_by_name(how, words):
     with pytest.raises(UsageError, match=words):
         pair_sums(X, Y, **how)
     assert LAUNCHES == []
+
+
+def test_the_function_on_the_page_is_called_and_differentiated():
+    (code,) = re.findall(r"```py\n(CALL = .*?)```", PAGE.read_text(), re.DOTALL)
+    names = {
+        "Call": Call,
+        "run": run,
+        "jax": jax,
+        "replace": replace,
+        "Problem": functools.partial(Problem, op="scale_rows"),
+        "Operands": Rows,
+        "Backward": RowsBackward,
+    }
+    exec(code, names)
+    np.testing.assert_allclose(names["scale_rows"](X, W), X * W, rtol=1e-6)
+    dx, dweight = jax.grad(lambda x, w: jnp.sum(names["scale_rows"](x, w) * Y), argnums=(0, 1))(X, W)
+    np.testing.assert_allclose(dx, Y * W, rtol=1e-6)
+    np.testing.assert_allclose(dweight, jnp.sum(X * Y, axis=0), rtol=1e-5)

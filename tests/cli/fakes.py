@@ -39,7 +39,7 @@ class FakeExecutor:
         return None
 
     def run(self, request: Run) -> Outcome:
-        if not request.measure and self.status is Status.OK:  # The battery.
+        if not request.measure and self.status is Status.OK:  # A feature problem.
             return Outcome(status=Status.OK)
         self.ran.append(config_digest(request.ref.config))
         self.after(len(self.ran))

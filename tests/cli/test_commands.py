@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from attn_tune.cli import app, commands
 from attn_tune.schema import Status
-from attn_tune.tuner.protocol import BATTERY_SEEDS, SWEPT_SEEDS
+from attn_tune.tuner.protocol import FEATURE_SEEDS, SWEPT_SEEDS
 from tests.cli.fakes import DEVICE, POINT, SIGNATURE, FakeExecutor, fill
 
 
@@ -306,7 +306,7 @@ def test_validate_judges_the_inputs_that_a_sweep_would(fake_worker, monkeypatch)
         lambda self, request: (seeds.append(request.seeds), once(self, request))[1],
     )
     run("validate", "-k", "flash_attention/xla", "-d", "bwd", "--feature", "sinks_window")
-    assert seeds == [(*SWEPT_SEEDS, *BATTERY_SEEDS)]
+    assert seeds == [(*SWEPT_SEEDS, *FEATURE_SEEDS)]
 
 
 def test_dry_run_touches_nothing(fake_worker, tmp_path):

@@ -29,6 +29,13 @@ def test_the_database_stands_in_the_users_data_directory(monkeypatch, tmp_path):
     assert options.default_database() == tmp_path / ".local/share/attn-tune/lab.db"
 
 
+def test_without_a_home_there_is_no_data_directory(monkeypatch):
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    with pytest.raises(UsageError, match="neither HOME nor XDG_DATA_HOME is set"):
+        options.default_database()
+
+
 def test_points_are_filtered_by_part_of_the_name_and_by_pattern():
     def names(*filters):
         return [p.name for p in Cases(grid=["gemma3-27b"], point=filters).points()]

@@ -43,7 +43,7 @@ def test_export_ships_a_noisy_row_on_request_and_reports_it(noisy_lab, tmp_path)
     assert "let through on purpose: 1 noisy" in inspected.stdout
 
 
-def refuse_the_battery(problem, direction, device):
+def refuse_feature_problems(problem, direction, device):
     return None if (problem.q_len, problem.kv_len) == (128, 128) else "128 tokens only"
 
 
@@ -54,7 +54,7 @@ def test_a_kernel_that_proves_nothing_needs_permission(monkeypatch, tmp_path, al
     from attn_tune.kernels import registry
 
     spec = registry.get_kernel("flash_attention/xla")
-    stubborn = dataclasses.replace(spec, unsupported=refuse_the_battery)
+    stubborn = dataclasses.replace(spec, unsupported=refuse_feature_problems)
     known = registry.kernels() | {spec.id: stubborn}
     known_kernels(monkeypatch, known)
     monkeypatch.setattr("attn_tune.tuner.run.executor.IsolatedExecutor", FakeContext)

@@ -48,7 +48,7 @@ WRONG = (
     "raise_in_run",
     "out_of_memory",
 )
-# The last one is merely wrong, but the next config dies of what it leaves behind. The battery has more.
+# The last one is merely wrong, but the next config dies of what it leaves behind. There are more feature problems.
 DEADLY = ("exit_in_trace", "hang_in_compile", "poison")
 TOO_BIG = 99
 
@@ -87,12 +87,12 @@ BACKWARD = Search(
 
 
 def _short_keys_only(problem, direction, device) -> str | None:
-    """Keeps the battery down to one problem, for the tests' sake; a truthful limit all the same."""
+    """Keeps the feature problems down to one, for the tests' sake; a truthful limit all the same."""
     return "it holds 200 keys at most" if problem.kv_len > 200 else None
 
 
 def _tiny_only(problem, direction, device) -> str | None:
-    """A truthful limit that no problem of the battery is within, for a kernel that can prove nothing."""
+    """A truthful limit that no feature problem is within, for a kernel that can prove nothing."""
     return "it holds 20 keys at most" if problem.kv_len > 20 else None
 
 

@@ -29,7 +29,7 @@ def forward(problem, config, operands):
     outputs = dict(baseline(problem, "fwd", operands))
     match config.defect:
         case "none":
-            # The heuristic is slow, so that a fast wrong config is the best so far and owes the battery.
+            # The heuristic is slow, so that a fast wrong config is the best so far and still owes the feature problems.
             return {**outputs, "out": _slowed(outputs["out"], 0 if config.turn else HEAVY_WORK)}
         case "wrong" | "poison":
             _poisoned |= config.defect == "poison"

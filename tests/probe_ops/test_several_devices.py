@@ -5,7 +5,7 @@ import pytest
 from attn_tune.kernels.registry import kernels_of
 from attn_tune.schema import Device, Environment, Status
 from attn_tune.tuner.plan.planner import make_plan
-from attn_tune.tuner.plan.small_problems import battery_for
+from attn_tune.tuner.plan.small_problems import features_for
 from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Run
 from tests.planted.planted_battery import PatientExecutor
 
@@ -65,5 +65,5 @@ def test_feature_problems_of_a_mesh_need_the_same_devices():
     (case,) = planned(8).cases
     op = case.case.op
     problem = op.from_signature(case.case.signature)
-    found = battery_for(op, spec, "fwd", DEVICE, problem, {"step": 1, "defect": ""})
+    found = features_for(op, spec, "fwd", DEVICE, problem, {"step": 1, "defect": ""})
     assert [op.device_count(small) for small, _ in found] == [8, 8]

@@ -70,19 +70,19 @@ def kernel(name: str, searches: Mapping[str, Search], **changes) -> KernelSpec:
 class ReplayExecutor:
     """``times`` gives nanoseconds by (kernel name, part, size or sizes); what is absent is ``incorrect``.
 
-    So is a size of ``wrong_on_battery`` on a problem of the battery; ``on_battery`` are the sizes that were run on one.
+    So is a size of ``wrong_on_features`` on a feature problem; ``on_features`` are the sizes that were run on one.
     Sizes from ``too_large`` on are out of resources; ``programs`` are the digests of what sizes lower to. The bits of
-    ``wavering`` sizes differ from run to run, by where that is seen: ``"search"``, ``"battery"`` or ``"finals"``.
+    ``wavering`` sizes differ from run to run, by where that is seen: ``"search"``, ``"features"`` or ``"finals"``.
     """
 
     times: Mapping[tuple, int]
-    wrong_on_battery: Collection[int] = ()
-    on_battery: list = field(default_factory=list)
+    wrong_on_features: Collection[int] = ()
+    on_features: list = field(default_factory=list)
     broken_finals: bool = False
     too_large: float = math.inf
     programs: Mapping[int, str] = field(default_factory=dict)
     wavering: Mapping[int, str] = field(default_factory=dict)
-    # What was measured; the battery is not.
+    # What was measured; feature problems are not.
     runs: list[Run] = field(default_factory=list)
     races: list[Finals] = field(default_factory=list)
     expected: list = field(default_factory=list)
@@ -105,12 +105,12 @@ class ReplayExecutor:
                 return twin
         ns = self.times.get((ref.kernel.partition("/")[2], ref.part, _sizes(config)))
         if ref.problem is not None:
-            self.on_battery += [_sizes(config)] * (_sizes(config) not in self.on_battery)
-        if ns is None or (ref.problem is not None and _sizes(config) in self.wrong_on_battery):
+            self.on_features += [_sizes(config)] * (_sizes(config) not in self.on_features)
+        if ns is None or (ref.problem is not None and _sizes(config) in self.wrong_on_features):
             bad = (OutputError(output="out", error=2.0, allowed=1.0),)
             return Outcome(status=Status.INCORRECT, reason="out is wrong", errors=bad)
         if not request.measure:
-            return Outcome(status=Status.OK, repeatable=self._repeats(config, "battery"))
+            return Outcome(status=Status.OK, repeatable=self._repeats(config, "features"))
         return replace(self._ok(ns), resources=resources, repeatable=self._repeats(config, "search"))
 
     def finals(self, request: Finals) -> FinalsOutcome:

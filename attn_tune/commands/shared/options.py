@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from attn_tune.schema import UsageError
+from attn_tune.schema import UsageError, directories
 
 DB_VARIABLE = "ATTN_TUNE_DB"
 
@@ -50,9 +50,14 @@ class Format(enum.StrEnum):
 
 
 def data_directory() -> Path:
-    """``attn-tune`` in the user's data directory (XDG)."""
-    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(home) / "attn-tune"
+    """``attn-tune`` in the user's data directory (XDG), the one that lookups read.
+
+    Raises:
+      UsageError: neither ``XDG_DATA_HOME`` nor ``HOME`` is set.
+    """
+    if path := directories.data_directory(os.environ):
+        return Path(path)
+    raise UsageError("there is no data directory: neither HOME nor XDG_DATA_HOME is set; set one of them")
 
 
 def default_database() -> Path:

@@ -167,7 +167,7 @@ def make_plan(
       allow_nondeterministic: without it, kernels that need leave (``KernelSpec.needs_leave``) are left out, so that
         none of them is ever measured, and with it decided on, by a sweep that did not ask for it; and a config of
         another kernel whose bits differ from run to run is refused when that is seen.
-      allow_unproven: configs that can run no problem of the op's battery go to the finals too. Without it their status
+      allow_unproven: configs that can run no feature problem of the op go to the finals too. Without it their status
         is ``unproven`` and nothing is decided on them.
       device_count: devices that one process has. Problems that need more are refused, with the reason.
 

@@ -33,7 +33,7 @@ def takeable(op: Op, problem: Problem, refused: Refusal) -> Problem | None:
     return next((variant for variant in variants if refused(variant) is None), None)
 
 
-def battery_for(
+def features_for(
     op: Op, spec: KernelSpec, direction: str, device: Device, problem: Problem, config: Config
 ) -> tuple[tuple[Problem, Config], ...]:
     """The distinct feature problems of the op for ``problem``, each as it is taken, and the config that runs on it.
@@ -80,7 +80,7 @@ def unproven(trial: Trial) -> Outcome:
     assert trial.measurement is not None
     return Outcome(
         status=Status.UNPROVEN,
-        reason="no problem of the op's battery is one that it takes, not even a coarser one",
+        reason="it takes no feature problem of the op, not even a coarser one",
         errors=trial.errors,
         # Timed by the search alone, even in a trial of the finals.
         measurement=replace(trial.measurement, round_id=""),

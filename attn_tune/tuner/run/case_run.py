@@ -147,6 +147,6 @@ def _with_search(search: KernelSearch, config: Mapping[str, Any], outcome: Outco
     if digest in search.wavering:
         outcome = dataclasses.replace(outcome, repeatable=False)
     if outcome.status.is_measured:
-        # Found right by two inputs and the battery, which says more than one input more.
+        # Found right by two inputs and on feature problems, which says more than one input more.
         outcome = dataclasses.replace(outcome, errors=search.errors[digest], features=search.features[digest])
     return search.plan.permitted(outcome)

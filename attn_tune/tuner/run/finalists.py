@@ -7,7 +7,7 @@ from typing import Any
 from attn_tune.schema.config import config_digest
 from attn_tune.tuner.run.search_results import PartResults
 
-# The number of proven configs (right on the case and on the battery) of a kernel that go to the finals besides the
+# The number of proven configs (right on the case and on feature problems) of a kernel that go to the finals besides the
 # heuristic's, and the most that go if more may be as good. Only the finals can distinguish configs that are this close,
 # and a config that is not in them cannot be a tie of the winner.
 FINALISTS, MOST_FINALISTS = 3, 6

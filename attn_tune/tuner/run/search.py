@@ -1,6 +1,7 @@
 """The search of one kernel on one case.
 
-The heuristic first, then each part, then the parts' winners put together; at the end the battery, for the fastest.
+The heuristic first, then each part, then the parts' winners put together; at the end the feature problems, for the
+fastest.
 """
 
 import dataclasses
@@ -16,10 +17,10 @@ from attn_tune.schema.device import Device
 from attn_tune.schema.trial import WHOLE, OutputError, Stage, Status, Trial
 from attn_tune.tuner.plan.dominance import Exhausted
 from attn_tune.tuner.plan.plan import KernelPlan, PartPlan
-from attn_tune.tuner.plan.small_problems import battery_for, unproven
+from attn_tune.tuner.plan.small_problems import features_for, unproven
 from attn_tune.tuner.plan.strategies.space import Batch, Prior, Space, Strategy, send
 from attn_tune.tuner.protocol import (
-    BATTERY_SEEDS,
+    FEATURE_SEEDS,
     ConfigRef,
     MeasurePolicy,
     Outcome,
@@ -40,8 +41,8 @@ class StopSearch(Exception):
 class KernelSearch:
     """Searches one kernel on one case. After ``trials`` is exhausted, ``finalists`` are known.
 
-    The battery costs several compiles, so only the heuristic, at the start, and the fastest, at the end, must pass it.
-    A config that could run none of its problems is ``unproven``, and goes no further unless the plan allows it.
+    The feature problems cost several compiles: only the heuristic, at the start, and the fastest, at the end, pass.
+    A config that could run none of them is ``unproven``, and goes no further unless the plan allows it.
 
     Attributes:
       plan: the kernel, its case and the parts to search.
@@ -53,16 +54,16 @@ class KernelSearch:
       expect: gets the configs that will come, so that an executor can prepare for them.
       after: what comes when this search has ended; passed to ``expect`` behind its own configs.
       whole: times of whole configs that are right on the case.
-      proven: those of them that passed the battery.
+      proven: those of them that passed the feature problems.
       tried_whole: digests of the configs that were tried as a whole.
       errors: errors of the outputs on the case, by digest of the config.
       timed: the trial of the case itself, by digest of the config.
-      features: the number of problems of the battery that a config ran, by its digest.
+      features: the number of feature problems that a config ran, by its digest.
       expected: the configs that were last passed to ``expect``.
       exhausted: configs that ran out of a resource, by part.
       programs: programs that were tried, by part.
       hints: what a strategy may ask for next, by part.
-      wavering: digests of configs whose bits differed in the battery from run to run.
+      wavering: digests of configs whose bits differed on the feature problems from run to run.
     """
 
     plan: KernelPlan
@@ -102,14 +103,14 @@ class KernelSearch:
             assert trial.measurement is not None
             if trial.part == WHOLE:
                 self.tried_whole.add(trial.config_digest)
-                # One may be right on the case and have failed on the battery later.
+                # One may be right on the case and have failed on a feature problem later.
                 if trial.config_digest not in self.plan.failed:
                     self._keep(trial)
             elif trial.part in parts:
                 parts[trial.part].add(trial.config, trial.measurement.median_ns)
         self._expect(self._coming())
         if self.plan.finals:
-            # Its battery too: the device would wait for the first candidates to be compiled.
+            # Its feature problems too: the device would wait for the first candidates to be compiled.
             yield from self._try_whole(self.plan.heuristic)
             if config_digest(self.plan.heuristic) in self.whole.times:
                 yield from self._prove(self.plan.heuristic)
@@ -121,7 +122,7 @@ class KernelSearch:
         if WHOLE not in parts and all(results.times for results in parts.values()):
             composed = compose(parts, self.plan.heuristic)
             whole = self._refs([(WHOLE, config) for config in composed])
-            self._expect(whole + self._battery_refs(composed))
+            self._expect(whole + self._feature_refs(composed))
             for config in composed:
                 yield from self._try_whole(config)
         if self.plan.finals:
@@ -158,8 +159,8 @@ class KernelSearch:
         if not self.plan.finals:
             return coming
         first = self._refs([(WHOLE, self.plan.heuristic)])
-        battery = self._battery_refs([self.plan.heuristic])
-        return [*first, *battery, *(ref for ref in coming if ref not in first)]
+        small = self._feature_refs([self.plan.heuristic])
+        return [*first, *small, *(ref for ref in coming if ref not in first)]
 
     def _coming_next(self, part: PartPlan, batch: Batch) -> list[ConfigRef]:
         """The batch, then what is known to be tried in later parts, then what the strategy may ask for."""
@@ -248,14 +249,14 @@ class KernelSearch:
         self.timed[trial.config_digest] = trial
 
     def _prove_fastest(self) -> Iterator[Trial]:
-        """Run the battery on the fastest, until enough have passed. What fails is a trial.
+        """Run the fastest on the feature problems, until enough have passed. What fails is a trial.
 
         Raises:
           StopSearch: ``should_stop()`` is true.
         """
         first = config_digest(self.plan.heuristic)
         ranking = [c for c in self.whole.best(len(self.whole.times)) if config_digest(c) != first]
-        self._expect(self._battery_refs(ranking[: self._places(ranking)]))
+        self._expect(self._feature_refs(ranking[: self._places(ranking)]))
         passed: list[Mapping[str, Any]] = []
         for place, config in enumerate(ranking):
             # Who fails leaves its place to the next, and may have been what the others were close to.
@@ -267,7 +268,7 @@ class KernelSearch:
 
     def _prove(self, config: Mapping[str, Any]) -> Iterator[Trial]:
         digest, started_us = config_digest(config), time.time_ns() // 1000
-        passed, failed = self._on_battery(config)
+        passed, failed = self._on_features(config)
         if failed is None and (passed or self.plan.allow_unproven):
             self.features[digest] = passed
             self.proven.add(config, self.whole.times[digest])
@@ -279,27 +280,27 @@ class KernelSearch:
         if failed is not None:
             yield self.trial(WHOLE, config, failed, Stage.SEARCH, started_us)
 
-    def _battery_refs(self, configs: Sequence[Mapping[str, Any]]) -> list[ConfigRef]:
-        """Each config on each problem of the op's battery, made coarser where it cannot take it as it is."""
+    def _feature_refs(self, configs: Sequence[Mapping[str, Any]]) -> list[ConfigRef]:
+        """Each config on each feature problem of the op, made coarser where it cannot take it as it is."""
         case, spec = self.plan.case, self.plan.kernel
         problem = case.op.from_signature(case.signature)
         return [
             dataclasses.replace(self.plan.ref(WHOLE, used), problem=small)
             for config in configs
-            for small, used in battery_for(case.op, spec, case.direction, self.device, problem, config)
+            for small, used in features_for(case.op, spec, case.direction, self.device, problem, config)
         ]
 
-    def _on_battery(self, config: Mapping[str, Any]) -> tuple[int, Outcome | None]:
-        """The number of battery problems that the config ran and passed, and the outcome of the first failure, or None.
+    def _on_features(self, config: Mapping[str, Any]) -> tuple[int, Outcome | None]:
+        """The number of feature problems that the config ran and passed, and the outcome of the first failure, or None.
 
         Raises:
           StopSearch: ``should_stop()`` is true.
         """
         passed = 0
-        for ref in self._battery_refs([config]):
+        for ref in self._feature_refs([config]):
             if self.should_stop():
                 raise StopSearch
-            request = Run(ref=ref, device=self.device, measure=False, seeds=BATTERY_SEEDS)
+            request = Run(ref=ref, device=self.device, measure=False, seeds=FEATURE_SEEDS)
             outcome = self.plan.permitted(self.run(request))
             if outcome.repeatable is False:
                 self.wavering.add(config_digest(config))
@@ -308,7 +309,7 @@ class KernelSearch:
             if outcome.status.is_measured:
                 passed += 1
                 continue
-            where = f"on the battery's {self.plan.case.op.to_signature(ref.problem)}"
+            where = f"on the feature problem {self.plan.case.op.to_signature(ref.problem)}"
             return passed, dataclasses.replace(outcome, reason=f"{where}: {outcome.reason}")
         return passed, None
 

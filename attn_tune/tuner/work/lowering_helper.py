@@ -15,7 +15,7 @@ from attn_tune.tuner.work.child_process import attach, settle
 
 # The process that holds the device comes first.
 _NICENESS = 10
-# Many shapes come by in one sweep: the main ones, and a battery for each.
+# Many shapes come by in one sweep: the main ones, and feature problems for each.
 _KEPT = 16
 
 

@@ -3,10 +3,10 @@
 import dataclasses
 
 from attn_tune.ops import tolerance
-from attn_tune.ops.flash_attention.battery import feature_problems
+from attn_tune.ops.flash_attention.features import samples
 from attn_tune.ops.flash_attention.op import OP
 
-_BIASED = dataclasses.replace(feature_problems()["plain"], bias_dims="bnts")
+_BIASED = dataclasses.replace(samples()["plain"], bias_dims="bnts")
 OUTPUTS = tuple(o for direction in OP.directions for o in OP.outputs(_BIASED, direction))
 
 

@@ -30,7 +30,7 @@ from attn_tune.kernels.flash_attention.tokamax_triton import (
 )
 from attn_tune.kernels.flash_attention.tokamax_triton.config import ForwardConfig as TritonForward
 from attn_tune.ops.contract import load
-from attn_tune.ops.flash_attention.battery import feature_problems
+from attn_tune.ops.flash_attention.features import samples
 from attn_tune.ops.flash_attention.inputs import make_inputs
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.flash_attention.reference import baseline, reference
@@ -43,7 +43,7 @@ from tests.kernels.flash_attention.cuda_lowering import (
 from tests.kernels.flash_attention.judged import compare
 
 H200 = device_from_kind("nvidia-h200")
-PROBLEMS = feature_problems()
+PROBLEMS = samples()
 SPECS = {spec.name: spec for spec in (MOSAIC, TRITON)}
 CELLS = [
     (name, direction, spec.name)

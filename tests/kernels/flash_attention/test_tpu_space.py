@@ -13,7 +13,7 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import DkvConfig,
 from attn_tune.kernels.flash_attention.pallas_tpu_splash import SPEC as SPLASH
 from attn_tune.kernels.flash_attention.pallas_tpu_splash_fused import SPEC as FUSED
 from attn_tune.kernels.lang.pallas_tpu.rewrite import rewritten
-from attn_tune.ops.flash_attention.battery import feature_problems
+from attn_tune.ops.flash_attention.features import samples
 from attn_tune.ops.flash_attention.operands import Operands
 from attn_tune.schema.errors import UnsupportedError, UsageError
 from tests.kernels.flash_attention import dense_numpy
@@ -22,7 +22,7 @@ from tests.ops.cases import ON_TPU
 SPECS = (FLASH, SPLASH, FUSED)
 TARGETS = tuple(device_from_kind(f"tpu-{name}") for name in ("v4", "v5e", "v5p", "v6e", "v7x"))
 V4, V6E = TARGETS[0], TARGETS[3]
-PROBLEMS = feature_problems()
+PROBLEMS = samples()
 NO_ARRAYS = Operands(q=None, k=None, v=None)  # type: ignore[arg-type]
 LLAMA = ON_TPU["llama"]
 

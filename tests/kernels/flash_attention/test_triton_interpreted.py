@@ -41,7 +41,7 @@ def test_outputs_and_gradients_are_right(case, kernel, results):
     assert not wrong
 
 
-def test_the_battery_covers_every_feature():
+def test_the_cases_cover_every_feature():
     flags = (
         "causal",
         "mask_dims",

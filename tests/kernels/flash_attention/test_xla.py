@@ -10,7 +10,7 @@ from attn_tune.kernels.flash_attention.xla.backward import backward
 from attn_tune.kernels.flash_attention.xla.chunks import Grid
 from attn_tune.kernels.flash_attention.xla.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.xla.forward import forward
-from attn_tune.ops.flash_attention.battery import battery, feature_problems
+from attn_tune.ops.flash_attention.features import features, samples
 from attn_tune.ops.flash_attention.inputs import make_inputs
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.flash_attention.reference import baseline
@@ -27,7 +27,7 @@ from tests.kernels.flash_attention.judged import compare
 
 CPU = Device(platform="cpu", family="x86_64", variant="cpu-x86_64")
 GPU = Device(platform="cuda", family="sm_90", variant="nvidia-h200")
-PROBLEMS = feature_problems()
+PROBLEMS = samples()
 # Ragged on both axes, tall, wide, larger than the problem.
 CHUNKS = ((32, 16), (13, 48), (64, 29), (128, 128))
 GRADIENTS = ("dq", "dk", "dv", "dbias")
@@ -248,14 +248,14 @@ def test_configs_refuse_nonsense(value):
             config(chunk_q=64, chunk_k=value)
 
 
-def test_the_battery_keeps_the_flags_and_bites():
+def test_feature_problems_keep_the_flags_and_bite():
     p = dataclasses.replace(
         long_problem(4096, has_sinks=True, soft_cap=30.0, window=(1024, None)),
         num_q_heads=32,
         num_kv_heads=8,
         batch=4,
     )
-    variants = battery(p)
+    variants = features(p)
     for variant in variants:
         # Over one query a causal mask hides nothing.
         assert variant.causal == (variant.q_len > 1)

@@ -1,4 +1,4 @@
-"""The battery of the Triton kernels. Run as a script under ``TRITON_INTERPRET=1`` it prints the errors of each kernel
+"""The cases of the Triton kernels. Run as a script under ``TRITON_INTERPRET=1`` it prints the errors of each kernel
 and case as JSON; its arguments are names of cases, or none for all.
 
 A script because the interpreter has to be chosen before the kernels are imported, and the tests of the compiled

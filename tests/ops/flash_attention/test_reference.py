@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attn_tune.ops.flash_attention import reference as reference_module
-from attn_tune.ops.flash_attention.battery import feature_problems
+from attn_tune.ops.flash_attention.features import samples
 from attn_tune.ops.flash_attention.inputs import make_inputs
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.flash_attention.reference import baseline, reference
@@ -18,7 +18,7 @@ from tests.kernels.flash_attention.dense_inputs import (
 )
 from tests.kernels.flash_attention.judged import compare
 
-PROBLEMS = feature_problems()
+PROBLEMS = samples()
 GRADIENTS = ("dq", "dk", "dv", "dbias")
 
 

@@ -1,4 +1,4 @@
-"""Problems of the battery are made coarser until a kernel takes them."""
+"""Feature problems are made coarser until a kernel takes them."""
 
 import dataclasses
 import importlib
@@ -10,12 +10,12 @@ from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels import registry
 from attn_tune.ops.contract import load
 from attn_tune.ops.fields.granularity import STEPS, coarser
-from attn_tune.ops.flash_attention.battery import battery, feature_problems
+from attn_tune.ops.flash_attention.features import features, samples
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.registry import get_op
 from attn_tune.schema.config import config_to_dict
-from attn_tune.tuner.plan.small_problems import battery_for, refusal, takeable
-from attn_tune.tuner.protocol import BATTERY_SEEDS
+from attn_tune.tuner.plan.small_problems import features_for, refusal, takeable
+from attn_tune.tuner.protocol import FEATURE_SEEDS
 from attn_tune.tuner.work.case_functions import compile_case_functions
 from attn_tune.tuner.work.validate import judge
 
@@ -43,15 +43,15 @@ def device_of(spec):
 
 
 @pytest.mark.parametrize(("spec", "direction"), CELLS, ids=lambda x: getattr(x, "name", x))
-def test_every_kernel_meets_a_problem_of_the_battery_and_a_feature_problem(spec, direction, libraries):
+def test_every_kernel_meets_a_feature_problem_and_a_sample(spec, direction, libraries):
     device, search = device_of(spec), spec.searches[direction]
     bases = [p for p in (CAUSAL, FULL, DECODE) if not spec.unsupported(p, direction, device)]
     assert bases, spec.unsupported(CAUSAL, direction, device)
     for base in bases:
         config = config_to_dict(search.heuristic(base, device))
-        assert battery_for(OP, spec, direction, device, base, config), base
+        assert features_for(OP, spec, direction, device, base, config), base
     refused = refusal(spec, direction, device)
-    taken = [name for name, p in feature_problems().items() if takeable(OP, p, refused)]
+    taken = [name for name, p in samples().items() if takeable(OP, p, refused)]
     assert "plain" in taken
 
 
@@ -60,7 +60,7 @@ def test_the_untuned_config_of_every_tpu_kernel_meets_more_queries_and_more_keys
     for spec in (spec for spec in FLASH if spec.backend == "pallas_tpu"):
         for direction, search in spec.searches.items():
             config = config_to_dict(search.heuristic(CAUSAL, device))
-            met = [p for p, _ in battery_for(OP, spec, direction, device, CAUSAL, config)]
+            met = [p for p, _ in features_for(OP, spec, direction, device, CAUSAL, config)]
             assert {(p.q_len > p.kv_len) - (p.q_len < p.kv_len) for p in met} == {-1, 0, 1}
             # Its last tile is cut.
             assert any(p.q_len % 2 for p in met), (spec.id, met)
@@ -71,7 +71,7 @@ def test_lengths_grow_to_the_step_that_is_asked_for_and_keep_their_order(step):
     def refused(p):
         return f"not {step}" if p.q_len % step or p.kv_len % step else None
 
-    for hard in battery(CAUSAL):
+    for hard in features(CAUSAL):
         found = takeable(OP, hard, refused)
         assert refused(found) is None
         assert found.q_len - hard.q_len <= 2 * step
@@ -83,8 +83,8 @@ def test_lengths_grow_to_the_step_that_is_asked_for_and_keep_their_order(step):
 def test_a_problem_that_a_kernel_takes_is_left_as_it_is():
     xla, cpu = registry.get_kernel("flash_attention/xla"), device_from_kind("cpu")
     config = config_to_dict(xla.searches["fwd"].heuristic(CAUSAL, cpu))
-    found = battery_for(OP, xla, "fwd", cpu, CAUSAL, config)
-    assert found == tuple((problem, config) for problem in battery(CAUSAL))
+    found = features_for(OP, xla, "fwd", cpu, CAUSAL, config)
+    assert found == tuple((problem, config) for problem in features(CAUSAL))
 
 
 def test_a_config_whose_knob_fits_no_small_problem_is_proven_as_a_lookup_would_adapt_it():
@@ -96,8 +96,8 @@ def test_a_config_whose_knob_fits_no_small_problem_is_proven_as_a_lookup_would_a
     problem = dataclasses.replace(CAUSAL, batch=7, num_q_heads=28, num_kv_heads=7)
     search = hopper.searches["fwd"]
     given = dataclasses.replace(search.heuristic(problem, h200), heads_per_section=28)
-    found = battery_for(OP, hopper, "fwd", h200, problem, config_to_dict(given))
-    assert len(found) == len(battery(problem))
+    found = features_for(OP, hopper, "fwd", h200, problem, config_to_dict(given))
+    assert len(found) == len(features(problem))
     for small, used in found:
         assert used["heads_per_section"] != 28
         assert used == config_to_dict(search.adapt(problem, small, h200, given))
@@ -105,7 +105,7 @@ def test_a_config_whose_knob_fits_no_small_problem_is_proven_as_a_lookup_would_a
 
 
 def test_one_query_stays_one_while_longer_keys_are_enough():
-    hard = next(p for p in battery(DECODE) if p.q_len == 1)
+    hard = next(p for p in features(DECODE) if p.q_len == 1)
     found = takeable(OP, hard, lambda p: "keys" if p.kv_len % 64 else None)
     assert (found.q_len, found.kv_len) == (1, 320)
     found = takeable(OP, hard, lambda p: "both" if p.kv_len % 64 or p.q_len % 64 else None)
@@ -113,13 +113,13 @@ def test_one_query_stays_one_while_longer_keys_are_enough():
 
 
 def test_head_dims_grow_only_where_lengths_do_not_help_and_stay_unequal():
-    wider = feature_problems()["wider_values"]
+    wider = samples()["wider_values"]
     found = takeable(OP, wider, lambda p: "narrow" if p.head_dim % 64 or p.q_len % 64 else None)
     assert (found.head_dim, found.v_head_dim, found.q_len) == (64, 128, 128)
 
 
 def test_variants_are_distinct_and_without_the_problem_itself():
-    for hard in battery(FULL):
+    for hard in features(FULL):
         variants = list(coarser(hard))
         assert len(set(variants)) == len(variants)
         assert hard not in variants
@@ -129,15 +129,15 @@ def test_a_problem_that_no_change_makes_takeable_is_left_out():
     assert takeable(OP, CAUSAL, lambda problem: "never") is None
     tpu, cpu = registry.get_kernel("flash_attention/pallas_tpu_splash"), device_from_kind("cpu")
     config = config_to_dict(tpu.searches["fwd"].heuristic(CAUSAL, device_from_kind("tpu-v6e")))
-    assert battery_for(OP, tpu, "fwd", cpu, CAUSAL, config) == ()
+    assert features_for(OP, tpu, "fwd", cpu, CAUSAL, config) == ()
 
 
 def test_a_problem_of_one_sequence_and_head_is_proven_with_several_too():
     one = dataclasses.replace(CAUSAL, batch=1, num_q_heads=1, num_kv_heads=1)
-    sizes = {(p.batch, p.num_kv_heads, p.group_size) for p in battery(one)}
+    sizes = {(p.batch, p.num_kv_heads, p.group_size) for p in features(one)}
     assert sizes == {(1, 1, 1), (2, 2, 2)}
     many = dataclasses.replace(CAUSAL, batch=4)
-    assert {(p.batch, p.num_kv_heads, p.group_size) for p in battery(many)} == {(2, 2, 4)}
+    assert {(p.batch, p.num_kv_heads, p.group_size) for p in features(many)} == {(2, 2, 4)}
 
 
 SMALL = dataclasses.replace(CAUSAL, num_q_heads=2, num_kv_heads=1, head_dim=32, v_head_dim=32)
@@ -158,11 +158,11 @@ def own_delta(problem, inputs):
     ],
     ids=["own scale", "own scale", "own delta"],
 )
-def test_the_battery_finds_a_kernel_that_ignores_what_no_signature_says(direction, mistake):
+def test_feature_problems_find_a_kernel_that_ignores_what_no_signature_says(direction, mistake):
     search = registry.get_kernel("flash_attention/xla").searches[direction]
     found = []
-    for small in battery(SMALL):
-        case = compile_case_functions(OP, small, direction).make(*BATTERY_SEEDS)
+    for small in features(SMALL):
+        case = compile_case_functions(OP, small, direction).make(*FEATURE_SEEDS)
         config = search.heuristic(small, device_from_kind("cpu"))
         for problem, inputs in ((small, case.inputs), mistake(small, case.inputs)):
             errors = judge(load(search.call)(problem, config, inputs), case, ())
@@ -173,7 +173,7 @@ def test_the_battery_finds_a_kernel_that_ignores_what_no_signature_says(directio
 
 
 def test_an_odd_number_of_keys_is_kept_where_only_queries_must_be_even():
-    for hard in battery(SMALL):
+    for hard in features(SMALL):
         if hard.q_len != hard.kv_len and hard.q_len > 1:
             taken = takeable(OP, hard, lambda p: "odd queries" if p.q_len % 8 else None)
             assert taken is not None

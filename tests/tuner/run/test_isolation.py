@@ -23,7 +23,7 @@ POLICY = MeasurePolicy(samples=4, max_s=0.2, rounds=4, rounds_max_s=2.0)
 EXPECTED = {
     "none": (Status.OK, ""),
     "wrong": (Status.INCORRECT, "out is wrong"),
-    "wrong_on_odd": (Status.INCORRECT, "on the battery's"),
+    "wrong_on_odd": (Status.INCORRECT, "on the feature problem "),
     "nan": (Status.INCORRECT, "out is wrong: error inf"),
     "flaky": (Status.INCORRECT, "different bits"),
     "missing_lse": (Status.INCORRECT, "lse is wrong: error inf"),
@@ -56,7 +56,7 @@ def test_each_defect_is_named(trials, defect):
     found = [t for t in trials if t.direction == "fwd" and t.config.get("defect") == defect]
     status, words = EXPECTED[defect]
     assert found
-    # Who is wrong on odd lengths alone is right on this case; the battery has the last word.
+    # Who is wrong on odd lengths alone is right on this case; the feature problems have the last word.
     for trial in found[-1:] if defect == "wrong_on_odd" else found:
         assert trial.status is status, trial.reason
         assert words in trial.reason

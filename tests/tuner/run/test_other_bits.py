@@ -11,7 +11,7 @@ from attn_tune.tuner.run.sweep import sweep
 from tests.tuner.replay import ReplayExecutor, one_launch
 
 TIMES = {("k", "", size): us * 1000 for size, us in [(4, 100), (8, 70), (16, 50)]}
-PLACES = ["search", "battery", "finals"]
+PLACES = ["search", "features", "finals"]
 
 
 def swept(point, device, environment, spec, where, *, allow):

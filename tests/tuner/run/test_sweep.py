@@ -1,33 +1,14 @@
-"""The loop, on an executor that answers from a table: order, composition, battery, finals, stopping, resuming."""
+"""The loop, on an executor that answers from a table: order, composition, feature problems, finals, stopping."""
 
-import math
 import threading
 
 import pytest
 
 from attn_tune.db import RecordedTrial, decide
 from attn_tune.schema.trial import Stage, Status, Trial
-from attn_tune.tuner.plan.planner import make_plan
-from attn_tune.tuner.plan.strategies.effort import Effort, StrategyName
-from attn_tune.tuner.plan.strategies.space import Prior
 from attn_tune.tuner.run.progress import Progress, ProgressKind
 from attn_tune.tuner.run.sweep import sweep
 from tests.tuner.replay import ReplayExecutor, one_launch, two_launches
-
-
-@pytest.fixture
-def plan_for(point, device, environment):
-    def plan_for(*specs, **kwargs):
-        return make_plan(
-            [point],
-            kernels=specs,
-            device=device,
-            environment=environment,
-            directions=["fwd"],
-            **kwargs,
-        )
-
-    return plan_for
 
 
 def trials_of(events) -> list[Trial]:
@@ -134,12 +115,12 @@ def test_all_that_may_be_as_good_meet_in_the_finals(plan_for, times, wanted):
     assert finals_of(plan, ReplayExecutor(table)) == [4, *wanted]
 
 
-def test_a_finalist_that_fails_on_the_battery_is_replaced(plan_for):
+def test_a_finalist_that_fails_a_feature_problem_is_replaced(plan_for):
     times = {4: 2000, 8: 900, 16: 1000, 32: 1004, 64: 1008, 128: 1012}
     table = {("k", "", size): ns for size, ns in times.items()}
     plan = plan_for(one_launch("k", [8, 16, 32, 64, 128]))
     # What was close to none while the wrong one led is close to the best now.
-    executor = ReplayExecutor(table, wrong_on_battery=[8])
+    executor = ReplayExecutor(table, wrong_on_features=[8])
     assert finals_of(plan, executor) == [4, 16, 32, 64, 128]
 
 
@@ -170,11 +151,11 @@ def test_coming_configs_are_announced_in_their_order(plan_for):
     assert searched == [run.ref for run in executor.runs][: len(searched)]
     # What the best parts make together is not known before.
     assert len(searched) == len(executor.runs) - 1
-    # The heuristic's battery comes right after it.
-    battery = [ref for ref in coming if ref.problem is not None]
-    assert battery
-    assert coming[1 : 1 + len(battery)] == battery
-    assert {str(ref.config) for ref in battery} == {str(searched[0].config)}
+    # The heuristic's feature problems come right after it.
+    small = [ref for ref in coming if ref.problem is not None]
+    assert small
+    assert coming[1 : 1 + len(small)] == small
+    assert {str(ref.config) for ref in small} == {str(searched[0].config)}
 
 
 def test_the_next_kernel_s_first_configs_are_expected_behind_the_present_ones(plan_for):
@@ -206,29 +187,29 @@ def test_a_config_gets_the_time_to_beat(plan_for):
 RACE = {("k", "", s): us * 1000 for s, us in [(4, 100), (5, 80), (6, 85), (7, 60), (8, 61), (9, 300)]}
 
 
-def test_only_the_heuristic_and_the_fastest_must_pass_the_battery(plan_for):
+def test_only_the_heuristic_and_the_fastest_must_pass_the_feature_problems(plan_for):
     executor = ReplayExecutor(RACE)
     list(sweep(plan_for(one_launch("k", [5, 6, 7, 8, 9])), executor))
-    assert executor.on_battery == [4, 7, 8, 5]
+    assert executor.on_features == [4, 7, 8, 5]
     assert finalists_of(executor) == [4, 7, 8, 5]
     said = [{ref.config["size"] for ref in refs if ref.problem} for refs in executor.expected]
     assert [sizes for sizes in said if sizes] == [{4}, {7, 8, 5}]
 
 
-def test_a_config_that_fails_the_battery_is_wrong_and_the_next_takes_its_place(plan_for):
-    executor = ReplayExecutor(RACE, wrong_on_battery={7, 8})
+def test_a_config_that_fails_a_feature_problem_is_wrong_and_the_next_takes_its_place(plan_for):
+    executor = ReplayExecutor(RACE, wrong_on_features={7, 8})
     trials = trials_of(sweep(plan_for(one_launch("k", [5, 6, 7, 8, 9])), executor))
-    assert executor.on_battery == [4, 7, 8, 5, 6, 9]
+    assert executor.on_features == [4, 7, 8, 5, 6, 9]
     assert finalists_of(executor) == [4, 5, 6, 9]
     failed = [t for t in trials if t.status is Status.INCORRECT]
     assert [t.config["size"] for t in failed] == [7, 8]
-    assert all(t.reason.startswith("on the battery's flash_attention/v1 ") for t in failed)
+    assert all(t.reason.startswith("on the feature problem flash_attention/v1 ") for t in failed)
     (decision,) = decide([RecordedTrial(1, trial) for trial in trials])
     assert decision.config["size"] == 5
 
 
 def test_a_kernel_without_a_right_config_has_no_finals(plan_for):
-    executor = ReplayExecutor(RACE, wrong_on_battery=range(20))
+    executor = ReplayExecutor(RACE, wrong_on_features=range(20))
     trials = trials_of(sweep(plan_for(one_launch("k", [5, 6, 7, 8, 9])), executor))
     assert not executor.races
     assert not decide([RecordedTrial(1, trial) for trial in trials])
@@ -328,75 +309,3 @@ def test_a_spent_budget_ends_the_sweep(plan_for):
     events = list(sweep(plan_for(one_launch("fast", [8])), executor, budget_s=0.0))
     assert trials_of(events) == []
     assert events[-1].reason == "budget"
-
-
-def test_a_strategy_decides_what_is_tried(plan_for):
-    sizes = list(range(5, 100))
-    executor = ReplayExecutor({("k", "", s): s for s in [4, *sizes]})
-    effort = Effort(strategy=StrategyName.RANDOM, share=0.1)
-    plan = plan_for(one_launch("k", sizes), effort=effort)
-    assert plan.counts.todo == 10
-    list(sweep(plan, executor, strategy=effort.search))
-    tried = [r.ref.config["size"] for r in executor.runs]
-    assert tried[0] == 4
-    assert len(set(tried)) == len(tried) == 10
-    assert tried != sorted(tried)
-
-
-def in_twos(space):
-    """Candidates two by two; ends once a pair brings nothing."""
-    best = math.inf
-    for start in range(0, len(space.candidates), 2):
-        times = yield tuple(space.candidates[start : start + 2])
-        if min(times) >= best:
-            return
-        best = min(times)
-
-
-def test_each_batch_is_expected_before_it_runs_and_its_times_decide(plan_for):
-    sizes = [40, 30, 20, 25, 60, 5, 6]
-    times = {("k", "", size): size for size in [4, *sizes]} | {("k", "", 4): 50}
-    executor = ReplayExecutor(times)
-    effort = Effort(max_trials=6)
-    list(sweep(plan_for(one_launch("k", sizes), effort=effort), executor, strategy=in_twos))
-    assert [r.ref.config["size"] for r in executor.runs] == [4, 40, 30, 20, 25, 60]
-    # The untuned config runs before any batch. What is only perhaps tried is not prepared for.
-    batches = [[ref.config["size"] for ref in refs if ref.problem is None] for refs in executor.expected]
-    assert batches == [[4], [40], [30, 20], [25, 60], [], [], []]
-
-
-def test_what_was_tried_before_answers_from_its_stored_time(plan_for):
-    sizes = [40, 30, 20, 10, 60]
-    spec = one_launch("k", sizes)
-    executor = ReplayExecutor({("k", "", size): 10 * size for size in [4, *sizes]})
-    first = trials_of(sweep(plan_for(spec), executor))
-    searched = [t for t in first if t.stage is Stage.SEARCH and t.config["size"] != 30]
-    plan = plan_for(
-        spec,
-        measured=lambda *_: {(t.part, t.config_digest): t.status for t in searched},
-        history=lambda *_: searched,
-    )
-    told = []
-
-    def everything(space):
-        told.append((yield tuple(space.candidates)))
-
-    again = ReplayExecutor({("k", "", size): size for size in [4, *sizes]})
-    list(sweep(plan, again, strategy=everything))
-    assert [r.ref.config["size"] for r in again.runs] == [30]
-    assert told == [(40.0, 400.0, 30.0, 200.0, 100.0, 600.0)]
-
-
-def test_the_prior_is_asked_for_when_the_search_of_a_part_begins(plan_for):
-    asked = []
-
-    def priors(kernel, direction, part, signature, environment):
-        asked.append((kernel, direction, part, len(executor.runs)))
-        return Prior()
-
-    executor = ReplayExecutor({("k", part, s): s for part in "ab" for s in (4, 8)})
-    list(sweep(plan_for(two_launches("k", [8], [8]), priors=priors), executor))
-    assert asked == [
-        ("flash_attention/k", "fwd", "a", 1),
-        ("flash_attention/k", "fwd", "b", 3),
-    ]

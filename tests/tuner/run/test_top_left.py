@@ -35,7 +35,7 @@ def validate(monkeypatch, planted):
     return lambda *words: CliRunner().invoke(app, ["validate", *words])
 
 
-def test_the_battery_of_a_sweep_finds_a_wrong_causal_edge(planted, point, device, environment):
+def test_the_feature_problems_of_a_sweep_find_a_wrong_causal_edge(planted, point, device, environment):
     plan = make_plan(
         [point],
         kernels=[planted["top_left"]],
@@ -45,7 +45,7 @@ def test_the_battery_of_a_sweep_finds_a_wrong_causal_edge(planted, point, device
     )
     trials = [e for e in sweep(plan, InProcess(), policy=POLICY) if hasattr(e, "status")]
     assert [t.status for t in trials] == [Status.OK, Status.INCORRECT]
-    assert trials[-1].reason.startswith("on the battery's flash_attention/v1 b=1 t=208 s=432 ")
+    assert trials[-1].reason.startswith("on the feature problem flash_attention/v1 b=1 t=208 s=432 ")
     assert not any(t.stage is Stage.FINAL for t in trials)
 
 

@@ -1,4 +1,4 @@
-"""A config that no problem of the battery can be run with goes nowhere, unless a sweep asks for it."""
+"""A config that no feature problem can be run with goes nowhere, unless a sweep asks for it."""
 
 import dataclasses
 
@@ -18,12 +18,12 @@ RACE = {("k", "", s): us * 1000 for s, us in [(4, 100), (5, 80), (6, 60)]}
 
 
 def only_large_take_it(problem, device, config):
-    """Refuse every battery problem for sizes up to 5; every size takes the case itself."""
+    """Refuse every feature problem for sizes up to 5; every size takes the case itself."""
     return "too small" if problem.kv_len != 16 and config.size < 6 else None
 
 
 def nothing_takes_it(problem, device, config):
-    return "no battery" if problem.kv_len != 16 else None
+    return "no feature problem" if problem.kv_len != 16 else None
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_without_a_problem_a_config_is_unproven_and_nothing_is_decided(swept):
     unproven = [t for t in trials if t.status is Status.UNPROVEN]
     assert [t.config["size"] for t in unproven] == [4, 6, 5]
     assert {t.features for t in unproven} == {0}
-    assert all(t.measurement and "no problem of the op's battery" in t.reason for t in unproven)
+    assert all(t.measurement and "it takes no feature problem" in t.reason for t in unproven)
     assert not any(t.stage is Stage.FINAL for t in trials)
     assert decided(trials) == ()
 

@@ -14,7 +14,7 @@ MAX_BATCH, MAX_KV_HEADS, MAX_GROUP = 2, 2, 8
 OTHER_SCALE = 0.6
 
 
-def battery(problem: Problem) -> tuple[Problem, ...]:
+def features(problem: Problem) -> tuple[Problem, ...]:
     """Variants of a problem on which a config of it must also be right.
 
     Flags, dtypes, head dims and broadcast axes are the problem's own; lengths are odd, unequal both ways (which gives
@@ -53,7 +53,7 @@ def _heads(problem: Problem, least: int) -> dict[str, int]:
     return {"batch": batch, "num_kv_heads": kv_heads, "num_q_heads": kv_heads * group}
 
 
-def feature_problems() -> dict[str, Problem]:
+def samples() -> dict[str, Problem]:
     """Tiny problems by name: each feature alone, then combinations that have gone wrong in real kernels.
 
     Where softmax would make a whole gradient zero (one visible key, a bias that is constant along the keys) a sink

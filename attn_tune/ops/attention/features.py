@@ -1,0 +1,68 @@
+"""Small problems that are hard to get right."""
+
+import dataclasses
+
+from attn_tune.ops.attention.problem import Problem
+
+
+def features(problem: Problem) -> tuple[Problem, ...]:
+    """Odd lengths, unequal both ways (fully masked rows under a causal mask), with the problem's flags.
+
+    A problem of one sequence, key head or head a group has one variant more, with two of each.
+    """
+    small, several = (dataclasses.replace(problem, **_heads(problem, least)) for least in (1, 2))
+    problems = [(small, lengths) for lengths in ((37, 37), (19, 45), (45, 19), (1, 33))]
+    problems += [(several, (19, 45))] if several != small else []
+    return tuple(dataclasses.replace(one, q_len=t, kv_len=s) for one, (t, s) in problems)
+
+
+def _heads(problem: Problem, least: int) -> dict[str, int]:
+    batch, kv_heads = (max(least, min(n, 2)) for n in (problem.batch, problem.num_kv_heads))
+    group = max(least, problem.num_q_heads // problem.num_kv_heads)
+    return {"batch": batch, "num_kv_heads": kv_heads, "num_q_heads": kv_heads * group}
+
+
+def samples() -> dict[str, Problem]:
+    """Tiny problems by name: each feature alone, then all together."""
+    small = Problem(
+        batch=2,
+        q_len=37,
+        kv_len=37,
+        num_q_heads=2,
+        num_kv_heads=2,
+        head_dim=16,
+        v_head_dim=16,
+        scale=0.25,
+        dtype="float32",
+    )
+    changes = {
+        "plain": {},
+        "bfloat16": {"dtype": "bfloat16"},
+        "softmax_bfloat16": {"dtype": "bfloat16", "softmax_dtype": "bfloat16"},
+        "causal": {"causal": True},
+        "causal_longer_keys": {"causal": True, "kv_len": 45},
+        "causal_longer_queries": {"causal": True, "kv_len": 19},
+        "one_query": {"q_len": 1},
+        "window": {"window": (9, 5)},
+        "gqa": {"num_q_heads": 4},
+        "wider_values": {"v_head_dim": 32},
+        "mask": {"mask_dims": "bnts"},
+        "mask_padding": {"mask_dims": "b11s"},
+        "bias": {"bias_dims": "bnts"},
+        "bias_shared_batch": {"bias_dims": "1nts"},
+        "soft_cap": {"soft_cap": 2.0},
+        "sinks": {"has_sinks": True},
+        "dropout": {"dropout_rate": 0.25},
+        "everything": {
+            "causal": True,
+            "window": (20, None),
+            "kv_len": 45,
+            "num_q_heads": 4,
+            "mask_dims": "b11s",
+            "bias_dims": "1nts",
+            "has_sinks": True,
+            "soft_cap": 2.0,
+            "dropout_rate": 0.25,
+        },
+    }
+    return {name: dataclasses.replace(small, **change) for name, change in changes.items()}

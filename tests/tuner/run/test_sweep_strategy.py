@@ -1,0 +1,81 @@
+"""Strategies in a sweep: which configs run, in which batches, with which stored times and priors."""
+
+import math
+
+from attn_tune.schema.trial import Stage, Trial
+from attn_tune.tuner.plan.strategies.effort import Effort, StrategyName
+from attn_tune.tuner.plan.strategies.space import Prior
+from attn_tune.tuner.run.sweep import sweep
+from tests.tuner.replay import ReplayExecutor, one_launch, two_launches
+
+
+def test_a_strategy_decides_what_is_tried(plan_for):
+    sizes = list(range(5, 100))
+    executor = ReplayExecutor({("k", "", s): s for s in [4, *sizes]})
+    effort = Effort(strategy=StrategyName.RANDOM, share=0.1)
+    plan = plan_for(one_launch("k", sizes), effort=effort)
+    assert plan.counts.todo == 10
+    list(sweep(plan, executor, strategy=effort.search))
+    tried = [r.ref.config["size"] for r in executor.runs]
+    assert tried[0] == 4
+    assert len(set(tried)) == len(tried) == 10
+    assert tried != sorted(tried)
+
+
+def in_twos(space):
+    """Candidates two by two; ends once a pair brings nothing."""
+    best = math.inf
+    for start in range(0, len(space.candidates), 2):
+        times = yield tuple(space.candidates[start : start + 2])
+        if min(times) >= best:
+            return
+        best = min(times)
+
+
+def test_each_batch_is_expected_before_it_runs_and_its_times_decide(plan_for):
+    sizes = [40, 30, 20, 25, 60, 5, 6]
+    times = {("k", "", size): size for size in [4, *sizes]} | {("k", "", 4): 50}
+    executor = ReplayExecutor(times)
+    effort = Effort(max_trials=6)
+    list(sweep(plan_for(one_launch("k", sizes), effort=effort), executor, strategy=in_twos))
+    assert [r.ref.config["size"] for r in executor.runs] == [4, 40, 30, 20, 25, 60]
+    # The untuned config runs before any batch. What is only perhaps tried is not prepared for.
+    batches = [[ref.config["size"] for ref in refs if ref.problem is None] for refs in executor.expected]
+    assert batches == [[4], [40], [30, 20], [25, 60], [], [], []]
+
+
+def test_a_config_that_was_tried_before_answers_from_its_stored_time(plan_for):
+    sizes = [40, 30, 20, 10, 60]
+    spec = one_launch("k", sizes)
+    executor = ReplayExecutor({("k", "", size): 10 * size for size in [4, *sizes]})
+    first = [event for event in sweep(plan_for(spec), executor) if isinstance(event, Trial)]
+    searched = [t for t in first if t.stage is Stage.SEARCH and t.config["size"] != 30]
+    plan = plan_for(
+        spec,
+        measured=lambda *_: {(t.part, t.config_digest): t.status for t in searched},
+        history=lambda *_: searched,
+    )
+    told = []
+
+    def everything(space):
+        told.append((yield tuple(space.candidates)))
+
+    again = ReplayExecutor({("k", "", size): size for size in [4, *sizes]})
+    list(sweep(plan, again, strategy=everything))
+    assert [r.ref.config["size"] for r in again.runs] == [30]
+    assert told == [(40.0, 400.0, 30.0, 200.0, 100.0, 600.0)]
+
+
+def test_the_prior_is_asked_for_when_the_search_of_a_part_begins(plan_for):
+    asked = []
+
+    def priors(kernel, direction, part, signature, environment):
+        asked.append((kernel, direction, part, len(executor.runs)))
+        return Prior()
+
+    executor = ReplayExecutor({("k", part, s): s for part in "ab" for s in (4, 8)})
+    list(sweep(plan_for(two_launches("k", [8], [8]), priors=priors), executor))
+    assert asked == [
+        ("flash_attention/k", "fwd", "a", 1),
+        ("flash_attention/k", "fwd", "b", 3),
+    ]
