@@ -41,7 +41,7 @@ class StopSearch(Exception):
 class KernelSearch:
     """Searches one kernel on one case. After ``trials`` is exhausted, ``finalists`` are known.
 
-    The feature problems cost several compiles: only the heuristic, at the start, and the fastest, at the end, pass.
+    The feature problems cost several compiles: only the heuristic and, at the end, the fastest must pass.
     A config that could run none of them is ``unproven``, and goes no further unless the plan allows it.
 
     Attributes:
