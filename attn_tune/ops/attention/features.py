@@ -35,10 +35,10 @@ def samples() -> dict[str, Problem]:
         scale=0.25,
         dtype="float32",
     )
+    # No softmax in bfloat16: the baseline's is float32, so the rule allows less than such a softmax errs.
     changes = {
         "plain": {},
         "bfloat16": {"dtype": "bfloat16"},
-        "softmax_bfloat16": {"dtype": "bfloat16", "softmax_dtype": "bfloat16"},
         "causal": {"causal": True},
         "causal_longer_keys": {"causal": True, "kv_len": 45},
         "causal_longer_queries": {"causal": True, "kv_len": 19},
