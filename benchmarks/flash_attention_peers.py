@@ -7,7 +7,7 @@ its turn in rounds with a cold cache, so that clock drift hits all alike. Printe
 time, TFLOP/s (visible pairs only, backward counted as 2.5 forwards) and the worst error as a multiple of what is
 allowed; above one it is wrong, and no peer. ``fwd+bwd`` is one forward and all gradients.
 
-The file is written after each point, and ``--resume`` goes on where it ends. A point that was begun twice and ended
+The file is written after each point, and ``--resume`` continues where it ends. A point that was begun twice and ended
 with the process is left out; an implementation that lost the device is not run again. ``--shard 0/2`` does every other
 point, and ``table.py a.json b.json`` joins what two processes made. Exit status 4: the device was lost, run again with
 ``--resume``.

@@ -2,7 +2,7 @@
 
 A sample is the percentage of the driver's last sampling period (a sixth of a second to a second, by product) in which
 some kernel ran; it says nothing about how much of the GPU the kernel used, nor whose it was. Its average over a time is
-therefore the share of that time in which a kernel ran, if nobody else uses the GPU.
+therefore the share of that time in which a kernel ran, if no other process uses the GPU.
 """
 
 import contextlib

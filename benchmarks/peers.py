@@ -34,7 +34,7 @@ class Peer:
 
 
 def peers(ejkernel: str, *, xla: bool = False, untuned: bool = False) -> list[Peer]:
-    """Ours (whatever the active packs choose, our kernels by name, untuned), then everybody else's.
+    """Ours (the choice of the active packs, our kernels by name, untuned), then everybody else's.
 
     ``ejkernel``: ``"default"`` for its heuristic configs, ``"tuned"`` for those it finds itself in an eager call. One
     of the two per process: it keeps whichever it used first. ``"none"`` leaves it out.
@@ -94,7 +94,7 @@ def _ours(problem: Problem, **options: Any) -> Attend | str:
 
 
 def _mask(p: Problem, x: Arrays) -> Any:
-    """Padding by its lengths, as the others are told it, documents by their segment ids."""
+    """Padding by its lengths, as the others receive it, documents by their segment ids."""
     from attn_tune.ops.masks.mask_info import MaskInfo
 
     if "kv_lengths" in x:

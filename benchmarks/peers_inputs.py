@@ -19,7 +19,7 @@ class Case:
 
     Attributes:
       arrays: ``q``, ``k``, ``v``, and where the problem asks for them ``bias``, ``sinks``, ``dropout_seed`` (a uint32).
-        What may attend to what is said in several ways at once: ``q_segments`` and ``kv_segments``; ``kv_lengths``
+        What may attend to what is given in several forms at once: ``q_segments`` and ``kv_segments``; ``kv_lengths``
         [B], if that is all; ``offsets``, if sequences lie end to end in a batch of one; ``dense`` [B | 1, 1, T, S], all
         of it but a causal mask that is the same at both corners, unless it were too large.
       dout: the cotangent of the output, [B, T, N, V].

@@ -1,7 +1,7 @@
 """Other projects' flash attention, each by its own public call with its own defaults.
 
 Each function returns ``attend(arrays) -> out``, or a sentence that says why the library cannot do the problem. What has
-no name in a library's call but can be said as a dense mask is given as one, made beforehand: that is what its user
+no name in a library's call but can be written as a dense mask is given as one, made beforehand: that is what its user
 would do.
 """
 
@@ -91,7 +91,7 @@ def tokamax(implementation: str, p: Problem, x: Arrays) -> Any:
 def jax_mosaic(p: Problem, x: Arrays) -> Any:
     """JAX's flash attention in Mosaic GPU, with the blocks that its own ``main`` would time.
 
-    It scales no logits, so the queries are scaled for it; its shared memory is float16 whatever the operands are.
+    It scales no logits, so the queries are scaled for it; its shared memory is float16 for operands of any type.
     """
     name = "JAX's Mosaic GPU attention"
     if reason := _lacks(p, name, "cap", "sinks", "dropout", "bias", "segments", "window"):

@@ -70,7 +70,7 @@ def race_case(
     lost: Mapping[tuple[str, str], str],
     say: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
-    """The rows of one point. Whatever an implementation raises is its own row's ``failed``.
+    """The rows of one point. Any error of an implementation is its own row's ``failed``.
 
     Args:
       lost: implementations and directions that are not run, and why.
@@ -119,7 +119,7 @@ def _entry(name: str, case: Case, peer: Peer, direction: str, lost: Mapping[tupl
         return entry
     try:
         attend = peer.build(case.problem, case.arrays)
-    except Exception as error:  # whatever a peer raises is that peer's result
+    except Exception as error:  # any error of a peer is that peer's result
         entry.fail(error)
         return entry
     if isinstance(attend, str):

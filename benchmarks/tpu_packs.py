@@ -1,11 +1,11 @@
 """Makes the packs of TPU generations that are shipped: a sweep that only compiles, and an export of what it predicts.
 
 Usage: python benchmarks/tpu_packs.py FOLDER [TARGET...], with libtpu installed; FOLDER keeps the lab databases, so that
-a run that was cut short goes on. Without targets it makes all of them. Packs are written to
+a run that was cut short continues. Without targets it makes all of them. Packs are written to
 ``attn_tune/packs/shipped``.
 
-Packs are of splash attention, whose forward is what predictions were held against published measurements for, whatever
-else the databases hold. ``--direction fwd`` leaves the backward out; ``--max-trials`` tries more candidates.
+Packs are of splash attention, for predictions of its forward were compared with published measurements, in spite of
+what else the databases hold. ``--direction fwd`` leaves the backward out; ``--max-trials`` tries more candidates.
 """
 
 import argparse

@@ -7,7 +7,7 @@ v5p), measured on hardware by its authors: one winner a shape with its time. The
 ``tpu_schedules.py``. Nothing is measured here, and no constant of the model is fitted to a table's winners.
 
 A winner whose layouts were not compiled stands for the compiled one that shares its blocks and its scheduler. Blocks of
-2048 that were not compiled are filled in from those of 1024 (``fill``), and are said to be.
+2048 that were not compiled are filled in from those of 1024 (``fill``), and are marked as such.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Compiles tokamax's splash attention for a TPU that is not here and keeps the schedules, for ``tpu_predictions.py``.
+"""Compiles tokamax's splash attention for an absent TPU and keeps the schedules, for ``tpu_predictions.py``.
 
 Usage, with tokamax and libtpu installed: python benchmarks/tpu_schedules.py tpu-v6e OUT.jsonl [HEAD_DIM...]
 

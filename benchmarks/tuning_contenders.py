@@ -1,6 +1,6 @@
 """Runs one of the tuners that ``tuning_speed.py`` compares: ``tuning_contenders.py NAME --record FILE --task JSON``.
 
-What became of it goes to the file; whatever it prints is its log.
+Its result goes to the file; its output is its log.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def main() -> int:
         RUN[args.name](request).write(args.record)
     except CannotRun as reason:
         Record(failed=str(reason)).write(args.record)
-    except Exception as error:  # whatever a tuner raises is its result; its steps so far stand
+    except Exception as error:  # any error of a tuner is its result; its steps so far stand
         text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         replace(Record.read(args.record), failed=text).write(args.record)
         raise

@@ -30,7 +30,7 @@ class Step:
     """One direction, tuned: ``start_s`` and ``end_s`` are ``time.monotonic()``, which all processes of a host share.
 
     ``statuses`` counts the configs that were handled, by what became of them; ``"ok"`` are those with a time.
-    ``phases_s`` is wall time by phase, summed over configs; ``detail`` is whatever else the tuner tells.
+    ``phases_s`` is wall time by phase, summed over configs; ``detail`` is the rest of the tuner's report.
     """
 
     direction: str

@@ -1,4 +1,4 @@
-"""From what the tuners said to rows of a report, and from rows to a Markdown table."""
+"""From records of the tuners to rows of a report, and from rows to a Markdown table."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,14 @@ def _page(command: Any, name: str) -> str:
         rows = [[f"`{one.name}`", (one.help or "").partition("\n")[0]] for one in found]
         tables.append(markdown_table(["Command", ""], rows))
     usage = command.get_usage(context).replace("\n", " ")
-    text = re.sub(r"^Example: (.*)$", r"```sh\n\1\n```", command.help or "", flags=re.MULTILINE)
+    lines = [line if line.startswith("Example: ") else wrapped(line) for line in (command.help or "").split("\n")]
+    text = re.sub(r"^Example: (.*)$", r"```sh\n\1\n```", "\n".join(lines), flags=re.MULTILINE)
     return f"```\n{' '.join(usage.split())}\n```\n\n{text}\n\n" + "\n".join(tables)
+
+
+def wrapped(text: str) -> str:
+    """``text`` as lines of at most 120 characters; a longer word stays whole."""
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def exit_codes() -> str:
@@ -179,7 +186,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
 
 
 def render(text: str) -> str:
-    """``text`` with its generated blocks made anew."""
+    """``text`` with its generated blocks rebuilt."""
     return BLOCK.sub(lambda m: f"{m[1]}{BLOCKS[m[2]]()}{m[3]}", text)
 
 

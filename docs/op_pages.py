@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import inspect
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -160,7 +161,8 @@ def _samples(op: Op) -> str:
     if not op.samples:
         return ""
     names = ", ".join(f"`{name}`" for name in load(op.samples)())
-    return f"`attn-tune validate` runs tiny problems with each feature alone and some together: {names}."
+    text = f"`attn-tune validate` runs tiny problems with each feature alone and some together: {names}."
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def _kernels(op: Op) -> Iterator[str]:

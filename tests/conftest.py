@@ -1,4 +1,4 @@
-"""Before anything of jax is imported: tests run on the CPU unless told otherwise, and compile without optimising.
+"""Before anything of jax is imported: tests run on the CPU by default, and compile without optimising.
 
 Where libtpu is installed, to compile for TPUs that are not there, jax would look for a TPU first.
 """
@@ -25,7 +25,7 @@ settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(items):
-    """Files with slow tests come first: whatever is begun last, the other workers wait for it."""
+    """Files with slow tests come first: the other workers wait for the file that is begun last."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 

@@ -277,7 +277,7 @@ with attn_tune.use_pack("dense.atpack"):
 """
 
 
-def test_nothing_of_a_machine_is_written_down():
+def test_docs_name_no_machine():
     private = re.compile(r"/(root|home|work|tmp)/|localhost|127\.0\.0\.1")
     files = [*PAGES, *(ROOT / "attn_tune" / "grids").glob("*.toml"), ROOT / "Makefile"]
     for path in files:

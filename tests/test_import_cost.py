@@ -23,7 +23,7 @@ def loaded_after(statement):
         "from attn_tune.kernels.registry import kernels; from attn_tune.ops.registry import ops; ops(); kernels()",
     ],
 )
-def test_nothing_heavy_is_loaded(statement):
+def test_an_import_loads_no_heavy_module(statement):
     assert loaded_after(statement) == set()
 
 

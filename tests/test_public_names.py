@@ -37,7 +37,7 @@ def test_dir_and_a_wildcard_import_give_the_public_names_alone():
     assert {name for name in names if name != "__builtins__"} == set(attn_tune.__all__)
 
 
-def test_what_type_checkers_import_is_the_public_list():
+def test_names_that_type_checkers_import_are_the_public_list():
     tree = ast.parse(Path(attn_tune.__file__).read_text())
     (block,) = (n for n in tree.body if isinstance(n, ast.If))
     imported = {

@@ -150,7 +150,7 @@ def flash_attention(
       in_specs: starts with the specs of query, key and value; those of everything else follow from them.
       out_specs: the query's spec.
       return_lse: also return the natural logarithm of the softmax denominator, ``[B, N, T]`` float32.
-      deterministic: not an option; whatever is given is refused. flax's linen gives it to an attention function that
+      deterministic: not an option; any value is refused. flax's linen gives it to an attention function that
         names it, and leaves the mask and the dropout out where they are not named.
 
     Raises:

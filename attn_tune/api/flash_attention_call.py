@@ -40,7 +40,7 @@ def _backward_inputs(operands: Operands, residuals: dict[str, Array], cotangents
 def row_delta(
     residuals: Residuals, dout: Float[Array, "B T N V"], dlse: Float[Array, "B N T"] | None
 ) -> Float[Array, "B N T"]:
-    """``rowsum(dout * out) - dlse`` in float32; zero for fully masked rows, whatever ``dlse`` holds there.
+    """``rowsum(dout * out) - dlse`` in float32; zero for fully masked rows, for any ``dlse`` there.
 
     ``dlse`` is None where the lse was not returned.
     """

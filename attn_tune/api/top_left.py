@@ -1,7 +1,7 @@
 """Attention aligned at the top left, in which a row that sees nothing gives the mean of all values.
 
-So do ``jax.nn.dot_product_attention`` and flax: row ``i`` and key ``i`` stand at the same position whatever the
-lengths are, and a hidden logit is a large negative number instead of minus infinity.
+So do ``jax.nn.dot_product_attention`` and flax: row ``i`` and key ``i`` stand at the same position for all
+lengths, and a hidden logit is a large negative number instead of minus infinity.
 """
 
 from collections.abc import Mapping

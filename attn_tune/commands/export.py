@@ -100,7 +100,7 @@ def command(
     ),
     with_quarantine: bool = options.flag(
         "--with-quarantine",
-        "Carry the never entries in force here ('attn-tune override list').",
+        "Carry the never entries that are active here ('attn-tune override list').",
     ),
     wheel: bool = options.flag("--wheel", "Also write the pack as a wheel, in the same folder."),
     note: str | None = options.option(

@@ -67,7 +67,7 @@ def show_plan(
     guessed = pace is None
     # What history says holds everything; a guess is made of configs and cases.
     seconds = made.estimate_s(SECONDS_PER_CONFIG) if pace is None else made.estimate_s(pace, 0.0)
-    said = (
+    summary = (
         f"at {SECONDS_PER_CONFIG:g} s a config (a guess)"
         if guessed
         else (f"at {pace:.2g} s a config, as the last sweep here")
@@ -100,7 +100,7 @@ def show_plan(
     print(
         f"{counted(counts.cases, 'case')}, at most {counted(counts.todo, 'config')} to try by strategy {strategy}, "
         f"{counts.done} tried before, {counts.pruned} refused beforehand; "
-        f"about {clock(seconds)} {said}"
+        f"about {clock(seconds)} {summary}"
     )
 
 

@@ -1,6 +1,6 @@
 """Report winners, trials by status, failures, coverage and predictions.
 
-Without --grid, --point and --lengths go by the presets' names of the stored problems.
+Without --grid, --point and --lengths match the presets' names of the stored problems.
 
 Example: attn-tune report --format markdown > results.md
 """

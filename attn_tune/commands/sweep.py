@@ -1,6 +1,6 @@
 """Compile, prove and time candidates, and store every trial.
 
-Ctrl-C stops cleanly: only the config at hand is lost, and the same command goes on from there.
+Ctrl-C stops cleanly: only the config in progress is lost, and the same command continues.
 With --target nothing runs: candidates are compiled for a device that need not be here, and their times predicted.
 
 Example: attn-tune sweep --grid llama3-8b --lengths 4k --budget 20m
@@ -134,17 +134,17 @@ def _watched() -> "Iterator[tuple[threading.Event, Callable[[Event], None]]]":
 def _stopping(stop: threading.Event) -> Iterator[None]:
     """Set ``stop`` on Ctrl-C or a termination signal. A second Ctrl-C is an error at once."""
     # A handler may interrupt the main thread while it writes, and must not write itself.
-    said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def ask(number: int, frame: object) -> None:
         if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         if not stop.is_set():
-            said.put("stopping; what was measured is stored")
+            messages.put("stopping; what was measured is stored")
         stop.set()
 
     def say() -> None:
-        for text in iter(said.get, None):
+        for text in iter(messages.get, None):
             output.note(text)
 
     speaker = threading.Thread(target=say, daemon=True)
@@ -155,7 +155,7 @@ def _stopping(stop: threading.Event) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        said.put(None)
+        messages.put(None)
         speaker.join()
 
 
@@ -241,9 +241,9 @@ def _wrong_untuned(outcome: SweepOutcome, database: "Database") -> Iterator[dict
 
 def _next_steps(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, done: int) -> Iterator[str]:
     if outcome.ending == "stopped":
-        yield "Stopped. Everything measured is stored; the same command goes on from here."
+        yield "Stopped. Everything measured is stored; the same command continues from here."
     elif outcome.ending == "budget":
-        yield "The time is spent. Everything measured is stored; the same command goes on from here."
+        yield "The time is spent. Everything measured is stored; the same command continues from here."
     elif not outcome.trials:
         yield f"Nothing was left to do: {counted(done, 'config')} were tried before in an equal environment."
     if outcome.decisions:

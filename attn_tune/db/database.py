@@ -126,7 +126,7 @@ class Database:
             self._connection.execute(f"DETACH {name}")
 
     def vacuum(self) -> None:
-        """Writes the file anew without its free pages; needs room for a copy meanwhile."""
+        """Rewrites the file without its free pages; needs room for a copy meanwhile."""
         with storage_errors(self.path):
             self._connection.execute("VACUUM")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -244,7 +244,7 @@ class Database:
             return past_searches.read_past_searches(self._connection, self._references, filters)
 
     def status(self) -> runs.RunStatus:
-        """The run that goes on, else the last one, with its progress."""
+        """The running run, else the last one, with its progress."""
         with storage_errors(self.path):
             return runs.read_status(self._connection, self._references, self.path)
 
@@ -342,7 +342,7 @@ class Database:
             raise StorageError(f"{self.path} was opened by process {self._pid}; open it again here")
 
     def _check_in_place(self) -> None:
-        # SQLite goes on writing to a file that has lost its name, and says nothing.
+        # SQLite keeps writing to a file that has lost its name, without an error.
         try:
             found = self._file.stat()
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Published figures of devices that are not here: what an offline target looks like to a kernel's limits.
+"""Published figures of devices that need not be present: what an offline target looks like to a kernel's limits.
 
 A target built from this table matches measured rows of its variant and family; it is not byte-equal to the
 device the driver describes (real clocks and bandwidths differ by board), so it never matches at the exact level

@@ -1,4 +1,4 @@
-"""The device of a lookup: the one that a call would run on, or a named one that is not here."""
+"""The device of a lookup: the one that a call would run on, or a named one that need not be present."""
 
 import functools
 import logging
@@ -204,7 +204,7 @@ def _target(variant: str, family: str, figures_of: str, partition: str = "") -> 
 @functools.cache
 def _override(name: str) -> Device:
     device = device_from_kind(name)
-    _log.warning("%s=%s: decisions are looked up for %s, whatever is here", DEVICE_AS, name, device)
+    _log.warning("%s=%s: decisions are looked up for %s, on any hardware", DEVICE_AS, name, device)
     return device
 
 

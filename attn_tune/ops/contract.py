@@ -314,7 +314,7 @@ class Op:
         return self.problem.from_signature(signature)
 
     def problem_signature(self, text: str) -> Signature:
-        """The signature that a problem said by ``text`` is looked up by: what changes nothing is left out.
+        """The signature for looking up the problem that ``text`` describes: what changes nothing is left out.
 
         Raises:
           UsageError: as ``parse_signature``; or no such problem can be.

@@ -38,10 +38,10 @@ class CostWalk:
 
     Attributes:
       of_launch: ``(launch, problem, config) -> Walk or None``: the walk of the launch that the compiler calls
-        ``launch``; None when it cannot be told. ``config`` is of the whole direction or of one part.
+        ``launch``; None when it is unknown. ``config`` is of the whole direction or of one part.
       longer: ``(problem) -> problems`` with twice as many blocks along some axes, whose steps are the same.
       is_default: ``(config) -> bool``: whether every block is what the libraries' own kernels use by default. The
-        gain of a prediction is told over such a config.
+        gain of a prediction is relative to such a config.
       has_single_block: ``(config, problem) -> bool``: whether a block of ``config`` spans a whole axis of ``problem``.
         Times of such a config say nothing about longer problems.
     """

@@ -1,6 +1,6 @@
 """The rule of proof: an output is right if its error is at most a small multiple of what the working dtype can do.
 
-The rule goes by the output's kind (``OutputKind``), never by its name. Of floats two measures are taken, and the worse
+The rule is the output's kind's (``OutputKind``), never by its name. Of floats two measures are taken, and the worse
 of the two is reported.
 
 ``norm``: ``|x - ref| / |ref|`` over the whole array; sees a small loss everywhere.

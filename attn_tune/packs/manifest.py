@@ -111,31 +111,31 @@ def read_manifest(data: bytes, sums: Mapping[str, str]) -> Manifest:
     Raises:
       IntegrityError: it is broken, of a newer format, or names other files than there are.
     """
-    said = parse_json(data, MANIFEST)
-    if not isinstance(said, dict):
+    fields = parse_json(data, MANIFEST)
+    if not isinstance(fields, dict):
         raise IntegrityError(f"{MANIFEST} is not an object")
-    _check_format(_get(said, "format", "a count"), _get(said, "min_reader", "a count"))
-    entries = _entries(_get(said, "shards", "a list of objects"), sums)
+    _check_format(_get(fields, "format", "a count"), _get(fields, "min_reader", "a count"))
+    entries = _entries(_get(fields, "shards", "a list of objects"), sums)
     if stray := sorted(set(sums) - set(entries) - {MANIFEST, QUARANTINE}):
         raise IntegrityError(f"it holds {stray[0]!r}, which its manifest does not name")
     return Manifest(
-        name=_get(said, "name", "a text"),
-        version=_get(said, "version", "a text"),
-        tool=_get(said, "tool", "a text"),
-        devices=_by_digest(said, "devices", Device),
-        environments=_by_digest(said, "environments", Environment),
-        contracts=_contracts(_get(said, "kernels", "a list of objects")),
+        name=_get(fields, "name", "a text"),
+        version=_get(fields, "version", "a text"),
+        tool=_get(fields, "tool", "a text"),
+        devices=_by_digest(fields, "devices", Device),
+        environments=_by_digest(fields, "environments", Environment),
+        contracts=_contracts(_get(fields, "kernels", "a list of objects")),
         entries=tuple(entries.values()),
-        claimed_digest=_get(said, "decision_digest", "a text"),
-        count=_get(said, "rows", "a count"),
-        gate=_get({"gate": {}, **said}, "gate", "an object"),
-        note=_get(said, "note", "a text") if "note" in said else "",
-        listed=_listed(said, sums),
+        claimed_digest=_get(fields, "decision_digest", "a text"),
+        count=_get(fields, "rows", "a count"),
+        gate=_get({"gate": {}, **fields}, "gate", "an object"),
+        note=_get(fields, "note", "a text") if "note" in fields else "",
+        listed=_listed(fields, sums),
     )
 
 
-def _get(said: Mapping[str, Any], name: str, kind: str) -> Any:
-    value = said.get(name)
+def _get(fields: Mapping[str, Any], name: str, kind: str) -> Any:
+    value = fields.get(name)
     if not _KINDS[kind](value):
         raise IntegrityError(f"{name!r} of the manifest must be {kind}, got {value!r:.60}")
     return value
@@ -163,9 +163,9 @@ def _entries(items: list[dict[str, Any]], sums: Mapping[str, str]) -> dict[str, 
     return found
 
 
-def _by_digest[T: (Device, Environment)](said: dict[str, Any], name: str, kind: type[T]) -> dict[str, T]:
+def _by_digest[T: (Device, Environment)](fields: dict[str, Any], name: str, kind: type[T]) -> dict[str, T]:
     found: dict[str, T] = {}
-    for digest, data in _get(said, name, "a table by digest").items():
+    for digest, data in _get(fields, name, "a table by digest").items():
         try:
             found[digest] = made = config_from_dict(kind, data)
         except UsageError as error:
@@ -185,12 +185,12 @@ def _contracts(items: list[dict[str, Any]]) -> dict[str, int]:
     return found
 
 
-def _listed(said: dict[str, Any], sums: Mapping[str, str]) -> int | None:
-    listed = said.get("quarantine")
+def _listed(fields: dict[str, Any], sums: Mapping[str, str]) -> int | None:
+    listed = fields.get("quarantine")
     if (listed is None) != (QUARANTINE not in sums):
         raise IntegrityError(f"its manifest names a quarantine list if, and only if, it holds {QUARANTINE}")
     if listed is None:
         return None
-    if _get(said, "quarantine", "an object").get("sha256") != sums[QUARANTINE]:
+    if _get(fields, "quarantine", "an object").get("sha256") != sums[QUARANTINE]:
         raise IntegrityError(f"the manifest's checksum of {QUARANTINE} does not match")
     return _get(listed, "entries", "a count")

@@ -84,12 +84,12 @@ class Entry:
 
     def __post_init__(self) -> None:
         names = (*TEXTS, "config", "signature")
-        said = {name: getattr(self, name) for name in names if getattr(self, name)}
+        fields = {name: getattr(self, name) for name in names if getattr(self, name)}
         if not self.never:
-            said["config"] = self.config
+            fields["config"] = self.config
         if self.frozen:
-            said["frozen"] = asdict(self.frozen)
-        object.__setattr__(self, "line", canonical_json(said))
+            fields["frozen"] = asdict(self.frozen)
+        object.__setattr__(self, "line", canonical_json(fields))
 
     @property
     def id(self) -> str:
@@ -99,9 +99,9 @@ class Entry:
     @property
     def condition(self) -> str:
         """The content for people, without the reason: ``kernel triton, device sm_90, config {"num_warps":8}``."""
-        said = {name: getattr(self, name) for name in (*TEXTS[:-1], "config", "signature")}
-        words = (v if isinstance(v, str) else canonical_json(v) for v in said.values() if v)
-        names = [name for name, value in said.items() if value]
+        fields = {name: getattr(self, name) for name in (*TEXTS[:-1], "config", "signature")}
+        words = (v if isinstance(v, str) else canonical_json(v) for v in fields.values() if v)
+        names = [name for name, value in fields.items() if value]
         return ", ".join(map(" ".join, zip(names, words, strict=True))) or "everything"
 
     @property

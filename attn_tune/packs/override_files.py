@@ -41,7 +41,7 @@ class OverridesFile:
       path: path of the file, ``""`` without one.
       entries: entries that answer or forbid.
       only: whether nothing but the ``use`` entries of such files may answer.
-      frozen: tool and environment that froze it; empty for a file that nobody froze.
+      frozen: tool and environment that froze it; empty for a file that is not frozen.
       ignored: the ``use`` entries that were left out, and why.
       broken: why ``never`` entries could not be read, ``""`` if all could. Nothing stored may run then, for any of it
         may be forbidden.
@@ -57,8 +57,8 @@ class OverridesFile:
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
-        said = [sorted((entry.never, entry.line) for entry in self.entries)]
-        object.__setattr__(self, "digest", digest_json([self.only, *said, self.ignored, self.broken]))
+        lines = [sorted((entry.never, entry.line) for entry in self.entries)]
+        object.__setattr__(self, "digest", digest_json([self.only, *lines, self.ignored, self.broken]))
 
     # Overrides are part of JAX's jit key: equal content read twice must not retrace.
     def __eq__(self, other: object) -> bool:
@@ -167,7 +167,7 @@ def parse_overrides(data: Any, origin: str, where: str, *, leave_out_bad: bool =
         if frozen.get("digest") != digest_json(lines):
             raise IntegrityError(
                 f"{where} does not have the digest that 'frozen' says, so it was edited or cut; "
-                "freeze the job anew, or delete 'frozen' to use it as it is"
+                "freeze the job again, or delete 'frozen' to use it as it is"
             )
     return OverridesFile(
         path=origin,

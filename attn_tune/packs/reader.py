@@ -42,7 +42,7 @@ class Pack(Manifest):
     Attributes:
       sums: content of ``SHA256SUMS``, which the signatures are of.
       shards: the rows, by device family, op and direction.
-      quarantine: the ``never`` entries that it carries. They hold where the pack is in force.
+      quarantine: the ``never`` entries that it carries. They hold where the pack is active.
       signers: the keys that signed it. Their signatures are proven by ``signing.check_signatures``.
       path: path that it was read from.
     """
@@ -143,7 +143,7 @@ def pack_from_files(files: Mapping[str, bytes], path: str = "", *, proven: bool 
     """The pack of these files, by their paths inside. ``proven`` False leaves the rows out, as ``open_pack`` does.
 
     Raises:
-      IntegrityError: as ``read_pack``. The sentence is one line of bounded length, whatever the pack holds.
+      IntegrityError: as ``read_pack``. The sentence is one line of bounded length, for any pack.
     """
     path = str(Path(path)) if path else ""
     with naming(_where(path)):

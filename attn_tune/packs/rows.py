@@ -140,7 +140,7 @@ class Row:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """The reasons to turn the row down, whatever its config: only a job that allows them gets it.
+        """The reasons to refuse the row with any config: only a job that allows them gets it.
 
         The decision digest does not cover it.
         """
@@ -197,7 +197,7 @@ def parse_row(data: Any, *, op: str, direction: str) -> Row:
 
 
 def decision_digest(rows: Iterable[Row]) -> str:
-    """The digest of keys, ranks and configs: packs that decide the same have the same one, whatever their evidence.
+    """The digest of keys, ranks and configs: packs that decide the same have the same one, on any evidence.
 
     It covers ``Row.decides``, one line a row, sorted.
     """

@@ -11,7 +11,7 @@ type Listener = Callable[[Answer], object]
 
 _log = logging.getLogger("attn_tune")
 _lock = Lock()
-_telling: contextvars.ContextVar[bool] = contextvars.ContextVar("attn_tune_telling", default=False)
+_notifying: contextvars.ContextVar[bool] = contextvars.ContextVar("attn_tune_notifying", default=False)
 _failed: set[Listener] = set()
 
 # Swapped whole, so that lookups read it without the lock. Empty is the common case and costs one test.
@@ -22,7 +22,7 @@ def add_listener(listener: Listener) -> Callable[[], None]:
     """Calls ``listener`` with the ``Answer`` of every lookup from now on; returns what takes it away again.
 
     It is called in the thread that looks up, after the answer is found and outside every lock. An exception in it is
-    logged once and never reaches the job; a lookup that it makes itself is not told to anyone.
+    logged once and never reaches the job; a lookup that it makes itself calls no listener.
     """
     global active
     with _lock:
@@ -37,11 +37,11 @@ def add_listener(listener: Listener) -> Callable[[], None]:
     return remove
 
 
-def tell(answer: Answer) -> None:
-    """Tells every listener."""
-    if _telling.get():
+def notify(answer: Answer) -> None:
+    """Call every listener."""
+    if _notifying.get():
         return
-    token = _telling.set(True)
+    token = _notifying.set(True)
     try:
         for listener in active:
             try:
@@ -51,4 +51,4 @@ def tell(answer: Answer) -> None:
                     _failed.add(listener)
                     _log.exception("a listener of lookups failed; it is not logged again")
     finally:
-        _telling.reset(token)
+        _notifying.reset(token)

@@ -15,7 +15,7 @@ VARIABLE = "ATTN_TUNE_DETERMINISTIC"
 class Determinism(enum.StrEnum):
     """The determinism that a job asks for.
 
-    ``REQUIRED`` (``1``): no such kernel runs, not even one asked for by name. ``USUAL`` (nothing said): one runs if it
+    ``REQUIRED`` (``1``): no such kernel runs, not even one asked for by name. ``USUAL`` (the default): one runs if it
     is asked for by name, and is never the answer to an open question. ``WAIVED`` (``0``): it answers open questions
     too where a pack says that it is the best; untuned it still does not.
     """
@@ -34,9 +34,9 @@ def determinism_of(environ: Mapping[str, str]) -> Determinism:
     Raises:
       UsageError: it is neither 1 nor 0; to guess would be to break a promise.
     """
-    said = environ.get(VARIABLE, "").strip()
-    if said not in _VALUES:
+    value = environ.get(VARIABLE, "").strip()
+    if value not in _VALUES:
         raise UsageError(
-            f"{VARIABLE} must be 1 (nothing that is not deterministic), 0 (what packs have) or unset, got {said!r}"
+            f"{VARIABLE} must be 1 (nothing that is not deterministic), 0 (what packs have) or unset, got {value!r}"
         )
-    return _VALUES[said]
+    return _VALUES[value]

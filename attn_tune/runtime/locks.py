@@ -1,4 +1,4 @@
-"""A lock that a forked child finds free, whatever another thread of its parent was doing with it."""
+"""A lock that a forked child finds free, even if another thread of its parent held it."""
 
 import os
 import threading
@@ -6,7 +6,7 @@ from types import TracebackType
 
 
 class Lock:
-    """A mutex for ``with``. In a forked child it starts anew: the thread that held it is not there to release it."""
+    """A mutex for ``with``. A forked child finds it unlocked: the thread that held it is not there to release it."""
 
     def __init__(self) -> None:
         self._renew()

@@ -12,7 +12,7 @@ _tallies: dict[Rung, list[int]] = {rung: [0] for rung in Rung}
 
 
 def tally(rung: Rung) -> list[int]:
-    """The one-element list that counts ``rung``; whoever looks up adds one to its element."""
+    """The one-element list that counts ``rung``; every lookup adds one to its element."""
     return _tallies[rung]
 
 
@@ -26,16 +26,16 @@ def stats() -> Stats:
 
 
 def reset_stats() -> None:
-    """Starts counting anew."""
-    _start_anew()
+    """Resets the counts."""
+    _reset()
     misses.reset_stats()
 
 
-def _start_anew() -> None:
+def _reset() -> None:
     for count in _tallies.values():
         count[0] = 0
 
 
 # A forked child counts for itself.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_anew)
+    os.register_at_fork(after_in_child=_reset)

@@ -115,7 +115,7 @@ def spool_files(path: Path) -> tuple[Path, ...]:
 
 
 def read_lines(path: Path) -> Iterator[SpoolLine | BadLine]:
-    """The lines of one file; what cannot be read is given as a ``BadLine``, and the rest goes on.
+    """The lines of one file; what cannot be read is given as a ``BadLine``, and the rest follows.
 
     Raises:
       OSError: the file cannot be opened or read.

@@ -96,7 +96,7 @@ type _Key = tuple[str, str, str, str]
 
 # Of the environment, None until it is read; and of the program, which goes first.
 _mode: MissMode | None = None
-_said: MissMode | None = None
+_program_mode: MissMode | None = None
 # The folder that the program named; the environment's, or the user's, without one.
 _folder = ""
 _lookups: dict[Rung, int] = dict.fromkeys(Rung, 0)
@@ -115,20 +115,20 @@ def set_miss_mode(mode: str) -> None:
     Raises:
       UsageError: unknown mode.
     """
-    global _said, _folder
-    _said = _parse(mode, "miss mode")
+    global _program_mode, _folder
+    _program_mode = _parse(mode, "miss mode")
     _folder = mode.partition(":")[2]
 
 
 def miss_mode() -> MissMode:
-    """The mode in force.
+    """The active mode.
 
     Raises:
       UsageError: ``ATTN_TUNE_ON_MISS``, when it is first read, names no mode.
     """
-    if _said is None and _mode is None:
+    if _program_mode is None and _mode is None:
         take_mode(mode_of(os.environ))
-    return _said or _mode or MissMode.HEURISTIC
+    return _program_mode or _mode or MissMode.HEURISTIC
 
 
 def mode_of(environ: Mapping[str, str]) -> MissMode:
@@ -141,7 +141,7 @@ def mode_of(environ: Mapping[str, str]) -> MissMode:
 
 
 def take_mode(mode: MissMode) -> None:
-    """Puts a mode of the environment in force, unless the program has set one."""
+    """Activates a mode of the environment, unless the program has set one."""
     global _mode
     _mode = mode
 
@@ -154,7 +154,7 @@ def strict_by() -> str:
     """
     if miss_mode() is not MissMode.STRICT:
         return ""
-    return f"{ON_MISS}=strict" if _said is None else 'set_miss_mode("strict")'
+    return f"{ON_MISS}=strict" if _program_mode is None else 'set_miss_mode("strict")'
 
 
 def count(answer: Answer, nearest: Callable[[], str]) -> None:
@@ -184,13 +184,13 @@ def stats() -> Stats:
 
 
 def reset_stats() -> None:
-    """Starts counting anew."""
+    """Resets the counts."""
     global _forgotten, _unrecorded, _process
     with _lock:
         _lookups.update(dict.fromkeys(Rung, 0))
         _misses.clear()
         _forgotten = _unrecorded = 0
-        # Counts start anew, so they are those of another process as far as the spool is concerned.
+        # Counts start at zero, so they are those of another process as far as the spool is concerned.
         _process = ""
 
 

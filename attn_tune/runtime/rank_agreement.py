@@ -39,19 +39,19 @@ def is_job() -> bool:
 
 
 def set_rank_deadline(seconds: float) -> None:
-    """Set the time that the first lookup waits for the other processes of a job: 30 s unless set; 0 asks nobody.
+    """Set the time that the first lookup waits for the other processes of a job: 30 s unless set; 0 asks none.
 
     Raises:
       UsageError: the time is negative or not finite.
     """
     global _deadline_s
     if not 0 <= seconds < float("inf"):
-        raise UsageError(f"seconds must be 0 (asks nobody) or a positive number, got {seconds!r}")
+        raise UsageError(f"seconds must be 0 (asks none) or a positive number, got {seconds!r}")
     _deadline_s = float(seconds)
 
 
 def next_round() -> None:
-    """Compare every view anew from now on, changed or not, for the packs may have changed."""
+    """Compare every view again from now on, changed or not, for the packs may have changed."""
     global _round
     _round += 1
 
@@ -75,7 +75,7 @@ def check_device(view: View, device: Device) -> None:
 
 
 def _check(view: View, topic: str, statement: Callable[[], dict[str, str]]) -> None:
-    """Ask once a round and a topic. ``View.agreement`` keeps the error, ``""`` where all agree or nobody answers."""
+    """Ask once a round and a topic. ``View.agreement`` keeps the error, ``""`` where all agree or none answers."""
     errors, key = view.agreement, (_round, topic)
     if key not in errors:
         if not is_job():
@@ -87,15 +87,15 @@ def _check(view: View, topic: str, statement: Callable[[], dict[str, str]]) -> N
         raise DisagreementError(errors[key])
 
 
-def _ask(topic: str, said: dict[str, str]) -> str:
+def _ask(topic: str, statement: dict[str, str]) -> str:
     deadline_s = _deadline_s
     state = _state()
     if deadline_s <= 0 or state is None:
         return ""
     try:
-        verdict = _Exchange(state, topic, deadline_s).verdict(said)
+        verdict = _Exchange(state, topic, deadline_s).verdict(statement)
     except Exception as error:
-        # Whatever jaxlib raises when its store is gone. The job is not ours to end for that: JAX does it, if it must.
+        # Any error of jaxlib whose store is gone. The job is not ours to end for that: JAX does it, if it must.
         _log.warning("cannot compare packs with the other processes of the job: %s", error)
         return ""
     if absent := verdict["absent"]:
@@ -120,33 +120,33 @@ class _Exchange:
         # The others give process 0, which waits as long as they do, the time to say so.
         self.until = time.monotonic() + deadline_s + (0.0 if self.me == 0 else VERDICT_S)
 
-    def verdict(self, said: dict[str, str]) -> dict[str, Any]:
+    def verdict(self, statement: dict[str, str]) -> dict[str, Any]:
         """Publish the statement of this process; return the verdict of process 0."""
-        digest = digest_json(said)
+        digest = digest_json(statement)
         # The text goes in once for all who say the same; only digests are collected.
-        self._set(f"text/{digest}", canonical_json(said))
+        self._set(f"text/{digest}", canonical_json(statement))
         self._set(f"say/{self.me}", digest)
         verdict = self._judge(digest) if self.me == 0 else self._await_verdict()
         if verdict["differences"]:
-            self._see_it_told(set(verdict["present"]))
+            self._wait_until_read(set(verdict["present"]))
         return verdict
 
     def _judge(self, mine: str) -> dict[str, Any]:
         pause, give_up = 0.002, self.until
         while True:
-            said = self._said()
-            if len(said) == self.count:
+            digests = self._statement_digests()
+            if len(digests) == self.count:
                 break
             now = time.monotonic()
-            if any(digest != mine for digest in said.values()):
+            if any(digest != mine for digest in digests.values()):
                 give_up = min(give_up, now + GRACE_S)
             if now >= give_up:
                 break
             time.sleep(min(pause, give_up - now))
             pause = min(pause * 1.5, 0.02)
-        lines = self._compare(said)
-        absent = [] if lines else [i for i in range(self.count) if i not in said]
-        verdict = {"absent": absent, "present": sorted(said), "differences": lines}
+        lines = self._compare(digests)
+        absent = [] if lines else [i for i in range(self.count) if i not in digests]
+        verdict = {"absent": absent, "present": sorted(digests), "differences": lines}
         self._set("verdict", canonical_json(verdict))
         return verdict
 
@@ -164,22 +164,22 @@ class _Exchange:
         """The verdict, or one of process 0 and this process, if that one was given without it."""
         if verdict["differences"] or self.me in verdict["present"]:
             return verdict
-        both = {i: digest for i, digest in self._said().items() if i in (0, self.me)}
+        both = {i: digest for i, digest in self._statement_digests().items() if i in (0, self.me)}
         return {"absent": [], "present": [], "differences": self._compare(both)}
 
-    def _compare(self, said: dict[int, str]) -> list[str]:
+    def _compare(self, digests: dict[int, str]) -> list[str]:
         """The differences of processes, by the digests of their statements."""
-        texts = {digest: json.loads(self._get(f"text/{digest}")) for digest in set(said.values())}
-        return differences({i: texts[digest] for i, digest in said.items()})
+        texts = {digest: json.loads(self._get(f"text/{digest}")) for digest in set(digests.values())}
+        return differences({i: texts[digest] for i, digest in digests.items()})
 
-    def _see_it_told(self, present: set[int]) -> None:
+    def _wait_until_read(self, present: set[int]) -> None:
         """Wait until the others have heard: process 0 holds the store, and must not raise, and end, before."""
-        self._set(f"told/{self.me}", "")
+        self._set(f"read/{self.me}", "")
         until = time.monotonic() + ACK_S
-        while self.me == 0 and len(self._dir("told")) < len(present) and time.monotonic() < until:
+        while self.me == 0 and len(self._dir("read")) < len(present) and time.monotonic() < until:
             time.sleep(0.005)
 
-    def _said(self) -> dict[int, str]:
+    def _statement_digests(self) -> dict[int, str]:
         return {int(key.rpartition("/")[2]): digest for key, digest in self._dir("say")}
 
     def _dir(self, name: str) -> list[tuple[str, str]]:

@@ -22,21 +22,21 @@ def statement_of(view: View) -> dict[str, str]:
     Of a pack it says what the pack decides, not its evidence.
     """
     settings = view.settings
-    said = {
+    statement = {
         "attn-tune": environments.current_environment().attn_tune or "unknown",
         # A process that records its misses or warns of them answers them like the others.
         "misses": "are errors" if misses.miss_mode() is misses.MissMode.STRICT else "are answered",
         **view.overrides.statement,
     }
     if settings.determinism is not Determinism.USUAL:
-        said["determinism"] = str(settings.determinism)
+        statement["determinism"] = str(settings.determinism)
     if settings.unproven:
-        said["use of unproven rows"] = "allowed"
+        statement["use of unproven rows"] = "allowed"
     if settings.device_as:
-        said["device as"] = settings.device_as
+        statement["device as"] = settings.device_as
     for name, source in _packs(view):
-        said[name] = f"{source.kind} " + (_decides(source.pack) if source.pack else "unreadable")
-    return said
+        statement[name] = f"{source.kind} " + (_decides(source.pack) if source.pack else "unreadable")
+    return statement
 
 
 def device_statement(view: View, device: Device) -> dict[str, str]:
@@ -45,11 +45,11 @@ def device_statement(view: View, device: Device) -> dict[str, str]:
     A clock or a power limit alone is no disagreement.
     """
     size = f"{device.units} units, {device.shared_bytes} B"
-    said = {"device": f"{device} ({device.platform} {device.family}, {size})"}
+    statement = {"device": f"{device} ({device.platform} {device.family}, {size})"}
     for name, source in _packs(view):
         if source.pack is not None:
-            said[name] = f"{source.pack} has {_seen_as(device, source.pack)}"
-    return said
+            statement[name] = f"{source.pack} has {_seen_as(device, source.pack)}"
+    return statement
 
 
 def differences(statements: Mapping[int, Statement]) -> list[str]:
@@ -81,17 +81,17 @@ def _packs(view: View) -> list[tuple[str, Source]]:
 def _decides(pack: Pack) -> str:
     """The decisions of a pack in digests. All of it is proven here: a claim would not do."""
     try:
-        said = f"decides {pack.decision_digest}"
+        words = f"decides {pack.decision_digest}"
     except (IntegrityError, StorageError):
         # Sound rows of such a pack may still answer, so its bytes must be the same everywhere.
         unread = ", ".join(shard.path for shard in pack.shards if not shard.is_readable)
-        said = f"broken, bytes {pack.digest}" + (f", without {unread}" if unread else "")
+        words = f"broken, bytes {pack.digest}" + (f", without {unread}" if unread else "")
     else:
         if doubts := sorted([*row.key, *row.doubts] for row in pack.rows if row.doubts):
-            said += f", doubts {digest_json(doubts)}"
+            words += f", doubts {digest_json(doubts)}"
     if pack.quarantine.entries:
-        said += f", quarantine {pack.quarantine.digest}"
-    return f"{pack} ({said})"
+        words += f", quarantine {pack.quarantine.digest}"
+    return f"{pack} ({words})"
 
 
 def _seen_as(device: Device, pack: Pack) -> str:

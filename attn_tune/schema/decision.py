@@ -22,7 +22,7 @@ class Rule(enum.StrEnum):
     PREDICTED = "predicted"
     """Predicted to be fastest; nothing was measured."""
     HEURISTIC = "heuristic"
-    """The untuned config stays, said outright, so that no row of a near problem answers in its place (packs only)."""
+    """The untuned config stays, as a row, so that no row of a near problem answers in its place (packs only)."""
 
 
 def state_words(state: str) -> str:
@@ -48,7 +48,7 @@ class Decision:
       gain: ``heuristic_ns`` over ``median_ns``.
       regret_bound: at 95 %, the chosen time over the best seen is at most one plus this.
       worst_error: the largest ratio of error to allowed error among the outputs.
-      ties: digests of the configs that cannot be told from it.
+      ties: digests of the configs that are as fast within the noise.
       samples: the number of samples behind ``median_ns``.
       trials: the number of trials of the kernel.
       repeatable: False where runs of the config on equal inputs gave different bits, None where that is unknown.

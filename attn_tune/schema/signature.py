@@ -114,9 +114,9 @@ class Signature:
                 raise UsageError(f"signature field {field.name}={value!r} of {op} must be an integer")
             if isinstance(value, int) and abs(value) > MAX_INT:
                 # Python refuses to write numbers of more than 4300 digits.
-                said = short(str(value), 40) if value.bit_length() < 14_000 else "HUGE"
+                shown = short(str(value), 40) if value.bit_length() < 14_000 else "HUGE"
                 raise UsageError(
-                    f"signature field {field.name}={said} of {op} is out of range; the largest is {MAX_INT}"
+                    f"signature field {field.name}={shown} of {op} is out of range; the largest is {MAX_INT}"
                 )
             if not field.is_int and (not isinstance(value, str) or not _TEXT.fullmatch(value)):
                 raise UsageError(f"signature field {field.name}={value!r} of {op} must be a plain word")

@@ -72,7 +72,7 @@ class Status(enum.StrEnum):
 
     @property
     def bars(self) -> bool:
-        """Whether the config may never be chosen, whatever its other trials say."""
+        """Whether the config may never be chosen, despite its other trials."""
         return self in (Status.INCORRECT, Status.CRASHED)
 
     @property

@@ -59,8 +59,8 @@ class Limits:
 class MeasurePolicy:
     """Numbers of samples, and when to stop.
 
-    ``heats`` are ``(samples, ratio)``: a config of which so many samples are all above ``ratio`` times the best so far
-    has lost and is sampled no more. Device times spread by a few per cent, so the ratio may shrink as samples grow.
+    ``early_stops`` are ``(samples, ratio)``: a config of which so many samples are all above ``ratio`` times the best
+    so far has lost and is sampled no more. Times spread by a few per cent: the ratio may shrink with more samples.
     Sampling ends at ``samples``, or after ``max_s`` once ``min_samples`` are there. ``rounds`` and ``rounds_max_s``
     are those of the finals. When the device's clock moves by more than ``clock_tolerance`` (a share) during a
     measurement, it is taken again, at most ``most_repeats`` times.
@@ -75,7 +75,7 @@ class MeasurePolicy:
     samples: int = 12
     min_samples: int = 3
     max_s: float = 1.0
-    heats: tuple[tuple[int, float], ...] = ((3, 1.25), (6, 1.1))
+    early_stops: tuple[tuple[int, float], ...] = ((3, 1.25), (6, 1.1))
     rounds: int = 24
     rounds_max_s: float = 10.0
     clock_tolerance: float = CLOCK_TOLERANCE
@@ -164,12 +164,12 @@ class Run:
     lowered: Lowered | None = None
     tried: Mapping[str, str] = field(default_factory=dict)
 
-    def twin_outcome(self, resources: Resources) -> "Outcome | None":
+    def same_program_outcome(self, resources: Resources) -> "Outcome | None":
         """The outcome of a config that lowers to a program that was tried; None for a program that is new."""
-        twin = self.tried.get(resources.code_digest)
-        if twin is None or not resources.code_digest:
+        tried = self.tried.get(resources.code_digest)
+        if tried is None or not resources.code_digest:
             return None
-        reason = f"not run: it lowers to the same program as {twin}, which was tried"
+        reason = f"not run: it lowers to the same program as {tried}, which was tried"
         return Outcome(status=Status.UNSUPPORTED, reason=reason, resources=resources)
 
 
@@ -293,7 +293,7 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
-    """The request itself cannot be served, whatever the config: the inputs cannot be made, say, or a disk is full.
+    """The request itself cannot be served with any config: the inputs cannot be made, say, or a disk is full.
 
     Attributes:
       reason: a sentence.

@@ -93,7 +93,7 @@ def test_vmap_of_sharded_operands_is_right(results, way):
         "unnormalised_manual",
     ],
 )
-def test_other_ways_to_shard_a_call_are_right(results, way):
+def test_calls_with_other_shardings_are_right(results, way):
     assert results["other"][way] < NEAR
 
 

@@ -146,7 +146,7 @@ def test_a_second_derivative_is_refused_by_the_name_of_the_op():
         ({"in_specs": ()}, "mesh is missing"),
     ],
 )
-def test_what_a_caller_asks_for_is_checked_by_name(how, words):
+def test_options_of_a_caller_are_checked_by_name(how, words):
     with pytest.raises(UsageError, match=words):
         pair_sums(X, Y, **how)
     assert LAUNCHES == []

@@ -201,7 +201,7 @@ def test_the_alignment_needs_no_positions_and_no_dense_mask(lengths, arguments, 
         ({"implementation": 3}, "implementation must be the name of a kernel, got 3"),
     ],
 )
-def test_what_is_malformed_is_named(change, message):
+def test_malformed_arguments_are_named(change, message):
     q, k, v = qkv()
     with pytest.raises(UsageError, match=message):
         dot_product_attention(**{"query": q, "key": k, "value": v} | change)

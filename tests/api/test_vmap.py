@@ -72,7 +72,7 @@ def test_an_axis_of_size_0_gives_empty_results_as_in_jax(transform):
     assert jax.tree.map(jax.typeof, got) == jax.tree.map(jax.typeof, want)
 
 
-def test_what_is_not_mapped_over_an_axis_of_size_0_has_zero_gradients():
+def test_operands_that_are_not_mapped_over_an_axis_of_size_0_have_zero_gradients():
     q, k, v = draw(1, B, T, N, H), draw(2, B, S, K, H), jnp.zeros((0, B, S, K, H))
 
     def total(q, k):

@@ -14,7 +14,7 @@ def measured(median, seed):
     return Measurement(samples_ns=samples, protocol=PROTOCOL, round_id="aa")
 
 
-def test_copies_of_one_config_are_not_told_apart():
+def test_copies_of_one_config_do_not_differ():
     found = [verdicts([measured(1_000_000, seed) for seed in range(9 * i, 9 * i + 9)]) for i in range(25)]
     assert sum(len(f["ratios"]) for f in found) == 200
     assert sum(f["told_apart"] for f in found) <= 1

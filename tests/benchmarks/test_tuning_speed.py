@@ -37,7 +37,7 @@ def python(program):
     return [sys.executable, "-c", program]
 
 
-def test_how_a_process_ended(tmp_path):
+def test_the_end_of_a_process_has_a_reason(tmp_path):
     def ended(program):
         return tuning_speed.spawn(python(program), dict(os.environ), PATIENCE_S, tmp_path / "log")
 
@@ -68,7 +68,7 @@ def test_a_process_that_hangs_is_ended_with_its_children(tmp_path, monkeypatch, 
 
 
 def gone(pid):
-    """Whether ``pid`` has ended; one that nobody waited for has ended too."""
+    """Whether ``pid`` has ended; one that no process waited for has ended too."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -95,7 +95,7 @@ assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
     ],
     ids=["ends", "crashes", "hangs"],
 )
-def test_what_a_tuner_finished_stands_whatever_comes_after(monkeypatch, tmp_path, late_limit, then, why):
+def test_finished_steps_of_a_tuner_are_kept_when_it_fails_later(monkeypatch, tmp_path, late_limit, then, why):
     hangs = "sleep" in then
     if hangs:
         late_limit(tmp_path / "ready")

@@ -55,7 +55,7 @@ def command_of(text):
     return tuple(words[:count]), words[count:]
 
 
-def test_there_is_an_example_of_every_command():
+def test_every_command_has_an_example():
     assert {command_of(text)[0] for text in EXAMPLES} == set(COMMANDS)
 
 

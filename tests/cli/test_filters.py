@@ -83,7 +83,7 @@ def test_export_and_report_narrow_without_a_grid(lab, tmp_path, words, expected)
 
 
 @pytest.mark.parametrize("words", [["--point", "zzz"], ["--lengths", "9k"], ["--lengths", "nosuch"]])
-def test_what_matches_nothing_stored_is_an_error_that_names_what_there_is(lab, tmp_path, words):
+def test_a_filter_without_a_match_is_an_error_that_names_the_stored_values(lab, tmp_path, words):
     for command in (["export", tmp_path / "p.atpack"], ["report"]):
         result = run(*command, "--db", lab, *words)
         assert result.exit_code in (2, 3), result.stdout

@@ -141,7 +141,7 @@ def errors():
 
 
 @pytest.mark.parametrize("name", errors())
-def test_what_cannot_be_had_is_a_usage_error(gpus, monkeypatch, tmp_path, name):
+def test_devices_that_cannot_be_had_are_a_usage_error(gpus, monkeypatch, tmp_path, name):
     find_spec = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda n, *a: None if n == "ray" else find_spec(n, *a))
     words, message = errors()[name]
@@ -159,7 +159,7 @@ def test_a_host_without_gpus_has_no_devices_to_choose(monkeypatch, tmp_path):
     assert "this host has no GPU" in result.stderr
 
 
-def test_where_is_checked_before_anything_is_opened():
+def test_a_where_condition_is_checked_before_a_file_is_opened():
     with pytest.raises(UsageError):
         Hosts(executor=ExecutorName.RAY, devices="0")
 

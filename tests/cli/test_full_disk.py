@@ -1,4 +1,4 @@
-"""A disk that fills up under the database: one clear error, nothing lost, and the same command goes on."""
+"""A disk that fills up under the database: one clear error, nothing lost, and the same command continues."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Errors under --json: one object on stdout, and nothing else there, whatever goes wrong."""
+"""Errors under --json: one object on stdout, and nothing else there, for every error."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Sweep and database joined: every trial stored, nothing tried twice, every ending said as it is."""
+"""Sweep and database joined: every trial stored, nothing tried twice, every ending reported as it is."""
 
 import threading
 
@@ -66,7 +66,7 @@ def test_no_resume_measures_again(tmp_path):
     assert fill(path, directions=("fwd",), resume=False).trials == first.trials
 
 
-def test_a_stopped_sweep_goes_on_where_it_was(tmp_path):
+def test_a_stopped_sweep_continues_where_it_was(tmp_path):
     path = tmp_path / "lab.db"
     stop = threading.Event()
     executor = FakeExecutor(after=lambda count: stop.set() if count == 4 else None)
@@ -83,7 +83,7 @@ def test_a_stopped_sweep_goes_on_where_it_was(tmp_path):
     assert set(executor.ran) | set(again.ran) == set(everything.ran)
 
 
-def test_a_spent_budget_is_said(tmp_path):
+def test_a_spent_budget_is_reported(tmp_path):
     outcome = fill(tmp_path / "lab.db", budget_s=0.0)
     assert outcome.ending == "budget"
     assert outcome.trials == 0
@@ -121,7 +121,7 @@ def test_two_sweeps_on_one_database_are_refused(tmp_path):
     assert executor.ran == []
 
 
-def test_a_search_is_told_of_the_shapes_swept_before_it(tmp_path):
+def test_a_search_gets_the_shapes_swept_before_it(tmp_path):
     path = tmp_path / "lab.db"
     fill(path, directions=("fwd",))
     longer = SIGNATURE.replace("t=128 s=128", "t=256 s=256")
@@ -140,7 +140,7 @@ def test_a_search_is_told_of_the_shapes_swept_before_it(tmp_path):
     assert case.times == pytest.approx(measured, abs=1)
 
 
-def test_a_search_that_has_nothing_better_is_told_what_packs_say(tmp_path):
+def test_a_search_without_better_hints_gets_those_of_packs(tmp_path):
     lab, pack = tmp_path / "lab.db", tmp_path / "made.atpack"
     fill(lab, directions=("fwd",))
     with open_lab(lab) as database:
@@ -172,7 +172,7 @@ def test_a_search_that_has_nothing_better_is_told_what_packs_say(tmp_path):
             assert kernel.prior("").cases == ()
 
 
-def test_less_effort_tries_less_and_more_goes_on(tmp_path):
+def test_less_effort_tries_less_and_more_continues(tmp_path):
     path = tmp_path / "lab.db"
     executor = FakeExecutor()
     first = fill(path, executor, directions=("fwd",), effort=make_effort("quick", max_trials=3))

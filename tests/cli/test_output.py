@@ -72,7 +72,7 @@ def test_a_refused_export_is_one_error_line_after_the_rows(tmp_path):
         (["sweep", "--executor", "zzz"], "'zzz' is not one of 'local', 'ray'; see"),
     ],
 )
-def test_a_wrong_choice_is_told_the_near_ones(words, said):
+def test_a_wrong_choice_lists_the_near_ones(words, said):
     done = run(*words)
     assert (done.exit_code, said in done.stderr) == (2, True)
     assert "Value error" not in done.stderr
@@ -86,7 +86,7 @@ def test_a_wrong_choice_is_told_the_near_ones(words, said):
         ("flash_attenton/v1 b=1", "unknown op 'flash_attenton'; did you mean 'flash_attention'"),
     ],
 )
-def test_a_wrong_signature_is_told_what_is_wrong_with_it(text, said):
+def test_an_error_names_the_wrong_part_of_a_signature(text, said):
     done = run("explain", text)
     assert (done.exit_code, said in done.stderr) == (2, True)
 

@@ -20,7 +20,7 @@ FREEZE = ["--grid", "llama3-8b", "--point", POINT, "--device", "nvidia-h200"]
 
 
 def run(*words):
-    # Each command is a process of its own: nothing that an earlier one read is in force.
+    # Each command is a process of its own: nothing that an earlier one read is active.
     settings._current = misses._mode = None
     result = CliRunner().invoke(app, [str(word) for word in words], prog_name="attn-tune")
     if result.exception and not isinstance(result.exception, SystemExit):
@@ -159,7 +159,7 @@ def test_freeze_and_check(home):
     assert ["(override from" in one["now"] for one in data["entries"]].count(True) == 1
 
 
-def test_freeze_tells_proven_defaults_from_guesses_and_refuses_what_is_less_than_required(home):
+def test_freeze_separates_proven_defaults_from_guesses_and_refuses_rungs_below_the_required_one(home):
     db, packs = home / "lab.db", home / "p.atpack"
     fill(db, Ties(), directions=("fwd",))
     assert run("export", packs, "--db", db).exit_code == 0

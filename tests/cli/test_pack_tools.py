@@ -42,7 +42,7 @@ def pack(lab, tmp_path):
     return path
 
 
-def test_inspect_says_what_is_in_it(pack):
+def test_inspect_shows_the_contents_of_a_pack(pack):
     shown = run("pack", "inspect", pack, "--rows")
     assert shown.exit_code == 0
     text = shown.stdout
@@ -150,7 +150,7 @@ def test_diff_and_its_exit_code(pack, lab, tmp_path):
     assert json.loads(differs.stdout)["counts"]["removed"] == 1
 
 
-def test_diff_tells_a_row_whose_bits_were_seen_to_differ(tmp_path):
+def test_diff_shows_a_row_whose_bits_were_seen_to_differ(tmp_path):
     proven, doubted = (
         write_folder(tmp_path / str(repeatable), pack_files([row(sig(64), repeatable=repeatable)]))
         for repeatable in (True, False)

@@ -1,4 +1,4 @@
-"""The command as a process: what it loads, and a sweep on a real worker that is interrupted and goes on."""
+"""The command as a process: what it loads, and a sweep on a real worker that is interrupted and continues."""
 
 import json
 import os
@@ -67,7 +67,7 @@ if "attn_tune.tuner.work.worker" in sys.orig_argv:
 
 
 @pytest.mark.slow
-def test_a_real_sweep_is_interrupted_and_goes_on(environment, tmp_path):
+def test_a_real_sweep_is_interrupted_and_continues(environment, tmp_path):
     db = tmp_path / "lab.db"
     words = ("sweep", "-g", SIGNATURE, "-k", "flash_attention/xla", "-d", "fwd", "--db", db)
     words += ("--lease-folder", tmp_path / "leases")

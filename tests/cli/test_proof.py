@@ -33,7 +33,7 @@ def test_export_lists_what_the_gate_objects_to(noisy_lab, tmp_path):
     assert not pack.exists()
 
 
-def test_export_ships_it_on_purpose_and_says_so(noisy_lab, tmp_path):
+def test_export_ships_a_noisy_row_on_request_and_reports_it(noisy_lab, tmp_path):
     pack = tmp_path / "p.atpack"
     result = run("export", pack, "--db", noisy_lab, "--allow-noisy", "--max-regret", "20")
     assert result.exit_code == 0, result.stderr
@@ -48,7 +48,7 @@ def refuse_feature_problems(problem, direction, device):
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_a_kernel_that_proves_nothing_needs_leave(monkeypatch, tmp_path, allowed):
+def test_a_kernel_that_proves_nothing_needs_permission(monkeypatch, tmp_path, allowed):
     import dataclasses
 
     from attn_tune.kernels import registry

@@ -59,7 +59,7 @@ def digests(before):
 
 @pytest.fixture
 def pack(tmp_path, digests):
-    """A pack with three stale rows: of the library, of XLA, and of a source that nobody has."""
+    """A pack with three stale rows: of the library, of XLA, and of an unknown source."""
     shipped = read_pack(SHIPPED)
     found = (r for r in shipped.rows if r.kernel == LIBRARY and r.direction == "fwd")
     row, plain, other = itertools.islice(found, 3)

@@ -40,7 +40,7 @@ def test_an_error_of_the_command_keeps_its_own_code():
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_an_error_that_nobody_reads_keeps_its_code(unbuffered):
+def test_an_error_without_a_reader_keeps_its_code(unbuffered):
     read, write = os.pipe()
     os.close(read)
     line = [sys.executable, "-m", "attn_tune", "plan", "--grid", "nosuch"]

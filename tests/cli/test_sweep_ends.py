@@ -79,7 +79,7 @@ def sweep(tmp_path, *words):
     return run("sweep", "--kernel", "xla", "--db", tmp_path / "lab.db", *words)
 
 
-def test_a_stop_tells_cases_that_were_begun_from_those_that_were_not(worker, tmp_path):
+def test_a_stop_separates_cases_that_were_begun_from_the_rest(worker, tmp_path):
     import os
     import signal
 
@@ -135,7 +135,7 @@ def test_explain_says_what_only_the_lab_database_knows_until_it_is_shipped(worke
     steps = [line.strip() for line in overridden.splitlines() if line.startswith("  attn-tune")]
     assert [step.split()[1] for step in steps] == ["override", "export", "pack"]
     assert run(*shlex.split(steps[0])[1:]).exit_code == 0
-    # Nor does a pack answer while a frozen file is in force.
+    # Nor does a pack answer while a frozen file is active.
     lock = tmp_path / "my job.json"
     assert run("override", "freeze", lock, "-g", "cpu-smoke", "--device", "cpu").exit_code == 0
     monkeypatch.setenv("ATTN_TUNE_OVERRIDES", str(lock))
@@ -165,7 +165,7 @@ def test_explain_says_what_only_the_lab_database_knows_until_it_is_shipped(worke
     assert json.loads(run(*asked, *db, "--json").stdout)["fwd"]["unshipped"] is None
 
 
-def test_rows_that_export_will_refuse_are_said_before(worker, tmp_path, monkeypatch):
+def test_rows_that_export_will_refuse_are_listed_before(worker, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         "attn_tune.commands.sweeps.hosts._beside_others",
@@ -181,7 +181,7 @@ def test_rows_that_export_will_refuse_are_said_before(worker, tmp_path, monkeypa
     assert (refused.exit_code, "2 of 2 rows" in refused.stderr) == (1, True)
 
 
-def test_an_untuned_config_that_is_wrong_is_said_at_the_end(worker, tmp_path, monkeypatch):
+def test_an_untuned_config_that_is_wrong_is_reported_at_the_end(worker, tmp_path, monkeypatch):
     spec = registry.get_kernel("flash_attention/xla")
     problem = get_op("flash_attention").from_signature(load_grid(SIGNATURE).points[0].signature)
     untuned = config_to_dict(spec.searches["fwd"].heuristic(problem, DEVICE))
@@ -205,7 +205,7 @@ def test_an_untuned_config_that_is_wrong_is_said_at_the_end(worker, tmp_path, mo
     assert (row["kernel"], row["direction"]) == ("flash_attention/xla", "fwd")
 
 
-def test_what_the_kernels_asked_for_do_not_support_is_no_failure(worker, tmp_path, monkeypatch):
+def test_unsupported_problems_of_named_kernels_are_no_failure(worker, tmp_path, monkeypatch):
     kernels = registry.kernels()
     picky = dataclasses.replace(
         kernels["flash_attention/xla"],
@@ -238,7 +238,7 @@ def test_the_default_strategy_asks_for_nothing(worker, tmp_path, monkeypatch):
     assert "scikit-learn" in run("doctor").stdout
 
 
-def test_what_cannot_run_here_is_not_called_left_out(worker, tmp_path):
+def test_kernels_that_cannot_run_here_are_not_called_left_out(worker, tmp_path):
     here = run("plan", "-g", SIGNATURE, "--device", "cpu")
     assert "left out" not in here.stderr
     there = run("plan", "-g", SIGNATURE, "--device", "nvidia-h200")

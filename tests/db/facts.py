@@ -51,7 +51,7 @@ SIGNATURE = make_signature()
 
 
 def make_trial(config=None, samples=(1000, 1010, 990), *, status=Status.OK, **changes):
-    """A right and measured forward trial, unless told otherwise."""
+    """A right and measured forward trial by default."""
     is_right = status.is_measured
     round_id = changes.pop("round_id", "")
     values = {

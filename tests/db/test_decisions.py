@@ -152,13 +152,13 @@ def test_without_the_heuristic_the_fastest_is_chosen():
 
 @pytest.mark.parametrize("status", [Status.INCORRECT, Status.CRASHED])
 @pytest.mark.parametrize("environment", [ENVIRONMENT, NEWER])
-def test_what_was_ever_wrong_is_never_chosen(status, environment):
+def test_a_config_that_was_ever_wrong_is_never_chosen(status, environment):
     bad = final(OTHER, 1, status=status, environment=environment, started=20, round_id="")
     decision = winner([final(HEURISTIC, 200_000), final(OTHER, 100_000), bad])
     assert decision.config == HEURISTIC
 
 
-def test_what_an_older_environment_got_wrong_may_be_right_now():
+def test_a_config_that_was_wrong_in_an_older_environment_may_be_right_now():
     old = final(OTHER, 1, status=Status.INCORRECT, started=5)
     new = [final(c, m, environment=NEWER) for c, m in ((HEURISTIC, 200_000), (OTHER, 100_000))]
     assert winner([old, *new]).config == OTHER
@@ -170,7 +170,7 @@ def test_errors_above_the_limit_count_even_when_marked_ok():
     assert winner([final(HEURISTIC, 200_000), wrong]).config == HEURISTIC
 
 
-def test_what_was_never_checked_is_never_chosen():
+def test_a_config_that_was_never_checked_is_never_chosen():
     unchecked = final(OTHER, 100_000, errors=())
     assert winner([final(HEURISTIC, 200_000), unchecked]).config == HEURISTIC
     assert decide([unchecked]) == ()
@@ -226,7 +226,7 @@ def test_the_order_of_trials_does_not_matter():
         assert decide(found) == first
 
 
-def test_what_ran_no_feature_problem_is_no_evidence():
+def test_a_trial_without_a_feature_problem_is_no_evidence():
     found = [
         final(HEURISTIC, 200_000),
         final(OTHER, 100_000, seed=1, status=Status.UNPROVEN),

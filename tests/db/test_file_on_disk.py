@@ -179,6 +179,6 @@ def test_text_that_is_not_unicode_is_a_usage_error(tmp_path, what):
         assert sum(1 for _ in database.trials()) == 1
 
 
-def test_nothing_at_the_path_stays_no_data(tmp_path):
+def test_a_path_without_a_file_stays_without_data(tmp_path):
     with pytest.raises(NoDataError, match="no database"):
         Database.open(tmp_path / "lab.db")

@@ -17,7 +17,7 @@ from tests.db.facts import ENVIRONMENT, NEWER, begin, make_signature, make_trial
 
 @pytest.fixture
 def path(tmp_path):
-    """Two environments on two problems: one was swept anew, the other was not."""
+    """Two environments on two problems: one was swept again, the other was not."""
     path = tmp_path / "lab.db"
     with Database.open(path, create=True) as database:
         for environment, started in ((ENVIRONMENT, 10), (NEWER, 5000)):

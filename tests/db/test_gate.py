@@ -46,7 +46,7 @@ def export(path, target, **options):
     return summary, read_pack(target)
 
 
-def test_what_is_proven_passes_and_says_so(tmp_path):
+def test_a_proven_row_passes_the_gate_and_the_manifest_says_so(tmp_path):
     path = lab(tmp_path / "lab.db", [trial(FAST, 1000_000), trial(UNTUNED, 1500_000)])
     summary, pack = export(path, tmp_path / "pack")
     assert pack.gate == summary.gate
@@ -69,7 +69,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_not_proven_is_refused_with_the_reason(tmp_path, case):
+def test_an_unproven_row_is_refused_with_the_reason(tmp_path, case):
     changes, fragment = BAD[case]
     trials = [trial(FAST, 1000_000, **changes), trial(UNTUNED, 1500_000, **changes)]
     path = lab(tmp_path / "lab.db", trials)
@@ -156,7 +156,7 @@ def test_a_far_problem_is_no_guard(tmp_path):
     assert list(answers(pack)) == [SHORT.text]
 
 
-def test_an_untuned_config_that_stays_says_so(tmp_path):
+def test_an_untuned_config_that_stays_has_a_row(tmp_path):
     path = lab(tmp_path / "lab.db", [trial(FAST, 10**6), trial(UNTUNED, 10**6)])
     _, pack = export(path, tmp_path / "pack")
     assert answers(pack) == {SHORT.text: (UNTUNED, "heuristic")}
@@ -172,7 +172,7 @@ def test_rows_are_selected_by_what_they_say(tmp_path):
     assert len(answers(export(path, tmp_path / "d")[1])) == 2
 
 
-def test_what_fails_when_validated_again_is_refused(tmp_path):
+def test_a_row_that_fails_when_validated_again_is_refused(tmp_path):
     path = lab(tmp_path / "lab.db", [trial(FAST, 10**6), trial(UNTUNED, 15 * 10**5)])
     with pytest.raises(GateError, match="validated again, it failed: dq is wrong"):
         export(path, tmp_path / "pack", revalidate=lambda ds: ["dq is wrong" for _ in ds])
@@ -183,7 +183,7 @@ def test_what_fails_when_validated_again_is_refused(tmp_path):
 
 
 def in_quarantine(**entry):
-    """The overrides in force, with one entry that forbids."""
+    """The active overrides, with one entry that forbids."""
     item = {"config": {}, "origin": "bad.json", "reason": "hangs", **entry}
     return Overrides([OverridesFile(entries=(Entry(never=True, **item),))])
 
@@ -201,7 +201,7 @@ def in_quarantine(**entry):
     ],
 )
 @pytest.mark.parametrize("ungated", [None, "a laptop for the demo"])
-def test_what_is_in_quarantine_is_never_a_winner(tmp_path, entry, is_hit, ungated):
+def test_a_config_in_quarantine_is_never_a_winner(tmp_path, entry, is_hit, ungated):
     path = lab(tmp_path / "lab.db", [trial(FAST, 1000_000), trial(UNTUNED, 1500_000)])
     if not is_hit:
         _, pack = export(path, tmp_path / "pack", in_force=in_quarantine(**entry), ungated=ungated)

@@ -102,7 +102,7 @@ def test_a_quiet_final_after_a_disturbed_one_is_enough(tmp_path):
     assert export(path, tmp_path / "pack")[1].gate["passed"] is True
 
 
-def test_what_the_gate_calls_steady_is_what_finals_are_repeated_for():
+def test_the_gate_and_the_finals_have_one_limit_of_steady_clocks():
     assert STEADY.disturbances == ()
     assert STEADY.steady(MeasurePolicy().clock_tolerance)
     for conditions, _ in NOISY.values():

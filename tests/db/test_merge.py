@@ -50,7 +50,7 @@ def test_all_facts_arrive_and_only_once(tmp_path, target):
     assert target.rebuild_decisions() == 6
 
 
-def test_a_run_that_goes_on_is_merged_step_by_step(tmp_path, target):
+def test_a_running_run_is_merged_step_by_step(tmp_path, target):
     with Database.open(tmp_path / "other.db", create=True) as other:
         run = begin(other, environment=ENVIRONMENT)
         other.record(run, make_trial({"i": 0}))

@@ -133,7 +133,7 @@ def test_one_row_a_line_and_sums_that_sha256sum_reads(lab, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["pack", "pack.atpack"])
-def test_same_facts_same_bytes_whatever_their_order(lab, tmp_path, name):
+def test_same_facts_in_any_order_give_the_same_bytes(lab, tmp_path, name):
     shuffled = facts()
     random.Random(0).shuffle(shuffled)
     fill(tmp_path / "other.db", shuffled)
@@ -186,7 +186,7 @@ def test_a_selection_closes_the_ranks(lab, tmp_path):
     assert {(r.kernel, r.rank, r.state) for r in rows} == {("xla", 0, "only")}
 
 
-def test_what_turned_out_wrong_is_not_exported_even_from_an_old_decision_table(tmp_path):
+def test_a_wrong_config_is_not_exported_even_from_an_old_decision_table(tmp_path):
     fill(tmp_path / "lab.db", facts())
     with Database.open(tmp_path / "lab.db") as database:
         database.rebuild_decisions()
@@ -316,7 +316,7 @@ def fused(time):
     )
 
 
-def test_what_is_not_deterministic_is_only_shipped_when_that_is_allowed(tmp_path):
+def test_a_nondeterministic_kernel_is_only_shipped_when_that_is_allowed(tmp_path):
     fill(tmp_path / "lab.db", [*facts(), fused(10_000)])
     with Database.open(tmp_path / "lab.db") as database:
         database.rebuild_decisions()
@@ -343,7 +343,7 @@ def test_what_is_not_deterministic_is_only_shipped_when_that_is_allowed(tmp_path
     assert read_pack(tmp_path / "b").gate["nondeterministic"] == 1
 
 
-def test_what_was_seen_to_differ_is_only_shipped_when_that_is_allowed(tmp_path):
+def test_a_config_with_different_bits_is_only_shipped_when_that_is_allowed(tmp_path):
     seen = [dataclasses.replace(t, features=5, repeatable=t.direction == "fwd") for t in facts()]
     fill(tmp_path / "lab.db", [t for t in seen if t.kernel.endswith("/triton")])
     with Database.open(tmp_path / "lab.db") as database:

@@ -86,7 +86,7 @@ def test_each_policy_in_imports_and_in_merges(tmp_path, target, case):
 
 
 @pytest.mark.parametrize("policy", ["error", "prefer=other"])
-def test_what_a_policy_leaves_open_is_an_error_that_lists_both(tmp_path, target, policy):
+def test_a_conflict_that_a_policy_leaves_open_is_an_error_that_lists_both(tmp_path, target, policy):
     old, new = make(tmp_path, "old", **SLOW), make(tmp_path, "new", **FAST)
     import_pack(target, old)
     with pytest.raises(UsageError) as error:

@@ -60,7 +60,7 @@ def finish(pid, read_end, data=b""):
         data += chunk
     os.close(read_end)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    # A kill may cut the last message short; then it was not said.
+    # A kill may cut the last message short; then it does not count.
     return [n for (n,) in struct.iter_unpack("<q", data[: len(data) // 8 * 8])], status
 
 
@@ -107,7 +107,7 @@ def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path):
     assert sum(map(len, said.values())) > KILLS
 
 
-def test_a_second_writer_is_told_who_writes(tmp_path):
+def test_a_second_writer_gets_the_name_of_the_first(tmp_path):
     path = tmp_path / "lab.db"
 
     def try_to_write(say):
@@ -146,7 +146,7 @@ def test_many_at_once_make_one_database(tmp_path):
 
 
 def test_many_at_once_get_one_lock(tmp_path):
-    """Each counts how many hold the lock while it does; nobody ever sees a second."""
+    """Each counts how many hold the lock while it does; none ever sees a second."""
     path = tmp_path / "lab.db"
     Database.open(path, create=True).close()
 

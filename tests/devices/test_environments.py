@@ -15,7 +15,7 @@ def test_versions_are_those_installed():
     assert found.source_hash == ""
 
 
-def test_what_is_not_installed_is_unknown(monkeypatch):
+def test_a_package_that_is_not_installed_has_no_version(monkeypatch):
     def version(name):
         raise importlib.metadata.PackageNotFoundError(name)
 

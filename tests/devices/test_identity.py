@@ -135,7 +135,7 @@ def test_a_slice_never_passes_for_its_board_nor_for_another_slice():
 
 
 def test_spellings_that_jax_itself_knows():
-    """JAX's table of TPUs: whatever it takes for one generation is one variant here, and no two share one."""
+    """JAX's table of TPUs: what it takes for one generation is one variant here, and no two share one."""
     tpu_info = pytest.importorskip("jax._src.tpu_info", reason="this JAX has no such table")
     spellings = {
         "TPU v2",
@@ -224,7 +224,7 @@ def test_a_gpu_without_a_driver_library_takes_the_published_figures(no_driver):
     assert dict(found.evidence) == {"name": "NVIDIA H200"}
 
 
-def test_what_jax_says_beats_the_table(no_driver):
+def test_figures_of_jax_come_before_the_table(no_driver):
     found = describe(jax_device("gpu", "NVIDIA X1", compute_capability="12.1", core_count=48))
     assert (found.family, found.variant, found.units) == ("sm_121", "nvidia-x1", 48)
     assert found.shared_bytes == figures.SHARED_BYTES["sm_121"]
@@ -283,7 +283,7 @@ class FakeManagement:
         return 0
 
 
-def test_what_the_driver_says(monkeypatch):
+def test_facts_of_the_driver_describe_the_device(monkeypatch):
     libraries = {"libcuda.so.1": FakeCuda(), "libnvidia-ml.so.1": FakeManagement()}
     monkeypatch.setattr(cuda_driver, "_library", libraries.get)
     cuda_driver.driver_facts.cache_clear()

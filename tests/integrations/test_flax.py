@@ -164,7 +164,7 @@ def test_linen_modules_with_shared_dropout_are_refused():
         ({"key": jnp.ones((2, 4, 2, 8))}, "key must have shape"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused(arguments, message):
+def test_arguments_that_cannot_be_honoured_are_refused(arguments, message):
     arrays = dict.fromkeys(("query", "key", "value"), jnp.ones((1, 4, 2, 8)))
     with pytest.raises(UsageError, match=message):
         attention_fn(**arrays | arguments)

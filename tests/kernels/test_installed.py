@@ -246,7 +246,7 @@ def command(tmp_path):
     return run
 
 
-def test_commands_show_a_broken_package_on_stderr_and_go_on(command):
+def test_commands_show_a_broken_package_on_stderr_and_continue(command):
     done = command("plan", "--grid", SIGNATURE, "--kernel", "flash_attention/xla", "--json")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("{")
@@ -254,7 +254,7 @@ def test_commands_show_a_broken_package_on_stderr_and_go_on(command):
     assert done.stderr.startswith("warning: the kernels of package 'broken'")
 
 
-def test_what_a_package_prints_is_no_part_of_the_json(command, tmp_path):
+def test_prints_of_a_package_are_no_part_of_the_json(command, tmp_path):
     install(
         tmp_path,
         "loud",

@@ -1,4 +1,4 @@
-"""The packs in the wheel: every row answers on its device, and what nobody measured says so."""
+"""The packs in the wheel: every row answers on its device, and rows that were not measured are marked."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def test_every_row_answers_on_the_device_that_the_pack_is_named_after(path):
 
 
 @pytest.mark.parametrize("path", TPU_PACKS, ids=lambda path: path.name)
-def test_what_is_shipped_for_tpus_is_predicted_and_has_no_time(path):
+def test_rows_for_tpus_are_predicted_and_have_no_time(path):
     assert find_target(path.name).topology
     pack = read_pack(path, signed=False)
     assert {one.reach for one in cover(pack)} == {Reach.REACHED}

@@ -74,7 +74,7 @@ def test_the_digest_of_a_source_is_a_known_one():
     assert digest_text(repr(canonical_source(SOURCE))) == GOLDEN
 
 
-def test_what_does_not_run_does_not_count():
+def test_docstrings_and_comments_do_not_change_a_digest():
     one = 'def f(x):\n    """Words."""\n    return (x +\n            "a" u"b")  # why\n'
     assert canonical_source(one) == canonical_source("def f(x): return x + 'ab'\n")
 
@@ -102,7 +102,7 @@ def test_what_does_not_run_does_not_count():
     ],
     ids=str,
 )
-def test_what_runs_differently_has_another_digest(pair):
+def test_code_that_runs_differently_has_another_digest(pair):
     one, other = map(canonical_source, pair)
     assert one != other
 

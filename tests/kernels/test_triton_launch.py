@@ -1,4 +1,4 @@
-"""Calls that do not fit the kernel's parameters, told in one sentence when tracing."""
+"""Calls that do not fit the kernel's parameters, refused in one sentence when tracing."""
 
 import re
 import subprocess

@@ -116,7 +116,7 @@ def test_too_much_shared_memory(capability, limit):
     assert compiled == []  # The inner recorder has it.
 
 
-def test_what_does_not_fit_is_recorded():
+def test_a_launch_that_does_not_fit_is_recorded():
     product = functools.partial(samples.matmul, tile=(64, 64, 256), num_stages=5)
     with compile_target(80), record_compiles() as compiled, pytest.raises(OutOfResources) as caught:
         jax.jit(product).trace(array(1024, 1024), array(1024, 1024)).lower(lowering_platforms=("cuda",))
@@ -133,7 +133,7 @@ def test_too_few_registers_and_too_many_threads(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_what_triton_refuses_is_one_sentence():
+def test_an_error_of_triton_is_one_sentence():
     a = array(256, 256)
     with pytest.raises(CompileError, match="does not compile for sm_90: num_warps must be a power of 2"):
         lower(functools.partial(samples.matmul, num_warps=3), a, a)

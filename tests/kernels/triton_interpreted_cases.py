@@ -90,7 +90,7 @@ def test_bfloat16_keeps_special_values():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32", "uint8", "bool"])
-def test_what_is_not_written_is_poison(dtype):
+def test_elements_that_are_not_written_are_poison(dtype):
     x = jnp.zeros(20, dtype)
     out = np.asarray(samples.elementwise(samples.half_written_kernel, x))
     np.testing.assert_array_equal(out[:10], np.zeros(10, dtype))
@@ -187,7 +187,7 @@ def test_large_operands_on_two_devices_do_not_wait_for_each_other():
     np.testing.assert_allclose(f(big), 3 * big, rtol=1e-6)
 
 
-def test_no_derivative_of_its_own():
+def test_a_call_without_a_derivative_refuses_to_be_differentiated():
     with pytest.raises(UnsupportedError, match="'matmul_kernel' has no derivative of its own"):
         jax.grad(lambda a: samples.matmul(a, a).sum())(normal(16, 16))
 

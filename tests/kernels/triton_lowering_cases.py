@@ -49,7 +49,7 @@ def test_warps_of_specialisation_are_launched(capability, added):
     assert compiled.scratch_bytes > 0
 
 
-def test_scratch_memory_is_an_output_that_nobody_sees():
+def test_scratch_memory_is_an_output_that_is_dropped():
     product = samples.specialised_matmul
     lowered, (compiled,) = lower(product, array(256, 256), array(256, 256))
     (call,) = custom_calls(lowered)
@@ -59,7 +59,7 @@ def test_scratch_memory_is_an_output_that_nobody_sees():
     assert len(jax.tree.leaves(lowered.out_info)) == 1
 
 
-def test_the_launcher_is_told_what_to_set_to_zero():
+def test_the_launcher_gets_the_outputs_to_set_to_zero():
     lowered, (compiled,) = lower(samples.column_sums, array(6, 32, dtype=jnp.float32))
     (call,) = custom_calls(lowered)
     assert (call.name, call.kernel) == ("column sums", "column_sums_kernel")
@@ -104,7 +104,7 @@ def test_an_operand_updated_in_place_is_one_buffer_with_its_output():
     ]
 
 
-def test_what_is_not_updated_in_place_is_no_alias():
+def test_operands_that_are_not_updated_in_place_are_no_alias():
     lowered, _ = lower(samples.column_sums, array(6, 32, dtype=jnp.float32))
     assert "output_operand_alias" not in lowered.as_text()
 
@@ -149,7 +149,7 @@ def test_equal_but_unlike_constants_do_not_share(builds):
     assert len(builds) == 3
 
 
-def test_dataclass_constexprs_are_told_apart(builds):
+def test_different_dataclass_constexprs_compile_apart(builds):
     x = array(32, dtype=jnp.float32)
     values = ((0.5, 3), (0.5, 3), (0.5, 4))
     compiled = [lower(lambda x, v=v: samples.affine(x, *v), x, capability=86)[1][0] for v in values]

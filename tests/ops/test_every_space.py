@@ -1,4 +1,4 @@
-"""The space of every kernel: untuned choice, candidates, reasons and adapted configs, whatever the op."""
+"""The space of every kernel: untuned choice, candidates, reasons and adapted configs, for every op."""
 
 import importlib
 
@@ -80,7 +80,7 @@ def test_candidates_are_distinct_and_feasible_and_start_at_the_untuned_choice(ke
                 reasons = [search.infeasible(problem, device, c) for c in candidates]
                 feasible = reasons.count(None)
                 if spec.backend == "pallas_tpu":
-                    # Whatever else is wrong with a config, a space does not offer.
+                    # Configs that are wrong otherwise are not in a space.
                     assert all("MiB" in reason for reason in reasons if reason), name
                     assert feasible > len(candidates) / 4, name
                 else:
@@ -101,7 +101,7 @@ def test_the_untuned_config_of_a_near_problem_is_adapted_to_one_that_may_run_or_
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_what_a_kernel_cannot_do_is_one_phrase(kernel):
+def test_a_reason_of_an_unsupported_problem_is_one_phrase(kernel):
     spec = KERNELS[kernel]
     for device in (CPU, *GPUS, *TPUS):
         for direction in spec.searches:
@@ -122,7 +122,7 @@ SUPPORTED = {
 
 
 @pytest.mark.parametrize("name", SUPPORTED)
-def test_what_a_kernel_was_made_for_is_supported(name):
+def test_the_problem_that_a_kernel_was_made_for_is_supported(name):
     spec = KERNELS[f"flash_attention/{name}"]
     problems, devices = SUPPORTED[name]
     for device in devices:

@@ -24,7 +24,7 @@ def test_every_signature_comes_back(direction):
 
 
 @pytest.mark.parametrize("text", ["", "attn_tune", "attn_tune.flash_attention.v1.fwd.b_1", "jit(f)"])
-def test_other_names_are_none(text):
+def test_names_without_a_marker_give_none(text):
     assert find_mark(text) is None
 
 

@@ -108,7 +108,7 @@ def test_positions_are_adopted_by_a_causal_edge():
     np.testing.assert_array_equal(got, want)
 
 
-def test_it_is_a_pytree_whose_flags_are_static():
+def test_mask_info_is_a_pytree_whose_flags_are_static():
     info = MaskInfo.from_segments(Q_IDS, KV_IDS, causal=True, sliding_window=3)
     leaves, tree = jax.tree.flatten(info)
     assert len(leaves) == 2

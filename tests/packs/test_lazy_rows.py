@@ -88,7 +88,7 @@ def walked(pack, text, device=H200, direction="fwd"):
         device=device,
     )
     index = RowIndex(pack, OP, direction, FIELDS)
-    return walk(question, iter([(SourceKind.USER, index)]), Judge(), tell=True)
+    return walk(question, iter([(SourceKind.USER, index)]), Judge(), with_nearest=True)
 
 
 FILES = written(row(1024, 64), row(2048, 128), row(2048, 32, kernel="beta", rank=1))
@@ -155,7 +155,7 @@ def test_changed_shard_is_ignored_with_a_warning_and_the_other_direction_answers
         _ = pack.rows
 
 
-def test_deleted_shard_is_ignored_and_the_walk_tells_why(tmp_path):
+def test_deleted_shard_is_ignored_and_a_step_gives_the_reason(tmp_path):
     path = write_folder(tmp_path / "p", two_directions())
     pack = open_pack(path)
     (path / SHARD).unlink()
@@ -209,7 +209,7 @@ def test_broken_rows_never_answer_and_the_others_do(old, new, caplog):
         ('"block":64', '"block":"\u00e9"'),
     ],
 )
-def test_shard_whose_rows_cannot_be_told_apart_is_ignored_whole(old, new):
+def test_shard_with_ambiguous_rows_is_ignored_whole(old, new):
     files = edited(FILES, old, new)
     assert "ignored: pack" in walked(opened(files), sig(2048)).steps[0].note
     with pytest.raises(IntegrityError, match=f"{SHARD}"):
@@ -290,7 +290,7 @@ def test_near_signature_that_is_not_canonical_never_answers(text):
     assert ask(pack, sig(1000)) is None
 
 
-def test_device_levels_are_told_apart_without_proving_all_rows():
+def test_device_levels_are_found_without_proving_all_rows():
     files = written(row(1024, 1, device=H100.digest), row(2048, 2))
     assert ask(opened(files), sig(1024)) == (Rung.NEIGHBOUR, 2)
     assert ask(opened(files), sig(1024), device=H100) == (Rung.EXACT, 1)

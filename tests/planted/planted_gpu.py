@@ -18,7 +18,7 @@ def write_out_of_bounds(x, out, FAR: tl.constexpr):
 
 @triton.jit
 def spin(x, out, FAR: tl.constexpr):
-    # Nobody writes x: it equals itself for ever, which the compiler may not know of a volatile load.
+    # No thread writes x: it equals itself for ever, which the compiler may not know of a volatile load.
     first = tl.load(x, volatile=True)
     now = tl.load(x, volatile=True)
     while now == first:

@@ -38,7 +38,7 @@ def installed(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def command():
-    """Runs one command as a process of its own would: nothing that an earlier one read is in force."""
+    """Runs one command as a process of its own would: nothing that an earlier one read is active."""
 
     def run(*words, fails=False):
         settings._current = misses._mode = None

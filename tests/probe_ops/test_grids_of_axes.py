@@ -82,7 +82,7 @@ def test_a_grid_that_is_written_reads_the_same(path, tmp_path):
         ("page = 8", "pages = 8", "unknown key 'pages'; did you mean 'page'"),
     ],
 )
-def test_what_the_op_does_not_have_is_refused(path, old, new, said):
+def test_axes_and_words_that_the_op_lacks_are_refused(path, old, new, said):
     path.write_text(PAGED.replace(old, new))
     with pytest.raises(UsageError, match=said):
         load_grid(str(path))

@@ -1,4 +1,4 @@
-"""Tables: golden at a fixed width, without colour, whatever terminal runs them."""
+"""Tables: golden at a fixed width, without colour, on any terminal."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Starts a job of several real JAX processes on this machine's CPU, and reads what each of them said."""
+"""Starts a job of several real JAX processes on this machine's CPU, and reads their results."""
 
 import json
 import os
@@ -20,13 +20,13 @@ def run_job(
     limit_s: float = 120,
     grace_s: float | None = None,
 ) -> tuple[list[dict[str, Any]], float]:
-    """(what each process said, seconds from the start of the first to the end of the last).
+    """(the result of each process, seconds from the start of the first to the end of the last).
 
     Process ``i`` asks ``delays[i]`` seconds late. ``grace_s`` is how long each waits for the others once two differ.
 
     Raises:
       TimeoutError: some process was still there after ``limit_s``; all of them are ended.
-      RuntimeError: some process said nothing.
+      RuntimeError: some process gave no result.
     """
     with socket.socket() as probe:
         probe.bind(("localhost", 0))

@@ -22,7 +22,7 @@ B200 = Device(platform="cuda", family="sm_100", variant="nvidia-b200", units=148
 
 
 class Judge:
-    """Grades by environment; refuses the blocks it is told to."""
+    """Grades by environment; refuses the blocks it is given."""
 
     def __init__(self, refused=(), environment=ENVIRONMENT, contract=1, adapted=lambda row: row):
         self.refused, self.environment, self.contract = set(refused), environment, contract
@@ -54,7 +54,7 @@ def ask(rows, signature, *, device=H200, kernel=None, judge=None, **more):
         kernel=kernel,
     )
     indexes = ((SourceKind.USER, RowIndex(pack, OP, "fwd", FIELDS)) for pack in packs)
-    return walk(question, indexes, judge or Judge(), tell=True)
+    return walk(question, indexes, judge or Judge(), with_nearest=True)
 
 
 def answer(rows, signature, **more):
@@ -206,7 +206,7 @@ def test_a_row_in_another_order_does_not_answer_and_the_note_says_so():
         signature = Signature.parse(sig(t, left=left), fields)
         question = RowQuestion(op=OP, direction="fwd", signature=signature, fields=fields, device=H200)
         index = RowIndex(pack, OP, "fwd", fields)
-        return walk(question, iter([(SourceKind.USER, index)]), Judge(), tell=True)
+        return walk(question, iter([(SourceKind.USER, index)]), Judge(), with_nearest=True)
 
     assert asked(900, 900).match.rung is Rung.BUCKET
     refused = asked(900, 1024)

@@ -14,11 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "lookup.md").read_text()
 
 
-def test_every_rung_is_on_it():
+def test_the_lookup_page_names_every_rung():
     assert not {rung for rung in Rung if f"`{rung}`" not in PAGE}
 
 
-def test_its_examples_run(tmp_path):
+def test_examples_of_the_lookup_page_run(tmp_path):
     code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
     done = subprocess.run(
         [sys.executable, "-c", code],

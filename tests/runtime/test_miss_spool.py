@@ -66,7 +66,7 @@ def test_a_key_is_written_at_powers_of_two(recording):
     assert misses.stats().unrecorded_misses == 0
 
 
-def test_other_modes_write_nothing(recording, monkeypatch):
+def test_modes_but_record_write_nothing(recording, monkeypatch):
     for mode in (misses.MissMode.HEURISTIC, misses.MissMode.WARN):
         monkeypatch.setattr(misses, "_mode", mode)
         misses.count(answer(), lambda: "")
@@ -103,7 +103,7 @@ def test_a_lock_held_in_another_thread_does_not_outlive_a_fork(recording):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EACCES])
-def test_what_cannot_be_written_is_counted(recording, monkeypatch, number):
+def test_misses_that_cannot_be_written_are_counted(recording, monkeypatch, number):
     def fail(*_):
         raise OSError(number, "no")
 
@@ -118,7 +118,7 @@ def test_a_file_in_place_of_the_folder_is_counted(recording):
     assert misses.stats().unrecorded_misses == 1
 
 
-def test_what_a_full_disk_cut_short_costs_one_line(tmp_path, monkeypatch):
+def test_a_line_that_a_full_disk_cut_short_is_the_only_one_lost(tmp_path, monkeypatch):
     real = os.write
     assert miss_spool.append(tmp_path, line(1))
     monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[: len(data) // 2]))
@@ -174,7 +174,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("raw", "reason"), BAD, ids=lambda v: str(v)[:12])
-def test_a_bad_line_is_told_and_the_rest_is_read(tmp_path, raw, reason):
+def test_a_bad_line_is_reported_and_the_rest_is_read(tmp_path, raw, reason):
     assert miss_spool.append(tmp_path, line(1))
     (path,) = miss_spool.spool_files(tmp_path)
     with path.open("ab") as file:

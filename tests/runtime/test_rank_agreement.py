@@ -1,4 +1,4 @@
-"""Processes of one job: they agree, or all fail with the difference; nobody waits without an end."""
+"""Processes of one job: they agree, or all fail with the difference; none waits without an end."""
 
 import threading
 import types
@@ -117,7 +117,7 @@ def exchange(said, deadline_s=PATIENCE_S / 2, store=None, last=None):
 
 
 @pytest.mark.parametrize("odd", [0, 3, 15])
-def test_whoever_differs_all_are_told_the_same_in_time(odd, monkeypatch):
+def test_all_processes_get_the_same_differences_in_time(odd, monkeypatch):
     monkeypatch.setattr(rank_agreement, "GRACE_S", PATIENCE_S)
     said = [{"pack 1": "a"} for _ in range(16)]
     said[odd] = {"pack 1": "b", "use 3f2a9c01": "x"}
@@ -131,7 +131,7 @@ def test_whoever_differs_all_are_told_the_same_in_time(odd, monkeypatch):
     assert second.startswith(f"process {odd}: use 3f2a9c01 is x; processes ")
 
 
-def test_those_who_agree_go_on():
+def test_processes_that_agree_continue():
     found = exchange([{"pack 1": "a"}] * 4, last=2)
     for verdict in found.values():
         assert verdict.pop("waited_s") < PATIENCE_S / 4

@@ -5,7 +5,7 @@
 The rows are those of the tests (``tests/planted/planted_battery.py``). On an NVIDIA GPU there are two more: a Triton
 kernel that writes far outside its output (a real illegal access), and one that never ends. Every row runs between two
 good configs. Printed: what each was called, and whether its neighbours were right. The exit status is 0 if all rows
-are named right, nobody was harmed, and no more workers were lost than expected.
+are named right, no other config was harmed, and no more workers were lost than expected.
 """
 
 import argparse

@@ -209,7 +209,7 @@ def values(rng: random.Random, good: Files) -> tuple[Files, bool]:
     value = scramble(rng, json.loads(good[name]))
     if rng.random() < 0.2:
         value = scramble(rng, value)
-    # Other spellings of a shard are refused, whatever its values.
+    # Other spellings of a shard are refused, with any values.
     if rng.random() < 0.9 and isinstance(value, list):
         text = "[\n" + ",\n".join(json.dumps(v, sort_keys=True, separators=(",", ":")) for v in value) + "\n]\n"
     else:

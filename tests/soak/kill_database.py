@@ -5,12 +5,12 @@
 Children that are forked from this process do one thing each on a small database: record trials, record many at once,
 fold the write-ahead log in, create a database, rebuild decisions, merge another database, collect garbage, export a
 pack over an older one (a file or a folder), import a pack over another. They are killed after a random time between
-none and what the thing takes. After every kill the database must open and pass its integrity check, whatever was
+none and what the thing takes. After every kill the database must open and pass its integrity check, what was
 acknowledged must be there, and what is all or nothing must be old or new.
 
 Everything that the children import is imported before they are forked, so that they die at their work and not while
 they start. A kill takes nothing from the page cache, so a folder in memory (``--folder /dev/shm``) loses no more and no
-less than one on a disk. Two operations at a time (``--jobs``) go on in processes of their own.
+less than one on a disk. Two operations at a time (``--jobs``) continue in processes of their own.
 """
 
 import argparse
@@ -125,7 +125,7 @@ def kill_once(operation: Operation, span_s: float, rng: random.Random, tally: Ta
         tally.failures.append(f"a child ended with {status}")
     try:
         tally.failures += operation.check(said)
-    except Exception as error:  # whatever it is, it is what this looks for
+    except Exception as error:  # any error is what this looks for
         tally.failures.append(repr(error))
 
 

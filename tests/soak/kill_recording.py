@@ -36,7 +36,7 @@ class Record(Operation):
             problems = list(database.integrity_check())
         lost = self.said - stored.keys()
         problems += [f"acknowledged trial {number} is lost" for number in sorted(lost)]
-        # All that is there must be as it was recorded, whether anybody was told or not.
+        # All that is there must be as it was recorded, whether that was acknowledged or not.
         problems += [f"trial {n} changed" for n, trial in stored.items() if trial != make_trial(n)]
         return problems + self.check_stored(stored.keys())
 

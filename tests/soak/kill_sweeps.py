@@ -1,4 +1,4 @@
-"""Random ``kill -9`` during sweeps: what was acknowledged is never lost, and every sweep goes on to its end.
+"""Random ``kill -9`` during sweeps: what was acknowledged is never lost, and every sweep continues to its end.
 
     python -m tests.soak.kill_sweeps --seconds 600 --out kills.json
 

@@ -41,7 +41,7 @@ class Torn(kill_recording.RecordMany):
 
 
 class Twisted(kill_recording.Record):
-    """Stores what nobody asked it to, and says nothing."""
+    """Stores what was not asked for, and reports nothing."""
 
     def act(self, say):
         with Database.open(self.path, create=True) as database:

@@ -101,7 +101,7 @@ class ReplayExecutor:
             if config["size"] >= self.too_large:
                 return Outcome(status=Status.OUT_OF_RESOURCES, reason="shared memory is full")
             resources = Resources(code_digest=self.programs.get(config["size"], ""))
-            if request.measure and (twin := request.twin_outcome(resources)):
+            if request.measure and (twin := request.same_program_outcome(resources)):
                 return twin
         ns = self.times.get((ref.kernel.partition("/")[2], ref.part, _sizes(config)))
         if ref.problem is not None:

@@ -73,7 +73,7 @@ def command(
     if not wrong.empty:
         output.emit_frame(wrong, title="Wrong claims")
     output.emit_frame(counts, title="Claims about configs, and what their compilers say")
-    print(_said(counts))
+    print(_rates(counts))
 
 
 def _audit(cases: Cases, target: "Target", count: int, seed: str, journal: "CompilerLog | None") -> "list[Checked]":
@@ -104,8 +104,8 @@ def _audit(cases: Cases, target: "Target", count: int, seed: str, journal: "Comp
             asked = journal.wrap(pool, lambda ref: [target.name, environments[ref.kernel]])
         for checked in audit_target(plan, asked, count, seed=f"{seed} {target}"):
             found.append(checked)
-            said = "wrong" if checked.is_wrong else "right" if checked.is_known else "unknown"
-            output.note(f"{target} {len(found)}: {checked.claim}, {said}: {checked.compiled.status}")
+            verdict = "wrong" if checked.is_wrong else "right" if checked.is_known else "unknown"
+            output.note(f"{target} {len(found)}: {checked.claim}, {verdict}: {checked.compiled.status}")
     return found
 
 
@@ -133,14 +133,14 @@ def _row(target: "Target", checked: "Checked") -> dict[str, object]:
     }
 
 
-def _said(counts) -> str:
+def _rates(counts) -> str:
     """The two rates that an audit is for, over all targets."""
     own = counts.loc[counts["target"] == "all"].set_index("claim")[["checked", "wrong"]]
     fits = own.loc[own.index == "feasible"].sum()
     pruned = own.loc[own.index != "feasible"].sum()
-    said = f"{fits['wrong']} of {fits['checked']} configs that are called feasible fail to compile"
+    wrong = f"{fits['wrong']} of {fits['checked']} configs that are called feasible fail to compile"
     rate = f" ({pruned['wrong'] / pruned['checked']:.1%})" if pruned["checked"] else ""
-    return f"{said}; false-prune rate: {pruned['wrong']} of {pruned['checked']}{rate}"
+    return f"{wrong}; false-prune rate: {pruned['wrong']} of {pruned['checked']}{rate}"
 
 
 def _counts(frame):

@@ -1,7 +1,7 @@
 """Use a config, or never use configs. A condition that is left out matches everything.
 
 It takes the place of an entry for the same. Where a config to use cannot run, or is forbidden, packs answer. What
-is forbidden is turned down whoever says it, explicit configs too, and no row with it is exported.
+is forbidden is refused from every source, explicit configs too, and no row with it is exported.
 
 Example: attn-tune override add use cudnn --point llama3-8b/4x4k --reason "A/B test"
 

@@ -27,8 +27,8 @@ def command(
     stops = sum(bool(one.problem) for one in found)
     if json:
         rows = [{**as_json(one.entry), "problem": one.problem, "now": one.now, "advice": one.advice} for one in found]
-        said = {"path": path, "digest": file.digest, "only": file.only, "holds": not stops}
-        output.emit_json(**said, frozen=file.frozen, entries=rows)
+        result = {"path": path, "digest": file.digest, "only": file.only, "holds": not stops}
+        output.emit_json(**result, frozen=file.frozen, entries=rows)
     else:
         for one in found:
             if one.problem:

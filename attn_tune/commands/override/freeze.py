@@ -89,14 +89,14 @@ def command(
     named = kernel.rpartition("/")[2] if kernel not in (None, AUTO) else ""
     written = freeze_answers(path, ((named, target, answer) for answer in answers))
     if json:
-        said = {"path": path, "digest": written.digest, "entries": len(written.entries)}
+        result = {"path": path, "digest": written.digest, "entries": len(written.entries)}
         rungs = Counter(str(answer.rung) for answer in answers)
         states = Counter(answer.state for answer in answers if answer.state)
-        output.emit_json(**said, left_out=missing, rungs=rungs, states=states)
+        output.emit_json(**result, left_out=missing, rungs=rungs, states=states)
         return
     kinds = Counter(map(_kind, answers))
-    said = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-    print(f"{path}: {len(written.entries)} answers for {target} ({said}), {len(missing)} left out")
+    summary = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    print(f"{path}: {len(written.entries)} answers for {target} ({summary}), {len(missing)} left out")
     print(f"  use it with export {VARIABLE}={shlex.quote(str(path.resolve()))}")
 
 

@@ -1,4 +1,4 @@
-"""List the entries that this user's jobs go by, those that packs carry too.
+"""List the entries that this user's jobs use, those that packs carry too.
 
 Jobs leave out what cannot be read; here it is named, and the exit status is 5.
 

@@ -38,8 +38,8 @@ def command(path: options.PackPath, json: options.Json = False) -> None:
             import pandas as pd
 
             output.emit_frame(pd.DataFrame(rows))
-        said = ", ".join(f"{counts[r]} {r}" for r in Reach)
+        summary = ", ".join(f"{counts[r]} {r}" for r in Reach)
         graded = ", ".join(f"{n} {grade}" for grade, n in sorted(grades.items()))
-        print(f"{pack}: {said}" + (f" ({graded} here)" if graded else ""))
+        print(f"{pack}: {summary}" + (f" ({graded} here)" if graded else ""))
     if counts[Reach.DEAD]:
         raise typer.Exit(FAILED)

@@ -41,7 +41,7 @@ def command(
         for one in listed:
             print(f"quarantine {one['change']}: {one['speaks_of']}: {one['reason']}")
         same = counts[Change.EVIDENCE]
-        said = ", ".join(f"{counts[c]} {c}" for c in Change if c is not Change.EVIDENCE)
-        print(f"{before} -> {after}: {said}, {same} decided alike on other evidence")
+        summary = ", ".join(f"{counts[c]} {c}" for c in Change if c is not Change.EVIDENCE)
+        print(f"{before} -> {after}: {summary}, {same} decided alike on other evidence")
     if exit_code and (len(found) > counts[Change.EVIDENCE] or listed):
         raise typer.Exit(FAILED)

@@ -163,6 +163,6 @@ def check_workloads(wanted: Iterable[str], ops: Iterable[str]) -> dict[str, list
     for word in wanted:
         if not any(word in names for names in known.values()):
             has = [f"those of {op} are {', '.join(names)}" for op, names in known.items() if names]
-            said = "; ".join(has) or f"{', '.join(known) or 'no op here'} has none"
-            raise UsageError(f"unknown workload {word!r}; {said}")
+            known_words = "; ".join(has) or f"{', '.join(known) or 'no op here'} has none"
+            raise UsageError(f"unknown workload {word!r}; {known_words}")
     return known

@@ -121,7 +121,7 @@ def show_target(outcome: Run, request: SweepRequest, target: "Target", json: boo
     if not ranking.empty:
         output.emit_frame(ranking.drop(columns=["signature"]), title=f"Predicted on {target}")
     if outcome.ending != "finished":
-        print("Not everything was compiled. What was is stored; the same command goes on from here.")
+        print("Not everything was compiled. What was is stored; the same command continues from here.")
     place = shlex.quote(str(request.database))
     print(f"Nothing was measured. Next:\n  attn-tune report --db {place}")
 

@@ -35,7 +35,7 @@ class Candidate:
       config: the knobs, as plain data.
       is_heuristic: whether the kernel would choose it without tuning.
       worst_error: the largest error over what is allowed, None where nothing was checked.
-      measured: its measured trials. ``(started, run)`` orders their runs, whatever the ids are.
+      measured: its measured trials. ``(started, run)`` orders their runs; ids need not.
     """
 
     digest: str

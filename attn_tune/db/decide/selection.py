@@ -38,7 +38,7 @@ class Selection:
         return ", ".join(words) or "everything"
 
     def covers(self, d: Decision) -> bool:
-        """Whether ``d`` is of the problems and kernels asked for, whatever was decided there."""
+        """Whether ``d`` is of the problems and kernels asked for, with any decision."""
         wanted = self.device.digest if isinstance(self.device, Device) else self.device
         return (
             self.op in (None, d.op)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 RESAMPLES = 2000
-# Of a win: half of it is the chance that two equal configs are told apart, so that A/A stays a tie in over 99 %.
+# Of a win: half of it is the chance that two equal configs seem to differ, so that A/A stays a tie in over 99 %.
 WIN_ALPHA = 0.01
 REGRET_ALPHA = 0.05
 MIN_GAIN = 0.01

@@ -218,14 +218,14 @@ def _gated(
                 reason = f"validated again, it failed: {wrong}"
                 objections.append(Objection(decision=decision, reason=reason))
     if ungated is not None:
-        said = {
+        facts = {
             "passed": False,
             "reason": ungated.strip(),
             "objections": len(objections),
             "reasons": sorted({one.reason for one in objections})[:SHOWN],
         }
         counts = {"rows": len(chosen), "predicted": predicted, "revalidated": revalidated}
-        return chosen, said | counts | accepted
+        return chosen, facts | counts | accepted
     if objections:
         raise _error(objections, len(chosen))
     guards = _guards(everything, chosen, selection)

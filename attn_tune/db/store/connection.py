@@ -161,7 +161,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def immediate(connection: sqlite3.Connection) -> Iterator[None]:
     """One write transaction. It takes the write lock at once: a deferred one that reads first and then writes fails
-    with SQLITE_BUSY at once, whatever the timeout, when another writer got in between.
+    with SQLITE_BUSY at once, despite the timeout, when another writer got in between.
     """
     _begin(connection)
     try:
@@ -309,7 +309,7 @@ def _open_reader(path: Path) -> tuple[LabConnection, str]:
     except sqlite3.OperationalError as error:
         if mode == _IMMUTABLE or os.access(path.parent, os.W_OK):
             raise
-        # A WAL database needs side files next to it; where none can be made, nobody else can write either.
+        # A WAL database needs side files next to it; where none can be made, no other process can write either.
         if _size(path, "-wal"):
             warn(
                 f"{path} has unmerged writes and its folder is not writable ({error}): the newest rows may be missing",

@@ -13,7 +13,7 @@ from attn_tune.schema import IntegrityError
 COUNTED = ("run", "trial", "decision", "signature", "device", "environment")
 _RELATIONS = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')"
 _DERIVED = ("median_us", "min_us", "dispersion")
-# Trials whose damage is told one by one.
+# Trials whose damage is reported one by one.
 _SHOWN = 10
 
 

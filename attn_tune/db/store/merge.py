@@ -20,13 +20,13 @@ _PREPARE = (
     f"""CREATE TEMP TABLE map_device AS
     SELECT theirs.id AS theirs, ours.id AS ours FROM {_SOURCE}.device AS theirs
     JOIN main.device AS ours USING (digest, evidence)""",
-    # A run that goes on elsewhere is not running here; the next merge brings its end.
+    # A run in progress elsewhere is not running here; the next merge brings its end.
     f"""CREATE TEMP TABLE their_run AS
     SELECT *, CASE status WHEN 'running' THEN heartbeat ELSE ended END AS known_end,
            CASE status WHEN 'running' THEN 'interrupted' ELSE status END AS known_status
     FROM {_SOURCE}.run""",
 )
-# A run of this database that goes on is left alone.
+# A run of this database that is in progress is left alone.
 _UPDATE_RUNS = """
 UPDATE main.run SET status = t.known_status, ended = t.known_end, heartbeat = t.heartbeat
 FROM temp.their_run AS t

@@ -38,7 +38,7 @@ GROUP BY run.id HAVING count(*) >= :least ORDER BY run.id DESC LIMIT 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunStatus:
-    """The run that goes on, else the last one.
+    """The running run, else the last one.
 
     Attributes:
       state: ``"running"``, ``"finished"``, ``"interrupted"``, ``"failed"``, or ``"none"`` before the first run. A run
@@ -51,7 +51,7 @@ class RunStatus:
       environment: the software that it was begun with.
       started_us: Unix time of its begin in microseconds.
       heartbeat_us: Unix time of its last sign of life in microseconds.
-      ended_us: Unix time of its end in microseconds, None while it goes on.
+      ended_us: Unix time of its end in microseconds, None while it runs.
       counts: its trials by status.
     """
 

@@ -68,7 +68,7 @@ TABLES = (
     trials INTEGER NOT NULL DEFAULT 0, -- The trials that it recorded, those that gc took among them.
     started TEXT NOT NULL, -- ISO time in UTC.
     heartbeat TEXT NOT NULL, -- ISO time in UTC of its last sign of life.
-    ended TEXT -- ISO time in UTC; NULL while it goes on.
+    ended TEXT -- ISO time in UTC; NULL while it runs.
 ) STRICT""",
     f"""CREATE TABLE trial ( -- One attempt at one config. Rows are only added.
     id INTEGER PRIMARY KEY AUTOINCREMENT, -- The trial, in the order of recording; never given twice.
@@ -135,7 +135,7 @@ TABLES = (
     gain REAL, -- heuristic_us over median_us, of one run.
     regret_bound REAL, -- By what share a rival may be faster, at 95 %.
     worst_error REAL, -- Largest error over what is allowed.
-    ties TEXT NOT NULL, -- JSON array of the config digests that cannot be told from it.
+    ties TEXT NOT NULL, -- JSON array of the digests of configs that are as fast.
     samples INTEGER NOT NULL, -- Samples behind median_us.
     trials INTEGER NOT NULL, -- Trials of the kernel on this problem.
     repeatable INTEGER CHECK (repeatable IN (0, 1)), -- 0 where a trial of the config gave different bits.

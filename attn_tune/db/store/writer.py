@@ -70,7 +70,7 @@ def is_held(database: Path) -> bool:
 
 
 def _lock(file: IO[str], kind: int) -> bool:
-    """Lock ``file`` if nobody writes; tried more than once, for others may be asking the same at the moment."""
+    """Lock ``file`` if no process writes; tried more than once, for others may be asking the same at the moment."""
     for _ in range(_TRIES):
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)

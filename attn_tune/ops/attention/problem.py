@@ -33,7 +33,7 @@ FIELDS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem(AttentionProblem):
-    """One call, without its arrays. ``dtype`` is that of products and results, whatever the inputs have.
+    """One call, without its arrays. ``dtype`` is that of products and results, for any input dtype.
 
     Attributes:
       softmax_dtype: the name of the dtype in which the softmax is computed.

@@ -98,7 +98,7 @@ def as_mask(
     causal: bool,
     sliding_window: Any,
 ) -> MaskInfo:
-    """Every way of saying a mask, as one: whatever is given must allow a pair.
+    """Every form of a mask, as one: all that are given must allow a pair.
 
     Segment ids of the query alone serve both sides, as in self-attention.
 

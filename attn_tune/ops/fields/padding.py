@@ -8,7 +8,7 @@ def zero_beyond(array: Array, lengths: Int[Array, " B"] | None) -> Array:
     """``array`` [B, L, ...] with zeros from token ``lengths[b]`` on; as it is without lengths.
 
     A weight of zero does not hide a value that is infinite or not a number: their product is not a number. The
-    gradient of the tokens that are replaced is zero, whatever their cotangent holds.
+    gradient of the tokens that are replaced is zero, for any cotangent.
     """
     if lengths is None:
         return array

@@ -57,7 +57,7 @@ class Problem(AttentionProblem):
       precision: of the matrix products, as in ``jax.lax.Precision``.
       has_lse_gradient: the returned lse takes part in the derivative; else ``delta`` is the row sum of ``dout * out``.
         Like ``scale``, not in the signature.
-      needs_lse: someone reads the forward's lse; where nobody does a kernel may leave it out. Not in the signature
+      needs_lse: someone reads the forward's lse; otherwise a kernel may leave it out. Not in the signature
         either: what is measured and chosen is the forward that training calls.
 
     Raises:
@@ -82,7 +82,7 @@ class Problem(AttentionProblem):
         for name in ("mask_dims", "bias_dims"):
             dims = getattr(self, name)
             if dims is not None:
-                # An axis of size 1 broadcasts whatever it is called: one problem, one signature.
+                # An axis of size 1 broadcasts under every name: one problem, one signature.
                 sizes = (self.batch, self.num_q_heads, self.q_len, self.kv_len)
                 kept = ("1" if n == 1 else d for d, n in zip(dims, sizes, strict=True))
                 object.__setattr__(self, name, "".join(kept))

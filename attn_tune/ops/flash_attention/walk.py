@@ -15,7 +15,7 @@ _LANES = 128
 _ROW_KNOBS = ("block_q_major", "block_q")
 _COLUMN_KNOBS = ("block_k_major", "block_kv", "block_k")
 _FLOAT_BYTES = 4
-# What JAX's own TPU kernels use unless they are told otherwise.
+# What JAX's own TPU kernels use by default.
 _DEFAULT_BLOCK = 128
 _DEFAULT_LAYOUT = "head_dim_minor"
 

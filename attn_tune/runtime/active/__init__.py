@@ -1,1 +1,1 @@
-"""Packs, overrides and settings that are active in this process, and the view of them that a lookup goes by."""
+"""Packs, overrides and settings that are active in this process, and the view of them that a lookup uses."""

@@ -1,4 +1,4 @@
-"""Packs and overrides of ``with`` blocks over the settings of the process, and the view that lookups go by.
+"""Packs and overrides of ``with`` blocks over the settings of the process, and the view that lookups use.
 
 They live in a context variable, which follows threads and asyncio tasks alike; JAX's own state follows threads only.
 ``_in_force_now`` says what happens when the two disagree. Nothing on a lookup's way takes a lock.
@@ -60,14 +60,14 @@ def use_overrides(path: str | os.PathLike[str]) -> AbstractContextManager[Overri
 
 
 def reload() -> bool:
-    """Read packs and overrides anew from where the environment variables point; True if that changed anything.
+    """Read packs and overrides again from where the environment variables point; True if that changed anything.
 
     Jitted functions retrace on their next call if it did. The miss mode is read too, but changes no answer: it holds
     for lookups from now on, and nothing retraces for it.
 
     Raises:
-      UsageError: a variable has a value that it cannot have; what was in force stays.
-      StorageError, IntegrityError: a file of overrides cannot be read; what was in force stays.
+      UsageError: a variable has a value that it cannot have; what was active stays.
+      StorageError, IntegrityError: a file of overrides cannot be read; what was active stays.
       DisagreementError: the processes of the job, which must all reload, would now choose differently.
     """
     # One at a time, or the key of one would meet the packs of another.
@@ -87,7 +87,7 @@ def reload() -> bool:
 
 @contextlib.contextmanager
 def in_force[T: (Pack, OverridesFile)](layer: T) -> Generator[T]:
-    """Put one pack or one file of overrides in force within a ``with`` block."""
+    """Activate one pack or one file of overrides within a ``with`` block."""
     global _ever_used
     _ever_used = True
     before = _layers.get()
@@ -102,7 +102,7 @@ def in_force[T: (Pack, OverridesFile)](layer: T) -> Generator[T]:
 
 
 def current_view() -> View:
-    """The view that a lookup must go by here and now."""
+    """The view that a lookup must use here and now."""
     layers = _NONE
     if _ever_used:
         if (earlier := _earlier.get()) is not None:
@@ -127,9 +127,9 @@ def viewing(view: View) -> Generator[None]:
 
 
 def jit_keys() -> jit_key.JitKeys | None:
-    """JAX's user contexts; None as long as nobody has imported jax.
+    """JAX's user contexts; None as long as jax is not imported.
 
-    Importing this module after jax makes them. Made later, they cost whatever is being traced then one retrace.
+    Importing this module after jax makes them. Made later, they cost a function that is being traced then one retrace.
     """
     if jit_key.keys is None and jit_key.make():
         _sync()
@@ -159,7 +159,7 @@ def _in_force_now() -> Layers:
 
 @functools.lru_cache(maxsize=INTERN_LIMIT)
 def _intern(layers: tuple[Layer, ...]) -> Layers:
-    """One object for equal layers, so that a block entered anew finds its answers again."""
+    """One object for equal layers, so that a block entered again finds its answers again."""
     return Layers(layers) if layers else _NONE
 
 

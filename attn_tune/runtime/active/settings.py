@@ -25,7 +25,7 @@ class Settings:
     Attributes:
       sources: places where packs are looked for, in order.
       device_as: the device that decisions are looked up for, ``""`` for the one that is here.
-      overrides: files of overrides in force, in order.
+      overrides: active files of overrides, in order.
       determinism: what the job thinks of kernels whose bits may differ from run to run.
       unproven: whether rows answer whose config ran no feature problem.
       log: the answers that were given under these settings.
@@ -64,7 +64,7 @@ _lock = Lock()
 
 
 def current_settings() -> Settings:
-    """The settings in force, made from the environment variables on first use.
+    """The active settings, made from the environment variables on first use.
 
     Raises:
       StorageError, IntegrityError: a file of overrides that the environment names cannot be read.
@@ -78,7 +78,7 @@ def current_settings() -> Settings:
 
 
 def swap_settings() -> tuple[Settings | None, Settings]:
-    """Make settings from the environment variables anew; put them in force if they decide otherwise; (old, new).
+    """Make settings from the environment variables again; activate them if they decide otherwise; (old, new).
 
     All packs are read before the swap, so that no lookup waits for it.
     """

@@ -113,7 +113,7 @@ def _packs_in(path: Path, *, named: bool) -> list[str]:
             return [str(path)]
         inside = sorted(child for child in path.iterdir() if is_pack(child))
     except OSError:
-        # Not there, or not ours to read: said when it was named, of no interest otherwise.
+        # Not there, or not ours to read: logged when it was named, of no interest otherwise.
         return [str(path)] if named else []
     return [str(child) for child in inside] or ([str(path)] if named else [])
 

@@ -11,7 +11,7 @@ from attn_tune.runtime.active.sources import Source, overlay_source
 from attn_tune.runtime.overrides.active import Overrides
 from attn_tune.schema.digest import digest_json
 
-# A job asks some hundreds of questions; past this the memo starts anew rather than grow.
+# A job asks some hundreds of questions; past this the memo is emptied rather than grow.
 MEMO_LIMIT = 65536
 
 type Layer = Pack | OverridesFile
@@ -48,7 +48,7 @@ class View:
 
     @functools.cached_property
     def overrides(self) -> Overrides:
-        """Overrides of blocks, then those of files, and the ``never`` entries of all packs in force.
+        """Overrides of blocks, then those of files, and the ``never`` entries of all active packs.
 
         Where a file is ``only``, no pack is read, and so no entries of one.
         """

@@ -53,7 +53,7 @@ class SourceKind(enum.StrEnum):
 
 
 class Knobs(dict[str, Any]):
-    """A config as plain data that all callers share, so nobody may change it; parts of it likewise."""
+    """A config as plain data that all callers share, so no caller may change it; parts of it likewise."""
 
     __slots__ = ()
 

@@ -1,6 +1,6 @@
 """The way into the lookup: ``choose``, ``lookup`` and ``explain`` find the kernel and the config of a problem.
 
-A question that was asked before is one dictionary look-up. The view in force holds the dictionary, because it is all
+A question that was asked before is one dictionary look-up. The active view holds the dictionary, because it is all
 that decides an answer besides the question.
 """
 
@@ -137,7 +137,7 @@ def _found(op: str, direction: str | None, problem: Any, device: Device | None, 
     if found.nearest is not None:
         misses.count(found.answer, found.nearest)
     if answer_listeners.active:
-        answer_listeners.tell(found.answer)
+        answer_listeners.notify(found.answer)
     return found
 
 
@@ -149,7 +149,7 @@ def explain(
     device: Device | None = None,
     kernel: str | None = None,
 ) -> Explanation:
-    """Every step of the lookup that ``choose`` would make now. Counts nothing; a refused miss is said, not raised.
+    """Every step of the lookup that ``choose`` would make now. Counts nothing; a refused miss is a step, not raised.
 
     Without a direction, it is the first of the op.
 
@@ -172,7 +172,7 @@ def explain(
     if question.overrides.broken:
         ignored.append(Rejection(subject="all packs", reason=question.overrides.broken))
     try:
-        resolved = resolve_question(question, view, tell=True)
+        resolved = resolve_question(question, view, with_nearest=True)
         steps, choice = resolved.steps, resolved.choice
     except LockfileError as error:
         ignored, steps, choice = [Rejection(subject="everything", reason=str(error))], (), None
@@ -243,7 +243,7 @@ def _ask(op: str, direction: str | None, problem: Any, device: Device, kernel: s
 
 
 def _nearest_of(question: Question, view: View) -> Callable[[], str]:
-    return lambda: nearest_text(resolve_question(question, view, tell=True).steps)
+    return lambda: nearest_text(resolve_question(question, view, with_nearest=True).steps)
 
 
 def _explicit(op: str, direction: str, problem: Any, device: Device, kernel: str | None, config: Any) -> Choice:

@@ -90,10 +90,17 @@ class Match:
 class Step:
     """One thing the walk looked at: a rung of a source, and what became of it.
 
-    ``row`` is the row it speaks of, ``rejected`` why that row may not be used; ``note`` says how its device differs,
-    of an override what ends it.
-    Both are None for a level that did not answer; ``note`` then says what came nearest. ``adapted_from`` as in
-    ``Match``.
+    Attributes:
+      source: the name of the pack or of the overrides.
+      kind: the kind of that source.
+      rung: the rung of the ladder, None where the source has none.
+      level: how close the row's device is.
+      row: the row that was looked at, None for a level without an answer.
+      distance: the distance of the row's problem.
+      grade: how well the row's environment fits.
+      rejected: the reason why ``row`` may not be used, None if it answers or there is no row.
+      adapted_from: as in ``Match``.
+      note: how the row's device differs; of an override, how to end it; without ``row``, what came nearest.
     """
 
     source: str
@@ -146,11 +153,11 @@ def walk(
     indexes: Iterator[tuple[SourceKind, RowIndex]],
     judge: Judge,
     *,
-    tell: bool = False,
+    with_nearest: bool = False,
 ) -> Walk:
     """Climbs down the ladder until a row may be used.
 
-    With ``tell`` the steps also say what came nearest where nothing answered, which takes a look at every row.
+    With ``with_nearest`` the steps also say what came nearest where nothing answered, which takes a look at every row.
     """
     steps: list[Step] = []
     for kind, index in indexes:
@@ -186,7 +193,7 @@ def walk(
                             one.adapted_from,
                         )
                         return Walk(match, tuple(steps))
-            note = _nearest(question, index, digests) if tell else ""
+            note = _nearest(question, index, digests) if with_nearest else ""
             steps.append(Step(source=source, kind=kind, level=level, note=note))
         if not found:
             steps.append(Step(source=source, kind=kind, note=_nothing(question, index)))
@@ -293,7 +300,7 @@ def _nearest(question: RowQuestion, index: RowIndex, digests: list[str]) -> str:
                 continue
             stored = _full(signature, question.fields)
             names = [name for name in asked if asked[name] != stored[name]]
-            # Rows that differ in nothing were rejected for another reason, and said so.
+            # Rows that differ in nothing were rejected for another reason, which is a step above.
             if names:
                 away = sum(_ratio(asked[name], stored[name]) for name in names)
                 text = ", ".join(f"{name} {asked[name]} vs {stored[name]}" for name in names)

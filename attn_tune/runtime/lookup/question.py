@@ -122,7 +122,7 @@ class Question:
         return tuple(Rejection(subject=i, reason=reason) for i, reason in found if reason)
 
     def grade(self, row: Row, pack: Pack) -> Grade:
-        """As ``Judge.grade``. A kernel that is not here has no source to compare: its rows are refused anyway."""
+        """As ``Judge.grade``. An absent kernel has no source to compare: its rows are refused anyway."""
         spec = self.spec(row.kernel)
         if spec is None:
             return Grade.STALE

@@ -44,8 +44,8 @@ class Resolved:
     steps: tuple[Step, ...]
 
 
-def resolve_question(question: Question, view: View, *, tell: bool = False) -> Resolved:
-    """Ask overrides, then packs, then heuristics. ``tell`` as ``ladder.walk``.
+def resolve_question(question: Question, view: View, *, with_nearest: bool = False) -> Resolved:
+    """Ask overrides, then packs, then heuristics. ``with_nearest`` as ``ladder.walk``.
 
     Raises:
       LockfileError: only a file of overrides may answer, and it does not.
@@ -65,7 +65,7 @@ def resolve_question(question: Question, view: View, *, tell: bool = False) -> R
             repeatable=frozen.repeatable if frozen else None,
         )
         return Resolved(Choice(spec, config, answer), asked)
-    walked = _walk(question, view, tell=tell)
+    walked = _walk(question, view, with_nearest=with_nearest)
     steps = (*asked, *walked.steps)
     rejected = Walk(None, steps).rejected
     if walked.match is not None:
@@ -138,7 +138,7 @@ def nothing_supports(question: Question, steps: tuple[Step, ...] = ()) -> Unsupp
     )
 
 
-def _walk(question: Question, view: View, *, tell: bool) -> Walk:
+def _walk(question: Question, view: View, *, with_nearest: bool) -> Walk:
     op = question.op
     asked = RowQuestion(
         op=op.name,
@@ -149,7 +149,7 @@ def _walk(question: Question, view: View, *, tell: bool) -> Walk:
         kernel=question.kernel,
     )
     found = row_indexes(view.sources, op.name, question.direction, op.fields)
-    return walk(asked, found, question, tell=tell)
+    return walk(asked, found, question, with_nearest=with_nearest)
 
 
 def _from_match(question: Question, match: Match, rejected: tuple[Rejection, ...]) -> Choice:

@@ -1,1 +1,1 @@
-"""Overrides: configs that a job must, must not or may alone use. ``active`` holds those in force."""
+"""Overrides: configs that a job must, must not or may alone use. ``active`` holds those that lookups use."""

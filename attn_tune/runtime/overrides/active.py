@@ -1,4 +1,4 @@
-"""Overrides that a job goes by: the files of its environment, joined with those of ``with`` blocks and packs."""
+"""Overrides that a job uses: the files of its environment, joined with those of ``with`` blocks and packs."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ _log = logging.getLogger("attn_tune")
 
 
 class Overrides:
-    """Files of overrides in force together, the first to ask first. ``carried`` are those of packs.
+    """Files of overrides that are active together, the first to ask first. ``carried`` are those of packs.
 
     Attributes:
       files: the files, without those of packs.
@@ -62,16 +62,16 @@ class Overrides:
     @property
     def statement(self) -> dict[str, str]:
         """The files as text by name, without their paths. Processes with equal statements choose alike."""
-        said = {f"only {number}": file.digest for number, file in enumerate(self.only, 1)}
+        statement = {f"only {number}": file.digest for number, file in enumerate(self.only, 1)}
         for file in self.files:
             for entry in sorted(file.entries, key=lambda one: (one.never, one.line)):
                 if entry.never or not self.only:
                     words = f"{entry.condition}: {entry.reason}".removesuffix(": ")
-                    said[f"{'never' if entry.never else 'use'} {entry.id}"] = words
+                    statement[f"{'never' if entry.never else 'use'} {entry.id}"] = words
         if any(file.broken for file in self.files):
-            said["never entries"] = "unreadable"
+            statement["never entries"] = "unreadable"
         # Once more in their order, which decides where two answer one question.
-        return said | {"overrides": digest_json(list(said.items()))} if said else {}
+        return statement | {"overrides": digest_json(list(statement.items()))} if statement else {}
 
 
 NO_OVERRIDES = Overrides()
@@ -84,7 +84,7 @@ def user_file(environ: Mapping[str, str]) -> str:
 
 
 def files_in_force(environ: Mapping[str, str]) -> tuple[OverridesFile, ...]:
-    """The files that a job of this user goes by: those of ``ATTN_TUNE_OVERRIDES``, then the user's own.
+    """The files that a job of this user uses: those of ``ATTN_TUNE_OVERRIDES``, then the user's own.
 
     Bad entries are left out with a warning. So is the user's own file, if it cannot be read: nothing stored runs then.
 

@@ -86,7 +86,7 @@ def _miss(question: Question, steps: list[Step]) -> str:
     if steps:
         return (
             f"{names} answers {asked} by {steps[0].source}, which no longer holds here: "
-            f"{steps[0].rejected}; freeze the job anew"
+            f"{steps[0].rejected}; freeze the job again"
         )
     mine = _parts(question.direction, question.signature.text, question.kernel or "", device)
     best = (99, "its 'use' entries are of other ops")
@@ -98,7 +98,7 @@ def _miss(question: Question, steps: list[Step]) -> str:
         best = min(best, (len(names_of), f"its nearest differs in {text}"))
     return (
         f"{names} has no answer for {asked}, and nothing else may answer: {best[1]}; "
-        "freeze the job anew, or run it without the file"
+        "freeze the job again, or run it without the file"
     )
 
 

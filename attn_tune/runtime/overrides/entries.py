@@ -27,7 +27,7 @@ from attn_tune.schema.signature import Signature, Value
 def use_config(
     op: str, kernel: str, config: Any, direction: str | None = None, *, problem: Any = None
 ) -> AbstractContextManager[OverridesFile]:
-    """Give lookups this kernel and config within a ``with`` block, whatever packs say: for an A/B test, or a bad row.
+    """Give lookups this kernel and config within a ``with`` block, before all packs: for an A/B test, or a bad row.
 
     Jitted functions retrace as with ``use_pack``. A question that the config cannot do on its device falls through to
     the packs, and the answer's ``rejected`` says why. Calls that name another kernel are not concerned.

@@ -7,7 +7,7 @@ def main() -> None:
     """Read, convert and write.
 
     Raises:
-      Exception: whatever jaxlib says of a text that it cannot read.
+      Exception: any error of jaxlib about a text that it cannot read.
     """
     # Not through jax, whose import takes seconds. Both are in jaxlib 0.11 and 0.12.
     from jaxlib import _hlo, _jax  # type: ignore[attr-defined]

@@ -97,7 +97,7 @@ def _call(path: str) -> Any:
     try:
         return found()
     except Exception as error:
-        # Somebody else's code: whatever it raises, the user must see which function it was.
+        # The user's code: for any error the user must see which function it was.
         raise UsageError(f"function {path!r} failed: {type(error).__name__}: {error}") from error
 
 

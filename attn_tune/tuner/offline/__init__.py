@@ -1,4 +1,4 @@
-"""Sweeps for devices that are not here: compile, refuse with numbers, predict. Nothing is measured.
+"""Sweeps for absent devices: compile, refuse with numbers, predict. Nothing is measured.
 
 Experimental: the schedules are read from text that libtpu writes for debugging.
 """

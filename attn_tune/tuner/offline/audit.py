@@ -134,10 +134,10 @@ def audit_target(
     if Claim.DOMINATED not in claims:
         return
     dominated = [
-        (i, config, told.reason)
+        (i, config, answer.reason)
         for i, space in enumerate(spaces)
         for config in (*space.part.space, *(t.config for t in space.refused))
-        if space.ref(config).key not in seen and (told := space.oversized.answer(config))
+        if space.ref(config).key not in seen and (answer := space.oversized.answer(config))
     ]
     sample = _sampled(dominated, count, chances[Claim.DOMINATED])
     for _, checked in _check(pool, Claim.DOMINATED, spaces, sample):

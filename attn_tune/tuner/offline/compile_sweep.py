@@ -67,7 +67,7 @@ def sweep_target(
     return run.events()
 
 
-class _Leave(Exception):
+class _StopSweep(Exception):
     """Raised to end the sweep before its next config."""
 
 
@@ -95,7 +95,7 @@ class _TargetSweep:
         try:
             for planned in self.plan.cases:
                 yield from self._case(planned)
-        except _Leave:
+        except _StopSweep:
             reason = "stopped" if self.stop.is_set() else "budget"
         yield self.meter.progress(ProgressKind.SWEEP_FINISHED, reason=reason)
 
@@ -117,7 +117,7 @@ class _TargetSweep:
             self.meter.advance(max(0, kernel.todo - counted))
         yield self.meter.progress(ProgressKind.CASE_FINISHED, case=planned.case)
 
-    def leave(self) -> bool:
+    def should_stop(self) -> bool:
         late = self.budget_s is not None and self.meter.elapsed_s >= self.budget_s
         return late or self.stop.is_set()
 
@@ -145,7 +145,7 @@ class _KernelCompile:
         """Every trial, as it ends.
 
         Raises:
-          _Leave: it is time to leave.
+          _StopSweep: the sweep is to stop.
         """
         for (part, digest), trial in self.sweep.past(self.plan, self.case).items():
             assert trial.prediction is not None
@@ -173,10 +173,10 @@ class _KernelCompile:
             if _WHOLE_PROGRAM in trial.prediction.terms:
                 return
             ref, started = self.plan.ref(WHOLE, trial.config), time.time_ns() // 1000
-            pool, leave = self.sweep.pool, self.sweep.leave
-            answers = list(pool.compile([ref], leave=leave, whole=True, limit_s=_WHOLE_LIMIT_S))
+            pool, should_stop = self.sweep.pool, self.sweep.should_stop
+            answers = list(pool.compile([ref], should_stop=should_stop, whole=True, limit_s=_WHOLE_LIMIT_S))
             if not answers:
-                raise _Leave
+                raise _StopSweep
             ((_, compiled),) = answers
             if compiled.status is Status.TIMED_OUT:
                 # XLA takes minutes for some, which says nothing against them; what their launches say still holds.
@@ -279,10 +279,10 @@ class _KernelCompile:
             started[ref.key] = time.time_ns() // 1000
             return oversized.answer(ref.part_config)
 
-        if self.sweep.leave():
-            raise _Leave
+        if self.sweep.should_stop():
+            raise _StopSweep
         answered = 0
-        for index, compiled in self.sweep.pool.compile(refs, skip=skip, leave=self.sweep.leave):
+        for index, compiled in self.sweep.pool.compile(refs, skip=skip, should_stop=self.sweep.should_stop):
             answered += 1
             config = order[index]
             if not compiled.pruned:
@@ -290,7 +290,7 @@ class _KernelCompile:
             tried.add(config_digest(config))
             yield self._trial(part, config, compiled, started[refs[index].key])
         if answered < len(refs):
-            raise _Leave
+            raise _StopSweep
 
     def _oversized_of(self, part: str) -> Oversized:
         # A whole of several launches has no sizes of its own.

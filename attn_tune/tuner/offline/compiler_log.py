@@ -1,4 +1,4 @@
-"""Keep the answers of compilers in a file, one a line, so that an audit that was cut short can go on."""
+"""Keep the answers of compilers in a file, one a line, so that an audit that was cut short can continue."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ class CompilerLog:
             self._start = "\n"
 
     def wrap(self, compiler: Compiler, scope: Callable[[ConfigRef], object]) -> Compiler:
-        """A compiler that asks ``compiler`` only for what is not here.
+        """A compiler that asks ``compiler`` only for what its file lacks.
 
         Answers hold where ``scope(ref)``, plain data, is the same.
         """

@@ -15,7 +15,7 @@ class Oversized(Exhausted):
         return math.prod(config[name] for name in self.grows if name in config)
 
     def note(self, config: ConfigDict, compiled: Compiled) -> None:
-        """Note the answer for ``config``, where the compiler said how much it needs too much."""
+        """Note the answer for ``config``, where the compiler gave the amount that it lacks."""
         lack = compiled.shortage
         if compiled.status is Status.OUT_OF_RESOURCES and lack is not None:
             text = f"which is {lack.needed} of {lack.resource} where {lack.limit} is the limit"

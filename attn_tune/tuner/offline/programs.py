@@ -22,7 +22,7 @@ def program_of(question: Mapping[str, Any]) -> dict[str, Any]:
     """
     try:
         return _lowered(question)
-    except Exception as error:  # a row that this checkout cannot lower is not proven, whatever the reason
+    except Exception as error:  # a row that this checkout cannot lower is not proven, for any reason
         return {"failed": f"{type(error).__name__}: {error}"[:500]}
 
 

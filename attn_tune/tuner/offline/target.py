@@ -22,7 +22,7 @@ NAMES = (*TOPOLOGIES, *GPUS)
 
 # The device's variant where it is not the target's name.
 _VARIANTS = {"tpu-7x": "tpu-v7x"}
-# Said in the place of a driver: no measurement is ever made in such an environment.
+# Stands in the place of a driver: no measurement is ever made in such an environment.
 COMPILE_ONLY = "compile-only"
 
 
@@ -95,6 +95,6 @@ def _ptxas() -> str:
     if not distribution_version("triton"):
         raise UsageError("a GPU target needs Triton: pip install 'attn-tune[cuda]'")
     path = load("triton:knobs").nvidia.ptxas.path  # type: ignore[attr-defined]
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"V(\d[\d.]*)", said)
+    output = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"V(\d[\d.]*)", output)
     return f"ptxas {found[1]}" if found else UNKNOWN

@@ -24,7 +24,7 @@ class RuledOut:
 
 @dataclass
 class Exhausted:
-    """The configs of one part that ran out of a resource, with what the compiler or the device said.
+    """The configs of one part that ran out of a resource, with the compiler's or the device's message.
 
     ``grows`` are the knobs (``Search.grows``) of which more never needs less; in all others two configs must be equal.
 
@@ -35,21 +35,21 @@ class Exhausted:
     grows: tuple[str, ...]
     known: list[tuple[ConfigDict, str, Shortage | None]] = field(default_factory=list)
 
-    def add(self, config: ConfigDict, said: str, shortage: Shortage | None = None) -> None:
-        """Note one that ran out; ``said`` ends the sentence that rules larger ones out."""
+    def add(self, config: ConfigDict, message: str, shortage: Shortage | None = None) -> None:
+        """Note one that ran out; ``message`` ends the sentence that rules larger ones out."""
         if self.grows:
-            self.known.append((config, said, shortage))
+            self.known.append((config, message, shortage))
 
     def ruled_out(self, config: ConfigDict) -> RuledOut | None:
         """The reason why ``config`` cannot fit either, None if there is none."""
-        for smaller, said, shortage in tuple(self.known):
+        for smaller, message, shortage in tuple(self.known):
             if needs_at_least(config, smaller, self.grows):
                 knobs = ", ".join(f"{name}={smaller[name]}" for name in self.grows)
-                reason = f"not compiled: needs at least what {knobs} needs, {said}"
+                reason = f"not compiled: needs at least what {knobs} needs, {message}"
                 return RuledOut(reason, shortage)
         return None
 
-    def without_hopeless(self, configs: Iterable[ConfigDict]) -> tuple[ConfigDict, ...]:
+    def without_ruled_out(self, configs: Iterable[ConfigDict]) -> tuple[ConfigDict, ...]:
         """The configs that nothing rules out."""
         return tuple(config for config in configs if not self.ruled_out(config))
 

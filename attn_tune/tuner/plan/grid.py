@@ -136,14 +136,14 @@ def merge_points(points: Iterable[GridPoint]) -> tuple[GridPoint, ...]:
     """One point for each signature, in order of first appearance; names and sources of equal shapes are joined."""
     found: dict[Signature, GridPoint] = {}
     for point in points:
-        if (twin := found.get(point.signature)) is not None:
+        if (known := found.get(point.signature)) is not None:
             point = GridPoint(
-                name=_join(twin.name, point.name),
+                name=_join(known.name, point.name),
                 op=point.op,
                 signature=point.signature,
-                source=_join(twin.source, point.source),
-                directions=_union(get_op(point.op), twin.directions, point.directions),
-                calls=twin.calls + point.calls,
+                source=_join(known.source, point.source),
+                directions=_union(get_op(point.op), known.directions, point.directions),
+                calls=known.calls + point.calls,
             )
         found[point.signature] = point
     return tuple(found.values())

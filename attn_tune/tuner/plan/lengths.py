@@ -60,7 +60,7 @@ def has_lengths(axes: Sequence[Axis], values: Mapping[str, Any], wanted: Iterabl
       UsageError: a word that begins with a digit is not a length.
     """
     own = full_values(axes, values)
-    # Every word is read: a malformed one is an error, whatever the problem is.
+    # Every word is read: a malformed one is an error for every problem.
     matches = [word == ALL or (word[:1].isdigit() and _matches(axes, own, word)) for word in wanted]
     return any(matches)
 

@@ -1,4 +1,4 @@
-"""Winners of other cases from the packs in force, as hints for a search that has nothing better."""
+"""Winners of other cases from the active packs, as hints for a search that has nothing better."""
 
 from collections.abc import Iterator, Mapping
 

@@ -159,7 +159,7 @@ def make_plan(
       environment: without a source hash; each kernel adds its own.
       measured: ``(kernel id, direction, signature, environment) -> {(part, config digest): status}`` of what was tried
         on this device in an equal environment; it is not tried again.
-      history: the same trials themselves. With it an interrupted case goes on where it stopped; without it the
+      history: the same trials themselves. With it an interrupted case continues where it stopped; without it the
         right configs of an unfinished part are measured again, because the best one is chosen by time, and a case
         with nothing left but its finals counts as finished.
       effort: how many configs of each part are evaluated; all without one. The sweep's strategy has to be its.

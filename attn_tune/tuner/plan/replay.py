@@ -63,14 +63,14 @@ class RecordedCase:
         seed: str = "",
         hints: Hints = Hints.TIMES,
     ) -> Space:
-        """The case as if nothing of it were known yet. Only ``others`` of its kernel, direction and part are told."""
-        told = [o for o in others if o.series == self.series and o.signature != self.signature]
+        """The case as if nothing of it were known yet. Only ``others`` of its kernel, direction and part are known."""
+        known = [o for o in others if o.series == self.series and o.signature != self.signature]
         return Space(
             candidates=self.candidates,
             limit=limit,
             signature=self.signature,
             fields=self.fields,
-            prior=Prior(cases=tuple(other.past(hints) for other in told)),
+            prior=Prior(cases=tuple(other.past(hints) for other in known)),
             seed=f"{self.signature.text} {self.part} {seed}",
         )
 

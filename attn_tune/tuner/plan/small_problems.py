@@ -82,7 +82,7 @@ def unproven(trial: Trial) -> Outcome:
         status=Status.UNPROVEN,
         reason="it takes no feature problem of the op, not even a coarser one",
         errors=trial.errors,
-        # Timed by the search alone, whatever else the trial was of.
+        # Timed by the search alone, even in a trial of the finals.
         measurement=replace(trial.measurement, round_id=""),
         resources=trial.resources,
         repeatable=trial.repeatable,

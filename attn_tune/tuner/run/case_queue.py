@@ -32,13 +32,13 @@ class Turn:
 class CaseQueue:
     """A queue that ends when no case waits and none is taken, for a lost device gives its case back.
 
-    ``leave`` is asked now and then whether waiting is still worth it.
+    ``should_stop`` is asked now and then whether waiting is still worth it.
     """
 
-    def __init__(self, cases: Iterable[CasePlan], leave: Callable[[], bool]):
+    def __init__(self, cases: Iterable[CasePlan], should_stop: Callable[[], bool]):
         self._waiting = deque(Turn(plan=plan) for plan in cases)
         self._taken = 0
-        self._leave = leave
+        self._should_stop = should_stop
         self._changed = threading.Condition()
 
     @property
@@ -48,9 +48,9 @@ class CaseQueue:
             return not self._waiting and not self._taken
 
     def take(self) -> Turn | None:
-        """The next case, waiting for one while others may give theirs back; None at the end, or when ``leave()``."""
+        """The next case, waiting for one while others may give theirs back; None at the end or on a stop."""
         with self._changed:
-            while not self._leave():
+            while not self._should_stop():
                 if self._waiting:
                     self._taken += 1
                     return self._waiting.popleft()

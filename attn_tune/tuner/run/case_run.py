@@ -17,14 +17,14 @@ from attn_tune.tuner.plan.strategies.space import Strategy
 from attn_tune.tuner.protocol import ConfigRef, Finals, MeasurePolicy, Outcome
 from attn_tune.tuner.run.executor import CaseError, Executor
 from attn_tune.tuner.run.progress import Event, ProgressKind, ProgressMeter
-from attn_tune.tuner.run.search import KernelSearch, Leave
+from attn_tune.tuner.run.search import KernelSearch, StopSearch
 
 logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
 class CaseRun:
-    """Runs ``plan`` on ``executor``. ``leave`` is asked before each config whether to stop.
+    """Runs ``plan`` on ``executor``. ``should_stop`` is asked before each config whether to stop.
 
     ``upcoming`` says which case is likely next: its first configs are prepared while this one has its finals. Those of
     each next kernel are prepared while the one before it is searched.
@@ -40,7 +40,7 @@ class CaseRun:
     executor: Executor
     device: Device
     meter: ProgressMeter
-    leave: Callable[[], bool]
+    should_stop: Callable[[], bool]
     policy: MeasurePolicy
     strategy: Strategy
     upcoming: Callable[[], CasePlan | None] = lambda: None
@@ -51,7 +51,7 @@ class CaseRun:
         """Everything that happens, in order.
 
         Raises:
-          Leave, Interrupted, ExecutorError: the case is not finished; ``rest`` is what is left of it.
+          StopSearch, Interrupted, ExecutorError: the case is not finished; ``rest`` is what is left of it.
         """
         plan, case = self.plan, self.plan.case
         for kernel in plan.kernels:
@@ -101,7 +101,7 @@ class CaseRun:
             plan=kernel,
             device=self.device,
             run=self.executor.run,
-            leave=self.leave,
+            should_stop=self.should_stop,
             policy=self.policy,
             strategy=self.strategy,
             expect=self._expect,
@@ -121,8 +121,8 @@ class CaseRun:
         entries = [(search, config) for search in searches for config in search.finalists()]
         if not entries:
             return
-        if self.leave():
-            raise Leave
+        if self.should_stop():
+            raise StopSearch
         case = self.plan.case
         yield self.meter.progress(ProgressKind.FINALS_STARTED, case=case)
         started_us = time.time_ns() // 1000

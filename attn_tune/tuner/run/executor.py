@@ -58,7 +58,7 @@ class Interrupted(AttnTuneError):
 class Executor(Protocol):
     """Runs requests one after the other on one device.
 
-    No config can hurt the caller: whatever it does comes back as an ``Outcome``. Every method may raise ``CaseError``,
+    No config can harm the caller: its failure comes back as an ``Outcome``. Every method may raise ``CaseError``,
     ``ExecutorError``, and ``Interrupted`` once ``interrupt()`` is true.
     """
 
@@ -69,7 +69,7 @@ class Executor(Protocol):
         ...
 
     def expect(self, refs: Sequence[ConfigRef], device: Device) -> None:
-        """Say what will likely be run next, in this order, in place of what was said before. It may be ignored."""
+        """Say what will likely be run next, in this order, in place of what was announced before. It may be ignored."""
         ...
 
     def run(self, request: Run) -> Outcome:
@@ -90,9 +90,9 @@ class IsolatedExecutor:
 
     Other processes, without a device, compile what is expected while it measures: see ``CompileAhead``.
 
-    A worker that dies, hangs or has broken its CUDA context is replaced. What happened is blamed on the config at hand
+    A worker that dies, hangs or has broken its CUDA context is replaced. What happened is blamed on the running config
     only if its worker was fresh; else the config gets a second try on a fresh one, for an earlier config may have done
-    the damage. The finals have a fresh worker, which goes on with what comes after them.
+    the damage. The finals have a fresh worker, which continues with what comes after them.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class IsolatedExecutor:
         self._spare: WorkerProcess | None = None
         self._used = False
         self._ahead = CompileAhead(environment=environment, cores=cores, on_ready=self._load)
-        # The keys of what the present worker was told to load, and whether it may be told more.
+        # The keys of what the present worker has been asked to load, and whether it may be asked for more.
         self._loaded: set[tuple] = set()
         self._may_load = False
         self._phase = Phase.START
@@ -158,9 +158,9 @@ class IsolatedExecutor:
         if isinstance(answer, Outcome):
             return answer
         if isinstance(answer, Lowered):
-            if twin := request.twin_outcome(answer.resources):
-                return twin
-            # Known to be new: the worker need not be told, with every config, what was tried.
+            if known := request.same_program_outcome(answer.resources):
+                return known
+            # Known to be new: requests need not carry, with every config, what was tried.
             request = dataclasses.replace(request, tried={})
         self._gate.platform = request.device.platform
         self._start_spare(request.device)
@@ -292,7 +292,7 @@ class IsolatedExecutor:
             raise Interrupted("interrupted while the device was probed") from None
         spare, self._spare = self._spare, None
         if spare and not spare.is_running:
-            # Whatever ended it while it waited is no reason to give the device up.
+            # Its end while it waited, from any cause, is no reason to give the device up.
             spare.kill()
             spare = None
         worker = self._worker = spare or self._start()

@@ -132,7 +132,7 @@ def examine() -> Health:
     The products are whole numbers that every precision holds exactly, so that a single wrong bit shows.
 
     Raises:
-      Exception: whatever the device's software raises.
+      Exception: any error of the device's software.
     """
     import jax
     import jax.numpy as jnp

@@ -43,7 +43,7 @@ def available_bytes(root: Path = _ROOT) -> int:
 
 
 def oom_kills(root: Path = _ROOT) -> int | None:
-    """Count the strikes of the OOM killer: in this process's cgroup where that is told, else on the machine."""
+    """Count the strikes of the OOM killer: in this process's cgroup where that counts them, else on the machine."""
     for folder in _cgroups(root):
         for name in ("memory.events", "memory.oom_control"):
             if (count := _fields(folder / name).get("oom_kill")) is not None:

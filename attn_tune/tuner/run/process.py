@@ -33,7 +33,7 @@ _MOST_ROUNDS = 5
 
 
 class WorkerDied(Exception):
-    """The worker process ended; the text says how, and ``status`` what that makes of the config at hand.
+    """The worker process ended; the text says how, and ``status`` what that makes of the config in progress.
 
     ``by_outsider`` says that neither the worker nor this process ended it: most likely no config is to blame.
     """
@@ -178,7 +178,7 @@ class WorkerProcess:
         except WorkerLate as late:
             raise WorkerDied(f"no end within {timeout_s:g} s; the process was killed{late}") from None
         if not isinstance(message, Ready):
-            raise WorkerDied(f"it said {message!r} instead of being ready")
+            raise WorkerDied(f"it wrote {message!r} instead of being ready")
 
     def tail(self) -> str:
         """The last it wrote to its output."""
@@ -201,7 +201,7 @@ class WorkerProcess:
             how += " from outside, perhaps by the kernel's OOM killer (its count has not changed)"
         elif code != 0 and says_out_of_memory(self.tail()):
             status = Status.OUT_OF_RESOURCES
-        text = f"the worker process ended: {how}{self._said()}"
+        text = f"the worker process ended: {how}{self._output_end()}"
         return WorkerDied(text, status=status, by_outsider=by_outsider)
 
     def _oom_killer_struck(self) -> bool:
@@ -213,16 +213,16 @@ class WorkerProcess:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)
         time.sleep(_STACK_GRACE_S)
-        return self._said()
+        return self._output_end()
 
-    def _said(self) -> str:
+    def _output_end(self) -> str:
         tail = self.tail()
         # A stack dump is read from its top: the innermost call comes first.
         top = tail.rfind("Fatal Python error")
         if top < 0:
             top = tail.rfind("Current thread")
-        said = tail[top:][:_REASON_CHARS] if top >= 0 else tail[-_REASON_CHARS:]
-        return f"; it wrote: {said}" if said else ""
+        end = tail[top:][:_REASON_CHARS] if top >= 0 else tail[-_REASON_CHARS:]
+        return f"; it wrote: {end}" if end else ""
 
     def kill(self) -> None:
         """Kill the process and its children, now, those in sessions of their own too (Linux)."""

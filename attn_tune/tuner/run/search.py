@@ -33,7 +33,7 @@ from attn_tune.tuner.run.search_results import PartResults, Programs
 _MOST_HINTS = 32
 
 
-class Leave(Exception):
+class StopSearch(Exception):
     """The search is to end before its next config."""
 
 
@@ -41,18 +41,35 @@ class Leave(Exception):
 class KernelSearch:
     """Searches one kernel on one case. After ``trials`` is exhausted, ``finalists`` are known.
 
-    ``run`` executes a request; ``leave`` is asked before each config whether to stop; ``expect`` gets the configs that
-    will come, so that an executor can prepare for them, and behind them ``after``, what comes when this search has
-    ended. The feature problems cost several compiles, so only the heuristic, at
-    the start, and the fastest, at the end, must pass it: ``proven`` are those that did. ``features`` is the number of
-    its problems that each of them ran, ``wavering`` are those whose bits differed there from run to run. A config that
-    could run none is ``unproven``, and goes no further unless the plan allows it.
+    The feature problems cost several compiles: only the heuristic and, at the end, the fastest must pass.
+    A config that could run none of them is ``unproven``, and goes no further unless the plan allows it.
+
+    Attributes:
+      plan: the kernel, its case and the parts to search.
+      device: the device that it runs on.
+      run: executes a request.
+      should_stop: asked before each config whether the search is to end.
+      policy: numbers of samples.
+      strategy: the order in which candidates are tried.
+      expect: gets the configs that will come, so that an executor can prepare for them.
+      after: what comes when this search has ended; passed to ``expect`` behind its own configs.
+      whole: times of whole configs that are right on the case.
+      proven: those of them that passed the feature problems.
+      tried_whole: digests of the configs that were tried as a whole.
+      errors: errors of the outputs on the case, by digest of the config.
+      timed: the trial of the case itself, by digest of the config.
+      features: the number of feature problems that a config ran, by its digest.
+      expected: the configs that were last passed to ``expect``.
+      exhausted: configs that ran out of a resource, by part.
+      programs: programs that were tried, by part.
+      hints: what a strategy may ask for next, by part.
+      wavering: digests of configs whose bits differed on the feature problems from run to run.
     """
 
     plan: KernelPlan
     device: Device
     run: Callable[[Run], Outcome]
-    leave: Callable[[], bool]
+    should_stop: Callable[[], bool]
     policy: MeasurePolicy
     strategy: Strategy
     expect: Callable[[Sequence[ConfigRef]], object] = lambda refs: None
@@ -63,7 +80,7 @@ class KernelSearch:
     errors: dict[str, tuple[OutputError, ...]] = field(default_factory=dict)
     timed: dict[str, Trial] = field(default_factory=dict)
     features: dict[str, int] = field(default_factory=dict)
-    said: list[ConfigRef] = field(default_factory=list)
+    expected: list[ConfigRef] = field(default_factory=list)
     exhausted: dict[str, Exhausted] = field(default_factory=dict)
     programs: dict[str, Programs] = field(default_factory=dict)
     hints: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
@@ -78,7 +95,7 @@ class KernelSearch:
         """Every trial, as it ends. A config whose part or whole was tried in an earlier run is not tried again.
 
         Raises:
-          Leave: ``leave()`` is true.
+          StopSearch: ``should_stop()`` is true.
         """
         parts = {part.part: PartResults() for part in self.plan.parts}
         self.tried_whole |= self.plan.failed
@@ -91,7 +108,7 @@ class KernelSearch:
                     self._keep(trial)
             elif trial.part in parts:
                 parts[trial.part].add(trial.config, trial.measurement.median_ns)
-        self._say(self._coming())
+        self._expect(self._coming())
         if self.plan.finals:
             # Its feature problems too: the device would wait for the first candidates to be compiled.
             yield from self._try_whole(self.plan.heuristic)
@@ -105,7 +122,7 @@ class KernelSearch:
         if WHOLE not in parts and all(results.times for results in parts.values()):
             composed = compose(parts, self.plan.heuristic)
             whole = self._refs([(WHOLE, config) for config in composed])
-            self._say(whole + self._feature_refs(composed))
+            self._expect(whole + self._feature_refs(composed))
             for config in composed:
                 yield from self._try_whole(config)
         if self.plan.finals:
@@ -148,16 +165,16 @@ class KernelSearch:
     def _coming_next(self, part: PartPlan, batch: Batch) -> list[ConfigRef]:
         """The batch, then what is known to be tried in later parts, then what the strategy may ask for."""
         later = self.plan.parts[self.plan.parts.index(part) + 1 :]
-        batch = self._exhausted(part.part).without_hopeless(batch)
+        batch = self._exhausted(part.part).without_ruled_out(batch)
         now = [(part.part, c) for c in batch if config_digest(c) not in part.tried]
         maybe = [(part.part, c) for c in self.hints.get(part.part, ())]
         return self._refs([*now, *_tried_in_full(later), *maybe])
 
-    def _say(self, coming: list[ConfigRef]) -> None:
+    def _expect(self, coming: list[ConfigRef]) -> None:
         """Pass ``coming`` to ``expect``, unless it was passed last: preparing would begin again."""
-        if coming and coming != self.said[-len(coming) :]:
+        if coming and coming != self.expected[-len(coming) :]:
             self.expect([*coming, *self.after()])
-            self.said = coming
+            self.expected = coming
 
     def _refs(self, coming: Sequence[tuple[str, Mapping[str, Any]]]) -> list[ConfigRef]:
         refs = {(part, config_digest(c)): self.plan.ref(part, c) for part, c in coming}
@@ -185,7 +202,7 @@ class KernelSearch:
         search = self.strategy(self._space(part))
         batch = next(search, None)
         while batch is not None:
-            self._say(self._coming_next(part, batch))
+            self._expect(self._coming_next(part, batch))
             times = []
             for place, candidate in enumerate(batch):
                 digest = config_digest(candidate)
@@ -194,7 +211,7 @@ class KernelSearch:
                     yield from attempt(candidate)
                 if len(self._exhausted(part.part).known) > ruled_out:
                     # What cannot fit either need not be compiled ahead.
-                    self._say(self._coming_next(part, batch[place + 1 :]))
+                    self._expect(self._coming_next(part, batch[place + 1 :]))
                 seen = self._programs(part.part).twin_of(digest)
                 times.append(part.tried.get(seen, results.times.get(seen, math.inf)))
             batch = send(search, tuple(times))
@@ -235,11 +252,11 @@ class KernelSearch:
         """Run the fastest on the feature problems, until enough have passed. What fails is a trial.
 
         Raises:
-          Leave: ``leave()`` is true.
+          StopSearch: ``should_stop()`` is true.
         """
         first = config_digest(self.plan.heuristic)
         ranking = [c for c in self.whole.best(len(self.whole.times)) if config_digest(c) != first]
-        self._say(self._feature_refs(ranking[: self._places(ranking)]))
+        self._expect(self._feature_refs(ranking[: self._places(ranking)]))
         passed: list[Mapping[str, Any]] = []
         for place, config in enumerate(ranking):
             # Who fails leaves its place to the next, and may have been what the others were close to.
@@ -277,12 +294,12 @@ class KernelSearch:
         """The number of feature problems that the config ran and passed, and the outcome of the first failure, or None.
 
         Raises:
-          Leave: ``leave()`` is true.
+          StopSearch: ``should_stop()`` is true.
         """
         passed = 0
         for ref in self._feature_refs([config]):
-            if self.leave():
-                raise Leave
+            if self.should_stop():
+                raise StopSearch
             request = Run(ref=ref, device=self.device, measure=False, seeds=FEATURE_SEEDS)
             outcome = self.plan.permitted(self.run(request))
             if outcome.repeatable is False:
@@ -297,11 +314,11 @@ class KernelSearch:
         return passed, None
 
     def _attempt(self, part: str, config: Mapping[str, Any], best_ns: float) -> Trial:
-        if self.leave():
-            raise Leave
+        if self.should_stop():
+            raise StopSearch
         started_us = time.time_ns() // 1000
-        if hopeless := self._exhausted(part).ruled_out(config):
-            outcome = Outcome(status=Status.OUT_OF_RESOURCES, reason=hopeless.reason)
+        if ruled_out := self._exhausted(part).ruled_out(config):
+            outcome = Outcome(status=Status.OUT_OF_RESOURCES, reason=ruled_out.reason)
             return self.trial(part, config, outcome, Stage.SEARCH, started_us)
         programs = self._programs(part)
         request = Run(

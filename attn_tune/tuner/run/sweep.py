@@ -15,7 +15,7 @@ from attn_tune.tuner.run.case_run import CaseRun
 from attn_tune.tuner.run.executor import Executor, ExecutorError, Interrupted
 from attn_tune.tuner.run.fleet.fleet import Fleet
 from attn_tune.tuner.run.progress import Event, ProgressKind, ProgressMeter
-from attn_tune.tuner.run.search import Leave
+from attn_tune.tuner.run.search import StopSearch
 
 logger = logging.getLogger(__name__)
 
@@ -32,12 +32,12 @@ def sweep(
     """Run ``plan``, yielding each trial as it ends, and progress in between.
 
     A ``Fleet`` spreads the cases over its devices; the events of one case stay in order, and each executor waits until
-    its last event was taken. An executor that cannot go on gives its case back, once for each case, and the others
+    its last event was taken. An executor that cannot continue gives its case back, once for each case, and the others
     finish it.
 
     The last event is always ``SWEEP_FINISHED``; its ``reason`` says why. ``budget_s`` ends the sweep after the configs
-    at hand; setting ``stop`` ends it at once, and only the configs at hand are lost. What was yielded stands: a plan
-    made with it goes on from there.
+    in progress; setting ``stop`` ends it at once, and only those configs are lost. What was yielded stands: a plan
+    made with it continues from there.
 
     Raises:
       ExecutorError: no executor is left that can start a worker.
@@ -68,7 +68,7 @@ class _Sweep:
 
     def __post_init__(self):
         self.meter = ProgressMeter(todo=self.plan.counts.todo)
-        self.queue = CaseQueue(self.plan.cases, self._leave)
+        self.queue = CaseQueue(self.plan.cases, self._should_stop)
 
     def events(self) -> Iterator[Event]:
         """Everything that happens; what belongs to one case is in order."""
@@ -87,7 +87,7 @@ class _Sweep:
         try:
             while (turn := self.queue.take()) is not None:
                 yield from self._case(turn, executor, device or self.plan.device)
-        except (Leave, Interrupted):
+        except (StopSearch, Interrupted):
             return
         except ExecutorError as error:
             self.lost.append(error)
@@ -101,7 +101,7 @@ class _Sweep:
             executor=executor,
             device=device,
             meter=self.meter,
-            leave=self._leave,
+            should_stop=self._should_stop,
             policy=self.policy,
             strategy=self.strategy,
             upcoming=self.queue.peek,
@@ -109,10 +109,10 @@ class _Sweep:
         try:
             yield from run.events()
         except ExecutorError as error:
-            fate = "others go on with it" if turn.may_return else "given up, for it lost two"
+            fate = "others continue it" if turn.may_return else "given up, for it lost two"
             logger.warning("%s: the device is lost, %s: %s", case.label, fate, error)
             rest = run.rest()
-            # Said before anybody can take the case up again.
+            # Reported before another executor can take the case.
             yield self.meter.progress(ProgressKind.CASE_RETURNED, case=case, reason=str(error))
             if turn.may_return:
                 self.queue.give_back(turn, rest)
@@ -125,6 +125,6 @@ class _Sweep:
     def _interrupted(self) -> bool:
         return self.stop.is_set() or self.abandoned.is_set()
 
-    def _leave(self) -> bool:
+    def _should_stop(self) -> bool:
         late = self.budget_s is not None and self.meter.elapsed_s >= self.budget_s
         return late or self._interrupted()

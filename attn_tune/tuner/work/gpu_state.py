@@ -1,4 +1,4 @@
-"""Clock, temperature, power and throttling of the GPU at hand, through NVML (the ``nvidia-ml-py`` package)."""
+"""Clock, temperature, power and throttling of the present GPU, through NVML (the ``nvidia-ml-py`` package)."""
 
 import contextlib
 import importlib.util

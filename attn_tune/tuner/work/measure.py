@@ -68,7 +68,7 @@ def measure(
 ) -> Measurement:
     """Time ``run``, once more if the device's clock has moved meanwhile; ``check`` is given all timed outputs.
 
-    A config that loses a heat (see ``MeasurePolicy``) keeps its few samples: they are true, just few.
+    A config that is stopped early (see ``MeasurePolicy``) keeps its few samples: they are true, just few.
     """
     launch = _prepare(run, timer, policy, check)
     samples: list[int] = []
@@ -87,12 +87,12 @@ def _sample(
     flush: Flush | None,
     best_ns: float | None,
 ) -> list[int]:
-    """Samples of one launch: heat by heat as long as it may win, then the rest."""
+    """Samples of one launch: as many as each early stop needs while it may win, then the rest."""
     samples = timer.sample([launch], flush)
     start = time.monotonic()
-    for count, ratio in policy.heats:
+    for count, ratio in policy.early_stops:
         limit = math.inf if best_ns is None else ratio * best_ns
-        # One slow sample may come from another process: a heat is lost by all of them.
+        # One slow sample may come from another process: a config is stopped only by all of them.
         while len(samples) < min(count, policy.samples) and min(samples) > limit:
             samples += timer.sample([launch], flush)
         if min(samples) > limit:

@@ -78,7 +78,7 @@ class Session:
             outcome = self._tried(request, phases)
         except PrepareError:
             raise
-        except Exception as error:  # Whatever a kernel raises is its result.
+        except Exception as error:  # An error of any type is the kernel's result.
             outcome = outcome_of(error, phases.phase)
         return dataclasses.replace(outcome, phases_ms=phases.end())
 
@@ -87,8 +87,8 @@ class Session:
         cases = [self._prepared.case(ref, seed) for seed in request.seeds]
         phases.enter(Phase.COMPILE)
         executable = self._loaded.take(ref, request.lowered, cases[0].inputs)
-        if twin := request.twin_outcome(executable.resources):
-            return twin
+        if known := request.same_program_outcome(executable.resources):
+            return known
         names = part_outputs(get_kernel(ref.kernel).searches[ref.direction], ref.part)
         phases.enter(Phase.VALIDATE)
         timed = TimedOutputs(cases[0], names)
@@ -189,7 +189,7 @@ class Session:
 
 
 class _Phases:
-    """The phases of one request: the one at hand, and the wall time of each so far."""
+    """The phases of one request: the current one, and the wall time of each so far."""
 
     def __init__(self, announce: Callable[[Phase], object]):
         self.phase = Phase.PREPARE
@@ -198,7 +198,7 @@ class _Phases:
         self._since = time.perf_counter()
 
     def enter(self, phase: Phase) -> None:
-        """End the phase at hand and begin ``phase``."""
+        """End the current phase and begin ``phase``."""
         self.end()
         self.phase = phase
         self._announce(phase)

@@ -59,8 +59,8 @@ class TimedOutputs:
         """The worst of what was judged; right and without errors where every output had the proven bits."""
         if not self._others:
             return self._verdict
-        said = f"{self._others} of {self._runs} timed runs gave other bits than the proven run"
-        return Verdict(errors=self._verdict.errors, repeatable=False, timed=said)
+        reason = f"{self._others} of {self._runs} timed runs gave other bits than the proven run"
+        return Verdict(errors=self._verdict.errors, repeatable=False, timed=reason)
 
 
 def output_bytes(outputs: Mapping[str, Any]) -> int:

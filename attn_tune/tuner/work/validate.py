@@ -52,12 +52,12 @@ class Verdict:
     def remark(self) -> str:
         """The outputs that are wrong, and whether runs differed, as a sentence; empty if there is nothing to say."""
         wrong = [e for e in self.errors if e.ratio > 1.0]
-        said = [f"{e.output} is wrong: error {e.error:.3g}, allowed {e.allowed:.3g}" for e in wrong]
+        reasons = [f"{e.output} is wrong: error {e.error:.3g}, allowed {e.allowed:.3g}" for e in wrong]
         if self.timed:
-            said.append(self.timed)
+            reasons.append(self.timed)
         elif not self.repeatable:
-            said.append("two runs on the same inputs gave different bits")
-        return "; ".join(said)
+            reasons.append("two runs on the same inputs gave different bits")
+        return "; ".join(reasons)
 
 
 def validate(

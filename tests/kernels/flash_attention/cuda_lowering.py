@@ -43,7 +43,7 @@ def lowered(spec, problem, direction, config, part=""):
 
 
 def as_on_a_hopper() -> contextlib.AbstractContextManager:
-    """Traces for an H200, whatever is here."""
+    """Traces for an H200, on any machine."""
     device = AbstractDevice(device_kind="NVIDIA H200", num_cores=132, platform="cuda")
     mesh = AbstractMesh((1,), ("x",), axis_types=(AxisType.Auto,), abstract_device=device)
     return jax.sharding.use_abstract_mesh(mesh)

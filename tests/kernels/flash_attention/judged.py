@@ -1,4 +1,4 @@
-"""The rule of proof with the outputs of ``flash_attention``, whatever the direction."""
+"""The rule of proof with the outputs of ``flash_attention``, in any direction."""
 
 import dataclasses
 

@@ -154,7 +154,7 @@ def ask(text, direction="fwd", **more):
     ("shape", "section"),
     [("b=2 t=3072 s=3072 n=28 k=4", 14), ("b=3 t=5000 s=5000 n=12 k=2", 18)],
 )
-def test_where_no_row_is_exact_the_winner_answers_adapted_and_never_its_loser(on_an_h200, shape, section):
+def test_the_adapted_winner_and_never_its_loser_answers_without_an_exact_row(on_an_h200, shape, section):
     text = f"{shape} h=128 v=128 dtype=bfloat16 causal=1"
     answer = ask(text)
     assert (answer.kernel, answer.rung) == ("triton_hopper", Rung.NEIGHBOUR)
@@ -167,7 +167,7 @@ def test_where_no_row_is_exact_the_winner_answers_adapted_and_never_its_loser(on
     assert ask(text, kernel="cudnn").rung is Rung.NEIGHBOUR
 
 
-def test_where_the_winners_of_near_problems_are_not_here_the_heuristic_answers(on_an_h200, monkeypatch):
+def test_the_heuristic_answers_where_winners_of_near_problems_are_absent(on_an_h200, monkeypatch):
     from attn_tune.kernels.flash_attention.triton_hopper import limits
 
     monkeypatch.setattr(limits, "_wrong_triton", lambda: "too old a Triton")

@@ -107,7 +107,7 @@ def able():
 
 
 @pytest.mark.parametrize(("spec", "p"), list(able()))
-def test_what_should_take_least_fits_the_device(spec, p):
+def test_the_config_that_should_take_least_fits_the_device(spec, p):
     for search in spec.searches.values():
         config = search.heuristic(p, H200)
         assert search.infeasible(p, H200, config) is None, config_to_dict(config)
@@ -120,7 +120,7 @@ def test_keys_are_split_where_features_have_no_figures_too(flags):
     assert first[0] > first[1]
 
 
-def test_other_gpus_spread_a_soft_cap_over_more_warps():
+def test_gpus_but_hopper_spread_a_soft_cap_over_more_warps():
     """Their tables are for plain problems: tanh needs registers of its own."""
     a100 = Device(platform="cuda", family="sm_80", variant="nvidia-a100", units=108)
     search = get_kernel("flash_attention/triton").searches["fwd"]

@@ -205,7 +205,7 @@ def test_the_delta_cudnn_computes_is_the_given_one(dtype, dout_scale, dlse_scale
         ({"head_dim": 256, "v_head_dim": 256, "has_sinks": True}, H200, "", ""),
     ],
 )
-def test_limits_are_said_in_words(monkeypatch, changes, device, directions, word):
+def test_limits_are_reasons_in_words(monkeypatch, changes, device, directions, word):
     monkeypatch.setattr(limits, "cudnn_version", lambda: (9, 19, 0))
     for direction in ("fwd", "bwd"):
         reason = SPEC.unsupported(problem(**changes), direction, device)
@@ -216,12 +216,12 @@ def test_limits_are_said_in_words(monkeypatch, changes, device, directions, word
             assert reason is None
 
 
-def test_a_machine_without_cudnn_is_told_so(monkeypatch):
+def test_a_machine_without_cudnn_gets_the_reason(monkeypatch):
     monkeypatch.setattr(limits, "cudnn_version", lambda: None)
     assert "not found" in SPEC.unsupported(problem(), "fwd", H200)
 
 
-def test_it_lowers_under_a_shard_map_that_checks_types(monkeypatch):
+def test_cudnn_lowers_under_a_shard_map_that_checks_types(monkeypatch):
     monkeypatch.setattr(limits, "cudnn_version", lambda: (9, 19, 0))
     monkeypatch.setattr(dispatch, "current_device", lambda: H200)
     mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -73,7 +73,7 @@ CELLS = [
         ({"scale": -1.0}, "fwd bwd", "scale=-1.0"),
     ],
 )
-def test_limits_are_said_in_words(changes, directions, word):
+def test_limits_are_reasons_in_words(changes, directions, word):
     problem = dataclasses.replace(FULL, **changes)
     for direction in ("fwd", "bwd"):
         reason = SPEC.unsupported(problem, direction, H200)
@@ -84,7 +84,7 @@ def test_limits_are_said_in_words(changes, directions, word):
             assert reason is None
 
 
-def test_other_devices_and_a_miscompiling_cuda_are_refused(monkeypatch):
+def test_devices_but_hopper_and_a_miscompiling_cuda_are_refused(monkeypatch):
     assert "sm_90" in SPEC.unsupported(FULL, "fwd", A100)
     assert "not on tpu" in SPEC.unsupported(FULL, "fwd", device_from_kind("tpu-v6e"))
     causal = PROBLEMS["causal"]

@@ -59,7 +59,7 @@ def _small_chunks():
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("q_lengths", [None, Q_LENGTHS], ids=["keys", "both sides"])
-def test_what_is_stored_in_the_padding_changes_nothing(op, q_lengths):
+def test_values_in_the_padding_change_nothing(op, q_lengths):
     call = OPS[op](MaskInfo.from_lengths(KV_LENGTHS, q_lengths, q_len=T, kv_len=S))
     hidden_rows = jnp.zeros((B, T, 1, 1), bool)
     if q_lengths is not None:
@@ -142,7 +142,7 @@ def test_cudnn_is_given_zeros(monkeypatch, spoilt):
 def test_the_forward_for_hopper_is_given_values_of_zero(monkeypatch, spoilt):
     config = HOPPER.searches["fwd"].heuristic(LARGE, device_from_kind("nvidia-h200"))
     _, _, k, v, *_ = _given_to(monkeypatch, hopper, "triton_call", lambda: hopper.forward(LARGE, config, spoilt))
-    # Hidden logits are replaced, whatever the keys are.
+    # Hidden logits are replaced, for any keys.
     assert k is spoilt.k
     np.testing.assert_array_equal(v, jnp.where(HIDDEN_KEYS, 0, spoilt.v))
 

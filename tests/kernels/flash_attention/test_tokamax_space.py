@@ -62,7 +62,7 @@ def installed(monkeypatch):
         ({"scale": 0.0}, MOSAIC, "fwd bwd", "scale=0.0"),
     ],
 )
-def test_limits_are_said_in_words(changes, spec, directions, word):
+def test_limits_are_reasons_in_words(changes, spec, directions, word):
     problem = dataclasses.replace(FULL, **changes)
     for direction in ("fwd", "bwd"):
         reason = spec.unsupported(problem, direction, H200)
@@ -73,14 +73,14 @@ def test_limits_are_said_in_words(changes, spec, directions, word):
             assert reason is None
 
 
-def test_devices_they_do_not_run_on_are_named():
+def test_unsupported_devices_of_tokamax_are_named():
     assert "sm_90" in MOSAIC.unsupported(FULL, "fwd", A100)
     assert TRITON.unsupported(FULL, "fwd", A100) is None
     assert "sm_80 to sm_90" in TRITON.unsupported(FULL, "fwd", V100)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
-def test_without_tokamax_they_say_what_installs_it(monkeypatch, spec):
+def test_a_missing_tokamax_is_a_reason_that_names_its_extra(monkeypatch, spec):
     def absent(name):
         raise importlib.metadata.PackageNotFoundError(name)
 

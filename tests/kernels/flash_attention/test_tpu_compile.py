@@ -18,7 +18,7 @@ CASES = (
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu has no wheel for this platform")
-def test_what_is_called_feasible_compiles():
+def test_a_config_that_is_called_feasible_compiles():
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
         # There is no TPU to ask, and no TPU whose use must be exclusive.

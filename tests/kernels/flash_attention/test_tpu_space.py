@@ -29,7 +29,7 @@ LLAMA = ON_TPU["llama"]
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 @pytest.mark.parametrize("lengths", [(1024, 1024), (2048, 2048), (1100, 1300), (4096, 3000)])
-def test_what_ran_for_a_near_problem_is_adapted_to_what_may_run(spec, lengths):
+def test_a_config_of_a_near_problem_is_adapted_to_one_that_may_run(spec, lengths):
     tuned = dataclasses.replace(LLAMA, q_len=2048, kv_len=2048)
     asked = dataclasses.replace(tuned, batch=5, q_len=lengths[0], kv_len=lengths[1])
     for search in spec.searches.values():
@@ -48,7 +48,7 @@ def test_what_ran_for_a_near_problem_is_adapted_to_what_may_run(spec, lengths):
         assert changed or min(lengths) >= 2048
 
 
-def test_what_does_not_fit_is_refused_with_the_numbers():
+def test_a_config_that_does_not_fit_is_refused_with_the_numbers():
     large = ForwardLaunch(block_q=2048, block_kv=2048, block_kv_compute=1024)
     reason = SPLASH.searches["fwd"].infeasible(LLAMA, V4, large)
     assert "MiB of VMEM; its limit on tpu-v4 is 16 MiB" in reason
@@ -86,7 +86,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_a_kernel_cannot_do_has_its_reason(name):
+def test_an_unsupported_problem_has_its_reason(name):
     word, specs = REFUSED[name]
     for spec in SPECS:
         reason = spec.unsupported(PROBLEMS[name], "bwd", V6E)

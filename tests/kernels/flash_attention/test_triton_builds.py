@@ -1,4 +1,4 @@
-"""The Triton kernels compile for GPUs that are not here, fit them, and use what makes them fast."""
+"""The Triton kernels compile for absent GPUs, fit them, and use what makes them fast."""
 
 import json
 import os

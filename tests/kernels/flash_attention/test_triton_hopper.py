@@ -53,7 +53,7 @@ def config(p, **knobs):
         (problem(B=64, N=128, T=8192), H200, "schedules"),
     ],
 )
-def test_what_it_cannot_do_has_a_reason(p, device, words):
+def test_a_problem_that_triton_hopper_cannot_do_has_a_reason(p, device, words):
     assert words in SPEC.unsupported(p, "fwd", device)
 
 
@@ -88,7 +88,7 @@ def test_all_candidates_fit(p):
     assert max(shared_bytes(p, c) for c in candidates) <= 232448
 
 
-def test_what_does_not_fit_is_refused_with_figures():
+def test_a_config_that_does_not_fit_is_refused_with_figures():
     p = problem()
     assert "232448" in SEARCH.infeasible(p, H200, config(p, num_stages=4))
     narrow = problem(H=64)
@@ -269,7 +269,7 @@ def test_untuned_the_kernel_comes_first_that_was_fastest(p, first):
     assert max(names, key=lambda name: place(name, p, "fwd", H200)) == first
 
 
-def test_on_other_gpus_cudnn_comes_before_triton_whatever_the_window():
+def test_on_other_gpus_cudnn_comes_before_triton_with_any_window():
     a100 = Device(platform="cuda", family="sm_80", variant="nvidia-a100")
     narrow = problem(causal=True, window=(127, None))
     assert place("cudnn", narrow, "fwd", a100) > place("triton", narrow, "fwd", a100)

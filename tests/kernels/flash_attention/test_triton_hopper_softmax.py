@@ -78,7 +78,7 @@ def _tiles(step):
 
 @pytest.mark.parametrize("keeps_maximum", [False, True])
 @pytest.mark.parametrize("step", [-30.0, -1.0, 0.0, 1.0, 5.0, 7.0, 9.0, 30.0])
-def test_it_is_the_softmax_however_the_maximum_moves(step, keeps_maximum):
+def test_a_softmax_by_tiles_is_right_for_any_moves_of_the_maximum(step, keeps_maximum):
     tiles, values = _tiles(step)
     out, lse, _, largest = _walk(tiles, values, keeps_maximum=keeps_maximum, maximum=-np.inf, total=0.0)
     wanted, wanted_lse = _exact(tiles, values)

@@ -98,7 +98,7 @@ def _check(p, c, ids=None, lengths=None):
             for whole in range(begin, end):
                 keys = seen[batch, rows, whole * c.block_k : (whole + 1) * c.block_k]
                 assert keys.all()
-                # Past the end of the keys nothing is said of segments.
+                # Past the end of the keys segments are undefined.
                 assert keys.shape[1] == c.block_k or seen is same
         for tile in range(info.begin, info.end):
             if (plan.last_keys if tile == info.end - 1 else plan.other_keys) == "none":

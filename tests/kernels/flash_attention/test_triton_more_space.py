@@ -40,7 +40,7 @@ def test_the_untuned_fused_tile_fits_with_its_share_of_dq(p, d):
 
 
 @pytest.mark.parametrize("capability", SMALL)
-def test_where_not_even_the_smallest_tile_fits_the_fused_backward_says_so(capability):
+def test_the_fused_backward_refuses_where_the_smallest_tile_does_not_fit(capability):
     # 16x16 at 4 or 8 warps compiles to 114,816 bytes on sm_89.
     reason = FUSED.unsupported(PROBLEMS["float32-h256"], "bwd", device(capability))
     assert "float32 at head_dim=256" in str(reason)
@@ -94,7 +94,7 @@ def test_impossible_knobs_are_named(config, knob, value):
         (problem(H=512, T=16), H200, "head_dim=512"),
     ],
 )
-def test_where_splitting_has_nothing_to_offer_it_says_so(p, d, words):
+def test_triton_split_refuses_where_splitting_gains_nothing(p, d, words):
     assert words in str(SPLIT.unsupported(p, "fwd", d))
 
 
@@ -129,7 +129,7 @@ def test_a_group_is_one_tile_or_two():
     assert {c.block_q for c in SPLIT.searches["fwd"].candidates[""](one, H200)} == {16}
 
 
-def test_neither_has_what_it_does_not_do():
+def test_triton_fused_has_no_forward_and_triton_split_no_backward():
     assert set(FUSED.searches) == {"bwd"}
     assert set(SPLIT.searches) == {"fwd"}
     assert FUSED.needs_leave("bwd")

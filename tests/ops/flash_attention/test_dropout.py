@@ -123,7 +123,7 @@ def test_the_four_weights_of_a_hash_are_independent(rate):
 
 
 @pytest.mark.parametrize("rate", RATES)
-def test_what_differs_in_one_bit_of_an_index_is_independent(rate):
+def test_indices_that_differ_in_one_bit_are_independent(rate):
     """The far bits show what the near ones hide: a hash whose high bits are not mixed downwards."""
     rows, cols = np.arange(2048)[:, None], np.array([0, 5, 8, 13, 100, 1009, 4090, 65521])
     here = sample(row=rows, col=cols)

@@ -98,7 +98,7 @@ def test_packed_cross_attention_aligns_each_sequence_at_its_end(seen):
     assert problem.has_positions
     np.testing.assert_array_equal(operands.q_positions[0, :5], [2, 3, 1, 2, 3])
     np.testing.assert_array_equal(operands.kv_positions, [[0, 1, 2, 3, 0, 1, 2, 3]])
-    # Without a causal edge or a window nobody reads positions, and the signature stays the plain one.
+    # Without a causal edge or a window no kernel reads positions, and the signature stays the plain one.
     assert not seen(*row, **offsets)[0].has_positions
 
 

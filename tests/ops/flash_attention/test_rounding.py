@@ -30,7 +30,7 @@ def every_size():
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_it_rounds_as_a_conversion_does(name):
+def test_rounding_equals_a_conversion(name):
     x = every_size()
     if name == "bfloat16":
         # Subnormal numbers of float32 are zero to XLA.

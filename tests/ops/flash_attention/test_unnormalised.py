@@ -69,7 +69,7 @@ def test_value_and_gradients_are_those_of_the_definition(sink, cap):
 
 
 def test_the_gradient_goes_through_the_largest_logit():
-    # With one key the result is its value whatever the logit is: a constant maximum would give a gradient.
+    # With one key the result is its value for any logit: a constant maximum would give a gradient.
     q, k, v = draw(1, 1, 1, 1, H), draw(2, 1, 1, 1, H), draw(3, 1, 1, 1, H)
     call = lambda q, k: flash_attention(q, k, v, normalize_output=False).sum()  # noqa: E731
     for grad in jax.jit(jax.grad(call, (0, 1)))(q, k):

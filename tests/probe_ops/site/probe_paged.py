@@ -155,7 +155,7 @@ def baseline(problem, direction, inputs):
 def step(problem, config, inputs):
     outputs = _attend(problem, inputs, min(config.step, problem.b))
     if config.defect == "stray_write":
-        # The last page is nobody's: no output but the cache shows it.
+        # The last page has no owner: no output but the cache shows it.
         outputs["cache"] = outputs["cache"].at[-1, 0, 0].set(0.0)
     if config.defect == "lost_write":
         outputs["cache"] = inputs["cache"]

@@ -116,7 +116,7 @@ def reference(problem, direction, inputs):
     rows = jnp.arange(problem.t)
     # Decay from step s to step t, as a difference that is never positive.
     decay = jnp.minimum(before[:, :, None] - before[:, None], 0.0)
-    # Beyond a reset the difference of two large sums is not exact, and is summed anew.
+    # Beyond a reset the difference of two large sums is not exact, and is summed separately.
     if problem.workload == "reset":
         g = jnp.where(g < -1e3, -jnp.inf, g)
         spans = (rows[:, None, None] >= rows[None, :, None]) & (rows[None, :, None] > rows[None, None, :])

@@ -24,5 +24,5 @@ def toy(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(settings, "_current", None)
     monkeypatch.setattr(misses, "_mode", None)
-    monkeypatch.setattr(misses, "_said", None)
+    monkeypatch.setattr(misses, "_program_mode", None)
     lookup_counters.reset_stats()

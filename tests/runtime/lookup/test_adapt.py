@@ -40,7 +40,7 @@ def by_length(tuned, problem, device, config):
 
 
 @pytest.mark.parametrize("t", [1000, 1100])  # the same bucket, and a neighbour
-def test_where_the_winner_of_a_near_problem_is_refused_its_loser_does_not_answer(t):
+def test_the_loser_of_a_near_problem_does_not_answer_for_a_refused_winner(t):
     with use_pack(pack(*decision(1024, 2000))):
         answer = lookup(OP, sig(t), device=H200)
         assert (answer.rung, answer.kernel, answer.config) == (Rung.HEURISTIC, "alpha", HEURISTIC)
@@ -63,7 +63,7 @@ def test_the_rows_of_the_same_problem_are_a_ranked_list():
     assert (answer.rung, answer.kernel, answer.config) == (Rung.EXACT, "beta", {"block": 2})
 
 
-def test_a_kernel_that_is_named_answers_with_its_row_whatever_its_rank():
+def test_a_kernel_that_is_named_answers_with_its_row_of_any_rank():
     with use_pack(pack(*decision(1024, 64))):
         answer = lookup(OP, sig(1100), device=H200, kernel="beta")
     assert (answer.rung, answer.kernel, answer.config) == (Rung.NEIGHBOUR, "beta", {"block": 2})
@@ -82,7 +82,7 @@ def test_an_adapted_config_answers_and_says_what_it_was(adapting):
     assert "neighbour: alpha block=128, adapted from block=64  CHOSEN" in str(found)
 
 
-def test_what_needs_no_change_is_not_called_adapted(adapting):
+def test_a_config_that_needs_no_change_is_not_called_adapted(adapting):
     adapting(lambda tuned, problem, device, config: dataclasses.replace(config))
     with use_pack(pack(*decision(1024, 64))):
         answer = lookup(OP, sig(2048), device=H200)

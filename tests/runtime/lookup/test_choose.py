@@ -21,7 +21,7 @@ def test_the_heuristic_of_the_platforms_preferred_kernel_that_can():
     assert choose(OP, "fwd", problem(sig(1024))).spec.name == "alpha"
 
 
-def test_nothing_supports_lists_every_reason():
+def test_a_miss_without_a_kernel_lists_every_reason():
     with pytest.raises(UnsupportedError) as caught:
         choose(OP, "bwd", problem(sig(1024, dtype="float16")), device=H200)
     for words in ("it has no float16", "it has no bwd", "no_such_module_anywhere", sig(1024)[:15]):

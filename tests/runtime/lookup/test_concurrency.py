@@ -111,7 +111,7 @@ def test_a_lock_is_a_lock():
     assert total == [8000]
 
 
-def test_nobody_can_change_what_all_share():
+def test_shared_answers_cannot_be_changed():
     config = ask().config
     for change in (
         lambda: config.update(block=1),

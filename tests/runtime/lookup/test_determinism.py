@@ -1,4 +1,4 @@
-"""A kernel that is not deterministic answers whoever asks for it by name, and others only where the job allows it."""
+"""A kernel that is not deterministic answers questions that name it, and others only where the job allows it."""
 
 import dataclasses
 
@@ -46,7 +46,7 @@ def ask(value, monkeypatch, **more):
 
 
 @pytest.mark.parametrize(("value", "expected"), [(None, "alpha"), ("", "alpha"), ("1", "alpha"), ("0", "atomic")])
-def test_who_answers_an_open_question(value, expected, monkeypatch):
+def test_the_deterministic_kernel_answers_an_open_question(value, expected, monkeypatch):
     answer = ask(value, monkeypatch)
     assert answer.kernel == expected
     assert answer.rung is Rung.EXACT
@@ -56,14 +56,14 @@ def test_who_answers_an_open_question(value, expected, monkeypatch):
 
 
 @pytest.mark.parametrize("value", [None, "1", "0"])
-def test_it_is_nobodys_untuned_default(value, monkeypatch):
+def test_a_nondeterministic_kernel_is_no_untuned_default(value, monkeypatch):
     if value:
         monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", value)
     answer = lookup(OP, sig(1024), device=H200)
     assert (answer.kernel, answer.rung) == ("alpha", Rung.HEURISTIC)
 
 
-def test_by_name_it_runs_unless_determinism_is_required(monkeypatch):
+def test_a_nondeterministic_kernel_runs_by_name_unless_determinism_is_required(monkeypatch):
     assert ask(None, monkeypatch, kernel="atomic").config == {"block": 2}
     assert choose(OP, "fwd", sig(4096), device=H200, kernel="atomic").config == OtherConfig()
     explicit = {"kernel": "atomic", "config": OtherConfig(block=3), "device": H200}
@@ -81,7 +81,7 @@ def test_by_name_it_runs_unless_determinism_is_required(monkeypatch):
     assert WHY in answer.rejected[0].reason
 
 
-def test_a_frozen_answer_brings_it_back_unless_determinism_is_required(monkeypatch, tmp_path):
+def test_a_frozen_nondeterministic_answer_is_replayed_unless_determinism_is_required(monkeypatch, tmp_path):
     with use_config(OP, "atomic", {"block": 5}):
         lookup(OP, sig(1024), device=H200)
     frozen = freeze(tmp_path / "job.json")
@@ -120,7 +120,7 @@ def wavering(value, monkeypatch, **more):
         ("0", None, True),
     ],
 )
-def test_a_row_whose_bits_differ_needs_the_same_leave(value, kernel, tuned, monkeypatch):
+def test_a_row_whose_bits_differ_needs_the_same_permission(value, kernel, tuned, monkeypatch):
     answer, explained = wavering(value, monkeypatch, kernel=kernel)
     assert (answer.rung is Rung.EXACT) == tuned
     assert answer.repeatable is (False if tuned else None)
@@ -180,7 +180,7 @@ def test_a_frozen_answer_knows_that_bits_differ(monkeypatch, tmp_path):
             lookup(OP, sig(1024), device=H200)
 
 
-def test_where_nothing_else_can_the_reason_is_said(monkeypatch, registered):
+def test_an_error_names_determinism_where_no_other_kernel_can_answer(monkeypatch, registered):
     only = atomic("atomic")
     registered.clear()
     registered[only.id] = only
@@ -195,7 +195,7 @@ def test_a_value_that_is_no_answer_is_an_error(monkeypatch):
         lookup(OP, sig(1024), device=H200)
 
 
-def test_it_is_part_of_what_a_process_decides_by(monkeypatch):
+def test_determinism_is_part_of_the_rank_statement(monkeypatch):
     before, said = current_view().settings.digest, statement_of(current_view())
     monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", "1")
     assert reload()

@@ -131,7 +131,7 @@ def test_no_answer_or_several_or_no_folder_cannot_be_frozen(monkeypatch, tmp_pat
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda d: d["use"][0]["config"].update(block=63), "freeze the job anew, or delete 'froz"),
+        (lambda d: d["use"][0]["config"].update(block=63), "freeze the job again, or delete 'froz"),
         (lambda d: d["use"].pop(), "digest"),
         (lambda d: d["use"][0].update(colour="green"), "unknown field 'colour'"),
         (lambda d: d["use"][0]["frozen"].update(contract="1"), "contract must be int"),

@@ -22,7 +22,7 @@ def ask(t=1024):
     return lookup(OP, sig(t), device=H200)
 
 
-def test_every_lookup_is_told_warm_or_not():
+def test_every_lookup_calls_the_listener_warm_or_not():
     heard = []
     remove = add_listener(heard.append)
     with use_pack(pack(row(sig(1024), 64))):
@@ -61,7 +61,7 @@ def test_a_listener_may_look_up_and_may_take_itself_away():
     assert len(heard) == 1
 
 
-def test_it_is_called_outside_every_lock():
+def test_a_listener_is_called_outside_every_lock():
     """A listener may wait for a thread that takes locks: it reloads, reads counters and adds a listener."""
     import threading
 

@@ -103,7 +103,7 @@ def test_user_packs_of_variable_and_folder_answer_and_a_broken_one_is_ignored(mo
         use_pack(broken)
 
 
-def test_nothing_is_searched_for_in_the_working_directory(monkeypatch, tmp_path):
+def test_the_working_directory_is_not_searched(monkeypatch, tmp_path):
     write_folder(tmp_path / ".attn-tune" / "packs" / "x", pack_files([row(sig(1024), 99)]))
     write_folder(tmp_path / "packs" / "y", pack_files([row(sig(1024), 99)]))
     monkeypatch.chdir(tmp_path)

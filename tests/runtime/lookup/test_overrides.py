@@ -31,7 +31,7 @@ ROWS = (row(sig(1024), 64), row(sig(1024), 4, kernel="beta", rank=1))
 
 @pytest.fixture
 def overrides(monkeypatch, tmp_path):
-    """Puts a file of these entries in force; returns its path."""
+    """Activates a file of these entries; returns its path."""
 
     def put(**parts):
         path = tmp_path / "my overrides.json"
@@ -187,7 +187,7 @@ def test_jit_retraces_for_overrides_once(overrides, tmp_path):
 
 
 @pytest.mark.parametrize("inner_first", [False, True])
-def test_never_entries_of_a_pack_hold_for_all_while_it_is_in_force(inner_first):
+def test_never_entries_of_a_pack_hold_for_all_while_it_is_active(inner_first):
     carrying = pack_from_files(careful(BAD))
     outer, inner = (carrying, pack(*ROWS)) if inner_first else (pack(*ROWS), carrying)
     with use_pack(outer), use_pack(inner):

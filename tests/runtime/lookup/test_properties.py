@@ -169,7 +169,7 @@ def test_no_answer_is_infeasible_forbidden_or_out_of_bound(items, asked, device,
         level, source = level_of(answer, items, device)
         assert answer.level is level
         assert source["config"] == answer.config
-    # Nobody better was passed over: the level, rung and distance are those of the best by brute force.
+    # No better row was passed over: the level, rung and distance are those of the best by brute force.
     assert (best is None) == answer.is_miss
     if best is not None:
         levels, rungs = list(DeviceLevel), list(Rung)

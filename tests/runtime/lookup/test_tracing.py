@@ -40,7 +40,7 @@ def test_jit_retraces_once_per_pack_and_never_for_one_it_has_seen():
         with use_pack(again):
             assert int(f(0)) == 1
         assert int(f(0)) == 8
-    # none, first, second over first: the equal pack read anew is the same pack.
+    # none, first, second over first: the equal pack read again is the same pack.
     assert seen == [8, 1, 2]
 
 
@@ -183,7 +183,7 @@ def test_a_trace_holds_what_its_key_says_even_under_interleaved_tasks(caplog):
         gate, release = asyncio.Event(), asyncio.Event()
         task = asyncio.create_task(holder(gate, release))
         await gate.wait()
-        # The holder's key is still on this thread; whatever this traces must be what that key means.
+        # The holder's key is still on this thread; what this traces must be what that key means.
         inside = int(f(0))
         release.set()
         await task

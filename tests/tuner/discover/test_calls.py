@@ -33,7 +33,7 @@ def test_every_form_of_a_program_gives_its_signature_and_counts(name):
 
 
 @pytest.mark.parametrize("name", NO_ATTENTION)
-def test_other_softmaxes_are_not_attention(name):
+def test_softmaxes_outside_attention_are_not_found(name):
     function, arguments = NO_ATTENTION[name]
     traced = jax.jit(function).trace(*arguments)
     for form, read in READERS.items():

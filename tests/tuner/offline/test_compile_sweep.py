@@ -31,9 +31,9 @@ class OwnCompiler:
         # What whole programs come to, the first ones first; then they compile.
         self.whole_fates = []
 
-    def compile(self, refs, *, skip=lambda ref: None, leave, whole=False, limit_s=None):
+    def compile(self, refs, *, skip=lambda ref: None, should_stop, whole=False, limit_s=None):
         for index, ref in enumerate(refs):
-            if leave():
+            if should_stop():
                 return
             yield index, self._compile_whole(ref) if whole else skip(ref) or self._compile(ref)
 

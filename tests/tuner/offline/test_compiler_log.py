@@ -1,4 +1,4 @@
-"""The compiler log keeps answers: an audit that goes on asks for nothing twice."""
+"""The compiler log keeps answers: a continued audit asks for nothing twice."""
 
 import pytest
 

@@ -62,7 +62,7 @@ def test_a_launch_without_a_name_is_called_after_its_function():
         "dkv": {"block_q_major": 256, "block_q": 128, "block_k_major": 256, "block_k": 128},
     }
     names = [one.name for one in launches(1024, backward, direction="bwd", kernel="pallas_tpu_flash", num_kv_heads=4)]
-    # Its walk is told from it.
+    # Its walk follows from it.
     assert [("dq" in name, "dkv" in name) for name in names] == [(True, False), (False, True)]
 
 

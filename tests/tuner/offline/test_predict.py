@@ -87,7 +87,7 @@ def test_a_computed_grid_is_shared_by_two_cores_where_the_launch_allows_it():
     assert one
     assert two
     assert two.terms["visits_ns"] == pytest.approx(one.terms["visits_ns"] / 2, abs=1)
-    # One core has nobody to share with.
+    # One core has no other to share with.
     assert predict([alone], WALK, problem, FORWARD, V6E) == predict([shared], WALK, problem, FORWARD, V6E)
 
 
@@ -103,7 +103,7 @@ def test_launches_add_up_and_casts_are_left_out():
     assert both.ns == pytest.approx(sum(p.ns for p in alone if p), abs=2)
 
 
-def test_nothing_is_predicted_for_an_unknown_device():
+def test_an_unknown_device_has_no_prediction():
     assert predict([make_schedule()], WALK, make_problem(), FORWARD, device_from_kind("sm_90")) is None
     assert predict([], WALK, make_problem(), FORWARD, V6E) is None
 

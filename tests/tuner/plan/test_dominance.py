@@ -68,7 +68,7 @@ def test_after_one_ran_out_larger_ones_are_stored_and_not_run(sweep_of):
     }
     assert [run.ref.config["size"] for run in executor.runs] == [4, 8, 16]
     assert "size=16" in trials[-1].reason
-    # Nobody compiles them ahead any more either.
+    # They are no longer compiled ahead either.
     later = executor.expected[-3:]
     assert all(ref.config["size"] < 32 for refs in later for ref in refs)
 

@@ -178,7 +178,7 @@ def test_a_small_space_is_evaluated_whole(point, device, environment):
     assert plan.counts.todo == 48
 
 
-def test_what_was_tried_counts_towards_the_effort(point, device, environment):
+def test_trials_of_earlier_runs_count_towards_the_effort(point, device, environment):
     spec = one_launch("k", list(range(5, 105)))
     trials = [trial_of(spec, point, device, environment, size, 100) for size in range(40, 50)]
     known = {(t.part, t.config_digest): t.status for t in trials}
@@ -197,7 +197,7 @@ def test_what_was_tried_counts_towards_the_effort(point, device, environment):
     assert list(part.tried.values()) == [100.0] * 10 + [math.inf]
 
 
-def test_nothing_to_sweep_is_an_error(point, device, environment):
+def test_a_plan_without_cases_is_an_error(point, device, environment):
     with pytest.raises(NoDataError, match="nothing to sweep"):
         make_plan([point], kernels=[], device=device, environment=environment)
 

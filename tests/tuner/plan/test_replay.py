@@ -31,7 +31,7 @@ def test_a_curve_is_the_best_so_far_over_the_best_of_all():
     assert curve.after(0) == math.inf
 
 
-def test_a_shape_is_not_told_of_itself():
+def test_a_shape_is_no_prior_of_itself():
     cases = recorded_cases()
     seen = []
 
@@ -72,7 +72,7 @@ def test_strategies_that_learn_reach_the_target_and_those_that_do_not_fail_it(pa
     assert not reaches_target(StrategyName.EXHAUSTIVE, part)
 
 
-def test_where_no_near_shape_was_measured_the_surrogate_adapts_and_the_portfolio_cannot():
+def test_the_surrogate_adapts_without_a_near_shape_and_the_portfolio_cannot():
     cases = [case for case in recorded_cases() if case.part == ""]
     mean = {}
     for name in (StrategyName.PORTFOLIO, StrategyName.SURROGATE):
@@ -92,7 +92,7 @@ def _kind(case) -> tuple:
 
 
 @pytest.mark.parametrize("hints", Hints)
-def test_hints_tell_every_time_or_only_the_winner_or_nothing(hints):
+def test_hints_have_every_time_or_only_the_winner_or_none(hints):
     case = recorded_cases()[0]
     told = case.past(hints).times
     best = min(case.times, key=lambda digest: (case.times[digest], digest))

@@ -80,7 +80,7 @@ def test_lengths_grow_to_the_step_that_is_asked_for_and_keep_their_order(step):
         assert dataclasses.replace(found, q_len=hard.q_len, kv_len=hard.kv_len) == hard
 
 
-def test_what_a_kernel_takes_is_left_as_it_is():
+def test_a_problem_that_a_kernel_takes_is_left_as_it_is():
     xla, cpu = registry.get_kernel("flash_attention/xla"), device_from_kind("cpu")
     config = config_to_dict(xla.searches["fwd"].heuristic(CAUSAL, cpu))
     found = features_for(OP, xla, "fwd", cpu, CAUSAL, config)
@@ -125,7 +125,7 @@ def test_variants_are_distinct_and_without_the_problem_itself():
         assert hard not in variants
 
 
-def test_what_nothing_makes_takeable_is_left_out():
+def test_a_problem_that_no_change_makes_takeable_is_left_out():
     assert takeable(OP, CAUSAL, lambda problem: "never") is None
     tpu, cpu = registry.get_kernel("flash_attention/pallas_tpu_splash"), device_from_kind("cpu")
     config = config_to_dict(tpu.searches["fwd"].heuristic(CAUSAL, device_from_kind("tpu-v6e")))

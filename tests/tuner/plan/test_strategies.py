@@ -1,4 +1,4 @@
-"""Strategies: what each promises, whatever the space, and that they learn."""
+"""Strategies: what each promises in every space, and that they learn."""
 
 import dataclasses
 import importlib.util
@@ -63,7 +63,7 @@ def spaces(draw) -> tuple[Space, dict[str, float]]:
 @pytest.mark.parametrize("name", STRATEGIES)
 @settings(max_examples=10, deadline=None)
 @given(made=spaces())
-def test_whatever_the_space(name, made):
+def test_strategies_keep_their_promises_in_every_space(name, made):
     space, times = made
     seen = replay(STRATEGIES[name], space, times)
     digests = [config_digest(candidate) for candidate, _ in seen]
@@ -145,7 +145,7 @@ def test_the_surrogate_finds_the_bottom_of_a_slope_and_turns_away_from_what_fail
     assert sum(failed) / len(failed) < 0.45 < 0.55 < 1 - len(times) / len(candidates)
 
 
-def test_more_effort_goes_on_where_less_ended():
+def test_more_effort_continues_where_less_ended():
     candidates = configs(100)
     times = slope(candidates)
     search = STRATEGIES[StrategyName.SURROGATE]

@@ -118,7 +118,7 @@ def helpers(monkeypatch):
     ("device", "cores", "count"),
     [(H200, 2, 0), (H200, 3, 2), (H200, 16, 15), (H200, 96, 64), (TPU, 96, 0)],
 )
-def test_how_many_helpers(device, cores, count):
+def test_the_number_of_helpers_follows_cores_and_device(device, cores, count):
     assert helper_count(device, cores) == count
 
 
@@ -127,7 +127,7 @@ def test_no_helpers_without_triton(monkeypatch):
     assert helper_count(H200, 16) == 0
 
 
-def test_what_a_helper_lowers_is_what_is_lowered_here(compile_ahead, clean_environment):
+def test_a_helper_lowers_the_same_program_as_this_process(compile_ahead, clean_environment):
     import jax
     from jax import export
 
@@ -153,7 +153,7 @@ def test_what_a_helper_lowers_is_what_is_lowered_here(compile_ahead, clean_envir
     assert one.take(refs[0]) is None  # It was taken before.
 
 
-def test_what_the_compiler_refuses_is_the_configs_own_outcome(compile_ahead, clean_environment):
+def test_a_compiler_error_is_the_configs_own_outcome(compile_ahead, clean_environment):
     one = compile_ahead(cores=3)
     big = ref_of("fwd", block_q=128, block_k=128, num_stages=8, num_warps=8)
     huge = dataclasses.replace(big, problem=dataclasses.replace(PROBLEM, head_dim=128, v_head_dim=128))
@@ -194,7 +194,7 @@ def test_helpers_keep_ahead_but_not_too_far(compile_ahead, helpers):
     assert one.lowered == most + 1
 
 
-def test_what_comes_later_and_is_ready_keeps_nothing_from_being_lowered(compile_ahead, helpers):
+def test_ready_configs_of_later_keep_no_config_from_being_lowered(compile_ahead, helpers):
     helpers.go.set()
     one = compile_ahead(cores=3)
     refs = [ref_of("fwd", num_stages=n) for n in range(1, 31)]
@@ -206,7 +206,7 @@ def test_what_comes_later_and_is_ready_keeps_nothing_from_being_lowered(compile_
     assert [one.take(ref) for ref in [*new, *later]] == [LOWERED] * (3 + len(later))
 
 
-def test_what_is_expected_again_is_not_lowered_again(compile_ahead, helpers):
+def test_a_config_that_is_expected_again_is_not_lowered_again(compile_ahead, helpers):
     helpers.go.set()
     one = compile_ahead(cores=3)
     refs = [ref_of("fwd", num_stages=n) for n in (1, 2, 3)]

@@ -84,7 +84,7 @@ def processes_of(run_id: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [fault.name for fault in ROWS])
-def test_each_fault_is_named_and_hurts_nobody(battery, name):
+def test_each_fault_is_named_and_harms_no_other_config(battery, name):
     result = battery.results[name]
     assert result.outcome.status is result.fault.status, result.outcome.reason
     assert result.fault.words in result.outcome.reason
@@ -101,7 +101,7 @@ def test_children_do_not_outlive_their_worker(battery):
     until(lambda: not any(map(processes_of, battery.run_ids)))
 
 
-def test_a_full_disk_stops_the_sweep_and_blames_nobody(planted, point, device):
+def test_a_full_disk_stops_the_sweep_and_blames_no_config(planted, point, device):
     with PatientExecutor(environment=ENVIRONMENT, limits=WORKER) as executor:
         with pytest.raises(StorageError, match="the disk is full") as caught:
             executor.run(request(point.signature, device, "disk_full"))

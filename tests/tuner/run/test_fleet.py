@@ -84,7 +84,7 @@ def test_two_devices_share_the_cases_and_each_case_stays_in_order(fleet, plan_of
     for event in sweep(plan_of(6), both):
         events.append(event)
         started = [e for e in events if getattr(e, "kind", "") == ProgressKind.CASE_STARTED]
-        if len(started) == 2:  # Both have a case before either may go on.
+        if len(started) == 2:  # Both have a case before either may continue.
             gate.set()
     cases = by_case(events)
     assert len(cases) == 6
@@ -160,13 +160,13 @@ def test_the_case_of_a_lost_device_is_finished_by_another(fleet, plan_of, lost_a
     finals = [t for t in trials_of(events) if t.stage is Stage.FINAL]
     assert Counter(t.signature for t in finals) == Counter({case.case.signature: 3 for case in plan_of(3).cases})
     assert {t.device.evidence for t in finals} == {(("uuid", "GPU-1"),)}
-    # The other device proves nobody twice, and still knows whom the first one proved.
+    # The other device proves no config twice, and still knows which the first one proved.
     assert [[r.config["size"] for r in race.refs] for race in second.races] == [[4, 16, 8]] * 3
     last = events[-1]
     assert (last.reason, last.done, last.total) == ("finished", 9, 9)
 
 
-def test_parts_go_on_where_they_were_lost(fleet, plan_of):
+def test_parts_continue_where_they_were_lost(fleet, plan_of):
     times = {
         ("k", "a", 4): 40,
         ("k", "a", 8): 30,
@@ -207,7 +207,7 @@ def test_a_wrong_untuned_config_is_not_tried_again_elsewhere(fleet, plan_of):
 
 def test_a_case_that_loses_two_devices_is_given_up_and_the_rest_is_done(fleet, plan_of, caplog):
     class Cursed(FleetMember):
-        """Is lost at the first case only, whoever has it."""
+        """Is lost at the first case only, on any device."""
 
         def run(self, request):
             if request.ref.signature == cursed:
@@ -271,7 +271,7 @@ def test_different_devices_are_refused_by_name(fleet, device, environment, how):
     assert all(word in str(caught.value) for word in words)
 
 
-def test_stop_ends_all_and_a_plan_with_the_trials_goes_on(fleet, plan_of):
+def test_stop_ends_all_and_a_plan_with_the_trials_continues(fleet, plan_of):
     stop, slow = threading.Event(), FleetMember(hangs=True)
     events = []
     for event in sweep(plan_of(4), fleet(FleetMember(), slow), stop=stop):

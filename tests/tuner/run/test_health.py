@@ -49,7 +49,7 @@ def test_a_probe_that_hangs_has_a_deadline(tmp_path):
     assert "no answer within 0 s" in health.reason
 
 
-def test_nobody_asks_while_no_worker_was_lost():
+def test_the_device_is_not_checked_while_no_worker_was_lost():
     HealthGate(ask=Answers()).pass_through()
 
 

@@ -1,4 +1,4 @@
-"""Real worker processes against planted defects: each is named rightly and hurts nobody else."""
+"""Real worker processes against planted defects: each is named rightly and harms no other config."""
 
 import dataclasses
 import os
@@ -102,7 +102,7 @@ def test_dropped_outputs_cost_nothing(trials):
     assert min(light[0].measurement.samples_ns) < min(heavy[0].measurement.samples_ns)
 
 
-def test_nothing_wrong_gets_to_the_finals_or_becomes_a_decision(trials):
+def test_wrong_configs_reach_neither_finals_nor_decisions(trials):
     finals = [t for t in trials if t.stage is Stage.FINAL]
     assert {t.config.get("defect", "none") for t in finals} == {"none"}
     assert all("wrong" not in str(t.config) for t in finals)
@@ -143,7 +143,7 @@ def request(point, device, defect: str) -> Run:
     return Run(ref=ref, device=device, policy=POLICY, seeds=(0,))
 
 
-def test_finals_run_in_a_fresh_process_that_goes_on(planted, point, device):
+def test_finals_run_in_a_fresh_process_that_is_kept(planted, point, device):
     with PatientExecutor() as executor:
         run = request(point, device, "none")
         assert executor.run(run).status is Status.OK
@@ -157,7 +157,7 @@ def test_finals_run_in_a_fresh_process_that_goes_on(planted, point, device):
         assert executor.worker_pid == proved
 
 
-def test_what_is_wrong_in_a_fresh_process_is_no_decision(planted, point, device, environment):
+def test_a_config_that_is_wrong_in_a_fresh_process_is_no_decision(planted, point, device, environment):
     plan = make_plan([point], kernels=[planted["needs_others"]], device=device, environment=environment)
     with PatientExecutor() as executor:
         trials = [e for e in sweep(plan, executor, policy=POLICY) if isinstance(e, Trial)]

@@ -83,7 +83,7 @@ def test_a_lease_ends_with_its_process_even_if_a_child_lives_on(holder, folder):
     assert str(holder.pid) in said[0]
 
 
-def test_a_released_lease_is_free_again_and_names_nobody(tmp_path):
+def test_a_released_lease_is_free_again_and_names_no_holder(tmp_path):
     one, two = Lease("GPU-0", tmp_path), Lease("GPU-0", tmp_path)
     assert one.take() == ""
     assert f"process {os.getpid()}" in two.take()
@@ -93,7 +93,7 @@ def test_a_released_lease_is_free_again_and_names_nobody(tmp_path):
         assert two.take() == ""
 
 
-def test_sweeps_beside_one_another_see_each_other_whoever_came_first(tmp_path):
+def test_sweeps_beside_one_another_see_each_other_in_any_order(tmp_path):
     with Presence("cpu-sweeps", tmp_path) as first:
         assert first.is_alone
         with Presence("cpu-sweeps", tmp_path) as second:

@@ -68,12 +68,12 @@ def test_the_tightest_room_counts(system, groups, gib):
     assert memory_limit(root=root) == int(SHARE * gib * GIB)
 
 
-def test_kills_that_nobody_counts_are_unknown(system):
+def test_kills_without_a_counter_are_unknown(system):
     assert oom_kills(system()) is None
 
 
 @pytest.mark.parametrize(("groups", "kills"), [([V2], 3), ([V1], 2), ([], 7)])
-def test_who_counts_kills(system, groups, kills):
+def test_kills_are_read_from_the_cgroup_or_the_machine(system, groups, kills):
     assert oom_kills(system({"proc/vmstat": "pgfault 1\noom_kill 7\n"}, *groups)) == kills
 
 

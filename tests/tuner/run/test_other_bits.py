@@ -30,7 +30,7 @@ def swept(point, device, environment, spec, where, *, allow):
 
 
 @pytest.mark.parametrize("where", PLACES)
-def test_without_leave_it_is_refused_wherever_it_is_seen(point, device, environment, where):
+def test_different_bits_are_refused_without_permission_in_every_phase(point, device, environment, where):
     spec = one_launch("k", [8, 16])
     trials, decision = swept(point, device, environment, spec, where, allow=False)
     assert (decision.config["size"], decision.repeatable) == (8, True)
@@ -42,7 +42,9 @@ def test_without_leave_it_is_refused_wherever_it_is_seen(point, device, environm
 
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("backend", ["xla", "cudnn"])
-def test_with_leave_or_from_a_library_it_wins_and_says_so(point, device, environment, where, backend):
+def test_a_config_with_different_bits_wins_with_permission_or_from_a_library(
+    point, device, environment, where, backend
+):
     spec = dataclasses.replace(one_launch("k", [8, 16]), backend=backend)
     allow = backend == "xla"
     trials, decision = swept(point, device, environment, spec, where, allow=allow)

@@ -46,7 +46,7 @@ def death_of(worker: WorkerProcess) -> WorkerDied:
         ((None, None), Status.CRASHED, "from outside"),
     ],
 )
-def test_the_oom_killer_is_named_only_if_it_struck(monkeypatch, idle_worker, counts, status, words):
+def test_the_oom_killer_is_named_only_where_its_count_rose(monkeypatch, idle_worker, counts, status, words):
     answers = list(counts)
     monkeypatch.setattr(process_module, "oom_kills", lambda: answers.pop(0))
     worker = idle_worker()
@@ -57,7 +57,7 @@ def test_the_oom_killer_is_named_only_if_it_struck(monkeypatch, idle_worker, cou
     assert death.by_outsider
 
 
-def test_our_own_kill_is_nobody_elses(idle_worker):
+def test_our_own_kill_is_not_reported_as_anothers(idle_worker):
     worker = idle_worker()
     worker.kill()
     assert not death_of(worker).by_outsider

@@ -65,7 +65,7 @@ def cluster(monkeypatch):
     from ray._private import services
     from ray.cluster_utils import Cluster
 
-    # Ray waits half a minute for the start of a node, whatever its settings.
+    # Ray waits half a minute for the start of a node, with any settings.
     monkeypatch.setattr(services, "wait_for_node", patient(services.wait_for_node))
     monkeypatch.setattr(services, "get_node", until_it_works(services.get_node))
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})

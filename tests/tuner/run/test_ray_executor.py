@@ -154,7 +154,7 @@ def test_a_lost_actor_is_replaced_and_asked_again(start, identity, run_of, times
     assert executor.run(run_of) is OK
     sent = [call[1] for call in ray.calls if call[0] == "serve"]
     assert sent == [run_of, *[Identify(), run_of] * times]
-    # The new actor is told what comes, as the old one was.
+    # The new actor gets what comes, as the old one did.
     assert sum(call[0] == "expect" for call in ray.calls) == 1 + times
     assert not ray.script
 
@@ -167,7 +167,7 @@ def test_a_config_that_kills_three_sound_actors_is_crashed(start, identity, run_
     assert not ray.script
 
 
-def test_actors_that_die_without_the_config_are_not_its_fault(start, identity, run_of):
+def test_actors_that_die_without_a_config_are_not_blamed_on_one(start, identity, run_of):
     executor, _ = start(LOST, None, LOST, None, identity, LOST)
     with pytest.raises(ExecutorError, match="3 Ray actors were lost"):
         executor.run(run_of)
@@ -206,7 +206,7 @@ def test_a_node_whose_loss_ray_has_not_noticed_is_asked_again(start, identity, r
 
 
 @pytest.mark.parametrize("kind", [CaseError, Interrupted])
-def test_what_an_actor_raises_is_raised_here(start, run_of, kind):
+def test_an_error_of_an_actor_is_raised_here(start, run_of, kind):
     executor, _ = start(kind("no inputs"))
     with pytest.raises(kind, match=r"^no inputs$"):
         executor.run(run_of)
@@ -227,7 +227,7 @@ def test_closing_ends_the_worker_before_the_actor(start):
     assert ray.killed == [True]
 
 
-def test_restarting_is_rays_work_and_repeating_ours(start):
+def test_ray_restarts_actors_and_does_not_repeat_requests(start):
     _, ray = start()
     assert (ray.options["max_restarts"], ray.options["max_task_retries"]) == (-1, 0)
     assert ray.options["num_cpus"] == 1
@@ -306,7 +306,7 @@ def test_an_actor_on_another_kind_of_node_refuses(actor, identity, run_of, chang
         (Interrupted("stopped"), Interrupted),
     ],
 )
-def test_what_goes_wrong_in_an_actor_is_raised_and_can_be_sent(actor, identity, run_of, error, kind):
+def test_errors_in_an_actor_are_raised_and_can_be_sent(actor, identity, run_of, error, kind):
     FakeWorker.fails = error
     with pytest.raises(kind) as caught:
         actor.serve(run_of, Claim.of(run_of, identity))

@@ -115,7 +115,7 @@ def test_all_that_may_be_as_good_meet_in_the_finals(plan_for, times, wanted):
     assert finals_of(plan, ReplayExecutor(table)) == [4, *wanted]
 
 
-def test_a_config_that_fails_a_feature_problem_leaves_its_place(plan_for):
+def test_a_finalist_that_fails_a_feature_problem_is_replaced(plan_for):
     times = {4: 2000, 8: 900, 16: 1000, 32: 1004, 64: 1008, 128: 1012}
     table = {("k", "", size): ns for size, ns in times.items()}
     plan = plan_for(one_launch("k", [8, 16, 32, 64, 128]))
@@ -142,7 +142,7 @@ def test_a_runner_up_that_may_be_as_good_is_composed_too(plan_for):
     assert finals == [(4, 4), (9, 16), (8, 16)]
 
 
-def test_what_comes_is_said_in_the_order_it_comes(plan_for):
+def test_coming_configs_are_announced_in_their_order(plan_for):
     times = {("k", "", (4, 4)): 80} | {("k", part, n): 50 - n for part in "ab" for n in (4, 8, 16)}
     executor = ReplayExecutor(times)
     list(sweep(plan_for(two_launches("k", [8], [16])), executor))
@@ -158,7 +158,7 @@ def test_what_comes_is_said_in_the_order_it_comes(plan_for):
     assert {str(ref.config) for ref in small} == {str(searched[0].config)}
 
 
-def test_the_next_kernel_s_first_configs_are_expected_behind_those_at_hand(plan_for):
+def test_the_next_kernel_s_first_configs_are_expected_behind_the_present_ones(plan_for):
     times = {(kernel, "", n): 1000 + n for kernel in "ab" for n in (4, 8)}
     executor = ReplayExecutor(times)
     list(sweep(plan_for(one_launch("a", [8]), one_launch("b", [8])), executor))
@@ -170,7 +170,7 @@ def test_the_next_kernel_s_first_configs_are_expected_behind_those_at_hand(plan_
     assert {ref.config["size"] for ref in behind} == {4, 8}
 
 
-def test_nothing_is_expected_of_a_sweep_that_was_left(plan_for):
+def test_a_stopped_sweep_announces_no_configs(plan_for):
     executor, stop = ReplayExecutor(FAST), threading.Event()
     for event in sweep(plan_for(one_launch("fast", [8, 16])), executor, stop=stop):
         if isinstance(event, Trial):
@@ -178,7 +178,7 @@ def test_nothing_is_expected_of_a_sweep_that_was_left(plan_for):
     assert [len([r for r in refs if not r.problem]) for refs in executor.expected] == [3, 0]
 
 
-def test_a_config_is_told_the_time_to_beat(plan_for):
+def test_a_config_gets_the_time_to_beat(plan_for):
     executor = ReplayExecutor({("k", "", s): 1000 + s for s in (4, 5, 6)})
     list(sweep(plan_for(one_launch("k", [5, 6])), executor))
     assert [run.best_ns for run in executor.runs] == [None, 1004, 1004]
@@ -208,7 +208,7 @@ def test_a_config_that_fails_a_feature_problem_is_wrong_and_the_next_takes_its_p
     assert decision.config["size"] == 5
 
 
-def test_who_fails_everything_has_no_finals(plan_for):
+def test_a_kernel_without_a_right_config_has_no_finals(plan_for):
     executor = ReplayExecutor(RACE, wrong_on_features=range(20))
     trials = trials_of(sweep(plan_for(one_launch("k", [5, 6, 7, 8, 9])), executor))
     assert not executor.races
@@ -246,7 +246,7 @@ def test_a_wrong_heuristic_does_not_stop_the_search(plan_for):
     ]
 
 
-def test_lost_finals_are_reported_and_the_sweep_goes_on(plan_for):
+def test_lost_finals_are_reported_and_the_sweep_continues(plan_for):
     executor = ReplayExecutor(FAST, broken_finals=True)
     events = list(sweep(plan_for(one_launch("fast", [8])), executor))
     finished = [e for e in events if isinstance(e, Progress) and e.case and e.reason]
@@ -254,7 +254,7 @@ def test_lost_finals_are_reported_and_the_sweep_goes_on(plan_for):
     assert kinds_of(events)[-1] is ProgressKind.SWEEP_FINISHED
 
 
-def test_stop_ends_the_sweep_and_a_plan_with_its_trials_goes_on(plan_for):
+def test_stop_ends_the_sweep_and_a_plan_with_its_trials_continues(plan_for):
     spec, stop = one_launch("fast", [8, 16]), threading.Event()
     executor, trials, last = ReplayExecutor(FAST), [], None
     for event in sweep(plan_for(spec), executor, stop=stop):
@@ -288,7 +288,7 @@ def test_stop_ends_the_sweep_and_a_plan_with_its_trials_goes_on(plan_for):
     assert not idle.races
 
 
-def test_what_failed_is_not_tried_again_by_a_resumed_sweep(plan_for):
+def test_a_failed_config_is_not_tried_again_by_a_resumed_sweep(plan_for):
     """Not even the untuned config, which is tried first in any case."""
     spec, times = one_launch("k", [8, 16]), {("k", "", 8): 10, ("k", "", 16): 5}
     trials = trials_of(sweep(plan_for(spec), ReplayExecutor(times)))[:2]

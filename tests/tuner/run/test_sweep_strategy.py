@@ -44,7 +44,7 @@ def test_each_batch_is_expected_before_it_runs_and_its_times_decide(plan_for):
     assert batches == [[4], [40], [30, 20], [25, 60], [], [], []]
 
 
-def test_what_was_tried_before_answers_from_its_stored_time(plan_for):
+def test_a_config_that_was_tried_before_answers_from_its_stored_time(plan_for):
     sizes = [40, 30, 20, 10, 60]
     spec = one_launch("k", sizes)
     executor = ReplayExecutor({("k", "", size): 10 * size for size in [4, *sizes]})

@@ -37,7 +37,7 @@ def holder(tmp_path):
         process.kill()
 
 
-def test_it_is_empty_its_own_and_gone_with_close(tmp_path):
+def test_a_temporary_folder_is_empty_unshared_and_gone_with_close(tmp_path):
     with TemporaryFolder(PREFIX, tmp_path) as first, TemporaryFolder(PREFIX, tmp_path) as second:
         assert first.path != second.path
         assert list(Path(first.path).iterdir()) == []
@@ -46,7 +46,7 @@ def test_it_is_empty_its_own_and_gone_with_close(tmp_path):
     first.close()
 
 
-def test_what_a_killed_process_left_goes_with_the_next_one(holder, tmp_path):
+def test_a_folder_of_a_killed_process_is_removed_by_the_next_one(holder, tmp_path):
     process, folder = holder
     assert (folder / "dump.txt").exists()
     process.send_signal(signal.SIGKILL)
@@ -56,7 +56,7 @@ def test_what_a_killed_process_left_goes_with_the_next_one(holder, tmp_path):
         assert list(tmp_path.iterdir()) == [Path(mine.path)]
 
 
-def test_that_of_a_process_that_lives_stays(holder, tmp_path):
+def test_a_folder_of_a_living_process_stays(holder, tmp_path):
     _, folder = holder
     with TemporaryFolder(PREFIX, tmp_path):
         assert (folder / "dump.txt").exists()
@@ -64,7 +64,7 @@ def test_that_of_a_process_that_lives_stays(holder, tmp_path):
     assert (folder / "dump.txt").exists()
 
 
-def test_other_things_stay(tmp_path):
+def test_other_files_and_folders_stay(tmp_path):
     (tmp_path / "attn-tune-tpu-note.txt").write_text("text")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "attn-tune-tpu-link").symlink_to(tmp_path / "elsewhere")
@@ -73,7 +73,7 @@ def test_other_things_stay(tmp_path):
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_a_folder_that_was_taken_for_an_abandoned_one_is_made_anew(tmp_path, monkeypatch):
+def test_a_folder_that_was_taken_for_an_abandoned_one_is_made_again(tmp_path, monkeypatch):
     made, real = [], scratch.tempfile.mkdtemp
 
     def taken(**kwargs):
@@ -89,7 +89,7 @@ def test_a_folder_that_was_taken_for_an_abandoned_one_is_made_anew(tmp_path, mon
         assert Path(mine.path).is_dir()
 
 
-def test_without_locks_it_works_and_nothing_is_removed(tmp_path, monkeypatch):
+def test_a_temporary_folder_without_locks_works_and_removes_nothing(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(95, "Operation not supported")
 

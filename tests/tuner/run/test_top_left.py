@@ -35,7 +35,7 @@ def validate(monkeypatch, planted):
     return lambda *words: CliRunner().invoke(app, ["validate", *words])
 
 
-def test_the_feature_problems_of_a_sweep_find_it(planted, point, device, environment):
+def test_the_feature_problems_of_a_sweep_find_a_wrong_causal_edge(planted, point, device, environment):
     plan = make_plan(
         [point],
         kernels=[planted["top_left"]],
@@ -49,7 +49,7 @@ def test_the_feature_problems_of_a_sweep_find_it(planted, point, device, environ
     assert not any(t.stage is Stage.FINAL for t in trials)
 
 
-def test_validate_finds_it_on_lengths_that_it_takes(validate):
+def test_validate_finds_a_wrong_causal_edge_on_lengths_that_the_kernel_takes(validate):
     words = ("-k", "top_left", "--feature", "causal_longer_keys", "-d", "fwd", "--json")
     result = validate(*words)
     assert result.exit_code == 1, result.stderr
@@ -57,7 +57,7 @@ def test_validate_finds_it_on_lengths_that_it_takes(validate):
     assert rows == {"causal_longer_keys (t=48 s=112)": "incorrect"}
 
 
-def test_what_cannot_be_validated_is_no_success(validate):
+def test_a_config_that_cannot_be_validated_is_no_success(validate):
     result = validate("-k", "planted_refused", "--feature", "causal_longer_keys", "-d", "fwd")
     assert result.exit_code == 3
     assert result.stderr.splitlines()[-1] == (

@@ -93,7 +93,7 @@ def test_problems_that_are_refused_when_they_are_compiled_do_not_count(swept):
     assert decided(trials) == ()
 
 
-def test_who_asks_for_unproven_configs_gets_them_with_a_count_of_none(swept):
+def test_unproven_configs_are_given_on_request_with_a_count_of_none(swept):
     trials = swept(nothing_takes_it, allow_unproven=True)
     assert {t.features for t in trials if t.stage is Stage.FINAL} == {0}
     assert not any(t.status is Status.UNPROVEN for t in trials)
@@ -101,7 +101,7 @@ def test_who_asks_for_unproven_configs_gets_them_with_a_count_of_none(swept):
     assert (decision.config["size"], decision.features) == (6, 0)
 
 
-def test_a_resumed_sweep_does_not_say_it_again_and_a_later_leave_is_heard(swept):
+def test_a_resumed_sweep_reports_an_unproven_config_once_and_heeds_a_later_permission(swept):
     first = swept(nothing_takes_it)
     assert swept(nothing_takes_it, known=first) == []
     later = swept(nothing_takes_it, known=first, allow_unproven=True)

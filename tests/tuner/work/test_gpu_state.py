@@ -27,7 +27,7 @@ class Nvml:
         return ask
 
 
-def test_reading_of_a_gpu_that_tells_everything():
+def test_reading_of_a_gpu_has_every_field():
     nvml = Nvml(
         PowerUsage=412_600,
         CurrentClocksThrottleReasons=0x4 | 0x40 | 0x1,
@@ -43,7 +43,7 @@ def test_reading_of_a_gpu_that_tells_everything():
     )
 
 
-def test_what_a_gpu_does_not_tell_is_unknown():
+def test_readings_that_a_gpu_lacks_are_none():
     assert read(Nvml(Temperature=40), "gpu") == Reading(temperature_c=40)
 
 

@@ -38,7 +38,9 @@ class Timed:
         return ()
 
 
-POLICY = MeasurePolicy(samples=9, min_samples=3, heats=((3, 3.0),), max_s=PATIENCE_S, rounds=6, rounds_max_s=PATIENCE_S)
+POLICY = MeasurePolicy(
+    samples=9, min_samples=3, early_stops=((3, 3.0),), max_s=PATIENCE_S, rounds=6, rounds_max_s=PATIENCE_S
+)
 
 
 def test_all_samples_of_a_hopeful_config():
@@ -48,7 +50,7 @@ def test_all_samples_of_a_hopeful_config():
     assert not result.protocol.interleaved
 
 
-def test_a_hopeless_config_keeps_its_few_true_samples():
+def test_a_config_that_is_stopped_early_keeps_its_few_true_samples():
     result = measure(Timed(151), timer=Clock(), policy=POLICY, best_ns=50)
     assert result.samples_ns == (151, 151, 151)
 
@@ -64,7 +66,7 @@ def test_one_slow_sample_does_not_condemn():
 
 
 def test_later_heats_are_stricter():
-    policy = MeasurePolicy(samples=9, heats=((3, 2.0), (5, 1.2)), max_s=PATIENCE_S)
+    policy = MeasurePolicy(samples=9, early_stops=((3, 2.0), (5, 1.2)), max_s=PATIENCE_S)
     taken = {
         ns: len(measure(Timed(ns), timer=Clock(), policy=policy, best_ns=100).samples_ns) for ns in (250, 150, 110)
     }
@@ -96,14 +98,14 @@ class Gpu:
         (nothing, 1),
     ],
 )
-def test_a_config_is_measured_anew_when_the_clock_has_moved(gpu, times):
+def test_a_config_is_measured_again_when_the_clock_has_moved(gpu, times):
     clock = Clock()
     result = measure(Timed(100), timer=clock, policy=POLICY, look=gpu)
     assert result.samples_ns == (100,) * 9
     assert len(clock.order) == 9 * times
 
 
-def test_finals_are_taken_anew_and_say_so():
+def test_finals_are_taken_again_and_say_so():
     clock = Clock()
     gpu = Gpu(*[1980] * 3, 1500, *[1980] * 3)
     raced = race([Timed(1), Timed(2)], timer=clock, policy=POLICY, round_id="r", look=gpu)

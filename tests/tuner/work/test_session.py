@@ -103,7 +103,7 @@ def test_finals_share_their_rounds(session, point, device):
     assert len(answer.twin.samples_ns) == 3
 
 
-def test_what_is_wrong_in_the_finals_is_not_timed(session, planted, point, device):
+def test_a_config_that_is_wrong_in_the_finals_is_not_timed(session, planted, point, device):
     refs = tuple(
         ConfigRef(
             kernel="flash_attention/planted_wrong",
@@ -121,7 +121,7 @@ def test_what_is_wrong_in_the_finals_is_not_timed(session, planted, point, devic
     assert answer.twin is None
 
 
-def test_when_all_are_wrong_nothing_is_timed(session, planted, point, device):
+def test_finals_with_wrong_configs_alone_time_nothing(session, planted, point, device):
     ref = ConfigRef(
         kernel="flash_attention/planted_wrong",
         signature=point.signature,

@@ -16,7 +16,7 @@ from attn_tune.tuner.work.timers.records import Record
 from attn_tune.tuner.work.timers.timer import Launch
 from attn_tune.tuner.work.timers.traced import TracedTimer
 
-POLICY = MeasurePolicy(warmup=2, samples=4, max_s=60.0, heats=(), rounds=4, rounds_max_s=60.0)
+POLICY = MeasurePolicy(warmup=2, samples=4, max_s=60.0, early_stops=(), rounds=4, rounds_max_s=60.0)
 # Of a search: two runs on each of two seeds, then the warm-up. Of finals, which have one seed, two runs less.
 SECOND_TIMED = {"search": 7, "finals": 5}
 
@@ -76,7 +76,7 @@ def test_one_wrong_output_among_the_timed_ones_is_enough_in_the_finals(
     assert "out is wrong" in answer.outcomes[1].reason
 
 
-def test_other_bits_in_one_timed_run_make_a_config_unrepeatable(session, planted, point, device):
+def test_different_bits_in_one_timed_run_make_a_config_unrepeatable(session, planted, point, device):
     wavers = ref(point, "wavers", SECOND_TIMED["search"])
     outcome = session.run(Run(ref=wavers, device=device, policy=POLICY))
     assert (outcome.status, outcome.repeatable) == (Status.OK, False)
@@ -87,14 +87,14 @@ def test_other_bits_in_one_timed_run_make_a_config_unrepeatable(session, planted
     assert (bad.status, bad.repeatable) == (Status.OK, False)
 
 
-def test_other_bits_in_the_second_run_make_a_config_unrepeatable(session, planted, point, device):
+def test_different_bits_in_the_second_run_make_a_config_unrepeatable(session, planted, point, device):
     request = Run(ref=ref(point, "wavers", 1), device=device, measure=False)
     outcome = session.run(request)
     assert (outcome.status, outcome.repeatable) == (Status.OK, False)
     assert session.run(Run(ref=ref(point, "none"), device=device)).repeatable is True
 
 
-def test_what_differs_is_judged_and_what_does_not_is_not(case, right, monkeypatch):
+def test_only_outputs_that_differ_are_judged_again(case, right, monkeypatch):
     judged = []
 
     def judge(*args):

@@ -60,7 +60,7 @@ def test_only_the_parts_outputs_are_asked_for(case, plain):
     assert [(e.output, e.error) for e in missing.errors if e.ratio > 1] == [("lse", math.inf)]
 
 
-def test_a_second_run_that_differs_is_said_and_judged(case, plain):
+def test_a_second_run_that_differs_is_reported_and_judged(case, plain):
     factors = iter([1.0, 1.0 + 2**-7, 1.0, 1.5])
 
     def call(inputs):
@@ -78,7 +78,7 @@ def test_a_second_run_that_differs_is_said_and_judged(case, plain):
     assert not far.correct
 
 
-def test_bits_tell_nan_from_nothing():
+def test_bits_separate_nan_from_missing_values():
     nan, zero = jnp.array([jnp.nan]), jnp.array([0.0])
     assert same_bits({"x": nan}, [{"x": nan}, {"x": zero}]) == [True, False]
     assert same_bits({"x": zero}, [{"x": -zero}, {"y": zero}, {"x": zero}]) == [False, False, True]

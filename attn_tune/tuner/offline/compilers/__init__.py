@@ -1,1 +1,1 @@
-"""Compile configs for devices that are not here, in processes of their own."""
+"""Compile configs for absent devices, in processes of their own."""

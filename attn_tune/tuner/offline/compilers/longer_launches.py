@@ -1,6 +1,6 @@
 """Find longer launches to compile in the place of those that have two blocks along an axis.
 
-The last of two blocks has the index one, which cannot be told from any other one in the launch's body: by its key such
+The last of two blocks has the index one, which looks like any other one in the launch's body: by its key such
 a launch is like no other. With twice the lengths or sequences there are four blocks, and one compile serves them all.
 """
 

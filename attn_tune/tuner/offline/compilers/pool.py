@@ -63,15 +63,15 @@ class CompilePool:
         refs: Sequence[ConfigRef],
         *,
         skip: Skip = lambda ref: None,
-        leave: Callable[[], bool] = lambda: False,
+        should_stop: Callable[[], bool] = lambda: False,
         whole: bool = False,
         limit_s: float | None = None,
     ) -> Iterator[Answer]:
         """Yield ``(index, result)`` of each config, as they end; they begin in the order given.
 
         ``skip`` is asked, from several threads, just before a config begins: an answer saves the compile. Once
-        ``leave()`` is true nothing begins any more, and the iterator ends with those at hand. ``whole`` compiles the
-        program around the launches of a TPU too. ``limit_s`` is what one config may take, instead of the pool's limit.
+        ``should_stop()`` is true nothing begins any more, and the iterator ends with those that run. ``whole`` compiles
+        the program around the launches of a TPU too. ``limit_s`` is for one config, in place of the pool's limit.
 
         Raises:
           CompilerError: no worker starts, or one cannot serve any request.
@@ -81,7 +81,7 @@ class CompilePool:
         open_ = {self._threads.submit(self._answer, ref, skip, limit_s, whole): index for index, ref in enumerate(refs)}
         try:
             while open_:
-                if leave():
+                if should_stop():
                     open_ = {future: i for future, i in open_.items() if not future.cancel()}
                 done, _ = wait(open_, timeout=_POLL_S, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -100,7 +100,7 @@ class CompilePool:
             self._idle.put(compiler)
 
     def close(self) -> None:
-        """Kill the workers, whatever they do. May be called more than once."""
+        """Kill the workers, busy or not. May be called more than once."""
         self._closed.set()
         self._threads.shutdown(cancel_futures=True)
         for compiler in self._compilers:
@@ -112,7 +112,7 @@ class CompilePool:
 class _Compiler:
     """A worker process, replaced when it is lost, and the folder that it dumps into.
 
-    Whole programs for TPUs have a process of their own that dumps nothing: nobody reads their schedules, and writing
+    Whole programs for TPUs have a process of their own that dumps nothing: their schedules are not read, and writing
     down every copy and transpose takes ten times as long as compiling them.
     """
 

@@ -1,4 +1,4 @@
-"""Compile Pallas kernels for a TPU that is not here, with the compiler in libtpu. Used in a process of its own.
+"""Compile Pallas kernels for an absent TPU, with the compiler in libtpu. Used in a process of its own.
 
 libtpu takes its options from the environment when it is loaded and dumps its schedules into one folder. Only one
 process may hold it unless a variable allows more.
@@ -36,7 +36,7 @@ _FILE = re.compile(r"^\d+-(.+)-\d+-(final_bundles|pre-finalize-registers-and-all
 _NUMBER = re.compile(r"\.\d+$")
 # What belongs to the whole program, not to a kernel.
 _NOT_KERNELS = ("TLP", "<late")
-# What libtpu says when a launch is too large for VMEM, whatever its grid.
+# What libtpu says when a launch is too large for VMEM, for any grid.
 _SCOPED = "exceeded scoped vmem limit"
 
 
@@ -74,7 +74,7 @@ def compile_for_tpu(
     too, as does a program whose launches cannot stand alone.
 
     Raises:
-      Exception: whatever the kernel, Mosaic or libtpu raises.
+      Exception: any error of the kernel, Mosaic or libtpu.
     """
     start = time.perf_counter()
     device = target_device(topology)
@@ -140,7 +140,7 @@ def compile_launch(launch: Launch, topology: str, folder: str, cache: LaunchCach
     """The schedule of one launch alone, with the trips of its own grid.
 
     Raises:
-      Exception: whatever Mosaic or libtpu raises.
+      Exception: any error of Mosaic or libtpu.
       NoScopedMemoryError: a launch with the same steps ran out of VMEM.
     """
     import jax

@@ -19,7 +19,7 @@ _NICENESS = 5
 
 
 def compile_for(request: CompileFor) -> Compiled:
-    """Compile a config; whatever it raises is its result."""
+    """Compile a config; an error of any type is its result."""
     target = find_target(request.target)
     try:
         if target.topology:

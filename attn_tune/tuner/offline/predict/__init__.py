@@ -1,1 +1,1 @@
-"""Predict the time of a compiled config on a TPU that is not here, from its compiler's schedule."""
+"""Predict the time of a compiled config on an absent TPU, from its compiler's schedule."""

@@ -27,7 +27,7 @@ def predict(
     config: Mapping[str, Any],
     device: Device,
 ) -> Prediction | None:
-    """Predict the time of launches that run one after the other; None where one of them cannot be told.
+    """Predict the time of launches that run one after the other; None where the time of one is unknown.
 
     Launches without matrix products (casts, copies) are left out: they are the same for every config.
     """

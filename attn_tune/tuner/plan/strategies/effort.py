@@ -49,7 +49,7 @@ STRATEGIES: dict[StrategyName, Strategy] = {
     StrategyName.SURROGATE: surrogate,
 }
 _SHARES = {EffortName.QUICK: 0.05, EffortName.NORMAL: 0.15, EffortName.FULL: 1.0}
-# For a device that is not here a config takes seconds of a core, not a fraction of one, and nothing is measured that
+# For an absent device a config takes seconds of a core, not a fraction of one, and nothing is measured that
 # a closer look could be worth: two thirds of the rest.
 _COMPILED_SHARES = {**_SHARES, EffortName.NORMAL: 0.10}
 _STRATEGY_OF = {

@@ -1,4 +1,4 @@
-"""Chance: what a strategy has to beat."""
+"""Random search: the baseline of the other strategies."""
 
 import random
 

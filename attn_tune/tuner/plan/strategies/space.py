@@ -66,7 +66,7 @@ class Space:
       limit: how many more may be evaluated; None is no limit.
       signature, fields: of the case, and what its fields mean; None and empty where there is no case.
       seed: decides everything that is random. Equal spaces are searched equally.
-      hint: told what may be asked for after the next batch, for who can prepare for it.
+      hint: receives what may be asked for after the next batch, so that it can be prepared.
     """
 
     candidates: Sequence[Candidate]
@@ -107,7 +107,7 @@ def send(search: Search, seen: Times) -> Batch | None:
 
 
 def in_one_batch(space: Space, order: Sequence[str]) -> Search:
-    """The untried candidates in ``order``, as far as the limit goes, whatever their times."""
+    """The untried candidates in ``order``, up to the limit, in spite of their times."""
     wanted = [digest for digest in order if digest not in space.tried][: space.evaluations]
     if wanted:
         yield space.batch(wanted)

@@ -54,7 +54,7 @@ def surrogate(space: Space) -> Search:
 def batch_size(size: int) -> int:
     """About a thirtieth of a space of ``size``: enough to be compiled ahead, and several batches in any effort.
 
-    It does not depend on the limit, so that more effort goes on where less has ended.
+    It does not depend on the limit, so that more effort continues where less has ended.
     """
     return min(MOST_BATCH, max(LEAST_BATCH, size // 30))
 

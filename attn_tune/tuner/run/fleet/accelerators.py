@@ -15,7 +15,7 @@ _MOST = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accelerator:
-    """One GPU. ``key`` names it on this host, whatever number it has; ``environment`` makes a process see it alone.
+    """One GPU. ``key`` names it on this host, with any number; ``environment`` makes a process see it alone.
 
     Attributes:
       index: its number on this host.

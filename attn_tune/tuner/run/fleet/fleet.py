@@ -133,7 +133,7 @@ class Fleet:
             wait(futures)
 
     def close(self) -> None:
-        """End the workers, whatever they are doing. May be called more than once."""
+        """End the workers, busy or not. May be called more than once."""
         if self._closed:
             return
         self._closed = True

@@ -56,9 +56,9 @@ class Lease:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            said = os.pread(file, _MOST_TEXT, 0).decode(errors="replace").strip()
+            holder = os.pread(file, _MOST_TEXT, 0).decode(errors="replace").strip()
             os.close(file)
-            return said or "another process"
+            return holder or "another process"
         self._file = file
         os.ftruncate(file, 0)
         # The lock is what counts; on a full disk others learn less about who has it.
@@ -147,14 +147,14 @@ def leased(
         # In one order, so that two sweeps never wait for one another.
         for key, name in sorted(devices):
             lease = held.enter_context(Lease(key, folder or lease_folder()))
-            said = ""
+            shown = ""
             while holder := lease.take():
                 text = f"{name} is in use by {holder}"
                 if not wait:
                     raise StorageError(f"{text}; stop it, choose other --devices, or use --wait")
-                if text != said:
+                if text != shown:
                     say(f"{text}; waiting")
-                    said = text
+                    shown = text
                 if interrupt():
                     raise Interrupted("interrupted while waiting for a device")
                 time.sleep(_POLL_S)

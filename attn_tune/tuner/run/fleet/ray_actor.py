@@ -103,7 +103,7 @@ class DeviceActor:
         self._executor.expect(refs, device)
 
     def stop(self) -> None:
-        """Interrupt the request at hand."""
+        """Interrupt the request in progress."""
         self._stop.set()
 
     def close(self) -> None:
@@ -117,8 +117,8 @@ def _contradiction(claim: Claim, found: Identity) -> str:
     """The reason why a trial made here would name a wrong origin; ``""`` if it would not."""
     if claim.identity is None:
         return ""
-    for _, name, here, said in found.differences(claim.identity):
-        return f"{name} is {here!r} here, and {said!r} in the rest of the sweep"
+    for _, name, here, there in found.differences(claim.identity):
+        return f"{name} is {here!r} here, and {there!r} in the rest of the sweep"
     for kernel, source in claim.sources.items():
         if get_kernel(kernel).source_hash != source:
             return f"the source of {kernel} differs from that of the sweep; install the same version"

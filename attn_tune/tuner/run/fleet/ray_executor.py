@@ -138,7 +138,7 @@ class RayExecutor:
         """
         self._placed = False
         deadline = time.monotonic() + self._place_s
-        said = f"no node has room for an actor with {self._options}"
+        reason = f"no node has room for an actor with {self._options}"
         while time.monotonic() < deadline:
             try:
                 self._receive(self._actor.ready.remote(), deadline)
@@ -146,14 +146,14 @@ class RayExecutor:
                 raise ExecutorError(f"a Ray actor does not start: {_brief(error)}") from None
             except self._ray.exceptions.RayActorError as error:
                 # Ray has not noticed yet that the node is gone.
-                said = _brief(error)
+                reason = _brief(error)
                 time.sleep(_POLL_S)
             except TimeoutError:
                 break
             else:
                 self._placed = True
                 return
-        raise ExecutorError(f"no Ray actor within {self._place_s:g} s: {said}")
+        raise ExecutorError(f"no Ray actor within {self._place_s:g} s: {reason}")
 
     def _receive(self, reference: Any, deadline: float | None) -> Any:
         """The reply to a call.
@@ -182,7 +182,7 @@ class RayExecutor:
             raise ExecutorError(f"a Ray actor failed: {_brief(error)}") from error
 
     def _stop(self, reference: Any) -> None:
-        """End the request at hand; the actor itself only if it does not obey."""
+        """End the request in progress; the actor itself only if it does not obey."""
         if not self._placed:
             return
         self._actor.stop.options(concurrency_group="control").remote()

@@ -47,7 +47,7 @@ def test_a_merge_that_fails_makes_no_database(tmp_path, host):
     assert not lab.parent.exists()
 
 
-def test_gc_says_what_goes_before_it_does(host):
+def test_gc_lists_what_it_will_remove_before_removing(host):
     dry = run("lab", "gc", "--db", host, "--dry-run", "--superseded")
     assert dry.exit_code == 0, dry.stderr
     assert "5 rows of trial would go: a newer environment decides" in dry.stdout

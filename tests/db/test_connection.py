@@ -76,7 +76,7 @@ def test_refused_files_are_not_touched(tmp_path, kind, options):
 
 
 @pytest.mark.parametrize("options", [{}, {"read_only": True}])
-def test_nothing_is_made_unless_asked(tmp_path, options):
+def test_a_database_is_only_made_when_asked(tmp_path, options):
     with pytest.raises(NoDataError, match="no database"):
         Database.open(tmp_path / "sub" / "lab.db", **options)
     assert not list(tmp_path.iterdir())
@@ -184,7 +184,7 @@ def in_child(function):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_an_unwritable_database_says_so(tmp_path):
+def test_an_unwritable_database_is_an_error_with_the_reason(tmp_path):
     with pytest.raises(StorageError, match="cannot be used"):
         Database.open("/proc/attn-tune/lab.db", create=True)
 
@@ -284,7 +284,7 @@ def test_a_database_on_read_only_media_can_be_merged(path, tmp_path):
         shutil.rmtree(folder)
 
 
-def test_every_error_is_one_of_ours(tmp_path):
+def test_every_error_has_a_type_of_this_package(tmp_path):
     """Random files under random options: a clean answer or one of attn-tune's errors, with one line."""
     rng = random.Random(1)
     for i in range(100):
