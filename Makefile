@@ -11,7 +11,8 @@ BIN := $(VENV)/bin
 GRID ?= $(if $(GPU),gpu-smoke,cpu-smoke)
 DB ?= sweep.db
 # A first look, not the last word: a few configs of each kernel. `make sweep ARGS=` tries them all.
-ARGS ?= $(if $(EXTRA),--max-trials 24 --budget 15m,--max-trials 3)
+LIMITS ?= $(if $(EXTRA),--max-trials 24 --budget 15m,--max-trials 3)
+ARGS ?=
 # A file stays on one worker: what its tests begin with is made once. (Groups of pytest-xdist 3.8 do nothing under pytest 9.2.)
 # In the order that tests/conftest.py gives them, slow files first.
 PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
@@ -49,7 +50,7 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	@touch $@
 
 sweep: $(VENV)/.installed-$(EXTRA)
-	$(BIN)/attn-tune sweep --grid $(GRID) --db $(DB) $(ARGS)
+	$(BIN)/attn-tune sweep --grid $(GRID) --db $(DB) $(LIMITS) $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -244,7 +244,7 @@ def test_readers_and_rebuilders_run_beside_a_writer(tmp_path):
 
 
 def test_a_reader_of_another_process_leaves_the_log_of_a_writer_that_also_read(tmp_path):
-    """Closing any descriptor of the file would drop the writer's locks, and another process deletes a log that no process holds."""
+    """Closing a descriptor of the file would drop the writer's locks; another process then deletes the log."""
     path = tmp_path / "lab.db"
     log = path.with_name(path.name + "-wal")
     query = "SELECT count(*) FROM trial"
