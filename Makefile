@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 GRID ?= $(if $(GPU),gpu-smoke,cpu-smoke)
 DB ?= sweep.db
-# A first look, not the last word: a few configs of each kernel. `make sweep ARGS=` tries them all.
+# A first look, not the last word: a few configs of each kernel. `make sweep LIMITS=` tries them all.
 LIMITS ?= $(if $(EXTRA),--max-trials 24 --budget 15m,--max-trials 3)
 ARGS ?=
 # A file stays on one worker: what its tests begin with is made once. (Groups of pytest-xdist 3.8 do nothing under pytest 9.2.)
