@@ -105,7 +105,7 @@ def differentiable(call: Call, problem: Any, operands: Any, request: Request) ->
         operands, kept = saved
         inputs = call.backward_inputs(operands, kept, cotangents)  # type: ignore[misc]
         made = launched(call, saving, request, call.backward, inputs)
-        gradients = {name[1:]: x for name, x in made.items()} | call.more_gradients(inputs)
+        gradients = made | call.more_gradients(inputs)
         return (operands._replace(**{name: gradients.get(name) for name in operands._fields}),)
 
     function.defvjp(forward, backward)

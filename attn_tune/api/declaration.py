@@ -1,6 +1,5 @@
 """The declaration of an op that the call path runs by: its arrays, its parallel dimensions, its gradients."""
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -8,6 +7,9 @@ from typing import Any
 
 import jax
 from jaxtyping import Array
+
+from attn_tune.ops.registry import get_op
+from attn_tune.schema.errors import UsageError
 
 type Problem = Any
 type Operands = Any
@@ -44,8 +46,8 @@ class Call:
       indivisible: operands with which a call is not cut: its kernel runs as XLA partitions it.
       place: ``(operands, first) -> operands`` of one shard; ``first`` maps a parallel letter to the index of the
         shard's first entry.
-      gradients: operands whose gradient the backward's kernels make, as the output ``d<name>``. Empty, with no
-        ``more_gradients``: the op has a forward alone.
+      gradients: operands whose gradient the backward's kernels make; the op says which output it is (``Output.of``).
+        Empty, with no ``more_gradients``: the op has a forward alone.
       residuals: outputs of the forward that its backward reads; ``<op>_<name>`` for ``jax.checkpoint`` policies.
       with_residuals: ``problem -> problem`` whose forward gives all residuals.
       backward_inputs: ``(operands, residuals, cotangents) -> inputs`` of the backward; both dicts are by output, and
@@ -79,11 +81,6 @@ class Call:
     plain_derivative: bool = False
     alternative: str = ""
 
-    @functools.cached_property
-    def dims(self) -> Mapping[str, str]:
-        """The letters of every array, gradients included."""
-        return {**self.letters, **{f"d{name}": self.letters[name] for name in self.gradients}}
-
     @property
     def cut_letters(self) -> tuple[str, ...]:
         """The letters that a mesh may cut: the parallel ones, and those of their groups."""
@@ -106,12 +103,27 @@ class Call:
         return found
 
     def output_types(self, problem: Problem, inputs: Any) -> Types:
-        """The types of a launch's outputs: those of the forward, or gradients, which are like their operands."""
+        """The types of a launch's outputs: those of the forward by name, or the gradients by operand."""
         operands = operands_of(inputs)
         if operands is inputs:
             return self.outputs(problem, operands)
         like = {name: getattr(operands, name) for name in self.gradients}
-        return {f"d{name}": jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in like.items() if x is not None}
+        return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in like.items() if x is not None}
+
+    def wanted(self, problem: Problem, inputs: Any, made: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs of a launch, named as in ``output_types``, among those that a kernel or the baseline made.
+
+        Raises:
+          UsageError: the op declares no output as the gradient of an operand that is in ``gradients``.
+        """
+        types = self.output_types(problem, inputs)
+        if operands_of(inputs) is inputs:
+            return {name: made[name] for name in types}
+        names = {output.of: output.name for output in get_op(self.op).outputs(problem, self.backward) if output.of}
+        for name in types:
+            if name not in names:
+                raise UsageError(f"op {self.op!r} has no output of {self.backward!r} that is the gradient of {name!r}")
+        return {name: made[names[name]] for name in types}
 
 
 def operands_of(inputs: Any) -> Operands:

@@ -25,7 +25,7 @@ from attn_tune.runtime.lookup import dispatch
 
 
 def launched(call: Call, problem: Any, request: Request, direction: str, inputs: Any) -> dict[str, Array]:
-    """The outputs of one direction, by name, with rules for ``vmap`` and for derivatives.
+    """The outputs of one direction, with rules for ``vmap`` and for derivatives.
 
     Raises:
       UnsupportedError: no kernel, or not the requested one, can do the problem on this device.
@@ -77,8 +77,7 @@ def _launch(call: Call, problem: Any, request: Request, direction: str) -> Calla
 
 def _outputs(call: Call, launch: Callable, problem: Any, inputs: Any) -> dict[str, Array]:
     """The outputs that the op needs; a kernel may return more."""
-    outputs = launch(inputs)
-    return {name: outputs[name] for name in call.output_types(problem, inputs)}
+    return call.wanted(problem, inputs, launch(inputs))
 
 
 @cached

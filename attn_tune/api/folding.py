@@ -54,7 +54,7 @@ def _can_fold(call: Call, problem: Any, spread: Any, is_mapped: Any) -> bool:
     letter = call.parallel[0]
 
     def fits(path: Any, has_axis: bool) -> bool:
-        letters = call.dims[leaf_name(path)]
+        letters = call.letters[leaf_name(path)]
         return letters.startswith(letter) if letter in letters else not has_axis
 
     if not all(jax.tree.leaves(jax.tree_util.tree_map_with_path(fits, is_mapped))):
@@ -62,7 +62,7 @@ def _can_fold(call: Call, problem: Any, spread: Any, is_mapped: Any) -> bool:
     element = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), spread)
     batch = call.sizes(operands_of(element))[letter]
     return all(
-        call.dims[name].startswith(letter) and out.shape[0] == batch
+        call.letters[name].startswith(letter) and out.shape[0] == batch
         for name, out in call.output_types(problem, element).items()
     )
 
@@ -76,7 +76,7 @@ def _folded(call: Call, spread: Any, is_mapped: Any) -> Any:
 
     def fold(path: Any, x: Array, has_axis: bool) -> Array:
         name = leaf_name(path)
-        if letter not in call.dims[name]:
+        if letter not in call.letters[name]:
             return x[0]
         if name in call.broadcast and x.shape[1] == 1:
             if not has_axis and not (has_gradients and name in call.gradients):

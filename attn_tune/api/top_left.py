@@ -24,7 +24,12 @@ HIDDEN = -0.7 * float(np.finfo(np.float32).max)
 
 
 class Part(NamedTuple):
-    """The rows that see a key and the keys that a row sees, and the window that says so at the bottom right."""
+    """The rows that see a key and the keys that a row sees, and the window that says so at the bottom right.
+
+    Attributes:
+      q_len, kv_len: the numbers of those rows and keys.
+      window: the window.
+    """
 
     q_len: int
     kv_len: int

@@ -21,11 +21,14 @@ from attn_tune.schema import AttnTuneError
 
 
 class Verdict(enum.StrEnum):
-    """The result of a check. ``warn`` limits something, ``fail`` makes sweeps impossible."""
+    """The result of a check."""
 
     OK = "ok"
+    """Nothing is missing."""
     WARN = "warn"
+    """Something is limited."""
     FAIL = "fail"
+    """Sweeps are impossible."""
 
 
 @dataclass(frozen=True, slots=True)

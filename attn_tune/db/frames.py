@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attn_tune.db.decide import decision_table
 from attn_tune.db.store import trials
 from attn_tune.db.store.sql import narrowing, problem_filters
-from attn_tune.schema import unknown_name
+from attn_tune.schema import Status, unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,21 +34,21 @@ SELECT decision.op, kernel, direction, signature, point, device, known.family, e
 FROM decision JOIN device AS known ON known.id = device_id JOIN signature ON signature.text = decision.signature
 WHERE {filters} ORDER BY signature, direction, known.digest, rank
 """
-_RUNS = """
+_RUNS = f"""
 SELECT run.id AS run, run.status, device.variant AS device, run.environment, environment.jax, environment.triton, host,
        pid, (SELECT group_concat(value, ' ') FROM json_each(argv)) AS argv, started, heartbeat, ended, run.trials,
-       (SELECT count(*) FROM trial WHERE run_id = run.id AND status = 'ok') AS ok
+       (SELECT count(*) FROM trial WHERE run_id = run.id AND status = '{Status.OK}') AS ok
 FROM run JOIN device ON device.id = device_id JOIN environment ON environment.digest = run.environment
 ORDER BY run.id
 """
-_COVERAGE = """
-SELECT trial.op, kernel, direction, signature, trial.device, count(*) AS trials, sum(status = 'ok') AS ok,
+_COVERAGE = f"""
+SELECT trial.op, kernel, direction, signature, trial.device, count(*) AS trials, sum(status = '{Status.OK}') AS ok,
        count(DISTINCT config_digest || part) AS configs, max(started) AS newest,
        EXISTS (SELECT 1 FROM decision JOIN device AS theirs ON theirs.id = decision.device_id
                WHERE decision.signature = trial.signature AND decision.direction = trial.direction
                    AND theirs.digest = device.digest) AS decided
 FROM trial JOIN device ON device.id = device_id
-WHERE {filters}
+WHERE {{filters}}
 GROUP BY signature, direction, device.digest, kernel ORDER BY signature, direction, trial.device, kernel
 """
 _IMPORTED = """

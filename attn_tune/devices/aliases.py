@@ -17,7 +17,11 @@ _MIG = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A raw name's meaning. ``family`` is ``""`` when only the driver can tell; ``partition`` is the MIG slice."""
+    """A raw name's meaning. ``family`` is ``""`` when only the driver can tell; ``partition`` is the MIG slice.
+
+    Attributes:
+      variant: the model, as published.
+    """
 
     variant: str
     family: str

@@ -20,7 +20,19 @@ _SM_COUNT = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DriverFacts:
-    """One device as the driver describes it; 0 and ``""`` where it does not answer."""
+    """One device as the driver describes it; 0 and ``""`` where it does not answer.
+
+    Attributes:
+      units: the multiprocessors.
+      shared_bytes: the most shared memory of a block.
+      l2_bytes: the last-level cache.
+      clock_mhz: the top clock.
+      bandwidth_gbs: the memory bandwidth.
+      power_watts: the power limit, rounded to 50 W.
+      uuid: the device's own id.
+      total_bytes: the memory.
+      driver: the version of the driver.
+    """
 
     units: int = 0
     shared_bytes: int = 0

@@ -44,7 +44,15 @@ VMEM_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Units, last-level cache in MiB, top clock in MHz, memory bandwidth in GB/s, board power in watts."""
+    """Units, last-level cache in MiB, top clock in MHz, memory bandwidth in GB/s, board power in watts.
+
+    Attributes:
+      units: multiprocessors or cores.
+      l2_mib: the last-level cache.
+      clock_mhz: the top clock.
+      bandwidth_gbs: the memory bandwidth.
+      power_watts: the board power.
+    """
 
     units: int
     l2_mib: int

@@ -293,17 +293,7 @@ class Op:
             (field.default for field in self.fields if field.name == WORKLOAD), None
         ):
             raise UsageError(f"{where}: fields must hold workload_field(workloads)")
-        for name in (
-            "inputs",
-            "reference",
-            "baseline",
-            "features",
-            "samples",
-            "coarser",
-            "walk",
-            "recognise",
-            "untuned",
-        ):
+        for name in _PATHS:
             path = getattr(self, name)
             if path.startswith("."):
                 object.__setattr__(self, name, f"{self.package}{path}")

@@ -23,6 +23,7 @@ class Mark:
     """The content of a marker: a launch of one direction of one problem.
 
     Attributes:
+      signature, direction: those of the launch; the signature is its text.
       is_cut: XLA cuts it over devices, and the launches of the shards have marks of their own.
     """
 

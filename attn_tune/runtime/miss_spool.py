@@ -57,7 +57,13 @@ class SpoolLine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BadLine:
-    """A line that was skipped, and why."""
+    """A line that was skipped, and why.
+
+    Attributes:
+      path: the file.
+      number: the number of the line, from 1.
+      reason: what is wrong with it.
+    """
 
     path: str
     number: int

@@ -37,7 +37,13 @@ class MissMode(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Miss:
-    """A question that nothing stored answered, and how often it was asked."""
+    """A question that nothing stored answered, and how often it was asked.
+
+    Attributes:
+      op, direction, signature: the question.
+      device: the device that was asked for.
+      count: the number of times.
+    """
 
     op: str
     direction: str
@@ -52,6 +58,11 @@ class Stats:
 
     Counts are kept without a lock on the fast path: threads that look up at the very same moment may lose one.
     ``unrecorded_misses`` could not be written to the spool: a full disk, a read-only folder.
+
+    Attributes:
+      lookups: the number of answers by rung.
+      misses: the distinct misses.
+      forgotten_misses: the number of misses beyond those that are kept.
     """
 
     lookups: dict[Rung, int]

@@ -14,7 +14,13 @@ CLOCK_TOLERANCE = 0.05
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """One look at a device; None is unknown. ``throttle`` are the reasons why its clock is not at its highest."""
+    """One look at a device; None is unknown. ``throttle`` are the reasons why its clock is not at its highest.
+
+    Attributes:
+      sm_clock_mhz, memory_clock_mhz: the clocks.
+      temperature_c: degrees Celsius.
+      power_w: watts.
+    """
 
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
@@ -28,6 +34,9 @@ class Conditions:
     """The state of a device during a measurement: lowest and highest reading of each sensor, None if unknown.
 
     Attributes:
+      sm_clock_mhz, memory_clock_mhz: the clocks.
+      temperature_c: degrees Celsius.
+      power_w: watts.
       throttle: reasons of a slower device that were seen, in NVML's words, or ``SHARED_HOST``.
       repeats: the number of times that the measurement was discarded and repeated because the clock had moved.
     """

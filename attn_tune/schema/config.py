@@ -50,7 +50,7 @@ def config_from_dict[C](cls: type[C], data: object) -> C:
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     unknown = sorted(set(data) - set(fields))
     if unknown:
-        raise UsageError(f"{cls.__name__} has no knob {unknown[0]!r}; it has {', '.join(fields)}")
+        raise UsageError(f"{cls.__name__} has no knob {unknown[0]!r}; it has {', '.join(fields) or 'none'}")
     kwargs = {}
     for name, field in fields.items():
         if name not in data:

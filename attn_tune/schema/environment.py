@@ -12,9 +12,13 @@ class Grade(enum.StrEnum):
     """The worth of a row from one environment in another, best first."""
 
     VERIFIED = "verified"
+    """The same source and the same compilers."""
     PORTABLE = "portable"
+    """The same source, another compiler."""
     STALE = "stale"
+    """The kernel's source has changed, or is unknown on either side."""
     FOREIGN = "foreign"
+    """Another version of the op's contract."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +27,12 @@ class Environment:
 
     ``compiler`` is what turns the kernel into machine code: ptxas or CUDA on NVIDIA, libtpu on TPU.
     ``source_hash`` is the digest of the kernel's own modules.
+
+    Attributes:
+      jax, jaxlib: their versions.
+      triton: the version of Triton.
+      driver: the version of the driver.
+      attn_tune: the version of this package.
     """
 
     jax: str

@@ -29,8 +29,11 @@ class FieldKind(enum.StrEnum):
     """The part that a field takes in matching."""
 
     CATEGORICAL = "categorical"
+    """A stored row answers for an equal value alone."""
     RESOURCE = "resource"
+    """A stored row answers for values up to its own."""
     SCALABLE = "scalable"
+    """A stored row answers for values near its own, such as a length."""
 
 
 REQUIRED = "<required>"
@@ -45,6 +48,12 @@ class Field:
 
     ``order_with`` names another integer field. The order of the two (less, equal, greater) is then part of the
     problem's meaning: a stored row answers only a question of the same order, even if both values are near.
+
+    Attributes:
+      name: its word in the text.
+      kind: the part that it takes in matching.
+      is_int: its values are integers; otherwise plain words.
+      doc: a phrase for listings.
     """
 
     name: str
@@ -70,7 +79,13 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """One problem: op, contract version and the values of the op's fields. Hashable; equal text, equal signature."""
+    """One problem: op, contract version and the values of the op's fields. Hashable; equal text, equal signature.
+
+    Attributes:
+      op: the name of the op.
+      version: the version of the op's contract.
+      items: names and values of the fields that are not at their default, in declared order.
+    """
 
     op: str
     version: int

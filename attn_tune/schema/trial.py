@@ -127,6 +127,10 @@ class Measurement:
     Two measurements with the same non-empty ``round_id`` were interleaved: sample ``i`` of one and sample ``i`` of the
     other were taken in the same round, so they may be paired. A config that took part twice has its second measurement
     under ``twin_round(round_id)``.
+
+    Attributes:
+      samples_ns: the time of one call, once a sample, in the order taken.
+      protocol: how the samples were taken.
     """
 
     samples_ns: tuple[int, ...]
@@ -225,6 +229,9 @@ class Prediction:
 
     The time lies between ``low_ns`` and ``high_ns`` four times out of five, as far as ``model`` knows. ``model`` names
     it with its version; ``terms`` are what it added up, in nanoseconds or as counts.
+
+    Attributes:
+      ns: the time that is thought most likely.
     """
 
     ns: int

@@ -19,7 +19,7 @@ def duration(nanoseconds: float) -> str:
 
 
 def config_words(config: Mapping[str, Any]) -> str:
-    """A config on one line, as commands take it: ``rows=64 second.columns=32``; ``default`` without knobs."""
+    """A config on one line, by name, as commands take it: ``rows=64 second.columns=32``; ``default`` without knobs."""
     return " ".join(_knobs("", config)) or "default"
 
 
@@ -29,7 +29,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def _knobs(prefix: str, config: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in config.items():
+    for name, value in sorted(config.items()):
         if is_mapping(value):
             yield from _knobs(f"{prefix}{name}.", value)
         else:

@@ -22,10 +22,15 @@ class Phase(enum.StrEnum):
     """A phase of a worker; each has a deadline of its own."""
 
     START = "start"
+    """Loading JAX, and finding the device."""
     PREPARE = "prepare"
+    """Making the inputs and the reference of a case."""
     COMPILE = "compile"
+    """Compiling one config."""
     VALIDATE = "validate"
+    """Comparing the outputs of one config with the reference."""
     MEASURE = "measure"
+    """Timing one config."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +38,9 @@ class Limits:
     """Seconds that one phase may take before the worker is killed, and the host memory of the worker.
 
     ``memory_gib`` is None where a share of the available memory is the limit.
+
+    Attributes:
+      start, prepare, compile, validate, measure: the seconds of each ``Phase``.
     """
 
     start: float = 180.0
@@ -56,6 +64,11 @@ class MeasurePolicy:
     Sampling ends at ``samples``, or after ``max_s`` once ``min_samples`` are there. ``rounds`` and ``rounds_max_s``
     are those of the finals. When the device's clock moves by more than ``clock_tolerance`` (a share) during a
     measurement, it is taken again, at most ``most_repeats`` times.
+
+    Attributes:
+      warmup: calls before the first sample.
+      flush_l2: whether the last-level cache is emptied before each sample.
+      timer: the name of the timer; empty chooses one.
     """
 
     warmup: int = 2
@@ -134,6 +147,12 @@ class Run:
     ``best_ns`` is the time to beat, for giving up early. Without ``measure`` the config is only proven right.
     ``lowered`` saves the worker the lowering. ``tried`` names, by digest of the program, the configs that were tried:
     one that lowers to the same program is not run.
+
+    Attributes:
+      ref: the config.
+      device: the device that the worker must have.
+      seeds: the seeds of the inputs that it is proven on.
+      policy: how it is timed.
     """
 
     ref: ConfigRef
@@ -159,6 +178,13 @@ class Finals:
     """Prove right once more and measure, interleaved, configs of one case, in a process that has run nothing else.
 
     The config of place ``twin`` takes part twice, which shows how far apart equal configs seem.
+
+    Attributes:
+      refs: the configs.
+      device: the device that the worker must have.
+      seed: the seed of the inputs.
+      round_id: the name of the round, which its measurements share.
+      policy: how they are timed.
     """
 
     refs: tuple[ConfigRef, ...]
@@ -171,7 +197,12 @@ class Finals:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
-    """Tells of a config that will be run soon, for the worker to compile meanwhile. Nothing is answered."""
+    """Tells of a config that will be run soon, for the worker to compile meanwhile. Nothing is answered.
+
+    Attributes:
+      ref: the config.
+      lowered: its program.
+    """
 
     ref: ConfigRef
     lowered: Lowered
@@ -220,6 +251,15 @@ class Outcome:
 
     ``sticky`` says that the process can no longer be trusted (a CUDA error that stays). ``phases_ms`` is the wall time
     of each phase. ``repeatable`` and ``features`` as in ``Trial``.
+
+    Attributes:
+      status: the outcome as ``Trial`` has it.
+      reason: a sentence for anything but ok.
+      errors: the error of each output that was compared.
+      measurement: the samples; None where nothing was timed.
+      resources: the memory and registers that it takes, as far as is known.
+      compile_ms: the wall time of the compiler.
+      conditions: the state of the device meanwhile.
     """
 
     status: Status
@@ -237,7 +277,11 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinalsOutcome:
-    """Answer to ``Finals``, in the order asked; ``twin`` is the second measurement of the config that had two."""
+    """Answer to ``Finals``, in the order asked; ``twin`` is the second measurement of the config that had two.
+
+    Attributes:
+      outcomes: one a config.
+    """
 
     outcomes: tuple[Outcome, ...]
     twin: Measurement | None = None
@@ -249,7 +293,12 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
-    """The request itself cannot be served with any config: the inputs cannot be made, say, or a disk is full."""
+    """The request itself cannot be served with any config: the inputs cannot be made, say, or a disk is full.
+
+    Attributes:
+      reason: a sentence.
+      disk_full: whether the cause is a full disk.
+    """
 
     reason: str
     disk_full: bool = False

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from attn_tune.api.call import run
 from attn_tune.api.declaration import Call
 from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.ops.contract import Op, Output
+from attn_tune.ops.contract import Op, Output, OutputKind
 from attn_tune.schema.signature import Field, FieldKind, Signature
 from tests.ops.known import more_kernels
 
@@ -40,6 +40,15 @@ class Problem:
         assert self.rows > 0
 
 
+def outputs(problem, direction):
+    if direction == "fwd":
+        return (Output(name="out"),)
+    return (
+        Output(name="x_bar", kind=OutputKind.GRADIENT, of="x"),
+        Output(name="slope", kind=OutputKind.GRADIENT, of="weight"),
+    )
+
+
 def op_and_kernel(name, directions):
     op = Op(
         name=name,
@@ -47,7 +56,7 @@ def op_and_kernel(name, directions):
         directions=directions,
         fields=FIELDS,
         problem=Problem,
-        outputs=lambda problem, direction: (Output(name="out"),),
+        outputs=outputs,
         flops=lambda problem, direction: 1,
         bytes_moved=lambda problem, direction: 1,
         inputs="",
@@ -119,7 +128,8 @@ def pair_sums_baseline(problem, direction, pair):
     return {"sums": jnp.sum(pair.x * pair.y, axis=1)}
 
 
-# The op ``scale_rows``: every row of ``x`` times ``weight``, which all rows share; both have gradients.
+# The op ``scale_rows``: every row of ``x`` times ``weight``, which all rows share; both have gradients, under names
+# that do not follow from those of the operands.
 class Rows(NamedTuple):
     x: jax.Array
     weight: jax.Array
@@ -142,9 +152,9 @@ SCALE_ROWS = Call(
 )
 
 
-def scale_rows(x, weight, **how):
+def scale_rows(x, weight, call=SCALE_ROWS, **how):
     """Every row of ``x`` times ``weight``."""
-    return run(SCALE_ROWS, Problem(op="scale_rows"), Rows(x, weight), **how)["out"]
+    return run(call, Problem(op="scale_rows"), Rows(x, weight), **how)["out"]
 
 
 def scale_rows_fwd(problem, config, o):
@@ -155,7 +165,7 @@ def scale_rows_fwd(problem, config, o):
 def scale_rows_bwd(problem, config, inputs):
     LAUNCHES.append(("bwd", problem.rows, config.block))
     o, dout = inputs
-    return {"dx": dout * o.weight, "dweight": jnp.sum(dout * o.x, axis=0)}
+    return {"x_bar": dout * o.weight, "slope": jnp.sum(dout * o.x, axis=0)}
 
 
 # Every trace of a kernel: its direction, the rows of its problem, the knob of its config.

@@ -1,5 +1,6 @@
 """The call path with ops that are not attention: choice, derivatives, vmap, shards, and errors in words."""
 
+import dataclasses
 import functools
 import re
 from dataclasses import replace
@@ -17,6 +18,7 @@ from attn_tune.schema.errors import UnsupportedError, UsageError
 from tests.api.probe_ops import (
     LAUNCHES,
     PLAIN_PAIR_SUMS,
+    PROBES,
     Config,
     Problem,
     Rows,
@@ -25,6 +27,7 @@ from tests.api.probe_ops import (
     register,
     scale_rows,
 )
+from tests.ops.known import more_kernels
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 X, Y = (jnp.asarray(np.random.default_rng(i).standard_normal((3, 5), np.float32)) for i in range(2))
@@ -94,6 +97,39 @@ def test_forward_and_backward_take_the_configs_that_are_pinned():
     ):
         jax.grad(loss)(X)
     assert LAUNCHES == [("fwd", 3, 64), ("bwd", 3, 128)]
+
+
+def plain_gradients(x, weight):
+    return jax.grad(lambda x, weight: jnp.sum(jnp.sin(x * weight)), (0, 1))(x, weight)
+
+
+def probe_gradients(x, weight, **how):
+    return jax.grad(lambda x, weight: jnp.sum(jnp.sin(scale_rows(x, weight, **how))), (0, 1))(x, weight)
+
+
+def assert_close(got, want):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), got, want)
+
+
+@pytest.mark.parametrize("axes", [(0, None), (0, 0)])
+def test_gradients_with_names_of_their_own_are_mapped(axes):
+    weight = W if axes[1] is None else jnp.stack([W, -W])
+    got, want = (jax.vmap(f, axes)(jnp.stack([X, Y]), weight) for f in (probe_gradients, plain_gradients))
+    assert_close(got, want)
+
+
+def test_gradients_with_names_of_their_own_are_summed_over_a_mesh():
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    x = jnp.tile(X[:1], (2 * jax.device_count(), 1))
+    got = probe_gradients(x, W, mesh=mesh, in_specs=(jax.P("data"),))
+    assert_close(got, plain_gradients(x, W))
+
+
+def test_a_gradient_that_the_op_does_not_declare_is_refused_by_name(monkeypatch):
+    op, kernel = PROBES[1]
+    more_kernels(monkeypatch, kernel, ops=[dataclasses.replace(op, outputs=lambda problem, direction: ())])
+    with pytest.raises(UsageError, match=r"scale_rows' has no output of 'bwd' that is the gradient of 'x'"):
+        probe_gradients(X, W)
 
 
 def test_a_second_derivative_is_refused_by_the_name_of_the_op():

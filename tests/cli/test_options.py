@@ -8,11 +8,17 @@ from attn_tune.commands.shared import options, selection
 from attn_tune.commands.shared.cases import Cases
 from attn_tune.schema import UsageError
 from attn_tune.tuner.plan.grid import load_grid
+from attn_tune.tuner.plan.strategies.effort import EffortName, StrategyName
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), (" 2m ", 120)])
 def test_durations(text, seconds):
     assert options.seconds(text) == seconds
+
+
+def test_strategies_and_efforts_of_options_are_those_of_the_tuner():
+    assert list(options.Strategy) == list(StrategyName)
+    assert list(options.Effort) == list(EffortName)
 
 
 @pytest.mark.parametrize("text", ["", "m", "-5s", "1d", "10 m", "1e3"])

@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from attn_tune.commands.shared import selection
-from attn_tune.commands.sweeps.database_sweep import SweepRequest
+from attn_tune.commands.sweeps.database_sweep import SweepRequest, say_left_out
 from attn_tune.kernels import registry
 from attn_tune.runtime.active import settings
 from attn_tune.schema import Signature
@@ -105,7 +104,7 @@ def test_kernels_left_out_are_those_of_the_cases_alone(capsys):
             database=None,
         )
         device = dataclasses.replace(DEVICE, platform="cuda", family="sm_90", variant="sm_90")
-        selection.say_left_out(request, device)
+        say_left_out(request, device)
         return capsys.readouterr().err
 
     assert left_out(TEXT, "fwd", "bwd") == ""

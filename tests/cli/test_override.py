@@ -94,6 +94,7 @@ def test_a_use_entry_answers_and_its_end_is_a_command(home):
         ("never flash_attention/xla --reason x --device h2000", "h2000"),
         ("never xla --reason x", "flash_attention/xla"),
         ("use flash_attention/xla -c chunk_q=64", "needs the knob 'chunk_k'"),
+        ("use attention/xla -c rows=3", "config of attention/xla: Config has no knob 'rows'; it has none"),
         ("use flash_attention -c chunk_q=64", "name one of flash_attention"),
         ("use flash_attention/xla -d sideways", "unknown direction"),
         ("use flash_attention/xla --point x -s h=1", "give one of them"),

@@ -97,6 +97,7 @@ def test_durations_have_three_digits_and_a_unit(nanoseconds, text):
 
 def test_configs_and_counts_in_words():
     assert config_words({"block_q": 64, "dq": {"block_k": 32}}) == "block_q=64 dq.block_k=32"
+    assert config_words({"rows": 1, "columns": 2}) == "columns=2 rows=1"
     assert config_words({}) == "default"
     assert (counted(0, "row"), counted(1, "row"), counted(2, "row")) == (
         "0 rows",

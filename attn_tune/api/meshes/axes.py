@@ -101,7 +101,7 @@ def spec_of(letters: str, shape: tuple[int, ...], axes: Axes) -> PartitionSpec:
 def specs_of(call: Call, tree: Any, axes: Axes) -> Any:
     """The partition spec of every array of a pytree."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: spec_of(call.dims[leaf_name(path)], leaf.shape, axes), tree
+        lambda path, leaf: spec_of(call.letters[leaf_name(path)], leaf.shape, axes), tree
     )
 
 

@@ -114,7 +114,7 @@ def _rule(call: Call, sizes: Mapping[str, int], grouped: set[str], inputs: Any, 
 
     def mappings(tree: Any) -> tuple[ArrayMapping, ...]:
         return tuple(
-            ArrayMapping(*map(factor, call.dims[leaf_name(path)], leaf.shape))
+            ArrayMapping(*map(factor, call.letters[leaf_name(path)], leaf.shape))
             for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
         )
 

@@ -90,10 +90,10 @@ def run_shard(
     for group, shared in axes.shared.items():
         for name, dim in _with_letter(call, whole, group):
             index = _own_group(whole, name, dim, shared)
-            if index is not None and f"d{name}" in grads:
-                primal, grad = getattr(whole, name), grads[f"d{name}"]
+            if index is not None and name in grads:
+                primal, grad = getattr(whole, name), grads[name]
                 nothing = jnp.zeros(primal.shape, grad.dtype)
-                grads[f"d{name}"] = jax.lax.dynamic_update_slice_in_dim(nothing, grad, index, dim)
+                grads[name] = jax.lax.dynamic_update_slice_in_dim(nothing, grad, index, dim)
 
     def total(name: str) -> Array:
         x, names = grads[name], summed_axes(out_specs[name], axes)

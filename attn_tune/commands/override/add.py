@@ -28,7 +28,7 @@ def command(
         "as JSON. Repeatable.",
     ),
     direction: str | None = options.option(
-        None, "--direction -d", "DIRECTION", "The direction. Default: use: fwd, never: all."
+        None, "--direction -d", "DIRECTION", "The direction. Default: use: the op's first one, never: all."
     ),
     point: str | None = options.option(None, "--point", "POINT", "Only this problem: a grid point or a signature."),
     grid: options.PointGrids = None,
@@ -52,7 +52,7 @@ def command(
         kernel,
         never=never,
         config=knobs_of(config or ()),
-        direction=direction or ("" if never else "fwd"),
+        direction=direction or "",
         device=device or "",
         signature=selection.signature(point, grid, workload).signature.text if point else signature or "",
         reason=reason,

@@ -47,7 +47,12 @@ _NOT_LOWERED = "left out: not lowered"
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The outcome for one row: ``SAME``, ``KEPT``, or the reason why it is left out."""
+    """The outcome for one row: ``SAME``, ``KEPT``, or the reason why it is left out.
+
+    Attributes:
+      row: the row.
+      text: the outcome.
+    """
 
     row: "Row"
     text: str

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from attn_tune.schema import Device, Signature, UsageError, unknown_name
 
 if TYPE_CHECKING:
-    from attn_tune.commands.sweeps.database_sweep import SweepRequest
     from attn_tune.kernels.spec import KernelSpec
     from attn_tune.ops.contract import Op
     from attn_tune.tuner.plan.case import GridPoint
@@ -53,26 +52,6 @@ def absent(specs: "Iterable[KernelSpec]", device: Device) -> set[str]:
     from attn_tune.runtime.lookup.question import runs_on
 
     return {spec.id for spec in specs if not runs_on(spec, device)}
-
-
-def say_left_out(request: "SweepRequest", device: Device) -> None:
-    """Name the kernels that could run a case of ``request`` on ``device`` and are left out as not deterministic."""
-    from attn_tune.commands.shared import output
-
-    away = absent(request.kernels, device)
-    cases = {
-        (point.op, direction)
-        for point in request.points
-        for direction in request.directions
-        if not point.directions or direction in point.directions
-    }
-    names = sorted(
-        spec.id
-        for spec in request.kernels
-        if spec.id not in away and any(op == spec.op and spec.needs_leave(direction) for op, direction in cases)
-    )
-    if names and not request.allow_nondeterministic:
-        output.note(f"left out, not deterministic: {', '.join(names)} (--allow-nondeterministic)")
 
 
 def directions(values: Sequence[str] | None, ops: "Iterable[Op]" = ()) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from attn_tune.commands.shared import selection
+from attn_tune.commands.shared import output, selection
 from attn_tune.commands.shared.cases import Cases, Search
 from attn_tune.commands.shared.database import open_lab
 from attn_tune.schema import Decision, Device, Environment, Signature, Stage, Status, Trial
@@ -109,6 +109,24 @@ class SweepOutcome:
     not_started: tuple[str, ...] = ()
 
 
+def say_left_out(request: SweepRequest, device: Device) -> None:
+    """Name the kernels that could run a case of ``request`` on ``device`` and are left out as not deterministic."""
+    away = selection.absent(request.kernels, device)
+    cases = {
+        (point.op, direction)
+        for point in request.points
+        for direction in request.directions
+        if not point.directions or direction in point.directions
+    }
+    names = sorted(
+        spec.id
+        for spec in request.kernels
+        if spec.id not in away and any(op == spec.op and spec.needs_leave(direction) for op, direction in cases)
+    )
+    if names and not request.allow_nondeterministic:
+        output.note(f"left out, not deterministic: {', '.join(names)} (--allow-nondeterministic)")
+
+
 def plan_sweep(
     request: SweepRequest,
     device: Device,
@@ -119,7 +137,7 @@ def plan_sweep(
     """The plan of ``request``; with a database and ``resume``, without what it already holds."""
     from attn_tune.tuner.plan.planner import make_plan
 
-    selection.say_left_out(request, device)
+    say_left_out(request, device)
     known = database if request.resume else None
 
     def measured(kernel: str, direction: str, signature: Signature, env: Environment) -> Any:

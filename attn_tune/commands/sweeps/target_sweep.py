@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from attn_tune.commands.shared import output, selection
 from attn_tune.commands.shared.database import open_lab
-from attn_tune.commands.sweeps.database_sweep import Run, SweepRequest, record_run
+from attn_tune.commands.sweeps.database_sweep import Run, SweepRequest, record_run, say_left_out
 from attn_tune.schema import Environment, Trial, UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def plan_target(
     """The plan of ``request`` on ``target``; with a database, without what it holds of an equal compiler."""
     from attn_tune.tuner.plan.planner import make_plan
 
-    selection.say_left_out(request, target.device)
+    say_left_out(request, target.device)
     return make_plan(
         request.points,
         kernels=request.kernels,

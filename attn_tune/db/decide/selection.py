@@ -15,7 +15,7 @@ class Selection:
     Attributes:
       op: the op.
       kernels: names or ``"op/name"``; the best among them is the pack's winner.
-      direction: the direction.
+      directions: the directions.
       device: a device, a digest, a variant or a family.
       signatures: texts of signatures.
       rules: those of ``Rule``.

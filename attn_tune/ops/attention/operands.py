@@ -11,6 +11,9 @@ class Operands(NamedTuple):
     """Normalised arrays; optional ones are None exactly when the problem's flag is off.
 
     ``bias`` and ``mask`` are 4-D with size 1 where they broadcast; ``sinks`` is float32; ``dropout`` is a key.
+
+    Attributes:
+      q, k, v: queries, keys and values.
     """
 
     q: Float[Array, "B T N H"]
@@ -23,7 +26,13 @@ class Operands(NamedTuple):
 
 
 class BackwardInputs(NamedTuple):
-    """The operands and the cotangents of both outputs."""
+    """The operands and the cotangents of both outputs.
+
+    Attributes:
+      operands: those of the forward.
+      dout: the cotangent of the output.
+      dweights: the cotangent of the weights.
+    """
 
     operands: Operands
     dout: Float[Array, "B T N V"]

@@ -35,6 +35,9 @@ FIELDS = (
 class Problem(AttentionProblem):
     """One call, without its arrays. ``dtype`` is that of products and results, for any input dtype.
 
+    Attributes:
+      softmax_dtype: the name of the dtype in which the softmax is computed.
+
     Raises:
       UsageError: an impossible shape or flag; the message names it.
     """

@@ -77,6 +77,13 @@ class AttentionProblem:
     """The part of a call, without its arrays, that every attention op has.
 
     Attributes:
+      batch: the number of sequences.
+      q_len, kv_len: the numbers of queries and of keys of a sequence.
+      num_q_heads, num_kv_heads: the numbers of heads; the former is a multiple of the latter.
+      head_dim: the width of queries and keys.
+      v_head_dim: the width of values and of the output.
+      dtype: the name of the working dtype.
+      causal: a query sees no key after its own position; the last query stands at the last key.
       window: ``(left, right)``: position ``p`` sees keys in ``[p - left, p + right]``; None is unbounded.
       mask_dims: one letter per axis of the 4-D mask, ``"1"`` where it broadcasts: ``"b1ts"``, ``"1n1s"``.
       bias_dims: the same for the 4-D bias.

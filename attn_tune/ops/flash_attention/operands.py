@@ -15,6 +15,11 @@ class Operands(NamedTuple):
     sharded call drops the same weights as a whole one. ``kv_lengths`` says what the segments say, for kernels that take
     padding as lengths: keys ``[0, kv_lengths[b])`` count, for every query. Keys and values beyond them may be infinite
     or NaN; all else is finite.
+
+    Attributes:
+      q, k, v: queries, keys and values.
+      q_segments, kv_segments: ids; a query sees keys of its own id.
+      q_positions, kv_positions: positions, which causality and windows read instead of indices.
     """
 
     q: Float[Array, "B T N H"]
@@ -47,6 +52,10 @@ class BackwardInputs(NamedTuple):
 
     The gradient of a logit is ``p * (dp - delta)`` with ``p = exp(logit - lse)`` and ``dp = dout . v``
     (FlashAttention-2, arXiv 2307.08691, algorithm 2; the ``dlse`` term is the derivative of the returned lse).
+
+    Attributes:
+      operands: those of the forward.
+      residuals: what the forward left.
     """
 
     operands: Operands

@@ -25,7 +25,15 @@ _DTYPE_CODES = {0: "float16", 1: "bfloat16", 2: "float32"}
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The numbers and dtypes that a call fixes at trace time, besides shapes and masks."""
+    """The numbers and dtypes that a call fixes at trace time, besides shapes and masks.
+
+    Attributes:
+      scale: multiplies the logits first.
+      soft_cap: logits become ``cap * tanh(logits / cap)``; None without.
+      dropout_rate: the probability of dropping a softmax weight.
+      logits_dtype: the name of the dtype of the logits.
+      precision: the name of the precision of products.
+    """
 
     scale: float
     soft_cap: float | None

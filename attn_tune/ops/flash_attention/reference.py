@@ -23,7 +23,13 @@ FLOAT64_ELEMENTS = 2**22
 
 
 class Block(NamedTuple):
-    """One head's rows against all its keys. ``visible`` and ``keep`` are ``[rows, S]``."""
+    """One head's rows against all its keys. ``visible`` and ``keep`` are ``[rows, S]``.
+
+    Attributes:
+      q, k, v: queries, keys and values.
+      bias: what is added to the logits; None without.
+      sink: the logit of the sink; None without.
+    """
 
     q: Float[Array, "rows H"]
     k: Float[Array, "S H"]

@@ -82,6 +82,9 @@ class Locations:
     """The paths to look at. Nothing is ever searched for in the working directory.
 
     ``wheels`` are packs that were installed as wheels, ``own`` those within attn-tune itself.
+
+    Attributes:
+      user: packs that ``ATTN_TUNE_PACKS`` names, then those in the data directory.
     """
 
     user: tuple[str, ...] = ()

@@ -15,28 +15,41 @@ class Rung(enum.StrEnum):
     """The step of the ladder that answered, best first."""
 
     EXPLICIT = "explicit"
+    """The config that the call itself gave."""
     OVERRIDE = "override"
+    """An entry of the overrides."""
     EXACT = "exact"
+    """A row of the same problem."""
     BUCKET = "bucket"
+    """A row whose scalable fields agree after rounding up to powers of two."""
     NEIGHBOUR = "neighbour"
+    """The nearest row whose scalable fields are within a factor of two."""
     HEURISTIC = "heuristic"
+    """Nothing stored: the kernel's untuned config."""
 
 
 class DeviceLevel(enum.StrEnum):
     """The part of the device that a stored row shares with this one, best first."""
 
     EXACT = "exact"
+    """Equal devices, in all that identifies one."""
     VARIANT = "variant"
+    """The same model, with another figure such as its power limit."""
     FAMILY = "family"
+    """Another model of the same family, such as ``sm_90``."""
 
 
 class SourceKind(enum.StrEnum):
     """The kind of source of a pack or a config, in the order they are asked."""
 
     OVERRIDE = "override"
+    """An entry of the overrides."""
     OVERLAY = "overlay"
+    """A pack of ``use_pack``."""
     USER = "user"
+    """A pack of ``ATTN_TUNE_PACKS`` or of the user's data directory."""
     SHIPPED = "shipped"
+    """A pack of an installed wheel, or of attn-tune itself."""
 
 
 class Knobs(dict[str, Any]):
@@ -62,7 +75,12 @@ class Knobs(dict[str, Any]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejection:
-    """A stored row, or a kernel, that would have answered but may not."""
+    """A stored row, or a kernel, that would have answered but may not.
+
+    Attributes:
+      subject: the row or the kernel, in words.
+      reason: why it may not answer.
+    """
 
     subject: str
     reason: str
@@ -73,6 +91,10 @@ class Answer:
     """The kernel and config to run, with the reasons.
 
     Attributes:
+      op, direction, signature: the question; the signature is its text.
+      device: the device that was asked for.
+      rung: the step that answered.
+      source_kind: the kind of ``source``; None for a rung without one.
       kernel: the kernel's name within the op.
       config: plain data, as it runs; None only where nothing supports the problem.
       source: ``"name version"`` of the pack, ``""`` for a rung without one; of an override, the entry and its

@@ -18,16 +18,27 @@ from attn_tune.schema.errors import UsageError
 
 
 class Reach(enum.StrEnum):
-    """The result of one look-up: ``dead`` never answers; of ``unproven`` a module of the kernel is missing here."""
+    """The result of one look-up."""
 
     REACHED = "reached"
+    """The row answers."""
     DEAD = "dead"
+    """The row never answers."""
     UNPROVEN = "unproven"
+    """A module of the kernel is missing here, so that it cannot be told."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Covered:
-    """The result for one row: its reach, the grade of its environment here, and why it does not answer."""
+    """The result for one row: its reach, the grade of its environment here, and why it does not answer.
+
+    Attributes:
+      row: the row.
+      device: the device, as text.
+      reach: the result.
+      grade: None where the row was not reached.
+      reason: empty for a row that answers.
+    """
 
     row: Row
     device: str

@@ -98,12 +98,14 @@ def choose(
 def lookup(
     op: str,
     problem: Any,
-    direction: str = "fwd",
+    direction: str | None = None,
     *,
     device: Device | None = None,
     kernel: str | None = None,
 ) -> Answer:
     """The answer for a problem, a signature, or a signature's text: for kernels that run themselves.
+
+    Without a direction, it is the first of the op.
 
     Raises:
       UsageError: unknown op, direction or kernel; an environment variable has a value that it cannot have.
@@ -115,7 +117,7 @@ def lookup(
     return _found(op, direction, problem, device, kernel).answer
 
 
-def _found(op: str, direction: str, problem: Any, device: Device | None, kernel: str | None) -> _Found:
+def _found(op: str, direction: str | None, problem: Any, device: Device | None, kernel: str | None) -> _Found:
     """The answer to a question, counted and sent to listeners.
 
     Every warm lookup takes this way; its shape was measured (``benchmarks/lookup_latency.py``).
@@ -142,12 +144,14 @@ def _found(op: str, direction: str, problem: Any, device: Device | None, kernel:
 def explain(
     op: str,
     problem: Any,
-    direction: str = "fwd",
+    direction: str | None = None,
     *,
     device: Device | None = None,
     kernel: str | None = None,
 ) -> Explanation:
     """Every step of the lookup that ``choose`` would make now. Counts nothing; a refused miss is a step, not raised.
+
+    Without a direction, it is the first of the op.
 
     Raises:
       UsageError: unknown op, direction or kernel, a malformed signature, or an environment variable as in ``choose``.
@@ -177,7 +181,7 @@ def explain(
     refused_by = strict_by if answer and answer.is_miss else ""
     return Explanation(
         op=op,
-        direction=direction,
+        direction=question.direction,
         signature=question.signature.text,
         device=question.device,
         steps=steps,
@@ -192,7 +196,7 @@ def explain(
     )
 
 
-def _find(op: str, direction: str, problem: Any, device: Device | None, kernel: str | None) -> _Found:
+def _find(op: str, direction: str | None, problem: Any, device: Device | None, kernel: str | None) -> _Found:
     """Find the first answer to a question, and remember it. The key is made again: asking may have imported jax."""
     view = current_view()
     misses.miss_mode()  # A misspelled one is an error now, not at the first miss.
@@ -224,11 +228,11 @@ def _find(op: str, direction: str, problem: Any, device: Device | None, kernel: 
     return view.put(key, found)
 
 
-def _ask(op: str, direction: str, problem: Any, device: Device, kernel: str | None, view: View) -> Question:
-    settings = view.settings
+def _ask(op: str, direction: str | None, problem: Any, device: Device, kernel: str | None, view: View) -> Question:
+    settings, contract = view.settings, get_op(op)
     return Question(
-        get_op(op),
-        direction,
+        contract,
+        contract.directions[0] if direction is None else direction,
         problem,
         device,
         kernel,

@@ -26,6 +26,8 @@ class Explanation:
     """The whole ladder for one question. Its ``repr`` is its text, in a notebook too.
 
     Attributes:
+      op, direction, signature: the question.
+      device: the device that was asked for.
       steps: everything the walk looked at, in order, up to the row that answered.
       ignored: packs that could not be used at all, with the reason.
       kernels: kernels that cannot do the problem here, with the reason.

@@ -46,7 +46,13 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowQuestion:
-    """One question to the rows of packs. ``kernel`` is a name within the op, None for any."""
+    """One question to the rows of packs. ``kernel`` is a name within the op, None for any.
+
+    Attributes:
+      op, direction, signature: the problem.
+      fields: the fields of the op's signature.
+      device: the device that will run it.
+    """
 
     op: str
     direction: str
@@ -58,7 +64,17 @@ class RowQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The row that answers. ``adapted_from`` is its config as stored, if ``row`` has another one; else None."""
+    """The row that answers. ``adapted_from`` is its config as stored, if ``row`` has another one; else None.
+
+    Attributes:
+      row: the row, adapted where the kernel changed its config for this problem.
+      pack: the pack that holds it.
+      kind: the kind of source that the pack came from.
+      rung: the step of the ladder.
+      level: the part of the device that the row shares.
+      grade: the worth of the row's environment here.
+      distance: sum of ``|log2(asked / tuned)|`` over the scalable fields.
+    """
 
     row: Row
     pack: Pack

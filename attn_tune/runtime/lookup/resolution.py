@@ -18,7 +18,13 @@ from attn_tune.schema.errors import UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The choice for one question: the kernel, its config as its own dataclass, and where that came from."""
+    """The choice for one question: the kernel, its config as its own dataclass, and where that came from.
+
+    Attributes:
+      spec: the kernel.
+      config: its config dataclass; plain data of it is in ``answer``.
+      answer: kernel and config by name, with the reasons.
+    """
 
     spec: KernelSpec
     config: Any
@@ -27,7 +33,12 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The choice, None where nothing supports the problem; and every step on the way to it."""
+    """The choice, None where nothing supports the problem; and every step on the way to it.
+
+    Attributes:
+      choice: the choice.
+      steps: the steps, in order.
+    """
 
     choice: Choice | None
     steps: tuple[Step, ...]

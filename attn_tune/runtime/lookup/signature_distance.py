@@ -20,6 +20,11 @@ class Shape:
 
     ``order`` holds one number for each field with an ``order_with``: 1 if it is larger than that one, 0 if both are
     equal, -1 if it is smaller.
+
+    Attributes:
+      categorical: the version of the contract, then the values that must be equal.
+      resource: the values that must not exceed what was tuned.
+      scalable: the values that may be near.
     """
 
     categorical: tuple[Value, ...]

@@ -25,7 +25,7 @@ from attn_tune.schema.signature import Signature, Value
 
 
 def use_config(
-    op: str, kernel: str, config: Any, direction: str = "fwd", *, problem: Any = None
+    op: str, kernel: str, config: Any, direction: str | None = None, *, problem: Any = None
 ) -> AbstractContextManager[OverridesFile]:
     """Give lookups this kernel and config within a ``with`` block, before all packs: for an A/B test, or a bad row.
 
@@ -36,7 +36,7 @@ def use_config(
       op: name of the op.
       kernel: ``"triton"`` or ``"OP/triton"``.
       config: the kernel's config dataclass, or its plain-data form.
-      direction: name of the direction.
+      direction: name of the direction; the first of the op without one.
       problem: a problem, a signature or its text; None is every problem of the op.
 
     Raises:
@@ -47,7 +47,7 @@ def use_config(
         problem = contract.from_signature(problem)
     if problem is not None and not isinstance(problem, str):
         problem = contract.to_signature(problem).text
-    made = make_entry(spec.id, config=config, direction=direction, signature=problem or "")
+    made = make_entry(spec.id, config=config, direction=direction or "", signature=problem or "")
     return in_force(OverridesFile(entries=(made,)))
 
 
@@ -67,7 +67,7 @@ def make_entry(
       kernel: ``"op/name"``, or a name that only one op has; with ``never`` also an op, for all of its kernels.
       never: whether the entry forbids.
       config: the whole config; with ``never`` the knobs that must agree, parts as tables.
-      direction: name of the direction.
+      direction: name of the direction. Without one it is the first of the op; with ``never`` all are meant.
       device: a variant, a family or a whole ``device_name``.
       signature: a whole signature; or fields that must agree, words ``FIELD=VALUE`` or plain data.
       reason: a note for people. A ``never`` entry needs one.
@@ -82,7 +82,9 @@ def make_entry(
     if spec is None and (config or not never):
         raise UsageError(f"knobs belong to a kernel; name one of {op.name} to give its config")
     ways = spec.searches if spec else op.directions
-    if direction not in ways and (direction or not never):
+    if not direction and not never:
+        direction = op.directions[0]
+    if direction and direction not in ways:
         raise unknown_name(f"direction of {kernel}", direction, ways)
     if never and spec and config:
         # Without a direction the config of any will do.
@@ -176,7 +178,10 @@ def _signature(op: Op, given: str | Iterable[str] | Mapping[str, Value]) -> str 
 def _whole(spec: KernelSpec, direction: str, config: Any) -> dict[str, Any]:
     wanted = spec.searches[direction].config
     if config is None or is_mapping(config):
-        config = config_from_dict(wanted, config or {})
+        try:
+            config = config_from_dict(wanted, config or {})
+        except UsageError as error:
+            raise UsageError(f"config of {spec.id}: {error}") from None
     if not isinstance(config, wanted):
         raise UsageError(f"the {direction} config of {spec.id} is a {wanted.__name__}, got {type(config).__name__}")
     return config_to_dict(config)
@@ -188,7 +193,7 @@ def _wrong(cls: type, config: Mapping[str, Any]) -> str:
     names = [f.name for f in dataclasses.fields(cls)]
     for name, value in config.items():
         if name not in names:
-            return f"{cls.__name__} has no knob {name!r}; it has {', '.join(names)}"
+            return f"{cls.__name__} has no knob {name!r}; it has {', '.join(names) or 'none'}"
         hint = hints[name]
         options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
         parts = [one for one in options if isinstance(one, type) and dataclasses.is_dataclass(one)]

@@ -11,7 +11,12 @@ type ConfigDict = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RuledOut:
-    """The reason why a config cannot fit, and what ran out for the smaller one that shows it, where that is known."""
+    """The reason why a config cannot fit, and what ran out for the smaller one that shows it, where that is known.
+
+    Attributes:
+      reason: a sentence.
+      shortage: the shortage of the smaller config.
+    """
 
     reason: str
     shortage: Shortage | None = None
@@ -22,6 +27,9 @@ class Exhausted:
     """The configs of one part that ran out of a resource, with the compiler's or the device's message.
 
     ``grows`` are the knobs (``Search.grows``) of which more never needs less; in all others two configs must be equal.
+
+    Attributes:
+      known: each such config, with the words and the shortage.
     """
 
     grows: tuple[str, ...]

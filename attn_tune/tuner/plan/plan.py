@@ -23,6 +23,9 @@ class PartPlan:
 
     ``tried`` are the nanoseconds, ``inf`` for a failure, of those tried before, oldest first. The strategy may evaluate
     ``todo`` of the others.
+
+    Attributes:
+      space: the configs.
     """
 
     part: str
@@ -51,6 +54,10 @@ class KernelPlan:
     still owed. ``prior`` tells, by part, what was measured on other cases; it is asked when the search of a part
     begins, so it knows those before. ``allow_nondeterministic`` says whether a config whose bits differ from run to run
     may be chosen, ``allow_unproven`` whether one may that ran no feature problem.
+
+    Attributes:
+      heuristic: the untuned config.
+      parts: the plans of the parts; none for a kernel that cannot run the case.
     """
 
     case: Case
@@ -162,7 +169,13 @@ class CasePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCounts:
-    """Counts of a plan over its cases: configs to try, tried before, and refused before compiling."""
+    """Counts of a plan over its cases: configs to try, tried before, and refused before compiling.
+
+    Attributes:
+      cases: the cases.
+      todo, done, pruned: the configs to try, tried before, and refused before compiling.
+      unsupported_kernels: the kernels that cannot run a case, counted once a case.
+    """
 
     cases: int
     todo: int
@@ -173,7 +186,12 @@ class PlanCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything a sweep will do, in order."""
+    """Everything a sweep will do, in order.
+
+    Attributes:
+      device: the device.
+      cases: the plans of the cases.
+    """
 
     device: Device
     cases: tuple[CasePlan, ...]

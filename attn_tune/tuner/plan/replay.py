@@ -11,11 +11,14 @@ from attn_tune.tuner.plan.strategies.space import Candidate, PastCase, Prior, Sp
 
 
 class Hints(enum.StrEnum):
-    """The knowledge of other cases that a replayed case is given: a lab database's, a pack's, or none."""
+    """The knowledge of other cases that a replayed case is given."""
 
     TIMES = "times"
+    """The times of all configs of the other cases, as a lab database has them."""
     WINNERS = "winners"
+    """The winners of the other cases alone, as a pack has them."""
     NONE = "none"
+    """Nothing of the other cases."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +27,10 @@ class RecordedCase:
 
     ``candidates`` are in the kernel's order, the untuned one first; ``times`` are nanoseconds by config digest, and a
     candidate without one failed.
+
+    Attributes:
+      kernel, direction, part, signature: the case.
+      fields: the fields of the op's signature.
     """
 
     kernel: str
@@ -75,7 +82,11 @@ class RecordedCase:
 
 @dataclass(frozen=True, kw_only=True)
 class RegretCurve:
-    """``regrets[i]`` is the best time after ``i + 1`` evaluations over the best of all, minus 1; ``inf`` before any."""
+    """``regrets[i]`` is the best time after ``i + 1`` evaluations over the best of all, minus 1; ``inf`` before any.
+
+    Attributes:
+      case: the case.
+    """
 
     case: RecordedCase
     regrets: tuple[float, ...]

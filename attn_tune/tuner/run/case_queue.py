@@ -14,7 +14,11 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Turn:
-    """One case that an executor has taken. ``returns`` is how often it was given back before."""
+    """One case that an executor has taken. ``returns`` is how often it was given back before.
+
+    Attributes:
+      plan: the plan of the case.
+    """
 
     plan: CasePlan
     returns: int = 0

@@ -28,6 +28,12 @@ class CaseRun:
 
     ``upcoming`` says which case is likely next: its first configs are prepared while this one has its finals. Those of
     each next kernel are prepared while the one before it is searched.
+
+    Attributes:
+      device: the device of the executor.
+      meter: counts the configs of the whole sweep.
+      policy: how configs are timed.
+      strategy: chooses the configs.
     """
 
     plan: CasePlan

@@ -26,7 +26,14 @@ _NAP_S = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Health:
-    """The result of a probe."""
+    """The result of a probe.
+
+    Attributes:
+      healthy: whether the device computes.
+      device: its name.
+      reason: what is wrong, empty if it is healthy.
+      seconds: the time that the probe took.
+    """
 
     healthy: bool
     device: str = ""

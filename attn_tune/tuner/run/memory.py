@@ -56,6 +56,9 @@ class MemoryWatch:
     """Watches the process group of ``leader``. The leader is looked at each time, its children every few times.
 
     ``limit`` is in bytes.
+
+    Attributes:
+      turns: the children are read once in so many times.
     """
 
     leader: int

@@ -13,12 +13,19 @@ class ProgressKind(enum.StrEnum):
     """The steps of a sweep that are announced."""
 
     SWEEP_STARTED = "sweep_started"
+    """Before the first case."""
     CASE_STARTED = "case_started"
+    """Before the first kernel of a case."""
     KERNEL_STARTED = "kernel_started"
+    """Before the configs of a kernel on a case."""
     FINALS_STARTED = "finals_started"
+    """Before a case's finals."""
     CASE_FINISHED = "case_finished"
+    """All of a case was tried."""
     CASE_RETURNED = "case_returned"
+    """The device of a case is lost; the rest of the case starts elsewhere, if it can."""
     SWEEP_FINISHED = "sweep_finished"
+    """After the last event of any case."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +35,12 @@ class Progress:
     ``done`` and ``total`` count configs. ``eta_s`` is None until something was measured. ``reason`` of
     ``SWEEP_FINISHED`` is ``"finished"``, ``"stopped"`` or ``"budget"``; of other kinds a remark, mostly empty.
     After ``CASE_RETURNED`` (its device is lost, for that ``reason``) the rest of the case starts elsewhere, if it can.
+
+    Attributes:
+      kind: the step.
+      elapsed_s: seconds since the start of the sweep.
+      case: the case of the step, where it has one.
+      kernel: the id of the kernel of ``KERNEL_STARTED``.
     """
 
     kind: ProgressKind
@@ -45,7 +58,11 @@ type Event = Trial | Progress
 
 @dataclass
 class ProgressMeter:
-    """Counts configs, ``done`` of ``todo``, and the time they take. The threads of a sweep share one."""
+    """Counts configs, ``done`` of ``todo``, and the time they take. The threads of a sweep share one.
+
+    Attributes:
+      started: the monotonic time of the start.
+    """
 
     todo: int
     done: int = 0

@@ -45,7 +45,12 @@ def make_flush(device: Device) -> Flush | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Raced:
-    """The measurements of a race, in the order asked, and what the device went through meanwhile."""
+    """The measurements of a race, in the order asked, and what the device went through meanwhile.
+
+    Attributes:
+      measurements: one a config.
+      conditions: the state of the device; None if unknown.
+    """
 
     measurements: tuple[Measurement, ...]
     conditions: Conditions | None = None

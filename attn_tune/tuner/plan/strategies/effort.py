@@ -22,17 +22,24 @@ class StrategyName(enum.StrEnum):
     """The strategies, as they are asked for."""
 
     EXHAUSTIVE = "exhaustive"
+    """Every config."""
     PORTFOLIO = "portfolio"
+    """Configs that won elsewhere come first."""
     RANDOM = "random"
+    """A random order."""
     SURROGATE = "surrogate"
+    """The order of a model that is fitted to the times so far."""
 
 
 class EffortName(enum.StrEnum):
     """The efforts, as they are asked for."""
 
     QUICK = "quick"
+    """A small share of each space."""
     NORMAL = "normal"
+    """A larger share of each space."""
     FULL = "full"
+    """All of each space."""
 
 
 STRATEGIES: dict[StrategyName, Strategy] = {

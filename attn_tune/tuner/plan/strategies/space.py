@@ -22,6 +22,9 @@ class PastCase:
 
     ``times`` are nanoseconds by config digest, ``inf`` for a config that failed. ``same_device`` is false for another
     device of the same family.
+
+    Attributes:
+      signature: the problem of that case.
     """
 
     signature: Signature
@@ -43,7 +46,11 @@ class PastCase:
 
 @dataclass(frozen=True, kw_only=True)
 class Prior:
-    """Hints from what was measured before. They decide what is tried first, never what is chosen."""
+    """Hints from what was measured before. They decide what is tried first, never what is chosen.
+
+    Attributes:
+      cases: other cases, with their times.
+    """
 
     cases: tuple[PastCase, ...] = ()
 
@@ -53,6 +60,7 @@ class Space:
     """The configs of one part of one kernel on one case, and what is known of them.
 
     Attributes:
+      prior: what was measured on other cases.
       candidates: all of them, distinct, in the kernel's order: the untuned one first, then what is near to it.
       tried: nanoseconds by config digest (``inf``: failed) of candidates tried in an earlier run, oldest first.
       limit: how many more may be evaluated; None is no limit.

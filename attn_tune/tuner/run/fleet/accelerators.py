@@ -15,7 +15,12 @@ _MOST = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accelerator:
-    """One GPU. ``key`` names it on this host, with any number; ``environment`` makes a process see it alone."""
+    """One GPU. ``key`` names it on this host, with any number; ``environment`` makes a process see it alone.
+
+    Attributes:
+      index: its number on this host.
+      platform: JAX's name of its platform.
+    """
 
     index: int
     key: str

@@ -29,7 +29,11 @@ def lease_folder() -> Path:
 
 @dataclass
 class Lease:
-    """The lease of the device called ``key``. It is held from ``take`` to ``release``."""
+    """The lease of the device called ``key``. It is held from ``take`` to ``release``.
+
+    Attributes:
+      folder: the folder of the lock files.
+    """
 
     key: str
     folder: Path

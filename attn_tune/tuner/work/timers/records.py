@@ -13,7 +13,12 @@ from attn_tune.tuner.work.timers.timer import TimerError
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One kernel that ran: its name and how long it was on the device."""
+    """One kernel that ran: its name and how long it was on the device.
+
+    Attributes:
+      name: the name of the kernel.
+      ns: its time on the device, in nanoseconds.
+    """
 
     name: str
     ns: int
