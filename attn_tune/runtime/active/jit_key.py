@@ -7,7 +7,6 @@ import importlib
 import sys
 from typing import Any
 
-from attn_tune.runtime.active.view import Layer
 from attn_tune.runtime.locks import Lock
 
 _lock = Lock()
@@ -19,16 +18,12 @@ class JitKeys:
     def __init__(self) -> None:
         import jax
 
+        # ``tracing`` needs it. Importing it registers JAX options, which are part of every jit key too: now, so that
+        # what is traced after this is not traced again when a block is first entered.
+        importlib.import_module("jax.extend.core")
         # jax leaves the type of its contexts unknown.
         self.settings: Any = jax.make_user_context(None)  # pyright: ignore[reportUnknownMemberType]
         self.layers: Any = jax.make_user_context(())  # pyright: ignore[reportUnknownMemberType]
-
-    def enter_layers(self, layers: tuple[Layer, ...]) -> None:
-        """Put ``layers`` into this thread's key, for good: the caller puts back what comes next."""
-        # ``tracing`` needs it from now on. Importing it registers JAX options, which are part of every jit key too:
-        # now, not in the middle of a trace. It loads Pallas: a lookup outside ``with`` blocks does not wait for that.
-        importlib.import_module("jax.extend.core")
-        self.layers(layers).__enter__()
 
 
 keys: JitKeys | None = None

@@ -172,7 +172,7 @@ def _sync() -> None:
     if keys.layers.value != layers:
         # Entered and never left: leaving would bring back what was there before, which in interleaved asyncio tasks
         # is another task's key. The context variable alone knows what comes next.
-        keys.enter_layers(layers)
+        keys.layers(layers).__enter__()
 
 
 @functools.cache

@@ -167,7 +167,10 @@ def _signature(op: Op, given: str | Iterable[str] | Mapping[str, Value]) -> str 
         if name not in fields:
             raise unknown_name(f"signature field of {op.name}", name, fields)
         if isinstance(given, Mapping):
-            found[name] = given[name]
+            value: Value = given[name]
+            if value is not None and (meant := fields[name].parse(str(value))) != value:
+                raise UsageError(f"signature field {name} is {meant!r}, not {value!r}")
+            found[name] = value
         elif equals:
             found[name] = None if text == "none" else fields[name].parse(text)
         else:
