@@ -21,7 +21,7 @@ from attn_tune.runtime.lookup.question import resolve
 from attn_tune.schema.config import config_from_dict, config_to_dict, is_mapping
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UsageError, unknown_name
-from attn_tune.schema.signature import Signature, Value
+from attn_tune.schema.signature import Field, Signature, Value
 
 
 def use_config(
@@ -166,16 +166,19 @@ def _signature(op: Op, given: str | Iterable[str] | Mapping[str, Value]) -> str 
         name, equals, text = word.partition("=")
         if name not in fields:
             raise unknown_name(f"signature field of {op.name}", name, fields)
-        if isinstance(given, Mapping):
-            value: Value = given[name]
-            if value is not None and (meant := fields[name].parse(str(value))) != value:
-                raise UsageError(f"signature field {name} is {meant!r}, not {value!r}")
-            found[name] = value
+        if is_mapping(given):
+            found[name] = _typed(fields[name], given[name])
         elif equals:
             found[name] = None if text == "none" else fields[name].parse(text)
         else:
             raise UsageError(f"signature field {word!r} must be FIELD=VALUE, or the whole signature")
     return found or ""
+
+
+def _typed(field: Field, value: Value) -> Value:
+    if value is not None and (meant := field.parse(str(value))) != value:
+        raise UsageError(f"signature field {field.name} is {meant!r}, not {value!r}")
+    return value
 
 
 def _whole(spec: KernelSpec, direction: str, config: Any) -> dict[str, Any]:
