@@ -329,5 +329,5 @@ def test_a_stop_during_the_sweep_is_130(fake_worker, monkeypatch, tmp_path):
     before = signal.getsignal(signal.SIGINT)
     result = run("sweep", "-g", SIGNATURE, "-k", "xla", "-d", "fwd", "--db", tmp_path / "lab.db")
     assert result.exit_code == 130
-    assert "the same command goes on" in result.stdout
+    assert "the same command continues" in result.stdout
     assert signal.getsignal(signal.SIGINT) is before

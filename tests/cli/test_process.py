@@ -87,7 +87,7 @@ def test_a_real_sweep_is_interrupted_and_continues(environment, tmp_path):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, err
-    assert "the same command goes on" in out
+    assert "the same command continues" in out
     assert "Traceback" not in err
 
     def answer(*words):
