@@ -113,7 +113,7 @@ def _outputs(op: Op) -> Iterable[list[str]]:
 
 
 def _problems(op: Op) -> list[Any]:
-    """The plain problem, then one for each optional field that says of what kind its value is."""
+    """The plain problem, then one for each optional field and each of ``VALUES`` that the field takes."""
     problems, text = [_plain(op)], _plain(op).signature.text
     for field in op.fields:
         for value in VALUES if field.default != REQUIRED else ():

@@ -18,6 +18,26 @@ _KINDS = {
     stat.S_IFSOCK: "socket",
 }
 
+# Of Linux: names relative to the working directory, and the flag that exchanges them.
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Exchange the names of two files or folders in one step, which ``os.replace`` cannot with folders.
+
+    Raises:
+      OSError: the system or the file system cannot; nothing is changed.
+    """
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    rename = getattr(libc, "renameat2", None)
+    if rename is None:
+        raise OSError("the system has no renameat2")
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
 
 def status_of_plain(path: str | os.PathLike[str], what: str) -> os.stat_result | None:
     """The status of the regular file at ``path``, links followed; None where nothing is. ``what`` names it in errors.

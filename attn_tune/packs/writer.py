@@ -1,7 +1,6 @@
 """Writers of packs. Same decisions and note, same bytes: nothing else says when, where or by whom one was made."""
 
 import contextlib
-import ctypes
 import hashlib
 import json
 import os
@@ -17,7 +16,7 @@ from typing import Any
 from attn_tune.packs.archive import MANIFEST, QUARANTINE, SIGNED, SUFFIX, SUMS, is_pack, zip_bytes
 from attn_tune.packs.override_entries import Entry
 from attn_tune.packs.override_files import OverridesFile
-from attn_tune.packs.plain_files import write_whole
+from attn_tune.packs.plain_files import exchange, write_whole
 from attn_tune.packs.reader import Pack, open_pack, read_pack
 from attn_tune.packs.rows import Row, decision_digest
 from attn_tune.packs.shards import shard_data
@@ -28,10 +27,6 @@ from attn_tune.schema.environment import Environment
 from attn_tune.schema.errors import StorageError, UsageError
 
 MAX_NOTE = 1000
-
-# Of Linux: paths relative to the working directory, and the flag of renameat2.
-_HERE = -100
-_RENAME_EXCHANGE = 2
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}")
 
@@ -190,7 +185,7 @@ def write_pack(path: Path, files: Mapping[str, bytes]) -> Pack:
                 (draft / name).parent.mkdir(parents=True, exist_ok=True)
                 write_whole(draft / name, data)
         read_pack(draft, signed=False)
-        if not (path.is_dir() and _exchange(draft, path)):
+        if not (path.is_dir() and _exchanged(draft, path)):
             if path.is_dir():
                 path.rename(old)
             os.replace(draft, path)
@@ -209,13 +204,12 @@ def write_pack(path: Path, files: Mapping[str, bytes]) -> Pack:
                 shutil.rmtree(old, ignore_errors=True)
 
 
-def _exchange(one: Path, other: Path) -> bool:
-    """Exchanges the names of two folders in one step, which ``os.replace`` cannot; False where the system cannot."""
+def _exchanged(one: Path, other: Path) -> bool:
     try:
-        rename = ctypes.CDLL(None).renameat2
-    except (OSError, AttributeError):  # not Linux, or an old C library
+        exchange(one, other)
+    except OSError:
         return False
-    return rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE) == 0
+    return True
 
 
 def _shard_path(family: str, row: Row) -> str:

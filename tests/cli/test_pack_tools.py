@@ -312,7 +312,7 @@ def test_an_imported_folder_is_never_absent_while_it_is_replaced(tmp_path, monke
     stop.set()
     watcher.join()
     assert seen == {True}
-    monkeypatch.setattr("attn_tune.commands.pack.install._RENAME_EXCHANGE", 1 << 20)  # no such flag
+    monkeypatch.setattr("attn_tune.packs.plain_files._RENAME_EXCHANGE", 1 << 20)  # no such flag
     refused = run("pack", "import", new, "--replace")
     assert (refused.exit_code, "remove it, then import" in refused.stderr) == (4, True)
     assert read_pack(place).digest == read_pack(old).digest

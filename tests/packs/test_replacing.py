@@ -26,7 +26,7 @@ def test_a_folder_is_replaced_in_one_step(tmp_path, monkeypatch):
 
 
 def test_a_folder_is_replaced_where_two_cannot_be_exchanged(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(writer, "_exchanged", lambda one, other: False)
     write(tmp_path / "pack", "1")
     write(tmp_path / "pack", "2")
     assert read_pack(tmp_path / "pack").version == "2"

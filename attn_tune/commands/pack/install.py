@@ -1,6 +1,5 @@
 """Puts a pack into the folder where every job of this user finds it."""
 
-import ctypes
 import os
 import shutil
 import tempfile
@@ -60,19 +59,11 @@ def install_pack(path: Path, *, replace: bool = False) -> Path:
     return target
 
 
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
-
-
 def _exchange(new: Path, old: Path) -> None:
-    """Gives each of two paths the name of the other in one step, as ``os.replace`` cannot with folders.
+    from attn_tune.packs.plain_files import exchange
 
-    Raises:
-      StorageError: the system or the file system cannot; nothing is changed.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    names = (_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _RENAME_EXCHANGE)
-    rename = getattr(libc, "renameat2", None)
-    if rename is None or rename(*names) != 0:
-        reason = os.strerror(ctypes.get_errno()) if rename else "the system has no renameat2"
-        raise StorageError(f"{old} cannot be replaced in one step: {reason}; remove it, then import again")
+    try:
+        exchange(new, old)
+    except OSError as error:
+        reason = error.strerror or error
+        raise StorageError(f"{old} cannot be replaced in one step: {reason}; remove it, then import again") from None

@@ -20,9 +20,6 @@ class WriterLock:
     def __init__(self, database: Path):
         self._database = database
         self._file: IO[str] | None = None
-        if hasattr(os, "register_at_fork"):
-            reference = weakref.ref(self)
-            os.register_at_fork(after_in_child=lambda: _forget(reference()))
 
     def forget(self) -> None:
         """Close the file of a forked child, which would else keep the lock when its parent is gone."""
@@ -50,6 +47,7 @@ class WriterLock:
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
         self._file = file
+        _taken.add(self)
 
     def release(self) -> None:
         """Give the lock back, if it is held."""
@@ -58,6 +56,19 @@ class WriterLock:
             fcntl.flock(self._file, fcntl.LOCK_UN)
             self._file.close()
             self._file = None
+
+
+# The locks that this process took. One hook for all: what is registered stays for good.
+_taken: weakref.WeakSet[WriterLock] = weakref.WeakSet()
+
+
+def _forget_taken() -> None:
+    for lock in tuple(_taken):
+        lock.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_taken)
 
 
 def is_held(database: Path) -> bool:
@@ -78,11 +89,6 @@ def _lock(file: IO[str], kind: int) -> bool:
         except BlockingIOError:
             time.sleep(_PAUSE_S)
     return False
-
-
-def _forget(lock: WriterLock | None) -> None:
-    if lock is not None:
-        lock.forget()
 
 
 def _open_lock(database: Path) -> IO[str]:

@@ -1,4 +1,4 @@
-"""Configs that a target's compiler found to need too much, and what that says of larger ones."""
+"""Configs that a target's compiler refused for memory, and the larger configs that are refused with them."""
 
 import math
 
