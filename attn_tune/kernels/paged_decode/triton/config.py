@@ -1,0 +1,41 @@
+"""The knobs of decoding over a cache."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from attn_tune.kernels.knobs import PowerOfTwo, Range
+from attn_tune.kernels.lang.triton.tiles import Tile
+
+DECIDES_NO_CODE = "names and bounds of knobs; a row holds their values"
+
+MOST_PROGRAMS = 4096
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config(Tile):
+    """A program owns ``block_q`` rows of a group, the queries of all its heads, and walks keys ``block_k`` at a time.
+
+    With ``num_programs`` the blocks of keys of all sequences are one line, which that many programs share equally, by
+    the lengths that they read themselves; a second launch combines the parts of sequences that were cut. Without, each
+    sequence has one program and there is no second launch.
+    """
+
+    num_programs: Annotated[
+        int | None,
+        Range(
+            1,
+            MOST_PROGRAMS,
+            doc="programs that share the keys of all sequences, for each key head and tile of rows; None gives each "
+            "sequence a program of its own",
+        ),
+    ] = None
+    least_blocks: Annotated[
+        int,
+        PowerOfTwo(1, 64, tried=(1, 2, 4), doc="blocks of keys that a program has at least; fewer programs work then"),
+    ] = 1
+
+    def conflict(self) -> str | None:
+        """Without shared keys there is nothing to bound."""
+        if self.num_programs is None and self.least_blocks != 1:
+            return f"least_blocks={self.least_blocks} needs num_programs; without it leave 1"
+        return None

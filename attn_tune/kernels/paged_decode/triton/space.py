@@ -1,0 +1,98 @@
+"""The configs worth trying, nearest to the untuned choice first."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator
+
+from attn_tune.kernels.lang.space import nearest_first
+from attn_tune.kernels.lang.triton.tiles import block_cap, fitted
+from attn_tune.kernels.paged_decode.triton.config import MOST_PROGRAMS, Config
+from attn_tune.kernels.paged_decode.triton.limits import fits, infeasible
+from attn_tune.ops.paged_decode.problem import CODES, Problem, visible_keys
+from attn_tune.schema.device import Device
+
+DECIDES_NO_CODE = "candidates of configs; a row holds its config"
+
+# Multiprocessors of a device that does not say.
+_UNITS = 132
+_MOST_ROWS = 64
+# Programs a multiprocessor: two hide one's waiting behind the other's.
+_WANTED = 2
+_TRIED = (1, 2, 3, 4, 6, 8)
+# Sequences that give each multiprocessor so many programs need not be cut.
+_ENOUGH = 4
+
+
+def heuristic(problem: Problem, device: Device) -> Config:
+    """The untuned config: one tile for a group, and keys shared so that each multiprocessor has two programs."""
+    wide = max(problem.head_dim, problem.v_head_dim) > 128 or problem.dtype == "float32"
+    block_k = 32 if wide else 64
+    if problem.cache_dtype in CODES:
+        block_k *= 2
+    tile = Config(
+        block_q=min(_MOST_ROWS, block_cap(rows(problem))),
+        block_k=min(block_k, block_cap(problem.kv_len)),
+        num_warps=4,
+        num_stages=3,
+    )
+    tile = fitted(tile, functools.partial(fits, problem, device))
+    return dataclasses.replace(tile, num_programs=_shared(problem, device, tile, _WANTED))
+
+
+def adapt(tuned: Problem, problem: Problem, device: Device, config: Config) -> Config:
+    """The config of ``tuned`` for ``problem``: as many programs a multiprocessor as there."""
+    tile = dataclasses.replace(
+        config,
+        block_q=min(config.block_q, block_cap(rows(problem))),
+        block_k=min(config.block_k, block_cap(problem.kv_len)),
+    )
+    if config.num_programs is None:
+        return tile
+    ratio = lanes(tuned, config) / lanes(problem, tile)
+    return dataclasses.replace(tile, num_programs=min(MOST_PROGRAMS, max(1, round(config.num_programs * ratio))))
+
+
+def candidates(problem: Problem, device: Device) -> tuple[Config, ...]:
+    """Tiles for all rows that share keys, or half of them, and programs for each multiprocessor."""
+    start = heuristic(problem, device)
+    feasible = (c for c in _all(problem, device) if infeasible(problem, device, c) is None)
+    # A number of programs has no distance: nearest are those with the tile of the untuned choice.
+    return nearest_first(start, feasible, doubling=("block_q", "block_k", "num_warps", "num_stages"))
+
+
+def _all(problem: Problem, device: Device) -> Iterator[Config]:
+    cap = min(128, block_cap(rows(problem)))
+    for block_q, block_k in itertools.product(sorted({cap, max(16, cap // 2)}), (16, 32, 64, 128)):
+        if block_k > block_cap(problem.kv_len):
+            continue
+        for warps, stages in itertools.product((2, 4) if block_q <= 32 else (4, 8), (2, 3, 4, 5)):
+            tile = Config(block_q=block_q, block_k=block_k, num_warps=warps, num_stages=stages)
+            for programs in sorted({_shared(problem, device, tile, each) or 0 for each in _TRIED}):
+                yield dataclasses.replace(tile, num_programs=programs or None)
+            if problem.batch * lanes(problem, tile) >= units(device):
+                yield tile
+
+
+def _shared(problem: Problem, device: Device, tile: Config, each: int) -> int | None:
+    """The programs of a key head and tile that give each multiprocessor ``each``; None where sequences do."""
+    width = lanes(problem, tile)
+    if problem.workload == "eq" and problem.batch * width >= _ENOUGH * units(device):
+        return None
+    most = sum(-(-visible_keys(problem, length) // tile.block_k) for length in problem.lengths)
+    return max(1, min(each * units(device) // width, most, MOST_PROGRAMS))
+
+
+def lanes(problem: Problem, tile: Config) -> int:
+    """Tiles of rows that walk the same keys, of all key heads."""
+    return problem.num_kv_heads * -(-rows(problem) // tile.block_q)
+
+
+def rows(problem: Problem) -> int:
+    """Rows that share keys: every query of every head of a group."""
+    return problem.q_len * problem.group_size
+
+
+def units(device: Device) -> int:
+    """The multiprocessors of the device."""
+    return device.units or _UNITS

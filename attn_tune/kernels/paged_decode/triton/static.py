@@ -1,0 +1,120 @@
+"""The compile-time constants of the two launches."""
+
+from dataclasses import dataclass
+
+from attn_tune.kernels.lang.triton.device.static import LOG2E, padded
+from attn_tune.kernels.paged_decode.triton.config import Config
+from attn_tune.ops.paged_decode.layout import sizes_of, steps
+from attn_tune.ops.paged_decode.operands import Operands
+from attn_tune.ops.paged_decode.problem import SAME, Problem
+
+# Sequences whose lengths a program reads and adds up: 64 registers a thread of four warps.
+MOST_SEQUENCES = 8192
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Static:
+    """Compile-time constants, derived ones too: Triton's cache is keyed by this value's text.
+
+    Attributes:
+      batch, block_b: the sequences, and the power of two that holds them.
+      q_len, num_q_heads, num_kv_heads, group_size: as in the problem.
+      rows, tiles: the rows of a group, and the tiles that hold them.
+      head_dim, v_head_dim, block_h, block_v: widths, and the powers of two that hold them.
+      block_q, block_k: the tile.
+      capacity: tokens that the cache holds of a sequence.
+      page_size: tokens of a page; of a contiguous cache its capacity.
+      table_width: pages of a sequence in the page table; 0 for a contiguous cache.
+      one_page: no block of keys lies in more than one page.
+      k_steps, v_steps: elements from one page, token and head to the next.
+      v_offset: elements from a key to its value where both are one array.
+      scale_steps: the same steps of the scales of tokens.
+      kv_scale: which parts of the cache have a scale.
+      has_codes: the cache holds codes, which become the queries' dtype before the products.
+      folds_v_scale: scales of values multiply weights, in place of values.
+      left: the window; None is all.
+      dot_scale: multiplies q.k into a base-2 logit or, with a soft cap, into a share of it.
+      soft_cap: of the logits, in base 2; None is none.
+      precision: of the products.
+      num_programs, least_blocks: as in the config.
+    """
+
+    batch: int
+    block_b: int
+    q_len: int
+    num_q_heads: int
+    num_kv_heads: int
+    group_size: int
+    rows: int
+    tiles: int
+    head_dim: int
+    v_head_dim: int
+    block_h: int
+    block_v: int
+    block_q: int
+    block_k: int
+    capacity: int
+    page_size: int
+    table_width: int
+    one_page: bool
+    k_steps: tuple[int, int, int]
+    v_steps: tuple[int, int, int]
+    v_offset: int
+    scale_steps: tuple[int, int, int]
+    kv_scale: str
+    has_codes: bool
+    folds_v_scale: bool
+    left: int | None
+    dot_scale: float
+    soft_cap: float | None
+    precision: str
+    num_programs: int | None
+    least_blocks: int
+
+
+def static_of(problem: Problem, config: Config, operands: Operands) -> Static:
+    """The constants of a call; sizes of the cache are those of its arrays."""
+    p = problem
+    batch, q_len, num_q_heads, head_dim = operands.q.shape
+    sizes = sizes_of(p.layout, operands.k.shape)
+    pages, slots, heads = sizes["page"], sizes["slot"], sizes["head"]
+    group = num_q_heads // heads
+    table_width = 0 if operands.page_table is None else operands.page_table.shape[1]
+    interleaved = operands.v is None
+    v_head_dim = head_dim if operands.v is None else operands.v.shape[-1]
+    # The scales of tokens have the cache's axes, those of an interleaved one keys and values apart.
+    scale_layout = "nhd" if interleaved else p.layout
+    return Static(
+        batch=batch,
+        block_b=padded(batch),
+        q_len=q_len,
+        num_q_heads=num_q_heads,
+        num_kv_heads=heads,
+        group_size=group,
+        rows=q_len * group,
+        tiles=-(-q_len * group // config.block_q),
+        head_dim=head_dim,
+        v_head_dim=v_head_dim,
+        block_h=padded(head_dim),
+        block_v=padded(v_head_dim),
+        block_q=config.block_q,
+        block_k=config.block_k,
+        capacity=slots * max(1, table_width),
+        page_size=slots,
+        table_width=table_width,
+        one_page=table_width == 0 or slots % config.block_k == 0,
+        k_steps=tuple(steps(p.layout, pages, slots, heads, head_dim)),
+        v_steps=tuple(steps(p.layout, pages, slots, heads, v_head_dim)),
+        v_offset=head_dim if interleaved else 0,
+        scale_steps=tuple(steps(scale_layout, pages, slots, heads, 1)),
+        kv_scale=p.kv_scale,
+        has_codes=p.kv_dtype != SAME,
+        # Weights times scales keep their exponents in bfloat16 alone.
+        folds_v_scale=p.dtype == "bfloat16",
+        left=p.window,
+        dot_scale=p.scale * (LOG2E if p.soft_cap is None else 1.0 / p.soft_cap),
+        soft_cap=None if p.soft_cap is None else p.soft_cap * LOG2E,
+        precision="tf32x3" if p.dtype == "float32" else "tf32",
+        num_programs=config.num_programs,
+        least_blocks=config.least_blocks,
+    )
