@@ -16,6 +16,8 @@ import triton.language as tl
 
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.tile import LN2, LOG2E
+from attn_tune.kernels.lang.triton.interpret import is_interpreted
+from attn_tune.kernels.paged_decode.triton.codes import wide
 from attn_tune.kernels.paged_decode.triton.combine import combine
 from attn_tune.kernels.paged_decode.triton.config import Config
 from attn_tune.kernels.paged_decode.triton.schedule import all_blocks, blocks_of, clamped, first_key, piece
@@ -26,7 +28,7 @@ from attn_tune.ops.paged_decode.problem import Problem
 
 def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, jax.Array]:
     """``out`` [B, T, N, V] in q's dtype and ``lse`` [B, T, N] in float32."""
-    static = static_of(problem, config, operands)
+    static = static_of(problem, config, operands, ptx=not is_interpreted(decode_kernel))
     shape = (static.batch, static.q_len, static.num_q_heads)
     lanes, pieces = static.num_kv_heads * static.tiles, static.num_programs or static.batch
     # Only the first and the last sequence of a piece can be cut.
@@ -85,6 +87,8 @@ def decode_kernel(
         state = walk(arrays, program, kv_head, first_row, length, 0, count, static)
         store_rows(out, lse, state, program, kv_head, first_row, static)
     else:
+        if static.ptx and static.table_width > 0:
+            prefetch_pages(page_table, static)
         blocks = all_blocks(kv_lens, static)
         total, equal = piece(blocks, static)
         position = program * equal
@@ -111,6 +115,24 @@ def decode_kernel(
 
 
 @triton.jit
+def prefetch_pages(page_table, static: tl.constexpr):
+    """Brings a cache line of the page table to the L2 cache, each program another, while the lengths are on their way.
+
+    A program's pages are known only after the lengths, and its keys after its pages: three trips to memory in a row.
+    """
+    first = tl.program_id(0) * 32
+    if first < static.batch * static.table_width:
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+            "=r,l",
+            [page_table + first],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+
+
+@triton.jit
 def walk(arrays, sequence, kv_head, first_row, length, offset, count, static: tl.constexpr):
     """The accumulator, denominator and maximum of a tile of rows over ``count`` blocks, from block ``offset`` on."""
     q, k, v, page_table, sinks, k_scale, v_scale = arrays
@@ -132,6 +154,15 @@ def walk(arrays, sequence, kv_head, first_row, length, offset, count, static: tl
     if static.kv_scale == "head":
         dot_scale = tl.load(k_scale + kv_head) * static.dot_scale
         out_scale = tl.load(v_scale + kv_head)
+
+    # Float16 holds every code exactly, and is the one conversion from float8 that the hardware has. Rows of bfloat16
+    # queries become at most 2 before they are float16, by a power of two.
+    row_scale = dot_scale
+    if static.has_codes and q_tile.dtype == tl.bfloat16:
+        largest = tl.max(tl.abs(q_tile.to(tl.float32)), 1)
+        power = tl.exp2(tl.floor(tl.log2(tl.maximum(largest, 1e-30))))[:, None]
+        q_tile = (q_tile.to(tl.float32) / power).to(tl.float16)
+        row_scale *= power
 
     maximum = tl.full([static.block_q], float("-inf"), tl.float32)
     total = tl.zeros([static.block_q], tl.float32)
@@ -168,7 +199,8 @@ def walk(arrays, sequence, kv_head, first_row, length, offset, count, static: tl
         page = page.to(tl.int64)
         k_rows = (page * static.k_steps[0] + slot * static.k_steps[1])[:, None]
         k_tile = tl.load(k + k_rows + cols_h, mask=is_key[:, None] & (cols_h < static.head_dim), other=0.0)
-        x = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)), input_precision=static.precision) * dot_scale
+        k_tile = wide(k_tile, q_tile.dtype, static.ptx, False)
+        x = tl.dot(q_tile, tl.trans(k_tile), input_precision=static.precision) * row_scale
         if static.kv_scale == "token":
             scales = page * static.scale_steps[0] + slot * static.scale_steps[1]
             x *= tl.load(k_scale + scales, mask=is_key, other=0.0)[None, :]
@@ -188,18 +220,17 @@ def walk(arrays, sequence, kv_head, first_row, length, offset, count, static: tl
         maximum = new_maximum
         v_rows = (page * static.v_steps[0] + slot * static.v_steps[1])[:, None]
         v_tile = tl.load(v + v_rows + cols_v, mask=is_key[:, None] & (cols_v < static.v_head_dim), other=0.0)
+        v_tile = wide(v_tile, q_tile.dtype, static.ptx, True)
+        acc *= correction[:, None]
         if static.kv_scale == "token":
-            v_scales = tl.load(v_scale + scales, mask=is_key, other=0.0)
-            if static.folds_v_scale:
-                weights *= v_scales[None, :]
-            else:
-                v_tile = v_tile.to(tl.float32) * v_scales[:, None]
-        acc = tl.dot(
-            weights.to(q_tile.dtype),
-            v_tile.to(q_tile.dtype),
-            acc * correction[:, None],
-            input_precision=static.precision,
-        )
+            weights *= tl.load(v_scale + scales, mask=is_key, other=0.0)[None, :]
+            # The largest becomes one: scales may be too small for float16.
+            highest = tl.max(weights, 1)
+            highest = tl.where(highest > 0, highest, 1.0)[:, None]
+            weights = (weights / highest).to(q_tile.dtype)
+            acc += tl.dot(weights, v_tile, input_precision=static.precision) * highest
+        else:
+            acc = tl.dot(weights.to(q_tile.dtype), v_tile, acc, input_precision=static.precision)
     return acc * out_scale, total, maximum
 
 

@@ -30,12 +30,12 @@ class Static:
       v_offset: elements from a key to its value where both are one array.
       scale_steps: the same steps of the scales of tokens.
       kv_scale: which parts of the cache have a scale.
-      has_codes: the cache holds codes, which become the queries' dtype before the products.
-      folds_v_scale: scales of values multiply weights, in place of values.
+      has_codes: the cache holds codes.
       left: the window; None is all.
       dot_scale: multiplies q.k into a base-2 logit or, with a soft cap, into a share of it.
       soft_cap: of the logits, in base 2; None is none.
       precision: of the products.
+      ptx: device code may use assembly.
       num_programs, least_blocks: as in the config.
     """
 
@@ -63,16 +63,16 @@ class Static:
     scale_steps: tuple[int, int, int]
     kv_scale: str
     has_codes: bool
-    folds_v_scale: bool
     left: int | None
     dot_scale: float
     soft_cap: float | None
     precision: str
+    ptx: bool
     num_programs: int | None
     least_blocks: int
 
 
-def static_of(problem: Problem, config: Config, operands: Operands) -> Static:
+def static_of(problem: Problem, config: Config, operands: Operands, *, ptx: bool) -> Static:
     """The constants of a call; sizes of the cache are those of its arrays."""
     p = problem
     batch, q_len, num_q_heads, head_dim = operands.q.shape
@@ -109,12 +109,11 @@ def static_of(problem: Problem, config: Config, operands: Operands) -> Static:
         scale_steps=tuple(steps(scale_layout, pages, slots, heads, 1)),
         kv_scale=p.kv_scale,
         has_codes=p.kv_dtype != SAME,
-        # Weights times scales keep their exponents in bfloat16 alone.
-        folds_v_scale=p.dtype == "bfloat16",
         left=p.window,
         dot_scale=p.scale * (LOG2E if p.soft_cap is None else 1.0 / p.soft_cap),
         soft_cap=None if p.soft_cap is None else p.soft_cap * LOG2E,
         precision="tf32x3" if p.dtype == "float32" else "tf32",
+        ptx=ptx,
         num_programs=config.num_programs,
         least_blocks=config.least_blocks,
     )
