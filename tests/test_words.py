@@ -10,11 +10,12 @@ from attn_tune.ops.registry import op_names
 PACKAGE = Path(__file__).parents[1] / "attn_tune"
 ROOMS = ("schema", "packs", "devices", "runtime", "tuner", "db", "reports", "commands")
 # A name of one word is of an op only where a signature begins with it.
-OPS = (*(name if "_" in name else f"{name}/v" for name in op_names()), "paged_decode")
+OPS = tuple(name if "_" in name else f"{name}/v" for name in op_names())
 OUTPUTS = ("dq", "dk", "dv", "dkv", "dbias", "dsinks", "dout", "lse", "dlse")
 FIELDS = (
     "q_len", "kv_len", "num_q_heads", "num_kv_heads", "head_dim", "v_head_dim", "soft_cap",
     "has_sinks", "has_segments", "has_positions", "mask_dims", "bias_dims",
+    "page_table", "kv_lens", "kv_dtype", "num_programs",
     "needs_lse", "block_q", "block_k", "block_kv", "head_dim_minor", "causal",
 )  # fmt: skip
 WORD = re.compile(rf"(?<![A-Za-z0-9_])(?:{'|'.join((*OPS, *OUTPUTS, *FIELDS))})(?![A-Za-z0-9_])")

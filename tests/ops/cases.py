@@ -17,6 +17,8 @@ SIGNATURES = (
     _FLASH.format(b=2, t=40, s=40, n=4, k=2, v=16, dtype="float32") + " seg=1 sinks=1 drop=1",
     _DENSE.format(dtype="float32") + " causal=1 cap=1",
     _DENSE.format(dtype="bfloat16") + " mask=b1ts bias=1nts sinks=1 drop=1",
+    "paged_decode/v1 b=3 t=2 s=40 n=4 k=2 h=16 v=16 page=8 dtype=bfloat16 kv=float8_e4m3fn kvscale=token left=9"
+    " workload=uni",
     "foreign/v1 t=64",
     "probe_paged/v1 b=3 s=64 n=2 h=16 page=8 dtype=float32 workload=uni",
     "probe_recurrent/v1 b=2 t=32 n=2 k=8 v=16 dtype=float32 workload=reset",

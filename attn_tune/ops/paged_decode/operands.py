@@ -11,8 +11,9 @@ class Operands(NamedTuple):
     """Normalised arrays. Optional ones are None exactly when the problem says so.
 
     Sizes that the problem does not say, the number of pages and the width of the page table, are those of the arrays.
-    Only the keys and values of a sequence's first ``kv_lens`` tokens count. All else in the caches, in the pages and in
-    the tails of the table may be anything: NaN, numbers of pages that do not exist, pages of other sequences.
+    Only tokens that some query of their sequence sees count: before ``kv_lens`` and, with a window, not before it. All
+    else may be anything: keys and values that are not finite, and in the table pages that do not exist or are another
+    sequence's.
 
     Attributes:
       q: the queries of the new tokens.

@@ -14,6 +14,9 @@ DECIDES_NO_CODE = "the op's contract, whose version is in every signature"
 NAME = "paged_decode"
 VERSION = 1
 MOST_QUERIES = 8
+# Of the inputs: tokens that a cache holds more than the longest sequence has, and pages that no sequence uses.
+MORE = 9
+UNUSED_PAGES = 3
 LAYOUTS = ("nhd", "hnd", "head_first", "interleaved")
 SAME = "same"
 CODES = ("float8_e4m3fn", "int8")
@@ -87,6 +90,8 @@ class Problem:
       soft_cap: logits become ``cap * tanh(logits / cap)``.
       scale: multiplies the logits first. Not in the signature.
       workload: the profile of the sequences' lengths.
+      at_edges: the inputs have lengths at the edges instead: nothing, one token, a page, a page and one. Not in the
+        signature.
 
     Raises:
       UsageError: an impossible size or flag; the message names it.
@@ -109,6 +114,7 @@ class Problem:
     soft_cap: float | None = None
     scale: float = 1.0
     workload: str = "eq"
+    at_edges: bool = False
 
     def __post_init__(self):
         for name, word in _SIZES.items():
@@ -157,13 +163,30 @@ class Problem:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The lengths of the workload's sequences, ascending."""
+        """The lengths of the inputs' sequences, those of the workload ascending."""
+        if self.at_edges:
+            page = self.page_size or 16
+            edges = (self.kv_len, 0, 1, page, page + 1, self.kv_len - 1)
+            return tuple(min(edges[i % len(edges)], self.kv_len) for i in range(self.batch))
         return profile_lengths(self.workload, self.batch, self.kv_len)
 
     @property
-    def pages_per_sequence(self) -> int:
-        """The pages that hold the longest sequence; 1 for a contiguous cache."""
-        return -(-self.kv_len // self.page_size) if self.page_size else 1
+    def capacity(self) -> int:
+        """The tokens of a sequence that the inputs' cache holds: whole pages, and some that nothing uses."""
+        most = self.kv_len + (MORE if self.at_edges else 0)
+        return -(-most // self.page_size) * self.page_size if self.page_size else most
+
+    @property
+    def table_width(self) -> int:
+        """The pages of a sequence in the inputs' table; 0 for a contiguous cache."""
+        return self.capacity // self.page_size if self.page_size else 0
+
+    @property
+    def cache_sizes(self) -> tuple[int, int]:
+        """The pages and the tokens of a page of the inputs' cache; a paged one has pages that no sequence uses."""
+        if not self.page_size:
+            return self.batch, self.capacity
+        return self.batch * self.table_width + UNUSED_PAGES, self.page_size
 
     @property
     def signature(self) -> Signature:

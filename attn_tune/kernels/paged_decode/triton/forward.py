@@ -189,7 +189,7 @@ def walk(arrays, sequence, kv_head, first_row, length, offset, count, static: tl
         is_key = (key >= lowest) & (key < length)
         if static.table_width == 0:
             page = sequence
-            slot = key
+            slot = key.to(tl.int64) if static.wide_slots else key
         elif static.one_page:
             page = tl.load(page_table + start // static.page_size)
             slot = start % static.page_size + tl.arange(0, static.block_k)

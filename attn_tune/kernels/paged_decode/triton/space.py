@@ -20,8 +20,8 @@ _MOST_ROWS = 64
 # Programs a multiprocessor: two hide one's waiting behind the other's.
 _WANTED = 2
 _TRIED = (1, 2, 3, 4, 6, 8)
-# Sequences that give each multiprocessor so many programs need not be cut.
-_ENOUGH = 4
+# Equal sequences that give each multiprocessor so many programs are not cut: there is no second launch then.
+_ENOUGH = 1.5
 
 
 def heuristic(problem: Problem, device: Device) -> Config:
@@ -34,9 +34,13 @@ def heuristic(problem: Problem, device: Device) -> Config:
         block_q=min(_MOST_ROWS, block_cap(rows(problem))),
         block_k=min(block_k, block_cap(problem.kv_len)),
         num_warps=4,
-        num_stages=3,
+        # A page table is read a stage or two before the keys that it names.
+        num_stages=5 if problem.page_size else 3,
     )
     tile = fitted(tile, functools.partial(fits, problem, device))
+    is_even = problem.workload == "eq" or problem.window is not None
+    if is_even and problem.batch * lanes(problem, tile) >= _ENOUGH * units(device):
+        return tile
     return dataclasses.replace(tile, num_programs=_shared(problem, device, tile, _WANTED))
 
 
@@ -66,21 +70,19 @@ def _all(problem: Problem, device: Device) -> Iterator[Config]:
     for block_q, block_k in itertools.product(sorted({cap, max(16, cap // 2)}), (16, 32, 64, 128)):
         if block_k > block_cap(problem.kv_len):
             continue
-        for warps, stages in itertools.product((2, 4) if block_q <= 32 else (4, 8), (2, 3, 4, 5)):
+        few = (2, 4) if block_k < 128 else (4, 8)
+        for warps, stages in itertools.product(few if block_q <= 32 else (4, 8), (2, 3, 4, 5, 6)):
             tile = Config(block_q=block_q, block_k=block_k, num_warps=warps, num_stages=stages)
-            for programs in sorted({_shared(problem, device, tile, each) or 0 for each in _TRIED}):
-                yield dataclasses.replace(tile, num_programs=programs or None)
+            for programs in sorted({_shared(problem, device, tile, each) for each in _TRIED}):
+                yield dataclasses.replace(tile, num_programs=programs)
             if problem.batch * lanes(problem, tile) >= units(device):
                 yield tile
 
 
-def _shared(problem: Problem, device: Device, tile: Config, each: int) -> int | None:
-    """The programs of a key head and tile that give each multiprocessor ``each``; None where sequences do."""
-    width = lanes(problem, tile)
-    if problem.workload == "eq" and problem.batch * width >= _ENOUGH * units(device):
-        return None
+def _shared(problem: Problem, device: Device, tile: Config, each: int) -> int:
+    """The programs of a key head and tile that give each multiprocessor ``each``, and each of them a block of keys."""
     most = sum(-(-visible_keys(problem, length) // tile.block_k) for length in problem.lengths)
-    return max(1, min(each * units(device) // width, most, MOST_PROGRAMS))
+    return max(1, min(each * units(device) // lanes(problem, tile), most, MOST_PROGRAMS))
 
 
 def lanes(problem: Problem, tile: Config) -> int:

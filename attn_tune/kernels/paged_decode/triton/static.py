@@ -26,6 +26,7 @@ class Static:
       page_size: tokens of a page; of a contiguous cache its capacity.
       table_width: pages of a sequence in the page table; 0 for a contiguous cache.
       one_page: no block of keys lies in more than one page.
+      wide_slots: offsets of tokens into one page do not fit 32 bits.
       k_steps, v_steps: elements from one page, token and head to the next.
       v_offset: elements from a key to its value where both are one array.
       scale_steps: the same steps of the scales of tokens.
@@ -57,6 +58,7 @@ class Static:
     page_size: int
     table_width: int
     one_page: bool
+    wide_slots: bool
     k_steps: tuple[int, int, int]
     v_steps: tuple[int, int, int]
     v_offset: int
@@ -79,9 +81,11 @@ def static_of(problem: Problem, config: Config, operands: Operands, *, ptx: bool
     sizes = sizes_of(p.layout, operands.k.shape)
     pages, slots, heads = sizes["page"], sizes["slot"], sizes["head"]
     group = num_q_heads // heads
+    k_steps = tuple(steps(p.layout, pages, slots, heads, head_dim))
     table_width = 0 if operands.page_table is None else operands.page_table.shape[1]
     interleaved = operands.v is None
     v_head_dim = head_dim if operands.v is None else operands.v.shape[-1]
+    v_steps = tuple(steps(p.layout, pages, slots, heads, v_head_dim))
     # The scales of tokens have the cache's axes, those of an interleaved one keys and values apart.
     scale_layout = "nhd" if interleaved else p.layout
     return Static(
@@ -103,8 +107,9 @@ def static_of(problem: Problem, config: Config, operands: Operands, *, ptx: bool
         page_size=slots,
         table_width=table_width,
         one_page=table_width == 0 or slots % config.block_k == 0,
-        k_steps=tuple(steps(p.layout, pages, slots, heads, head_dim)),
-        v_steps=tuple(steps(p.layout, pages, slots, heads, v_head_dim)),
+        wide_slots=slots * max(k_steps[1], v_steps[1]) >= 2**31,
+        k_steps=k_steps,
+        v_steps=v_steps,
         v_offset=head_dim if interleaved else 0,
         scale_steps=tuple(steps(scale_layout, pages, slots, heads, 1)),
         kv_scale=p.kv_scale,

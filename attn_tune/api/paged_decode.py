@@ -1,0 +1,302 @@
+"""The public ``paged_decode``: new tokens of each sequence over a cache."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, overload
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Float, Int
+
+from attn_tune.api.call import run
+from attn_tune.api.declaration import Call
+from attn_tune.ops.fields.arguments import DTYPES, static_float
+from attn_tune.ops.fields.sinks import sinks_of
+from attn_tune.ops.paged_decode.layout import axes, sizes_of
+from attn_tune.ops.paged_decode.operands import Operands
+from attn_tune.ops.paged_decode.problem import CODES, LAYOUTS, MOST_QUERIES, NAME, SAME, Problem
+from attn_tune.ops.workloads import LENGTHS
+from attn_tune.schema.errors import UsageError, unknown_name
+
+_LETTERS = {"page": "p", "slot": "s", "head": "k"}
+
+
+def _outputs(problem: Problem, operands: Operands) -> dict[str, jax.ShapeDtypeStruct]:
+    rows = operands.q.shape[:3]
+    width = operands.q.shape[3] if operands.v is None else operands.v.shape[-1]
+    return {
+        "out": jax.ShapeDtypeStruct((*rows, width), operands.q.dtype),
+        "lse": jax.ShapeDtypeStruct(rows, jnp.float32),
+    }
+
+
+def _with_shapes(problem: Problem, operands: Operands) -> Problem:
+    batch, q_len, num_q_heads, _ = operands.q.shape
+    heads = sizes_of(problem.layout, operands.k.shape)["head"]
+    return dataclasses.replace(problem, batch=batch, q_len=q_len, num_q_heads=num_q_heads, num_kv_heads=heads)
+
+
+@functools.cache
+def _call(layout: str, has_pages: bool, kv_scale: str) -> Call:
+    """The call of a layout. Pages belong to no sequence: of a paged cache heads alone are cut."""
+    letters = _LETTERS if has_pages else _LETTERS | {"page": "b"}
+    is_joint = layout == "interleaved"
+    cache = "".join(letters[axis] for axis in axes(layout))
+    scale = {"none": "", "tensor": "", "head": "k", "token": "".join(letters[a] for a in axes(layout))}[kv_scale]
+    whole = "it has to be whole on each device; shard heads" + ("" if has_pages else " or sequences") + " instead"
+    return Call(
+        op=NAME,
+        letters={
+            "q": "btnh",
+            # Keys and values of a head side by side on one axis, which is cut in pairs only.
+            "k": cache.replace("k", "j") + "h" if is_joint else cache + "h",
+            "v": cache + "v",
+            "page_table": "bm",
+            "kv_lens": "b",
+            "sinks": "n",
+            "k_scale": scale,
+            "v_scale": scale,
+            "out": "btnh" if is_joint else "btnv",
+            "lse": "btn",
+        },
+        main={"q": "query", "k": "k_pages"} if is_joint else {"q": "query", "k": "k_pages", "v": "v_pages"},
+        outputs=_outputs,
+        with_shapes=_with_shapes,
+        parallel=(() if has_pages else ("b",)) + (() if is_joint else ("n",)),
+        groups={} if is_joint else {"n": "k"},
+        words={"b": "batch", "t": "new tokens", "n": "query heads", "k": "key/value heads", "j": "key/value heads"}
+        | {"p": "pages", "s": "tokens", "h": "head dim", "v": "head dim", "m": "page table"},
+        remedies=dict.fromkeys("btpshvmnjk", whole),
+        unfoldable=("q",),
+        alternative="decoding has no derivative; train with attn_tune.flash_attention",
+    )
+
+
+@overload
+def paged_decode(
+    query: Float[Array, "..."],
+    k_pages: Array,
+    v_pages: Array | None,
+    kv_lens: Int[Array, " B"],
+    page_table: Int[Array, "B pages"] | None = None,
+    *,
+    return_lse: Literal[False] = False,
+    **options: Any,
+) -> Float[Array, "..."]: ...
+@overload
+def paged_decode(
+    query: Float[Array, "..."],
+    k_pages: Array,
+    v_pages: Array | None,
+    kv_lens: Int[Array, " B"],
+    page_table: Int[Array, "B pages"] | None = None,
+    *,
+    return_lse: Literal[True],
+    **options: Any,
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]: ...
+def paged_decode(
+    query: Float[Array, "..."],
+    k_pages: Array,
+    v_pages: Array | None,
+    kv_lens: Int[Array, " B"],
+    page_table: Int[Array, "B pages"] | None = None,
+    *,
+    num_seqs: int | Int[Array, ""] | None = None,
+    layout: str = "nhd",
+    sliding_window: int | None = None,
+    softmax_scale: float | None = None,
+    logits_soft_cap: float | None = None,
+    softmax_aux: Float[Array, "..."] | None = None,
+    k_scale: Float[Array, "..."] | float | None = None,
+    v_scale: Float[Array, "..."] | float | None = None,
+    max_kv_len: int | None = None,
+    workload: str = "eq",
+    return_lse: bool = False,
+    platform: str | Mapping[str, str | None] | None = None,
+    cfg: Any = None,
+    mesh: Mesh | None = None,
+    in_specs: Sequence[PartitionSpec | None] | None = None,
+    out_specs: PartitionSpec | None = None,
+) -> Any:
+    """Attention of the new tokens of each sequence over a cache that holds them already.
+
+    The last query of a sequence stands at its last token, and each query sees the tokens up to its own. The cache is
+    read only (write it before, see ``docs/serving.md``). What no query sees may be anything: tokens behind a sequence,
+    pages of nobody, entries of the page table that lead nowhere. There is no derivative.
+
+    Args:
+      query: ``[B, N, H]``, one new token of each sequence, or ``[B, T, N, H]``, one to eight.
+      k_pages: keys in pages of ``P`` tokens, by ``layout``: ``nhd`` [pages, P, K, H], ``hnd`` [pages, K, P, H],
+        ``head_first`` [K, pages, P, H]; of ``interleaved`` [pages, P, 2 K, H] keys at even heads and values at odd
+        ones. Without ``page_table`` a page is a whole sequence: ``nhd`` is [B, S, K, H].
+      v_pages: values, likewise with their own width ``V``; None for ``interleaved``.
+      kv_lens: int32 tokens of each sequence in the cache, new ones included. None below 0 or above what its row of the
+        table holds is counted as 0 or that; a sequence of 0 has zeros as its output.
+      page_table: int32 ``[B, pages of a sequence]``; page ``i`` holds the tokens from ``i * P`` on. None: no pages.
+      num_seqs: sequences from this one on are empty.
+      sliding_window: the number of tokens before its own that a query sees; None is all.
+      softmax_scale: default ``1/sqrt(H)``.
+      logits_soft_cap: logits become ``cap * tanh(logits / cap)``.
+      softmax_aux: attention sinks, as in ``flash_attention``.
+      k_scale: float32, of a cache of float8_e4m3fn or int8 codes, which it multiplies: one number, ``[K]``, or
+        one for each token and head, with the axes of ``k_pages`` but the last (``interleaved``: [pages, P, K]).
+      v_scale: the same of the values; given with ``k_scale``, of the same kind.
+      max_kv_len: the longest sequence to expect, which chooses the config; longer ones are right too. Default: what a
+        row of the table holds.
+      workload: the profile of lengths to expect, which chooses the config: ``eq``, ``uni``, ``exp`` or ``one``.
+      return_lse: return ``(out, lse)``.
+      platform: the kernel to use, as in ``flash_attention``.
+      cfg: the config to use, as in ``flash_attention``.
+      mesh: run under ``shard_map``, as in ``flash_attention``: over heads and, of a contiguous cache, sequences.
+      in_specs: the specs of query (4-D), keys and values on ``mesh``.
+      out_specs: the spec of the output.
+
+    Returns:
+      ``out``, like ``query`` with values' width. With ``return_lse`` also the natural logarithm of the softmax's
+      denominator, ``[B, N]`` or ``[B, T, N]`` in float32, sinks included; minus infinity where nothing is seen.
+
+    Raises:
+      UsageError: an argument is malformed; the message names it.
+      UnsupportedError: no kernel can do this here, or not the requested one; or a derivative is asked for.
+    """
+    q, k, v = _checked(query, k_pages, v_pages, layout, page_table)
+    sizes = sizes_of(layout, k.shape)
+    batch = q.shape[0]
+    lengths = _integers("kv_lens", kv_lens, (batch,))
+    if num_seqs is not None:
+        lengths = jnp.where(jnp.arange(batch) < num_seqs, lengths, 0)
+    table = None
+    if page_table is not None:
+        table = _integers("page_table", page_table, (batch, None))
+    capacity = sizes["slot"] * (1 if table is None else table.shape[1])
+    kv_dtype = SAME if k.dtype == q.dtype else k.dtype.name
+    kv_scale, scales = _scales(kv_dtype, layout, k, (k_scale, v_scale))
+    if workload not in (known := [w.name for w in LENGTHS]):
+        raise unknown_name("workload", str(workload), known)
+    if max_kv_len is not None and not (type(max_kv_len) is int and 0 < max_kv_len):
+        raise UsageError(f"max_kv_len must be a positive integer, got {max_kv_len!r}")
+    problem = Problem(
+        batch=batch,
+        q_len=q.shape[1],
+        kv_len=min(capacity, max_kv_len or capacity),
+        num_q_heads=q.shape[2],
+        num_kv_heads=sizes["head"],
+        head_dim=q.shape[3],
+        v_head_dim=q.shape[3] if v is None else v.shape[-1],
+        page_size=0 if table is None else sizes["slot"],
+        layout=layout,
+        dtype=q.dtype.name,
+        kv_dtype=kv_dtype,
+        kv_scale=kv_scale,
+        window=_window(sliding_window),
+        has_sinks=softmax_aux is not None,
+        soft_cap=None if logits_soft_cap is None else static_float("logits_soft_cap", logits_soft_cap),
+        scale=1 / math.sqrt(q.shape[3]) if softmax_scale is None else static_float("softmax_scale", softmax_scale),
+        workload=workload,
+    )
+    operands = Operands(
+        q=q,
+        k=k,
+        v=v,
+        page_table=table,
+        kv_lens=lengths,
+        sinks=None if softmax_aux is None else sinks_of(softmax_aux, q.shape[2], sizes["head"]),
+        k_scale=scales[0],
+        v_scale=scales[1],
+    )
+    outputs = run(
+        _call(layout, table is not None, kv_scale),
+        problem,
+        operands,
+        platform=platform,
+        cfg=cfg,
+        mesh=mesh,
+        in_specs=in_specs,
+        out_specs=out_specs,
+    )
+    out, lse = (x if query.ndim == 4 else x[:, 0] for x in (outputs["out"], outputs["lse"]))
+    return (out, lse) if return_lse else out
+
+
+def _checked(
+    query: Array, k_pages: Array, v_pages: Array | None, layout: str, page_table: Array | None
+) -> tuple[Array, Array, Array | None]:
+    """The 4-D query and the caches, of one another's sizes."""
+    if layout not in LAYOUTS:
+        raise unknown_name("layout", str(layout), LAYOUTS)
+    q, k = jnp.asarray(query), jnp.asarray(k_pages)
+    if q.ndim not in (3, 4):
+        raise UsageError(f"query must be [B, N, H] or [B, T, N, H], got shape {q.shape}")
+    q = q if q.ndim == 4 else q[:, None]
+    if q.dtype.name not in DTYPES:
+        raise UsageError(f"query must have dtype {', '.join(DTYPES)}, got {q.dtype}")
+    if not 1 <= q.shape[1] <= MOST_QUERIES:
+        raise UsageError(f"query has {q.shape[1]} new tokens of a sequence; at most {MOST_QUERIES} are decoding")
+    if (v_pages is None) != (layout == "interleaved"):
+        wanted = "must be None: k_pages holds them" if v_pages is not None else "is missing"
+        raise UsageError(f"v_pages {wanted} (layout {layout!r})")
+    v = None if v_pages is None else jnp.asarray(v_pages)
+    for name, cache in (("k_pages", k), ("v_pages", v)):
+        if cache is None:
+            continue
+        if cache.ndim != 4 or 0 in cache.shape:
+            raise UsageError(f"{name} must have four axes ({', '.join(axes(layout))}, width), got shape {cache.shape}")
+        if cache.dtype != q.dtype and cache.dtype.name not in CODES:
+            raise UsageError(f"{name} must have the query's dtype {q.dtype}, or {' or '.join(CODES)}, got {cache.dtype}")
+    if v is not None and (k.shape[:3] != v.shape[:3] or k.dtype != v.dtype):
+        raise UsageError(
+            f"k_pages and v_pages must agree in dtype and all axes but the last, got {k.dtype}{list(k.shape)} and "
+            f"{v.dtype}{list(v.shape)}"
+        )
+    if layout == "interleaved" and k.shape[2] % 2:
+        raise UsageError(f"k_pages of layout 'interleaved' must have an even number of heads, got shape {k.shape}")
+    sizes = sizes_of(layout, k.shape)
+    if k.shape[3] != q.shape[3]:
+        raise UsageError(f"query and k_pages must have one head dim, got {q.shape[3]} and {k.shape[3]}")
+    if q.shape[2] % sizes["head"]:
+        raise UsageError(f"query heads ({q.shape[2]}) must be a multiple of key/value heads ({sizes['head']})")
+    if page_table is None and sizes["page"] != q.shape[0]:
+        raise UsageError(
+            f"k_pages has {sizes['page']} sequences and query {q.shape[0]}; a cache in pages needs page_table"
+        )
+    return q, k, v
+
+
+def _integers(name: str, given: Any, shape: tuple[int | None, ...]) -> Array:
+    array = jnp.asarray(given)
+    fits = array.ndim == len(shape) and all(n in (None, size) for n, size in zip(shape, array.shape, strict=True))
+    if not fits or not jnp.issubdtype(array.dtype, jnp.integer) or 0 in array.shape:
+        wanted = ", ".join("pages of a sequence" if n is None else str(n) for n in shape)
+        raise UsageError(f"{name} must be integers [{wanted}], got {array.dtype}{list(array.shape)}")
+    return array.astype(jnp.int32)
+
+
+def _window(window: int | None) -> int | None:
+    if window is not None and not (type(window) is int and window >= 0):
+        raise UsageError(f"sliding_window must be a number of tokens, 0 or more, or None, got {window!r}")
+    return window
+
+
+def _scales(
+    kv_dtype: str, layout: str, k: Array, given: tuple[Any, Any]
+) -> tuple[str, tuple[Array | None, Array | None]]:
+    """The kind of scales, and both as float32."""
+    if (given[0] is None) != (given[1] is None):
+        raise UsageError(f"{'v_scale' if given[1] is None else 'k_scale'} is missing: give both scales, or none")
+    if given[0] is None:
+        return "none", (None, None)
+    if kv_dtype == SAME:
+        raise UsageError(f"k_scale and v_scale belong to a cache of {' or '.join(CODES)}, not of {k.dtype}")
+    sizes = sizes_of(layout, k.shape)
+    tokens = tuple(sizes[axis] for axis in axes(layout))
+    kinds = {(): "tensor", (sizes["head"],): "head", tokens: "token"}
+    scales = tuple(jnp.asarray(scale, jnp.float32) for scale in given)
+    for name, scale in zip(("k_scale", "v_scale"), scales, strict=True):
+        if scale.shape not in kinds:
+            raise UsageError(f"{name} must be one number, [{sizes['head']}] or {list(tokens)}, got {list(scale.shape)}")
+    if scales[0].shape != scales[1].shape:
+        raise UsageError(f"k_scale and v_scale must have one shape, got {scales[0].shape} and {scales[1].shape}")
+    return kinds[scales[0].shape], (scales[0], scales[1])
