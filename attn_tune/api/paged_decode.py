@@ -125,7 +125,7 @@ def paged_decode(
 
     The last query of a sequence stands at its last token, and each query sees the tokens up to its own. The cache is
     read only (write it before, see ``docs/serving.md``). What no query sees may be anything: tokens behind a sequence,
-    pages of nobody, entries of the page table that lead nowhere. There is no derivative.
+    unused pages, and entries of the page table that name no page. There is no derivative.
 
     Args:
       query: ``[B, N, H]``, one new token of each sequence, or ``[B, T, N, H]``, one to eight.
@@ -176,7 +176,7 @@ def paged_decode(
     kv_scale, scales = _scales(kv_dtype, layout, k, (k_scale, v_scale))
     if workload not in (known := [w.name for w in LENGTHS]):
         raise unknown_name("workload", str(workload), known)
-    if max_kv_len is not None and not (type(max_kv_len) is int and 0 < max_kv_len):
+    if max_kv_len is not None and not (type(max_kv_len) is int and max_kv_len > 0):
         raise UsageError(f"max_kv_len must be a positive integer, got {max_kv_len!r}")
     problem = Problem(
         batch=batch,
@@ -245,7 +245,7 @@ def _checked(
         if cache.ndim != 4 or 0 in cache.shape:
             raise UsageError(f"{name} must have four axes ({', '.join(axes(layout))}, width), got shape {cache.shape}")
         if cache.dtype != q.dtype and cache.dtype.name not in CODES:
-            raise UsageError(f"{name} must have the query's dtype {q.dtype}, or {' or '.join(CODES)}, got {cache.dtype}")
+            raise UsageError(f"{name} must be {q.dtype} as the query, or {' or '.join(CODES)}, got {cache.dtype}")
     if v is not None and (k.shape[:3] != v.shape[:3] or k.dtype != v.dtype):
         raise UsageError(
             f"k_pages and v_pages must agree in dtype and all axes but the last, got {k.dtype}{list(k.shape)} and "
