@@ -1,0 +1,232 @@
+"""Decoding over a paged cache beside its peers: one run, one device, interleaved, device time, cold cache.
+
+    python benchmarks/paged_decode_peers.py --grid llama3-8b-serving --out serving.json
+
+For each point what ``attn_tune.paged_decode`` chooses, its XLA kernel, cuDNN's paged attention (which JAX has, but not
+as a public function), and cuDNN on a contiguous cache of the same lengths through ``jax.nn.dot_product_attention``. A
+row says microseconds, the terabytes of visible keys and values a second, and the worst error as a multiple of what is
+allowed. ``read`` reads as many bytes and keeps their maximum: what a kernel of this size can reach at best. A GPU is
+needed.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from attn_tune.ops.paged_decode.operands import Operands
+from attn_tune.ops.paged_decode.problem import SAME, Problem
+
+_READ = "read"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--grid", default="llama3-8b-serving")
+    parser.add_argument("--only", default="", help="points whose name contains this")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args(arguments)
+    report: dict[str, Any] = {"versions": _versions(), "rows": []}
+    for row in _rows(args.grid, args.only, args.rounds):
+        report["rows"].append(row)
+        args.out.write_text(json.dumps(report, indent=1) + "\n")
+    return 0
+
+
+def _versions() -> dict[str, str]:
+    import importlib.metadata
+
+    import jax
+    import triton
+
+    found = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "triton": triton.__version__}
+    for name in ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13"):
+        try:
+            found["cudnn"] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _rows(grid: str, only: str, rounds: int) -> Iterator[dict[str, Any]]:
+    import jax
+
+    from attn_tune.devices.identity import current_device
+    from attn_tune.ops.contract import load
+    from attn_tune.ops.paged_decode.op import OP
+    from attn_tune.ops.paged_decode.problem import bytes_moved
+    from attn_tune.ops.tolerance import compare
+    from attn_tune.tuner.plan.grid import load_grid
+    from attn_tune.tuner.protocol import MeasurePolicy
+    from attn_tune.tuner.work.measure import make_flush, race
+    from attn_tune.tuner.work.timers.choose import choose_timer
+
+    flush, timer = make_flush(current_device()), choose_timer()
+    for point in load_grid(grid).points:
+        if only not in point.name:
+            continue
+        problem = OP.from_signature(point.signature)
+        operands = jax.jit(functools.partial(load(OP.inputs), problem, "fwd"))(0)
+        exact, plain = (
+            jax.jit(functools.partial(load(path), problem, "fwd"))(operands) for path in (OP.reference, OP.baseline)
+        )
+        moved = bytes_moved(problem, "fwd")
+        entries: dict[str, tuple[Any, tuple[Any, ...]]] = {}
+        notes: dict[str, str] = {}
+        errors: dict[str, float] = {}
+        for name, make in _PEERS.items():
+            made = make(problem, operands)
+            if isinstance(made, str):
+                notes[name] = made
+                continue
+            function, given = made
+            try:
+                compiled = jax.jit(function).lower(*given).compile()
+                out = compiled(*given)
+            except Exception as error:  # any error of a peer is that peer's result
+                notes[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                continue
+            if name != _READ:
+                (judged,) = compare({"out": out}, exact, plain, OP.outputs(problem, "fwd"))
+                errors[name] = round(judged.ratio, 3)
+            entries[name] = (compiled, given)
+        measured = race(
+            [functools.partial(compiled, *given) for compiled, given in entries.values()],
+            timer=timer,
+            policy=MeasurePolicy(rounds=rounds, rounds_max_s=10.0),
+            flush=flush,
+            round_id=point.name,
+        ).measurements
+        times = {name: m.median_ns / 1e3 for name, m in zip(entries, measured, strict=True)}
+        row = {
+            "point": point.name,
+            "signature": point.signature.text,
+            "bytes": moved,
+            "us": {name: round(us, 2) for name, us in times.items()},
+            "tb_s": {name: round(moved / us / 1e6, 2) for name, us in times.items()},
+            "error_ratio": errors,
+            "cannot": notes,
+        }
+        print(f"{point.name:36s}", "  ".join(f"{n} {us:.2f} us {moved / us / 1e6:.2f}" for n, us in times.items()))
+        if wrong := {name: ratio for name, ratio in errors.items() if ratio > 1}:
+            print(f"{'':36s} wrong: {wrong}")
+        yield row
+
+
+def _ours(platform: str | None, p: Problem, o: Operands) -> Any:
+    import attn_tune
+
+    def call(o: Operands) -> Any:
+        return attn_tune.paged_decode(
+            o.q,
+            o.k,
+            o.v,
+            o.kv_lens,
+            o.page_table,
+            layout=p.layout,
+            sliding_window=p.window,
+            softmax_scale=p.scale,
+            logits_soft_cap=p.soft_cap,
+            softmax_aux=o.sinks,
+            k_scale=o.k_scale,
+            v_scale=o.v_scale,
+            max_kv_len=p.kv_len,
+            workload=p.workload,
+            platform=platform,
+        )
+
+    return call, (o,)
+
+
+def _plain(p: Problem, o: Operands) -> str:
+    """The reason that a library which knows plain attention alone cannot do the problem; empty if it can."""
+    lacks = {
+        "codes": p.kv_dtype != SAME,
+        "sinks": p.has_sinks,
+        "a soft cap": p.soft_cap is not None,
+        "a window": p.window is not None,
+        "another layout": p.layout != "nhd",
+        "several queries": p.q_len > 1,
+        "float32": p.dtype == "float32",
+    }
+    return next((f"not with {name}" for name, has in lacks.items() if has), "")
+
+
+def _dense(p: Problem, o: Operands) -> tuple[Any, Any, Any]:
+    """The caches without poison, which other libraries may multiply by zero: in pages, and those of each sequence."""
+    import jax.numpy as jnp
+
+    k, v = (jnp.where(jnp.isnan(x), 0, x) for x in (o.k, o.v))
+    table = o.page_table if o.page_table is not None else jnp.arange(p.batch)[:, None]
+    return k, v, jnp.clip(table, 0, k.shape[0] - 1)
+
+
+def _cudnn_paged(p: Problem, o: Operands) -> Any:
+    if reason := _plain(p, o):
+        return reason
+    if not p.page_size:
+        return "the cache has no pages"
+    import jax.numpy as jnp
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    k, v, table = _dense(p, o)
+    pages = p.batch * p.table_width
+    # It takes as many pages as the table has entries: those of the table, in an order of their own.
+    order = jnp.argsort(jnp.argsort(table.reshape(-1)))
+    k, v = (x[jnp.sort(table.reshape(-1))][:pages] for x in (k, v))
+    table = order.reshape(p.batch, 1, p.table_width, 1).astype(jnp.int32)
+
+    def call(q: Any, k: Any, v: Any, table: Any, lengths: Any) -> Any:
+        ones = jnp.full((p.batch,), p.q_len, jnp.int32)
+        made = cudnn.paged_attention(
+            q, k, v, ones, lengths, table, table, scale=p.scale, mask_type=cudnn.MaskType.PADDING
+        )
+        return made[0] if isinstance(made, tuple | list) else made
+
+    return call, (o.q, k, v, table, o.kv_lens)
+
+
+def _cudnn_contiguous(p: Problem, o: Operands) -> Any:
+    if reason := _plain(p, o):
+        return reason
+    import jax
+
+    k, v, table = _dense(p, o)
+    k, v = (x[table].reshape(p.batch, -1, *x.shape[2:])[:, : p.kv_len] for x in (k, v))
+
+    def call(q: Any, k: Any, v: Any, lengths: Any) -> Any:
+        lengths = None if p.workload == "eq" else lengths
+        return jax.nn.dot_product_attention(
+            q, k, v, scale=p.scale, key_value_seq_lengths=lengths, implementation="cudnn"
+        )
+
+    return call, (o.q, k, v, o.kv_lens)
+
+
+def _read(p: Problem, o: Operands) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    from attn_tune.ops.paged_decode.problem import bytes_moved
+
+    count = bytes_moved(dataclasses.replace(p, q_len=1), "fwd") // 2
+    data = jax.random.normal(jax.random.key(0), (-(-count // 4096), 4096), jnp.bfloat16)
+    return lambda x: x.astype(jnp.float32).max(), (data,)
+
+
+_PEERS: dict[str, Callable[[Problem, Operands], Any]] = {
+    "auto": functools.partial(_ours, None),
+    "xla": functools.partial(_ours, "xla"),
+    "cudnn_paged": _cudnn_paged,
+    "cudnn_contiguous": _cudnn_contiguous,
+    _READ: _read,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())
