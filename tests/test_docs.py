@@ -191,6 +191,18 @@ def test_the_examples_of_other_libraries_run():
     exec("\n".join(blocks), {})
 
 
+def test_the_decoding_loop_runs_and_every_measured_row_is_recorded():
+    (block,) = re.findall(r"```python\n(.*?)```", text("serving.md"), re.DOTALL)
+    names = {}
+    exec(block, names)
+    assert bool(names["jnp"].isfinite(names["out"]).all())
+    rows = json.loads((ROOT / "benchmarks/results/h200/serving.json").read_text())["rows"]
+    recorded = {f"{row['us']['auto']:.1f}" for row in rows}
+    quoted = re.findall(r"^\| [^|]+ \| \d+x1x\d+k \| ([\d.]+) \|", text("serving.md"), re.MULTILINE)
+    assert len(quoted) > 15
+    assert set(quoted) <= recorded
+
+
 @pytest.fixture(scope="module")
 def dense_kernel(tmp_path_factory):
     """The kernel of ``adding-a-kernel.md``, installed beside nothing else; what runs the command line where it is."""

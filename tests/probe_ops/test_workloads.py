@@ -111,8 +111,8 @@ def test_an_op_without_workloads_says_so(command):
 
 
 def test_kernels_without_a_point_shows_examples_with_the_workload(command):
-    refused = command("kernels", "--workload", "uni", "--device", "cpu", fails=True)
-    assert (refused.exit_code, "unknown workload 'uni'" in refused.stderr) == (2, True)
+    refused = command("kernels", "--workload", "even", "--device", "cpu", fails=True)
+    assert (refused.exit_code, "unknown workload 'even'" in refused.stderr) == (2, True)
 
 
 def test_the_workload_needs_something_to_choose_among(command):

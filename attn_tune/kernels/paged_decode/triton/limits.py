@@ -8,8 +8,6 @@ from attn_tune.kernels.paged_decode.triton.config import Config
 from attn_tune.ops.paged_decode.problem import CODES, Problem
 from attn_tune.schema.device import Device
 
-DECIDES_NO_CODE = "limits of problems and tiles; a row holds its config"
-
 MAX_HEAD_DIM = 256
 # Every program reads and adds the lengths of all sequences.
 MOST_SEQUENCES = 8192

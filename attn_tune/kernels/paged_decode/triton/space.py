@@ -12,8 +12,6 @@ from attn_tune.kernels.paged_decode.triton.limits import fits, infeasible
 from attn_tune.ops.paged_decode.problem import CODES, Problem, visible_keys
 from attn_tune.schema.device import Device
 
-DECIDES_NO_CODE = "candidates of configs; a row holds its config"
-
 # Multiprocessors of a device that does not say.
 _UNITS = 132
 _MOST_ROWS = 64

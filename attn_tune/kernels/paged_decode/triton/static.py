@@ -8,9 +8,6 @@ from attn_tune.ops.paged_decode.layout import sizes_of, steps
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import SAME, Problem
 
-# Sequences whose lengths a program reads and adds up: 64 registers a thread of four warps.
-MOST_SEQUENCES = 8192
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Static:

@@ -1,0 +1,46 @@
+"""Calls with sharded caches on two devices; prints what was cut of each that is right and gathers nothing. A script."""
+
+import functools
+import itertools
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from attn_tune.api.paged_decode import paged_decode
+from attn_tune.ops.paged_decode.features import samples
+from attn_tune.ops.paged_decode.inputs import make_inputs
+from tests.kernels.paged_decode.dense_numpy import assert_right
+
+
+def main():
+    cases = (("paged_at_edges", "heads"), ("contiguous_ragged", "sequences"))
+    for (name, cut), axis_type in itertools.product(cases, (AxisType.Auto, AxisType.Explicit)):
+        problem = samples()[name]
+        operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(1)
+        mesh = jax.make_mesh((2,), ("x",), axis_types=(axis_type,))
+        whole = PartitionSpec()
+        spec = PartitionSpec(None, None, "x", None) if cut == "heads" else PartitionSpec("x")
+        specs = {"q": spec, "k": spec, "v": spec, "kv_lens": whole if cut == "heads" else spec}
+        with jax.set_mesh(mesh):
+            placed = operands._replace(
+                **{
+                    field: jax.device_put(x, NamedSharding(mesh, specs.get(field, whole)))
+                    for field, x in operands._asdict().items()
+                    if x is not None
+                }
+            )
+            compiled = jax.jit(
+                lambda o, problem=problem: paged_decode(
+                    o.q, o.k, o.v, o.kv_lens, o.page_table, softmax_scale=problem.scale, return_lse=True
+                )
+            ).lower(placed).compile()  # fmt: skip
+            out, lse = compiled(placed)
+        assert "all-gather" not in compiled.as_text()
+        assert "x" in tuple(out.sharding.spec), out.sharding
+        assert_right(problem, operands, {"out": np.asarray(out), "lse": np.asarray(lse)})
+        print(cut)
+
+
+if __name__ == "__main__":
+    main()

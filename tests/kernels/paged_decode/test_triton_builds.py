@@ -1,0 +1,33 @@
+"""The Triton kernel compiled without a GPU: it fits, copies asynchronously, and reads no codes byte by byte."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from attn_tune.kernels.lang.triton.limits import MAX_SHARED_BYTES
+
+
+@pytest.mark.slow
+def test_untuned_launches_fit_and_are_pipelined():
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.paged_decode.triton_builds"],
+        env=environment | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=3600,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    launches = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {launch["name"] for launch in launches} >= {"llama-80", "float8-90", "wide-90"}
+    for launch in launches:
+        assert launch["spills"] <= 16, launch
+        assert launch["shared"] <= MAX_SHARED_BYTES[int(launch["name"].rpartition("-")[2])]
+        # Through shared memory byte by byte a cache of codes was slower than one of bfloat16 (H200).
+        assert launch["bytewise"] == 0, launch
+    walks = [launch for launch in launches if launch["shared"] > 8192]
+    assert all(launch["copies"] for launch in walks)
+    assert len({launch["name"] for launch in walks}) == len({launch["name"] for launch in launches})
