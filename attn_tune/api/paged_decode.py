@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -75,28 +75,6 @@ def _call(layout: str, has_pages: bool, kv_scale: str) -> Call:
     )
 
 
-@overload
-def paged_decode(
-    query: Float[Array, "..."],
-    k_pages: Array,
-    v_pages: Array | None,
-    kv_lens: Int[Array, " B"],
-    page_table: Int[Array, "B pages"] | None = None,
-    *,
-    return_lse: Literal[False] = False,
-    **options: Any,
-) -> Float[Array, "..."]: ...
-@overload
-def paged_decode(
-    query: Float[Array, "..."],
-    k_pages: Array,
-    v_pages: Array | None,
-    kv_lens: Int[Array, " B"],
-    page_table: Int[Array, "B pages"] | None = None,
-    *,
-    return_lse: Literal[True],
-    **options: Any,
-) -> tuple[Float[Array, "..."], Float[Array, "..."]]: ...
 def paged_decode(
     query: Float[Array, "..."],
     k_pages: Array,

@@ -92,9 +92,7 @@ def _scales(p: Problem, key: Array, seen: Bool[Array, "pages slots"]) -> Array |
     if p.kv_scale != "token":
         return jax.random.uniform(key, () if p.kv_scale == "tensor" else (p.num_kv_heads,), minval=low, maxval=high)
     layout = "nhd" if p.layout == "interleaved" else p.layout
-    drawn = jax.random.uniform(
-        key, shape(layout, *p.cache_sizes, p.num_kv_heads, 1)[:-1], minval=low, maxval=high
-    )
+    drawn = jax.random.uniform(key, shape(layout, *p.cache_sizes, p.num_kv_heads, 1)[:-1], minval=low, maxval=high)
     return jnp.where(_spread(layout, seen), drawn, jnp.nan)
 
 

@@ -29,9 +29,7 @@ def wide(tile, dtype: tl.constexpr, PTX: tl.constexpr, IN_PLACE: tl.constexpr):
     """
     if PTX and dtype == tl.float16 and tile.dtype.primitive_bitwidth == 8:
         asm: tl.constexpr = _INT8 if tile.dtype == tl.int8 else _FLOAT8
-        result = tl.inline_asm_elementwise(
-            asm, "=r,=r,r", [tile], dtype=tl.float16, is_pure=not IN_PLACE, pack=4
-        )
+        result = tl.inline_asm_elementwise(asm, "=r,=r,r", [tile], dtype=tl.float16, is_pure=not IN_PLACE, pack=4)
     else:
         result = tile.to(dtype)
     return result

@@ -56,10 +56,10 @@ class Static:
     table_width: int
     one_page: bool
     wide_slots: bool
-    k_steps: tuple[int, int, int]
-    v_steps: tuple[int, int, int]
+    k_steps: tuple[int, ...]
+    v_steps: tuple[int, ...]
     v_offset: int
-    scale_steps: tuple[int, int, int]
+    scale_steps: tuple[int, ...]
     kv_scale: str
     has_codes: bool
     left: int | None
