@@ -31,9 +31,9 @@ FIGURES = {
 }
 # What is visible to the left in a local layer: the published window counts the token itself.
 WINDOWS = {"mistral": 4096, "gemma2": 4096, "gemma3": 1024, "gpt-oss": 128}
-MODELS = [
-    name for name in grid_names() if name not in ("cpu-smoke", "decode", "gpu-smoke", "peers", "short-query", ALL)
-]
+SERVING = [name for name in grid_names() if name.endswith("-serving")]
+_OTHERS = ("cpu-smoke", "decode", "gpu-smoke", "peers", "short-query", ALL, *SERVING)
+MODELS = [name for name in grid_names() if name not in _OTHERS]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -49,6 +49,20 @@ def test_preset_states_the_published_figures(name):
         assert values["b"] * values["t"] == 16384, "training points hold 16k tokens"
         assert values.get("cap", 0) == int(name.startswith("gemma2"))
         assert values.get("sinks", 0) == int(name.startswith("gpt-oss"))
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_serving_preset_states_the_published_figures_and_fits_a_gpu(name):
+    model = name.removesuffix("-serving")
+    for point in load_grid(name, lengths=("all",)).points:
+        values = point.signature.values
+        # Beside whole layers there are the heads of one of two GPUs.
+        assert (values["n"], values["k"], values["h"]) in [
+            (n // gpus, k // gpus, h) for n, k, h in [FIGURES[model]] for gpus in (1, 2)
+        ]
+        assert values.get("left") in (None, 127)
+        size = 1 if values.get("kv") else 2
+        assert values["b"] * values["s"] * values["k"] * (values["h"] + values["v"]) * size <= 2**33 * 1.01
 
 
 @pytest.mark.parametrize("name", MODELS)
