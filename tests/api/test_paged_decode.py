@@ -66,6 +66,13 @@ def test_sequences_from_num_seqs_on_are_empty_and_lengths_are_clamped():
     assert not np.asarray(out, np.float32).any()
 
 
+def test_sequences_longer_than_expected_keep_their_window():
+    problem, operands = case("window")
+    for expected in (1, problem.window + 1, 500):
+        out, lse = call(problem, operands, max_kv_len=expected)
+        assert_right(problem, operands, {"out": out, "lse": lse})
+
+
 def test_rows_may_share_pages():
     problem, operands = case("paged")
     shared = operands._replace(

@@ -139,11 +139,8 @@ class Problem:
             raise UsageError("kv=int8 needs scales: kvscale=tensor, head or token")
         if self.layout == "interleaved" and self.head_dim != self.v_head_dim:
             raise UsageError(f"layout=interleaved needs keys and values of one width, got {self._widths}")
-        if self.window is not None:
-            if not isinstance(self.window, int) or isinstance(self.window, bool) or self.window < 0:
-                raise UsageError(f"left={self.window!r} (window) must be non-negative, or left out")
-            # A window that hides nothing is none: one problem, one signature.
-            object.__setattr__(self, "window", self.window if self.window < self.kv_len - 1 else None)
+        if self.window is not None and not (type(self.window) is int and self.window >= 0):
+            raise UsageError(f"left={self.window!r} (window) must be non-negative, or left out")
         if self.soft_cap is not None and not (math.isfinite(self.soft_cap) and self.soft_cap > 0):
             raise UsageError(f"logits_soft_cap must be positive, got {self.soft_cap!r}")
 
@@ -198,7 +195,8 @@ class Problem:
             "dtype": self.dtype,
             "kv": self.kv_dtype,
             "kvscale": self.kv_scale,
-            "left": self.window,
+            # One that hides nothing of the longest sequence expected; of a longer one it hides something all the same.
+            "left": None if self.window is None or self.window >= self.kv_len - 1 else self.window,
             "sinks": int(self.has_sinks),
             "cap": int(self.soft_cap is not None),
             "workload": self.workload,
