@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from attn_tune.ops.fields.cache import SAME
 from attn_tune.ops.paged_decode.operands import Operands
-from attn_tune.ops.paged_decode.problem import SAME, Problem
+from attn_tune.ops.paged_decode.problem import Problem
 
 _READ = "read"
 

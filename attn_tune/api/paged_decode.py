@@ -14,10 +14,10 @@ from jaxtyping import Array, Float, Int
 from attn_tune.api.call import run
 from attn_tune.api.declaration import Call
 from attn_tune.ops.fields.arguments import DTYPES, static_float
+from attn_tune.ops.fields.cache import CODES, LAYOUTS, SAME, axes, sizes_of
 from attn_tune.ops.fields.sinks import sinks_of
-from attn_tune.ops.paged_decode.layout import axes, sizes_of
 from attn_tune.ops.paged_decode.operands import Operands
-from attn_tune.ops.paged_decode.problem import CODES, LAYOUTS, MOST_QUERIES, NAME, SAME, Problem
+from attn_tune.ops.paged_decode.problem import MOST_QUERIES, NAME, Problem
 from attn_tune.ops.workloads import LENGTHS
 from attn_tune.schema.errors import UsageError, unknown_name
 

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attn_tune.ops.paged_decode.layout import axes, shape
+from attn_tune.ops.fields.cache import SAME, axes, shape
 from attn_tune.ops.paged_decode.operands import Operands
-from attn_tune.ops.paged_decode.problem import SAME, Problem
+from attn_tune.ops.paged_decode.problem import Problem
 
 # One key in so many, a prime, so that tiles have them at different places, and how much longer it is than the others.
 LONG_KEY_EVERY, LONG_KEY = 61, 6.0

@@ -1,7 +1,7 @@
 """The op ``paged_decode``: one to eight new tokens of each sequence over a paged or contiguous cache."""
 
 from attn_tune.ops.contract import Axis, Op, Operand, Output, OutputKind
-from attn_tune.ops.paged_decode.layout import shape
+from attn_tune.ops.fields.cache import shape
 from attn_tune.ops.paged_decode.problem import FIELDS, NAME, VERSION, Problem, bytes_moved, flops
 from attn_tune.ops.workloads import LENGTHS
 

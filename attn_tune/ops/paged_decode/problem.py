@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from attn_tune.ops.contract import workload_field
 from attn_tune.ops.fields.attention import CANONICAL_SOFT_CAP, DTYPES, all_values, check_choice, flag
+from attn_tune.ops.fields.cache import CODE_FIELDS, CODES, PLACE_FIELDS, SAME, check_cache, check_sizes
 from attn_tune.ops.workloads import LENGTHS, profile_lengths
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind, Signature
@@ -17,10 +18,6 @@ MOST_QUERIES = 8
 # Of the inputs: tokens that a cache holds more than the longest sequence has, and pages that no sequence uses.
 MORE = 9
 UNUSED_PAGES = 3
-LAYOUTS = ("nhd", "hnd", "head_first", "interleaved")
-SAME = "same"
-CODES = ("float8_e4m3fn", "int8")
-SCALES = ("none", "tensor", "head", "token")
 
 _C, _S = FieldKind.CATEGORICAL, FieldKind.SCALABLE
 
@@ -33,23 +30,9 @@ FIELDS = (
     Field(name="k", kind=_S, is_int=True, doc="key/value heads"),
     Field(name="h", kind=_C, is_int=True, doc="head dim"),
     Field(name="v", kind=_C, is_int=True, doc="value head dim"),
-    Field(name="page", kind=_C, is_int=True, default=0, doc="tokens of a page; 0: contiguous, no page table"),
-    Field(
-        name="layout",
-        kind=_C,
-        is_int=False,
-        default="nhd",
-        doc="order of the cache's axes: nhd, hnd, head_first, interleaved",
-    ),
+    *PLACE_FIELDS,
     Field(name="dtype", kind=_C, is_int=False, doc="dtype of the queries and the output"),
-    Field(name="kv", kind=_C, is_int=False, default=SAME, doc="dtype of the cache: same, float8_e4m3fn, int8"),
-    Field(
-        name="kvscale",
-        kind=_C,
-        is_int=False,
-        default="none",
-        doc="what has a scale of its own in the cache: none, tensor, head, token (and head)",
-    ),
+    *CODE_FIELDS,
     Field(name="left", kind=_S, is_int=True, default=None, doc="window: positions visible to the left"),
     Field(name="sinks", kind=_C, is_int=True, default=0, doc="1: one sink logit a head"),
     Field(name="cap", kind=_C, is_int=True, default=0, doc="1: tanh soft cap"),
@@ -117,36 +100,19 @@ class Problem:
     at_edges: bool = False
 
     def __post_init__(self):
-        for name, word in _SIZES.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UsageError(f"{word}={value!r} ({name}) must be a positive integer")
+        check_sizes(self, _SIZES)
         if self.q_len > MOST_QUERIES:
             raise UsageError(f"t={self.q_len} (q_len) is above {MOST_QUERIES}: longer chunks are prefill")
         if self.num_q_heads % self.num_kv_heads:
             raise UsageError(
                 f"n={self.num_q_heads} (num_q_heads) must be a multiple of k={self.num_kv_heads} (num_kv_heads)"
             )
-        if not isinstance(self.page_size, int) or isinstance(self.page_size, bool) or self.page_size < 0:
-            raise UsageError(f"page={self.page_size!r} (page_size) must be a positive integer, or 0 without pages")
-        check_choice("layout", self.layout, LAYOUTS)
         check_choice("dtype", self.dtype, DTYPES)
-        check_choice("kv", self.kv_dtype, (SAME, *CODES), name="kv_dtype")
-        check_choice("kvscale", self.kv_scale, SCALES, name="kv_scale")
-        if self.kv_scale != "none" and self.kv_dtype == SAME:
-            raise UsageError(f"kvscale={self.kv_scale!r} needs a cache of codes: kv={' or kv='.join(CODES)}")
-        if self.kv_dtype == "int8" and self.kv_scale == "none":
-            raise UsageError("kv=int8 needs scales: kvscale=tensor, head or token")
-        if self.layout == "interleaved" and self.head_dim != self.v_head_dim:
-            raise UsageError(f"layout=interleaved needs keys and values of one width, got {self._widths}")
+        check_cache(self)
         if self.window is not None and not (type(self.window) is int and self.window >= 0):
             raise UsageError(f"left={self.window!r} (window) must be non-negative, or left out")
         if self.soft_cap is not None and not (math.isfinite(self.soft_cap) and self.soft_cap > 0):
             raise UsageError(f"logits_soft_cap must be positive, got {self.soft_cap!r}")
-
-    @property
-    def _widths(self) -> str:
-        return f"h={self.head_dim} and v={self.v_head_dim}"
 
     @property
     def group_size(self) -> int:

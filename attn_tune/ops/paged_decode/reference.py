@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attn_tune.ops.paged_decode.layout import axes
+from attn_tune.ops.fields.cache import SAME, axes
 from attn_tune.ops.paged_decode.operands import Operands
-from attn_tune.ops.paged_decode.problem import SAME, Problem
+from attn_tune.ops.paged_decode.problem import Problem
 
 
 def reference(problem: Problem, direction: str, operands: Operands) -> dict[str, Array]:

@@ -7,11 +7,11 @@ import jax
 import numpy as np
 import pytest
 
+from attn_tune.ops.fields.cache import LAYOUTS, axes, shape, sizes_of, steps
 from attn_tune.ops.paged_decode.features import features, samples
 from attn_tune.ops.paged_decode.inputs import make_inputs
-from attn_tune.ops.paged_decode.layout import axes, shape, sizes_of, steps
 from attn_tune.ops.paged_decode.op import OP
-from attn_tune.ops.paged_decode.problem import LAYOUTS, Problem, bytes_moved, flops
+from attn_tune.ops.paged_decode.problem import Problem, bytes_moved, flops
 from attn_tune.ops.paged_decode.reference import reference
 from attn_tune.schema.errors import UsageError
 from tests.kernels.paged_decode.dense_numpy import assert_right, tokens

@@ -5,7 +5,8 @@ import importlib.util
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.limits import shared_limit
 from attn_tune.kernels.paged_decode.triton.config import Config
-from attn_tune.ops.paged_decode.problem import CODES, Problem
+from attn_tune.ops.fields.cache import CODES
+from attn_tune.ops.paged_decode.problem import Problem
 from attn_tune.schema.device import Device
 
 MAX_HEAD_DIM = 256

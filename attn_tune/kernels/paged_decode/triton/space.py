@@ -9,7 +9,8 @@ from attn_tune.kernels.lang.space import nearest_first
 from attn_tune.kernels.lang.triton.tiles import block_cap, fitted
 from attn_tune.kernels.paged_decode.triton.config import MOST_PROGRAMS, Config
 from attn_tune.kernels.paged_decode.triton.limits import fits, infeasible
-from attn_tune.ops.paged_decode.problem import CODES, Problem, visible_keys
+from attn_tune.ops.fields.cache import CODES
+from attn_tune.ops.paged_decode.problem import Problem, visible_keys
 from attn_tune.schema.device import Device
 
 # Multiprocessors of a device that does not say.

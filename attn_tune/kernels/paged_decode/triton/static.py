@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from attn_tune.kernels.lang.triton.device.static import LOG2E, padded
 from attn_tune.kernels.paged_decode.triton.config import Config
-from attn_tune.ops.paged_decode.layout import sizes_of, steps
+from attn_tune.ops.fields.cache import SAME, sizes_of, steps
 from attn_tune.ops.paged_decode.operands import Operands
-from attn_tune.ops.paged_decode.problem import SAME, Problem
+from attn_tune.ops.paged_decode.problem import Problem
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from attn_tune.kernels.paged_decode.xla.config import Config
-from attn_tune.ops.paged_decode.layout import sizes_of
+from attn_tune.ops.fields.cache import SAME, sizes_of
 from attn_tune.ops.paged_decode.operands import Operands
-from attn_tune.ops.paged_decode.problem import SAME, Problem
+from attn_tune.ops.paged_decode.problem import Problem
 
 type State = tuple[Array, Array, Array]
 
