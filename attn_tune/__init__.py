@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         Mode as Mode,
         mode_of as mode_of,
     )
+    from attn_tune.api.paged_append import paged_append as paged_append
     from attn_tune.api.paged_decode import paged_decode as paged_decode
     from attn_tune.devices.environments import current_environment as current_environment
     from attn_tune.devices.identity import current_device as current_device

@@ -14,14 +14,13 @@ from jaxtyping import Array, Float, Int
 from attn_tune.api.call import run
 from attn_tune.api.declaration import Call
 from attn_tune.ops.fields.arguments import DTYPES, static_float
-from attn_tune.ops.fields.cache import CODES, LAYOUTS, SAME, axes, sizes_of
+from attn_tune.ops.fields.cache import SAME, sizes_of
+from attn_tune.ops.fields.cache_arguments import cache_letters, check_caches, check_integers, check_scales
 from attn_tune.ops.fields.sinks import sinks_of
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import MOST_QUERIES, NAME, Problem
 from attn_tune.ops.workloads import LENGTHS
 from attn_tune.schema.errors import UsageError, unknown_name
-
-_LETTERS = {"page": "p", "slot": "s", "head": "k"}
 
 
 def _outputs(problem: Problem, operands: Operands) -> dict[str, jax.ShapeDtypeStruct]:
@@ -42,10 +41,9 @@ def _with_shapes(problem: Problem, operands: Operands) -> Problem:
 @functools.cache
 def _call(layout: str, has_pages: bool, kv_scale: str) -> Call:
     """The call of a layout. Pages belong to no sequence: of a paged cache heads alone are cut."""
-    letters = _LETTERS if has_pages else _LETTERS | {"page": "b"}
     is_joint = layout == "interleaved"
-    cache = "".join(letters[axis] for axis in axes(layout))
-    scale = {"none": "", "tensor": "", "head": "k", "token": "".join(letters[a] for a in axes(layout))}[kv_scale]
+    cache = cache_letters(layout, is_paged=has_pages)
+    scale = {"none": "", "tensor": "", "head": "k", "token": cache}[kv_scale]
     whole = "it has to be whole on each device; shard heads" + ("" if has_pages else " or sequences") + " instead"
     return Call(
         op=NAME,
@@ -143,15 +141,15 @@ def paged_decode(
     q, k, v = _checked(query, k_pages, v_pages, layout, page_table)
     sizes = sizes_of(layout, k.shape)
     batch = q.shape[0]
-    lengths = _integers("kv_lens", kv_lens, (batch,))
+    lengths = check_integers("kv_lens", kv_lens, (batch,))
     if num_seqs is not None:
         lengths = jnp.where(jnp.arange(batch) < num_seqs, lengths, 0)
     table = None
     if page_table is not None:
-        table = _integers("page_table", page_table, (batch, None))
+        table = check_integers("page_table", page_table, (batch, None))
     capacity = sizes["slot"] * (1 if table is None else table.shape[1])
     kv_dtype = SAME if k.dtype == q.dtype else k.dtype.name
-    kv_scale, scales = _scales(kv_dtype, layout, k, (k_scale, v_scale))
+    kv_scale, scales = check_scales(kv_dtype, layout, k, (k_scale, v_scale))
     if workload not in (known := [w.name for w in LENGTHS]):
         raise unknown_name("workload", str(workload), known)
     if max_kv_len is not None and not (type(max_kv_len) is int and max_kv_len > 0):
@@ -203,9 +201,7 @@ def _checked(
     query: Array, k_pages: Array, v_pages: Array | None, layout: str, page_table: Array | None
 ) -> tuple[Array, Array, Array | None]:
     """The 4-D query and the caches, of one another's sizes."""
-    if layout not in LAYOUTS:
-        raise unknown_name("layout", str(layout), LAYOUTS)
-    q, k = jnp.asarray(query), jnp.asarray(k_pages)
+    q = jnp.asarray(query)
     if q.ndim not in (3, 4):
         raise UsageError(f"query must be [B, N, H] or [B, T, N, H], got shape {q.shape}")
     q = q if q.ndim == 4 else q[:, None]
@@ -213,68 +209,17 @@ def _checked(
         raise UsageError(f"query must have dtype {', '.join(DTYPES)}, got {q.dtype}")
     if not 1 <= q.shape[1] <= MOST_QUERIES:
         raise UsageError(f"query has {q.shape[1]} new tokens of a sequence; at most {MOST_QUERIES} are decoding")
-    if (v_pages is None) != (layout == "interleaved"):
-        wanted = "must be None: k_pages holds them" if v_pages is not None else "is missing"
-        raise UsageError(f"v_pages {wanted} (layout {layout!r})")
-    v = None if v_pages is None else jnp.asarray(v_pages)
-    for name, cache in (("k_pages", k), ("v_pages", v)):
-        if cache is None:
-            continue
-        if cache.ndim != 4 or 0 in cache.shape:
-            raise UsageError(f"{name} must have four axes ({', '.join(axes(layout))}, width), got shape {cache.shape}")
-        if cache.dtype != q.dtype and cache.dtype.name not in CODES:
-            raise UsageError(f"{name} must be {q.dtype} as the query, or {' or '.join(CODES)}, got {cache.dtype}")
-    if v is not None and (k.shape[:3] != v.shape[:3] or k.dtype != v.dtype):
-        raise UsageError(
-            f"k_pages and v_pages must agree in dtype and all axes but the last, got {k.dtype}{list(k.shape)} and "
-            f"{v.dtype}{list(v.shape)}"
-        )
-    if layout == "interleaved" and k.shape[2] % 2:
-        raise UsageError(f"k_pages of layout 'interleaved' must have an even number of heads, got shape {k.shape}")
+    whole = None if page_table is not None else q.shape[0]
+    k, v = check_caches(k_pages, v_pages, layout, dtype=q.dtype, whose="the query", sequences=whole)
     sizes = sizes_of(layout, k.shape)
     if k.shape[3] != q.shape[3]:
         raise UsageError(f"query and k_pages must have one head dim, got {q.shape[3]} and {k.shape[3]}")
     if q.shape[2] % sizes["head"]:
         raise UsageError(f"query heads ({q.shape[2]}) must be a multiple of key/value heads ({sizes['head']})")
-    if page_table is None and sizes["page"] != q.shape[0]:
-        raise UsageError(
-            f"k_pages has {sizes['page']} sequences and query {q.shape[0]}; a cache in pages needs page_table"
-        )
     return q, k, v
-
-
-def _integers(name: str, given: Any, shape: tuple[int | None, ...]) -> Array:
-    array = jnp.asarray(given)
-    fits = array.ndim == len(shape) and all(n in (None, size) for n, size in zip(shape, array.shape, strict=True))
-    if not fits or not jnp.issubdtype(array.dtype, jnp.integer) or 0 in array.shape:
-        wanted = ", ".join("pages of a sequence" if n is None else str(n) for n in shape)
-        raise UsageError(f"{name} must be integers [{wanted}], got {array.dtype}{list(array.shape)}")
-    return array.astype(jnp.int32)
 
 
 def _window(window: int | None) -> int | None:
     if window is not None and not (type(window) is int and window >= 0):
         raise UsageError(f"sliding_window must be a number of tokens, 0 or more, or None, got {window!r}")
     return window
-
-
-def _scales(
-    kv_dtype: str, layout: str, k: Array, given: tuple[Any, Any]
-) -> tuple[str, tuple[Array | None, Array | None]]:
-    """The kind of scales, and both as float32."""
-    if (given[0] is None) != (given[1] is None):
-        raise UsageError(f"{'v_scale' if given[1] is None else 'k_scale'} is missing: give both scales, or none")
-    if given[0] is None:
-        return "none", (None, None)
-    if kv_dtype == SAME:
-        raise UsageError(f"k_scale and v_scale belong to a cache of {' or '.join(CODES)}, not of {k.dtype}")
-    sizes = sizes_of(layout, k.shape)
-    tokens = tuple(sizes[axis] for axis in axes(layout))
-    kinds = {(): "tensor", (sizes["head"],): "head", tokens: "token"}
-    scales = tuple(jnp.asarray(scale, jnp.float32) for scale in given)
-    for name, scale in zip(("k_scale", "v_scale"), scales, strict=True):
-        if scale.shape not in kinds:
-            raise UsageError(f"{name} must be one number, [{sizes['head']}] or {list(tokens)}, got {list(scale.shape)}")
-    if scales[0].shape != scales[1].shape:
-        raise UsageError(f"k_scale and v_scale must have one shape, got {scales[0].shape} and {scales[1].shape}")
-    return kinds[scales[0].shape], (scales[0], scales[1])

@@ -97,14 +97,15 @@ class Output:
       kind: decides the rule of proof.
       of: the operand whose gradient it is; for ``gradient`` alone, and needed there.
       optional: a kernel may leave it out. It is compared where it is made, and a release does not ask for it.
-      updates: the operand whose buffer it takes over. Rows (last axis) that the reference leaves as they were must keep
-        their bits.
+      updates: the operand whose buffer it takes over. Rows (last axis; of a ``scalar``, entries) that the reference
+        leaves as they were must keep their bits.
       working_dtype: the dtype in which the contract lets it be computed, where that is coarser than its own: a float32
         loss of bfloat16 logits.
       scores: for ``index``: the key of the reference's scores ``[..., candidates]``, by which the selected entries are
         compared. Empty: as sets, each row (last axis) by itself.
       ordered: for ``index``: the position of each entry counts too.
-      scale: for ``quantised``: the output that holds the scales, which multiply the codes (broadcast).
+      scale: for ``quantised``: the output that holds the scales, which multiply the codes (broadcast). Empty: the
+        reference has codes too, before they are rounded.
 
     Raises:
       UsageError: an attribute that the kind does not have, or one that it lacks.
@@ -127,7 +128,7 @@ class Output:
             "scores": (OutputKind.INDEX,),
             "ordered": (OutputKind.INDEX,),
             "scale": (OutputKind.QUANTISED,),
-            "updates": (OutputKind.VALUE, OutputKind.STATE),
+            "updates": (OutputKind.VALUE, OutputKind.STATE, OutputKind.SCALAR, OutputKind.QUANTISED),
         }
         for attribute, kinds in own.items():
             if getattr(self, attribute) and self.kind not in kinds:

@@ -17,7 +17,8 @@ norm, or a tenth of the typical row's where that is larger; sees one wrong row a
 - ``quantised``: codes times scales against what they stand for; the baseline's error is that of the format, so its
   multiple is smaller.
 
-An output that takes over an operand's buffer must keep the bits of every row that the reference leaves as it was.
+An output that takes over an operand's buffer must keep the bits of every row that the reference leaves as it was; of a
+``scalar``, of every such entry.
 """
 
 from collections.abc import Iterable, Mapping
@@ -111,7 +112,7 @@ def _measures(
         if output.scale and output.scale not in outputs:
             return None
         ours, theirs = (arrays.get(output.scale) for arrays in (outputs, baseline))
-        return _dequantised_errors(x, ours, plain, theirs, exact)
+        return _dequantised_errors(x, ours, plain, theirs, exact, original)
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return _count_wrong(x, exact, output.kind is OutputKind.INDEX and not output.ordered)
     return _measure(x, plain, exact, original, output.kind)
@@ -157,13 +158,24 @@ def _measure(x: Array, plain: Array, exact: Array, original: Array | None, kind:
     wide = exact.astype(jnp.promote_types(exact.dtype, jnp.float32))
     if original is None:
         return jnp.stack([_errors(y, wide, kind) for y in (x, plain)])
-    # Rows that no kernel writes are no part of the result, and may hold NaN.
+    return _written_errors(x, original, (x, plain), wide, kind)
+
+
+def _written_errors(
+    x: Array, original: Array, values: tuple[Array, Array], wide: Array, kind: OutputKind
+) -> Float[Array, "2 2"]:
+    """The errors of what is written into ``original``; infinite where ``x`` changes a bit of anything else.
+
+    Args:
+      values: what ``x`` stands for, and the baseline's.
+    """
+    # What no kernel writes is no part of the result, and may hold NaN.
     before = original.astype(wide.dtype)
-    same = (wide == before) | (jnp.isnan(wide) & jnp.isnan(before))
-    untouched = jnp.all(same, axis=-1, keepdims=True)
+    untouched = (wide == before) | (jnp.isnan(wide) & jnp.isnan(before))
+    if kind is not OutputKind.SCALAR:
+        untouched = jnp.all(untouched, axis=-1, keepdims=True)
     kept = jnp.all(jnp.where(untouched, _bits(x) == _bits(original), True))
-    written = (jnp.where(untouched, 0, y) for y in (x, plain))
-    measured = jnp.stack([_errors(y, jnp.where(untouched, 0, wide), kind) for y in written])
+    measured = jnp.stack([_errors(jnp.where(untouched, 0, y), jnp.where(untouched, 0, wide), kind) for y in values])
     return measured.at[0].set(jnp.where(kept, measured[0], jnp.inf))
 
 
@@ -195,12 +207,14 @@ def _errors(x: Array, exact: Array, kind: OutputKind) -> Float[Array, " 2"]:
 
 @jax.jit
 def _dequantised_errors(
-    x: Array, scale: Array | None, plain: Array, plain_scale: Array | None, exact: Array
+    x: Array, scale: Array | None, plain: Array, plain_scale: Array | None, exact: Array, original: Array | None
 ) -> Float[Array, "2 2"]:
     wide = exact.astype(jnp.promote_types(exact.dtype, jnp.float32))
     pairs = ((x, scale), (plain, plain_scale))
-    values = (y.astype(wide.dtype) * (1 if s is None else s) for y, s in pairs)
-    return jnp.stack([_errors(y, wide, OutputKind.VALUE) for y in values])
+    values = tuple(y.astype(wide.dtype) * (1 if s is None else s) for y, s in pairs)
+    if original is not None:
+        return _written_errors(x, original, values, wide, OutputKind.QUANTISED)
+    return jnp.stack([_errors(y, wide, OutputKind.QUANTISED) for y in values])
 
 
 @partial(jax.jit, static_argnums=2)

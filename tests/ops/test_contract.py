@@ -18,7 +18,7 @@ from tests.runtime.lookup.toy_op import TOY
         ({"kind": "value", "of": "q"}, "is of kind value, without 'of'"),
         ({"kind": "value", "scores": "s"}, "without 'scores'"),
         ({"kind": "index", "scores": "s", "ordered": True}, "not both"),
-        ({"kind": "quantised", "updates": "cache"}, "without 'updates'"),
+        ({"kind": "logsumexp", "updates": "cache"}, "without 'updates'"),
     ],
 )
 def test_an_output_with_an_attribute_that_its_kind_lacks_is_refused(attributes, said):

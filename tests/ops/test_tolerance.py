@@ -156,6 +156,30 @@ def test_a_row_that_was_to_be_written_is_judged_by_the_rule():
     assert ratio(UPDATED, CACHE, WRITTEN, originals=originals) > 1
 
 
+@pytest.mark.parametrize("row", [0, 2, 3])
+def test_codes_written_into_a_cache_are_judged_and_all_others_keep_their_bits(row):
+    output = Output(name="cache", kind="quantised", updates="cache")
+    exact = WRITTEN.at[1].set(jnp.arange(8) * 40.3)
+    cache, plain = CACHE.astype("float8_e4m3fn"), exact.astype("float8_e4m3fn")
+    originals = {"cache": cache}
+    wide = jnp.where(ROW == 1, exact, cache.astype(jnp.float32))
+    assert ratio(output, plain, wide, plain=plain, originals=originals) <= 1
+    # Codes that are cut off instead of rounded are off by twice as much.
+    cut = plain.at[1].set((exact[1] * 0.96).astype(plain.dtype))
+    assert ratio(output, cut, wide, plain=plain, originals=originals) > 1
+    changed = plain.at[row, 7].set(1.0)
+    assert ratio(output, changed, wide, plain=plain, originals=originals) == np.inf
+
+
+def test_of_scalars_in_a_buffer_every_other_entry_keeps_its_bits():
+    output = Output(name="cache", kind="scalar", updates="cache")
+    originals = {"cache": CACHE}
+    written = CACHE.at[1, 2].set(2.5)
+    assert ratio(output, written, written, originals=originals) == 0
+    assert ratio(output, written.at[1, 3].multiply(1 + 1.2e-7), written, originals=originals) == np.inf
+    assert ratio(output, CACHE, written, originals=originals) > 1
+
+
 def test_a_baseline_that_is_not_finite_allows_nothing():
     broken = jnp.full_like(MATRIX, jnp.inf)
     assert ratio(Output(name="x"), MATRIX * 1.5, MATRIX, plain=broken) > 1

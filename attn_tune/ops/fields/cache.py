@@ -23,6 +23,9 @@ LAYOUTS = ("nhd", "hnd", "head_first", "interleaved")
 SAME = "same"
 CODES = ("float8_e4m3fn", "int8")
 SCALES = ("none", "tensor", "head", "token")
+# The largest code of each dtype. A token's own scale is its largest element, or ``SMALLEST``, divided by it.
+LARGEST_CODE = {"float8_e4m3fn": 448.0, "int8": 127.0}
+SMALLEST = 2.0**-60
 
 _C = FieldKind.CATEGORICAL
 # Parts of a signature: where a token lies, and what is stored of it.

@@ -32,7 +32,8 @@ FIGURES = {
 # What is visible to the left in a local layer: the published window counts the token itself.
 WINDOWS = {"mistral": 4096, "gemma2": 4096, "gemma3": 1024, "gpt-oss": 128}
 SERVING = [name for name in grid_names() if name.endswith("-serving")]
-_OTHERS = ("cpu-smoke", "decode", "gpu-smoke", "peers", "short-query", ALL, *SERVING)
+APPEND = [name for name in grid_names() if name.endswith("-append")]
+_OTHERS = ("cpu-smoke", "decode", "gpu-smoke", "peers", "short-query", ALL, *SERVING, *APPEND)
 MODELS = [name for name in grid_names() if name not in _OTHERS]
 
 
@@ -60,9 +61,18 @@ def test_serving_preset_states_the_published_figures_and_fits_a_gpu(name):
         assert (values["n"], values["k"], values["h"]) in [
             (n // gpus, k // gpus, h) for n, k, h in [FIGURES[model]] for gpus in (1, 2)
         ]
-        assert values.get("left") in (None, 127)
+        window = next((w for prefix, w in WINDOWS.items() if model.startswith(prefix)), 0)
+        assert values.get("left") in (None, window - 1)
         size = 1 if values.get("kv") else 2
         assert values["b"] * values["s"] * values["k"] * (values["h"] + values["v"]) * size <= 2**33 * 1.01
+
+
+@pytest.mark.parametrize("name", APPEND)
+def test_append_preset_states_the_published_figures(name):
+    _, heads, width = FIGURES[name.removesuffix("-append")]
+    for point in load_grid(name, lengths=("all",)).points:
+        values = point.signature.values
+        assert (values["k"], values["h"], values["v"]) in [(heads // gpus, width, width) for gpus in (1, 2)]
 
 
 @pytest.mark.parametrize("name", MODELS)

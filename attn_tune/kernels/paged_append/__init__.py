@@ -1,0 +1,1 @@
+"""Kernels of ``paged_append``."""

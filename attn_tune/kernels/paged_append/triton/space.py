@@ -1,0 +1,67 @@
+"""Problems and devices that the kernel does not support, and the configs worth trying."""
+
+import importlib.util
+import itertools
+from collections.abc import Iterator
+
+from attn_tune.kernels.lang.space import nearest_first
+from attn_tune.kernels.lang.triton.device.static import padded
+from attn_tune.kernels.paged_append.triton.config import Config
+from attn_tune.ops.fields.cache import CODES
+from attn_tune.ops.paged_append.problem import Problem
+from attn_tune.schema.device import Device
+
+MAX_HEAD_DIM = 512
+OLDEST, OLDEST_WITH_FLOAT8 = 80, 89
+# Multiprocessors of a device that does not say.
+_UNITS = 132
+# Programs of the untuned choice for each multiprocessor, at least: few rows each hide one another's waiting.
+_WANTED = 4
+# Elements of keys that one thread of the untuned choice holds, and of all candidates.
+_ELEMENTS, _FEWEST, _MOST = 8, 1, 64
+
+
+def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
+    """The reason that this kernel cannot do the problem on this device at all, or None."""
+    capability = device.compute_capability
+    if capability is None:
+        return f"Triton kernels need an NVIDIA GPU; {device} is a {device.platform} device"
+    if capability < OLDEST:
+        return f"needs compute capability 8.0 (Ampere) or later; {device} is {device.family}"
+    if problem.cache_dtype in CODES and problem.kv_dtype != "int8" and capability < OLDEST_WITH_FLOAT8:
+        return f"kv={problem.kv_dtype} needs compute capability 8.9 or later; {device} is {device.family}"
+    for name, width in (("h", problem.head_dim), ("v", problem.v_head_dim)):
+        if width > MAX_HEAD_DIM:
+            return f"{name}={width} is above {MAX_HEAD_DIM}: a row is held in registers"
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed; pip install 'attn-tune[cuda]'"
+    return None
+
+
+def heuristic(problem: Problem, device: Device) -> Config:
+    """The untuned config: so many rows that each multiprocessor has a few programs, and few elements a thread."""
+    rows = problem.tokens * problem.num_kv_heads
+    block, most = 1, rows // (_WANTED * (device.units or _UNITS))
+    while block < 16 and 2 * block <= most:
+        block *= 2
+    warps = 1
+    while warps < 8 and block * _width(problem) > 32 * warps * _ELEMENTS:
+        warps *= 2
+    return Config(block_rows=block, num_warps=warps)
+
+
+def candidates(problem: Problem, device: Device) -> tuple[Config, ...]:
+    """All sizes of blocks whose elements suit their threads."""
+    return nearest_first(heuristic(problem, device), _all(problem), doubling=("block_rows", "num_warps"))
+
+
+def _all(problem: Problem) -> Iterator[Config]:
+    rows = problem.tokens * problem.num_kv_heads
+    for block, warps in itertools.product((1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8)):
+        elements = block * _width(problem) / (32 * warps)
+        if (block == 1 or block < 2 * rows) and _FEWEST <= elements <= _MOST:
+            yield Config(block_rows=block, num_warps=warps)
+
+
+def _width(problem: Problem) -> int:
+    return padded(max(problem.head_dim, problem.v_head_dim))

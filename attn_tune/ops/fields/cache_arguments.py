@@ -1,0 +1,97 @@
+"""Checks of the arguments that public ops over a cache share."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from attn_tune.ops.fields.cache import CODES, LAYOUTS, SAME, axes, sizes_of
+from attn_tune.schema.errors import UsageError, unknown_name
+
+# Letters of the axes of a cache in declarations of calls.
+LETTERS = {"page": "p", "slot": "s", "head": "k"}
+
+
+def cache_letters(layout: str, *, is_paged: bool) -> str:
+    """The letters of a cache's axes but the last; the pages of one without a table are its sequences."""
+    letters = LETTERS if is_paged else LETTERS | {"page": "b"}
+    return "".join(letters[axis] for axis in axes(layout))
+
+
+def check_caches(
+    k_pages: Any, v_pages: Any, layout: str, *, dtype: Any, whose: str, sequences: int | None
+) -> tuple[Array, Array | None]:
+    """Both caches as arrays that fit each other.
+
+    Args:
+      dtype: the dtype that they have unless they hold codes.
+      whose: the argument that has it, for messages.
+      sequences: how many a contiguous cache must have; None for a paged one.
+
+    Raises:
+      UsageError: an unknown layout, a missing or superfluous array, or shapes or dtypes that do not fit.
+    """
+    if layout not in LAYOUTS:
+        raise unknown_name("layout", str(layout), LAYOUTS)
+    if (v_pages is None) != (layout == "interleaved"):
+        wanted = "must be None: k_pages holds them" if v_pages is not None else "is missing"
+        raise UsageError(f"v_pages {wanted} (layout {layout!r})")
+    k, v = jnp.asarray(k_pages), None if v_pages is None else jnp.asarray(v_pages)
+    for name, cache in (("k_pages", k), ("v_pages", v)):
+        if cache is None:
+            continue
+        if cache.ndim != 4 or 0 in cache.shape:
+            raise UsageError(f"{name} must have four axes ({', '.join(axes(layout))}, width), got shape {cache.shape}")
+        if cache.dtype != dtype and cache.dtype.name not in CODES:
+            raise UsageError(f"{name} must be {dtype} as {whose}, or {' or '.join(CODES)}, got {cache.dtype}")
+    if v is not None and (k.shape[:3] != v.shape[:3] or k.dtype != v.dtype):
+        raise UsageError(
+            f"k_pages and v_pages must agree in dtype and all axes but the last, got {k.dtype}{list(k.shape)} and "
+            f"{v.dtype}{list(v.shape)}"
+        )
+    if layout == "interleaved" and k.shape[2] % 2:
+        raise UsageError(f"k_pages of layout 'interleaved' must have an even number of heads, got shape {k.shape}")
+    found = sizes_of(layout, k.shape)["page"]
+    if sequences is not None and found != sequences:
+        raise UsageError(f"k_pages has {found} sequences, not {sequences}; a cache in pages needs page_table")
+    return k, v
+
+
+def check_integers(name: str, given: Any, shape: tuple[int | None, ...]) -> Int[Array, "..."]:
+    """An array of int32 with this shape; None is any size of a row of a page table.
+
+    Raises:
+      UsageError: another shape, no integers, or no elements.
+    """
+    array = jnp.asarray(given)
+    fits = array.ndim == len(shape) and all(n in (None, size) for n, size in zip(shape, array.shape, strict=True))
+    if not fits or not jnp.issubdtype(array.dtype, jnp.integer) or 0 in array.shape:
+        wanted = ", ".join("pages of a sequence" if n is None else str(n) for n in shape)
+        raise UsageError(f"{name} must be integers [{wanted}], got {array.dtype}{list(array.shape)}")
+    return array.astype(jnp.int32)
+
+
+def check_scales(
+    kv_dtype: str, layout: str, k: Array, given: tuple[Any, Any]
+) -> tuple[str, tuple[Array | None, Array | None]]:
+    """The kind of scales, and both as float32.
+
+    Raises:
+      UsageError: one is missing, the cache has no codes, or a shape that no kind has.
+    """
+    if (given[0] is None) != (given[1] is None):
+        raise UsageError(f"{'v_scale' if given[1] is None else 'k_scale'} is missing: give both scales, or none")
+    if given[0] is None:
+        return "none", (None, None)
+    if kv_dtype == SAME:
+        raise UsageError(f"k_scale and v_scale belong to a cache of {' or '.join(CODES)}, not of {k.dtype}")
+    sizes = sizes_of(layout, k.shape)
+    tokens = tuple(sizes[axis] for axis in axes(layout))
+    kinds = {(): "tensor", (sizes["head"],): "head", tokens: "token"}
+    scales = tuple(jnp.asarray(scale, jnp.float32) for scale in given)
+    for name, scale in zip(("k_scale", "v_scale"), scales, strict=True):
+        if scale.shape not in kinds:
+            raise UsageError(f"{name} must be one number, [{sizes['head']}] or {list(tokens)}, got {list(scale.shape)}")
+    if scales[0].shape != scales[1].shape:
+        raise UsageError(f"k_scale and v_scale must have one shape, got {scales[0].shape} and {scales[1].shape}")
+    return kinds[scales[0].shape], (scales[0], scales[1])
