@@ -14,12 +14,12 @@ from attn_tune.ops.contract import Op, load
 from attn_tune.ops.registry import ops
 from attn_tune.reports.tables import markdown_table
 from attn_tune.schema.errors import UsageError
-from attn_tune.schema.signature import REQUIRED
+from attn_tune.schema.signature import REQUIRED, Signature
 
 # A problem whose required sizes are all this shows which axis is which: one size changes, and axes with it.
 SIZE = 8
 # Of optional fields, to see the arrays that come with them: a flag, the axes of a dense array, a dtype.
-VALUES = ("1", "bnts", "float32")
+VALUES = ("1", "bnts", "float32", "float8_e4m3fn")
 
 
 def pages() -> dict[str, str]:
@@ -114,12 +114,12 @@ def _outputs(op: Op) -> Iterable[list[str]]:
 
 def _problems(op: Op) -> list[Any]:
     """The plain problem, then one for each optional field and each of ``VALUES`` that the field takes."""
-    problems, text = [_plain(op)], _plain(op).signature.text
+    problems, plain = [_plain(op)], _plain(op).signature.values
     for field in op.fields:
         for value in VALUES if field.default != REQUIRED else ():
             with contextlib.suppress(UsageError, ValueError):
-                signature = op.parse_signature(f"{text} {field.name}={value}")
-                problems.append(op.from_signature(signature))
+                values = {**plain, field.name: int(value) if field.is_int else value}
+                problems.append(op.from_signature(Signature.build(op.name, op.version, op.fields, values)))
     return problems
 
 
@@ -134,15 +134,19 @@ def _axes(op: Op, problem: Any, direction: str, operand: Any) -> Iterator[str]:
     """A name for each axis of ``operand``: the field with which it grows or shrinks, else its size."""
     if operand.shape is None:
         return
-    names: dict[int, str] = {}
+    found: dict[str, list[int]] = {}
     for field in op.fields:
         other = field.is_int and _changed(op, problem, field.name)
         if not other:
             continue
         shapes = {o.name: o.shape for o in op.operands(other, direction)}
-        for axis, (size, now) in enumerate(zip(operand.shape, shapes.get(operand.name) or (), strict=False)):
-            if size != now:
-                names.setdefault(axis, f"`{field.name}`")
+        sizes = zip(operand.shape, shapes.get(operand.name) or (), strict=False)
+        found[field.name] = [axis for axis, (size, now) in enumerate(sizes) if size != now]
+    names: dict[int, str] = {}
+    # A size that others follow from changes several axes; an axis is named by the field that changes the fewest.
+    for field, changed in sorted(found.items(), key=lambda item: len(item[1])):
+        for axis in changed:
+            names.setdefault(axis, f"`{field}`")
     yield from (names.get(axis, str(size)) for axis, size in enumerate(operand.shape))
 
 
