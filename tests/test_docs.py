@@ -203,6 +203,16 @@ def test_the_decoding_loop_runs_and_every_measured_row_is_recorded():
     assert set(quoted) <= recorded
 
 
+def test_every_measured_row_of_writing_a_cache_is_recorded():
+    rows = json.loads((ROOT / "benchmarks/results/h200/append.json").read_text())["rows"]
+    recorded = {tuple(f"{row['us'][name]:.2f}" for name in ("auto", "xla", "copy")) for row in rows}
+    found = r"^\| [^|]+ \| \d+x\w+ \| ([\d.]+) \| ([\d.]+) \| [\d. ]* ?\| ([\d.]+) \|$"
+    quoted = re.findall(found, text("serving.md"), re.MULTILINE)
+    assert len(quoted) == len(rows)
+    assert set(quoted) <= recorded
+    assert all(ratio <= 1 for row in rows for ratio in row["error_ratio"].values())
+
+
 @pytest.fixture(scope="module")
 def dense_kernel(tmp_path_factory):
     """The kernel of ``adding-a-kernel.md``, installed beside nothing else; what runs the command line where it is."""

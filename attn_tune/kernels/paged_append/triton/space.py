@@ -15,10 +15,12 @@ MAX_HEAD_DIM = 512
 OLDEST, OLDEST_WITH_FLOAT8 = 80, 89
 # Multiprocessors of a device that does not say.
 _UNITS = 132
-# Programs of the untuned choice for each multiprocessor, at least: few rows each hide one another's waiting.
+# Of the untuned choice: rows of a program and elements of keys that a thread holds, where each multiprocessor has
+# ``_WANTED`` such programs, and where there are fewer rows (an H200's best for chunks, and for steps of decoding).
 _WANTED = 4
-# Elements of keys that one thread of the untuned choice holds, and of all candidates.
-_ELEMENTS, _FEWEST, _MOST = 8, 1, 64
+_MANY, _FEW = (16, 64), (4, 4)
+# Elements of keys that one thread of a candidate holds.
+_FEWEST, _MOST = 1, 64
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
@@ -39,13 +41,11 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 
 
 def heuristic(problem: Problem, device: Device) -> Config:
-    """The untuned config: so many rows that each multiprocessor has a few programs, and few elements a thread."""
+    """The untuned config: many loads in flight for a thread where rows fill the device, and many threads elsewhere."""
     rows = problem.tokens * problem.num_kv_heads
-    block, most = 1, rows // (_WANTED * (device.units or _UNITS))
-    while block < 16 and 2 * block <= most:
-        block *= 2
+    block, elements = _MANY if rows >= _MANY[0] * _WANTED * (device.units or _UNITS) else _FEW
     warps = 1
-    while warps < 8 and block * _width(problem) > 32 * warps * _ELEMENTS:
+    while warps < 8 and block * _width(problem) > 32 * warps * elements:
         warps *= 2
     return Config(block_rows=block, num_warps=warps)
 
