@@ -1,12 +1,14 @@
 """DataFrames for reports: one row a fact, plain columns, nothing rounded. Times are timestamps, numbers are numbers."""
 
-import json
+import functools
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from attn_tune.db.decide import decision_table
 from attn_tune.db.store import trials
+from attn_tune.db.store.rows import NO_ROW, RowError, json_object
+from attn_tune.db.store.schema import JSON_COLUMNS
 from attn_tune.db.store.sql import narrowing, problem_filters
 from attn_tune.schema import Status, unknown_name
 
@@ -75,6 +77,11 @@ _TYPES = {
     ),
 }  # fmt: skip
 _TIMES = ("started", "ended", "heartbeat", "newest")
+# Columns that no row leaves empty, though their SQL looks into JSON.
+_GIVEN = ("device", "kernel", "state")
+# What names a row of a frame: a number in its table, or else the words.
+_TABLES = {"trial": "trial", "trial_id": "trial", "run": "run"}
+_KEY = ("signature", "direction", "kernel")
 
 # Queries, and the conditions that can narrow each.
 FRAMES: dict[str, tuple[str, Mapping[str, str]]] = {
@@ -93,6 +100,7 @@ def read_frame(connection: sqlite3.Connection, name: str, filters: Mapping[str, 
 
     Raises:
       UsageError: there is no such frame, or it cannot be narrowed by one of ``filters``.
+      RowError: a row cannot be read.
     """
     if name not in FRAMES:
         raise unknown_name("frame", name, FRAMES)
@@ -100,23 +108,75 @@ def read_frame(connection: sqlite3.Connection, name: str, filters: Mapping[str, 
     condition, values = narrowing(f"frame {name!r}", conditions, filters)
     import pandas as pd
 
-    found = pd.read_sql_query(sql.format(filters=condition), connection, params=values)
+    try:
+        found = pd.read_sql_query(sql.format(filters=condition), connection, params=values)
+    except (sqlite3.Error, pd.errors.DatabaseError) as error:  # pandas has an error of its own around SQLite's
+        if "malformed JSON" in str(error):
+            _refuse_malformed(connection)
+        cause = error.__cause__
+        raise (cause if isinstance(cause, sqlite3.Error) else error) from None
     types = {column: kind for kind, columns in _TYPES.items() for column in columns}
-    found = found.astype({column: types[column] for column in found if column in types})
-    for column in found.columns.intersection(_TIMES):
-        found[column] = pd.to_datetime(found[column], format="ISO8601", utc=True)
+    for column in found:
+        if column in types:
+            found[column] = _converted(name, found, column, lambda v, kind=types[column]: v.astype(kind))
+        elif column in _TIMES:
+            to_times = functools.partial(pd.to_datetime, format="ISO8601", utc=True)
+            found[column] = _converted(name, found, column, to_times)
+        elif column in _GIVEN:
+            _converted(name, found, column, _all_given)
+    if "predicted_ns" in found:
+        _converted(name, found.loc[found["status"] == Status.PREDICTED], "predicted_ns", _all_given)
     if "fields" not in found:
+        if "config" in found:
+            _converted(name, found, "config", _objects)
         return found
     wide = [
-        _columns_of(list(found[column]), prefix)
+        _converted(name, found, column, functools.partial(_columns_of, prefix=prefix))
         for column, prefix in (("fields", SIGNATURE_PREFIX), ("config", CONFIG_PREFIX))
     ]
     return pd.concat([found.drop(columns="fields"), *wide], axis=1)
 
 
-def _columns_of(texts: list[str], prefix: str) -> "pd.DataFrame":
+def _converted[T](name: str, found: "pd.DataFrame", column: str, convert: Callable[[Any], T]) -> T:
+    """A column of the frame ``name``, converted; RowError for the first row whose value cannot be."""
+    values = found[column]
+    try:
+        return convert(values)
+    except NO_ROW as error:
+        while len(half := values.iloc[: len(values) // 2]):
+            try:
+                convert(half)
+                values = values.iloc[len(half) :]
+            except NO_ROW:
+                values = half
+        row = found.loc[values.index[0]]
+        table = next((column for column in _TABLES if column in row), None)
+        key = row[table] if table else f"({', '.join(str(row[part]) for part in _KEY)})"
+        what = _TABLES[table] if table else f"the frame {name!r}"
+        raise RowError(what, key, f"its {column} is {row[column]!r:.80}") from error
+
+
+def _all_given(values: "pd.Series") -> None:
+    if values.isna().any():
+        raise ValueError("one is NULL")
+
+
+def _refuse_malformed(connection: sqlite3.Connection) -> None:
+    """Raise RowError for the first row with a text that is no JSON."""
+    for table, (key, columns) in JSON_COLUMNS.items():
+        for column in columns:
+            sql = f"SELECT {key}, {column} FROM {table} WHERE {column} NOT NULL AND NOT json_valid({column}) LIMIT 1"
+            for which, text in connection.execute(sql):
+                raise RowError(table, which, f"its {column} is {text!r:.80}")
+
+
+def _columns_of(texts: "pd.Series", prefix: str) -> "pd.DataFrame":
     """JSON objects as columns; the knobs of a part are called ``part.knob``."""
     import pandas as pd
 
-    objects = {text: json.loads(text) for text in set(texts)}
+    objects = _objects(texts)
     return pd.json_normalize([objects[text] for text in texts]).add_prefix(prefix).convert_dtypes()
+
+
+def _objects(texts: "pd.Series") -> dict[str, dict[str, Any]]:
+    return {text: json_object(text) for text in set(texts)}

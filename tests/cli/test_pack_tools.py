@@ -273,6 +273,30 @@ def test_an_imported_pack_is_replaced_when_asked(tmp_path, form):
     assert (refused.exit_code, "--on-conflict" in refused.stderr) == (2, True)
 
 
+def test_an_import_names_the_packs_that_answer_the_same_and_the_first_of_them(tmp_path, monkeypatch):
+    folder = tmp_path / "home" / "attn-tune" / "packs"
+    packs = {"m": [64, 128], "a": [128, 256], "z": [64, 128], "other": [512]}
+    for name, lengths in packs.items():
+        write_folder(tmp_path / name, pack_files([row(sig(length)) for length in lengths], name=name))
+    (folder / "broken").mkdir(parents=True)
+    (folder / "broken" / "SHA256SUMS").write_text("")
+    monkeypatch.setenv("ATTN_TUNE_PACKS", str(tmp_path / "other"))
+    assert run("pack", "import", tmp_path / "m").stderr == ""
+    second = run("pack", "import", tmp_path / "a")
+    assert second.exit_code == 0
+    assert second.stderr.splitlines() == [
+        f"1 problem of {folder / 'a'} has an answer in {folder / 'm'} too; {folder / 'a'} is asked first: "
+        "packs of ATTN_TUNE_PACKS, then by file name"
+    ]
+    third = run("pack", "import", tmp_path / "z", "--json")
+    assert json.loads(third.stdout) == {"path": str(folder / "z")}
+    assert third.stderr.startswith(
+        f"2 problems of {folder / 'z'} have answers in {folder / 'a'} and {folder / 'm'} too; {folder / 'a'} is asked"
+    )
+    replaced = run("pack", "import", tmp_path / "other")
+    assert f"{tmp_path / 'other'} is asked first" in replaced.stderr
+
+
 def test_the_working_directory_is_imported_by_its_name(tmp_path, monkeypatch):
     old, new = two_packs(tmp_path, "folder")
     place = tmp_path / "home" / "attn-tune" / "packs" / old.name

@@ -63,7 +63,7 @@ def command(
 
 
 def _copy(path: Path, *, replace: bool, json: bool) -> None:
-    from attn_tune.commands.pack.install import install_pack
+    from attn_tune.commands.pack.install import install_pack, shared_problems
 
     place = install_pack(path, replace=replace)
     if json:
@@ -71,6 +71,8 @@ def _copy(path: Path, *, replace: bool, json: bool) -> None:
     else:
         print(f"{path}: installed as {place}")
         print("  'attn-tune explain POINT' shows the answer of a call")
+    if shared := shared_problems(place):
+        output.note(shared)
 
 
 def _store(path: Path, db: Path, *, policy: str, dry_run: bool, json: bool) -> None:

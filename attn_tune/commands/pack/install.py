@@ -1,11 +1,13 @@
 """Puts a pack into the folder where every job of this user finds it."""
 
+import contextlib
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
-from attn_tune.schema import StorageError
+from attn_tune.schema import IntegrityError, StorageError, UsageError
+from attn_tune.schema.words import counted
 
 
 def user_packs() -> Path:
@@ -57,6 +59,32 @@ def install_pack(path: Path, *, replace: bool = False) -> Path:
             raise
         raise StorageError(f"cannot install {path} in {folder}: {error}") from None
     return target
+
+
+def shared_problems(installed: Path) -> str:
+    """A sentence that names the other packs with answers for problems of the pack at ``installed``, and the first.
+
+    ``""`` without any. Packs that ship within attn-tune do not count: every imported one is asked before them.
+    """
+    from attn_tune.packs.reader import read_pack
+    from attn_tune.runtime.active.sources import locations
+
+    places = locations(os.environ)
+    answers = {str(installed): {row.key[:3] for row in read_pack(installed).rows}}
+    order = list(dict.fromkeys([*places.user, *places.wheels]))
+    for path in order:
+        with contextlib.suppress(IntegrityError, StorageError, UsageError):  # as lookups do
+            answers.setdefault(path, {row.key[:3] for row in read_pack(path).rows})
+    own = answers[str(installed)]
+    others = [path for path in order if path != str(installed) and own & answers.get(path, set())]
+    if not others:
+        return ""
+    count = len(own.intersection(set().union(*(answers[path] for path in others))))
+    first = next(path for path in order if path == str(installed) or path in others)
+    return (
+        f"{counted(count, 'problem')} of {installed} {'has an answer' if count == 1 else 'have answers'} in "
+        f"{' and '.join(others)} too; {first} is asked first: packs of ATTN_TUNE_PACKS, then by file name"
+    )
 
 
 def _exchange(new: Path, old: Path) -> None:

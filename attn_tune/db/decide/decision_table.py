@@ -8,6 +8,7 @@ from typing import Any
 from attn_tune.db.decide.decisions import decide
 from attn_tune.db.decide.recorded import RecordedTrial
 from attn_tune.db.store.references import References
+from attn_tune.db.store.rows import NO_ROW, RowError, json_object, json_texts
 from attn_tune.db.store.sql import insert, narrowing, problem_filters
 from attn_tune.db.store.trials import read_trials
 from attn_tune.schema import Decision, Rule, config_to_json, digest_text
@@ -92,7 +93,14 @@ def read_decisions(
     """The decisions that fit, by signature, direction, device and rank."""
     condition, values = narrowing("decisions", FILTERS, filters)
     rows = connection.execute(_READ.format(filters=condition), values).fetchall()
-    return [_to_decision(references, row) for row in rows]
+    found: list[Decision] = []
+    for row in rows:
+        try:
+            found.append(_to_decision(references, row))
+        except NO_ROW as error:
+            key = f"({row['signature']}, {row['direction']}, device {row['device_id']}, rank {row['rank']})"
+            raise RowError("decision", key, error) from error
+    return found
 
 
 def _to_decision(references: References, row: sqlite3.Row) -> Decision:
@@ -102,11 +110,11 @@ def _to_decision(references: References, row: sqlite3.Row) -> Decision:
         signature=signature,
         device=references.device(row["device_id"]),
         environment=references.environment(row["environment"]),
-        config=json.loads(row["config"]),
+        config=json_object(row["config"]),
         rule=Rule(row["rule"]),
         median_ns=round(row["median_us"] * 1000),
         heuristic_ns=None if row["heuristic_us"] is None else round(row["heuristic_us"] * 1000),
-        ties=tuple(json.loads(row["ties"])),
+        ties=json_texts(row["ties"]),
         repeatable=None if row["repeatable"] is None else bool(row["repeatable"]),
         contract=signature.version,
     )

@@ -16,15 +16,16 @@ from attn_tune.db.release.conflicts import (
     conflict_error,
     take_in,
 )
+from attn_tune.db.store.rows import NO_ROW, RowError, json_object
 from attn_tune.db.store.sql import insert
 from attn_tune.db.store.times import now_us, time_text
 from attn_tune.packs.reader import Pack, read_pack
-from attn_tune.packs.rows import Row
+from attn_tune.packs.rows import Row, parse_row
 from attn_tune.schema import Environment, canonical_json, config_to_json
 
 _FIND_PACK = "SELECT id FROM imported_pack WHERE digest = ?"
 _GET_ROWS = """
-SELECT imported_row.body, imported_pack.name, imported_pack.manifest
+SELECT body, name, manifest, pack_id, device_digest, signature, direction, kernel
 FROM imported_row JOIN imported_pack ON imported_pack.id = imported_row.pack_id ORDER BY imported_row.rank
 """
 _DROP_ROWS = "DELETE FROM imported_row WHERE device_digest = ? AND signature = ? AND direction = ?"
@@ -108,15 +109,22 @@ def _stored(connection: sqlite3.Connection) -> dict[Key, PackAnswer]:
 
     @functools.cache
     def environments(manifest: str) -> dict[str, Environment]:
-        tables = json.loads(manifest)["environments"]
+        tables = json_object(manifest)["environments"]
         return {digest: Environment(**table) for digest, table in tables.items()}
 
     found: dict[Key, PackAnswer] = {}
-    for body, name, manifest in connection.execute(_GET_ROWS):
-        row = Row(**json.loads(body))
+    for body, name, manifest, pack_id, *stored_key in connection.execute(_GET_ROWS):
+        try:
+            data = json_object(body)
+            row = parse_row(data, op=data["op"], direction=data["direction"])
+        except NO_ROW as error:
+            raise RowError("imported_row", f"({', '.join(stored_key)})", error) from error
         key = (row.device, row.signature, row.direction)
         before = found[key].rows if key in found else ()
-        found[key] = PackAnswer(name, [*before, row], environments(manifest))
+        try:
+            found[key] = PackAnswer(name, [*before, row], environments(manifest))
+        except NO_ROW as error:
+            raise RowError("imported_pack", pack_id, error) from error
     return found
 
 

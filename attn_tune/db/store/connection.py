@@ -14,7 +14,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from attn_tune.db.store.filesystem import filesystem_type, is_network
-from attn_tune.db.store.schema import APPLICATION_ID, SCHEMA_VERSION, create_schema
+from attn_tune.db.store.rows import RowError
+from attn_tune.db.store.schema import APPLICATION_ID, SCHEMA_VERSION, create_schema, find_gap
 from attn_tune.packs.archive import brief
 from attn_tune.packs.plain_files import status_of_plain
 from attn_tune.runtime.locks import Lock
@@ -127,6 +128,8 @@ def storage_errors(path: Path) -> Iterator[None]:
     """Turns SQLite's and the system's errors about the file itself into attn-tune's."""
     try:
         yield
+    except RowError as error:
+        raise IntegrityError(f"{path} is damaged: {error}; restore it from a copy") from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -330,6 +333,8 @@ def _connect(path: Path, mode: str) -> LabConnection:
     try:
         # SQLite opens files late; now it says what is wrong.
         connection.execute("PRAGMA schema_version")
+        if gap := find_gap(connection):
+            raise IntegrityError(f"{path} is damaged: {gap}; restore it from a copy, or sweep into another database")
     except BaseException:
         connection.close()
         raise

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attn_tune.db.store.references import References
-from attn_tune.db.store.schema import RELATIONS
-from attn_tune.db.store.trials import NO_TRIAL, measurement_columns, to_trial
-from attn_tune.schema import IntegrityError
+from attn_tune.db.store.rows import NO_ROW
+from attn_tune.db.store.trials import measurement_columns, to_trial
 
 COUNTED = ("run", "trial", "decision", "signature", "device", "environment")
-_RELATIONS = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')"
 _DERIVED = ("median_us", "min_us", "dispersion")
 # Trials whose damage is reported one by one.
 _SHOWN = 10
@@ -80,11 +78,8 @@ def find_quick_problems(connection: sqlite3.Connection) -> tuple[str, ...]:
 def _find_problems(connection: sqlite3.Connection, check: str) -> tuple[str, ...]:
     try:
         found = [row[0] for row in connection.execute(check) if row[0] != "ok"]
-        present = {row[0] for row in connection.execute(_RELATIONS)}
     except sqlite3.DatabaseError as error:
         return (str(error),)
-    if missing := RELATIONS - present:
-        return (*found, f"it lacks {', '.join(sorted(missing))}")
     try:
         for table, row_id, parent, _ in connection.execute("PRAGMA foreign_key_check"):
             found.append(f"row {row_id} of {table} points to nothing in {parent}")
@@ -105,7 +100,7 @@ def _changed_references(connection: sqlite3.Connection) -> Iterator[str]:
         for name, stored in connection.execute(f"SELECT {key}, {column} FROM {table}").fetchall():
             try:
                 changed = getattr(read(name), attribute) != stored
-            except (ValueError, TypeError, IntegrityError):
+            except NO_ROW:
                 changed = True
             if changed:
                 yield f"row {name} of {table} was changed: it does not have its {attribute}"
@@ -123,7 +118,7 @@ def _changed_trials(connection: sqlite3.Connection) -> Iterator[str]:
             if trial.config_digest != row["config_digest"]:
                 wrong.append("config_digest")
             why = f"it does not have its {', '.join(wrong)}" if wrong else ""
-        except (*NO_TRIAL, IntegrityError) as error:
+        except NO_ROW as error:
             why = str(error)
         if why:
             yield f"trial {row['id']} was changed: {why}"

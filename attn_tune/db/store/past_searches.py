@@ -1,7 +1,6 @@
 """Times that earlier searches measured, by case and part: the start of a new search, and the data of a replay."""
 
 import functools
-import json
 import math
 import sqlite3
 from collections import defaultdict
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.db.store.references import References
+from attn_tune.db.store.rows import NO_ROW, RowError, json_object
 from attn_tune.db.store.schema import status_list
 from attn_tune.db.store.sql import narrowing
 from attn_tune.schema import Signature, Stage, Status
@@ -17,7 +17,7 @@ from attn_tune.schema import Signature, Stage, Status
 # Rows come oldest first, so that the newest trial of a config replaces the others.
 _PAST = f"""
 SELECT trial.kernel, direction, part, signature, device.digest AS device, environment, config_digest, config,
-       is_heuristic, median_us
+       is_heuristic, median_us, trial.id
 FROM trial JOIN device ON device.id = device_id
 WHERE stage = '{Stage.SEARCH}' AND status IN ({status_list(s for s in Status if s.was_tried)}) AND {{filters}}
 ORDER BY trial.id
@@ -63,10 +63,16 @@ def read_past_searches(
     condition, values = narrowing("past searches", _FILTERS, filters)
     for row in connection.execute(_PAST.format(filters=condition), values):
         groups[tuple(row)[:6]][row["config_digest"]] = row
-    parse = functools.cache(json.loads)
+    parse = functools.cache(json_object)
     found = []
     for (kernel, direction, part, signature, device, environment), rows in groups.items():
         ordered = sorted(rows.values(), key=lambda row: not row["is_heuristic"])
+        configs = {}
+        for row in ordered:
+            try:
+                configs[row["config_digest"]] = parse(row["config"])
+            except NO_ROW as error:
+                raise RowError("trial", row["id"], error) from error
         times = {row["config_digest"]: _nanoseconds(row["median_us"]) for row in ordered}
         found.append(
             PastSearch(
@@ -76,7 +82,7 @@ def read_past_searches(
                 signature=references.signature(signature),
                 device=device,
                 environment=environment,
-                configs={row["config_digest"]: parse(row["config"]) for row in ordered},
+                configs=configs,
                 times_ns=times,
             )
         )

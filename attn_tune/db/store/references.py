@@ -3,10 +3,13 @@
 import functools
 import json
 import sqlite3
+from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
+from attn_tune.db.store.rows import NO_ROW, RowError, json_object
 from attn_tune.db.store.sql import insert
-from attn_tune.schema import Device, Environment, IntegrityError, Signature, canonical_json
+from attn_tune.schema import Device, Environment, Signature, canonical_json
 
 _FIND_DEVICE = "SELECT id FROM device WHERE digest = :digest AND evidence = :evidence"
 
@@ -17,9 +20,9 @@ class References:
     def __init__(self, connection: sqlite3.Connection):
         self._connection = connection
         # Rows never change and keys are never given twice, so what was read once stays true.
-        self.device = functools.cache(self._read_device)
-        self.environment = functools.cache(self._read_environment)
-        self.signature = functools.cache(self._read_signature)
+        self.device = functools.cache(functools.partial(self._read, "device", "id", _device))
+        self.environment = functools.cache(functools.partial(self._read, "environment", "digest", _environment))
+        self.signature = functools.cache(functools.partial(self._read, "signature", "text", _signature))
 
     def add_device(self, device: Device) -> int:
         """The id of the row of ``device`` and its evidence."""
@@ -46,23 +49,34 @@ class References:
         insert(self._connection, "signature", values, new_only=True)
         return signature.text
 
-    def _read_device(self, device_id: int) -> Device:
-        row = self._row("device", "id", device_id)
-        evidence = json.loads(row.pop("evidence"))
-        del row["id"], row["digest"]
-        return Device(**row, evidence=tuple((name, value) for name, value in evidence))
+    def _read[T](self, table: str, key: str, made_of: Callable[[dict[str, Any]], T], value: int | str) -> T:
+        """Read a row, as ``made_of`` makes it of the columns.
 
-    def _read_environment(self, digest: str) -> Environment:
-        row = self._row("environment", "digest", digest)
-        del row["digest"]
-        return Environment(**row)
-
-    def _read_signature(self, text: str) -> Signature:
-        row = self._row("signature", "text", text)
-        return Signature(row["op"], row["version"], tuple(json.loads(row["fields"]).items()))
-
-    def _row(self, table: str, key: str, value: int | str) -> dict:
+        Raises:
+          RowError: there is no such row, or it cannot be read.
+        """
         row = self._connection.execute(f"SELECT * FROM {table} WHERE {key} = ?", (value,)).fetchone()
         if row is None:
-            raise IntegrityError(f"there is no {table} {value!r}, though other rows name it")
-        return dict(row)
+            raise RowError(table, repr(value), "it is not there, though other rows name it")
+        try:
+            return made_of(dict(row))
+        except NO_ROW as error:
+            raise RowError(table, repr(value), error) from error
+
+
+def _device(row: dict[str, Any]) -> Device:
+    evidence = json.loads(row.pop("evidence"))
+    del row["id"], row["digest"]
+    return Device(**row, evidence=tuple((name, value) for name, value in evidence))
+
+
+def _environment(row: dict[str, Any]) -> Environment:
+    del row["digest"]
+    return Environment(**row)
+
+
+def _signature(row: dict[str, Any]) -> Signature:
+    signature = Signature(row["op"], row["version"], tuple(json_object(row["fields"]).items()))
+    if signature.text != row["text"]:
+        raise ValueError(f"its fields are those of {signature.text!r:.200}")
+    return signature

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from attn_tune.db.store.references import References
+from attn_tune.db.store.rows import NO_ROW, RowError, json_texts
 from attn_tune.db.store.schema import status_list
 from attn_tune.db.store.sql import insert
 from attn_tune.db.store.times import now_us, time_text, time_us
@@ -25,10 +26,10 @@ UPDATE run SET status = :status, ended = :now, heartbeat = :now WHERE id = :run 
 """
 _ABANDON = "UPDATE run SET status = 'interrupted', ended = heartbeat WHERE status = 'running'"
 _LAST = "SELECT * FROM run ORDER BY status = 'running' DESC, id DESC LIMIT 1"
-_STATUSES = "SELECT status, count(*) FROM trial WHERE run_id = ? GROUP BY status ORDER BY status"
+_STATUSES = "SELECT status, count(*), min(id) FROM trial WHERE run_id = ? GROUP BY status ORDER BY status"
 # The whole time of a run counts: starts, references, finals.
 _PACE = f"""
-SELECT (julianday(run.ended) - julianday(run.started)) * 86400 / count(*) AS seconds
+SELECT (julianday(run.ended) - julianday(run.started)) * 86400 / count(*) AS seconds, run.id
 FROM run JOIN trial ON trial.run_id = run.id
 WHERE run.device_id IN (SELECT id FROM device WHERE digest = :device) AND run.ended > run.started
   AND stage = '{Stage.SEARCH}' AND trial.status NOT IN ({status_list(s for s in Status if s.is_refused)})
@@ -116,24 +117,37 @@ def read_status(connection: sqlite3.Connection, references: References, path: Pa
     row = connection.execute(_LAST).fetchone()
     if row is None:
         return RunStatus()
+    counts: dict[Status, int] = {}
+    for name, count, first in connection.execute(_STATUSES, (row["id"],)):
+        try:
+            counts[Status(name)] = count
+        except ValueError as error:
+            raise RowError("trial", first, error) from error
     is_dead = row["status"] == "running" and not is_held(path)
-    return RunStatus(
-        state="interrupted" if is_dead else row["status"],
-        run_id=row["id"],
-        host=row["host"],
-        pid=row["pid"],
-        argv=tuple(json.loads(row["argv"])),
-        device=references.device(row["device_id"]),
-        environment=references.environment(row["environment"]),
-        started_us=time_us(row["started"]),
-        heartbeat_us=time_us(row["heartbeat"]),
-        ended_us=None if row["ended"] is None else time_us(row["ended"]),
-        counts={Status(name): count for name, count in connection.execute(_STATUSES, (row["id"],))},
-    )
+    try:
+        return RunStatus(
+            state="interrupted" if is_dead else row["status"],
+            run_id=row["id"],
+            host=row["host"],
+            pid=row["pid"],
+            argv=json_texts(row["argv"]),
+            device=references.device(row["device_id"]),
+            environment=references.environment(row["environment"]),
+            started_us=time_us(row["started"]),
+            heartbeat_us=time_us(row["heartbeat"]),
+            ended_us=None if row["ended"] is None else time_us(row["ended"]),
+            counts=counts,
+        )
+    except NO_ROW as error:
+        raise RowError("run", row["id"], error) from error
 
 
 def read_pace(connection: sqlite3.Connection, device: Device) -> float | None:
     """Seconds that the last run on an equal device took for each config; None without a run of some length."""
     values = {"device": device.digest, "least": _LEAST_CONFIGS}
     row = connection.execute(_PACE, values).fetchone()
-    return None if row is None else float(row["seconds"])
+    if row is None:
+        return None
+    if row["seconds"] is None:
+        raise RowError("run", row["id"], "its times are none")
+    return float(row["seconds"])

@@ -3,8 +3,9 @@
 Facts are append-only: triggers refuse to change or delete them. Derived tables may be rebuilt at any time.
 """
 
+import functools
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from attn_tune.schema import Status
 
@@ -187,8 +188,14 @@ VIEWS = {
     FROM trial, json_each(trial.samples_ns) AS sample""",
 }
 
-# The names of all tables and views.
-RELATIONS = VIEWS.keys() | {statement.split()[2] for statement in TABLES if statement.startswith("CREATE TABLE")}
+# Columns of JSON that SQL looks into, by table, and what names a row.
+JSON_COLUMNS = {
+    "run": ("id", ("argv",)),
+    "trial": ("id", ("samples_ns", "prediction", "shortage")),
+    "decision": ("signature || ', ' || direction || ', ' || kernel", ("ties",)),
+    "imported_pack": ("id", ("manifest",)),
+    "imported_row": ("signature || ', ' || direction || ', ' || kernel", ("body",)),
+}
 
 TRIGGERS = (
     *(
@@ -218,3 +225,42 @@ def create_schema(connection: sqlite3.Connection) -> None:
         db.execute(statement)
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def find_gap(connection: sqlite3.Connection) -> str:
+    """The first thing that the database lacks of its schema, as a clause; ``""`` where it has all of it.
+
+    More than the schema is no fault: users may add tables and columns.
+    """
+    for relation, (kind, columns) in _schema().items():
+        found_kind, found = _shape(connection, relation)
+        if found_kind != kind:
+            return f"its {relation} is a {found_kind}, not a {kind}" if found_kind else f"it has no {kind} {relation}"
+        for name, declared in columns.items():
+            if name not in found:
+                return f"its {kind} {relation} has no column {name}"
+            if found[name] != declared and relation not in VIEWS:
+                return f"its column {relation}.{name} is {found[name]}, not {declared}"
+    return ""
+
+
+@functools.cache
+def _schema() -> Mapping[str, tuple[str, dict[str, str]]]:
+    """The shape of each table and view."""
+    connection = sqlite3.connect(":memory:")
+    for statement in (*TABLES, *(f"CREATE VIEW {name} AS {query}" for name, query in VIEWS.items())):
+        connection.execute(statement)
+    names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')")]
+    found = {name: _shape(connection, name) for name in names if not name.startswith("sqlite_")}
+    connection.close()
+    return found
+
+
+def _shape(connection: sqlite3.Connection, relation: str) -> tuple[str, dict[str, str]]:
+    """Kind of a table or view, ``""`` where there is none, and the declarations of its columns."""
+    kind = "SELECT iif(strict, 'STRICT ', '') || type FROM pragma_table_list(?) WHERE schema = 'main'"
+    columns = """SELECT name, type || iif("notnull", ' NOT NULL', '') FROM pragma_table_info(?)"""
+    row = connection.execute(kind, (relation,)).fetchone()
+    if row is None:
+        return "", {}
+    return row[0], dict(tuple(column) for column in connection.execute(columns, (relation,)))

@@ -10,10 +10,10 @@ from dataclasses import asdict
 from typing import Any
 
 from attn_tune.db.store.references import References
+from attn_tune.db.store.rows import NO_ROW, RowError, json_integers, json_object
 from attn_tune.db.store.sql import insert, narrowing, problem_filters
 from attn_tune.db.store.times import now_us, time_text, time_us
 from attn_tune.schema import (
-    IntegrityError,
     Measurement,
     OutputError,
     Prediction,
@@ -32,8 +32,6 @@ from attn_tune.schema import (
 from attn_tune.schema.conditions import Conditions
 
 PAGE = 500
-# Errors of a row that is no trial.
-NO_TRIAL = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 # Columns that have the name and the value of a field of ``Trial``.
 _PLAIN = (
@@ -56,7 +54,7 @@ FILTERS = problem_filters("trial") | {
     "status": "trial.status = :status",
 }
 _MEASURED = """
-SELECT part, config_digest, status, repeatable FROM trial
+SELECT part, config_digest, status, repeatable, id FROM trial
 WHERE signature = :signature AND direction = :direction AND kernel = :kernel AND environment = :environment
   AND device_id IN (SELECT id FROM device WHERE digest = :device)
 ORDER BY id
@@ -94,7 +92,7 @@ def read_trials(
     in meanwhile.
 
     Raises:
-      IntegrityError: a row is no trial.
+      RowError: a row is no trial.
     """
     condition, values = narrowing("trials", FILTERS, filters)
     sql = f"SELECT * FROM trial WHERE id > :after AND {condition} ORDER BY id LIMIT {PAGE}"
@@ -103,8 +101,8 @@ def read_trials(
         for row in rows:
             try:
                 trial = to_trial(references, row)
-            except NO_TRIAL as error:
-                raise IntegrityError(f"trial {row['id']} cannot be: {error}") from error
+            except NO_ROW as error:
+                raise RowError("trial", row["id"], error) from error
             yield row["run_id"], trial
         after = rows[-1]["id"]
 
@@ -114,9 +112,12 @@ def read_measured(
 ) -> dict[tuple[str, str], Status]:
     """As ``Database.measured``; ``key`` are kernel, direction, and text or digests of the others."""
     found: dict[tuple[str, str], Status] = {}
-    for part, digest, status, repeatable in connection.execute(_MEASURED, key):
-        found[part, digest] = Status(status)
-        if allow_nondeterministic and Status(status).is_refused and repeatable == 0:
+    for part, digest, name, repeatable, trial_id in connection.execute(_MEASURED, key):
+        try:
+            status = found[part, digest] = Status(name)
+        except ValueError as error:
+            raise RowError("trial", trial_id, error) from error
+        if allow_nondeterministic and status.is_refused and repeatable == 0:
             del found[part, digest]
     return found
 
@@ -175,12 +176,14 @@ def to_trial(references: References, row: sqlite3.Row) -> Trial:
     """The trial of a row.
 
     Raises:
-      ValueError, TypeError, KeyError, AttributeError, OverflowError, IntegrityError: there is no such trial.
+      ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError: there is no such trial.
     """
+    if not row["kernel"].startswith(f"{row['op']}/"):
+        raise ValueError(f"kernel {row['kernel']!r} is none of {row['op']!r}")
     measurement = None
     if row["samples_ns"] is not None:
         measurement = Measurement(
-            samples_ns=tuple(json.loads(row["samples_ns"])),
+            samples_ns=json_integers(row["samples_ns"]),
             protocol=_record(Protocol, row["protocol"]),
             round_id=row["round_id"],
         )
@@ -189,7 +192,7 @@ def to_trial(references: References, row: sqlite3.Row) -> Trial:
         signature=references.signature(row["signature"]),
         device=references.device(row["device_id"]),
         environment=references.environment(row["environment"]),
-        config=json.loads(row["config"]),
+        config=json_object(row["config"]),
         status=Status(row["status"]),
         stage=Stage(row["stage"]),
         errors=_errors(row["errors"]),
@@ -210,7 +213,7 @@ def to_trial(references: References, row: sqlite3.Row) -> Trial:
 def _record(kind: type, text: str | None) -> Any:
     if text is None:
         return None
-    items = json.loads(text).items()
+    items = json_object(text).items()
     return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in items})
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
+from attn_tune.tuner.run.inbox import Inbox
 from attn_tune.tuner.run.process import child_environment
 
 _POLL_S = 0.1
@@ -26,6 +27,7 @@ class Helper:
 
     def __init__(self, connection: Connection):
         self._connection = connection
+        self._inbox = Inbox(connection)
         self._pid: int | None = None
 
     def ask(self, message: Any, timeout_s: float, interrupt: Callable[[], bool]) -> Any:
@@ -54,10 +56,12 @@ class Helper:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             try:
-                if self._connection.poll(_POLL_S):
-                    return self._connection.recv()
+                if self._inbox.poll(_POLL_S):
+                    return self._inbox.take()
             except (EOFError, OSError):
                 raise HelperLost("the helper process ended") from None
+            except Exception as error:
+                raise HelperLost(f"what it sent is no message ({type(error).__name__}: {error})") from None
             if interrupt():
                 raise InterruptedError
         raise HelperLost(f"no end within {timeout_s:g} s")

@@ -17,6 +17,7 @@ import psutil
 
 from attn_tune.schema.trial import Status
 from attn_tune.tuner.protocol import Ready
+from attn_tune.tuner.run.inbox import Inbox
 from attn_tune.tuner.run.memory import MemoryWatch, gib, memory_limit, oom_kills
 from attn_tune.tuner.work.faults import says_out_of_memory
 
@@ -107,6 +108,7 @@ class WorkerProcess:
             )
         _mark_descendants(self._process.pid, self._mark)
         self._connection = Connection(ours.detach())
+        self._inbox = Inbox(self._connection)
         self._sending = threading.Lock()
         self._memory = MemoryWatch(self.pid, limit)
         self._tail = b""
@@ -147,16 +149,17 @@ class WorkerProcess:
         """
         deadline = time.monotonic() + timeout_s
         while True:
+            # A child of its own may hold the socket open when it is gone.
+            has_ended = self._process.poll() is not None
             try:
-                if self._connection.poll(_POLL_S):
-                    return self._connection.recv()
+                if self._inbox.poll(0.0 if has_ended else _POLL_S):
+                    return self._inbox.take()
             except (EOFError, OSError):
                 raise self._death() from None
             except Exception as error:  # bytes that are no message: a kernel wrote to the worker's socket
                 self.kill()
                 raise WorkerDied(f"what it sent is no message ({type(error).__name__}: {error})") from None
-            # A child of its own may hold the socket open when it is gone.
-            if self._process.poll() is not None and not self._connection.poll():
+            if has_ended:
                 raise self._death()
             if interrupt():
                 raise InterruptedError
