@@ -193,7 +193,7 @@ def paged_append(
         in_specs=in_specs,
         out_specs=out_specs,
     )
-    return Cache(*(outputs.get(name, getattr(operands, name)) for name in _UPDATED))
+    return Cache(outputs["k"], outputs.get("v"), *(outputs.get(name, getattr(operands, name)) for name in _UPDATED[2:]))
 
 
 def _checked(new_keys: Any, new_values: Any, kv_lens: Any, cu_q_lens: Any) -> tuple[Array, Array, int]:

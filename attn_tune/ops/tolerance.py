@@ -210,8 +210,8 @@ def _dequantised_errors(
     x: Array, scale: Array | None, plain: Array, plain_scale: Array | None, exact: Array, original: Array | None
 ) -> Float[Array, "2 2"]:
     wide = exact.astype(jnp.promote_types(exact.dtype, jnp.float32))
-    pairs = ((x, scale), (plain, plain_scale))
-    values = tuple(y.astype(wide.dtype) * (1 if s is None else s) for y, s in pairs)
+    ours = x.astype(wide.dtype) * (1 if scale is None else scale)
+    values = (ours, plain.astype(wide.dtype) * (1 if plain_scale is None else plain_scale))
     if original is not None:
         return _written_errors(x, original, values, wide, OutputKind.QUANTISED)
     return jnp.stack([_errors(y, wide, OutputKind.QUANTISED) for y in values])

@@ -62,6 +62,8 @@ def samples() -> dict[str, Problem]:
     }
 
 
-def _tiny(**flags) -> Problem:
-    sizes = {"batch": BATCH, "tokens": BATCH * NEW, "num_kv_heads": 2, "head_dim": 32, "v_head_dim": 32}
-    return Problem(**sizes | flags)
+def _tiny(
+    *, tokens: int = BATCH * NEW, num_kv_heads: int = 2, head_dim: int = 32, v_head_dim: int = 32, **flags
+) -> Problem:
+    sizes = {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "v_head_dim": v_head_dim}
+    return Problem(batch=BATCH, tokens=tokens, **sizes, **flags)

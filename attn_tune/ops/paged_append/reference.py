@@ -32,7 +32,8 @@ def _append(p: Problem, o: Operands, *, rounds: bool) -> dict[str, Array]:
         k, k_scale = _coded(p, new_k[token], o.k_scale, rounds)
         v, v_scale = _coded(p, new_v[token], o.v_scale, rounds)
         rows = {"k": jnp.stack([k, v], axis=1).reshape(2 * heads, -1) if joint else k, "v": v}
-        rows |= {"k_scale": k_scale, "v_scale": v_scale}
+        if k_scale is not None and v_scale is not None:
+            rows |= {"k_scale": k_scale, "v_scale": v_scale}
         return {name: _put(axes("nhd" if joint else p.layout), x, rows[name], *place) for name, x in caches.items()}
 
     return jax.lax.fori_loop(0, new_k.shape[0], one, caches)

@@ -16,16 +16,11 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, A
     page, slot = _places(p, o)
     k, k_scale = _stored(p, o.new_k, o.k_scale)
     v, v_scale = _stored(p, o.new_v, o.v_scale)
-    if joint:
-        rows = jnp.stack([k, v], axis=-2)
-        outputs = {"k": _scattered(p.layout, o.k, page, slot, rows.reshape(*k.shape[:-2], -1, k.shape[-1]))}
-    else:
-        outputs = {"k": _scattered(p.layout, o.k, page, slot, k), "v": _scattered(p.layout, o.v, page, slot, v)}
-    if p.kv_scale == "token":
-        layout = "nhd" if joint else p.layout
-        outputs["k_scale"] = _scattered(layout, o.k_scale, page, slot, k_scale)
-        outputs["v_scale"] = _scattered(layout, o.v_scale, page, slot, v_scale)
-    return outputs
+    rows = {"k": jnp.stack([k, v], axis=-2).reshape(*k.shape[:-2], -1, k.shape[-1])} if joint else {"k": k, "v": v}
+    if k_scale is not None and v_scale is not None:
+        rows |= {"k_scale": k_scale, "v_scale": v_scale}
+    layout = "nhd" if joint else p.layout
+    return {name: _scattered(layout, getattr(o, name), page, slot, new) for name, new in rows.items()}
 
 
 def _places(p: Problem, o: Operands) -> tuple[Int[Array, "..."], Int[Array, "..."]]:
