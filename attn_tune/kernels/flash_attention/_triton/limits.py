@@ -2,13 +2,12 @@
 
 from attn_tune.kernels.flash_attention._triton.config import ForwardConfig
 from attn_tune.kernels.lang.triton.device.static import padded
-from attn_tune.kernels.lang.triton.limits import has_tensor_memory, shared_limit
+from attn_tune.kernels.lang.triton.limits import has_tensor_memory, refuses_device, shared_limit
 from attn_tune.kernels.lang.triton.tiles import Tile
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 MAX_HEAD_DIM = 256
-OLDEST = 80
 
 # Accumulators and one tile of logits, in float32 registers a thread. There are 255; a few more are spilled once at a
 # loop's edge (128x128 at 4 warps and H128: 256, 72 bytes spilled), a third more at every step (64x128 dk/dv at 4
@@ -18,16 +17,11 @@ MOST_ACCUMULATORS = 288
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     """The reason that these kernels cannot do the problem on this device at all, or None."""
-    capability = device.compute_capability
-    if capability is None:
-        return f"Triton kernels need an NVIDIA GPU; {device} is a {device.platform} device"
-    if capability < OLDEST:
-        return f"needs compute capability 8.0 (Ampere) or later; {device} is {device.family}"
+    if reason := refuses_device(device):
+        return reason
     for name, width in (("head_dim", problem.head_dim), ("v_head_dim", problem.v_head_dim)):
         if width > MAX_HEAD_DIM:
             return f"{name}={width} is above {MAX_HEAD_DIM}: an accumulator of one tile does not fit the registers"
-    if not _has_triton():
-        return "triton is not installed; pip install 'attn-tune[cuda]'"
     return None
 
 
@@ -105,9 +99,3 @@ def _tile_bytes(problem: Problem, tile: Tile) -> tuple[int, int, int, int, int]:
 
 def _uses_wgmma(problem: Problem, device: Device, owned: int, num_warps: int) -> bool:
     return device.compute_capability == 90 and problem.dtype != "float32" and owned >= 64 and num_warps % 4 == 0
-
-
-def _has_triton() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("triton") is not None

@@ -1,5 +1,6 @@
 """Limits of one block of a Triton kernel on each NVIDIA GPU, and the errors of one that exceeds them."""
 
+import importlib.util
 import re
 import textwrap
 
@@ -32,6 +33,29 @@ UNITS = {
     "threads": "threads a block",
     "registers": "registers a thread",
 }
+
+
+# Compute capabilities of the oldest GPUs that kernels run on, and that have conversions to and from float8.
+OLDEST, OLDEST_WITH_FLOAT8 = 80, 89
+
+
+def refuses_device(device: Device) -> str | None:
+    """The reason that no kernel of Triton runs on this device, or None."""
+    capability = device.compute_capability
+    if capability is None:
+        return f"Triton kernels need an NVIDIA GPU; {device} is a {device.platform} device"
+    if capability < OLDEST:
+        return f"needs compute capability 8.0 (Ampere) or later; {device} is {device.family}"
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed; pip install 'attn-tune[cuda]'"
+    return None
+
+
+def refuses_cache(cache_dtype: str, device: Device) -> str | None:
+    """The reason that no kernel of Triton reads or writes a cache of this dtype on this device, or None."""
+    if cache_dtype == "float8_e4m3fn" and (device.compute_capability or 0) < OLDEST_WITH_FLOAT8:
+        return f"kv={cache_dtype} needs compute capability 8.9 or later; {device} is {device.family}"
+    return None
 
 
 def shared_limit(device: Device) -> int:

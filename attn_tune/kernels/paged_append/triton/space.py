@@ -1,18 +1,16 @@
 """Problems and devices that the kernel does not support, and the configs worth trying."""
 
-import importlib.util
 import itertools
 from collections.abc import Iterator
 
 from attn_tune.kernels.lang.space import nearest_first
 from attn_tune.kernels.lang.triton.device.static import padded
+from attn_tune.kernels.lang.triton.limits import refuses_cache, refuses_device
 from attn_tune.kernels.paged_append.triton.config import Config
-from attn_tune.ops.fields.cache import CODES
 from attn_tune.ops.paged_append.problem import Problem
 from attn_tune.schema.device import Device
 
 MAX_HEAD_DIM = 512
-OLDEST, OLDEST_WITH_FLOAT8 = 80, 89
 # Multiprocessors of a device that does not say.
 _UNITS = 132
 # Of the untuned choice: rows of a program and elements of keys that a thread holds, where each multiprocessor has
@@ -25,18 +23,11 @@ _FEWEST, _MOST = 1, 64
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     """The reason that this kernel cannot do the problem on this device at all, or None."""
-    capability = device.compute_capability
-    if capability is None:
-        return f"Triton kernels need an NVIDIA GPU; {device} is a {device.platform} device"
-    if capability < OLDEST:
-        return f"needs compute capability 8.0 (Ampere) or later; {device} is {device.family}"
-    if problem.cache_dtype in CODES and problem.kv_dtype != "int8" and capability < OLDEST_WITH_FLOAT8:
-        return f"kv={problem.kv_dtype} needs compute capability 8.9 or later; {device} is {device.family}"
+    if reason := refuses_device(device) or refuses_cache(problem.cache_dtype, device):
+        return reason
     for name, width in (("h", problem.head_dim), ("v", problem.v_head_dim)):
         if width > MAX_HEAD_DIM:
             return f"{name}={width} is above {MAX_HEAD_DIM}: a row is held in registers"
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed; pip install 'attn-tune[cuda]'"
     return None
 
 

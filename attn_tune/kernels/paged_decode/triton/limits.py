@@ -1,9 +1,7 @@
 """Problems and devices that the kernel does not support, and tiles that cannot fit."""
 
-import importlib.util
-
 from attn_tune.kernels.lang.triton.device.static import padded
-from attn_tune.kernels.lang.triton.limits import shared_limit
+from attn_tune.kernels.lang.triton.limits import refuses_cache, refuses_device, shared_limit
 from attn_tune.kernels.paged_decode.triton.config import Config
 from attn_tune.ops.fields.cache import CODES
 from attn_tune.ops.paged_decode.problem import Problem
@@ -12,27 +10,19 @@ from attn_tune.schema.device import Device
 MAX_HEAD_DIM = 256
 # Every program reads and adds the lengths of all sequences.
 MOST_SEQUENCES = 8192
-OLDEST, OLDEST_WITH_FLOAT8 = 80, 89
 # Accumulators and one tile of logits, in float32 registers a thread, of 255 there are; some are spilled at the edges.
 MOST_ACCUMULATORS = 288
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     """The reason that this kernel cannot do the problem on this device at all, or None."""
-    capability = device.compute_capability
-    if capability is None:
-        return f"Triton kernels need an NVIDIA GPU; {device} is a {device.platform} device"
-    if capability < OLDEST:
-        return f"needs compute capability 8.0 (Ampere) or later; {device} is {device.family}"
-    if problem.cache_dtype == "float8_e4m3fn" and capability < OLDEST_WITH_FLOAT8:
-        return f"kv=float8_e4m3fn needs compute capability 8.9 or later; {device} is {device.family}"
+    if reason := refuses_device(device) or refuses_cache(problem.cache_dtype, device):
+        return reason
     for name, width in (("h", problem.head_dim), ("v", problem.v_head_dim)):
         if width > MAX_HEAD_DIM:
             return f"{name}={width} is above {MAX_HEAD_DIM}: an accumulator of one tile does not fit the registers"
     if problem.batch > MOST_SEQUENCES:
         return f"b={problem.batch} is above {MOST_SEQUENCES}: every program reads the lengths of all sequences"
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed; pip install 'attn-tune[cuda]'"
     return None
 
 
