@@ -199,6 +199,20 @@ def test_a_wrong_config_is_not_exported_even_from_an_old_decision_table(tmp_path
     assert rows == {SIGNATURE.text: {"block_q": 64}, LONG.text: {"block_q": 128}}
 
 
+def test_where_every_config_failed_the_refusal_counts_them(tmp_path):
+    path = tmp_path / "lab.db"
+    bad = {"status": Status.INCORRECT, "errors": (OutputError(output="out", error=1.0, allowed=0.1),)}
+    crash = {"status": Status.CRASHED, "reason": "SIGSEGV"}
+    fill(path, [make_trial({"block_q": 64}, **bad), make_trial({"block_q": 128}, **bad), make_trial({}, **crash)])
+    with Database.open(path) as database:
+        with pytest.raises(
+            NoDataError, match=r"no right config for .*: all of 3 trials failed \(2 incorrect, 1 crashed\)"
+        ):
+            export(database, tmp_path / "pack", signatures=[SIGNATURE.text])
+        with pytest.raises(NoDataError, match="no decision for signatures"):
+            export(database, tmp_path / "pack", signatures=[LONG.text])
+
+
 def test_refusals(lab, tmp_path):
     with pytest.raises(NoDataError, match="sweep"):
         export(lab, tmp_path / "pack", op="nothing")

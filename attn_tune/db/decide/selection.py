@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from attn_tune.schema import Decision, Device
+from attn_tune.schema import Decision, Device, Trial
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,11 +37,11 @@ class Selection:
         words = [f"{name}={_short(value)}" for name, value in given.items() if value]
         return ", ".join(words) or "everything"
 
-    def covers(self, d: Decision) -> bool:
-        """Whether ``d`` is of the problems and kernels asked for, with any decision."""
+    def covers(self, d: Decision | Trial) -> bool:
+        """Whether ``d`` is of the op, kernels, directions and devices asked for, with any decision."""
         wanted = self.device.digest if isinstance(self.device, Device) else self.device
         return (
-            self.op in (None, d.op)
+            self.op in (None, d.signature.op)
             and (self.directions is None or d.direction in self.directions)
             and wanted in (None, d.device.digest, d.device.variant, d.device.family)
             and (self.kernels is None or bool({d.kernel, d.kernel.split("/")[1]} & set(self.kernels)))

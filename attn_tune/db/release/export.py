@@ -147,7 +147,7 @@ def export_pack(
                 f"{database.path} has {counted(imported, 'row')} of imported packs and no trials of its own, and only "
                 "what was measured there is exported: sweep first, or bring packs together with 'attn-tune pack merge'"
             )
-        raise NoDataError(f"{database.path} has no decision for {selection}; sweep first, or ask for less")
+        raise NoDataError(f"{database.path} has {_failures(database, selection)}")
     if in_force is None:
         in_force = Overrides(files_in_force(os.environ))
     if in_force.broken:
@@ -183,6 +183,21 @@ def objections_to(database: Database, decisions: Sequence[Decision]) -> list[Obj
     found = check_rows(shipped, _evidence_of(database))
     forbidden = check_quarantine(shipped, Overrides(files_in_force(os.environ)))
     return [*forbidden, *(one for one in found if not STRICT.passes(one))]
+
+
+def _failures(database: Database, selection: Selection) -> str:
+    """The reason that nothing is chosen, as the rest of a sentence."""
+    asked = filter(selection.covers, database.trials())
+    if selection.signatures is not None:
+        asked = (t for t in asked if t.signature.text in (selection.signatures or ()))
+    tried = [t for t in asked if t.status.was_tried]
+    if not tried or any(t.status.is_measured for t in tried):
+        return f"no decision for {selection}; sweep first, or ask for less"
+    counts = ", ".join(f"{count} {status}" for status, count in Counter(t.status for t in tried).most_common())
+    return (
+        f"no right config for {selection}: all of {counted(len(tried), 'trial')} failed ({counts}); "
+        f"'attn-tune report --section failures --db {database.path}' lists the reasons"
+    )
 
 
 def _refuse_quarantined(chosen: Sequence[Decision], forbidden: Overrides) -> None:

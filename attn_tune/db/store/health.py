@@ -8,6 +8,7 @@ from pathlib import Path
 from attn_tune.db.store.references import References
 from attn_tune.db.store.rows import NO_ROW
 from attn_tune.db.store.trials import measurement_columns, to_trial
+from attn_tune.schema.words import counted
 
 COUNTED = ("run", "trial", "decision", "signature", "device", "environment")
 _DERIVED = ("median_us", "min_us", "dispersion")
@@ -36,7 +37,7 @@ class Description:
     counts: Mapping[str, int]
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{count} {name}s" for name, count in self.counts.items() if count)
+        counts = ", ".join(counted(count, name) for name, count in self.counts.items() if count)
         return (
             f"{counts or 'empty'}; {self.size_bytes / 2**20:.1f} MiB, schema {self.schema_version}, "
             f"journal {self.journal_mode}"
