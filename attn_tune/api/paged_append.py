@@ -14,7 +14,15 @@ from attn_tune.api.call import run
 from attn_tune.api.declaration import Call
 from attn_tune.ops.fields.arguments import DTYPES
 from attn_tune.ops.fields.cache import SAME, sizes_of
-from attn_tune.ops.fields.cache_arguments import cache_letters, check_caches, check_integers, check_scales
+from attn_tune.ops.fields.cache_arguments import (
+    cache_letters,
+    check_array,
+    check_caches,
+    check_count,
+    check_integers,
+    check_scales,
+    remedy,
+)
 from attn_tune.ops.paged_append.operands import Operands
 from attn_tune.ops.paged_append.problem import NAME, Problem
 from attn_tune.schema.errors import UsageError
@@ -56,7 +64,7 @@ def _call(layout: str, has_pages: bool, kv_scale: str, ragged: bool) -> Call:
     scale = {"none": "", "tensor": "", "head": "k", "token": cache}[kv_scale]
     new = "tk" if ragged else "btk"
     cuts_sequences = not has_pages and not ragged
-    whole = "it has to be whole on each device; shard heads" + (" or sequences" if cuts_sequences else "") + " instead"
+    whole = remedy(layout, cuts_sequences=cuts_sequences)
     main = {"k": "k_pages"} if is_joint else {"k": "k_pages", "v": "v_pages"}
     return Call(
         op=NAME,
@@ -112,6 +120,7 @@ def paged_append(
 
     Args:
       new_keys: ``[B, K, H]``, one new token of each sequence; ``[B, T, K, H]``; with ``cu_q_lens`` ``[tokens, K, H]``.
+        What becomes codes must be finite.
       new_values: likewise with their own width ``V``.
       k_pages: keys in pages, by ``layout``, as in ``paged_decode``; in the dtype of ``new_keys``, or codes.
       v_pages: values, likewise; None for ``interleaved``.
@@ -122,8 +131,8 @@ def paged_append(
       num_seqs: sequences from this one on are empty, and nothing of theirs counts.
       k_scale: float32, of a cache of float8_e4m3fn or int8 codes. One number or ``[K]``: given; codes are the nearest
         to the quotients, at most the largest code. One for each token and head, with the axes of ``k_pages`` but the
-        last (``interleaved``: [pages, P, K]): the new ones are made, each the largest element of its key divided by
-        the largest code (448, or 127), and written beside the codes.
+        last (``interleaved``: [pages, P, K]): the new ones are made, each the largest element of its key, at least
+        ``2**-60``, divided by the largest code (448, or 127), and written beside the codes.
       v_scale: the same of the values; given with ``k_scale``, of the same kind.
       platform: the kernel to use, as in ``flash_attention``.
       cfg: the config to use, as in ``flash_attention``.
@@ -150,9 +159,10 @@ def paged_append(
     lengths = check_integers("kv_lens", kv_lens, (batch,))
     ends = None if cu_q_lens is None else check_integers("cu_q_lens", cu_q_lens, (batch + 1,))
     if num_seqs is not None:
-        lengths = jnp.where(jnp.arange(batch) < num_seqs, lengths, 0)
+        count = check_count("num_seqs", num_seqs)
+        lengths = jnp.where(jnp.arange(batch) < count, lengths, 0)
         if ends is not None:
-            ends = jnp.where(jnp.arange(batch + 1) <= num_seqs, ends, ends[num_seqs])
+            ends = jnp.where(jnp.arange(batch + 1) <= count, ends, ends[jnp.clip(count, 0, batch)])
     table = None if page_table is None else check_integers("page_table", page_table, (batch, None))
     kv_dtype = SAME if k.dtype == new_k.dtype else k.dtype.name
     kv_scale, scales = check_scales(kv_dtype, layout, k, (k_scale, v_scale))
@@ -198,7 +208,8 @@ def paged_append(
 
 def _checked(new_keys: Any, new_values: Any, kv_lens: Any, cu_q_lens: Any) -> tuple[Array, Array, int]:
     """New keys and values that fit each other, 4-D or ragged, and the number of sequences."""
-    k, v, shape = jnp.asarray(new_keys), jnp.asarray(new_values), jnp.shape(kv_lens)
+    k, v = check_array("new_keys", new_keys), check_array("new_values", new_values)
+    shape = check_array("kv_lens", kv_lens).shape
     if len(shape) != 1 or not shape[0]:
         raise UsageError(f"kv_lens must be integers [B], got shape {shape}")
     ragged = cu_q_lens is not None

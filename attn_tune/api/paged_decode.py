@@ -15,7 +15,15 @@ from attn_tune.api.call import run
 from attn_tune.api.declaration import Call
 from attn_tune.ops.fields.arguments import DTYPES, static_float
 from attn_tune.ops.fields.cache import SAME, sizes_of
-from attn_tune.ops.fields.cache_arguments import cache_letters, check_caches, check_integers, check_scales
+from attn_tune.ops.fields.cache_arguments import (
+    cache_letters,
+    check_array,
+    check_caches,
+    check_count,
+    check_integers,
+    check_scales,
+    remedy,
+)
 from attn_tune.ops.fields.sinks import sinks_of
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import MOST_QUERIES, NAME, Problem
@@ -44,7 +52,7 @@ def _call(layout: str, has_pages: bool, kv_scale: str) -> Call:
     is_joint = layout == "interleaved"
     cache = cache_letters(layout, is_paged=has_pages)
     scale = {"none": "", "tensor": "", "head": "k", "token": cache}[kv_scale]
-    whole = "it has to be whole on each device; shard heads" + ("" if has_pages else " or sequences") + " instead"
+    whole = remedy(layout, cuts_sequences=not has_pages)
     return Call(
         op=NAME,
         letters={
@@ -143,7 +151,7 @@ def paged_decode(
     batch = q.shape[0]
     lengths = check_integers("kv_lens", kv_lens, (batch,))
     if num_seqs is not None:
-        lengths = jnp.where(jnp.arange(batch) < num_seqs, lengths, 0)
+        lengths = jnp.where(jnp.arange(batch) < check_count("num_seqs", num_seqs), lengths, 0)
     table = None
     if page_table is not None:
         table = check_integers("page_table", page_table, (batch, None))
@@ -201,7 +209,7 @@ def _checked(
     query: Array, k_pages: Array, v_pages: Array | None, layout: str, page_table: Array | None
 ) -> tuple[Array, Array, Array | None]:
     """The 4-D query and the caches, of one another's sizes."""
-    q = jnp.asarray(query)
+    q = check_array("query", query)
     if q.ndim not in (3, 4):
         raise UsageError(f"query must be [B, N, H] or [B, T, N, H], got shape {q.shape}")
     q = q if q.ndim == 4 else q[:, None]

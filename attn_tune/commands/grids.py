@@ -9,6 +9,7 @@ from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.cases import Cases
 from attn_tune.commands.shared.sources import Sources
 from attn_tune.schema import UsageError
+from attn_tune.schema.words import counted
 
 
 @options.grouped
@@ -52,11 +53,11 @@ def command(
 
         text = ", ".join(dict.fromkeys(p.source for p in points if p.source))
         write_grid(
-            Grid(name=out.stem, summary=f"{len(points)} problems", source=text, points=points),
+            Grid(name=out.stem, summary=counted(len(points), "problem"), source=text, points=points),
             out,
             force=force,
         )
-        output.note(f"{len(points)} points in {out}")
+        output.note(f"{counted(len(points), 'point')} in {out}")
     rows = [
         {
             "point": p.name,

@@ -203,7 +203,9 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
         for line in gate_lines(objections, len(outcome.decisions)):
             print(line)
     if unproven := sum(counts[Status.UNPROVEN]) if Status.UNPROVEN in counts else 0:
-        output.note(f"{unproven} configs are unproven: they take no feature problem of their op (--allow-unproven)")
+        output.note(
+            f"{counted(unproven, 'config')} ran no feature problem of the op and decided nothing (--allow-unproven)"
+        )
     for one in wrong:
         output.note(
             f"{one['kernel']} is wrong untuned: {one['point']} {one['direction']}; calls of it without a tuned config "

@@ -141,6 +141,8 @@ def test_a_derivative_is_refused_with_the_way_out():
         ({"kv_lens": jnp.zeros(6)}, "kv_lens must be integers"),
         ({"page_table": jnp.zeros((6, 0), jnp.int32)}, "page_table must be integers"),
         ({"page_table": None}, "a cache in pages needs page_table"),
+        ({"query": None}, "query must be an array, got NoneType"),
+        ({"num_seqs": 2.5}, "num_seqs must be an integer, or an array of one, got 2.5"),
         ({"k_scale": 1.0}, "v_scale is missing"),
         ({"k_scale": 1.0, "v_scale": 1.0}, "belong to a cache of"),
         ({"sliding_window": -1}, "sliding_window must be"),

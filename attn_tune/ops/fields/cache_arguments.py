@@ -18,6 +18,37 @@ def cache_letters(layout: str, *, is_paged: bool) -> str:
     return "".join(letters[axis] for axis in axes(layout))
 
 
+def remedy(layout: str, *, cuts_sequences: bool) -> str:
+    """The advice of messages on a cache that is sharded along another axis than it can be cut along."""
+    if layout == "interleaved":
+        return "it has to be whole on each device; keep keys and values apart (layout 'nhd') to shard heads"
+    return "it has to be whole on each device; shard heads" + (" or sequences" if cuts_sequences else "") + " instead"
+
+
+def check_array(name: str, given: Any) -> Array:
+    """``given`` as an array.
+
+    Raises:
+      UsageError: it is none.
+    """
+    try:
+        return jnp.asarray(given)
+    except (TypeError, ValueError):
+        raise UsageError(f"{name} must be an array, got {type(given).__name__}") from None
+
+
+def check_count(name: str, given: Any) -> Int[Array, ""]:
+    """A number of sequences: a Python integer, or an array of one.
+
+    Raises:
+      UsageError: it is something else.
+    """
+    array = check_array(name, given)
+    if array.size != 1 or not jnp.issubdtype(array.dtype, jnp.integer):
+        raise UsageError(f"{name} must be an integer, or an array of one, got {given!r}")
+    return array.reshape(())
+
+
 def check_caches(
     k_pages: Any, v_pages: Any, layout: str, *, dtype: Any, whose: str, sequences: int | None
 ) -> tuple[Array, Array | None]:
@@ -36,7 +67,7 @@ def check_caches(
     if (v_pages is None) != (layout == "interleaved"):
         wanted = "must be None: k_pages holds them" if v_pages is not None else "is missing"
         raise UsageError(f"v_pages {wanted} (layout {layout!r})")
-    k, v = jnp.asarray(k_pages), None if v_pages is None else jnp.asarray(v_pages)
+    k, v = check_array("k_pages", k_pages), None if v_pages is None else check_array("v_pages", v_pages)
     for name, cache in (("k_pages", k), ("v_pages", v)):
         if cache is None:
             continue
@@ -63,7 +94,7 @@ def check_integers(name: str, given: Any, shape: tuple[int | None, ...]) -> Int[
     Raises:
       UsageError: another shape, no integers, or no elements.
     """
-    array = jnp.asarray(given)
+    array = check_array(name, given)
     fits = array.ndim == len(shape) and all(n in (None, size) for n, size in zip(shape, array.shape, strict=True))
     if not fits or not jnp.issubdtype(array.dtype, jnp.integer) or 0 in array.shape:
         wanted = ", ".join("pages of a sequence" if n is None else str(n) for n in shape)
@@ -88,7 +119,9 @@ def check_scales(
     sizes = sizes_of(layout, k.shape)
     tokens = tuple(sizes[axis] for axis in axes(layout))
     kinds = {(): "tensor", (sizes["head"],): "head", tokens: "token"}
-    scales = tuple(jnp.asarray(scale, jnp.float32) for scale in given)
+    scales = tuple(
+        check_array(name, scale).astype(jnp.float32) for name, scale in zip(("k_scale", "v_scale"), given, strict=True)
+    )
     for name, scale in zip(("k_scale", "v_scale"), scales, strict=True):
         if scale.shape not in kinds:
             raise UsageError(f"{name} must be one number, [{sizes['head']}] or {list(tokens)}, got {list(scale.shape)}")
