@@ -28,6 +28,8 @@ SUMMARY = (
     "worst_error",
     "features",
     "tflops",
+    "tb_s",
+    "bandwidth",
     "rule",
     "samples",
     "trials",
@@ -53,8 +55,9 @@ def summary(decisions: Iterable[Decision], names: Mapping[str, str] = {}) -> pd.
     """One row a decision: what won, against what, how surely.
 
     ``names`` are grid points by signature text. ``tflops`` counts the plain algorithm's operations
-    (``Op.flops``), so it compares kernels, not multipliers; None for an op that is not installed. Directions come in
-    the op's order.
+    (``Op.flops``), so it compares kernels, not multipliers; ``tb_s`` the fewest bytes (``Op.bytes_moved``), and
+    ``bandwidth`` is their share of the device's peak, above 1 for what caches hold. None where an op is not installed,
+    or a peak not known. Directions come in the op's order.
     """
     decisions = list(decisions)
     names = {**_short_signatures(d.signature.text for d in decisions), **names}
@@ -72,7 +75,7 @@ def summary(decisions: Iterable[Decision], names: Mapping[str, str] = {}) -> pd.
             "regret_bound": decision.regret_bound,
             "worst_error": decision.worst_error,
             "features": decision.features,
-            "tflops": _tflops(decision),
+            **_rates(decision),
             "rule": str(decision.rule),
             "samples": decision.samples,
             "trials": decision.trials,
@@ -213,8 +216,16 @@ def _is_deterministic(decision: Decision) -> bool | None:
     return not search.nondeterministic if search else None
 
 
-def _tflops(decision: Decision) -> float | None:
+def _rates(decision: Decision) -> dict[str, float | None]:
+    """Operations and bytes a second, in units of 1e12, and the share of the device's bandwidth."""
     if decision.op not in registry.op_names() or not decision.median_ns:
-        return None
+        return dict.fromkeys(("tflops", "tb_s", "bandwidth"))
     op = registry.get_op(decision.op)
-    return op.flops(op.from_signature(decision.signature), decision.direction) / (decision.median_ns * 1e3)
+    problem, peak = op.from_signature(decision.signature), decision.device.bandwidth_gbs
+    flops, size = (count(problem, decision.direction) for count in (op.flops, op.bytes_moved))
+    tb_s = size / (decision.median_ns * 1e3)
+    return {
+        "tflops": flops / (decision.median_ns * 1e3),
+        "tb_s": tb_s,
+        "bandwidth": tb_s * 1e3 / peak if peak else None,
+    }

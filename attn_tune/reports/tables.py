@@ -44,6 +44,8 @@ _FORMATS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "after_ns": ("time after", duration),
     "ratio": ("ratio", lambda value: f"{value:.2f}x"),
     "tflops": ("TFLOP/s", lambda value: f"{value:.3g}"),
+    "tb_s": ("TB/s", lambda value: f"{value:.3g}"),
+    "bandwidth": ("of peak", _percent),
     "config": ("config", _config),
 }
 
@@ -60,7 +62,8 @@ def formatted(frame: pd.DataFrame) -> pd.DataFrame:
 # Columns to drop, in this order, if a terminal is too narrow for all of them.
 _DROPPED = (
     "features", "deterministic", "samples", "rank", "version", "environment", "device", "heuristic_ns", "worst_error",
-    "tflops", "rule", "backend", "low_ns", "high_ns", "tried", "refused", "regret_bound", "place", "part",
+    "tflops", "bandwidth", "tb_s", "rule", "backend", "low_ns", "high_ns", "tried", "refused", "regret_bound",
+    "place", "part",
 )  # fmt: skip
 # A column of words folds down to so many characters before a column of numbers is left out for it.
 _WORDS_WIDTH = 16

@@ -7,7 +7,7 @@ import pytest
 
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.registry import get_op
-from attn_tune.reports import frames
+from attn_tune.reports import frames, tables
 from attn_tune.schema import Decision, Device, Environment, Rule, Signature
 from tests.ops.known import more_kernels
 
@@ -52,6 +52,17 @@ def test_summary_names_points_and_counts_operations():
     # 4 B N T T H, and two and a half times that: the anchor's own arithmetic, in one millisecond.
     forward = 4 * 4 * 16 * 4096 * 4096 * 128 / 1e9
     assert frame["tflops"].tolist() == pytest.approx([forward, 2.5 * forward])
+
+
+def test_summary_counts_bytes_and_their_share_of_the_bandwidth():
+    (unknown,) = frames.summary([decision()]).itertuples()
+    moved = get_op("flash_attention").bytes_moved(PROBLEM, "fwd")
+    assert unknown.tb_s == pytest.approx(moved / 1e9)
+    assert pd.isna(unknown.bandwidth)
+    known = dataclasses.replace(DEVICE, bandwidth_gbs=4800)
+    (row,) = frames.summary([decision(device=known)]).itertuples()
+    assert row.bandwidth == pytest.approx(moved / 1e6 / 4800)
+    assert tables.formatted(frames.summary([decision(device=known)]))["of peak"][0].endswith(" %")
 
 
 def test_summary_keeps_what_is_missing_missing():
