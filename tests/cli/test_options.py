@@ -79,8 +79,10 @@ def test_unknown_points_are_refused_with_a_way_out():
     known = ", ".join(p.name for p in load_grid("llama3-8b", lengths=("all",)).points)
     with pytest.raises(UsageError, match=f"unknown grid point 'llama3-8b/3x3k'; known: {re.escape(known)}$"):
         selection.signature("llama3-8b/3x3k")
-    with pytest.raises(UsageError, match="unknown grid point"):
-        selection.signature("lama/4x4k")
+    with pytest.raises(UsageError, match=r"did you mean 'llama3-8b'[^?]*\? --grid FILE"):
+        selection.signature("lama3-8b/4x4k")
+    with pytest.raises(UsageError, match=r"unknown grid point 'zzz'; known: .*; --grid FILE"):
+        selection.signature("zzz")
 
 
 def test_names_of_points_cover_every_length():

@@ -97,8 +97,9 @@ def grid_point(text: str, grids: Sequence[str] = ()) -> GridPoint:
     if not presets and own:
         raise _unknown(text, own)
     if not presets:
-        unknown = unknown_name("grid point", text, grid_names())
-        raise UsageError(f"{unknown}; --grid FILE knows the points of a file of your own")
+        unknown = str(unknown_name("grid point", text, grid_names()))
+        mark = "" if unknown.endswith("?") else ";"
+        raise UsageError(f"{unknown}{mark} --grid FILE knows the points of a file of your own")
     candidates = load_grid(max(presets, key=len), lengths=(ALL,)).points
     if point := _called(text, candidates):
         return point
