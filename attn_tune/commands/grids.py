@@ -19,7 +19,7 @@ def command(
     lengths: options.Lengths = None,
     workload: options.Workloads = None,
     out: Path | None = options.option(None, "--out -o", "FILE", "Write the points as a grid file (.toml)."),
-    force: bool = options.flag("--force", "Replace the file."),
+    overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
     import pandas as pd
@@ -55,7 +55,7 @@ def command(
         write_grid(
             Grid(name=out.stem, summary=counted(len(points), "problem"), source=text, points=points),
             out,
-            force=force,
+            overwrite=overwrite,
         )
         output.note(f"{counted(len(points), 'point')} in {out}")
     rows = [

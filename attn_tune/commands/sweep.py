@@ -218,6 +218,12 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
     ):
         for label in labels:
             output.note(f"{fate}: {label}")
+    if outcome.without and not (failed := frames.failures(trials)).empty:
+        most = failed.iloc[0]
+        output.note(
+            f"the commonest failure, {counted(most['trials'], 'time')}: {most['kernel']} {most['direction']} "
+            f"{most['status']}: {most['reason']}; 'attn-tune report --section failures --db {shlex.quote(str(db))}' lists all"
+        )
     if outcome.not_started:
         output.note(f"not started: {counted(len(outcome.not_started), 'case')}")
 

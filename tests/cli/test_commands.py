@@ -283,6 +283,9 @@ def test_sweep_without_a_right_config_fails_and_says_for_what(fake_worker, monke
     result = run("sweep", "--grid", SIGNATURE, "-k", "xla", "-d", "bwd", "--db", tmp_path / "l.db")
     assert result.exit_code == 1
     assert "no valid config:" in result.stderr
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("the commonest failure, ")]
+    assert "flash_attention/xla bwd incorrect" in line
+    assert f"'attn-tune report --section failures --db {tmp_path / 'l.db'}' lists all" in line
     assert "incorrect" in result.stdout
 
 

@@ -28,17 +28,17 @@ def grid_text(grid: Grid) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_grid(grid: Grid, path: Path, *, force: bool = False) -> None:
+def write_grid(grid: Grid, path: Path, *, overwrite: bool = False) -> None:
     """Write the whole file or nothing.
 
     Raises:
-      UsageError: ``path`` does not end in ``.toml``, or is there and ``force`` is not given.
+      UsageError: ``path`` does not end in ``.toml``, or is there and ``overwrite`` is not given.
       StorageError: it cannot be written.
     """
     if path.suffix != ".toml":
         raise UsageError(f"grid file {path} must end in .toml")
-    if path.exists() and not force:
-        raise UsageError(f"grid file {path} exists; choose another name or give --force")
+    if path.exists() and not overwrite:
+        raise UsageError(f"grid file {path} exists; choose another name or give --overwrite")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, grid_text(grid).encode())

@@ -170,7 +170,7 @@ def test_a_grid_file_reads_as_what_was_written(tmp_path):
     assert point.source == 'a "model"'
     with pytest.raises(UsageError, match="exists"):
         write_grid(grid, path)
-    write_grid(grid, path, force=True)
+    write_grid(grid, path, overwrite=True)
     with pytest.raises(UsageError, match=r"\.toml"):
         write_grid(grid, tmp_path / "found.json")
     (tmp_path / "plain").write_text("")

@@ -261,5 +261,5 @@ def test_a_grid_is_not_written_over_a_special_file(tmp_path: Path):
     path = tmp_path / "grid.toml"
     os.mkfifo(path)
     with pytest.raises(StorageError, match="is a FIFO"):
-        write_grid(load_grid("cpu-smoke"), path, force=True)
+        write_grid(load_grid("cpu-smoke"), path, overwrite=True)
     assert path.is_fifo()
