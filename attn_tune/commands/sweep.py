@@ -219,10 +219,10 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
         for label in labels:
             output.note(f"{fate}: {label}")
     if outcome.without and not (failed := frames.failures(trials)).empty:
-        most = failed.iloc[0]
+        most, report = failed.iloc[0], f"attn-tune report --section failures --db {shlex.quote(str(db))}"
         output.note(
             f"the commonest failure, {counted(most['trials'], 'time')}: {most['kernel']} {most['direction']} "
-            f"{most['status']}: {most['reason']}; 'attn-tune report --section failures --db {shlex.quote(str(db))}' lists all"
+            f"{most['status']}: {most['reason']}; '{report}' lists all"
         )
     if outcome.not_started:
         output.note(f"not started: {counted(len(outcome.not_started), 'case')}")
