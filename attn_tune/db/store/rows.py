@@ -11,7 +11,7 @@ NO_ROW = (ValueError, TypeError, LookupError, AttributeError, OverflowError, Rec
 
 
 class RowError(IntegrityError):
-    """A row that cannot be read; ``storage_errors`` says of which file."""
+    """A row that cannot be read; ``storage_errors`` adds the path of the file."""
 
     def __init__(self, table: str, key: object, error: object):
         super().__init__(f"row {key} of {table} cannot be read: {error}")
