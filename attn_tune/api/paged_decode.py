@@ -20,15 +20,18 @@ from attn_tune.ops.fields.cache_arguments import (
     check_array,
     check_caches,
     check_count,
+    check_expected,
+    check_heads,
     check_integers,
     check_scales,
+    check_window,
     remedy,
 )
 from attn_tune.ops.fields.sinks import sinks_of
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import MOST_QUERIES, NAME, Problem
 from attn_tune.ops.workloads import LENGTHS
-from attn_tune.schema.errors import UsageError, unknown_name
+from attn_tune.schema.errors import UsageError
 
 
 def _outputs(problem: Problem, operands: Operands) -> dict[str, jax.ShapeDtypeStruct]:
@@ -158,10 +161,7 @@ def paged_decode(
     capacity = sizes["slot"] * (1 if table is None else table.shape[1])
     kv_dtype = SAME if k.dtype == q.dtype else k.dtype.name
     kv_scale, scales = check_scales(kv_dtype, layout, k, (k_scale, v_scale))
-    if workload not in (known := [w.name for w in LENGTHS]):
-        raise unknown_name("workload", str(workload), known)
-    if max_kv_len is not None and not (type(max_kv_len) is int and max_kv_len > 0):
-        raise UsageError(f"max_kv_len must be a positive integer, got {max_kv_len!r}")
+    check_expected(workload, LENGTHS, max_kv_len)
     problem = Problem(
         batch=batch,
         q_len=q.shape[1],
@@ -175,7 +175,7 @@ def paged_decode(
         dtype=q.dtype.name,
         kv_dtype=kv_dtype,
         kv_scale=kv_scale,
-        window=_window(sliding_window),
+        window=check_window(sliding_window),
         has_sinks=softmax_aux is not None,
         soft_cap=None if logits_soft_cap is None else static_float("logits_soft_cap", logits_soft_cap),
         scale=1 / math.sqrt(q.shape[3]) if softmax_scale is None else static_float("softmax_scale", softmax_scale),
@@ -219,15 +219,5 @@ def _checked(
         raise UsageError(f"query has {q.shape[1]} new tokens of a sequence; at most {MOST_QUERIES} are decoding")
     whole = None if page_table is not None else q.shape[0]
     k, v = check_caches(k_pages, v_pages, layout, dtype=q.dtype, whose="the query", sequences=whole)
-    sizes = sizes_of(layout, k.shape)
-    if k.shape[3] != q.shape[3]:
-        raise UsageError(f"query and k_pages must have one head dim, got {q.shape[3]} and {k.shape[3]}")
-    if q.shape[2] % sizes["head"]:
-        raise UsageError(f"query heads ({q.shape[2]}) must be a multiple of key/value heads ({sizes['head']})")
+    check_heads(q, k, layout)
     return q, k, v
-
-
-def _window(window: int | None) -> int | None:
-    if window is not None and not (type(window) is int and window >= 0):
-        raise UsageError(f"sliding_window must be a number of tokens, 0 or more, or None, got {window!r}")
-    return window

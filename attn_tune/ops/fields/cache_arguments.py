@@ -1,10 +1,12 @@
 """Checks of the arguments that public ops over a cache share."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from attn_tune.ops.contract import Workload
 from attn_tune.ops.fields.cache import CODES, LAYOUTS, SAME, axes, sizes_of
 from attn_tune.schema.errors import UsageError, unknown_name
 
@@ -128,3 +130,39 @@ def check_scales(
     if scales[0].shape != scales[1].shape:
         raise UsageError(f"k_scale and v_scale must have one shape, got {scales[0].shape} and {scales[1].shape}")
     return kinds[scales[0].shape], (scales[0], scales[1])
+
+
+def check_heads(query: Array, k: Array, layout: str) -> None:
+    """Check the heads of queries ``[..., N, H]`` beside those of a cache.
+
+    Raises:
+      UsageError: another head dim, or a number of heads that is no multiple.
+    """
+    heads, (num_q_heads, head_dim) = sizes_of(layout, k.shape)["head"], query.shape[-2:]
+    if k.shape[3] != head_dim:
+        raise UsageError(f"query and k_pages must have one head dim, got {head_dim} and {k.shape[3]}")
+    if num_q_heads % heads:
+        raise UsageError(f"query heads ({num_q_heads}) must be a multiple of key/value heads ({heads})")
+
+
+def check_expected(workload: str, workloads: Iterable[Workload], max_kv_len: int | None) -> None:
+    """Check what a caller expects of the lengths.
+
+    Raises:
+      UsageError: a profile of another name, or a length that is no positive integer.
+    """
+    if workload not in (known := [w.name for w in workloads]):
+        raise unknown_name("workload", str(workload), known)
+    if max_kv_len is not None and not (type(max_kv_len) is int and max_kv_len > 0):
+        raise UsageError(f"max_kv_len must be a positive integer, got {max_kv_len!r}")
+
+
+def check_window(window: int | None) -> int | None:
+    """The window.
+
+    Raises:
+      UsageError: no number of tokens, nor None.
+    """
+    if window is not None and not (type(window) is int and window >= 0):
+        raise UsageError(f"sliding_window must be a number of tokens, 0 or more, or None, got {window!r}")
+    return window

@@ -2,9 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
-from attn_tune.ops.fields.cache import SAME, axes
+from attn_tune.ops.fields.cache_sequence import sequence_of
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import Problem
 
@@ -25,7 +25,7 @@ def _attend(p: Problem, o: Operands, dtype: jnp.dtype) -> dict[str, Array]:
 
     def one(index: Int[Array, ""]) -> tuple[Array, Array]:
         length = o.kv_lens[index]
-        k, v = _sequence(p, o, index, dtype)
+        k, v = sequence_of(p, o, index, dtype)
         token = jnp.arange(k.shape[0])
         position = (length - p.q_len + jnp.arange(p.q_len))[:, None]
         visible = (token <= position) & (token < length)
@@ -51,31 +51,3 @@ def _attend(p: Problem, o: Operands, dtype: jnp.dtype) -> dict[str, Array]:
 
     out, lse = jax.lax.map(one, jnp.arange(o.q.shape[0]))
     return {"out": out.astype(dtype), "lse": lse}
-
-
-def _sequence(
-    p: Problem, o: Operands, index: Int[Array, ""], dtype: jnp.dtype
-) -> tuple[Float[Array, "S K H"], Float[Array, "S K V"]]:
-    """The keys and values of a sequence in order, dequantised; the numbers of pages that do not exist are cut off."""
-    names = axes(p.layout)
-    pages = index[None] if o.page_table is None else o.page_table[index]
-
-    def ordered(x: Array, names: tuple[str, ...]) -> Array:
-        x = jnp.take(x, pages, axis=names.index("page"), mode="clip")
-        x = jnp.moveaxis(x, [names.index(name) for name in ("page", "slot", "head")], [0, 1, 2])
-        return x.reshape(-1, *x.shape[2:])
-
-    k = ordered(o.k, names)
-    k, v = (k[:, 0::2], k[:, 1::2]) if o.v is None else (k, ordered(o.v, names))
-    if p.kv_dtype == SAME:
-        return k.astype(dtype), v.astype(dtype)
-
-    def dequantised(codes: Array, scale: Array | None) -> Array:
-        wide = codes.astype(jnp.float32)
-        if p.kv_scale == "token" and scale is not None:
-            wide *= ordered(scale, axes("nhd") if o.v is None else names)[..., None]
-        elif scale is not None:
-            wide *= scale if p.kv_scale == "tensor" else scale[:, None]
-        return wide.astype(dtype)
-
-    return dequantised(k, o.k_scale), dequantised(v, o.v_scale)

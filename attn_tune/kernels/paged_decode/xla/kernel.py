@@ -2,10 +2,11 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Int
 
+from attn_tune.kernels.lang.cache import gathered
 from attn_tune.kernels.paged_decode.xla.config import Config
-from attn_tune.ops.fields.cache import SAME, sizes_of
+from attn_tune.ops.fields.cache import sizes_of
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import Problem
 
@@ -29,7 +30,7 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, A
         acc, total, maximum = state
         token = i * config.step + jnp.arange(config.step)
         counts = (token < lengths[:, None]) & (token >= first[:, None])
-        k, v, k_scale, v_scale = _gathered(p, o, token, counts)
+        k, v, k_scale, v_scale = gathered(p, o, jnp.arange(batch), token, counts)
         logits = jnp.einsum("btkgh,bskh->bkgts", q, k, preferred_element_type=jnp.float32, precision=precision)
         logits *= p.scale if k_scale is None else p.scale * k_scale
         if p.soft_cap is not None:
@@ -69,43 +70,3 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, A
         "out": out.transpose(*order, 4).reshape(*o.q.shape[:3], width).astype(o.q.dtype),
         "lse": lse.transpose(order).reshape(o.q.shape[:3]),
     }
-
-
-def _gathered(
-    p: Problem, o: Operands, token: Int[Array, " step"], counts: Bool[Array, "B step"]
-) -> tuple[Array, Array, Array | None, Array | None]:
-    """Keys and values [B, step, K, width] and what their codes are multiplied by; zero where ``counts`` is false."""
-    slots = sizes_of(p.layout, o.k.shape)["slot"]
-    if o.page_table is None:
-        page, slot = jnp.arange(o.q.shape[0])[:, None], token[None]
-    else:
-        columns = jnp.minimum(token // slots, o.page_table.shape[1] - 1)
-        page, slot = jnp.where(counts, o.page_table[:, columns], 0), (token % slots)[None]
-
-    def take(x: Array, layout: str) -> Array:
-        # Where the two indices stand side by side the gathered axes take their place, otherwise they come first.
-        if layout == "hnd":
-            return x.at[page, :, slot].get(mode="clip")
-        if layout == "head_first":
-            return jnp.moveaxis(x.at[:, page, slot].get(mode="clip"), 0, 2)
-        return x.at[page, slot].get(mode="clip")
-
-    def zeroed(x: Array) -> Array:
-        return jnp.where(counts[:, :, None, None] if x.ndim == 4 else counts[:, :, None], x, jnp.zeros((), x.dtype))
-
-    k = zeroed(take(o.k, p.layout))
-    k, v = (k[:, :, 0::2], k[:, :, 1::2]) if o.v is None else (k, zeroed(take(o.v, p.layout)))
-    if p.kv_dtype == SAME:
-        return k, v, None, None
-    # In float32 the scales of values are exact, as weights times scales in a narrow dtype are not.
-    k, v = k.astype(o.q.dtype), v.astype(jnp.float32)
-
-    def scale_of(scale: Array | None) -> Array | None:
-        if scale is None or p.kv_scale == "tensor":
-            return scale
-        if p.kv_scale == "head":
-            return scale[None, :, None, None, None]
-        found = zeroed(take(scale, "nhd" if o.v is None else p.layout))
-        return found.transpose(0, 2, 1)[:, :, None, None, :]
-
-    return k, v, scale_of(o.k_scale), scale_of(o.v_scale)

@@ -1,0 +1,101 @@
+"""Random caches on the device, whose unused parts are poisoned."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from attn_tune.ops.fields.cache import SAME, axes, shape
+
+# One key in so many, a prime, so that tiles have them at different places, and how much longer it is than the others.
+LONG_KEY_EVERY, LONG_KEY = 61, 6.0
+# Codes of normal data, and the range of their scales.
+_CODE = {"float8_e4m3fn": 100.0, "int8": 32.0}
+_SCALES = (0.005, 0.02)
+# Entries of the table behind a sequence's last page.
+_GARBAGE = (-1, 2**31 - 1, 0)
+
+
+def draw_cache(
+    problem: Any, keys: Array, lengths: Int[Array, " B"], first: Int[Array, " B"], *, seed: int
+) -> dict[str, Any]:
+    """``k``, ``v``, ``page_table``, ``k_scale`` and ``v_scale`` of a problem over a cache, the same for the same keys.
+
+    Keys and values are standard normal; of odd seeds some keys are much longer, so that the running maximum of a row
+    moves late and far, but not under a soft cap. Pages of sequences lie in random order among some that are no
+    sequence's. Tokens before ``first`` and from ``lengths`` on are poisoned, whole pages too, with their scales and
+    their entries in the table.
+
+    Args:
+      keys: five random keys.
+      lengths: the tokens of each sequence.
+      first: the first token of each sequence that a query sees.
+    """
+    p = problem
+    pages, slots = p.cache_sizes
+    if p.page_size:
+        order = jax.random.permutation(keys[0], jnp.arange(pages, dtype=jnp.int32))
+        owned = p.batch * p.table_width
+        place = jnp.zeros(pages, jnp.int32).at[order].set(jnp.arange(pages, dtype=jnp.int32))
+        sequence, begin = jnp.minimum(place // p.table_width, p.batch - 1), place % p.table_width * slots
+        length, first_seen = jnp.where(place < owned, lengths[sequence], 0), first[sequence]
+        table = order[:owned].reshape(p.batch, p.table_width)
+        begins = jnp.arange(p.table_width) * slots
+        used = (begins < lengths[:, None]) & (begins + slots > first[:, None])
+        garbage = jnp.asarray(_GARBAGE, jnp.int32)[jnp.arange(p.table_width) % len(_GARBAGE)]
+        table = jnp.where(used, table, garbage)
+    else:
+        length, begin, first_seen, table = lengths, jnp.zeros(pages, jnp.int32), first, None
+    token = begin[:, None] + jnp.arange(slots)
+    seen = (token < length[:, None]) & (token >= first_seen[:, None])
+    longer = (token % LONG_KEY_EVERY == LONG_KEY_EVERY // 2) & (seed % 2 == 1) & (p.soft_cap is None)
+    k = _cache(p, keys[1], p.head_dim, jnp.where(longer, LONG_KEY, 1.0), seen)
+    v = _cache(p, keys[2], p.v_head_dim, jnp.ones_like(token, jnp.float32), seen)
+    if p.layout == "interleaved":
+        k, v = jnp.stack([k, v], axis=3).reshape(shape(p.layout, pages, slots, p.num_kv_heads, p.head_dim)), None
+    scales = {"k_scale": _scales(p, keys[3], seen), "v_scale": _scales(p, keys[4], seen)}
+    return {"k": k, "v": v, "page_table": table} | scales
+
+
+def draw_sinks(problem: Any, key: Array) -> Float[Array, " N"]:
+    """Sinks that weigh about as much as all keys that the longest sequence's last query sees."""
+    p = problem
+    visible = p.kv_len if p.window is None else p.window + 1
+    return jnp.log(jnp.float32(visible)) + jax.random.normal(key, (p.num_q_heads,))
+
+
+def _cache(
+    p: Any, key: Array, width: int, factor: Float[Array, "pages slots"], seen: Bool[Array, "pages slots"]
+) -> Array:
+    """Keys or values; those that ``interleaved`` joins are still apart."""
+    layout = "nhd" if p.layout == "interleaved" else p.layout
+    pages, slots = p.cache_sizes
+    drawn = jax.random.normal(key, shape(layout, pages, slots, p.num_kv_heads, width), jnp.dtype(p.dtype))
+    drawn = drawn * _spread(layout, factor)[..., None].astype(drawn.dtype)
+    seen = _spread(layout, seen)[..., None]
+    if p.kv_dtype == SAME:
+        return jnp.where(seen, drawn, jnp.nan)
+    codes = drawn * (1.0 if p.kv_scale == "none" else _CODE[p.kv_dtype])
+    if p.kv_dtype == "int8":
+        return jnp.where(seen, jnp.clip(jnp.round(codes), -127, 127), 127).astype(jnp.int8)
+    return jnp.where(seen, jnp.clip(codes, -448, 448), jnp.nan).astype(p.kv_dtype)
+
+
+def _spread(layout: str, x: Array) -> Array:
+    """A value a page and slot, for the cache's axes but the last."""
+    order = [axis for axis in axes(layout) if axis != "head"]
+    x = x if order == ["page", "slot"] else x.T
+    return jnp.expand_dims(x, axes(layout).index("head"))
+
+
+def _scales(p: Any, key: Array, seen: Bool[Array, "pages slots"]) -> Array | None:
+    low, high = _SCALES
+    if p.kv_scale == "none":
+        return None
+    if p.kv_scale != "token":
+        return jax.random.uniform(key, () if p.kv_scale == "tensor" else (p.num_kv_heads,), minval=low, maxval=high)
+    layout = "nhd" if p.layout == "interleaved" else p.layout
+    pages, slots = p.cache_sizes
+    drawn = jax.random.uniform(key, shape(layout, pages, slots, p.num_kv_heads, 1)[:-1], minval=low, maxval=high)
+    return jnp.where(_spread(layout, seen), drawn, jnp.nan)
