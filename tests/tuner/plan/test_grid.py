@@ -32,8 +32,9 @@ FIGURES = {
 # What is visible to the left in a local layer: the published window counts the token itself.
 WINDOWS = {"mistral": 4096, "gemma2": 4096, "gemma3": 1024, "gpt-oss": 128}
 SERVING = [name for name in grid_names() if name.endswith("-serving")]
+RAGGED = [name for name in grid_names() if name.endswith("-ragged")]
 APPEND = [name for name in grid_names() if name.endswith("-append")]
-_OTHERS = ("cpu-smoke", "decode", "gpu-smoke", "peers", "short-query", ALL, *SERVING, *APPEND)
+_OTHERS = ("cpu-smoke", "decode", "gpu-smoke", "peers", "short-query", ALL, *SERVING, *RAGGED, *APPEND)
 MODELS = [name for name in grid_names() if name not in _OTHERS]
 
 
@@ -52,9 +53,9 @@ def test_preset_states_the_published_figures(name):
         assert values.get("sinks", 0) == int(name.startswith("gpt-oss"))
 
 
-@pytest.mark.parametrize("name", SERVING)
+@pytest.mark.parametrize("name", SERVING + RAGGED)
 def test_serving_preset_states_the_published_figures_and_fits_a_gpu(name):
-    model = name.removesuffix("-serving")
+    model = name.rpartition("-")[0]
     for point in load_grid(name, lengths=("all",)).points:
         values = point.signature.values
         # Beside whole layers there are the heads of one of two GPUs.

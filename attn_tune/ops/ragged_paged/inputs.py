@@ -1,0 +1,33 @@
+"""Random data for one ragged call, made on the device: caches whose unused parts are poisoned, and padding."""
+
+import jax
+import jax.numpy as jnp
+
+from attn_tune.ops.fields.cache_inputs import draw_cache, draw_sinks
+from attn_tune.ops.ragged_paged.operands import Operands
+from attn_tune.ops.ragged_paged.problem import Problem
+
+
+def make_inputs(problem: Problem, direction: str, seed: int) -> Operands:
+    """Inputs of one call, the same for the same seed; may be called under ``jit``.
+
+    Queries are standard normal, those of no sequence NaN. Sequences have the workload's lengths in random order, those
+    with one new token before all others. All of the cache that no query sees is poisoned (``draw_cache``).
+    """
+    p = problem
+    keys = jax.random.split(jax.random.key(seed), 8)
+    new, lengths = jnp.asarray(p.sequences, jnp.int32).T
+    if not p.at_edges:
+        order = jax.random.permutation(keys[0], p.batch)
+        order = order[jnp.argsort(new[order] != 1, stable=True)]
+        new, lengths = new[order], lengths[order]
+    ends = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(new, dtype=jnp.int32)])
+    first = jnp.zeros_like(lengths) if p.window is None else lengths - new - p.window
+    q = jax.random.normal(keys[1], (p.tokens, p.num_q_heads, p.head_dim))
+    return Operands(
+        q=jnp.where((jnp.arange(p.tokens) < ends[-1])[:, None, None], q, jnp.nan).astype(p.dtype),
+        kv_lens=lengths,
+        cu_q_lens=ends,
+        sinks=draw_sinks(p, keys[2]) if p.has_sinks else None,
+        **draw_cache(p, keys[3:], lengths, jnp.where(new > 0, first, lengths), seed=seed),
+    )

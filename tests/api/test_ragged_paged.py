@@ -1,0 +1,172 @@
+"""The public ``ragged_paged``: every layout, padding, chunks beside whole prompts, meshes, and refusals."""
+
+import functools
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attn_tune
+from attn_tune.ops.ragged_paged.features import samples
+from attn_tune.ops.ragged_paged.inputs import make_inputs
+from attn_tune.schema.errors import UnsupportedError, UsageError
+from tests.kernels.ragged_paged.dense_numpy import assert_right
+
+
+def call(problem, operands, **more):
+    o, p = operands, problem
+    options = {
+        "layout": p.layout,
+        "sliding_window": p.window,
+        "softmax_scale": p.scale,
+        "logits_soft_cap": p.soft_cap,
+        "softmax_aux": o.sinks,
+        "k_scale": o.k_scale,
+        "v_scale": o.v_scale,
+        "return_lse": True,
+    }
+    return attn_tune.ragged_paged(o.q, o.k, o.v, o.kv_lens, o.cu_q_lens, o.page_table, **options | more)
+
+
+@functools.cache
+def case(name):
+    problem = samples()[name]
+    return problem, jax.jit(functools.partial(make_inputs, problem, "fwd"))(1)
+
+
+@pytest.mark.parametrize("name", ["paged_at_edges", "interleaved", "head_first", "contiguous_ragged", "everything"])
+def test_rows_are_right(name):
+    problem, operands = case(name)
+    out, lse = jax.jit(functools.partial(call, problem))(operands)
+    assert_right(problem, operands, {"out": out, "lse": lse})
+
+
+def test_sequences_from_num_seqs_on_count_for_nothing():
+    problem, operands = case("sinks")
+    wild = operands._replace(
+        kv_lens=operands.kv_lens.at[6:].set(2**31 - 1), cu_q_lens=operands.cu_q_lens.at[7:].set(2**31 - 1)
+    )
+    out, lse = jax.jit(lambda n: call(problem, wild, num_seqs=n))(6)
+    whole, whole_lse = call(problem, operands)
+    end = int(operands.cu_q_lens[6])
+    np.testing.assert_array_equal(out[:end], whole[:end])
+    np.testing.assert_array_equal(lse[:end], whole_lse[:end])
+    assert not np.asarray(out[end:], np.float32).any()
+    assert np.isneginf(lse[end:]).all()
+
+
+def test_ends_beyond_the_queries_are_those_of_the_queries():
+    problem, operands = case("paged_at_edges")
+    ends = operands.cu_q_lens.at[-1].set(10**6)
+    out, _ = call(problem, operands._replace(cu_q_lens=ends))
+    begin = int(ends[-2])
+    whole, _ = call(problem, operands)
+    np.testing.assert_array_equal(out[:begin], whole[:begin])
+
+
+def test_lengths_are_clamped():
+    problem, operands = case("paged_at_edges")
+    out, lse = call(problem, operands._replace(kv_lens=jnp.full(problem.batch, -5)))
+    assert not np.asarray(out, np.float32).any()
+    assert np.isneginf(lse).all()
+
+
+def test_sequences_longer_than_expected_keep_their_window():
+    problem, operands = case("window")
+    for expected in (1, problem.window + 1, 500):
+        out, lse = call(problem, operands, max_kv_len=expected)
+        assert_right(problem, operands, {"out": out, "lse": lse})
+
+
+def test_a_prompt_in_chunks_is_the_prompt_at_once():
+    """Three calls that write and read a chunk each, of two sequences of different lengths, beside plain attention."""
+    keys = jax.random.split(jax.random.key(4), 4)
+    lengths, width = (23, 9), 16
+    q, new_k, new_v = (
+        jax.random.normal(key, (2, 23, heads, width)) for key, heads in zip(keys[:3], (4, 2, 2), strict=True)
+    )
+    table = jax.random.permutation(keys[3], 12)[:12].reshape(2, 6)
+    cache = (jnp.full((12, 4, 2, width), jnp.nan),) * 2
+    rows = {0: [], 1: []}
+    done = [0, 0]
+    for steps in ((10, 4), (1, 4), (12, 1)):
+        parts = [slice(done[i], done[i] + steps[i]) for i in range(2)]
+        done = [part.stop for part in parts]
+        ends = jnp.array([0, steps[0], sum(steps)])
+        step_q, step_k, step_v = (jnp.concatenate([x[i, parts[i]] for i in range(2)]) for x in (q, new_k, new_v))
+        kv_lens = jnp.array(done)
+        cache = attn_tune.paged_append(step_k, step_v, *cache, kv_lens, table, cu_q_lens=ends)[:2]
+        out = attn_tune.ragged_paged(step_q, *cache, kv_lens, ends, table)
+        rows[0].append(out[: steps[0]])
+        rows[1].append(out[steps[0] :])
+    for i, length in enumerate(lengths):
+        wanted = attn_tune.flash_attention(
+            q[i : i + 1, :length], new_k[i : i + 1, :length], new_v[i : i + 1, :length], causal=True
+        )
+        np.testing.assert_allclose(jnp.concatenate(rows[i]), wanted[0], atol=1e-4)
+
+
+def test_one_new_token_of_each_sequence_is_decoding():
+    problem, operands = case("decodes")
+    out, lse = call(problem, operands)
+    o = operands
+    wanted = attn_tune.paged_decode(
+        o.q, o.k, o.v, o.kv_lens, o.page_table, softmax_scale=problem.scale, return_lse=True, platform="xla"
+    )
+    np.testing.assert_allclose(np.asarray(out, np.float32), np.asarray(wanted[0], np.float32), atol=2e-2)
+    np.testing.assert_allclose(lse, wanted[1], atol=1e-4)
+
+
+@pytest.mark.slow
+def test_sharded_heads_gather_no_cache():
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.api.ragged_paged_sharded"],
+        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=3600,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["paged_at_edges", "paged_at_edges", "contiguous_ragged", "contiguous_ragged"]
+
+
+def test_a_derivative_is_refused_with_the_way_out():
+    problem, operands = case("paged")
+    with pytest.raises(UnsupportedError, match="attention over a cache has no derivative; train with"):
+        jax.grad(lambda q: call(problem, operands._replace(q=q))[0].astype(jnp.float32).sum())(operands.q)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"query": jnp.zeros((60, 4, 2, 32), jnp.bfloat16)}, r"query must be \[tokens, N, H\]"),
+        ({"query": jnp.zeros((60, 4, 32), jnp.int32)}, "query must have dtype"),
+        ({"query": jnp.zeros((60, 3, 32), jnp.bfloat16)}, r"query heads \(3\) must be a multiple"),
+        ({"query": jnp.zeros((60, 4, 16), jnp.bfloat16)}, "must have one head dim, got 16 and 32"),
+        ({"query": None}, "query must be an array, got NoneType"),
+        ({"layout": "dnh"}, "unknown layout 'dnh'"),
+        ({"v_pages": None}, "v_pages is missing"),
+        ({"kv_lens": jnp.zeros(9)}, "kv_lens must be integers"),
+        ({"kv_lens": 3}, r"kv_lens must be integers \[B\]"),
+        ({"cu_q_lens": jnp.zeros(9, jnp.int32)}, r"cu_q_lens must be integers \[10\]"),
+        ({"page_table": jnp.zeros((8, 10), jnp.int32)}, r"page_table must be integers \[9, pages of a sequence\]"),
+        ({"page_table": None}, "not 9; a cache in pages needs page_table"),
+        ({"num_seqs": 2.5}, "num_seqs must be an integer"),
+        ({"max_kv_len": 0}, "max_kv_len must be a positive integer, got 0"),
+        ({"workload": "mixed"}, "unknown workload 'mixed'"),
+        ({"sliding_window": -1}, "sliding_window must be a number of tokens"),
+        ({"k_scale": 1.0}, "v_scale is missing"),
+        ({"platform": "cuda"}, "unknown kernel of ragged_paged 'cuda'"),
+    ],
+)
+def test_a_malformed_argument_is_named(change, words):
+    _, o = case("paged_at_edges")
+    given = {"query": o.q, "k_pages": o.k, "v_pages": o.v, "kv_lens": o.kv_lens, "cu_q_lens": o.cu_q_lens}
+    given |= {"page_table": o.page_table} | change
+    with pytest.raises(UsageError, match=words):
+        attn_tune.ragged_paged(**given)

@@ -1,0 +1,42 @@
+"""Compiles the Triton kernel without a GPU; prints a JSON line per launch. A script, so that nothing is interpreted."""
+
+import dataclasses
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+
+from attn_tune.kernels.ragged_paged.triton import space
+from attn_tune.kernels.ragged_paged.triton.forward import forward
+from attn_tune.ops.ragged_paged.inputs import make_inputs
+from attn_tune.ops.ragged_paged.problem import Problem
+from attn_tune.schema.device import Device
+from tests.kernels.triton_lowered import lower
+
+_LLAMA = Problem(
+    batch=4, tokens=4096, kv_len=4096, num_q_heads=32, num_kv_heads=8, head_dim=128, v_head_dim=128, page_size=64
+)
+BUILDS = {
+    "llama-80": (_LLAMA, 80),
+    "llama-90": (_LLAMA, 90),
+    "mixed-90": (dataclasses.replace(_LLAMA, page_size=16, workload="mix"), 90),
+    "float8-90": (dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale="tensor"), 90),
+    "int8-90": (dataclasses.replace(_LLAMA, kv_dtype="int8", kv_scale="token", window=500, has_sinks=True), 90),
+    "wide-90": (dataclasses.replace(_LLAMA, head_dim=256, v_head_dim=256, soft_cap=30.0), 90),
+}
+
+
+def main():
+    for name, (problem, capability) in BUILDS.items():
+        device = Device(platform="cuda", family=f"sm_{capability}", variant="nvidia-test", units=132)
+        config = space.heuristic(problem, device)
+        operands = jax.eval_shape(functools.partial(make_inputs, problem, "fwd"), jax.ShapeDtypeStruct((), jnp.int32))
+        _, compiled = lower(functools.partial(forward, problem, config), operands, capability=capability)
+        for launch in compiled:
+            found = {"registers": launch.registers, "spills": launch.spill_bytes, "shared": launch.shared_bytes}
+            print(json.dumps({"name": name, "copies": launch.ptx.count("cp.async.cg"), **found}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

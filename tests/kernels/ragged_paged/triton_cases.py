@@ -1,0 +1,50 @@
+"""Cases of the Triton kernel. Run as a script in Triton's interpreter it prints the name of each that is right."""
+
+import functools
+
+from attn_tune.ops.ragged_paged.features import samples
+
+# Programs that decode for each key head; None has no such launch.
+CASES = (
+    ("contiguous_ragged", None),
+    ("paged_at_edges", 4),
+    ("paged_at_edges", None),
+    ("large_pages", 3),
+    ("head_first", None),
+    ("interleaved", 4),
+    ("group_of_five", 4),
+    ("mixed", 4),
+    ("decodes", 4),
+    ("window_zero", 4),
+    ("sinks_window_queries", 3),
+    ("float8_token_interleaved", 4),
+    ("float8_float32", None),
+    ("int8_head", 4),
+    ("everything", 4),
+    ("everything", None),
+)
+
+
+def main():
+    import jax
+
+    from attn_tune.kernels.ragged_paged.triton.config import Config
+    from attn_tune.kernels.ragged_paged.triton.forward import forward
+    from attn_tune.ops.ragged_paged.inputs import make_inputs
+    from tests.kernels.ragged_paged.dense_numpy import assert_right
+
+    for name, programs in CASES:
+        problem = samples()[name]
+        operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(1)
+        decoding = {} if programs is None else {"decode_programs": programs, "decode_block_k": 32}
+        config = Config(block_q=32 if programs == 3 else 16, block_k=16, num_warps=4, num_stages=2, **decoding)
+        try:
+            assert_right(problem, operands, forward(problem, config, operands))
+        except Exception as error:
+            print(f"{name} {programs} WRONG {error}", flush=True)
+        else:
+            print(f"{name} {programs} right", flush=True)
+
+
+if __name__ == "__main__":
+    main()
