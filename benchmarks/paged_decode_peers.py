@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(arguments)
-    report: dict[str, Any] = {"versions": _versions(), "rows": []}
-    for row in _rows(args.grid, args.only, args.rounds):
+    report: dict[str, Any] = {"versions": versions(), "rows": []}
+    for row in rows("paged_decode", _PEERS, args.grid, args.only, args.rounds):
         report["rows"].append(row)
         args.out.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Device, and versions of libraries."""
     import importlib.metadata
 
     import jax
@@ -55,33 +56,35 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _rows(grid: str, only: str, rounds: int) -> Iterator[dict[str, Any]]:
+def rows(
+    op_name: str, peers: Mapping[str, Callable[[Any, Any], Any]], grid: str, only: str, rounds: int
+) -> Iterator[dict[str, Any]]:
+    """A row for each point of a grid. A peer makes a function and its arguments, or says why it cannot."""
     import jax
 
     from attn_tune.devices.identity import current_device
     from attn_tune.ops.contract import load
-    from attn_tune.ops.paged_decode.op import OP
-    from attn_tune.ops.paged_decode.problem import bytes_moved
+    from attn_tune.ops.registry import ops
     from attn_tune.ops.tolerance import compare
     from attn_tune.tuner.plan.grid import load_grid
     from attn_tune.tuner.protocol import MeasurePolicy
     from attn_tune.tuner.work.measure import make_flush, race
     from attn_tune.tuner.work.timers.choose import choose_timer
 
-    flush, timer = make_flush(current_device()), choose_timer()
+    op, flush, timer = ops()[op_name], make_flush(current_device()), choose_timer()
     for point in load_grid(grid).points:
         if only not in point.name:
             continue
-        problem = OP.from_signature(point.signature)
-        operands = jax.jit(functools.partial(load(OP.inputs), problem, "fwd"))(0)
+        problem = op.from_signature(point.signature)
+        operands = jax.jit(functools.partial(load(op.inputs), problem, "fwd"))(0)
         exact, plain = (
-            jax.jit(functools.partial(load(path), problem, "fwd"))(operands) for path in (OP.reference, OP.baseline)
+            jax.jit(functools.partial(load(path), problem, "fwd"))(operands) for path in (op.reference, op.baseline)
         )
-        moved = bytes_moved(problem, "fwd")
+        moved = op.bytes_moved(problem, "fwd")
         entries: dict[str, tuple[Any, tuple[Any, ...]]] = {}
         notes: dict[str, str] = {}
         errors: dict[str, float] = {}
-        for name, make in _PEERS.items():
+        for name, make in peers.items():
             made = make(problem, operands)
             if isinstance(made, str):
                 notes[name] = made
@@ -94,7 +97,7 @@ def _rows(grid: str, only: str, rounds: int) -> Iterator[dict[str, Any]]:
                 notes[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
                 continue
             if name != _READ:
-                (judged,) = compare({"out": out}, exact, plain, OP.outputs(problem, "fwd"))
+                (judged,) = compare({"out": out}, exact, plain, op.outputs(problem, "fwd"))
                 errors[name] = round(judged.ratio, 3)
             entries[name] = (compiled, given)
         measured = race(
@@ -109,6 +112,7 @@ def _rows(grid: str, only: str, rounds: int) -> Iterator[dict[str, Any]]:
             "point": point.name,
             "signature": point.signature.text,
             "bytes": moved,
+            "flops": op.flops(problem, "fwd"),
             "us": {name: round(us, 2) for name, us in times.items()},
             "tb_s": {name: round(moved / us / 1e6, 2) for name, us in times.items()},
             "error_ratio": errors,

@@ -1,0 +1,131 @@
+"""Ragged attention over a paged cache beside its peers: one run, one device, interleaved, device time, cold cache.
+
+    python benchmarks/ragged_paged_peers.py --grid llama3-8b-ragged --out ragged.json
+
+For each point what ``attn_tune.ragged_paged`` chooses, the same without a launch of its own for sequences that decode,
+the tile that vLLM's unified kernel has (16 rows, 32 keys, one launch), our forward over contiguous arrays of the same
+lengths, and cuDNN's through ``jax.nn.dot_product_attention``. A row says microseconds and the worst error as a multiple
+of what is allowed. A GPU is needed.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from paged_decode_peers import rows, versions
+
+from attn_tune.ops.ragged_paged.operands import Operands
+from attn_tune.ops.ragged_paged.problem import Problem
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--grid", default="llama3-8b-ragged")
+    parser.add_argument("--only", default="", help="points whose name contains this")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args(arguments)
+    report: dict[str, Any] = {"versions": versions(), "rows": []}
+    for row in rows("ragged_paged", _PEERS, args.grid, args.only, args.rounds):
+        report["rows"].append(row)
+        args.out.write_text(json.dumps(report, indent=1) + "\n")
+    return 0
+
+
+def _ours(make: Callable[[Problem], Any], p: Problem, o: Operands) -> Any:
+    import attn_tune
+
+    def call(o: Operands) -> Any:
+        return attn_tune.ragged_paged(
+            o.q,
+            o.k,
+            o.v,
+            o.kv_lens,
+            o.cu_q_lens,
+            o.page_table,
+            layout=p.layout,
+            sliding_window=p.window,
+            softmax_scale=p.scale,
+            logits_soft_cap=p.soft_cap,
+            softmax_aux=o.sinks,
+            k_scale=o.k_scale,
+            v_scale=o.v_scale,
+            max_kv_len=p.kv_len,
+            workload=p.workload,
+            **make(p),
+        )
+
+    return call, (o,)
+
+
+def _auto(p: Problem) -> dict[str, Any]:
+    return {}
+
+
+def _one_launch(p: Problem) -> dict[str, Any]:
+    from attn_tune.devices.identity import current_device
+    from attn_tune.kernels.ragged_paged.triton.space import heuristic
+
+    config = dataclasses.replace(heuristic(p, current_device()), decode_programs=None, decode_block_k=64)
+    return {"platform": "triton", "cfg": config}
+
+
+def _small_tile(p: Problem) -> dict[str, Any]:
+    from attn_tune.kernels.ragged_paged.triton.config import Config
+
+    return {"platform": "triton", "cfg": Config(block_q=16, block_k=32, num_warps=4, num_stages=3)}
+
+
+def _contiguous(p: Problem, o: Operands) -> Any:
+    """Queries, keys and values ``[B, T, heads, H]`` of sequences that are all alike, or why there are none."""
+    import jax.numpy as jnp
+
+    if p.workload != "eq" or p.tokens % p.batch or p.kv_dtype != "same" or not p.page_size or p.layout != "nhd":
+        return "not with sequences of different lengths, or codes"
+    table = jnp.clip(o.page_table, 0, o.k.shape[0] - 1)
+    k, v = (jnp.where(jnp.isnan(x), 0, x)[table].reshape(p.batch, -1, *x.shape[2:])[:, : p.kv_len] for x in (o.k, o.v))
+    return o.q.reshape(p.batch, -1, *o.q.shape[1:]), k, v
+
+
+def _own_contiguous(p: Problem, o: Operands) -> Any:
+    import attn_tune
+
+    if isinstance(given := _contiguous(p, o), str):
+        return given
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        return attn_tune.flash_attention(q, k, v, causal=True).reshape(o.q.shape)
+
+    return call, given
+
+
+def _cudnn(p: Problem, o: Operands) -> Any:
+    import jax
+
+    if isinstance(given := _contiguous(p, o), str):
+        return given
+    if p.tokens != p.batch * p.kv_len:
+        return "its causal mask begins at the first key"
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn").reshape(o.q.shape)
+
+    return call, given
+
+
+_PEERS: dict[str, Callable[[Problem, Operands], Any]] = {
+    "auto": functools.partial(_ours, _auto),
+    "one_launch": functools.partial(_ours, _one_launch),
+    "small_tile": functools.partial(_ours, _small_tile),
+    "own_contiguous": _own_contiguous,
+    "cudnn_contiguous": _cudnn,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())
