@@ -27,21 +27,31 @@ _READ = "read"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--grid", default="llama3-8b-serving")
+    return record("paged_decode", _PEERS, "llama3-8b-serving", str(__doc__), arguments)
+
+
+def record(
+    op_name: str,
+    peers: Mapping[str, Callable[[Any, Any], Any]],
+    grid: str,
+    about: str,
+    arguments: Sequence[str] | None,
+) -> int:
+    """Runs the command line of a script that times an op beside its peers; returns the exit status."""
+    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
+    parser.add_argument("--grid", default=grid)
     parser.add_argument("--only", default="", help="points whose name contains this")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(arguments)
-    report: dict[str, Any] = {"versions": versions(), "rows": []}
-    for row in rows("paged_decode", _PEERS, args.grid, args.only, args.rounds):
+    report: dict[str, Any] = {"versions": _versions(), "rows": []}
+    for row in _rows(op_name, peers, args.grid, args.only, args.rounds):
         report["rows"].append(row)
         args.out.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 
-def versions() -> dict[str, str]:
-    """Device, and versions of libraries."""
+def _versions() -> dict[str, str]:
     import importlib.metadata
 
     import jax
@@ -56,7 +66,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def rows(
+def _rows(
     op_name: str, peers: Mapping[str, Callable[[Any, Any], Any]], grid: str, only: str, rounds: int
 ) -> Iterator[dict[str, Any]]:
     """A row for each point of a grid. A peer makes a function and its arguments, or says why it cannot."""
@@ -128,25 +138,24 @@ def _ours(platform: str | None, p: Problem, o: Operands) -> Any:
     import attn_tune
 
     def call(o: Operands) -> Any:
-        return attn_tune.paged_decode(
-            o.q,
-            o.k,
-            o.v,
-            o.kv_lens,
-            o.page_table,
-            layout=p.layout,
-            sliding_window=p.window,
-            softmax_scale=p.scale,
-            logits_soft_cap=p.soft_cap,
-            softmax_aux=o.sinks,
-            k_scale=o.k_scale,
-            v_scale=o.v_scale,
-            max_kv_len=p.kv_len,
-            workload=p.workload,
-            platform=platform,
-        )
+        return attn_tune.paged_decode(o.q, o.k, o.v, o.kv_lens, o.page_table, platform=platform, **options(p, o))
 
     return call, (o,)
+
+
+def options(p: Any, o: Any) -> dict[str, Any]:
+    """The arguments of a call of attention over a cache that say which problem it is."""
+    return {
+        "layout": p.layout,
+        "sliding_window": p.window,
+        "softmax_scale": p.scale,
+        "logits_soft_cap": p.soft_cap,
+        "softmax_aux": o.sinks,
+        "k_scale": o.k_scale,
+        "v_scale": o.v_scale,
+        "max_kv_len": p.kv_len,
+        "workload": p.workload,
+    }
 
 
 def _plain(p: Problem, o: Operands) -> str:

@@ -8,16 +8,13 @@ lengths, and cuDNN's through ``jax.nn.dot_product_attention``. A row says micros
 of what is allowed. A GPU is needed.
 """
 
-import argparse
 import dataclasses
 import functools
-import json
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from paged_decode_peers import rows, versions
+from paged_decode_peers import options, record
 
 from attn_tune.ops.ragged_paged.operands import Operands
 from attn_tune.ops.ragged_paged.problem import Problem
@@ -25,41 +22,16 @@ from attn_tune.ops.ragged_paged.problem import Problem
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--grid", default="llama3-8b-ragged")
-    parser.add_argument("--only", default="", help="points whose name contains this")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args(arguments)
-    report: dict[str, Any] = {"versions": versions(), "rows": []}
-    for row in rows("ragged_paged", _PEERS, args.grid, args.only, args.rounds):
-        report["rows"].append(row)
-        args.out.write_text(json.dumps(report, indent=1) + "\n")
-    return 0
+    return record("ragged_paged", _PEERS, "llama3-8b-ragged", str(__doc__), arguments)
 
 
 def _ours(make: Callable[[Problem], Any], p: Problem, o: Operands) -> Any:
     import attn_tune
 
+    chosen = make(p)
+
     def call(o: Operands) -> Any:
-        return attn_tune.ragged_paged(
-            o.q,
-            o.k,
-            o.v,
-            o.kv_lens,
-            o.cu_q_lens,
-            o.page_table,
-            layout=p.layout,
-            sliding_window=p.window,
-            softmax_scale=p.scale,
-            logits_soft_cap=p.soft_cap,
-            softmax_aux=o.sinks,
-            k_scale=o.k_scale,
-            v_scale=o.v_scale,
-            max_kv_len=p.kv_len,
-            workload=p.workload,
-            **make(p),
-        )
+        return attn_tune.ragged_paged(o.q, o.k, o.v, o.kv_lens, o.cu_q_lens, o.page_table, **options(p, o), **chosen)
 
     return call, (o,)
 

@@ -18,9 +18,11 @@ from attn_tune.ops.fields.cache_arguments import (
     cache_letters,
     check_array,
     check_caches,
-    check_count,
     check_integers,
     check_scales,
+    count_sequences,
+    first_ends,
+    first_sequences,
     remedy,
 )
 from attn_tune.ops.paged_append.operands import Operands
@@ -158,11 +160,8 @@ def paged_append(
             )
     lengths = check_integers("kv_lens", kv_lens, (batch,))
     ends = None if cu_q_lens is None else check_integers("cu_q_lens", cu_q_lens, (batch + 1,))
-    if num_seqs is not None:
-        count = check_count("num_seqs", num_seqs)
-        lengths = jnp.where(jnp.arange(batch) < count, lengths, 0)
-        if ends is not None:
-            ends = jnp.where(jnp.arange(batch + 1) <= count, ends, ends[jnp.clip(count, 0, batch)])
+    lengths = first_sequences(num_seqs, lengths)
+    ends = None if ends is None else first_ends(num_seqs, ends)
     table = None if page_table is None else check_integers("page_table", page_table, (batch, None))
     kv_dtype = SAME if k.dtype == new_k.dtype else k.dtype.name
     kv_scale, scales = check_scales(kv_dtype, layout, k, (k_scale, v_scale))
@@ -209,9 +208,7 @@ def paged_append(
 def _checked(new_keys: Any, new_values: Any, kv_lens: Any, cu_q_lens: Any) -> tuple[Array, Array, int]:
     """New keys and values that fit each other, 4-D or ragged, and the number of sequences."""
     k, v = check_array("new_keys", new_keys), check_array("new_values", new_values)
-    shape = check_array("kv_lens", kv_lens).shape
-    if len(shape) != 1 or not shape[0]:
-        raise UsageError(f"kv_lens must be integers [B], got shape {shape}")
+    batch = count_sequences(kv_lens)
     ragged = cu_q_lens is not None
     for name, new in (("new_keys", k), ("new_values", v)):
         if new.dtype.name not in DTYPES:
@@ -219,8 +216,8 @@ def _checked(new_keys: Any, new_values: Any, kv_lens: Any, cu_q_lens: Any) -> tu
         if new.ndim not in ((3,) if ragged else (3, 4)) or 0 in new.shape:
             wanted = "[tokens, K, H] with cu_q_lens" if ragged else "[B, K, H] or [B, T, K, H]"
             raise UsageError(f"{name} must be {wanted}, got shape {new.shape}")
-        if not ragged and new.shape[0] != shape[0]:
-            raise UsageError(f"{name} has {new.shape[0]} sequences and kv_lens {shape[0]}")
+        if not ragged and new.shape[0] != batch:
+            raise UsageError(f"{name} has {new.shape[0]} sequences and kv_lens {batch}")
     if k.shape[:-1] != v.shape[:-1] or k.dtype != v.dtype:
         raise UsageError(
             "new_keys and new_values must agree in dtype and all axes but the last, got "
@@ -228,4 +225,4 @@ def _checked(new_keys: Any, new_values: Any, kv_lens: Any, cu_q_lens: Any) -> tu
         )
     if not ragged and k.ndim == 3:
         k, v = k[:, None], v[:, None]
-    return k, v, shape[0]
+    return k, v, batch

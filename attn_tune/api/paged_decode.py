@@ -1,87 +1,20 @@
 """The public ``paged_decode``: new tokens of each sequence over a cache."""
 
-import dataclasses
-import functools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from attn_tune.api.cache_attention import cache_call, check_query_dtype, over_cache
 from attn_tune.api.call import run
-from attn_tune.api.declaration import Call
-from attn_tune.ops.fields.arguments import DTYPES, static_float
-from attn_tune.ops.fields.cache import SAME, sizes_of
-from attn_tune.ops.fields.cache_arguments import (
-    cache_letters,
-    check_array,
-    check_caches,
-    check_count,
-    check_expected,
-    check_heads,
-    check_integers,
-    check_scales,
-    check_window,
-    remedy,
-)
-from attn_tune.ops.fields.sinks import sinks_of
+from attn_tune.ops.fields.cache_arguments import check_array, check_integers, first_sequences
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import MOST_QUERIES, NAME, Problem
 from attn_tune.ops.workloads import LENGTHS
 from attn_tune.schema.errors import UsageError
 
-
-def _outputs(problem: Problem, operands: Operands) -> dict[str, jax.ShapeDtypeStruct]:
-    rows = operands.q.shape[:3]
-    width = operands.q.shape[3] if operands.v is None else operands.v.shape[-1]
-    return {
-        "out": jax.ShapeDtypeStruct((*rows, width), operands.q.dtype),
-        "lse": jax.ShapeDtypeStruct(rows, jnp.float32),
-    }
-
-
-def _with_shapes(problem: Problem, operands: Operands) -> Problem:
-    batch, q_len, num_q_heads, _ = operands.q.shape
-    heads = sizes_of(problem.layout, operands.k.shape)["head"]
-    return dataclasses.replace(problem, batch=batch, q_len=q_len, num_q_heads=num_q_heads, num_kv_heads=heads)
-
-
-@functools.cache
-def _call(layout: str, has_pages: bool, kv_scale: str) -> Call:
-    """The call of a layout. Pages belong to no sequence: of a paged cache heads alone are cut."""
-    is_joint = layout == "interleaved"
-    cache = cache_letters(layout, is_paged=has_pages)
-    scale = {"none": "", "tensor": "", "head": "k", "token": cache}[kv_scale]
-    whole = remedy(layout, cuts_sequences=not has_pages)
-    return Call(
-        op=NAME,
-        letters={
-            "q": "btnh",
-            # Keys and values of a head side by side on one axis, which is cut in pairs only.
-            "k": cache.replace("k", "j") + "h" if is_joint else cache + "h",
-            "v": cache + "v",
-            "page_table": "bm",
-            "kv_lens": "b",
-            "sinks": "n",
-            "k_scale": scale,
-            "v_scale": scale,
-            "out": "btnh" if is_joint else "btnv",
-            "lse": "btn",
-        },
-        main={"q": "query", "k": "k_pages"} if is_joint else {"q": "query", "k": "k_pages", "v": "v_pages"},
-        outputs=_outputs,
-        with_shapes=_with_shapes,
-        parallel=(() if has_pages else ("b",)) + (() if is_joint else ("n",)),
-        groups={} if is_joint else {"n": "k"},
-        words={"b": "batch", "t": "new tokens", "n": "query heads", "k": "key/value heads", "j": "key/value heads"}
-        | {"p": "pages", "s": "tokens", "h": "head dim", "v": "head dim", "m": "page table"},
-        remedies=dict.fromkeys("btpshvmnjk", whole),
-        unfoldable=("q",),
-        alternative="decoding has no derivative; train with attn_tune.flash_attention",
-    )
+_ROWS = (("b", "batch"), ("t", "q_len"))
 
 
 def paged_decode(
@@ -149,50 +82,35 @@ def paged_decode(
       UsageError: an argument is malformed; the message names it.
       UnsupportedError: no kernel can do this here, or not the requested one; or a derivative is asked for.
     """
-    q, k, v = _checked(query, k_pages, v_pages, layout, page_table)
-    sizes = sizes_of(layout, k.shape)
+    q = check_array("query", query)
+    if q.ndim not in (3, 4):
+        raise UsageError(f"query must be [B, N, H] or [B, T, N, H], got shape {q.shape}")
+    q = q if q.ndim == 4 else q[:, None]
+    check_query_dtype(q)
+    if not 1 <= q.shape[1] <= MOST_QUERIES:
+        raise UsageError(f"query has {q.shape[1]} new tokens of a sequence; at most {MOST_QUERIES} are decoding")
     batch = q.shape[0]
-    lengths = check_integers("kv_lens", kv_lens, (batch,))
-    if num_seqs is not None:
-        lengths = jnp.where(jnp.arange(batch) < check_count("num_seqs", num_seqs), lengths, 0)
-    table = None
-    if page_table is not None:
-        table = check_integers("page_table", page_table, (batch, None))
-    capacity = sizes["slot"] * (1 if table is None else table.shape[1])
-    kv_dtype = SAME if k.dtype == q.dtype else k.dtype.name
-    kv_scale, scales = check_scales(kv_dtype, layout, k, (k_scale, v_scale))
-    check_expected(workload, LENGTHS, max_kv_len)
-    problem = Problem(
-        batch=batch,
-        q_len=q.shape[1],
-        kv_len=min(capacity, max_kv_len or capacity),
-        num_q_heads=q.shape[2],
-        num_kv_heads=sizes["head"],
-        head_dim=q.shape[3],
-        v_head_dim=q.shape[3] if v is None else v.shape[-1],
-        page_size=0 if table is None else sizes["slot"],
+    attributes, arrays = over_cache(
+        q,
+        k_pages,
+        v_pages,
+        page_table,
+        batch,
+        LENGTHS,
         layout=layout,
-        dtype=q.dtype.name,
-        kv_dtype=kv_dtype,
-        kv_scale=kv_scale,
-        window=check_window(sliding_window),
-        has_sinks=softmax_aux is not None,
-        soft_cap=None if logits_soft_cap is None else static_float("logits_soft_cap", logits_soft_cap),
-        scale=1 / math.sqrt(q.shape[3]) if softmax_scale is None else static_float("softmax_scale", softmax_scale),
+        sliding_window=sliding_window,
+        softmax_scale=softmax_scale,
+        logits_soft_cap=logits_soft_cap,
+        softmax_aux=softmax_aux,
+        k_scale=k_scale,
+        v_scale=v_scale,
+        max_kv_len=max_kv_len,
         workload=workload,
     )
-    operands = Operands(
-        q=q,
-        k=k,
-        v=v,
-        page_table=table,
-        kv_lens=lengths,
-        sinks=None if softmax_aux is None else sinks_of(softmax_aux, q.shape[2], sizes["head"]),
-        k_scale=scales[0],
-        v_scale=scales[1],
-    )
+    lengths = first_sequences(num_seqs, check_integers("kv_lens", kv_lens, (batch,)))
+    problem, operands = Problem(q_len=q.shape[1], **attributes), Operands(kv_lens=lengths, **arrays)
     outputs = run(
-        _call(layout, table is not None, kv_scale),
+        cache_call(NAME, _ROWS, layout, has_pages=problem.page_size > 0, kv_scale=problem.kv_scale, doing="decoding"),
         problem,
         operands,
         platform=platform,
@@ -203,21 +121,3 @@ def paged_decode(
     )
     out, lse = (x if query.ndim == 4 else x[:, 0] for x in (outputs["out"], outputs["lse"]))
     return (out, lse) if return_lse else out
-
-
-def _checked(
-    query: Array, k_pages: Array, v_pages: Array | None, layout: str, page_table: Array | None
-) -> tuple[Array, Array, Array | None]:
-    """The 4-D query and the caches, of one another's sizes."""
-    q = check_array("query", query)
-    if q.ndim not in (3, 4):
-        raise UsageError(f"query must be [B, N, H] or [B, T, N, H], got shape {q.shape}")
-    q = q if q.ndim == 4 else q[:, None]
-    if q.dtype.name not in DTYPES:
-        raise UsageError(f"query must have dtype {', '.join(DTYPES)}, got {q.dtype}")
-    if not 1 <= q.shape[1] <= MOST_QUERIES:
-        raise UsageError(f"query has {q.shape[1]} new tokens of a sequence; at most {MOST_QUERIES} are decoding")
-    whole = None if page_table is not None else q.shape[0]
-    k, v = check_caches(k_pages, v_pages, layout, dtype=q.dtype, whose="the query", sequences=whole)
-    check_heads(q, k, layout)
-    return q, k, v

@@ -1,87 +1,28 @@
 """The public ``ragged_paged``: new tokens of each sequence, as many as it has, over a cache."""
 
-import dataclasses
-import functools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from attn_tune.api.cache_attention import cache_call, check_query_dtype, over_cache
 from attn_tune.api.call import run
-from attn_tune.api.declaration import Call
-from attn_tune.ops.fields.arguments import DTYPES, static_float
-from attn_tune.ops.fields.cache import SAME, sizes_of
 from attn_tune.ops.fields.cache_arguments import (
-    cache_letters,
     check_array,
-    check_caches,
-    check_count,
-    check_expected,
-    check_heads,
     check_integers,
-    check_scales,
-    check_window,
-    remedy,
+    count_sequences,
+    first_ends,
+    first_sequences,
 )
-from attn_tune.ops.fields.sinks import sinks_of
 from attn_tune.ops.ragged_paged.operands import Operands
 from attn_tune.ops.ragged_paged.problem import NAME, WORKLOADS, Problem
 from attn_tune.schema.errors import UsageError
 
-
-def _outputs(problem: Problem, operands: Operands) -> dict[str, jax.ShapeDtypeStruct]:
-    rows = operands.q.shape[:2]
-    width = operands.q.shape[2] if operands.v is None else operands.v.shape[-1]
-    return {
-        "out": jax.ShapeDtypeStruct((*rows, width), operands.q.dtype),
-        "lse": jax.ShapeDtypeStruct(rows, jnp.float32),
-    }
-
-
-def _with_shapes(problem: Problem, operands: Operands) -> Problem:
-    tokens, num_q_heads, _ = operands.q.shape
-    heads = sizes_of(problem.layout, operands.k.shape)["head"]
-    return dataclasses.replace(problem, tokens=tokens, num_q_heads=num_q_heads, num_kv_heads=heads)
-
-
-@functools.cache
-def _call(layout: str, has_pages: bool, kv_scale: str) -> Call:
-    """The call of a layout. Queries of all sequences are on one axis: heads alone are cut."""
-    is_joint = layout == "interleaved"
-    cache = cache_letters(layout, is_paged=has_pages)
-    scale = {"none": "", "tensor": "", "head": "k", "token": cache}[kv_scale]
-    whole = remedy(layout, cuts_sequences=False)
-    return Call(
-        op=NAME,
-        letters={
-            "q": "tnh",
-            # Keys and values of a head side by side on one axis, which is cut in pairs only.
-            "k": cache.replace("k", "j") + "h" if is_joint else cache + "h",
-            "v": cache + "v",
-            "page_table": "bm",
-            "kv_lens": "b",
-            "cu_q_lens": "e",
-            "sinks": "n",
-            "k_scale": scale,
-            "v_scale": scale,
-            "out": "tnh" if is_joint else "tnv",
-            "lse": "tn",
-        },
-        main={"q": "query", "k": "k_pages"} if is_joint else {"q": "query", "k": "k_pages", "v": "v_pages"},
-        outputs=_outputs,
-        with_shapes=_with_shapes,
-        parallel=() if is_joint else ("n",),
-        groups={} if is_joint else {"n": "k"},
-        words={"b": "batch", "t": "new tokens", "n": "query heads", "k": "key/value heads", "j": "key/value heads"}
-        | {"p": "pages", "s": "tokens", "h": "head dim", "v": "head dim", "m": "page table", "e": "cu_q_lens"},
-        remedies=dict.fromkeys("btpshvmnjke", whole),
-        unfoldable=("q",),
-        alternative="attention over a cache has no derivative; train with attn_tune.flash_attention",
-    )
+# Queries of all sequences are on one axis, which is never cut.
+_ROWS = (("t", "tokens"),)
+_DOING = "attention over a cache"
 
 
 def ragged_paged(
@@ -161,64 +102,40 @@ def ragged_paged(
     q = check_array("query", query)
     if q.ndim != 3 or 0 in q.shape:
         raise UsageError(f"query must be [tokens, N, H], got shape {q.shape}")
-    if q.dtype.name not in DTYPES:
-        raise UsageError(f"query must have dtype {', '.join(DTYPES)}, got {q.dtype}")
-    lengths = check_array("kv_lens", kv_lens)
-    if lengths.ndim != 1:
-        raise UsageError(f"kv_lens must be integers [B], got {lengths.dtype}{list(lengths.shape)}")
-    batch = lengths.shape[0]
-    lengths = check_integers("kv_lens", lengths, (batch,))
-    # Ends beyond the queries would be written beyond the output.
-    ends = jnp.clip(check_integers("cu_q_lens", cu_q_lens, (batch + 1,)), 0, q.shape[0])
-    if num_seqs is not None:
-        count = check_count("num_seqs", num_seqs)
-        lengths = jnp.where(jnp.arange(batch) < count, lengths, 0)
-        ends = jnp.where(jnp.arange(batch + 1) <= count, ends, ends[jnp.clip(count, 0, batch)])
-    whole = None if page_table is not None else batch
-    k, v = check_caches(k_pages, v_pages, layout, dtype=q.dtype, whose="the query", sequences=whole)
-    check_heads(q, k, layout)
-    sizes = sizes_of(layout, k.shape)
-    table = None
-    if page_table is not None:
-        table = check_integers("page_table", page_table, (batch, None))
-    capacity = sizes["slot"] * (1 if table is None else table.shape[1])
-    kv_dtype = SAME if k.dtype == q.dtype else k.dtype.name
-    kv_scale, scales = check_scales(kv_dtype, layout, k, (k_scale, v_scale))
-    check_expected(workload, WORKLOADS, max_kv_len)
-    problem = Problem(
-        batch=batch,
-        tokens=q.shape[0],
-        kv_len=min(capacity, max_kv_len or capacity),
-        num_q_heads=q.shape[1],
-        num_kv_heads=sizes["head"],
-        head_dim=q.shape[2],
-        v_head_dim=q.shape[2] if v is None else v.shape[-1],
-        page_size=0 if table is None else sizes["slot"],
+    check_query_dtype(q)
+    batch = count_sequences(kv_lens)
+    attributes, arrays = over_cache(
+        q,
+        k_pages,
+        v_pages,
+        page_table,
+        batch,
+        WORKLOADS,
         layout=layout,
-        dtype=q.dtype.name,
-        kv_dtype=kv_dtype,
-        kv_scale=kv_scale,
-        window=check_window(sliding_window),
-        has_sinks=softmax_aux is not None,
-        soft_cap=None if logits_soft_cap is None else static_float("logits_soft_cap", logits_soft_cap),
-        scale=1 / math.sqrt(q.shape[2]) if softmax_scale is None else static_float("softmax_scale", softmax_scale),
+        sliding_window=sliding_window,
+        softmax_scale=softmax_scale,
+        logits_soft_cap=logits_soft_cap,
+        softmax_aux=softmax_aux,
+        k_scale=k_scale,
+        v_scale=v_scale,
+        max_kv_len=max_kv_len,
         workload=workload,
     )
-    operands = Operands(
-        q=q,
-        k=k,
-        v=v,
-        page_table=table,
-        kv_lens=lengths,
-        cu_q_lens=ends,
-        sinks=None if softmax_aux is None else sinks_of(softmax_aux, q.shape[1], sizes["head"]),
-        k_scale=scales[0],
-        v_scale=scales[1],
-    )
+    lengths = first_sequences(num_seqs, check_integers("kv_lens", kv_lens, (batch,)))
+    # Ends beyond the queries would be written beyond the output.
+    ends = jnp.clip(check_integers("cu_q_lens", cu_q_lens, (batch + 1,)), 0, q.shape[0])
+    problem = Problem(tokens=q.shape[0], **attributes)
     outputs = run(
-        _call(layout, table is not None, kv_scale),
+        cache_call(
+            NAME,
+            _ROWS,
+            layout,
+            has_pages=problem.page_size > 0,
+            kv_scale=problem.kv_scale,
+            doing=_DOING,
+        ),
         problem,
-        operands,
+        Operands(kv_lens=lengths, cu_q_lens=first_ends(num_seqs, ends), **arrays),
         platform=platform,
         cfg=cfg,
         mesh=mesh,

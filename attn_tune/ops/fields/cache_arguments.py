@@ -166,3 +166,38 @@ def check_window(window: int | None) -> int | None:
     if window is not None and not (type(window) is int and window >= 0):
         raise UsageError(f"sliding_window must be a number of tokens, 0 or more, or None, got {window!r}")
     return window
+
+
+def count_sequences(kv_lens: Any) -> int:
+    """The number of sequences.
+
+    Raises:
+      UsageError: no array of one axis, or no sequence.
+    """
+    shape = check_array("kv_lens", kv_lens).shape
+    if len(shape) != 1 or not shape[0]:
+        raise UsageError(f"kv_lens must be integers [B], got shape {shape}")
+    return shape[0]
+
+
+def first_sequences(num_seqs: Any, kv_lens: Int[Array, " B"]) -> Int[Array, " B"]:
+    """Lengths where sequences from ``num_seqs`` on are empty; None is all.
+
+    Raises:
+      UsageError: ``num_seqs`` is no integer.
+    """
+    if num_seqs is None:
+        return kv_lens
+    return jnp.where(jnp.arange(kv_lens.shape[0]) < check_count("num_seqs", num_seqs), kv_lens, 0)
+
+
+def first_ends(num_seqs: Any, cu_q_lens: Int[Array, " ends"]) -> Int[Array, " ends"]:
+    """Ends of sequences where those from ``num_seqs`` on have no new tokens; None is all.
+
+    Raises:
+      UsageError: ``num_seqs`` is no integer.
+    """
+    if num_seqs is None:
+        return cu_q_lens
+    count, ends = check_count("num_seqs", num_seqs), cu_q_lens.shape[0]
+    return jnp.where(jnp.arange(ends) <= count, cu_q_lens, cu_q_lens[jnp.clip(count, 0, ends - 1)])

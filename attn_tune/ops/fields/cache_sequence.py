@@ -1,9 +1,10 @@
-"""The keys and values of one sequence of a cache, in order and dequantised."""
+"""Attention over one sequence of a cache, without blocks: what references are made of."""
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from attn_tune.ops.fields.cache import SAME, axes
 
@@ -35,3 +36,36 @@ def sequence_of(
         return wide.astype(dtype)
 
     return dequantised(k, o.k_scale), dequantised(v, o.v_scale)
+
+
+def attend(
+    problem: Any,
+    sinks: Float[Array, " N"] | None,
+    q: Float[Array, "T N H"],
+    k: Float[Array, "S K H"],
+    v: Float[Array, "S K V"],
+    visible: Bool[Array, "T S"],
+) -> tuple[Float[Array, "T N V"], Float[Array, "T N"]]:
+    """The output and the lse of queries, in float32; zero and minus infinity, or the sink, where nothing is visible.
+
+    Products are those of the arrays' dtype, of float32 at the highest precision; weights are rounded to it.
+    """
+    p, dtype = problem, k.dtype
+    precision = "highest" if dtype == jnp.float32 else None
+    # What no query sees may be NaN, which no product with zero removes.
+    seen = jnp.any(visible, axis=0)[:, None, None]
+    k, v = jnp.where(seen, k, 0), jnp.where(seen, v, 0)
+    q = q.astype(dtype).reshape(q.shape[0], p.num_kv_heads, p.group_size, p.head_dim)
+    logits = jnp.einsum("tkgh,skh->tkgs", q, k, preferred_element_type=jnp.float32, precision=precision) * p.scale
+    if p.soft_cap is not None:
+        logits = p.soft_cap * jnp.tanh(logits / p.soft_cap)
+    logits = jnp.where(visible[:, None, None, :], logits, -jnp.inf)
+    if sinks is not None:
+        column = jnp.broadcast_to(sinks.reshape(1, p.num_kv_heads, p.group_size, 1), (*logits.shape[:-1], 1))
+        logits = jnp.concatenate([logits, column], axis=-1)
+    lse = jax.nn.logsumexp(logits, axis=-1)
+    weights = jnp.exp(logits - jnp.where(jnp.isneginf(lse), 0.0, lse)[..., None])[..., : k.shape[0]]
+    out = jnp.einsum(
+        "tkgs,skv->tkgv", weights.astype(dtype), v, preferred_element_type=jnp.float32, precision=precision
+    )
+    return out.reshape(q.shape[0], p.num_q_heads, -1), lse.reshape(q.shape[0], p.num_q_heads)

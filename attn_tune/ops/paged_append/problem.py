@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from attn_tune.ops.fields.attention import DTYPES, all_values, check_choice, flag
 from attn_tune.ops.fields.cache import CODE_FIELDS, CODES, PLACE_FIELDS, SAME, check_cache, check_sizes
+from attn_tune.ops.fields.cache_problem import CacheSizes
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind, Signature
 
@@ -11,9 +12,8 @@ DECIDES_NO_CODE = "the op's contract, whose version is in every signature"
 
 NAME = "paged_append"
 VERSION = 1
-# Of the inputs: the most tokens that a sequence holds before, and pages that no sequence uses.
+# Of the inputs: the most tokens that a sequence holds before.
 MOST_BEFORE = 29
-UNUSED_PAGES = 3
 # Tokens of a ragged call that belong to no sequence.
 PADDING = 3
 
@@ -34,7 +34,7 @@ _SIZES = {"batch": "b", "tokens": "t", "num_kv_heads": "k", "head_dim": "h", "v_
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
+class Problem(CacheSizes):
     """One call, without its arrays.
 
     Attributes:
@@ -80,11 +80,6 @@ class Problem:
             )
 
     @property
-    def cache_dtype(self) -> str:
-        """The dtype of the cache by name."""
-        return self.dtype if self.kv_dtype == SAME else self.kv_dtype
-
-    @property
     def new_lengths(self) -> tuple[int, ...]:
         """The new tokens of each sequence of the inputs; of a ragged call some have none."""
         if not self.ragged:
@@ -112,18 +107,6 @@ class Problem:
                 # Of ``None`` the first new token stands before the first place.
                 lengths[i] = self.new_lengths[i] - 1 if place is None else place
         return tuple(lengths)
-
-    @property
-    def table_width(self) -> int:
-        """The pages of a sequence in the inputs' table; 0 for a contiguous cache."""
-        return self.capacity // self.page_size if self.page_size else 0
-
-    @property
-    def cache_sizes(self) -> tuple[int, int]:
-        """The pages and the tokens of a page of the inputs' cache; a paged one has pages that no sequence uses."""
-        if not self.page_size:
-            return self.batch, self.capacity
-        return self.batch * self.table_width + UNUSED_PAGES, self.page_size
 
     @property
     def signature(self) -> Signature:

@@ -1,14 +1,10 @@
 """Small problems that are hard to get right."""
 
-import dataclasses
-
+from attn_tune.ops.fields.cache_samples import BITING_CAP, FLOAT8, OTHER_SCALE, PAGES, samples_of, shrunk
 from attn_tune.ops.paged_decode.problem import Problem
 
 # Six sequences have every length of ``Problem.at_edges`` once; of more than one block of any kernel, and no multiple.
 BATCH, LENGTH = 6, 389
-BITING_CAP = 2.0
-# Times the problem's own scale, which no signature says.
-OTHER_SCALE = 0.6
 
 
 def features(problem: Problem) -> tuple[Problem, ...]:
@@ -18,82 +14,23 @@ def features(problem: Problem) -> tuple[Problem, ...]:
     token, as long as a page, and long; lengths are ragged, odd, or shorter than the queries. Windows and caps shrink
     until they bite.
     """
-    heads = min(problem.num_kv_heads, 2)
-    small = dataclasses.replace(
-        problem,
-        batch=BATCH,
-        num_kv_heads=heads,
-        num_q_heads=heads * problem.group_size,
-        soft_cap=None if problem.soft_cap is None else min(problem.soft_cap, BITING_CAP),
-    )
     page = problem.page_size or 16
-    sizes = (
-        (LENGTH, {"at_edges": True}),
-        (LENGTH, {"workload": "uni", "scale": OTHER_SCALE * problem.scale}),
-        (2 * page + 1, {"at_edges": True, "batch": 3}),
-        (1, {"batch": 1}),
-    )
-    return tuple(
-        dataclasses.replace(small, kv_len=length, window=_shrunk(problem.window, length), **more)
-        for length, more in sizes
+    return (
+        shrunk(problem, LENGTH, batch=BATCH, at_edges=True),
+        shrunk(problem, LENGTH, batch=BATCH, workload="uni", scale=OTHER_SCALE * problem.scale),
+        shrunk(problem, 2 * page + 1, batch=3, at_edges=True),
+        shrunk(problem, 1, batch=1),
     )
 
 
 def samples() -> dict[str, Problem]:
     """Tiny problems by name: each feature alone, then combinations that have gone wrong in real kernels."""
-    pages = {"page_size": 8, "at_edges": True}
-    float8 = {"kv_dtype": "float8_e4m3fn", **pages}
-    return {
-        "contiguous": _tiny(),
-        "contiguous_ragged": _tiny(at_edges=True),
-        "paged": _tiny(page_size=16),
-        "paged_at_edges": _tiny(**pages),
-        "one_token_pages": _tiny(page_size=1, at_edges=True),
-        "odd_pages": _tiny(page_size=5, at_edges=True),
-        "large_pages": _tiny(page_size=128, at_edges=True),
-        "float32": _tiny(dtype="float32", **pages),
-        "float16": _tiny(dtype="float16", **pages),
-        "head_major": _tiny(layout="hnd", **pages),
-        "head_first": _tiny(layout="head_first", **pages),
-        "interleaved": _tiny(layout="interleaved", **pages),
-        "group_of_five": _tiny(num_q_heads=10, **pages),
-        "one_key_head": _tiny(num_q_heads=8, num_kv_heads=1, **pages),
-        "no_groups": _tiny(num_q_heads=2, **pages),
-        "wider_values": _tiny(head_dim=16, **pages),
-        "odd_head_dim": _tiny(head_dim=24, v_head_dim=24, **pages),
-        "four_queries": _tiny(q_len=4, **pages),
-        "eight_queries": _tiny(q_len=8, num_q_heads=10, **pages),
-        "window": _tiny(window=20, **pages),
-        "window_zero": _tiny(window=0, has_sinks=True, **pages),
-        "window_queries": _tiny(window=11, q_len=4, **pages),
-        "soft_cap": _tiny(soft_cap=BITING_CAP, **pages),
-        "sinks": _tiny(has_sinks=True, **pages),
-        "sinks_window_queries": _tiny(has_sinks=True, window=19, q_len=3, **pages),
-        "float8": _tiny(**float8),
-        "float8_tensor": _tiny(kv_scale="tensor", **float8),
-        "float8_head": _tiny(kv_scale="head", **float8),
-        "float8_token": _tiny(kv_scale="token", **float8),
-        "float8_token_interleaved": _tiny(kv_scale="token", layout="interleaved", **float8),
-        "float8_token_head_first": _tiny(kv_scale="token", layout="head_first", **float8),
-        "float8_float32": _tiny(kv_scale="token", dtype="float32", **float8),
-        "int8_token": _tiny(kv_dtype="int8", kv_scale="token", **pages),
-        "int8_head": _tiny(kv_dtype="int8", kv_scale="head", **pages),
-        "uneven": _tiny(workload="exp", page_size=8),
-        "everything": _tiny(
-            kv_scale="token", q_len=3, num_q_heads=10, window=23, has_sinks=True, soft_cap=BITING_CAP, **float8
-        ),
+    tiny, common = samples_of(Problem, {"batch": BATCH, "q_len": 1})
+    heads = {"num_q_heads": 10, "has_sinks": True, "soft_cap": BITING_CAP}
+    return common | {
+        "four_queries": tiny(q_len=4, **PAGES),
+        "eight_queries": tiny(q_len=8, num_q_heads=10, **PAGES),
+        "window_queries": tiny(window=11, q_len=4, **PAGES),
+        "sinks_window_queries": tiny(has_sinks=True, window=19, q_len=3, **PAGES),
+        "everything": tiny(kv_scale="token", q_len=3, window=23, **heads, **FLOAT8),
     }
-
-
-def _tiny(*, head_dim: int = 32, v_head_dim: int = 32, num_q_heads: int = 4, num_kv_heads: int = 2, **flags) -> Problem:
-    return Problem(
-        **{"batch": BATCH, "q_len": 1, "kv_len": 77, "scale": head_dim**-0.5} | flags,
-        num_q_heads=num_q_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        v_head_dim=v_head_dim,
-    )
-
-
-def _shrunk(window: int | None, length: int) -> int | None:
-    return None if window is None else min(window, length // 3)

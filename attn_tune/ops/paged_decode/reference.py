@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from attn_tune.ops.fields.cache_sequence import sequence_of
+from attn_tune.ops.fields.cache_sequence import attend, sequence_of
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import Problem
 
@@ -20,9 +20,6 @@ def baseline(problem: Problem, direction: str, operands: Operands) -> dict[str, 
 
 
 def _attend(p: Problem, o: Operands, dtype: jnp.dtype) -> dict[str, Array]:
-    group = p.group_size
-    precision = "highest" if dtype == jnp.float32 else None
-
     def one(index: Int[Array, ""]) -> tuple[Array, Array]:
         length = o.kv_lens[index]
         k, v = sequence_of(p, o, index, dtype)
@@ -31,23 +28,7 @@ def _attend(p: Problem, o: Operands, dtype: jnp.dtype) -> dict[str, Array]:
         visible = (token <= position) & (token < length)
         if p.window is not None:
             visible &= token >= position - p.window
-        # What no query sees may be NaN, which no product with zero removes.
-        seen = jnp.any(visible, axis=0)[:, None, None]
-        k, v = jnp.where(seen, k, 0), jnp.where(seen, v, 0)
-        q = o.q[index].astype(dtype).reshape(p.q_len, p.num_kv_heads, group, p.head_dim)
-        logits = jnp.einsum("tkgh,skh->tkgs", q, k, preferred_element_type=jnp.float32, precision=precision) * p.scale
-        if p.soft_cap is not None:
-            logits = p.soft_cap * jnp.tanh(logits / p.soft_cap)
-        logits = jnp.where(visible[:, None, None, :], logits, -jnp.inf)
-        if o.sinks is not None:
-            sinks = jnp.broadcast_to(o.sinks.reshape(1, p.num_kv_heads, group, 1), (*logits.shape[:-1], 1))
-            logits = jnp.concatenate([logits, sinks], axis=-1)
-        lse = jax.nn.logsumexp(logits, axis=-1)
-        weights = jnp.exp(logits - jnp.where(jnp.isneginf(lse), 0.0, lse)[..., None])[..., : k.shape[0]]
-        out = jnp.einsum(
-            "tkgs,skv->tkgv", weights.astype(dtype), v, preferred_element_type=jnp.float32, precision=precision
-        )
-        return out.reshape(p.q_len, p.num_q_heads, -1), lse.reshape(p.q_len, p.num_q_heads)
+        return attend(p, o.sinks, o.q[index], k, v, visible)
 
     out, lse = jax.lax.map(one, jnp.arange(o.q.shape[0]))
     return {"out": out.astype(dtype), "lse": lse}

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from attn_tune.ops.fields.cache_sequence import sequence_of
+from attn_tune.ops.fields.cache_sequence import attend, sequence_of
 from attn_tune.ops.ragged_paged.operands import Operands
 from attn_tune.ops.ragged_paged.problem import Problem
 
@@ -25,8 +25,6 @@ def baseline(problem: Problem, direction: str, operands: Operands) -> dict[str, 
 
 
 def _attend(p: Problem, o: Operands, dtype: jnp.dtype) -> dict[str, Array]:
-    group = p.group_size
-    precision = "highest" if dtype == jnp.float32 else None
     # The last tile may go beyond the last query.
     padded = jnp.pad(o.q, [(0, _TILE), (0, 0), (0, 0)])
 
@@ -34,37 +32,17 @@ def _attend(p: Problem, o: Operands, dtype: jnp.dtype) -> dict[str, Array]:
         begin, end, length = o.cu_q_lens[index], o.cu_q_lens[index + 1], o.kv_lens[index]
         k, v = sequence_of(p, o, index, dtype)
         token = jnp.arange(k.shape[0])
-        seen = token < length
-        if p.window is not None:
-            seen &= token >= length - (end - begin) - p.window
-        # What no query sees may be NaN, which no product with zero removes.
-        k, v = (jnp.where(seen[:, None, None], x, 0) for x in (k, v))
 
         def of_tile(tile: Int[Array, ""], rows: Rows) -> Rows:
             first = begin + tile * _TILE
             query = first + jnp.arange(_TILE)
+            is_own = query < end
             position = (length - end + query)[:, None]
-            visible = (token <= position) & seen
+            visible = (token <= position) & (token < length) & is_own[:, None]
             if p.window is not None:
                 visible &= token >= position - p.window
-            q = jax.lax.dynamic_slice_in_dim(padded, first, _TILE).astype(dtype)
-            q = q.reshape(_TILE, p.num_kv_heads, group, p.head_dim)
-            logits = jnp.einsum("tkgh,skh->tkgs", q, k, preferred_element_type=jnp.float32, precision=precision)
-            logits *= p.scale
-            if p.soft_cap is not None:
-                logits = p.soft_cap * jnp.tanh(logits / p.soft_cap)
-            logits = jnp.where(visible[:, None, None, :], logits, -jnp.inf)
-            if o.sinks is not None:
-                sinks = jnp.broadcast_to(o.sinks.reshape(1, p.num_kv_heads, group, 1), (*logits.shape[:-1], 1))
-                logits = jnp.concatenate([logits, sinks], axis=-1)
-            lse = jax.nn.logsumexp(logits, axis=-1)
-            weights = jnp.exp(logits - jnp.where(jnp.isneginf(lse), 0.0, lse)[..., None])[..., : k.shape[0]]
-            out = jnp.einsum(
-                "tkgs,skv->tkgv", weights.astype(dtype), v, preferred_element_type=jnp.float32, precision=precision
-            )
-            is_own = query < end
-            all_out = _written(rows[0], out.reshape(_TILE, p.num_q_heads, -1), first, is_own)
-            return all_out, _written(rows[1], lse.reshape(_TILE, p.num_q_heads), first, is_own)
+            out, lse = attend(p, o.sinks, jax.lax.dynamic_slice_in_dim(padded, first, _TILE), k, v, visible)
+            return _written(rows[0], out, first, is_own), _written(rows[1], lse, first, is_own)
 
         return jax.lax.fori_loop(0, -(-(end - begin) // _TILE), of_tile, rows)
 

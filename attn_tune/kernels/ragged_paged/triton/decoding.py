@@ -34,6 +34,13 @@ def decode_config(problem: Problem, config: Config) -> DecodeConfig:
     )
 
 
+def prefill_config(config: Config) -> DecodeConfig:
+    """The tile of the other launch, for the constants of the cache that both have."""
+    return DecodeConfig(
+        block_q=config.block_q, block_k=config.block_k, num_warps=config.num_warps, num_stages=config.num_stages
+    )
+
+
 def decode_operands(operands: Operands) -> DecodeOperands:
     """The first query of each sequence; all but the first sequences with one new token each are empty."""
     o = operands

@@ -9,80 +9,54 @@ finds from ``cu_q_lens``, so that no length is needed where the call is traced. 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportAssignmentType=false
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 import triton
 import triton.language as tl
 
 from attn_tune.kernels.lang.triton.call import triton_call
-from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.device.tile import LN2, LOG2E
 from attn_tune.kernels.lang.triton.interpret import is_interpreted
-from attn_tune.kernels.paged_decode.triton import forward as decoding
 from attn_tune.kernels.paged_decode.triton.codes import wide
+from attn_tune.kernels.paged_decode.triton.forward import forward as decode_forward
 from attn_tune.kernels.paged_decode.triton.schedule import clamped
 from attn_tune.kernels.paged_decode.triton.static import static_of
 from attn_tune.kernels.ragged_paged.triton.config import Config
-from attn_tune.kernels.ragged_paged.triton.decoding import decode_config, decode_operands, decode_problem
+from attn_tune.kernels.ragged_paged.triton.decoding import (
+    decode_config,
+    decode_operands,
+    decode_problem,
+    prefill_config,
+)
 from attn_tune.ops.ragged_paged.operands import Operands
 from attn_tune.ops.ragged_paged.problem import Problem
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """Compile-time constants beside those of the cache.
-
-    Attributes:
-      tokens: queries of all sequences, and those of none.
-      block_b: the power of two that holds the sequences.
-      block_q, block_k: the tile.
-      queries: queries of a tile.
-      one_page: no tile of keys lies in more than one page.
-    """
-
-    tokens: int
-    block_b: int
-    block_q: int
-    block_k: int
-    queries: int
-    one_page: bool
-
-
 def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, jax.Array]:
     """``out`` [tokens, N, V] in q's dtype and ``lse`` [tokens, N] in float32."""
-    o = operands
-    tokens, heads, _ = o.q.shape
-    one = decode_operands(o)
-    small, own = decode_problem(problem), decode_config(problem, config)
-    static = static_of(small, own, one, ptx=not is_interpreted(prefill_kernel))
+    tokens, heads, _ = operands.q.shape
+    decode = decode_problem(problem)
+    # Without a launch that decodes their shapes alone are of use.
+    decodes = config.decode_programs is not None
+    first = decode_operands(operands) if decodes else jax.eval_shape(decode_operands, operands)
+    static = static_of(decode, prefill_config(config), first, ptx=not is_interpreted(prefill_kernel))
     decoded = {"out": None, "lse": None}
-    if config.decode_programs is not None:
-        decoded = decoding.forward(small, own, one)
+    if decodes:
+        decoded = decode_forward(decode, decode_config(problem, config), first)
     queries = max(1, config.block_q // static.group_size)
-    pages = static.table_width == 0 or static.page_size % config.block_k == 0
-    plan = Plan(
-        tokens=tokens,
-        block_b=padded(static.batch + 1),
-        block_q=config.block_q,
-        block_k=config.block_k,
-        queries=queries,
-        one_page=pages,
-    )
     # Each sequence, what is copied, and what belongs to none has one tile that is not full, at most.
     tiles = -(-tokens // queries) + min(static.batch, tokens) + 2
     out, lse = triton_call(
         prefill_kernel,
-        *o,
+        *operands,
         decoded["out"],
         decoded["lse"],
         out_types=[
-            jax.ShapeDtypeStruct((tokens, heads, static.v_head_dim), o.q.dtype),
+            jax.ShapeDtypeStruct((tokens, heads, static.v_head_dim), operands.q.dtype),
             jax.ShapeDtypeStruct((tokens, heads), jnp.float32),
         ],
         grid=(tiles * static.num_kv_heads, 1, 1),
-        constexprs={"plan": plan, "static": static},
+        constexprs={"tokens": tokens, "queries": queries, "static": static},
         num_warps=config.num_warps,
         num_stages=config.num_stages,
         maxnreg=config.max_registers,
@@ -106,78 +80,82 @@ def prefill_kernel(
     decoded_lse,
     out,
     lse,
-    plan: tl.constexpr,
+    tokens: tl.constexpr,
+    queries: tl.constexpr,
     static: tl.constexpr,
 ):
-    """One program per tile of queries and key head; those with most keys of a sequence first."""
+    """One program per tile of ``queries`` queries and key head; those with most keys of a sequence first.
+
+    Of ``static``, what counts queries (``q_len``, ``rows``, ``tiles``) is that of decoding, and is not read here.
+    """
     kv_head = tl.program_id(0) % static.num_kv_heads
     index = tl.program_id(0) // static.num_kv_heads
     if v is None:
         v = k + static.v_offset
 
-    sequences = tl.arange(0, plan.block_b)
+    sequences = tl.arange(0, static.block_b)
     is_sequence = sequences < static.batch
-    begins = tl.load(cu_q_lens + sequences, mask=is_sequence, other=plan.tokens)
-    ends = tl.load(cu_q_lens + sequences + 1, mask=is_sequence, other=plan.tokens)
+    begins = tl.load(cu_q_lens + sequences, mask=is_sequence, other=tokens)
+    ends = tl.load(cu_q_lens + sequences + 1, mask=is_sequence, other=tokens)
     new = tl.maximum(ends - begins, 0)
     decodes = 0
     if decoded is not None:
         # Those before the first sequence that has not one query, its own number.
         others = (begins != sequences) | (new != 1) | (sequences >= static.batch)
-        decodes = tl.min(tl.where(others, sequences, plan.block_b), 0)
-    tiles = tl.where(is_sequence & (sequences >= decodes), (new + plan.queries - 1) // plan.queries, 0)
+        decodes = tl.min(tl.where(others, sequences, static.block_b), 0)
+    tiles = tl.where(is_sequence & (sequences >= decodes), (new + queries - 1) // queries, 0)
     last_tiles = tl.cumsum(tiles, 0)
     walked = tl.sum(tiles, 0)
-    copied = (decodes + plan.queries - 1) // plan.queries
+    copied = (decodes + queries - 1) // queries
     if index < walked:
         tile = walked - 1 - index
         sequence = tl.sum((last_tiles <= tile).to(tl.int32), 0)
         is_own = sequences == sequence
         own = tile - tl.sum(tl.where(sequences < sequence, tiles, 0), 0)
-        first = tl.sum(tl.where(is_own, begins, 0), 0) + own * plan.queries
+        first = tl.sum(tl.where(is_own, begins, 0), 0) + own * queries
         end = tl.sum(tl.where(is_own, ends, 0), 0)
         length = clamped(tl.load(kv_lens + sequence), static)
         arrays = (q, k, v, page_table, sinks, k_scale, v_scale)
-        state = attend(arrays, sequence, kv_head, first, end, length, plan, static)
-        store(out, lse, state, kv_head, first, end, plan, static)
+        state = attend(arrays, sequence, kv_head, first, end, length, queries, static)
+        store(out, lse, state, kv_head, first, end, queries, static)
     elif index < walked + copied:
         if decoded is not None:
-            copy(out, lse, decoded, decoded_lse, kv_head, (index - walked) * plan.queries, decodes, plan, static)
+            copy(out, lse, decoded, decoded_lse, kv_head, (index - walked) * queries, decodes, queries, static)
     else:
         # Behind the last sequence.
-        first = tl.load(cu_q_lens + static.batch) + (index - walked - copied) * plan.queries
-        if first < plan.tokens:
-            nothing = tl.zeros([plan.block_q, static.block_v], tl.float32)
-            unseen = tl.full([plan.block_q], float("-inf"), tl.float32)
-            store(out, lse, (nothing, unseen), kv_head, first, plan.tokens, plan, static)
+        first = tl.load(cu_q_lens + static.batch) + (index - walked - copied) * queries
+        if first < tokens:
+            nothing = tl.zeros([static.block_q, static.block_v], tl.float32)
+            unseen = tl.full([static.block_q], float("-inf"), tl.float32)
+            store(out, lse, (nothing, unseen), kv_head, first, tokens, queries, static)
 
 
 @triton.jit
-def rows_of(kv_head, first, end, plan: tl.constexpr, static: tl.constexpr):
+def rows_of(kv_head, first, end, queries: tl.constexpr, static: tl.constexpr):
     """The query, the place among rows of all heads, and whether there is one, of each row of a tile."""
-    row = tl.arange(0, plan.block_q)
+    row = tl.arange(0, static.block_q)
     query = first + row // static.group_size
     head = kv_head * static.group_size + row % static.group_size
-    is_row = (row < plan.queries * static.group_size) & (query < end)
+    is_row = (row < queries * static.group_size) & (query < end)
     return query, query.to(tl.int64) * static.num_q_heads + head, is_row
 
 
 @triton.jit
-def store(out, lse, state, kv_head, first, end, plan: tl.constexpr, static: tl.constexpr):
+def store(out, lse, state, kv_head, first, end, queries: tl.constexpr, static: tl.constexpr):
     """Stores the rows of a tile, the output and the base-2 lse."""
     values, log_sum = state
     cols = tl.arange(0, static.block_v)[None, :]
-    _, rows, is_row = rows_of(kv_head, first, end, plan, static)
+    _, rows, is_row = rows_of(kv_head, first, end, queries, static)
     tl.store(lse + rows, log_sum * LN2, mask=is_row)
     inside = is_row[:, None] & (cols < static.v_head_dim)
     tl.store(out + rows[:, None] * static.v_head_dim + cols, values.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def copy(out, lse, decoded, decoded_lse, kv_head, first, end, plan: tl.constexpr, static: tl.constexpr):
+def copy(out, lse, decoded, decoded_lse, kv_head, first, end, queries: tl.constexpr, static: tl.constexpr):
     """Copies rows of the launch that decodes."""
     cols = tl.arange(0, static.block_v)[None, :]
-    _, rows, is_row = rows_of(kv_head, first, end, plan, static)
+    _, rows, is_row = rows_of(kv_head, first, end, queries, static)
     tl.store(lse + rows, tl.load(decoded_lse + rows, mask=is_row), mask=is_row)
     inside = is_row[:, None] & (cols < static.v_head_dim)
     places = rows[:, None] * static.v_head_dim + cols
@@ -185,11 +163,11 @@ def copy(out, lse, decoded, decoded_lse, kv_head, first, end, plan: tl.constexpr
 
 
 @triton.jit
-def attend(arrays, sequence, kv_head, first, end, length, plan: tl.constexpr, static: tl.constexpr):
+def attend(arrays, sequence, kv_head, first, end, length, queries: tl.constexpr, static: tl.constexpr):
     """The output and the base-2 lse of a tile's rows; of those that see nothing zero and minus infinity, or a sink."""
     q, k, v, page_table, sinks, k_scale, v_scale = arrays
     cols = tl.arange(0, static.block_h)[None, :]
-    query, rows, is_row = rows_of(kv_head, first, end, plan, static)
+    query, rows, is_row = rows_of(kv_head, first, end, queries, static)
     inside = is_row[:, None] & (cols < static.head_dim)
     q_tile = tl.load(q + rows[:, None] * static.head_dim + cols, mask=inside, other=0.0)
 
@@ -212,24 +190,24 @@ def attend(arrays, sequence, kv_head, first, end, length, plan: tl.constexpr, st
         q_tile = (q_tile.to(tl.float32) / power).to(tl.float16)
         row_scale *= power
 
-    maximum = tl.full([plan.block_q], float("-inf"), tl.float32)
-    total = tl.zeros([plan.block_q], tl.float32)
-    acc = tl.zeros([plan.block_q, static.block_v], tl.float32)
+    maximum = tl.full([static.block_q], float("-inf"), tl.float32)
+    total = tl.zeros([static.block_q], tl.float32)
+    acc = tl.zeros([static.block_q, static.block_v], tl.float32)
     if sinks is not None:
-        head = kv_head * static.group_size + tl.arange(0, plan.block_q) % static.group_size
+        head = kv_head * static.group_size + tl.arange(0, static.block_q) % static.group_size
         maximum = tl.load(sinks + head) * LOG2E
         total += tl.where(maximum == float("-inf"), 0.0, 1.0)
 
     # The last query of a sequence stands at its last token.
     position = query + (length - end)
     first_position = first + (length - end)
-    stop = tl.maximum(tl.minimum(first + plan.queries, end) + (length - end), 0)
+    stop = tl.maximum(tl.minimum(first + queries, end) + (length - end), 0)
     lowest = length * 0
-    whole = tl.maximum(first_position + 1, 0) // plan.block_k * plan.block_k
+    whole = tl.maximum(first_position + 1, 0) // static.block_k * static.block_k
     if static.left is not None:
         lowest = tl.maximum(first_position - static.left, 0)
-        whole = lowest // plan.block_k * plan.block_k
-    begin = lowest // plan.block_k * plan.block_k
+        whole = lowest // static.block_k * static.block_k
+    begin = lowest // static.block_k * static.block_k
 
     k += kv_head.to(tl.int64) * static.k_steps[2]
     v += kv_head.to(tl.int64) * static.v_steps[2]
@@ -241,10 +219,10 @@ def attend(arrays, sequence, kv_head, first, end, length, plan: tl.constexpr, st
     arrays = (k, v, page_table, k_scale, v_scale)
     state = (acc, total, maximum)
     # Keys that every row sees, and those that some do not.
-    for start in tl.range(begin, whole, plan.block_k):
-        state = step(state, arrays, q_tile, row_scale, position, sequence, start, lowest, stop, False, plan, static)
-    for start in tl.range(whole, stop, plan.block_k):
-        state = step(state, arrays, q_tile, row_scale, position, sequence, start, lowest, stop, True, plan, static)
+    for start in tl.range(begin, whole, static.block_k):
+        state = step(state, arrays, q_tile, row_scale, position, sequence, start, lowest, stop, False, static)
+    for start in tl.range(whole, stop, static.block_k):
+        state = step(state, arrays, q_tile, row_scale, position, sequence, start, lowest, stop, True, static)
     acc, total, maximum = state
     seen = total > 0
     safe = tl.where(seen, total, 1.0)
@@ -264,7 +242,6 @@ def step(
     lowest,
     stop,
     MASKED: tl.constexpr,
-    plan: tl.constexpr,
     static: tl.constexpr,
 ):
     """The accumulator, denominator and maximum after one tile of keys."""
@@ -272,16 +249,16 @@ def step(
     k, v, page_table, k_scale, v_scale = arrays
     cols_h = tl.arange(0, static.block_h)[None, :]
     cols_v = tl.arange(0, static.block_v)[None, :]
-    key = start + tl.arange(0, plan.block_k)
+    key = start + tl.arange(0, static.block_k)
     is_key = key >= 0
     if MASKED:
         is_key = (key >= lowest) & (key < stop)
     if static.table_width == 0:
         page = sequence
         slot = key.to(tl.int64) if static.wide_slots else key
-    elif plan.one_page:
+    elif static.one_page:
         page = tl.load(page_table + start // static.page_size)
-        slot = start % static.page_size + tl.arange(0, plan.block_k)
+        slot = start % static.page_size + tl.arange(0, static.block_k)
     else:
         page = tl.load(page_table + key // static.page_size, mask=is_key, other=0)
         slot = key % static.page_size

@@ -6,19 +6,14 @@ import itertools
 from collections.abc import Iterator
 
 from attn_tune.kernels.lang.space import nearest_first
-from attn_tune.kernels.lang.triton.device.static import padded
-from attn_tune.kernels.lang.triton.limits import refuses_cache, refuses_device, shared_limit
+from attn_tune.kernels.lang.triton.cache_limits import certainly_fits, refuses_problem, refuses_tile, streamed_bytes
+from attn_tune.kernels.lang.triton.limits import shared_limit
 from attn_tune.kernels.lang.triton.tiles import block_cap, fitted
 from attn_tune.kernels.ragged_paged.triton.config import MOST_PROGRAMS, Config
 from attn_tune.ops.fields.cache import CODES
 from attn_tune.ops.ragged_paged.problem import Problem
 from attn_tune.schema.device import Device
 
-MAX_HEAD_DIM = 256
-# Every program reads and adds the queries of all sequences.
-MOST_SEQUENCES = 8192
-# Accumulators and one tile of logits, in float32 registers a thread, of 255 there are; some are spilled at the edges.
-_MOST_ACCUMULATORS = 288
 # Multiprocessors of a device that does not say, and programs of each that decode.
 _UNITS, _DECODING = 132, 2
 # Keys from which on a walk is long.
@@ -29,13 +24,8 @@ _MOST_GROUP = 128
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     """The reason that this kernel cannot do the problem on this device at all, or None."""
-    if reason := refuses_device(device) or refuses_cache(problem.cache_dtype, device):
+    if reason := refuses_problem(problem, device, read="queries"):
         return reason
-    for name, width in (("h", problem.head_dim), ("v", problem.v_head_dim)):
-        if width > MAX_HEAD_DIM:
-            return f"{name}={width} is above {MAX_HEAD_DIM}: an accumulator of one tile does not fit the registers"
-    if problem.batch > MOST_SEQUENCES:
-        return f"b={problem.batch} is above {MOST_SEQUENCES}: every program reads the queries of all sequences"
     if problem.group_size > _MOST_GROUP:
         return f"{problem.group_size} query heads share a key head: a tile holds {_MOST_GROUP} at most"
     return None
@@ -46,27 +36,21 @@ def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
     if config.block_q < problem.group_size:
         return f"block_q={config.block_q} is less than the {problem.group_size} query heads of a key head"
     limit = shared_limit(device)
-    needed = (config.num_stages - 1) * _streamed(problem, config.block_k)
-    if needed > limit:
-        return f"its tiles need at least {needed} bytes of shared memory; {device.family} has {limit}"
-    if config.decode_programs is not None and (needed := 2 * _streamed(problem, config.decode_block_k)) > limit:
+    if config.decode_programs is not None and (needed := 2 * streamed_bytes(problem, config.decode_block_k)) > limit:
         return f"its tiles of decoding need at least {needed} bytes of shared memory; {device.family} has {limit}"
-    floats = config.block_q * (padded(problem.v_head_dim) + config.block_k) // (32 * config.num_warps)
-    if floats > _MOST_ACCUMULATORS:
-        return f"its accumulators need {floats} registers a thread; there are 255"
-    return None
+    return refuses_tile(problem, device, config)
 
 
 def heuristic(problem: Problem, device: Device) -> Config:
     """The untuned config: the tile that is best on an H200, and a launch that decodes where sequences do."""
     wide = max(problem.head_dim, problem.v_head_dim) > 128 or problem.dtype == "float32"
     block_k = min(32 if wide else 64, block_cap(problem.kv_len))
-    longest = max(new for new, _ in problem.sequences)
+    queries = [new for new, _ in problem.sequences]
     # More rows share what was dequantised, the numbers of pages where a tile of keys has several, and long walks.
     has_codes = problem.cache_dtype in CODES and problem.kv_scale != "token"
     is_scattered = problem.page_size % block_k > 0
     most = 128 if not wide and (has_codes or is_scattered or problem.kv_len >= _LONG) else 64
-    rows = max(block_cap(problem.group_size), min(most, block_cap(longest * problem.group_size)))
+    rows = max(block_cap(problem.group_size), min(most, block_cap(max(queries) * problem.group_size)))
     tile = Config(
         block_q=rows,
         block_k=block_k,
@@ -74,7 +58,7 @@ def heuristic(problem: Problem, device: Device) -> Config:
         num_stages=3,
     )
     tile = fitted(tile, functools.partial(_fits, problem, device))
-    if any(new == 1 for new, _ in problem.sequences):
+    if 1 in queries:
         block = 32 if wide else 64
         return dataclasses.replace(tile, decode_programs=_programs(problem, device, _DECODING), decode_block_k=block)
     return tile
@@ -122,16 +106,4 @@ def _programs(problem: Problem, device: Device, each: int) -> int:
 
 def _fits(problem: Problem, device: Device, config: Config) -> bool:
     """Whether an untuned choice of this tile certainly runs."""
-    size = 4 if problem.dtype == "float32" else 2
-    # Queries and weights pass through shared memory on their way to a product, and so do codes once they are wide.
-    staged = config.block_q * (padded(problem.head_dim) + config.block_k) * size
-    if problem.cache_dtype in CODES:
-        staged += config.block_k * max(padded(problem.head_dim), padded(problem.v_head_dim)) * size
-    most = max(2, config.num_stages) * _streamed(problem, config.block_k) + staged + 4096
-    return most <= shared_limit(device) and infeasible(problem, device, config) is None
-
-
-def _streamed(problem: Problem, keys: int) -> int:
-    """Bytes of one block of keys and its values."""
-    size = 1 if problem.cache_dtype in CODES else 4 if problem.cache_dtype == "float32" else 2
-    return keys * (padded(problem.head_dim) + padded(problem.v_head_dim)) * size
+    return certainly_fits(problem, device, config) and infeasible(problem, device, config) is None

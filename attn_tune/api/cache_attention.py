@@ -1,0 +1,167 @@
+"""What calls of attention over a cache have in common: their declaration, and problem and operands but the queries."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from attn_tune.api.declaration import Call
+from attn_tune.ops.contract import Workload
+from attn_tune.ops.fields.arguments import DTYPES, static_float
+from attn_tune.ops.fields.cache import SAME, sizes_of
+from attn_tune.ops.fields.cache_arguments import (
+    cache_letters,
+    check_caches,
+    check_expected,
+    check_heads,
+    check_integers,
+    check_scales,
+    check_window,
+    remedy,
+)
+from attn_tune.ops.fields.sinks import sinks_of
+from attn_tune.schema.errors import UsageError
+
+
+@functools.cache
+def cache_call(
+    op: str, rows: tuple[tuple[str, str], ...], layout: str, *, has_pages: bool, kv_scale: str, doing: str
+) -> Call:
+    """The call of a layout. Heads are cut, and sequences where they have axes of their own in queries and cache.
+
+    Args:
+      rows: the axes of queries before heads: the letter of each, and the attribute of a problem that is its size.
+      doing: what has no derivative, for the message that refuses one.
+    """
+    is_joint = layout == "interleaved"
+    letters = "".join(letter for letter, _ in rows)
+    cuts_sequences = not has_pages and "b" in letters
+    cache = cache_letters(layout, is_paged=has_pages)
+    scale = {"none": "", "tensor": "", "head": "k", "token": cache}[kv_scale]
+    whole = remedy(layout, cuts_sequences=cuts_sequences)
+    return Call(
+        op=op,
+        letters={
+            "q": f"{letters}nh",
+            # Keys and values of a head side by side on one axis, which is cut in pairs only.
+            "k": cache.replace("k", "j") + "h" if is_joint else cache + "h",
+            "v": cache + "v",
+            "page_table": "bm",
+            "kv_lens": "b",
+            "cu_q_lens": "e",
+            "sinks": "n",
+            "k_scale": scale,
+            "v_scale": scale,
+            "out": f"{letters}nh" if is_joint else f"{letters}nv",
+            "lse": f"{letters}n",
+        },
+        main={"q": "query", "k": "k_pages"} if is_joint else {"q": "query", "k": "k_pages", "v": "v_pages"},
+        outputs=_outputs,
+        with_shapes=functools.partial(_with_shapes, tuple(name for _, name in rows)),
+        parallel=(("b",) if cuts_sequences else ()) + (() if is_joint else ("n",)),
+        groups={} if is_joint else {"n": "k"},
+        words={"b": "batch", "t": "new tokens", "n": "query heads", "k": "key/value heads", "j": "key/value heads"}
+        | {"p": "pages", "s": "tokens", "h": "head dim", "v": "head dim", "m": "page table", "e": "cu_q_lens"},
+        remedies=dict.fromkeys("btpshvmnjke", whole),
+        unfoldable=("q",),
+        alternative=f"{doing} has no derivative; train with attn_tune.flash_attention",
+    )
+
+
+def _outputs(problem: Any, operands: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    *rows, head_dim = operands.q.shape
+    width = head_dim if operands.v is None else operands.v.shape[-1]
+    return {
+        "out": jax.ShapeDtypeStruct((*rows, width), operands.q.dtype),
+        "lse": jax.ShapeDtypeStruct(tuple(rows), jnp.float32),
+    }
+
+
+def _with_shapes(names: tuple[str, ...], problem: Any, operands: Any) -> Any:
+    *rows, num_q_heads, _ = operands.q.shape
+    heads = sizes_of(problem.layout, operands.k.shape)["head"]
+    sizes = dict(zip(names, rows, strict=True))
+    return dataclasses.replace(problem, **sizes, num_q_heads=num_q_heads, num_kv_heads=heads)
+
+
+def check_query_dtype(query: Array) -> None:
+    """Check the dtype of queries.
+
+    Raises:
+      UsageError: no kernel has it.
+    """
+    if query.dtype.name not in DTYPES:
+        raise UsageError(f"query must have dtype {', '.join(DTYPES)}, got {query.dtype}")
+
+
+def over_cache(
+    query: Array,
+    k_pages: Any,
+    v_pages: Any,
+    page_table: Any,
+    batch: int,
+    workloads: Iterable[Workload],
+    *,
+    layout: str,
+    sliding_window: int | None,
+    softmax_scale: float | None,
+    logits_soft_cap: float | None,
+    softmax_aux: Any,
+    k_scale: Any,
+    v_scale: Any,
+    max_kv_len: int | None,
+    workload: str,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The attributes of a problem and the fields of its operands, but those that say how many queries there are.
+
+    Args:
+      query: queries ``[..., N, H]``.
+      batch: the number of sequences.
+      workloads: the profiles of lengths that the op knows.
+
+    Raises:
+      UsageError: an argument is malformed, or does not fit another one; the message names it.
+    """
+    num_q_heads, head_dim = query.shape[-2:]
+    whole = None if page_table is not None else batch
+    k, v = check_caches(k_pages, v_pages, layout, dtype=query.dtype, whose="the query", sequences=whole)
+    check_heads(query, k, layout)
+    sizes = sizes_of(layout, k.shape)
+    table = None if page_table is None else check_integers("page_table", page_table, (batch, None))
+    capacity = sizes["slot"] * (1 if table is None else table.shape[1])
+    kv_dtype = SAME if k.dtype == query.dtype else k.dtype.name
+    kv_scale, scales = check_scales(kv_dtype, layout, k, (k_scale, v_scale))
+    check_expected(workload, workloads, max_kv_len)
+    attributes = {
+        "batch": batch,
+        "kv_len": min(capacity, max_kv_len or capacity),
+        "num_q_heads": num_q_heads,
+        "num_kv_heads": sizes["head"],
+        "head_dim": head_dim,
+        "v_head_dim": head_dim if v is None else v.shape[-1],
+        "page_size": 0 if table is None else sizes["slot"],
+        "layout": layout,
+        "dtype": query.dtype.name,
+        "kv_dtype": kv_dtype,
+        "kv_scale": kv_scale,
+        "window": check_window(sliding_window),
+        "has_sinks": softmax_aux is not None,
+        "soft_cap": None if logits_soft_cap is None else static_float("logits_soft_cap", logits_soft_cap),
+        "scale": 1 / math.sqrt(head_dim) if softmax_scale is None else static_float("softmax_scale", softmax_scale),
+        "workload": workload,
+    }
+    arrays = {
+        "q": query,
+        "k": k,
+        "v": v,
+        "page_table": table,
+        "sinks": None if softmax_aux is None else sinks_of(softmax_aux, num_q_heads, sizes["head"]),
+        "k_scale": scales[0],
+        "v_scale": scales[1],
+    }
+    return attributes, arrays

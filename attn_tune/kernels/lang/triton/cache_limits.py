@@ -1,0 +1,60 @@
+"""What tiles of attention over a cache need, and problems that no tile of it can do."""
+
+from typing import Any
+
+from attn_tune.kernels.lang.triton.device.static import padded
+from attn_tune.kernels.lang.triton.limits import refuses_cache, refuses_device, shared_limit
+from attn_tune.ops.fields.cache import CODES
+from attn_tune.schema.device import Device
+
+DECIDES_NO_CODE = "what is refused; a row holds its config"
+
+MAX_HEAD_DIM = 256
+# Every program reads the lengths, or the numbers of queries, of all sequences.
+MOST_SEQUENCES = 8192
+# Accumulators and one tile of logits, in float32 registers a thread, of 255 there are; some are spilled at the edges.
+MOST_ACCUMULATORS = 288
+
+
+def refuses_problem(problem: Any, device: Device, read: str) -> str | None:
+    """The reason that no tile can do a problem on a device, or None.
+
+    Args:
+      read: what every program reads of all sequences, for the message.
+    """
+    if reason := refuses_device(device) or refuses_cache(problem.cache_dtype, device):
+        return reason
+    for name, width in (("h", problem.head_dim), ("v", problem.v_head_dim)):
+        if width > MAX_HEAD_DIM:
+            return f"{name}={width} is above {MAX_HEAD_DIM}: an accumulator of one tile does not fit the registers"
+    if problem.batch > MOST_SEQUENCES:
+        return f"b={problem.batch} is above {MOST_SEQUENCES}: every program reads the {read} of all sequences"
+    return None
+
+
+def refuses_tile(problem: Any, device: Device, tile: Any) -> str | None:
+    """The reason that a tile cannot fit the device, or None. Never refuses what compiles and fits."""
+    needed, limit = (tile.num_stages - 1) * streamed_bytes(problem, tile.block_k), shared_limit(device)
+    if needed > limit:
+        return f"its tiles need at least {needed} bytes of shared memory; {device.family} has {limit}"
+    floats = tile.block_q * (padded(problem.v_head_dim) + tile.block_k) // (32 * tile.num_warps)
+    if floats > MOST_ACCUMULATORS:
+        return f"its accumulators need {floats} registers a thread; there are 255"
+    return None
+
+
+def certainly_fits(problem: Any, device: Device, tile: Any) -> bool:
+    """Whether an untuned choice of this tile certainly has the shared memory that it needs."""
+    size = 4 if problem.dtype == "float32" else 2
+    # Queries and weights pass through shared memory on their way to a product, and so do codes once they are wide.
+    staged = tile.block_q * (padded(problem.head_dim) + tile.block_k) * size
+    if problem.cache_dtype in CODES:
+        staged += tile.block_k * max(padded(problem.head_dim), padded(problem.v_head_dim)) * size
+    most = max(2, tile.num_stages) * streamed_bytes(problem, tile.block_k) + staged + 4096
+    return most <= shared_limit(device)
+
+
+def streamed_bytes(problem: Any, keys: int) -> int:
+    """Bytes of so many keys and their values."""
+    size = 1 if problem.cache_dtype in CODES else 4 if problem.cache_dtype == "float32" else 2
+    return keys * (padded(problem.head_dim) + padded(problem.v_head_dim)) * size
