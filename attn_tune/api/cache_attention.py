@@ -1,4 +1,4 @@
-"""What calls of attention over a cache have in common: their declaration, and problem and operands but the queries."""
+"""Common part of calls of attention over a cache: declaration, problem and all operands but the queries."""
 
 import dataclasses
 import functools

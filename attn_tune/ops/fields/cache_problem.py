@@ -1,4 +1,4 @@
-"""What problems over a cache have in common: its sizes and dtypes and, of attention over it, all but the queries."""
+"""Common fields of problems over a cache: its sizes and dtypes and, of attention over it, all but the queries."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Small problems of attention over a cache that are hard to get right, whatever their queries."""
+"""Small problems of attention over a cache that are hard to get right, for any queries."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ def shrunk[P: CacheAttention](problem: P, kv_len: int, **changes: Any) -> P:
 
 
 def samples_of[P](kind: Callable[..., P], sizes: Mapping[str, Any]) -> tuple[Callable[..., P], dict[str, P]]:
-    """What makes a tiny problem of ``sizes`` with some flags; and by name those with each feature alone."""
+    """A function that makes tiny problems of ``sizes`` with some flags; by name, those with one feature each."""
 
     def tiny(*, head_dim: int = 32, **flags: Any) -> P:
         heads = {"num_q_heads": 4, "num_kv_heads": 2, "head_dim": head_dim, "v_head_dim": 32}

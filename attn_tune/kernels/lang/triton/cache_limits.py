@@ -1,4 +1,4 @@
-"""What tiles of attention over a cache need, and problems that no tile of it can do."""
+"""Needs of the tiles of attention over a cache, and the problems that no tile can do."""
 
 from typing import Any
 
