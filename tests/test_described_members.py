@@ -43,6 +43,8 @@ def undescribed_fields(text):
         for one in node.body:
             if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
                 name = one.target.id
+                if ast.unparse(one.annotation).startswith("ClassVar"):
+                    continue
                 if not name.startswith("_") and not re.search(rf"\b{name}\b", doc):
                     yield f"{node.name}.{name}"
 
@@ -66,5 +68,5 @@ def test_a_member_without_a_sentence_is_found():
 
 
 def test_a_field_without_a_name_in_the_docstring_is_found():
-    body = ['    """Some ``x``."""', "    x: int", "    y: int = 0", "    _z: int = 0"]
+    body = ['    """Some ``x``."""', "    x: int", "    y: int = 0", "    _z: int = 0", "    K: ClassVar[int] = 1"]
     assert list(undescribed_fields("\n".join(["@dataclass(frozen=True)", "class A:", *body]))) == ["A.y"]

@@ -9,8 +9,6 @@ from attn_tune.ops.fields.cache import CODE_FIELDS, PLACE_FIELDS, SAME, check_ca
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind, Signature
 
-DECIDES_NO_CODE = "the ops' contract, whose version is in every signature"
-
 # Of the inputs: tokens that a cache holds more than the longest sequence has, and pages that no sequence uses.
 MORE = 9
 UNUSED_PAGES = 3

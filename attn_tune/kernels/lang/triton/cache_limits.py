@@ -7,8 +7,6 @@ from attn_tune.kernels.lang.triton.limits import refuses_cache, refuses_device, 
 from attn_tune.ops.fields.cache import CODES
 from attn_tune.schema.device import Device
 
-DECIDES_NO_CODE = "what is refused; a row holds its config"
-
 MAX_HEAD_DIM = 256
 # Every program reads the lengths, or the numbers of queries, of all sequences.
 MOST_SEQUENCES = 8192
