@@ -11,7 +11,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,8 +39,10 @@ _MAX_ERROR = 2000
 _PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.+-]*)*")
 # A zip file cannot leave the date out; this is the earliest.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_BROKEN_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, RuntimeError)
-_BROKEN_ZIP = (*_BROKEN_ZIP, ValueError, OverflowError, MemoryError, OSError)
+_BROKEN_ZIP = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, RuntimeError),
+    *(ValueError, OverflowError, MemoryError, OSError),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def brief(path: str | os.PathLike[str]) -> str:
 
 
 @contextlib.contextmanager
-def naming(where: str) -> Iterator[None]:
+def naming(where: str) -> Generator[None]:
     """Errors within a ``with`` block begin with ``where`` and are one line of bounded length.
 
     Raises:
@@ -167,7 +169,7 @@ def _folder_entries(folder: str, prefix: str = "") -> Iterator[tuple[str, int | 
 
 
 def _read_folder(root: Path, names: Iterable[str]) -> list[bytes]:
-    found = []
+    found: list[bytes] = []
     for name in names:
         # No-follow: the file may have become a link since it was listed. Non-blocking: it may be a pipe.
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -182,7 +184,7 @@ def _read_folder(root: Path, names: Iterable[str]) -> list[bytes]:
 
 
 @contextlib.contextmanager
-def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+def _open_zip(path: Path) -> Generator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
@@ -206,7 +208,7 @@ def _zip_entries(archive: zipfile.ZipFile) -> Iterator[tuple[str, int | None]]:
 
 def _read_zip(path: Path, names: Iterable[str]) -> list[bytes]:
     with _open_zip(path) as archive:
-        found = []
+        found: list[bytes] = []
         for name in names:
             with archive.open(name) as file:
                 found.append(file.read(MAX_FILE_BYTES + 1))

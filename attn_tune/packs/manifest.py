@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attn_tune.packs.archive import MANIFEST, QUARANTINE, SIGNED, SUMS
-from attn_tune.packs.strict_json import parse_json
-from attn_tune.schema.config import config_from_dict
+from attn_tune.packs.strict_json import is_list, parse_json
+from attn_tune.schema.config import config_from_dict, is_mapping
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
 from attn_tune.schema.errors import IntegrityError, UsageError
@@ -20,9 +20,9 @@ _SHARD = re.compile(r"shards/([A-Za-z0-9_.+-]+)/([A-Za-z0-9_]+)\.([a-z0-9_]+)\.j
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "a text": lambda v: isinstance(v, str) and 0 < len(v) <= 1000 and v.isprintable(),
     "a count": lambda v: type(v) is int and v >= 0,
-    "an object": lambda v: isinstance(v, dict),
-    "a list of objects": lambda v: isinstance(v, list) and all(isinstance(x, dict) for x in v),
-    "a table by digest": lambda v: isinstance(v, dict) and all(isinstance(x, dict) for x in v.values()),
+    "an object": is_mapping,
+    "a list of objects": lambda v: is_list(v) and all(map(is_mapping, v)),
+    "a table by digest": lambda v: is_mapping(v) and all(map(is_mapping, v.values())),
 }
 
 
@@ -75,7 +75,7 @@ class Manifest:
     entries: tuple[ShardEntry, ...]
     claimed_digest: str
     count: int
-    gate: Mapping[str, Any] = field(default_factory=dict)
+    gate: Mapping[str, Any] = field(default_factory=dict[str, Any])
     note: str = ""
     listed: int | None = None
 
@@ -112,7 +112,7 @@ def read_manifest(data: bytes, sums: Mapping[str, str]) -> Manifest:
       IntegrityError: it is broken, of a newer format, or names other files than there are.
     """
     fields = parse_json(data, MANIFEST)
-    if not isinstance(fields, dict):
+    if not is_mapping(fields):
         raise IntegrityError(f"{MANIFEST} is not an object")
     _check_format(_get(fields, "format", "a count"), _get(fields, "min_reader", "a count"))
     entries = _entries(_get(fields, "shards", "a list of objects"), sums)
@@ -163,7 +163,7 @@ def _entries(items: list[dict[str, Any]], sums: Mapping[str, str]) -> dict[str, 
     return found
 
 
-def _by_digest[T: (Device, Environment)](fields: dict[str, Any], name: str, kind: type[T]) -> dict[str, T]:
+def _by_digest[T: (Device, Environment)](fields: Mapping[str, Any], name: str, kind: type[T]) -> dict[str, T]:
     found: dict[str, T] = {}
     for digest, data in _get(fields, name, "a table by digest").items():
         try:
@@ -185,7 +185,7 @@ def _contracts(items: list[dict[str, Any]]) -> dict[str, int]:
     return found
 
 
-def _listed(fields: dict[str, Any], sums: Mapping[str, str]) -> int | None:
+def _listed(fields: Mapping[str, Any], sums: Mapping[str, str]) -> int | None:
     listed = fields.get("quarantine")
     if (listed is None) != (QUARANTINE not in sums):
         raise IntegrityError(f"its manifest names a quarantine list if, and only if, it holds {QUARANTINE}")

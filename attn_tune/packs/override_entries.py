@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from attn_tune.schema.config import is_mapping
 from attn_tune.schema.device import Device
 from attn_tune.schema.digest import canonical_json, digest_text
 from attn_tune.schema.signature import Value
@@ -146,7 +147,7 @@ def _agrees(wanted: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
         if name not in actual:
             return False
         have = actual[name]
-        if isinstance(value, Mapping) and isinstance(have, Mapping):
+        if is_mapping(value) and is_mapping(have):
             if not _agrees(value, have):
                 return False
         elif value != have:

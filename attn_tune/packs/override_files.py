@@ -21,7 +21,7 @@ from typing import Any
 from attn_tune.packs.override_entries import TEXTS, Entry, Frozen
 from attn_tune.packs.plain_files import only_writer, read_limited, write_whole
 from attn_tune.packs.strict_json import parse_json
-from attn_tune.schema.config import config_from_dict
+from attn_tune.schema.config import config_from_dict, is_mapping
 from attn_tune.schema.digest import canonical_json, digest_json
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
 
@@ -51,7 +51,7 @@ class OverridesFile:
     path: str = ""
     entries: tuple[Entry, ...] = ()
     only: bool = False
-    frozen: Mapping[str, Any] = field(default_factory=dict)
+    frozen: Mapping[str, Any] = field(default_factory=dict[str, Any])
     ignored: tuple[str, ...] = ()
     broken: str = ""
     digest: str = field(init=False)
@@ -136,15 +136,16 @@ def parse_overrides(data: Any, origin: str, where: str, *, leave_out_bad: bool =
     Raises:
       IntegrityError: as ``read_overrides``.
     """
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
+    if not is_mapping(data) or data.get("format") != FORMAT:
         raise IntegrityError(f'{where} is not of format {FORMAT}; it needs "format": {FORMAT}')
     if unknown := sorted(set(data) - {*_PARTS}):
         raise IntegrityError(f"{where}: unknown part {unknown[0]!r}; known: {', '.join(_PARTS)}")
-    kinds = {"only": bool, "frozen": dict, "use": list, "never": list}
+    kinds: dict[str, type] = {"only": bool, "frozen": dict, "use": list, "never": list}
     for name, kind in kinds.items():
         if type(data.get(name, kind())) is not kind:
             raise IntegrityError(f"{where}: {name!r} must be a JSON {kind.__name__}")
-    only, frozen = data.get("only", False), data.get("frozen", {})
+    only: bool = data.get("only", False)
+    frozen: dict[str, Any] = data.get("frozen", {})
     found: list[Entry] = []
     keys: set[object] = set()
     wrong: dict[str, list[str]] = {"use": [], "never": []}
@@ -181,11 +182,12 @@ def parse_overrides(data: Any, origin: str, where: str, *, leave_out_bad: bool =
 
 def _entry(item: Any, section: str, origin: str, where: str) -> Entry:
     """The entry of one JSON object. An unknown condition is refused: without it the entry would match too much."""
-    known = dict.fromkeys(TEXTS, (str,)) | {"config": (dict,), "signature": (str, dict)}
+    known: dict[str, tuple[type, ...]] = dict.fromkeys(TEXTS, (str,)) | {"config": (dict,), "signature": (str, dict)}
     if section == "use":
         known["frozen"] = (dict,)
-    problem, evidence = "", {}
-    if not isinstance(item, dict):
+    problem = ""
+    evidence: dict[str, Any] = {}
+    if not is_mapping(item):
         problem = f"is no object, but {item!r:.60}"
     elif unknown := sorted(set(item) - set(known)):
         problem = f"has the unknown field {unknown[0]!r}"
@@ -200,7 +202,8 @@ def _entry(item: Any, section: str, origin: str, where: str) -> Entry:
             problem = f"has a wrong 'frozen': {error}"
     if problem:
         raise IntegrityError(f"{where} {problem}; correct it, or delete the entry")
-    return Entry(**{"config": {}, **item, **evidence}, never=section == "never", origin=origin)
+    values: dict[str, Any] = {"config": {}, **item, **evidence}
+    return Entry(**values, never=section == "never", origin=origin)
 
 
 def _is_one(value: Any, kinds: tuple[type, ...]) -> bool:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from attn_tune.schema.errors import IntegrityError, StorageError
@@ -101,7 +101,7 @@ def read_limited(path: str | os.PathLike[str], what: str, limit: int = _MAX_BYTE
 
 
 @contextlib.contextmanager
-def only_writer(target: Path) -> Iterator[None]:
+def only_writer(target: Path) -> Generator[None]:
     """Lock ``target`` for a ``with`` block: other processes that ask for it wait.
 
     Raises:

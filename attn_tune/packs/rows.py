@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Self
 
+from attn_tune.schema.config import is_mapping
 from attn_tune.schema.decision import Decision, Rule
 from attn_tune.schema.digest import canonical_json, digest_text
 from attn_tune.schema.errors import IntegrityError
@@ -53,13 +54,13 @@ def _flag(value: Any) -> str | None:
 
 def _config(value: Any, depth: int = 0) -> str | None:
     """Knobs with plain values, or parts with such knobs."""
-    if not isinstance(value, dict):
+    if not is_mapping(value):
         return f"must be an object, got {type(value).__name__}"
     for name, knob in value.items():
         fault = None
         if name == "signature":
             fault = "knob 'signature' must have another name, which lookups tell from the field"
-        elif isinstance(knob, dict) and depth == 0:
+        elif is_mapping(knob) and depth == 0:
             fault = _config(knob, 1)
         elif isinstance(knob, dict | list):
             fault = f"knob {name!r:.100} must be a plain value"
@@ -181,7 +182,7 @@ def parse_row(data: Any, *, op: str, direction: str) -> Row:
     Raises:
       IntegrityError: a field is missing or wrong, or the row is of another op.
     """
-    if not isinstance(data, dict):
+    if not is_mapping(data):
         raise IntegrityError("it is not an object")
     known: dict[str, Any] = {}
     for name, check, is_required in _CHECKS:

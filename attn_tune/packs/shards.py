@@ -61,7 +61,8 @@ class Shard:
         Raises:
           IntegrityError: one of them is broken, or two answer the same.
         """
-        data, wanted, rows = self._data, f'"signature":"{signature}"'.encode(), []
+        rows: list[Row] = []
+        data, wanted = self._data, f'"signature":"{signature}"'.encode()
         at = data.find(wanted)
         while at >= 0:
             end = data.find(b"\n", at)
@@ -81,7 +82,7 @@ class Shard:
           IntegrityError: a row is broken, or two answer the same; the sentence names the row.
           OSError: the file cannot be read.
         """
-        rows = []
+        rows: list[Row] = []
         for number, line in enumerate(self._data[len(_HEAD) : -len(_TAIL)].split(_BETWEEN), 1):
             try:
                 rows.append(self._row(line))

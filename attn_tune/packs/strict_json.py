@@ -1,7 +1,7 @@
 """JSON that has one meaning, read from bytes."""
 
 import json
-from typing import Any
+from typing import Any, TypeGuard
 
 from attn_tune.schema.errors import IntegrityError
 
@@ -26,6 +26,11 @@ def parse_json(data: bytes | str, name: str) -> Any:
         raise IntegrityError(f"{name} holds a number with too many digits") from None
     except RecursionError:
         raise IntegrityError(f"{name} is nested too deeply") from None
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    """Whether ``value`` is a JSON list."""
+    return isinstance(value, list)
 
 
 class _RefusedError(Exception):

@@ -121,7 +121,7 @@ def files_of_rows(
     entries = {entry.line: entry for entry in quarantine}
     # A reader of format 1 knows no lists, and must not use a pack without its own.
     needed = 2 if entries else 1
-    manifest = {
+    manifest: dict[str, Any] = {
         "format": needed,
         "min_reader": needed,
         "name": name,
