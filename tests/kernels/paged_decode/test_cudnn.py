@@ -221,9 +221,7 @@ def test_limits_are_reasons_in_words(monkeypatch, changes, device, version, word
 
 def test_untuned_every_other_kernel_comes_before_it():
     places = {spec.name: OP.place(spec, problem(**PAGES), "fwd", H200) for spec in kernels_of("paged_decode")}
-    assert min(places, key=places.__getitem__) == "cudnn"
-    assert len({places["cudnn"], *(n for name, n in places.items() if name != "cudnn")}) > 1
-    assert places["triton"] > places["xla"] > places["cudnn"]
+    assert sorted(places, key=places.__getitem__) == ["cudnn", "xla", "triton"]
 
 
 def test_it_is_lowered_under_a_shard_map_that_checks_types(monkeypatch):
