@@ -2,11 +2,11 @@
 
     python benchmarks/paged_decode_peers.py --grid llama3-8b-serving --out serving.json
 
-For each point what ``attn_tune.paged_decode`` chooses, its XLA kernel, cuDNN's paged attention (which JAX has, but not
-as a public function), and cuDNN on a contiguous cache of the same lengths through ``jax.nn.dot_product_attention``. A
-row says microseconds, the terabytes of visible keys and values a second, and the worst error as a multiple of what is
-allowed. ``read`` reads as many bytes and keeps their maximum: what a kernel of this size can reach at best. A GPU is
-needed.
+For each point what ``attn_tune.paged_decode`` chooses, its XLA and its cuDNN kernel, cuDNN's paged attention alone
+(which JAX has, but not as a public function; it is given caches without poison), and cuDNN on a contiguous cache of the
+same lengths through ``jax.nn.dot_product_attention``. A row says microseconds, the terabytes of visible keys and values
+a second, and the worst error as a multiple of what is allowed. ``read`` reads as many bytes and keeps their maximum:
+what a kernel of this size can reach at best. A GPU is needed.
 """
 
 import argparse
@@ -237,6 +237,7 @@ def _read(p: Problem, o: Operands) -> Any:
 _PEERS: dict[str, Callable[[Problem, Operands], Any]] = {
     "auto": functools.partial(_ours, None),
     "xla": functools.partial(_ours, "xla"),
+    "cudnn": functools.partial(_ours, "cudnn"),
     "cudnn_paged": _cudnn_paged,
     "cudnn_contiguous": _cudnn_contiguous,
     _READ: _read,

@@ -1,6 +1,7 @@
 """The scripts in ``examples/`` run, each in a process of its own, as their first lines say."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,16 @@ def test_sharded_attention_gathers_nothing():
     out = run("sharded")
     assert "out is sharded as the query: True" in out
     assert "all-gathers in the program: 0" in out
+
+
+def test_a_model_decodes_the_same_tokens_with_a_cache_on_one_device_and_on_eight():
+    out = run("decode_model")
+    assert "with a cache they are the same: True" in out
+    assert "with heads on 8 devices too: True" in out
+    assert "all-gathers in a step: 0" in out
+    assert "the cache is updated in place: True" in out
+    written, held = re.search(r"in place: (\d+) of a cache of (\d+)", out).groups()
+    assert written == held
 
 
 def test_every_example_is_run_here():

@@ -1,6 +1,6 @@
 """Problems that cuDNN's fused attention cannot do, known before anything is compiled."""
 
-from attn_tune.kernels.lang.libraries.cudnn import cudnn_version
+from attn_tune.kernels.lang.libraries.cudnn import cudnn_version, refuses_device
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
@@ -11,22 +11,11 @@ _UNEQUAL_HEAD_DIMS = (9, 10, 0)
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     """The reason that cuDNN cannot do this problem in the contract of the op, or None."""
     return (
-        _of_device(device)
+        refuses_device(device, cudnn_version())
         or _of_shape(problem, device.compute_capability or 0)
         or _of_features(problem)
         or _of_bias(problem, direction)
     )
-
-
-def _of_device(device: Device) -> str | None:
-    if device.platform != "cuda":
-        return f"cuDNN runs on NVIDIA GPUs, not on {device.platform}"
-    capability = device.compute_capability
-    if capability is None or capability < 80:
-        return f"cuDNN's fused attention needs compute capability 8.0, {device.family} has less"
-    if cudnn_version() is None:
-        return "cuDNN was not found: neither an nvidia-cudnn package nor libcudnn.so.9"
-    return None
 
 
 def _of_shape(problem: Problem, capability: int) -> str | None:
