@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from attn_tune.db import frames
 from attn_tune.db.decide import decision_table
+from attn_tune.db.decide.recorded import RecordedTrial
 from attn_tune.db.release import predictions
 from attn_tune.db.store import health, past_searches, runs, trials
 from attn_tune.db.store.connection import connect, immediate, storage_errors
@@ -218,14 +219,24 @@ class Database:
         """The trials that fit, oldest first, exactly as they were recorded.
 
         Filters are ``op``, ``kernel`` (a name or ``"op/name"``), ``direction``, ``signature`` (or its text), ``device``
-        (or its digest or variant), ``run`` and ``status``.
+        (or its digest or variant), ``run``, ``status``, ``config_digest`` and ``environment`` (its digest).
 
         Raises:
           UsageError: an unknown filter.
         """
+        for one in self.recorded(**filters):
+            yield one.trial
+
+    def recorded(self, **filters: Any) -> Iterator[RecordedTrial]:
+        """The trials that fit, as ``trials``, each with the run that recorded it."""
         with storage_errors(self.path):
-            for _, trial in trials.read_trials(self._connection, self._references, filters):
-                yield trial
+            for run, trial in trials.read_trials(self._connection, self._references, filters):
+                yield RecordedTrial(run, trial)
+
+    def run_names(self) -> dict[int, str]:
+        """The names of the runs by id; a run has the same name in every database that it is merged into."""
+        with storage_errors(self.path):
+            return dict(self._connection.execute("SELECT id, uid FROM run").fetchall())
 
     def past_searches(
         self,

@@ -43,6 +43,9 @@ _FORMATS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "before_ns": ("time before", duration),
     "after_ns": ("time after", duration),
     "ratio": ("ratio", lambda value: f"{value:.2f}x"),
+    "a_ns": ("A", duration),
+    "b_ns": ("B", duration),
+    "b_over_a": ("B/A", lambda value: f"{value:.3f}"),
     "tflops": ("TFLOP/s", lambda value: f"{value:.3g}"),
     "tb_s": ("TB/s", lambda value: f"{value:.3g}"),
     "bandwidth": ("of peak", _percent),
@@ -165,8 +168,9 @@ def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     rows = []
     for row in frame.astype(object).to_dict("records"):
         data = {str(key): _json_value(value) for key, value in row.items()}
-        if isinstance(data.get("config"), str):
-            data["config"] = json.loads(data["config"])
+        for key in ("config", "a_config", "b_config"):
+            if isinstance(data.get(key), str):
+                data[key] = json.loads(data[key])
         rows.append(data)
     return rows
 

@@ -106,6 +106,11 @@ def emit_formatted(frame: "pd.DataFrame", fmt: Format, *, title: str | None = No
             emit_frame(frame, title=title)
 
 
+def emit_text(text: str) -> None:
+    """An answer for programs that is text already, on stdout."""
+    print(text, end="", file=_answers)
+
+
 def say_absent(kernels: Collection[str], how: str = "--all") -> None:
     """A line on stdout that stands for ``kernels`` in a table; ``how`` lists them."""
     if kernels:
