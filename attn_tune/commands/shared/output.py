@@ -82,6 +82,18 @@ def emit_frame(frame: "pd.DataFrame", *, title: str | None = None) -> None:
         print(tables.to_text(frame, title=title, width=UNLIMITED), end="")
 
 
+def emit_rows(frame: "pd.DataFrame") -> None:
+    """A table on stdout with every column and every value as it is; on a terminal long words fold."""
+    from rich.console import Console
+
+    from attn_tune.reports import tables
+
+    if sys.stdout.isatty():
+        Console().print(tables.to_plain(frame))
+    else:
+        print(tables.as_text(tables.to_plain(frame), UNLIMITED), end="")
+
+
 def emit_winners(frame: "pd.DataFrame", *, title: str | None = None) -> None:
     """A table of decisions on stdout, and what its words mean where that matters."""
     from attn_tune.reports import frames
