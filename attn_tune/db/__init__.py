@@ -14,6 +14,7 @@ from attn_tune.db.compare.verdicts import (
     SidesCompared as SidesCompared,
     Verdict as Verdict,
     compare_sides as compare_sides,
+    find_shifts as find_shifts,
 )
 from attn_tune.db.database import Database as Database
 from attn_tune.db.decide.decisions import decide as decide

@@ -90,11 +90,13 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
     found = [headline(summary)]
     if summary["mean"] is not None:
         found.append(f"B takes {summary['mean']:.3f} of A's time (geometric mean of the problems in both)")
-    if shift := summary["shift"]:
+    for shift in summary["shifts"]:
         programs = counted(shift["programs"], "program")
-        text = f"{programs} with one config, software and source in both: B's time over A's is {shift['ratio']:.3f}"
         noise = max(shift["noise"], summary["rule"]["margin"])
-        found.append(f"{text} (median); a verdict needs more than {100 * noise:.1f} %")
+        found.append(
+            f"{shift['device']}: {programs} with one config, software and source in both took {shift['ratio']:.3f} of "
+            f"A's time in B (median); a verdict needs more than {100 * noise:.1f} %"
+        )
     return found
 
 

@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from attn_tune.db import Database, Verdict, compare_sides, merge_database, side_of_database
+from attn_tune.db import Database, Verdict, compare_sides, find_shifts, merge_database, side_of_database
 from attn_tune.db.compare.verdicts import Basis
 from attn_tune.db.decide.statistics import holm, rank_sum
 from attn_tune.schema import Environment, Rule
-from tests.db.facts import OTHER_DEVICE
+from tests.db.facts import DEVICE, OTHER_DEVICE
 from tests.db.sweeps import noisy, problem, record_sweep, side
 
 TEN = {place: 100_000 + 10_000 * place for place in range(10)}
@@ -89,8 +89,9 @@ def test_what_is_significant_alone_may_be_chance_among_many():
 def test_a_slower_board_is_no_reason_to_call_every_winner_worse():
     slow = {place: ns * 1.03 for place, ns in TEN.items()}
     found = compare_sides(side(TEN, seed=1, noise=0.002), side(slow | {4: slow[4] * 1.1}, seed=2, noise=0.002))
-    assert found.shift.programs == 10
-    assert found.shift.ratio == pytest.approx(1.03, abs=0.005)
+    (shift,) = found.shifts
+    assert (shift.programs, shift.device) == (10, DEVICE)
+    assert shift.ratio == pytest.approx(1.03, abs=0.005)
     assert found.mean == pytest.approx(1.04, abs=0.005)
     assert {r.one.signature.text: str(r.verdict) for r in found.rows if r.verdict is not Verdict.UNDECIDED} == {
         problem(4).text: "worse"
@@ -99,6 +100,15 @@ def test_a_slower_board_is_no_reason_to_call_every_winner_worse():
     few_slow = {place: ns * 1.03 for place, ns in few.items()}
     found = compare_sides(side(few, seed=1, noise=0.002), side(few_slow, seed=2, noise=0.002))
     assert {row.verdict for row in found.rows} == {Verdict.WORSE}, "five programs do not say what the board did"
+
+
+def test_a_part_of_two_sides_is_judged_with_the_shift_of_the_whole():
+    sides = side(TEN, seed=1, noise=0.002), side({place: ns * 1.03 for place, ns in TEN.items()}, seed=2, noise=0.002)
+    parts = [dataclasses.replace(one, decisions=one.decisions[:1]) for one in sides]
+    (row,) = compare_sides(*parts).rows
+    assert row.verdict is Verdict.WORSE
+    found = compare_sides(*parts, shifts=find_shifts(*sides))
+    assert (found.rows[0].verdict, found.shifts[0].programs) == (Verdict.UNDECIDED, 10)
 
 
 def test_medians_alone_decide_what_is_beyond_their_bounds():
@@ -186,7 +196,7 @@ def test_another_device_or_another_source_is_told_apart(tmp_path):
     assert [row.verdict for row in of_databases(a, b).rows] == [Verdict.ONLY_A, Verdict.ONLY_B]
     other = Environment(jax="0.12.0", jaxlib="0.12.0", triton="3.9.0", source_hash="b2:other")
     c = record_sweep(tmp_path / "c.db", {0: 100_000}, seed=2, environment=other)
-    assert of_databases(a, c).shift is None, "no program is the same in both"
+    assert of_databases(a, c).shifts == (), "no program is the same in both"
 
 
 def test_rank_sums_are_those_of_a_library():

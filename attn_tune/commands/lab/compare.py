@@ -67,7 +67,7 @@ def command(
     every: bool = options.flag("--all", "In the table also the undecided problems, and those of one side."),
     json: options.Json = False,
 ) -> None:
-    from attn_tune.db import compare_sides
+    from attn_tune.db import compare_sides, find_shifts
     from attn_tune.reports import comparison
 
     fmt = options.Format.JSON if json else fmt
@@ -76,7 +76,7 @@ def command(
         (a, b), narrowing = narrowed(sides, cases, selection.device(device) if device else None)
         if not a.decisions and not b.decisions:
             raise NoDataError(f"neither {before} nor {after} holds a decision that fits")
-        found = compare_sides(a, b, margin=margin / 100)
+        found = compare_sides(a, b, margin=margin / 100, shifts=find_shifts(*sides))
     if not any(row.a and row.b for row in found.rows):
         raise NoDataError(f"nothing to compare: no problem has a winner in both, {_devices(a)} and {_devices(b)}")
     names = {**selection.point_names(cases.grid), **(narrowing.problems or {})}
@@ -150,8 +150,6 @@ def _row(row: "Compared") -> dict[str, Any]:
 
 def _summary(a: "Side", b: "Side", found: "SidesCompared", margin: float) -> dict[str, Any]:
     """Everything about the comparison that is not of one problem, as plain data."""
-    import dataclasses
-
     from attn_tune.db import Verdict
     from attn_tune.db.compare import verdicts
 
@@ -168,7 +166,9 @@ def _summary(a: "Side", b: "Side", found: "SidesCompared", margin: float) -> dic
         },
         "counts": {str(verdict): counts[verdict] for verdict in Verdict},
         "mean": found.mean,
-        "shift": dataclasses.asdict(found.shift) if found.shift else None,
+        "shifts": [
+            {"device": str(s.device), "programs": s.programs, "ratio": s.ratio, "noise": s.noise} for s in found.shifts
+        ],
     }
 
 

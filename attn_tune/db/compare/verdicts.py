@@ -8,6 +8,7 @@ a comparison is false under ``WIN_ALPHA``.
 import enum
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -24,7 +25,7 @@ from attn_tune.db.decide.statistics import (
     rank_sum,
 )
 from attn_tune.db.release.conflicts import MARGIN
-from attn_tune.schema import Decision, Rule, config_to_json
+from attn_tune.schema import Decision, Device, Rule, config_to_json
 
 # Fewer programs that both sides timed say nothing about how far two sweeps are apart.
 SHIFT_PROGRAMS = 8
@@ -111,14 +112,16 @@ class Compared:
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
-    """The distance of two sweeps as a whole, by the configs that both timed with the same software and source.
+    """The distance of two sweeps of a device as a whole, by the configs that both timed with one software and source.
 
     Attributes:
+      device: the device.
       programs: how many such configs there are.
       ratio: the median of B's times over A's.
       noise: the share by which the same program may seem to differ between the two; 0 where there are too few.
     """
 
+    device: Device
     programs: int
     ratio: float
     noise: float
@@ -130,31 +133,43 @@ class SidesCompared:
 
     Attributes:
       rows: the problems: worse, better, undecided, then those of one side; of each the slowest first.
-      shift: the distance of the two as a whole; None without a program in both.
+      shifts: the distance of the two as a whole, for each device with a program in both.
       mean: the geometric mean of the ratios, None without any.
     """
 
     rows: tuple[Compared, ...]
-    shift: Shift | None
+    shifts: tuple[Shift, ...]
     mean: float | None
 
 
-def compare_sides(a: Side, b: Side, *, margin: float = MIN_GAIN) -> SidesCompared:
-    """Compares the winners of ``b`` with those of ``a``; differences up to ``margin`` (a share) are none."""
+def compare_sides(
+    a: Side, b: Side, *, margin: float = MIN_GAIN, shifts: Iterable[Shift] | None = None
+) -> SidesCompared:
+    """Compares the winners of ``b`` with those of ``a``; differences up to ``margin`` (a share) are none.
+
+    ``shifts`` are those of the whole sides where ``a`` and ``b`` are parts of them; by default their own.
+    """
     left, right = _winners(a.decisions), _winners(b.decisions)
-    shift = _shift(a.decisions, b.decisions)
-    noise = max(margin, shift.noise if shift else 0.0)
-    rows = [
-        _judge(left[key], right[key], a.evidence(left[key]), b.evidence(right[key]), noise)
-        for key in sorted(left.keys() & right.keys())
-    ]
-    rows = _corrected(rows)
+    both = sorted(left.keys() & right.keys())
+    by_device = {shift.device: shift for shift in (find_shifts(a, b) if shifts is None else shifts)}
+    noise = {device: max(margin, shift.noise) for device, shift in by_device.items()}
+    rows = _corrected(
+        [
+            _judge(before, after, a.evidence(before), b.evidence(after), noise.get(before.device, margin))
+            for before, after in ((left[key], right[key]) for key in both)
+        ]
+    )
     rows += [Compared(a=left[k], b=None, verdict=Verdict.ONLY_A, a_ns=left[k].median_ns) for k in left.keys() - right]
     rows += [Compared(a=None, b=right[k], verdict=Verdict.ONLY_B, b_ns=right[k].median_ns) for k in right.keys() - left]
     order = list(Verdict)
     rows.sort(key=lambda row: (order.index(row.verdict), -(row.ratio or 0.0), *_key(row.one)))
     logs = [math.log(row.ratio) for row in rows if row.ratio]
-    return SidesCompared(rows=tuple(rows), shift=shift, mean=math.exp(statistics.fmean(logs)) if logs else None)
+    devices = {left[key].device for key in both}
+    return SidesCompared(
+        rows=tuple(rows),
+        shifts=tuple(shift for device, shift in by_device.items() if device in devices),
+        mean=math.exp(statistics.fmean(logs)) if logs else None,
+    )
 
 
 def _key(decision: Decision) -> Key:
@@ -166,23 +181,28 @@ def _winners(decisions: Iterable[Decision]) -> dict[Key, Decision]:
     return {_key(d): d for d in sorted(decisions, key=lambda d: d.rank, reverse=True)}
 
 
-def _shift(a: Iterable[Decision], b: Iterable[Decision]) -> Shift | None:
-    def timed(decisions: Iterable[Decision]) -> dict[tuple[str, ...], int]:
-        return {
-            (*_key(d), d.kernel, d.environment.digest, config_to_json(d.config)): d.median_ns
-            for d in decisions
-            if d.median_ns and d.rule is not Rule.PREDICTED
-        }
+def find_shifts(a: Side, b: Side) -> tuple[Shift, ...]:
+    """The distance of two sides as a whole, for each device with a program in both."""
+
+    def timed(side: Side) -> dict[Device, dict[tuple[str, ...], int]]:
+        found: dict[Device, dict[tuple[str, ...], int]] = defaultdict(dict)
+        for d in side.decisions:
+            if d.median_ns and d.rule is not Rule.PREDICTED:
+                program = (*_key(d), d.kernel, d.environment.digest, config_to_json(d.config))
+                found[d.device][program] = d.median_ns
+        return found
 
     before, after = timed(a), timed(b)
-    logs = [math.log(after[key] / before[key]) for key in sorted(before.keys() & after.keys())]
-    if not logs:
-        return None
-    middle = statistics.median(logs)
-    # Three standard deviations, by the median distance from the median, which single problems do not move.
-    spread = 3 * 1.4826 * statistics.median(abs(value - middle) for value in logs)
-    noise = math.expm1(abs(middle) + spread) if len(logs) >= SHIFT_PROGRAMS else 0.0
-    return Shift(programs=len(logs), ratio=math.exp(middle), noise=noise)
+    shifts = []
+    for device in sorted(before.keys() & after.keys(), key=lambda device: (str(device), device.digest)):
+        ours, theirs = before[device], after[device]
+        if logs := [math.log(theirs[key] / ours[key]) for key in sorted(ours.keys() & theirs.keys())]:
+            middle = statistics.median(logs)
+            # Three standard deviations, by the median distance from the median, which single problems do not move.
+            spread = 3 * 1.4826 * statistics.median(abs(value - middle) for value in logs)
+            noise = math.expm1(abs(middle) + spread) if len(logs) >= SHIFT_PROGRAMS else 0.0
+            shifts.append(Shift(device=device, programs=len(logs), ratio=math.exp(middle), noise=noise))
+    return tuple(shifts)
 
 
 def _judge(a: Decision, b: Decision, ours: Evidence | None, theirs: Evidence | None, noise: float) -> Compared:
