@@ -86,10 +86,12 @@ def headline(summary: Mapping[str, Any]) -> str:
 
 
 def lines(summary: Mapping[str, Any]) -> list[str]:
-    """Sentences about a comparison as a whole: its counts, its mean, and the distance of the two sweeps."""
+    """Sentences about a comparison as a whole: counts, mean, choices, and the distance of the two sweeps."""
     found = [headline(summary)]
     if summary["mean"] is not None:
         found.append(f"B takes {summary['mean']:.3f} of A's time (geometric mean of the problems in both)")
+    if changed := [f"another {what} for {counted(n, 'problem')}" for what, n in summary["changed"].items() if n]:
+        found.append(f"B chose {' and '.join(changed)}")
     for shift in summary["shifts"]:
         programs = counted(shift["programs"], "program")
         noise = max(shift["noise"], summary["rule"]["margin"])

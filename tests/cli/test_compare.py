@@ -62,6 +62,18 @@ def test_another_config_fails_where_asked(labs, tmp_path):
     result = run(labs[0], other, "--fail-on", "changed", "--all")
     assert result.exit_code == 6
     assert "block_q 128 -> 64" in result.stdout
+    assert "B chose another config for 4 problems" in result.stdout
+
+
+def test_a_slower_board_fails_where_asked(tmp_path):
+    many = dict.fromkeys(range(8), 100_000)
+    a = record_sweep(tmp_path / "a.db", many, seed=1, noise=0.002)
+    b = record_sweep(tmp_path / "b.db", {place: ns * 1.03 for place, ns in many.items()}, seed=2, noise=0.002)
+    assert run(a, b, "--fail-on", "worse").exit_code == 0
+    assert "8 programs with one config, software and source in both took 1.03" in run(a, b).stdout
+    assert run(a, b, "--fail-on", "shifted").exit_code == 6
+    assert run(a, b, "--fail-on", "shifted", "--margin", "4").exit_code == 0
+    assert run(b, a, "--fail-on", "shifted").exit_code == 0
 
 
 SCHEMA = {
@@ -69,6 +81,7 @@ SCHEMA = {
     "b": ["name", "kind"],
     "rule": ["margin", "margin_ns", "level", "correction", "confidence"],
     "counts": ["worse", "better", "undecided", "only_a", "only_b"],
+    "changed": ["kernel", "config"],
     "mean": None,
     "shifts": None,
     "rows": None,
@@ -108,6 +121,11 @@ def test_the_page_is_written_with_equal_bytes(labs, tmp_path):
         assert run(*labs[:2], "--html", path).exit_code == 0
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert b'class="worse"' in paths[0].read_bytes()
+    assert run(*labs[:2], "--html", paths[0]).exit_code == 0, "an older page is replaced"
+    before = labs[0].read_bytes()
+    refused = run(*labs[:2], "--html", labs[0])
+    assert (refused.exit_code, "is no page" in refused.stderr) == (4, True)
+    assert labs[0].read_bytes() == before
     refused = run(*labs[:2], "--html", tmp_path / "none" / "x.html")
     assert refused.exit_code == 4
     assert "cannot be written" in refused.stderr

@@ -14,6 +14,7 @@ SUMMARY = {
     "b": {"name": "new.db", "kind": "database"},
     "rule": {"margin": 0.01, "margin_ns": 500, "level": 0.01, "correction": "holm", "confidence": 0.95},
     "counts": {"worse": 1, "better": 1, "undecided": 1, "only_a": 1, "only_b": 0},
+    "changed": {"kernel": 1, "config": 2},
     "mean": 1.0012,
     "shifts": [{"device": "gpu", "programs": 12, "ratio": 1.0031, "noise": 0.0144}],
 }
@@ -21,6 +22,8 @@ GOLDEN = """\
 ### old.db -> new.db: 1 worse, 1 better, 1 undecided, 1 only in A
 
 B takes 1.001 of A's time (geometric mean of the problems in both).
+
+B chose another kernel for 1 problem and another config for 2 problems.
 
 gpu: 12 programs with one config, software and source in both took 1.003 of A's time in B (median); a verdict needs \
 more than 1.4 %.
@@ -91,7 +94,9 @@ def test_markdown_has_the_verdicts_and_folds_the_rest(frame):
 
 
 def test_a_comparison_without_verdicts_has_no_table_of_them(frame):
-    text = comparison.markdown(frame.loc[frame["verdict"] == "undecided"], SUMMARY | {"mean": None, "shifts": []})
+    text = comparison.markdown(
+        frame.loc[frame["verdict"] == "undecided"], SUMMARY | {"mean": None, "shifts": [], "changed": {}}
+    )
     assert text.split("\n\n")[1].startswith("<details><summary>1 undecided")
 
 

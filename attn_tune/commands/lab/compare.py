@@ -12,6 +12,7 @@ Example: attn-tune lab compare h200-1.atpack h200-2.atpack --format markdown
 import contextlib
 import enum
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +32,13 @@ class FailOn(enum.StrEnum):
     """Choices of ``--fail-on``.
 
     ``worse``: a winner of B is slower. ``missing``: a problem has a winner in A alone. ``changed``: B chose another
-    kernel or config for a problem.
+    kernel or config for a problem. ``shifted``: the programs that are the same in both take longer in B as a whole.
     """
 
     WORSE = "worse"
     MISSING = "missing"
     CHANGED = "changed"
+    SHIFTED = "shifted"
 
 
 @options.grouped
@@ -57,12 +59,12 @@ def command(
         None,
         "--fail-on",
         "WHAT",
-        "Exit with 6 if there is a verdict 'worse', a problem that B lacks (missing) or another choice (changed). "
-        "Repeatable.",
+        "Exit with 6 if there is a verdict 'worse', a problem that B lacks (missing), another choice (changed), or if "
+        "the programs of both take longer in B as a whole, by more than --margin (shifted). Repeatable.",
     ),
     fmt: options.Format = options.option(options.Format.TABLE, "--format -f", "", "The format of the answer."),
     html: Path | None = options.option(
-        None, "--html", "FILE", "Also write a page to this file, in the place of one that is there."
+        None, "--html", "FILE", "Also write a page to this file, in the place of an older one."
     ),
     every: bool = options.flag("--all", "In the table also the undecided problems, and those of one side."),
     json: options.Json = False,
@@ -101,17 +103,18 @@ def command(
                 print(line)
             if len(shown) < len(frame):
                 print("--all lists the problems that are undecided or have one side")
-    if _is_failed(found.rows, fail_on or ()):
+    if _is_failed(found, fail_on or (), margin / 100):
         raise typer.Exit(DIFFERS)
 
 
-def _is_failed(rows: "tuple[Compared, ...]", fail_on: Any) -> bool:
+def _is_failed(found: "SidesCompared", fail_on: Iterable[FailOn], margin: float) -> bool:
     from attn_tune.db import Verdict
 
     has = {
-        FailOn.WORSE: any(row.verdict is Verdict.WORSE for row in rows),
-        FailOn.MISSING: any(row.verdict is Verdict.ONLY_A for row in rows),
-        FailOn.CHANGED: any(row.changed for row in rows),
+        FailOn.WORSE: any(row.verdict is Verdict.WORSE for row in found.rows),
+        FailOn.MISSING: any(row.verdict is Verdict.ONLY_A for row in found.rows),
+        FailOn.CHANGED: any(row.changed for row in found.rows),
+        FailOn.SHIFTED: any(shift.is_known and shift.ratio > 1 + margin for shift in found.shifts),
     }
     return any(has[one] for one in fail_on)
 
@@ -154,6 +157,7 @@ def _summary(a: "Side", b: "Side", found: "SidesCompared", margin: float) -> dic
     from attn_tune.db.compare import verdicts
 
     counts = Counter(row.verdict for row in found.rows)
+    changed = Counter(row.changed for row in found.rows)
     return {
         "a": {"name": a.name, "kind": a.kind},
         "b": {"name": b.name, "kind": b.kind},
@@ -165,6 +169,7 @@ def _summary(a: "Side", b: "Side", found: "SidesCompared", margin: float) -> dic
             "confidence": verdicts.CONFIDENCE,
         },
         "counts": {str(verdict): counts[verdict] for verdict in Verdict},
+        "changed": {what: changed[what] for what in ("kernel", "config")},
         "mean": found.mean,
         "shifts": [
             {"device": str(s.device), "programs": s.programs, "ratio": s.ratio, "noise": s.noise} for s in found.shifts
@@ -173,7 +178,21 @@ def _summary(a: "Side", b: "Side", found: "SidesCompared", margin: float) -> dic
 
 
 def _write(path: Path, text: str) -> None:
+    """Write a page, in the place of nothing but an older one.
+
+    Raises:
+      StorageError: ``path`` cannot be written, or holds something else, such as one of the databases.
+    """
+    begin = text[:15].encode()
     try:
+        if path.exists():
+            with path.open("rb") as there:
+                if there.read(len(begin)) != begin:
+                    raise StorageError(
+                        f"{path} is there and is no page of 'attn-tune lab compare'; choose another path"
+                    )
         path.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
+        if isinstance(error, StorageError):
+            raise
         raise StorageError(f"{path} cannot be written: {error.strerror}") from None

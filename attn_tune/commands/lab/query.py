@@ -5,7 +5,7 @@ of one of the questions that --list shows after the columns.
 
 Example: attn-tune lab query "SELECT kernel, count(*) AS trials FROM trial GROUP BY kernel"
 
-Example: attn-tune lab query "SELECT * FROM winners WHERE speedup > :least" -p least=1.2 --format csv
+Example: attn-tune lab query "SELECT * FROM winners WHERE speedup >= :least" -p least=1.2 --format csv
 
 Example: attn-tune lab query failures
 """

@@ -126,6 +126,11 @@ class Shift:
     ratio: float
     noise: float
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there are enough programs."""
+        return self.programs >= SHIFT_PROGRAMS
+
 
 @dataclass(frozen=True, kw_only=True)
 class SidesCompared:
