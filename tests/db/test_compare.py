@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from attn_tune.db import Database, Verdict, compare_sides, find_shifts, merge_database, side_of_database
-from attn_tune.db.compare.verdicts import Basis
+from attn_tune.db.compare.sides import Evidence
+from attn_tune.db.compare.verdicts import Basis, Shift
 from attn_tune.db.decide.statistics import holm, rank_sum
 from attn_tune.schema import Environment, Rule
 from tests.db.facts import DEVICE, OTHER_DEVICE
@@ -109,6 +110,34 @@ def test_a_part_of_two_sides_is_judged_with_the_shift_of_the_whole():
     assert row.verdict is Verdict.WORSE
     found = compare_sides(*parts, shifts=find_shifts(*sides))
     assert (found.rows[0].verdict, found.shifts[0].programs) == (Verdict.UNDECIDED, 10)
+
+
+def with_evidence(one, **evidence):
+    """The side with the same evidence for every decision."""
+    return dataclasses.replace(one, evidence=lambda _: Evidence(**evidence))
+
+
+def test_what_was_timed_in_turns_needs_no_bound_for_another_board():
+    fast, slow = (noisy(np.random.default_rng(5), median, 0.002, 30) for median in (100_000, 104_000))
+    a, b = side({0: 100_000}, seed=1), side({0: 104_000}, seed=2)
+    far = [Shift(device=DEVICE, programs=50, ratio=1.2, noise=0.25)]
+    for name, basis, verdict in (("same", Basis.PAIRED, Verdict.WORSE), ("other", Basis.UNPAIRED, Verdict.UNDECIDED)):
+        sides = (
+            with_evidence(a, samples=fast, rounds={("same", "r"): fast}),
+            with_evidence(b, samples=slow, rounds={(name, "r"): slow}),
+        )
+        (row,) = compare_sides(*sides, shifts=far).rows
+        assert (row.basis, row.verdict) == (basis, verdict)
+    assert row.reason == "within 25.0 %"
+
+
+def test_a_difference_within_that_of_a_config_from_itself_is_none():
+    fast, slow = (noisy(np.random.default_rng(5), median, 0.002, 30) for median in (100_000, 104_000))
+    a, b = side({0: 100_000}, seed=1), side({0: 104_000}, seed=2)
+    (row,) = compare_sides(with_evidence(a, samples=fast), with_evidence(b, samples=slow)).rows
+    assert row.verdict is Verdict.WORSE
+    (row,) = compare_sides(with_evidence(a, samples=fast), with_evidence(b, samples=slow, noise=0.06)).rows
+    assert (row.verdict, row.reason) == (Verdict.UNDECIDED, "within 6.0 %")
 
 
 def test_medians_alone_decide_what_is_beyond_their_bounds():

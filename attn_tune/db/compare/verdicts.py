@@ -157,10 +157,10 @@ def compare_sides(
     left, right = _winners(a.decisions), _winners(b.decisions)
     both = sorted(left.keys() & right.keys())
     by_device = {shift.device: shift for shift in (find_shifts(a, b) if shifts is None else shifts)}
-    noise = {device: max(margin, shift.noise) for device, shift in by_device.items()}
+    noise = {device: shift.noise for device, shift in by_device.items()}
     rows = _corrected(
         [
-            _judge(before, after, a.evidence(before), b.evidence(after), noise.get(before.device, margin))
+            _judge(before, after, a.evidence(before), b.evidence(after), margin, noise.get(before.device, 0.0))
             for before, after in ((left[key], right[key]) for key in both)
         ]
     )
@@ -210,16 +210,18 @@ def find_shifts(a: Side, b: Side) -> tuple[Shift, ...]:
     return tuple(shifts)
 
 
-def _judge(a: Decision, b: Decision, ours: Evidence | None, theirs: Evidence | None, noise: float) -> Compared:
+def _judge(
+    a: Decision, b: Decision, ours: Evidence | None, theirs: Evidence | None, margin: float, shift: float
+) -> Compared:
     if Rule.PREDICTED in (a.rule, b.rule) or not a.median_ns or not b.median_ns:
         reason = "predicted, not measured" if Rule.PREDICTED in (a.rule, b.rule) else "no time is known"
         return Compared(a=a, b=b, verdict=Verdict.UNDECIDED, reason=reason, a_ns=a.median_ns, b_ns=b.median_ns)
     if ours is None or theirs is None:
-        return _by_medians(a, b, noise)
-    return _by_samples(a, b, ours, theirs, noise)
+        return _by_medians(a, b, max(margin, shift))
+    return _by_samples(a, b, ours, theirs, margin, shift)
 
 
-def _by_samples(a: Decision, b: Decision, ours: Evidence, theirs: Evidence, noise: float) -> Compared:
+def _by_samples(a: Decision, b: Decision, ours: Evidence, theirs: Evidence, margin: float, shift: float) -> Compared:
     seed = " ".join((*_key(a), config_to_json(a.config), config_to_json(b.config)))
     shared = sorted(ours.rounds.keys() & theirs.rounds.keys())
     pairs = [pair for key in shared for pair in zip(ours.rounds[key], theirs.rounds[key], strict=False)]
@@ -234,7 +236,8 @@ def _by_samples(a: Decision, b: Decision, ours: Evidence, theirs: Evidence, nois
         b_over_a = compare_unpaired(theirs_ns, ours_ns, seed=seed)
         a_over_b = compare_unpaired(ours_ns, theirs_ns, seed=seed)
         chance = rank_sum(ours_ns, theirs_ns)
-    noise = max(noise, ours.noise, theirs.noise)
+    # What was timed in turns saw the same device.
+    noise = max(margin, 0.0 if pairs else shift, ours.noise, theirs.noise)
     verdict = Verdict.UNDECIDED
     if b_over_a.a_wins(noise=noise):
         verdict = Verdict.BETTER
