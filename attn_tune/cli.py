@@ -25,7 +25,7 @@ from attn_tune.commands import (
     sweep,
     validate,
 )
-from attn_tune.commands.lab import audit, gc, merge as merge_labs, misses
+from attn_tune.commands.lab import audit, compare, gc, merge as merge_labs, metadata, misses, query
 from attn_tune.commands.override import add, check, freeze, list as list_entries, remove
 from attn_tune.commands.pack import (
     coverage,
@@ -51,10 +51,21 @@ def _add(group: typer.Typer, modules: Mapping[str, ModuleType], panel: str | Non
 
 
 LAB = typer.Typer(
-    help="Merge and shrink lab databases, see what jobs missed, audit what is refused.",
+    help="Compare sweeps, query, merge and shrink lab databases, see what jobs missed, audit what is refused.",
     no_args_is_help=True,
 )
-_add(LAB, {"merge": merge_labs, "gc": gc, "misses": misses, "audit": audit})
+_add(
+    LAB,
+    {
+        "compare": compare,
+        "query": query,
+        "metadata": metadata,
+        "merge": merge_labs,
+        "gc": gc,
+        "misses": misses,
+        "audit": audit,
+    },
+)
 PACK = typer.Typer(help="Import, inspect, verify, compare, sign, merge and restamp packs.", no_args_is_help=True)
 _add(
     PACK,
@@ -101,7 +112,8 @@ class AttnTune(Application):
 app = typer.Typer(
     cls=AttnTune,
     name="attn-tune",
-    epilog="Exit codes: 0 ok, 1 nothing valid, 2 usage, 3 no data, 4 lock or I/O, 5 integrity, 130 interrupted.",
+    epilog="Exit codes: 0 ok, 1 nothing valid, 2 usage, 3 no data, 4 lock or I/O, 5 integrity, 6 differs, "
+    "130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

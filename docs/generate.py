@@ -3,11 +3,9 @@
 A block stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``. Text around it is written by hand.
 """
 
-import contextlib
 import os
 import re
 import sys
-import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -131,11 +129,10 @@ def kernels() -> str:
 
 
 def schema() -> str:
-    """The columns of a fresh database, views first, from the comments that its schema carries."""
+    """The statuses, then the columns of tables and views, from the comments that the schema carries."""
     import inspect
-    import sqlite3
 
-    from attn_tune.db import Database
+    from attn_tune.db.described import relations
     from attn_tune.reports.tables import markdown_table
     from attn_tune.schema import Status
 
@@ -143,29 +140,20 @@ def schema() -> str:
     traits = {"measured": "is_measured", "failed": "is_failure", "never chosen": "bars"}
     rows = [[f"`{s}`", says[s], *("yes" if getattr(s, name) else "" for name in traits.values())] for s in Status]
     text = "## Statuses\n\n" + markdown_table(["status", "says", *traits], rows)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "lab.db"
-        Database.open(path, create=True).close()
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            relations = connection.execute(
-                "SELECT name, type, sql FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
-                " ORDER BY type = 'table', name <> 'trial', rowid"
-            ).fetchall()
-            columns = {
-                name: [row[1] for row in connection.execute(f"PRAGMA table_info({name})")] for name, _, _ in relations
-            }
-    own: dict[str, dict[str, str]] = {}
-    for name, _, sql in relations:
-        lines = [line.split(" -- ", 1) for line in sql.splitlines()[1:] if " -- " in line]
-        own[name] = {d.rpartition(" AS ")[2].split()[0].rstrip(","): says for d, says in lines}
-    for name, kind, sql in relations:
-        about = re.findall("-- (.*)", sql)[0]
-        # A column of a view without a comment is that of its table.
-        source = re.findall(r"FROM (\w+)", sql)[-1] if kind == "view" else name
-        comments = own[source] | own[name]
-        table = markdown_table(["column", "says"], [[f"`{column}`", comments[column]] for column in columns[name]])
-        text += f"\n## The {kind} `{name}`\n\n{about}\n\n{table}"
+    for one in relations():
+        table = markdown_table(["column", "says"], [[f"`{column}`", says] for column, says in one.columns.items()])
+        text += f"\n## The {one.kind} `{one.name}`\n\n{one.about}\n\n{table}"
     return text
+
+
+def questions() -> str:
+    """The questions of the database's page, each with its query."""
+    from attn_tune.db.questions import QUESTIONS
+
+    return "\n".join(
+        f"**{one.title}** {one.note} (`attn-tune lab query {name}`):\n\n```sql\n{one.sql}```\n"
+        for name, one in QUESTIONS.items()
+    )
 
 
 def reference() -> str:
@@ -180,6 +168,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "exit-codes": exit_codes,
     "grids": grids,
     "kernels": kernels,
+    "questions": questions,
     "reference": reference,
     "schema": schema,
 }

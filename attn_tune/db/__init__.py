@@ -1,8 +1,21 @@
 """The lab database (SQLite), decisions from its trials, and packs that are released from it.
 
-``store`` is the file, ``decide`` the choice of configs, ``release`` the way into packs. Other rooms import from here.
+``store`` is the file, ``decide`` the choice of configs, ``compare`` the comparison of two sweeps, ``release`` the way
+into packs. Other rooms import from here.
 """
 
+from attn_tune.db.compare.sides import (
+    Side as Side,
+    side_of_database as side_of_database,
+    side_of_pack as side_of_pack,
+)
+from attn_tune.db.compare.verdicts import (
+    Compared as Compared,
+    SidesCompared as SidesCompared,
+    Verdict as Verdict,
+    compare_sides as compare_sides,
+    find_shifts as find_shifts,
+)
 from attn_tune.db.database import Database as Database
 from attn_tune.db.decide.decisions import decide as decide
 from attn_tune.db.decide.recorded import RecordedTrial as RecordedTrial

@@ -4,15 +4,17 @@ import contextlib
 import itertools
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from attn_tune.db import frames
 from attn_tune.db.decide import decision_table
+from attn_tune.db.decide.recorded import RecordedTrial
 from attn_tune.db.release import predictions
 from attn_tune.db.store import health, past_searches, runs, trials
 from attn_tune.db.store.connection import connect, immediate, storage_errors
+from attn_tune.db.store.query import read_query
 from attn_tune.db.store.references import References
 from attn_tune.db.store.writer import WriterLock
 from attn_tune.schema import (
@@ -218,14 +220,24 @@ class Database:
         """The trials that fit, oldest first, exactly as they were recorded.
 
         Filters are ``op``, ``kernel`` (a name or ``"op/name"``), ``direction``, ``signature`` (or its text), ``device``
-        (or its digest or variant), ``run`` and ``status``.
+        (or its digest or variant), ``run``, ``status``, ``config_digest`` and ``environment`` (its digest).
 
         Raises:
           UsageError: an unknown filter.
         """
+        for one in self.recorded(**filters):
+            yield one.trial
+
+    def recorded(self, **filters: Any) -> Iterator[RecordedTrial]:
+        """The trials that fit, as ``trials``, each with the run that recorded it."""
         with storage_errors(self.path):
-            for _, trial in trials.read_trials(self._connection, self._references, filters):
-                yield trial
+            for run, trial in trials.read_trials(self._connection, self._references, filters):
+                yield RecordedTrial(run, trial)
+
+    def run_names(self) -> dict[int, str]:
+        """The names of the runs by id; a run has the same name in every database that it is merged into."""
+        with storage_errors(self.path):
+            return dict(self._connection.execute("SELECT id, uid FROM run").fetchall())
 
     def past_searches(
         self,
@@ -256,16 +268,28 @@ class Database:
     def frame(self, name: str, **filters: Any) -> "pd.DataFrame":
         """A table for reports, narrowed like ``trials`` and ``decisions``.
 
-        ``"trials"``: one row a trial. ``"decisions"``: one row a decision. Both have the signature's fields in columns
-        ``sig_*`` and the knobs in columns ``cfg_*``. ``"coverage"``: one row a (signature, direction, device, kernel)
-        that was tried. ``"runs"``: one row a run. ``"winners"`` and ``"failures"``: the views of that name.
-        ``"imported"``: one row a row of an imported pack. Times are timestamps in UTC.
+        ``"trials"``: one row a trial. ``"decisions"``: one row a decision. ``"winners"`` and ``"failures"``: the views
+        of that name. These four have the signature's fields in columns ``sig_*`` and the knobs in columns ``cfg_*``.
+        ``"samples"``: the view, one row a sample. ``"coverage"``: one row a (signature, direction, device, kernel) that
+        was tried. ``"runs"``: one row a run. ``"imported"``: one row a row of an imported pack. Times are timestamps in
+        UTC. Numbers that may be unknown have pandas' nullable types.
 
         Raises:
           UsageError: an unknown frame or filter.
         """
         with storage_errors(self.path):
             return frames.read_frame(self._connection, name, filters)
+
+    def query(self, sql: str, parameters: Mapping[str, Any] = {}, *, limit: int | None = None) -> "pd.DataFrame":
+        """The rows of one SELECT over the tables and views, at most ``limit``; ``parameters`` by name (``:name``).
+
+        It can read and nothing else, in a database that is open to write too. Times of day stay ISO texts.
+
+        Raises:
+          UsageError: no such query can be run; the message says why.
+        """
+        with storage_errors(self.path):
+            return read_query(self._connection, sql, parameters, limit)
 
     def describe(self) -> health.Description:
         """Facts about the file: size, versions, rows."""

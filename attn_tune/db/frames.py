@@ -53,6 +53,12 @@ FROM trial JOIN device ON device.id = device_id
 WHERE {{filters}}
 GROUP BY signature, direction, device.digest, kernel ORDER BY signature, direction, trial.device, kernel
 """
+_VIEW = """
+SELECT {view}.*, signature.fields FROM {view} JOIN signature ON signature.text = {view}.signature ORDER BY {order}
+"""
+_SAMPLES = """
+SELECT samples.* FROM samples JOIN trial ON trial.id = trial_id WHERE {filters} ORDER BY trial_id, position
+"""
 _IMPORTED = """
 SELECT imported_pack.name AS pack, imported_pack.version, imported_row.device_digest,
        json_extract(manifest, '$.devices."' || device_digest || '".variant') AS device,
@@ -68,12 +74,12 @@ _TYPES = {
     "boolean": ("is_heuristic", "repeatable", "decided"),
     "float64": (
         "median_us", "min_us", "dispersion", "error_ratio", "compile_ms", "prove_ms", "run_ms", "heuristic_us", "gain",
-        "regret_bound", "worst_error", "speedup",
+        "regret_bound", "worst_error", "speedup", "us",
     ),
     "Int64": (
         "trial", "run", "features", "samples", "shared_bytes", "registers", "spill_bytes", "predicted_ns", "low_ns",
         "high_ns", "needed", "limit", "rank", "ties", "trials", "pid", "ok", "configs", "median_ns", "trial_id",
-        "run_id",
+        "run_id", "position",
     ),
 }  # fmt: skip
 _TIMES = ("started", "ended", "heartbeat", "newest")
@@ -89,8 +95,9 @@ FRAMES: dict[str, tuple[str, Mapping[str, str]]] = {
     "decisions": (_DECISIONS, decision_table.FILTERS),
     "runs": (_RUNS, {}),
     "coverage": (_COVERAGE, problem_filters("trial")),
-    "winners": ("SELECT * FROM winners", {}),
-    "failures": ("SELECT * FROM failures", {}),
+    "winners": (_VIEW.format(view="winners", order="winners.signature, direction, device"), {}),
+    "failures": (_VIEW.format(view="failures", order="trial_id"), {}),
+    "samples": (_SAMPLES, problem_filters("trial")),
     "imported": (_IMPORTED, {}),
 }
 

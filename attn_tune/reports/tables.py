@@ -1,5 +1,6 @@
 """DataFrames as text: rich tables, Markdown, CSV. The only place where numbers become words."""
 
+import contextlib
 import json
 import math
 import numbers
@@ -43,6 +44,9 @@ _FORMATS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "before_ns": ("time before", duration),
     "after_ns": ("time after", duration),
     "ratio": ("ratio", lambda value: f"{value:.2f}x"),
+    "a_ns": ("A", duration),
+    "b_ns": ("B", duration),
+    "b_over_a": ("B/A", lambda value: f"{value:.3f}"),
     "tflops": ("TFLOP/s", lambda value: f"{value:.3g}"),
     "tb_s": ("TB/s", lambda value: f"{value:.3g}"),
     "bandwidth": ("of peak", _percent),
@@ -113,10 +117,19 @@ def _is_numeric(column: Iterable[Any]) -> bool:
 
 def to_rich(frame: pd.DataFrame, *, title: str | None = None) -> "Table":
     """A rich table; numbers to the right. Only long words fold."""
+    return _rich(formatted(frame), frame, title)
+
+
+def to_plain(frame: pd.DataFrame) -> "Table":
+    """As ``to_rich``, with every value as it is."""
+    words = [[MISSING if _missing(v) else str(v) for v in row] for row in frame.itertuples(index=False)]
+    return _rich(pd.DataFrame(words, columns=frame.columns, dtype=str), frame, None)
+
+
+def _rich(words: pd.DataFrame, frame: pd.DataFrame, title: str | None) -> "Table":
     from rich import box
     from rich.table import Table
 
-    words = formatted(frame)
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for header, name in zip(words.columns, frame.columns, strict=True):
         numeric = _is_numeric(frame[name])
@@ -133,12 +146,17 @@ def to_rich(frame: pd.DataFrame, *, title: str | None = None) -> "Table":
 
 def to_text(frame: pd.DataFrame, *, title: str | None = None, width: int = 500) -> str:
     """The rich table as plain text, without colour, at a fixed width."""
+    return as_text(to_rich(frame, title=title), width)
+
+
+def as_text(table: "Table", width: int) -> str:
+    """A rich table as plain text, without colour, at a fixed width."""
     import io
 
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
-    console.print(to_rich(frame, title=title))
+    console.print(table)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in lines).strip("\n") + "\n"
 
@@ -165,8 +183,10 @@ def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     rows = []
     for row in frame.astype(object).to_dict("records"):
         data = {str(key): _json_value(value) for key, value in row.items()}
-        if isinstance(data.get("config"), str):
-            data["config"] = json.loads(data["config"])
+        for key in ("config", "a_config", "b_config"):
+            if isinstance(text := data.get(key), str):
+                with contextlib.suppress(ValueError):  # a query may call any text so
+                    data[key] = json.loads(text)
         rows.append(data)
     return rows
 

@@ -167,7 +167,7 @@ def test_commands_with_filters_are_all_tested_here():
         if any({"--point", "--lengths"} & set(p.opts) for p in command.params)
     }
     tested = {"export", "report", "validate", "grids", "plan", "sweep"}
-    assert taking - {"override add"} == tested | {"override freeze", "lab audit"}
+    assert taking - {"override add"} == tested | {"override freeze", "lab audit", "lab compare"}
 
 
 def foreign(kernel, text="decode/v1 b=1 pages=4"):

@@ -76,6 +76,25 @@ def test_the_frames_of_views_are_the_views(database):
     assert failures["trial_id"].tolist() == [3, 4, 5]
     (winner,) = database.frame("winners").to_dict("records")
     assert (winner["config"], winner["median_us"]) == ('{"block_q":64}', 1.0)
+    for name in ("winners", "failures"):
+        found = database.frame(name)
+        view = database.query(f"SELECT * FROM {name}")
+        added = list(found.columns)[len(view.columns) :]
+        assert list(found.columns)[: len(view.columns)] == list(view.columns)
+        assert {column[:4] for column in added} == {"sig_", "cfg_"}
+        assert str(found["sig_t"].dtype) == "Int64"
+
+
+def test_samples_are_a_frame_with_filters(database):
+    found = database.frame("samples")
+    assert {name: str(found[name].dtype) for name in ("trial_id", "position", "us")} == {
+        "trial_id": "Int64",
+        "position": "Int64",
+        "us": "float64",
+    }
+    assert found.loc[found["trial_id"] == 2, "us"].tolist() == [0.5, 0.6]
+    assert database.frame("samples", device=OTHER_DEVICE)["trial_id"].unique().tolist() == [6]
+    assert len(database.frame("samples", kernel="triton", direction="bwd")) == 0
 
 
 def test_coverage_shows_what_is_undecided(database):
@@ -94,7 +113,7 @@ def test_decisions_and_runs(database):
     assert (run["status"], run["trials"], run["ok"]) == ("running", 6, 3)
 
 
-@pytest.mark.parametrize("name", ["trials", "decisions", "coverage", "runs", "winners", "failures"])
+@pytest.mark.parametrize("name", ["trials", "decisions", "coverage", "runs", "winners", "failures", "samples"])
 def test_an_empty_database_has_empty_frames_with_columns(tmp_path, name):
     with Database.open(tmp_path / "lab.db", create=True) as database:
         frame = database.frame(name)

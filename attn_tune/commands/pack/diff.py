@@ -1,6 +1,7 @@
 """Compare two packs: rows added, removed and changed, with their times.
 
-Also entries that only one of their quarantine lists has.
+Also entries that only one of their quarantine lists has. It says what differs, row by row and of every kernel;
+'attn-tune lab compare' says whether the winners of one are faster, beyond noise.
 
 Example: attn-tune pack diff h200-1.atpack h200-2.atpack
 """

@@ -82,6 +82,18 @@ def emit_frame(frame: "pd.DataFrame", *, title: str | None = None) -> None:
         print(tables.to_text(frame, title=title, width=UNLIMITED), end="")
 
 
+def emit_rows(frame: "pd.DataFrame") -> None:
+    """A table on stdout with every column and every value as it is; on a terminal long words fold."""
+    from rich.console import Console
+
+    from attn_tune.reports import tables
+
+    if sys.stdout.isatty():
+        Console().print(tables.to_plain(frame))
+    else:
+        print(tables.as_text(tables.to_plain(frame), UNLIMITED), end="")
+
+
 def emit_winners(frame: "pd.DataFrame", *, title: str | None = None) -> None:
     """A table of decisions on stdout, and what its words mean where that matters."""
     from attn_tune.reports import frames
@@ -104,6 +116,11 @@ def emit_formatted(frame: "pd.DataFrame", fmt: Format, *, title: str | None = No
             print(tables.to_markdown(frame), end="", file=_answers)
         case Format.TABLE:
             emit_frame(frame, title=title)
+
+
+def emit_text(text: str) -> None:
+    """An answer for programs that is text already, on stdout."""
+    print(text, end="", file=_answers)
 
 
 def say_absent(kernels: Collection[str], how: str = "--all") -> None:

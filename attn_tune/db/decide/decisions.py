@@ -95,13 +95,13 @@ def decide(trials: Iterable[RecordedTrial]) -> tuple[Decision, ...]:
     for one in trials:
         by_kernel[one.trial.kernel].append(one)
     entries = {kernel: right_entries(found) for kernel, found in sorted(by_kernel.items())}
-    noise = max((_noise(e) for several in entries.values() for e in several), default=0.0)
+    noise = max((noise_of(e) for several in entries.values() for e in several), default=0.0)
     chosen = [_decide_kernel(by_kernel[k], several, noise) for k, several in entries.items() if several]
     found = sorted(chosen, key=lambda d: (d.median_ns, d.kernel))
     return tuple(dataclasses.replace(d, rank=rank) for rank, d in enumerate(found))
 
 
-def _noise(entry: Candidate) -> float:
+def noise_of(entry: Candidate) -> float:
     """The share by which a config seems to differ from itself: the median's distance, of its newest round."""
     against_itself = [
         compare_paired(sorted(zip(entry.rounds[key], twin, strict=False)), seed=f"{entry.digest} {key[1]}")

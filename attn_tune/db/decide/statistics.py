@@ -78,8 +78,12 @@ class Comparison:
 
     @property
     def upper(self) -> float:
-        """95 % upper bound of the ratio; the extremes where the samples are too few for a bootstrap."""
-        return self.extremes if self.count < FEW else self.quantile(1 - REGRET_ALPHA)
+        """95 % upper bound of the ratio."""
+        return self.bound(1 - REGRET_ALPHA)
+
+    def bound(self, p: float) -> float:
+        """Upper bound of the ratio at ``p``; the extremes where the samples are too few for a bootstrap."""
+        return self.extremes if self.count < FEW else self.quantile(p)
 
 
 def compare_paired(pairs: Sequence[tuple[int, int]], *, seed: str) -> Comparison:
@@ -113,6 +117,43 @@ def compare_unpaired(a: Sequence[int], b: Sequence[int], *, seed: str) -> Compar
         chance=1 / math.comb(len(a) + len(b), len(a)),
         samples={f"{seed}a": left, f"{seed}b": right},
     )
+
+
+def rank_sum(a: Sequence[int], b: Sequence[int]) -> float:
+    """Two-sided probability that equal configs give ranks as far apart as those of ``a`` and ``b``.
+
+    The test of Mann and Whitney in its normal approximation, with the correction for ties: where the samples are
+    completely apart it is above the exact probability.
+    """
+    import numpy as np
+
+    left, right = len(a), len(b)
+    _, inverse, counts = np.unique(np.array([*a, *b]), return_inverse=True, return_counts=True)
+    # Equal samples share the mean of their ranks.
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    total = left + right
+    variance = left * right / 12 * (total + 1 - float((counts**3 - counts).sum()) / (total * (total - 1)))
+    if variance <= 0:
+        return 1.0
+    distance = abs(float(ranks[:left].sum()) - left * (total + 1) / 2) - 0.5
+    return min(1.0, math.erfc(max(0.0, distance) / math.sqrt(2 * variance)))
+
+
+def holm(chances: Sequence[float], level: float) -> list[bool]:
+    """Whether each of several findings stays, so that any is false with a probability of at most ``level``.
+
+    ``chances`` are their two-sided probabilities under chance alone. The least must be under the level over their
+    number, the next under the level over one less, and so on; what follows the first that is not falls with it
+    (S. Holm, 1979).
+    """
+    kept = [False] * len(chances)
+    for left, place in zip(
+        range(len(chances), 0, -1), sorted(range(len(chances)), key=chances.__getitem__), strict=True
+    ):
+        if chances[place] > level / left:
+            break
+        kept[place] = True
+    return kept
 
 
 @functools.cache

@@ -244,6 +244,11 @@ def find_gap(connection: sqlite3.Connection) -> str:
     return ""
 
 
+def relation_names() -> tuple[str, ...]:
+    """The names of all tables and views."""
+    return tuple(_schema())
+
+
 @functools.cache
 def _schema() -> Mapping[str, tuple[str, dict[str, str]]]:
     """The shape of each table and view."""

@@ -52,6 +52,8 @@ UPDATE run SET heartbeat = :now, trials = trials + :count WHERE id = :run AND st
 FILTERS = problem_filters("trial") | {
     "run": "trial.run_id = :run",
     "status": "trial.status = :status",
+    "config_digest": "trial.config_digest = :config_digest",
+    "environment": "trial.environment = :environment",
 }
 _MEASURED = """
 SELECT part, config_digest, status, repeatable, id FROM trial

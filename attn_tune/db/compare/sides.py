@@ -1,0 +1,109 @@
+"""The two sides of a comparison: the decisions of a lab database or of a pack, with the samples behind them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from attn_tune.db.database import Database
+from attn_tune.db.decide.decisions import Candidate, noise_of
+from attn_tune.packs.reader import Pack
+from attn_tune.packs.rows import PPM, Row
+from attn_tune.schema import Decision, Rule, Signature, Status, config_digest
+from attn_tune.schema.trial import WHOLE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """The samples behind one decision, in nanoseconds.
+
+    Attributes:
+      samples: those of the newest run with finals, as decisions take them.
+      rounds: those of each final, by the name of its run and the round.
+      noise: the share by which the config was seen to differ from itself.
+    """
+
+    samples: tuple[int, ...]
+    rounds: Mapping[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
+    noise: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One side of a comparison.
+
+    Attributes:
+      name: the path or the name, as it was given.
+      kind: ``"database"`` or ``"pack"``.
+      decisions: the decisions, of all ranks.
+      evidence: finds the samples behind a decision; None where only its median is known.
+    """
+
+    name: str
+    kind: str
+    decisions: tuple[Decision, ...]
+    evidence: Callable[[Decision], Evidence | None]
+
+
+def side_of_database(database: Database, name: str) -> Side:
+    """The decisions of a lab database, as of its last ``rebuild_decisions``; it stays open while they are compared."""
+    runs = database.run_names()
+
+    def evidence(decision: Decision) -> Evidence | None:
+        digest = config_digest(decision.config)
+        found = database.recorded(
+            signature=decision.signature,
+            direction=decision.direction,
+            device=decision.device,
+            kernel=decision.kernel,
+            environment=decision.environment.digest,
+            config_digest=digest,
+            status=Status.OK,
+        )
+        measured = [one for one in found if one.trial.part == WHOLE]
+        if not measured:
+            return None
+        entry = Candidate(digest=digest, config=decision.config, measured=measured)
+        return Evidence(
+            samples=entry.samples(entry.newest_run),
+            rounds={(runs[run], round_id): samples for (run, round_id), samples in entry.rounds.items()},
+            noise=noise_of(entry),
+        )
+
+    return Side(name=name, kind="database", decisions=tuple(database.decisions()), evidence=evidence)
+
+
+def side_of_pack(pack: Pack, name: str) -> Side:
+    """The rows of a pack as decisions. A pack holds no samples."""
+    made = tuple(_decision(pack, row) for row in pack.rows)
+    return Side(name=name, kind="pack", decisions=made, evidence=lambda _: None)
+
+
+def _decision(pack: Pack, row: Row) -> Decision:
+    signature = _signature(row.signature)
+    return Decision(
+        op=row.op,
+        direction=row.direction,
+        signature=signature,
+        device=pack.devices[row.device],
+        environment=pack.environments[row.env],
+        kernel=f"{row.op}/{row.kernel}",
+        config=row.config,
+        rule=Rule(row.state),
+        median_ns=row.median_ns,
+        heuristic_ns=row.heuristic_ns,
+        gain=None if row.gain_ppm is None else 1 + row.gain_ppm / PPM,
+        regret_bound=None if row.regret_ppm is None else row.regret_ppm / PPM,
+        worst_error=None if row.error_ppm is None else row.error_ppm / PPM,
+        samples=row.samples,
+        repeatable=row.repeatable,
+        features=row.features,
+        contract=signature.version,
+        rank=row.rank,
+    )
+
+
+def _signature(text: str) -> Signature:
+    """The signature of a canonical text, whose op need not be installed; all values stay text."""
+    head, *items = text.split()
+    op, _, version = head.partition("/v")
+    pairs = tuple((name, value) for name, _, value in (item.partition("=") for item in items))
+    return Signature(op, int(version), pairs)

@@ -1,0 +1,311 @@
+"""Verdicts on the winners of two sides, problem by problem, by the rule of decisions and a correction for their number.
+
+A verdict needs a difference above 1 % and half a microsecond, above the noise of a config against itself, and one that
+neither the bootstrap nor an exact test puts down to chance. Holm's correction keeps the probability that any verdict of
+a comparison is false under ``WIN_ALPHA``.
+"""
+
+import enum
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from attn_tune.db.compare.sides import Evidence, Side
+from attn_tune.db.decide.statistics import (
+    FEW,
+    MIN_GAIN,
+    MIN_GAIN_NS,
+    WIN_ALPHA,
+    Comparison,
+    compare_paired,
+    compare_unpaired,
+    holm,
+    rank_sum,
+)
+from attn_tune.db.release.conflicts import MARGIN
+from attn_tune.schema import Decision, Device, Rule, config_to_json
+
+# Fewer programs that both sides timed say nothing about how far two sweeps are apart.
+SHIFT_PROGRAMS = 8
+# The share of the times between the bounds of an interval.
+CONFIDENCE = 0.95
+
+type Key = tuple[str, str, str]
+
+
+class Verdict(enum.StrEnum):
+    """The outcome for one problem."""
+
+    WORSE = "worse"
+    """B's winner takes longer than A's, beyond noise."""
+    BETTER = "better"
+    """B's winner takes less time than A's, beyond noise."""
+    UNDECIDED = "undecided"
+    """The evidence tells no difference that is worth having."""
+    ONLY_A = "only_a"
+    """B has no winner for the problem."""
+    ONLY_B = "only_b"
+    """A has no winner for the problem."""
+
+
+class Basis(enum.StrEnum):
+    """The evidence that a ratio is made of."""
+
+    PAIRED = "paired"
+    """Samples that were taken in turns, in finals that both databases hold."""
+    UNPAIRED = "unpaired"
+    """Samples of two sweeps."""
+    MEDIANS = "medians"
+    """Medians and bounds alone, where a pack is one of the sides."""
+    NONE = ""
+    """There is no time on one of the sides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """The winners of one problem on one device.
+
+    Attributes:
+      a: A's winner, None without one.
+      b: B's winner, None without one.
+      verdict: the outcome.
+      reason: the reason why it is undecided, empty for other verdicts.
+      basis: the evidence of the ratio.
+      a_ns: A's time in nanoseconds.
+      b_ns: B's time in nanoseconds.
+      ratio: B's time over A's.
+      low: the lower bound of the ratio at 95 %; of medians the least that their bounds allow.
+      high: the upper bound of the ratio.
+      chance: the two-sided probability of such a difference under chance alone, None without samples.
+    """
+
+    a: Decision | None
+    b: Decision | None
+    verdict: Verdict
+    reason: str = ""
+    basis: Basis = Basis.NONE
+    a_ns: int | None = None
+    b_ns: int | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    chance: float | None = None
+
+    @property
+    def one(self) -> Decision:
+        """The winner of either side, for what they share: op, problem, direction and device."""
+        found = self.a or self.b
+        assert found is not None
+        return found
+
+    @property
+    def changed(self) -> str:
+        """``"kernel"`` or ``"config"`` where the sides chose another one; empty for the same and for one side alone."""
+        if self.a is None or self.b is None:
+            return ""
+        if self.a.kernel != self.b.kernel:
+            return "kernel"
+        return "" if config_to_json(self.a.config) == config_to_json(self.b.config) else "config"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shift:
+    """The distance of two sweeps of a device as a whole, by the configs that both timed with one software and source.
+
+    Attributes:
+      device: the device.
+      programs: how many such configs there are.
+      ratio: the median of B's times over A's.
+      noise: the share by which the same program may seem to differ between the two; 0 where there are too few.
+    """
+
+    device: Device
+    programs: int
+    ratio: float
+    noise: float
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are enough programs."""
+        return self.programs >= SHIFT_PROGRAMS
+
+
+@dataclass(frozen=True, kw_only=True)
+class SidesCompared:
+    """The comparison of two sides.
+
+    Attributes:
+      rows: the problems: worse, better, undecided, then those of one side; of each the slowest first.
+      shifts: the distance of the two as a whole, for each device with a program in both.
+      mean: the geometric mean of the ratios, None without any.
+    """
+
+    rows: tuple[Compared, ...]
+    shifts: tuple[Shift, ...]
+    mean: float | None
+
+
+def compare_sides(
+    a: Side, b: Side, *, margin: float = MIN_GAIN, shifts: Iterable[Shift] | None = None
+) -> SidesCompared:
+    """Compares the winners of ``b`` with those of ``a``; differences up to ``margin`` (a share) are none.
+
+    ``shifts`` are those of the whole sides where ``a`` and ``b`` are parts of them; by default their own.
+    """
+    left, right = _winners(a.decisions), _winners(b.decisions)
+    both = sorted(left.keys() & right.keys())
+    by_device = {shift.device: shift for shift in (find_shifts(a, b) if shifts is None else shifts)}
+    noise = {device: shift.noise for device, shift in by_device.items()}
+    rows = _corrected(
+        [
+            _judge(before, after, a.evidence(before), b.evidence(after), margin, noise.get(before.device, 0.0))
+            for before, after in ((left[key], right[key]) for key in both)
+        ]
+    )
+    rows += [Compared(a=left[k], b=None, verdict=Verdict.ONLY_A, a_ns=left[k].median_ns) for k in left.keys() - right]
+    rows += [Compared(a=None, b=right[k], verdict=Verdict.ONLY_B, b_ns=right[k].median_ns) for k in right.keys() - left]
+    order = list(Verdict)
+    rows.sort(key=lambda row: (order.index(row.verdict), -(row.ratio or 0.0), *_key(row.one)))
+    logs = [math.log(row.ratio) for row in rows if row.ratio]
+    devices = {left[key].device for key in both}
+    return SidesCompared(
+        rows=tuple(rows),
+        shifts=tuple(shift for device, shift in by_device.items() if device in devices),
+        mean=math.exp(statistics.fmean(logs)) if logs else None,
+    )
+
+
+def _key(decision: Decision) -> Key:
+    return (decision.signature.text, decision.direction, decision.device.digest)
+
+
+def _winners(decisions: Iterable[Decision]) -> dict[Key, Decision]:
+    """The best decision of each problem."""
+    return {_key(d): d for d in sorted(decisions, key=lambda d: d.rank, reverse=True)}
+
+
+def find_shifts(a: Side, b: Side) -> tuple[Shift, ...]:
+    """The distance of two sides as a whole, for each device with a program in both."""
+
+    def timed(side: Side) -> dict[Device, dict[tuple[str, ...], int]]:
+        found: dict[Device, dict[tuple[str, ...], int]] = defaultdict(dict)
+        for d in side.decisions:
+            if d.median_ns and d.rule is not Rule.PREDICTED:
+                program = (*_key(d), d.kernel, d.environment.digest, config_to_json(d.config))
+                found[d.device][program] = d.median_ns
+        return found
+
+    before, after = timed(a), timed(b)
+    shifts = []
+    for device in sorted(before.keys() & after.keys(), key=lambda device: (str(device), device.digest)):
+        ours, theirs = before[device], after[device]
+        if logs := [math.log(theirs[key] / ours[key]) for key in sorted(ours.keys() & theirs.keys())]:
+            middle = statistics.median(logs)
+            # Three standard deviations, by the median distance from the median, which single problems do not move.
+            spread = 3 * 1.4826 * statistics.median(abs(value - middle) for value in logs)
+            noise = math.expm1(abs(middle) + spread) if len(logs) >= SHIFT_PROGRAMS else 0.0
+            shifts.append(Shift(device=device, programs=len(logs), ratio=math.exp(middle), noise=noise))
+    return tuple(shifts)
+
+
+def _judge(
+    a: Decision, b: Decision, ours: Evidence | None, theirs: Evidence | None, margin: float, shift: float
+) -> Compared:
+    if Rule.PREDICTED in (a.rule, b.rule) or not a.median_ns or not b.median_ns:
+        reason = "predicted, not measured" if Rule.PREDICTED in (a.rule, b.rule) else "no time is known"
+        return Compared(a=a, b=b, verdict=Verdict.UNDECIDED, reason=reason, a_ns=a.median_ns, b_ns=b.median_ns)
+    if ours is None or theirs is None:
+        return _by_medians(a, b, max(margin, shift))
+    return _by_samples(a, b, ours, theirs, margin, shift)
+
+
+def _by_samples(a: Decision, b: Decision, ours: Evidence, theirs: Evidence, margin: float, shift: float) -> Compared:
+    seed = " ".join((*_key(a), config_to_json(a.config), config_to_json(b.config)))
+    shared = sorted(ours.rounds.keys() & theirs.rounds.keys())
+    pairs = [pair for key in shared for pair in zip(ours.rounds[key], theirs.rounds[key], strict=False)]
+    if pairs:
+        basis = Basis.PAIRED
+        b_over_a = compare_paired([(y, x) for x, y in pairs], seed=seed)
+        a_over_b = compare_paired(pairs, seed=seed)
+        chance = min(1.0, 2 * min(b_over_a.chance, a_over_b.chance))
+        ours_ns, theirs_ns = ([pair[i] for pair in pairs] for i in (0, 1))
+    else:
+        basis, ours_ns, theirs_ns = Basis.UNPAIRED, sorted(ours.samples), sorted(theirs.samples)
+        b_over_a = compare_unpaired(theirs_ns, ours_ns, seed=seed)
+        a_over_b = compare_unpaired(ours_ns, theirs_ns, seed=seed)
+        chance = rank_sum(ours_ns, theirs_ns)
+    # What was timed in turns saw the same device.
+    noise = max(margin, 0.0 if pairs else shift, ours.noise, theirs.noise)
+    verdict = Verdict.UNDECIDED
+    if b_over_a.a_wins(noise=noise):
+        verdict = Verdict.BETTER
+    elif a_over_b.a_wins(noise=noise):
+        verdict = Verdict.WORSE
+    tail = (1 + CONFIDENCE) / 2
+    return Compared(
+        a=a,
+        b=b,
+        verdict=verdict,
+        reason=_reason(b_over_a, noise) if verdict is Verdict.UNDECIDED else "",
+        basis=basis,
+        a_ns=int(statistics.median(ours_ns)),
+        b_ns=int(statistics.median(theirs_ns)),
+        ratio=b_over_a.ratio,
+        low=b_over_a.quantile(1 - tail) if b_over_a.count >= FEW else 1 / a_over_b.extremes,
+        high=b_over_a.bound(tail),
+        chance=chance,
+    )
+
+
+def _reason(b_over_a: Comparison, noise: float) -> str:
+    """The reason why a comparison tells no difference."""
+    if b_over_a.count < FEW:
+        return f"too few samples: {b_over_a.count}"
+    return _small(b_over_a.ratio, b_over_a.difference_ns, noise) or "could be chance"
+
+
+def _small(ratio: float, difference_ns: float, noise: float) -> str:
+    """The bound that a difference does not exceed; empty where it exceeds all."""
+    share = 1 - min(ratio, 1 / ratio)
+    if share <= max(noise, MIN_GAIN):
+        return f"within {100 * max(noise, MIN_GAIN):.1f} %"
+    return f"within {MIN_GAIN_NS / 1000:g} us" if abs(difference_ns) <= MIN_GAIN_NS else ""
+
+
+def _by_medians(a: Decision, b: Decision, noise: float) -> Compared:
+    """Medians of two sessions, of which only the bounds of their regret say how noisy they were."""
+    assert a.median_ns is not None
+    assert b.median_ns is not None
+    ratio, difference = b.median_ns / a.median_ns, b.median_ns - a.median_ns
+    made = Compared(
+        a=a,
+        b=b,
+        verdict=Verdict.UNDECIDED,
+        basis=Basis.MEDIANS,
+        a_ns=a.median_ns,
+        b_ns=b.median_ns,
+        ratio=ratio,
+    )
+    if a.regret_bound is None or b.regret_bound is None:
+        return replace(made, reason="medians without a bound of their noise")
+    if (samples := min(a.samples, b.samples)) < FEW:
+        return replace(made, reason=f"too few samples: {samples}")
+    slack = (1 + max(noise, MARGIN)) * (1 + a.regret_bound) * (1 + b.regret_bound)
+    made = replace(made, low=ratio / slack, high=ratio * slack)
+    # The same measure as for samples, a share of the slower time.
+    if reason := _small(ratio, difference, 1 - 1 / slack):
+        return replace(made, reason=reason)
+    return replace(made, verdict=Verdict.WORSE if ratio > 1 else Verdict.BETTER)
+
+
+def _corrected(rows: list[Compared]) -> list[Compared]:
+    """The rows with only those verdicts on samples that stay when all comparisons share one chance of being wrong."""
+    tested = [place for place, row in enumerate(rows) if row.chance is not None]
+    stays = holm([rows[place].chance or 0.0 for place in tested], WIN_ALPHA)
+    for place, keep in zip(tested, stays, strict=True):
+        if not keep and rows[place].verdict is not Verdict.UNDECIDED:
+            reason = f"could be chance among {len(tested)} comparisons" if len(tested) > 1 else "could be chance"
+            rows[place] = replace(rows[place], verdict=Verdict.UNDECIDED, reason=reason)
+    return rows
