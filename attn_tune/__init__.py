@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         create_shard_map_wrapper as create_shard_map_wrapper,
         flash_attention as flash_attention,
     )
+    from attn_tune.api.merge_attention import merge_attention as merge_attention
     from attn_tune.api.meshes.partition_specs import stable_spec as stable_spec
     from attn_tune.api.modes import (
         Mode as Mode,
