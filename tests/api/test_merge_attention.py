@@ -1,5 +1,9 @@
 """The public ``merge_attention``: halves of keys, order of merges, empty parts, gradients, meshes, and refusals."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -92,6 +96,20 @@ def test_gradients_are_those_of_the_formula():
     )
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(one, other, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_sharded_queries_and_heads_are_not_gathered():
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.api.merge_attention_sharded"],
+        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=3600,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["queries", "queries", "heads", "heads", "both", "both"]
 
 
 def test_vmap_folds_into_the_rows():
