@@ -79,9 +79,10 @@ def cascade_attention(
 ) -> Any:
     """Attention of new tokens over prefixes that sequences share, and over each sequence's own tokens behind them.
 
-    The keys of a prefix are read once for its group, not once for each sequence. Results are those of ``paged_decode``
-    or ``ragged_paged`` over prefix and own tokens in a row, but for roundings: each part is rounded to the queries'
-    dtype before the parts are merged. New tokens are among the own ones, so that every query sees all of its prefixes.
+    The keys of a prefix are read once for its group, not once for each sequence; of a decoding call with ``cu_seqs``
+    once for every 128 queries of a key head. Results are those of ``paged_decode`` or ``ragged_paged`` over prefix and
+    own tokens in a row, but for roundings: each part is rounded to the queries' dtype before the parts are merged. New
+    tokens are among the own ones, so that every query sees all of its prefixes.
     All lengths and groups are arrays that only the device needs to know. There is no derivative.
 
     It calls ``paged_decode`` (queries of a group are query heads of one sequence, packed into tiles), or with
