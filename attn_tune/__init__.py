@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 _PUBLIC = {
     # Other libraries' functions, over the ops.
     "dot_product_attention": "attn_tune.api.dot_product",
+    # Compositions of ops.
+    "SharedPrefix": "attn_tune.api.cascade_attention",
+    "cascade_attention": "attn_tune.api.cascade_attention",
     # What callers of the ops and authors of kernels use.
     "MaskInfo": "attn_tune.ops.masks.mask_info",
     "Mode": "attn_tune.api.modes",
@@ -59,11 +62,16 @@ if TYPE_CHECKING:
     # The same names once more (a test compares), and those of this package's ops, for what reads types and runs
     # nothing: type checkers and editors.
     from attn_tune.api.attention import attention as attention
+    from attn_tune.api.cascade_attention import (
+        SharedPrefix as SharedPrefix,
+        cascade_attention as cascade_attention,
+    )
     from attn_tune.api.dot_product import dot_product_attention as dot_product_attention
     from attn_tune.api.flash_attention import (
         create_shard_map_wrapper as create_shard_map_wrapper,
         flash_attention as flash_attention,
     )
+    from attn_tune.api.merge_attention import merge_attention as merge_attention
     from attn_tune.api.meshes.partition_specs import stable_spec as stable_spec
     from attn_tune.api.modes import (
         Mode as Mode,

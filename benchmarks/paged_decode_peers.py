@@ -44,14 +44,15 @@ def record(
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(arguments)
-    report: dict[str, Any] = {"versions": _versions(), "rows": []}
+    report: dict[str, Any] = {"versions": versions(), "rows": []}
     for row in _rows(op_name, peers, args.grid, args.only, args.rounds):
         report["rows"].append(row)
         args.out.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """The device and the versions of the software of this run."""
     import importlib.metadata
 
     import jax

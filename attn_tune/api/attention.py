@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
@@ -19,11 +18,11 @@ from attn_tune.ops.fields.arguments import (
     check_qkv,
     checked_bias,
     dims_of,
+    dtype_name,
     fit_4d,
     lengths_of,
     static_float,
 )
-from attn_tune.ops.fields.attention import DTYPES
 from attn_tune.ops.fields.padding import zero_beyond
 from attn_tune.ops.fields.sinks import sinks_of
 from attn_tune.ops.masks.mask_info import MaskInfo
@@ -160,8 +159,8 @@ def attention(
         num_kv_heads=shape["K"],
         head_dim=shape["H"],
         v_head_dim=shape["V"],
-        dtype=_dtype_name("dtype", dtype),
-        softmax_dtype=_dtype_name("softmax_dtype", softmax_dtype or jnp.float32),
+        dtype=dtype_name("dtype", dtype),
+        softmax_dtype=dtype_name("softmax_dtype", softmax_dtype or jnp.float32),
         causal=causal,
         window=window,
         mask_dims=dims_of(operands.mask),
@@ -183,16 +182,6 @@ def attention(
     )
     # Rows of padding are zero already; this is for their cotangents, which may not be numbers.
     return zero_beyond(outputs["out"], q_lengths), outputs["weights"]
-
-
-def _dtype_name(name: str, dtype: Any) -> str:
-    try:
-        found = np.dtype(dtype).name
-    except TypeError:
-        found = ""
-    if found not in DTYPES:
-        raise UsageError(f"{name} must be one of {', '.join(DTYPES)}, got {dtype!r}")
-    return found
 
 
 def _key(key: Any) -> Key[Array, ""]:

@@ -34,6 +34,7 @@ def ragged_paged(
     page_table: Int[Array, "B pages"] | None = None,
     *,
     num_seqs: int | Int[Array, ""] | None = None,
+    causal: bool = True,
     layout: str = "nhd",
     sliding_window: int | None = None,
     softmax_scale: float | None = None,
@@ -73,6 +74,8 @@ def ragged_paged(
       cu_q_lens: int32 ``[B + 1]``: 0, then the end of each sequence in ``query``; it never falls.
       page_table: int32 ``[B, pages of a sequence]``; page ``i`` holds the tokens from ``i * P`` on. None: no pages.
       num_seqs: sequences from this one on are empty, and nothing of theirs counts.
+      causal: a query sees no token behind its own. False: it sees all of its sequence, and ``kv_lens`` counts keys
+        alone, which may be fewer than queries: those of an encoder, or of a prefix that all queries come after.
       sliding_window: the number of tokens before its own that a query sees; None is all.
       softmax_scale: default ``1/sqrt(H)``.
       logits_soft_cap: logits become ``cap * tanh(logits / cap)``.
@@ -124,7 +127,13 @@ def ragged_paged(
     lengths = first_sequences(num_seqs, check_integers("kv_lens", kv_lens, (batch,)))
     # Ends beyond the queries would be written beyond the output.
     ends = jnp.clip(check_integers("cu_q_lens", cu_q_lens, (batch + 1,)), 0, q.shape[0])
-    problem = Problem(tokens=q.shape[0], **attributes)
+    if not isinstance(causal, bool):
+        raise UsageError(f"causal must be True or False, got {causal!r}")
+    if not causal and sliding_window is not None:
+        raise UsageError(
+            f"sliding_window={sliding_window} counts from a query's own position; leave it out, or causal=False"
+        )
+    problem = Problem(tokens=q.shape[0], causal=causal, **attributes)
     outputs = run(
         cache_call(
             NAME,

@@ -28,6 +28,7 @@ def call(problem, operands, **more):
         "k_scale": o.k_scale,
         "v_scale": o.v_scale,
         "return_lse": True,
+        "causal": p.causal,
     }
     return attn_tune.ragged_paged(o.q, o.k, o.v, o.kv_lens, o.cu_q_lens, o.page_table, **options | more)
 
@@ -38,7 +39,10 @@ def case(name):
     return problem, jax.jit(functools.partial(make_inputs, problem, "fwd"))(1)
 
 
-@pytest.mark.parametrize("name", ["paged_at_edges", "interleaved", "head_first", "contiguous_ragged", "everything"])
+NAMES = ("paged_at_edges", "interleaved", "head_first", "contiguous_ragged", "everything", "not_causal")
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_rows_are_right(name):
     problem, operands = case(name)
     out, lse = jax.jit(functools.partial(call, problem))(operands)
@@ -160,6 +164,8 @@ def test_a_derivative_is_refused_with_the_way_out():
         ({"max_kv_len": 0}, "max_kv_len must be a positive integer, got 0"),
         ({"workload": "mixed"}, "unknown workload 'mixed'"),
         ({"sliding_window": -1}, "sliding_window must be a number of tokens"),
+        ({"sliding_window": 3, "causal": False}, "sliding_window=3 counts from a query's own position"),
+        ({"causal": 1}, "causal must be True or False, got 1"),
         ({"k_scale": 1.0}, "v_scale is missing"),
         ({"platform": "cuda"}, "unknown kernel of ragged_paged 'cuda'"),
     ],

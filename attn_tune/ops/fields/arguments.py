@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
@@ -87,6 +88,21 @@ def static_float(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise UsageError(f"{name} must be a number, got {value!r}") from None
+
+
+def dtype_name(name: str, dtype: Any) -> str:
+    """The name of a dtype that kernels have.
+
+    Raises:
+      UsageError: another dtype, or none.
+    """
+    try:
+        found = np.dtype(dtype).name
+    except TypeError:
+        found = ""
+    if found not in DTYPES:
+        raise UsageError(f"{name} must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    return found
 
 
 def as_mask(

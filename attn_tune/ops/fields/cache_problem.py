@@ -94,6 +94,8 @@ class CacheAttention(CacheSizes):
     FIELDS: ClassVar[tuple[Field, ...]]
     # Words of signatures by attributes: what a kind of problem has beside these.
     QUERIES: ClassVar[dict[str, str]]
+    # The same of attributes that are true or false.
+    FLAGS: ClassVar[dict[str, str]] = {}
 
     batch: int
     kv_len: int
@@ -148,14 +150,17 @@ class CacheAttention(CacheSizes):
             "cap": int(self.soft_cap is not None),
             "workload": self.workload,
         }
+        values |= {word: int(getattr(self, name)) for name, word in self.FLAGS.items()}
         return Signature.build(self.NAME, self.VERSION, self.FIELDS, values)
 
     @classmethod
     def from_signature(cls, signature: Signature) -> Self:
         """A problem with this signature; scale is ``1/sqrt(H)`` and the cap takes its canonical value."""
         values = all_values(signature, cls.FIELDS)
+        flags: dict[str, Any] = {name: flag(values, word) for name, word in cls.FLAGS.items()}
         return cls(
             **{name: values[word] for name, word in (_SIZES | cls.QUERIES | _FLAGS).items()},
+            **flags,
             window=values["left"],
             has_sinks=flag(values, "sinks"),
             soft_cap=CANONICAL_SOFT_CAP if flag(values, "cap") else None,

@@ -33,5 +33,8 @@ def samples() -> dict[str, Problem]:
         "mixed": tiny(workload="mix", page_size=8),
         "window_queries": tiny(window=11, tokens=90, **PAGES),
         "sinks_window_queries": tiny(has_sinks=True, window=19, tokens=40, **PAGES),
+        "not_causal": tiny(causal=False, tokens=90, **PAGES),
+        "not_causal_contiguous": tiny(causal=False, workload="uni"),
+        "not_causal_mixed": tiny(causal=False, workload="mix", has_sinks=True, **FLOAT8, kv_scale="token"),
         "everything": tiny(kv_scale="token", window=23, **heads, **FLOAT8),
     }

@@ -7,6 +7,7 @@ from typing import ClassVar
 from attn_tune.ops.contract import Workload, workload_field
 from attn_tune.ops.fields.cache_problem import HEAD_FIELDS, CacheAttention, least_bytes
 from attn_tune.ops.workloads import LENGTHS, profile_lengths
+from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind
 
 DECIDES_NO_CODE = "the op's contract, whose version is in every signature"
@@ -28,6 +29,13 @@ FIELDS = (
     Field(name="t", kind=FieldKind.SCALABLE, is_int=True, doc="new tokens of all sequences together"),
     Field(name="s", kind=FieldKind.SCALABLE, is_int=True, doc="longest sequence, new tokens included"),
     *HEAD_FIELDS,
+    Field(
+        name="causal",
+        kind=FieldKind.CATEGORICAL,
+        is_int=True,
+        default=1,
+        doc="1: a query sees no key behind its own; 0: all of its sequence",
+    ),
     workload_field(WORKLOADS),
 )
 
@@ -37,21 +45,30 @@ class Problem(CacheAttention):
     """One call, without its arrays.
 
     Query ``i`` of a sequence of ``L`` tokens, ``Q`` of them new, stands at position ``L - Q + i`` and sees the keys
-    from ``window`` before it to itself; one at a position below zero sees nothing.
+    from ``window`` before it to itself; one at a position below zero sees nothing. Of a call that is not causal every
+    query sees all keys of its sequence, which may have fewer tokens than queries.
 
     Attributes:
       tokens: the queries: the new tokens of all sequences, and padding; all others are those of ``CacheAttention``.
+      causal: a query sees no key behind its own position.
 
     Raises:
-      UsageError: an impossible size or flag; the message names it.
+      UsageError: an impossible size or flag, or a window that no position bounds; the message names it.
     """
 
     NAME: ClassVar = NAME
     VERSION: ClassVar = VERSION
     FIELDS: ClassVar = FIELDS
     QUERIES: ClassVar = {"tokens": "t"}
+    FLAGS: ClassVar = {"causal": "causal"}
 
     tokens: int
+    causal: bool = True
+
+    def __post_init__(self):
+        CacheAttention.__post_init__(self)
+        if self.window is not None and not self.causal:
+            raise UsageError(f"left={self.window} (window) counts from a query's own position; it needs causal=1")
 
     @property
     def sequences(self) -> tuple[tuple[int, int], ...]:
@@ -93,7 +110,10 @@ class Problem(CacheAttention):
 def flops(problem: Problem, direction: str) -> int:
     """Floating-point operations of the visible pairs of the inputs' sequences, two per multiply-add."""
     p = problem
-    pairs = sum(_pairs(p, length) - _pairs(p, max(0, length - new)) for new, length in p.sequences)
+    if p.causal:
+        pairs = sum(_pairs(p, length) - _pairs(p, max(0, length - new)) for new, length in p.sequences)
+    else:
+        pairs = sum(new * length for new, length in p.sequences)
     return 2 * p.num_q_heads * pairs * (p.head_dim + p.v_head_dim)
 
 

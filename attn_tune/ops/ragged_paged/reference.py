@@ -37,7 +37,8 @@ def _attend(p: Problem, o: Operands, dtype: jnp.dtype) -> dict[str, Array]:
             first = begin + tile * _TILE
             query = first + jnp.arange(_TILE)
             is_own = query < end
-            position = (length - end + query)[:, None]
+            # The last query of a sequence stands at its last token; of a call that is not causal all do.
+            position = jnp.where(p.causal, length - end + query, length - 1)[:, None]
             visible = (token <= position) & (token < length) & is_own[:, None]
             if p.window is not None:
                 visible &= token >= position - p.window

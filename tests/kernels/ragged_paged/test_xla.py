@@ -29,6 +29,9 @@ NAMES = (
     "prompts",
     "decodes",
     "mixed",
+    "not_causal",
+    "not_causal_contiguous",
+    "not_causal_mixed",
     "everything",
 )
 

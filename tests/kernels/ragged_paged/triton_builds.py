@@ -23,6 +23,7 @@ BUILDS = {
     "mixed-90": (dataclasses.replace(_LLAMA, page_size=16, workload="mix"), 90),
     "float8-90": (dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale="tensor"), 90),
     "int8-90": (dataclasses.replace(_LLAMA, kv_dtype="int8", kv_scale="token", window=500, has_sinks=True), 90),
+    "prefix-90": (dataclasses.replace(_LLAMA, causal=False), 90),
     "wide-90": (dataclasses.replace(_LLAMA, head_dim=256, v_head_dim=256, soft_cap=30.0), 90),
 }
 

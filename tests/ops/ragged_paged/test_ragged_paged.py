@@ -26,6 +26,7 @@ SMALL = Problem(batch=3, tokens=20, kv_len=37, num_q_heads=4, num_kv_heads=2, he
         ({"num_q_heads": 5}, "n=5 (num_q_heads) must be a multiple of k=2"),
         ({"layout": "hdn"}, "layout='hdn' must be one of"),
         ({"kv_dtype": "int8"}, "kv=int8 needs scales"),
+        ({"window": 3, "causal": False}, "left=3 (window) counts from a query's own position"),
         ({"window": -1}, "left=-1 (window) must be non-negative"),
         ({"soft_cap": 0.0}, "logits_soft_cap must be positive"),
     ],
@@ -78,7 +79,10 @@ def test_what_no_query_sees_is_poisoned_and_all_else_finite(name):
         assert is_one[: is_one.sum()].all()
 
 
-@pytest.mark.parametrize("name", ["paged_at_edges", "contiguous_ragged", "everything", "interleaved", "uneven"])
+NAMES = ("paged_at_edges", "contiguous_ragged", "everything", "interleaved", "uneven", "not_causal")
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_reference_is_that_of_numpy(name):
     problem = samples()[name]
     operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(2)
@@ -87,13 +91,14 @@ def test_the_reference_is_that_of_numpy(name):
 
 
 def test_operations_and_bytes_are_those_of_the_sequences():
-    for window in (None, 5, 0):
-        problem = dataclasses.replace(SMALL, workload="exp", window=window)
+    for window, causal in ((None, True), (5, True), (0, True), (None, False)):
+        problem = dataclasses.replace(SMALL, workload="exp", window=window, causal=causal)
         pairs = keys = 0
         for new, length in problem.sequences:
             seen = set()
             for position in range(length - new, length):
-                visible = [key for key in range(position + 1) if window is None or key >= position - window]
+                stop = position + 1 if causal else length
+                visible = [key for key in range(stop) if window is None or key >= position - window]
                 pairs += len(visible)
                 seen |= set(visible)
             keys += len(seen)

@@ -34,7 +34,8 @@ WINDOWS = {"mistral": 4096, "gemma2": 4096, "gemma3": 1024, "gpt-oss": 128}
 SERVING = [name for name in grid_names() if name.endswith("-serving")]
 RAGGED = [name for name in grid_names() if name.endswith("-ragged")]
 APPEND = [name for name in grid_names() if name.endswith("-append")]
-_OTHERS = ("cpu-smoke", "decode", "gpu-smoke", "peers", "short-query", ALL, *SERVING, *RAGGED, *APPEND)
+CASCADE = ("llama3-8b-merge", "llama3-8b-prefix")
+_OTHERS = ("cpu-smoke", "decode", "gpu-smoke", "peers", "short-query", ALL, *SERVING, *RAGGED, *APPEND, *CASCADE)
 MODELS = [name for name in grid_names() if name not in _OTHERS]
 
 
@@ -74,6 +75,19 @@ def test_append_preset_states_the_published_figures(name):
     for point in load_grid(name, lengths=("all",)).points:
         values = point.signature.values
         assert (values["k"], values["h"], values["v"]) in [(heads // gpus, width, width) for gpus in (1, 2, 8)]
+
+
+@pytest.mark.parametrize("name", CASCADE)
+def test_cascade_preset_has_the_published_heads_of_whole_sequences(name):
+    heads, kv_heads, width = FIGURES["llama3-8b"]
+    for point in load_grid(name, lengths=("all",)).points:
+        values = point.signature.values
+        assert values["v"] == width
+        if "k" in values:
+            # The heads of all sequences that share a prefix are heads of one.
+            assert (values["n"] % heads, values["k"], values["h"]) == (0, kv_heads, width)
+        else:
+            assert values["n"] in (heads, heads // 2)
 
 
 @pytest.mark.parametrize("name", MODELS)

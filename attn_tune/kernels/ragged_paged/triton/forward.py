@@ -56,7 +56,7 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, j
             jax.ShapeDtypeStruct((tokens, heads), jnp.float32),
         ],
         grid=(tiles * static.num_kv_heads, 1, 1),
-        constexprs={"tokens": tokens, "queries": queries, "static": static},
+        constexprs={"tokens": tokens, "queries": queries, "causal": problem.causal, "static": static},
         num_warps=config.num_warps,
         num_stages=config.num_stages,
         maxnreg=config.max_registers,
@@ -82,6 +82,7 @@ def prefill_kernel(
     lse,
     tokens: tl.constexpr,
     queries: tl.constexpr,
+    causal: tl.constexpr,
     static: tl.constexpr,
 ):
     """One program per tile of ``queries`` queries and key head; those with most keys of a sequence first.
@@ -116,7 +117,7 @@ def prefill_kernel(
         end = tl.sum(tl.where(is_own, ends, 0), 0)
         length = clamped(tl.load(kv_lens + sequence), static)
         arrays = (q, k, v, page_table, sinks, k_scale, v_scale)
-        state = attend(arrays, sequence, kv_head, first, end, length, queries, static)
+        state = attend(arrays, sequence, kv_head, first, end, length, queries, causal, static)
         store(out, lse, state, kv_head, first, end, queries, static)
     elif index < walked + copied:
         if decoded is not None:
@@ -163,7 +164,17 @@ def copy(out, lse, decoded, decoded_lse, kv_head, first, end, queries: tl.conste
 
 
 @triton.jit
-def attend(arrays, sequence, kv_head, first, end, length, queries: tl.constexpr, static: tl.constexpr):
+def attend(
+    arrays,
+    sequence,
+    kv_head,
+    first,
+    end,
+    length,
+    queries: tl.constexpr,
+    causal: tl.constexpr,
+    static: tl.constexpr,
+):
     """The output and the base-2 lse of a tile's rows; of those that see nothing zero and minus infinity, or a sink."""
     q, k, v, page_table, sinks, k_scale, v_scale = arrays
     cols = tl.arange(0, static.block_h)[None, :]
@@ -198,10 +209,15 @@ def attend(arrays, sequence, kv_head, first, end, length, queries: tl.constexpr,
         maximum = tl.load(sinks + head) * LOG2E
         total += tl.where(maximum == float("-inf"), 0.0, 1.0)
 
-    # The last query of a sequence stands at its last token.
-    position = query + (length - end)
-    first_position = first + (length - end)
-    stop = tl.maximum(tl.minimum(first + queries, end) + (length - end), 0)
+    # The last query of a sequence stands at its last token; of a call that is not causal all do.
+    if causal:
+        position = query + (length - end)
+        first_position = first + (length - end)
+        stop = tl.maximum(tl.minimum(first + queries, end) + (length - end), 0)
+    else:
+        position = query * 0 + (length - 1)
+        first_position = length - 1
+        stop = length
     lowest = length * 0
     whole = tl.maximum(first_position + 1, 0) // static.block_k * static.block_k
     if static.left is not None:

@@ -32,7 +32,9 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, A
         is_row = (row < ends[sequence][:, None]) & (tile < last_tiles[-1])[:, None]
         # The last query of a sequence stands at its last token.
         shift = lengths[sequence] - ends[sequence]
-        position = jnp.where(is_row, row + shift[:, None], -1)
+        # Of a call that is not causal all do.
+        position = row + shift[:, None] if p.causal else (lengths[sequence] - 1)[:, None]
+        position = jnp.where(is_row, position, -1)
         lowest = jnp.zeros_like(first) if p.window is None else jnp.maximum(first + shift - p.window, 0)
         q = jnp.where(is_row[..., None, None], o.q[jnp.minimum(row, tokens - 1)], 0)
         out, lse = attend(p, o, config.step, q, sequence, position, lowest)

@@ -1,0 +1,1 @@
+"""Kernels of ``merge_attention``."""

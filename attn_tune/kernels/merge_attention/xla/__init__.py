@@ -1,0 +1,22 @@
+"""Merges left to XLA: every feature, on every platform."""
+
+from attn_tune.kernels.merge_attention.xla.config import Config
+from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.schema.direction import WHOLE
+
+SPEC = KernelSpec(
+    op="merge_attention",
+    name="xla",
+    backend="xla",
+    searches={
+        "fwd": Search(
+            config=Config,
+            heuristic=lambda problem, device: Config(),
+            candidates={WHOLE: lambda problem, device: (Config(),)},
+            call=f"{__name__}.kernel:forward",
+            outputs={WHOLE: ("out", "lse")},
+        )
+    },
+    unsupported=lambda problem, direction, device: None,
+    summary="merges of attention that XLA fuses; every feature, on every platform",
+)

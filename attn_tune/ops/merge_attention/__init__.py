@@ -1,0 +1,1 @@
+"""The op ``merge_attention``: attention over parts of the keys, merged into attention over all of them."""
