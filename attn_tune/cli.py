@@ -25,9 +25,11 @@ from attn_tune.commands import (
     sweep,
     validate,
 )
-from attn_tune.commands.lab import audit, gc, merge as merge_labs, misses
+from attn_tune.commands.lab import audit, convert as convert_lab, gc, merge as merge_labs, misses
 from attn_tune.commands.override import add, check, freeze, list as list_entries, remove
 from attn_tune.commands.pack import (
+    badge,
+    convert as convert_pack,
     coverage,
     diff,
     import_pack,
@@ -51,11 +53,13 @@ def _add(group: typer.Typer, modules: Mapping[str, ModuleType], panel: str | Non
 
 
 LAB = typer.Typer(
-    help="Merge and shrink lab databases, see what jobs missed, audit what is refused.",
+    help="Merge, shrink and convert lab databases, see what jobs missed, audit what is refused.",
     no_args_is_help=True,
 )
-_add(LAB, {"merge": merge_labs, "gc": gc, "misses": misses, "audit": audit})
-PACK = typer.Typer(help="Import, inspect, verify, compare, sign, merge and restamp packs.", no_args_is_help=True)
+_add(LAB, {"merge": merge_labs, "gc": gc, "misses": misses, "audit": audit, "convert": convert_lab})
+PACK = typer.Typer(
+    help="Import, inspect, verify, compare, sign, merge, restamp and convert packs.", no_args_is_help=True
+)
 _add(
     PACK,
     {
@@ -67,6 +71,8 @@ _add(
         "sign": sign,
         "coverage": coverage,
         "restamp": restamp,
+        "convert": convert_pack,
+        "badge": badge,
     },
 )
 # It answers to restamp, not to people.
