@@ -21,12 +21,13 @@ def is_proven(row: Row) -> bool:
 
 
 def badge(pack: Pack) -> str:
-    """The SVG: name of the pack, its devices, the number of rows and of those that are proven."""
+    """The SVG: name of the pack, its devices, the numbers of rows and of proven ones, a release gate that it failed."""
     proven = sum(map(is_proven, pack.rows))
-    kind = "all" if proven == len(pack.rows) else "some" if proven else "none"
+    refused = bool(pack.gate) and pack.gate.get("passed") is not True
+    kind = "none" if not proven else "some" if refused or proven < len(pack.rows) else "all"
     devices = ", ".join(sorted({str(device) for device in pack.devices.values()}))
     left = _short(f"attn-tune {pack.name}")
-    right = _short(f"{devices}: {counted(len(pack.rows), 'row')}, {proven} proven")
+    right = _short(f"{devices}: {counted(len(pack.rows), 'row')}, {proven} proven" + ", gate not passed" * refused)
     text = escape(f"{left} | {right}", {'"': "&quot;"})
     first, second = (round(len(word) * _WIDTH_OF_CHARACTER) + 2 * _MARGIN for word in (left, right))
     light, dark = _COLOURS[kind]

@@ -60,6 +60,13 @@ def test_remarks_are_counted_by_what_they_say(tmp_path):
     assert "remark on 1 problem: its launches have layouts of their own" in done.stdout
 
 
+def test_a_pack_that_did_not_pass_the_gate_says_so_on_its_way_out(tmp_path):
+    made = row("pallas_tpu_splash", "fwd", FORWARD, device=V6E)
+    path = written(tmp_path / "p.atpack", made, gate={"passed": False, "reason": "a test"})
+    done = run("pack", "convert", path, "--to", "maxtext", tmp_path / "flags.yaml")
+    assert (done.exit_code, "did not pass the release gate" in done.stderr) == (0, True)
+
+
 def test_pack_convert_refuses_what_it_cannot_do(pack, tmp_path):
     out = tmp_path / "out"
     unknown = run("pack", "convert", pack, "--to", "textproto", out)

@@ -38,7 +38,7 @@ def row(kernel: str, direction: str, config: dict, fields: str = LLAMA, device: 
     )
 
 
-def files(*rows: Row, name: str = "lab", quarantine: Any = None) -> dict[str, bytes]:
+def files(*rows: Row, name: str = "lab", quarantine: Any = None, gate: Any = None) -> dict[str, bytes]:
     """The files of a pack of ``rows``; ``quarantine`` is a file of overrides, parsed."""
     return files_of_rows(
         rows,
@@ -46,6 +46,7 @@ def files(*rows: Row, name: str = "lab", quarantine: Any = None) -> dict[str, by
         version="1",
         devices={device.digest: device for device in (H200, V6E)},
         environments={ENVIRONMENT.digest: ENVIRONMENT},
+        gate=gate,
         contracts={f"flash_attention/{one.kernel}": 1 for one in rows},
         quarantine=parse_overrides(quarantine, "lab", "lab").entries if quarantine else (),
     )

@@ -35,6 +35,14 @@ def test_the_badge_counts_rows_and_those_that_are_proven(rows, words):
     assert root.find(f"{SVG}title").text == root.get("aria-label")
 
 
+@pytest.mark.parametrize(("passed", "words"), [(True, "1 proven"), (False, "1 proven, gate not passed")])
+def test_a_release_gate_that_was_not_passed_is_told(passed, words):
+    made = pack(row("xla", "fwd", CONFIG), gate={"passed": passed, "reason": "a test"})
+    svg = badge(made)
+    assert texts(svg)[1] == f"nvidia-h200: 1 row, {words}"
+    assert (".right{fill:#1a7f37}" in svg) is passed
+
+
 def test_colours_tell_apart_all_some_and_none_and_know_dark_pages():
     cases = [({},), ({}, {"rank": 0, "device": V6E} | PREDICTED), (PREDICTED,)]
     svgs = [badge(pack(*(row("xla", "fwd", CONFIG, **one) for one in case))) for case in cases]

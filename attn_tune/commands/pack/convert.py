@@ -36,6 +36,8 @@ def command(
     pack = read_pack(path)
     made = convert(pack, to, selection.device(device) if device else None)
     write_text(out, made.text)
+    if pack.gate and pack.gate.get("passed") is not True:
+        output.note(f"{path} did not pass the release gate; 'attn-tune pack inspect' says why")
     _tell(out, made, json=json)
 
 
