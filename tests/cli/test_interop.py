@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 
 from attn_tune.cli import app
 from tests.cli.fakes import POINT, fill
-from tests.integrations.packs import H200, V6E, row, written
-from tests.integrations.test_hints import table
-from tests.integrations.test_maxtext import FORWARD, LAYOUTS
+from tests.integrations.packs import H200, LAYOUTS, SPLASH, V6E, row, written
+from tests.integrations.tables import table
 
 
 def run(*words):
@@ -27,7 +26,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def pack(tmp_path):
-    rows = (row("pallas_tpu_splash", "fwd", FORWARD, device=V6E), row("xla", "bwd", {}, device=V6E))
+    rows = (row("pallas_tpu_splash", "fwd", SPLASH, device=V6E), row("xla", "bwd", {}, device=V6E))
     return written(tmp_path / "v6e.atpack", *rows)
 
 
@@ -43,7 +42,7 @@ def test_pack_convert_writes_the_file_and_counts_what_it_cannot_hold(pack, tmp_p
     done = run("pack", "convert", pack, "--to", "maxtext", out)
     assert done.exit_code == 0, done.output
     (flags,) = yaml.safe_load_all(out.read_text())
-    assert flags["sa_block_kv"] == FORWARD["block_kv"]
+    assert flags["sa_block_kv"] == SPLASH["block_kv"]
     assert "1 row for tpu-v6e, 1 left out" in done.stdout
     assert "left out, 1 row of flash_attention/xla bwd: the tool has no kernel flash_attention/xla" in done.stdout
     data = json.loads(run("pack", "convert", pack, "--to", "maxtext", out, "--overwrite", "--json").stdout)
@@ -53,7 +52,7 @@ def test_pack_convert_writes_the_file_and_counts_what_it_cannot_hold(pack, tmp_p
 def test_remarks_are_counted_by_what_they_say(tmp_path):
     other = {"block_q": 256, "block_kv": 512, "block_kv_compute": 256} | LAYOUTS | {"v_layout": "head_dim_minor"}
     rows = (
-        row("pallas_tpu_splash", "fwd", FORWARD, device=V6E),
+        row("pallas_tpu_splash", "fwd", SPLASH, device=V6E),
         row("pallas_tpu_splash_fused", "bwd", other, device=V6E),
     )
     done = run("pack", "convert", written(tmp_path / "p.atpack", *rows), "--to", "maxtext", tmp_path / "f.yaml")
@@ -61,7 +60,7 @@ def test_remarks_are_counted_by_what_they_say(tmp_path):
 
 
 def test_a_pack_that_did_not_pass_the_gate_says_so_on_its_way_out(tmp_path):
-    made = row("pallas_tpu_splash", "fwd", FORWARD, device=V6E)
+    made = row("pallas_tpu_splash", "fwd", SPLASH, device=V6E)
     path = written(tmp_path / "p.atpack", made, gate={"passed": False, "reason": "a test"})
     done = run("pack", "convert", path, "--to", "maxtext", tmp_path / "flags.yaml")
     assert (done.exit_code, "did not pass the release gate" in done.stderr) == (0, True)
@@ -85,7 +84,7 @@ def test_pack_convert_refuses_what_it_cannot_do(pack, tmp_path):
 
 def test_several_devices_need_a_choice(tmp_path):
     slice_of = {"device": H200}
-    rows = [row("pallas_tpu_splash", "fwd", FORWARD, device=V6E), row("pallas_tpu_splash", "fwd", FORWARD, **slice_of)]
+    rows = [row("pallas_tpu_splash", "fwd", SPLASH, device=V6E), row("pallas_tpu_splash", "fwd", SPLASH, **slice_of)]
     both = written(tmp_path / "both.atpack", *rows)
     done = run("pack", "convert", both, "--to", "maxtext", tmp_path / "out")
     assert (done.exit_code, "nvidia-h200, tpu-v6e; choose one with --device" in done.stderr) == (2, True)
@@ -103,7 +102,7 @@ def test_a_file_that_is_there_stays_without_overwrite_and_packs_stay_always(pack
     before = pack.read_bytes()
     assert run(*words, pack, pack, "--overwrite").exit_code == 4
     assert pack.read_bytes() == before
-    folder = written(tmp_path / "folder", row("pallas_tpu_splash", "fwd", FORWARD, device=V6E))
+    folder = written(tmp_path / "folder", row("pallas_tpu_splash", "fwd", SPLASH, device=V6E))
     within = run(*words, folder, folder / "out")
     assert (within.exit_code, "lies within the pack" in within.stderr) == (4, True)
 

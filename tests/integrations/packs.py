@@ -15,6 +15,10 @@ V6E = device_from_kind("tpu-v6e")
 ENVIRONMENT = Environment(jax="0.12.0", jaxlib="0.12.0", source_hash="b2:aa")
 LLAMA = "b=4 t=4096 s=4096 n=32 k=8 h=128 v=128 dtype=bfloat16 causal=1"
 
+LAYOUTS = {"q_layout": "head_dim_minor", "k_layout": "head_dim_minor", "v_layout": "seq_minor"}
+# A forward of splash attention.
+SPLASH = {"block_q": 1024, "block_kv": 2048, "block_kv_compute": 512} | LAYOUTS
+
 
 def row(kernel: str, direction: str, config: dict, fields: str = LLAMA, device: Device = H200, **more) -> Row:
     """A row of flash_attention, proven and timed unless ``more`` says otherwise."""

@@ -5,10 +5,8 @@ import yaml
 
 from attn_tune.integrations.conversion import Format, convert
 from attn_tune.schema import NoDataError
-from tests.integrations.packs import H200, LLAMA, V6E, pack, row
+from tests.integrations.packs import H200, LAYOUTS, LLAMA, SPLASH, V6E, pack, row
 
-LAYOUTS = {"q_layout": "head_dim_minor", "k_layout": "head_dim_minor", "v_layout": "seq_minor"}
-FORWARD = {"block_q": 1024, "block_kv": 2048, "block_kv_compute": 512} | LAYOUTS
 DQ = {"block_q": 512, "block_kv": 1024} | LAYOUTS
 DKV = {"block_q": 256, "block_kv": 2048, "block_kv_compute": 256} | LAYOUTS
 
@@ -23,7 +21,7 @@ def documents(made):
 
 
 def test_a_forward_and_its_backward_become_the_flags_of_one_document():
-    source = pack(splash("fwd", FORWARD), splash("bwd", {"dq": DQ, "dkv": DKV}))
+    source = pack(splash("fwd", SPLASH), splash("bwd", {"dq": DQ, "dkv": DKV}))
     made = convert(source, Format.MAXTEXT)
     flags = {
         "attention": "flash",
@@ -66,7 +64,7 @@ def test_the_best_backward_decides_and_the_other_is_named():
 
 def test_what_maxtext_has_no_flag_for_is_said():
     other = DKV | {"v_layout": "head_dim_minor", "vmem_limit_kib": 65536}
-    made = convert(pack(splash("fwd", FORWARD), splash("bwd", other, fused=True)), Format.MAXTEXT)
+    made = convert(pack(splash("fwd", SPLASH), splash("bwd", other, fused=True)), Format.MAXTEXT)
     (flags,) = documents(made)
     assert not any(name.endswith("layout") for name in flags)
     assert len(made.remarks) == 2
@@ -76,12 +74,12 @@ def test_what_maxtext_has_no_flag_for_is_said():
 
 def test_each_problem_is_a_document():
     longer = LLAMA.replace("4096", "8192")
-    made = convert(pack(splash("fwd", FORWARD), splash("fwd", FORWARD, fields=longer)), Format.MAXTEXT)
+    made = convert(pack(splash("fwd", SPLASH), splash("fwd", SPLASH, fields=longer)), Format.MAXTEXT)
     assert len(documents(made)) == 2
 
 
 def test_a_predicted_row_says_so():
-    predicted = splash("fwd", FORWARD, state="predicted", median_ns=None, error_ppm=None, features=None)
+    predicted = splash("fwd", SPLASH, state="predicted", median_ns=None, error_ppm=None, features=None)
     assert "# fwd: pallas_tpu_splash, predicted, not timed" in convert(pack(predicted), Format.MAXTEXT).text
 
 
@@ -91,11 +89,11 @@ def test_a_pack_without_such_rows_is_no_data_and_says_what_it_has():
     ):
         convert(pack(row("xla", "fwd", {})), Format.MAXTEXT)
     with pytest.raises(NoDataError, match="no row for nvidia-h200"):
-        convert(pack(splash("fwd", FORWARD)), Format.MAXTEXT, H200)
+        convert(pack(splash("fwd", SPLASH)), Format.MAXTEXT, H200)
 
 
 def test_a_config_with_a_strange_knob_is_named_and_alone_is_no_data():
-    strange = splash("fwd", FORWARD | {"block_z": 1})
+    strange = splash("fwd", SPLASH | {"block_z": 1})
     back = splash("bwd", DKV, fused=True)
     made = convert(pack(strange, back), Format.MAXTEXT)
     assert [one.row.key for one in made.left_out] == [strange.key]
