@@ -25,9 +25,20 @@ from attn_tune.commands import (
     sweep,
     validate,
 )
-from attn_tune.commands.lab import audit, compare, gc, merge as merge_labs, metadata, misses, query
+from attn_tune.commands.lab import (
+    audit,
+    compare,
+    convert as convert_lab,
+    gc,
+    merge as merge_labs,
+    metadata,
+    misses,
+    query,
+)
 from attn_tune.commands.override import add, check, freeze, list as list_entries, remove
 from attn_tune.commands.pack import (
+    badge,
+    convert as convert_pack,
     coverage,
     diff,
     import_pack,
@@ -51,7 +62,7 @@ def _add(group: typer.Typer, modules: Mapping[str, ModuleType], panel: str | Non
 
 
 LAB = typer.Typer(
-    help="Compare sweeps, query, merge and shrink lab databases, see what jobs missed, audit what is refused.",
+    help="Compare sweeps, query, merge, shrink and convert lab databases, see what jobs missed, audit what is refused.",
     no_args_is_help=True,
 )
 _add(
@@ -64,9 +75,12 @@ _add(
         "gc": gc,
         "misses": misses,
         "audit": audit,
+        "convert": convert_lab,
     },
 )
-PACK = typer.Typer(help="Import, inspect, verify, compare, sign, merge and restamp packs.", no_args_is_help=True)
+PACK = typer.Typer(
+    help="Import, inspect, verify, compare, sign, merge, restamp and convert packs.", no_args_is_help=True
+)
 _add(
     PACK,
     {
@@ -78,6 +92,8 @@ _add(
         "sign": sign,
         "coverage": coverage,
         "restamp": restamp,
+        "convert": convert_pack,
+        "badge": badge,
     },
 )
 # It answers to restamp, not to people.

@@ -28,7 +28,7 @@ class Alias:
     partition: str = ""
 
 
-# Raw names as the drivers spell them, by variant. The first spelling is only for the reader.
+# Raw names by variant; the first one is that of JAX (``device_kind``).
 _RAW: dict[tuple[str, str], tuple[str, ...]] = {
     ("nvidia-v100", "sm_70"): (
         "Tesla V100-SXM2-16GB",
@@ -164,6 +164,11 @@ def variant_of(raw: str, vendor: str) -> Alias:
     slug = _slug(raw[: slice_.start()] if slice_ else raw)
     slug = slug if slug.startswith(vendor + "-") else f"{vendor}-{slug}"
     return Alias(slug, "", "mig-" + slice_.group(1).lower() if slice_ else "")
+
+
+def raw_name(variant: str) -> str | None:
+    """The name that JAX gives a device of this variant (``device_kind``); None for one that the table does not know."""
+    return next((names[0] for (known, _), names in _RAW.items() if known == variant), None)
 
 
 def variants() -> dict[str, str]:

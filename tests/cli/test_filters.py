@@ -160,6 +160,20 @@ def test_report_narrows_trials_by_device_too(lab):
     assert run(*words, "--device", "nvidia-h200").exit_code == 3
 
 
+def test_lab_convert_narrows_trials(lab, tmp_path):
+    def signatures(*words):
+        out = tmp_path / "-".join(words).replace("/", "")
+        done = run("lab", "convert", out, "--to", "t4", "--db", lab, "-d", "fwd", *words)
+        found = [json.loads(path.read_text())["metadata"]["attn_tune"] for path in out.glob("*.metadata.json")]
+        return done.exit_code, {one["search"]["signature"] for one in found}
+
+    assert signatures("--kernel", "xla") == (0, {LLAMA, LONGER})
+    assert signatures("--lengths", "256") == (0, {LONGER})
+    assert signatures("--point", "cpu-smoke.*") == (0, {LLAMA})
+    assert signatures("--point", "nothing") == (3, set())
+    assert signatures("--kernel", "triton") == (3, set())
+
+
 def test_commands_with_filters_are_all_tested_here():
     taking = {
         " ".join(words)
@@ -167,7 +181,7 @@ def test_commands_with_filters_are_all_tested_here():
         if any({"--point", "--lengths"} & set(p.opts) for p in command.params)
     }
     tested = {"export", "report", "validate", "grids", "plan", "sweep"}
-    assert taking - {"override add"} == tested | {"override freeze", "lab audit", "lab compare"}
+    assert taking - {"override add"} == tested | {"override freeze", "lab audit", "lab compare", "lab convert"}
 
 
 def foreign(kernel, text="decode/v1 b=1 pages=4"):

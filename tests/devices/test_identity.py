@@ -6,7 +6,7 @@ import types
 import pytest
 
 from attn_tune.devices import cuda_driver, figures, identity
-from attn_tune.devices.aliases import alias, variants
+from attn_tune.devices.aliases import alias, raw_name, variants
 from attn_tune.devices.identity import (
     current_device,
     describe,
@@ -329,3 +329,22 @@ def test_the_override_is_logged(monkeypatch, caplog):
     monkeypatch.setenv("ATTN_TUNE_DEVICE_AS", "abacus")
     with pytest.raises(UsageError, match="abacus"):
         current_device()
+
+
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [
+        ("nvidia-h200", "NVIDIA H200"),
+        ("nvidia-h100-sxm5", "NVIDIA H100 80GB HBM3"),
+        ("nvidia-a100-sxm4-40gb", "NVIDIA A100-SXM4-40GB"),
+        ("nvidia-b200", "NVIDIA B200"),
+        ("tpu-v5e", "TPU v5 lite"),
+        ("tpu-v5p", "TPU v5"),
+        ("tpu-v6e", "TPU v6 lite"),
+        ("tpu-v7x", "TPU7x"),
+        ("nvidia-rtx-9999", None),
+    ],
+)
+def test_the_name_that_jax_gives_a_variant_is_known(variant, name):
+    assert raw_name(variant) == name
+    assert name is None or alias(name).variant == variant

@@ -3,17 +3,23 @@
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from attn_tune.commands.shared import options, selection
+from attn_tune.commands.shared import options, output, selection
 from attn_tune.ops.contract import WORKLOAD
 from attn_tune.schema import NoDataError, UsageError, unknown_name
+from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
     from attn_tune.commands.shared.sources import Sources
     from attn_tune.kernels.spec import KernelSpec
     from attn_tune.tuner.plan.case import GridPoint
+    from attn_tune.tuner.plan.hints import Proposal
     from attn_tune.tuner.plan.strategies.effort import Effort
+
+# The reasons for which hints are skipped, as far as they are shown.
+_MOST_REASONS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +192,13 @@ class Search:
         "Also kernels whose results may differ in their last bits from run to run ('attn-tune kernels' "
         "names them), and configs that are seen to. A kernel that --kernel names is allowed.",
     )
+    hints: list[Path] | None = options.option(
+        None,
+        "--hints",
+        "PATH",
+        "Try the configs of this pack, or of this table of tokamax, first; each is proven and timed like all others. "
+        "Repeatable.",
+    )
 
     def made(self, *, only_compiles: bool = False) -> "Effort":
         """The effort.
@@ -196,6 +209,31 @@ class Search:
         from attn_tune.tuner.plan.strategies.effort import make_effort
 
         return make_effort(self.effort, self.strategy, self.max_trials, only_compiles=only_compiles)
+
+    def proposals(self) -> "tuple[Proposal, ...]":
+        """The configs that ``--hints`` names. Those that cannot be used here are counted and named on stderr.
+
+        Raises:
+          StorageError, IntegrityError: a source cannot be read, or is neither a pack nor a table.
+          NoDataError: a source has nothing that can be used here.
+        """
+        if not self.hints:
+            return ()
+        from attn_tune.integrations.hints import read_hints
+
+        found: list[Proposal] = []
+        for path in self.hints:
+            read = read_hints(path)
+            used = len(read.proposals)
+            output.note(f"hints of {path}: {counted(used, 'config')}, {sum(read.skipped.values())} skipped")
+            for reason, count in read.skipped.most_common(_MOST_REASONS):
+                output.note(f"  skipped {count}: {reason}")
+            if (more := len(read.skipped) - _MOST_REASONS) > 0:
+                output.note(f"  and others for {counted(more, 'more reason')}")
+            if not used:
+                raise NoDataError(f"{path} has no config that can be tried here; leave out --hints {path}")
+            found += read.proposals
+        return tuple(found)
 
 
 def _has_lengths(text: str, wanted: Sequence[str]) -> bool:

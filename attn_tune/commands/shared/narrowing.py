@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attn_tune.schema import Decision, Device
+from attn_tune.schema import Decision, Device, Trial
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,16 +26,18 @@ class Narrowing:
     directions: Collection[str] | None
     device: Device | None
 
+    def fits(self, one: Decision | Trial) -> bool:
+        """Whether a decision or a trial is asked for."""
+        return (
+            (self.directions is None or one.direction in self.directions)
+            and (self.problems is None or one.signature.text in self.problems)
+            and (self.kernels is None or one.kernel in self.kernels)
+            and (self.device is None or self.device.variant in (one.device.variant, one.device.family))
+        )
+
     def decisions(self, found: Iterable[Decision]) -> list[Decision]:
         """The decisions asked for."""
-        return [
-            d
-            for d in found
-            if (self.directions is None or d.direction in self.directions)
-            and (self.problems is None or d.signature.text in self.problems)
-            and (self.kernels is None or d.kernel in self.kernels)
-            and (self.device is None or self.device.variant in (d.device.variant, d.device.family))
-        ]
+        return list(filter(self.fits, found))
 
     def rows(self, frame: "pd.DataFrame") -> "pd.DataFrame":
         """The rows asked for, of trials or of imported packs."""

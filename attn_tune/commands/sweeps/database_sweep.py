@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from attn_tune.db import Database
     from attn_tune.kernels.spec import KernelSpec
     from attn_tune.tuner.plan.case import Case, GridPoint
+    from attn_tune.tuner.plan.hints import Proposal
     from attn_tune.tuner.plan.plan import Plan
     from attn_tune.tuner.plan.planner import Priors
     from attn_tune.tuner.plan.strategies.effort import Effort
@@ -41,6 +42,7 @@ class SweepRequest:
       resume: whether trials of an equal device and environment are left out.
       allow_nondeterministic: as ``make_plan``.
       allow_unproven: as ``make_plan``.
+      hints: configs that are tried first.
     """
 
     points: "Sequence[GridPoint]"
@@ -52,6 +54,7 @@ class SweepRequest:
     resume: bool = True
     allow_nondeterministic: bool = False
     allow_unproven: bool = False
+    hints: "Sequence[Proposal]" = ()
 
     @classmethod
     def of(
@@ -76,6 +79,7 @@ class SweepRequest:
             database=database,
             effort=search.made(only_compiles=only_compiles),
             allow_nondeterministic=search.allow_nondeterministic or bool(cases.kernel),
+            hints=search.proposals(),
             **more,
         )
 
@@ -156,6 +160,7 @@ def plan_sweep(
         effort=request.effort,
         allow_nondeterministic=request.allow_nondeterministic,
         allow_unproven=request.allow_unproven,
+        hints=request.hints,
         device_count=device_count,
         priors=_priors(database, device),
         **({"measured": measured, "history": history} if known else {}),

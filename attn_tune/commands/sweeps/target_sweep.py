@@ -50,6 +50,7 @@ def plan_target(
         directions=request.directions,
         effort=request.effort,
         allow_nondeterministic=request.allow_nondeterministic,
+        hints=request.hints,
         measured=lambda kernel, direction, signature, env: (
             database.measured(kernel, direction, signature, target.device, env) if database else {}
         ),

@@ -26,12 +26,14 @@ class PartPlan:
 
     Attributes:
       space: the configs.
+      hinted: digests of those of them that were proposed and come first.
     """
 
     part: str
     space: tuple[ConfigDict, ...]
     todo: int
     tried: Mapping[str, float] = field(default_factory=dict)
+    hinted: tuple[str, ...] = ()
 
     @property
     def candidates(self) -> tuple[ConfigDict, ...]:
@@ -117,6 +119,7 @@ class KernelPlan:
             signature=case.signature,
             fields=case.op.fields,
             seed=f"{self.kernel.id} {case.direction} {case.signature.text} {part.part}",
+            hinted=part.hinted,
             **known,
         )
 

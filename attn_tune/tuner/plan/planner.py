@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from attn_tune.schema.errors import NoDataError, UnsupportedError
 from attn_tune.schema.signature import Signature
 from attn_tune.schema.trial import WHOLE, Stage, Status, Trial
 from attn_tune.tuner.plan.case import Case, GridPoint, make_cases
+from attn_tune.tuner.plan.hints import Proposal, proposed
 from attn_tune.tuner.plan.plan import CasePlan, ConfigDict, KernelPlan, PartPlan, Plan
 from attn_tune.tuner.plan.strategies.effort import Effort
 from attn_tune.tuner.plan.strategies.space import Prior
@@ -38,6 +39,7 @@ class _Planner:
     priors: Priors
     allow_nondeterministic: bool
     allow_unproven: bool
+    hints: Sequence[Proposal]
 
     def kernel(self, case: Case, spec: KernelSpec) -> KernelPlan:
         """Plan one kernel on one case."""
@@ -62,8 +64,9 @@ class _Planner:
             return left_out(Status.UNSUPPORTED, reason)
         try:
             heuristic = search.heuristic(problem, self.device)
+            hinted = proposed(self.hints, spec.id, search, case, self.device)
             spaces = {
-                part: _distinct(_first(heuristic, part), make(problem, self.device))
+                part: _distinct(_first(heuristic, part), [*hinted[part], *make(problem, self.device)])
                 for part, make in search.candidates.items()
             }
         # A kernel's own mistake is its result, not the end of the sweep.
@@ -83,7 +86,7 @@ class _Planner:
                     feasible.append(data)
                 elif (part, config_digest(data)) not in known:
                     pruned.append(refused(Status.UNSUPPORTED, why, data, part))
-            parts.append(self._part(part, feasible, known, past))
+            parts.append(self._part(part, feasible, known, past, {config_digest(one) for one in hinted[part]}))
         waiting = self.allow_unproven and Status.UNPROVEN in known.values()
         owed = any(part.todo for part in parts) or (
             self.history is not None and (waiting or not any(t.stage is Stage.FINAL for t in past))
@@ -112,16 +115,24 @@ class _Planner:
     def _prior(self, kernel: str, case: Case, environment: Environment, part: str) -> Prior:
         return self.priors(kernel, case.direction, part, case.signature, environment)
 
-    def _part(self, part: str, space: Sequence[ConfigDict], known: Known, past: Sequence[Trial]) -> PartPlan:
+    def _part(
+        self,
+        part: str,
+        space: Sequence[ConfigDict],
+        known: Known,
+        past: Sequence[Trial],
+        proposed_digests: Collection[str],
+    ) -> PartPlan:
         times = _search_times(part, past)
-        digests = {config_digest(config) for config in space}
+        digests = dict.fromkeys(config_digest(config) for config in space)
         tried = {digest: times.get(digest, math.inf) for (name, digest) in known if name == part and digest in digests}
-        todo = self.effort.owed(len(space), list(tried.values()))
+        hinted = tuple(digest for digest in digests if digest in proposed_digests)
+        todo = self.effort.owed(len(space), list(tried.values()), sum(d not in tried for d in hinted))
         if todo and self.history is None:
             # The times of earlier trials are out of reach, and the best of a part is chosen by time.
             tried = {d: ns for d, ns in tried.items() if not known[part, d].is_measured}
-            todo = self.effort.owed(len(space), list(tried.values()))
-        return PartPlan(part=part, space=tuple(space), todo=todo, tried=tried)
+            todo = self.effort.owed(len(space), list(tried.values()), sum(d not in tried for d in hinted))
+        return PartPlan(part=part, space=tuple(space), todo=todo, tried=tried, hinted=hinted)
 
     def _past(self, spec: KernelSpec, case: Case, environment: Environment, known: Known) -> tuple[Trial, ...]:
         if self.history is None:
@@ -151,6 +162,7 @@ def make_plan(
     allow_nondeterministic: bool = True,
     allow_unproven: bool = False,
     device_count: int = 1,
+    hints: Sequence[Proposal] = (),
 ) -> Plan:
     """Plan a sweep of ``kernels`` over ``points``.
 
@@ -169,6 +181,7 @@ def make_plan(
         another kernel whose bits differ from run to run is refused when that is seen.
       allow_unproven: configs that can run no feature problem of the op go to the finals too. Without it their status
         is ``unproven`` and nothing is decided on them.
+      hints: configs that are tried first, as far as the kernel can run them.
       device_count: devices that one process has. Problems that need more are refused, with the reason.
 
     Raises:
@@ -184,6 +197,7 @@ def make_plan(
         priors=priors,
         allow_nondeterministic=allow_nondeterministic,
         allow_unproven=allow_unproven,
+        hints=hints,
     )
     cases = []
     for case in make_cases(points, directions):

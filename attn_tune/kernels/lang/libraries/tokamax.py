@@ -17,7 +17,12 @@ def wrong_version() -> str | None:
         version = importlib.metadata.version(LIBRARY)
     except importlib.metadata.PackageNotFoundError:
         return f"tokamax is not installed; {remedy}"
+    reason = unknown_version(version)
+    return f"{reason}; {remedy}" if reason else None
+
+
+def unknown_version(version: str) -> str | None:
+    """The reason that a version of tokamax cannot be used, be it of the library or of a table; None if it can."""
     parts = tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
-    if not _LEAST <= parts < _BELOW:
-        return f"tokamax {version} is not known, 0.0.17 and later of 0.0 are; {remedy}"
-    return None
+    known = _LEAST <= parts < _BELOW
+    return None if known else f"tokamax {version} is not known, 0.0.17 and later of 0.0 are"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from attn_tune.schema.errors import UsageError
 from attn_tune.tuner.plan.strategies.exhaustive import exhaustive
+from attn_tune.tuner.plan.strategies.hinted import hinted_first
 from attn_tune.tuner.plan.strategies.model import has_scikit_learn, require_scikit_learn
 from attn_tune.tuner.plan.strategies.portfolio import portfolio
 from attn_tune.tuner.plan.strategies.random_order import random_order
@@ -78,21 +79,24 @@ class Effort:
 
     @property
     def search(self) -> Strategy:
-        """The strategy itself."""
-        return STRATEGIES[self.strategy]
+        """The strategy itself, after what was proposed."""
+        return hinted_first(STRATEGIES[self.strategy])
 
     def limit(self, size: int) -> int:
         """The number of ``size`` candidates that are evaluated at most, over all runs."""
         share = size if size <= SMALL_SPACE else max(_LEAST, math.ceil(self.share * size))
         return share if self.max_trials is None else min(share, self.max_trials)
 
-    def owed(self, size: int, tried: Sequence[float]) -> int:
-        """Candidates still to be evaluated when ``tried`` are the times of those that were, oldest first."""
+    def owed(self, size: int, tried: Sequence[float], hinted: int = 0) -> int:
+        """Candidates still to be evaluated when ``tried`` are the times of those that were, oldest first.
+
+        ``hinted`` of the others were proposed: they are owed although the share is spent, up to ``max_trials``.
+        """
         limit = self.limit(size)
         stops = self.strategy is StrategyName.SURROGATE and limit < size
-        if stops and has_stalled(tried):
-            return 0
-        return max(0, limit - len(tried))
+        left = 0 if stops and has_stalled(tried) else limit - len(tried)
+        room = hinted if self.max_trials is None else min(hinted, self.max_trials - len(tried))
+        return max(0, left, room)
 
 
 def make_effort(

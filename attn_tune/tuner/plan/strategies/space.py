@@ -66,6 +66,7 @@ class Space:
       limit: how many more may be evaluated; None is no limit.
       signature, fields: of the case, and what its fields mean; None and empty where there is no case.
       seed: decides everything that is random. Equal spaces are searched equally.
+      hinted: config digests of candidates that were proposed, the most promising first; they are evaluated first.
       hint: receives what may be asked for after the next batch, so that it can be prepared.
     """
 
@@ -76,6 +77,7 @@ class Space:
     fields: tuple[Field, ...] = ()
     prior: Prior = Prior()
     seed: str = ""
+    hinted: tuple[str, ...] = ()
     hint: Callable[[Batch], object] = field(default=lambda candidates: None, compare=False)
 
     @functools.cached_property

@@ -1,0 +1,36 @@
+"""Files that a command writes: never over another file unless asked, never into a pack, whole or not at all."""
+
+from pathlib import Path
+
+from attn_tune.packs.archive import is_pack
+from attn_tune.packs.plain_files import write_whole
+from attn_tune.schema import StorageError
+
+
+def check_free(path: Path, *, overwrite: bool = False) -> None:
+    """Refuse a path that is taken, or that lies within a pack, which another file would break.
+
+    Raises:
+      StorageError: it is one.
+    """
+    if around := next((folder for folder in path.absolute().parents if is_pack(folder)), None):
+        raise StorageError(f"{path} lies within the pack {around}; choose a path beside it")
+    if path.exists() and not overwrite:
+        raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")
+    if is_pack(path):
+        raise StorageError(f"{path} is a pack, so it is not overwritten")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` to ``path``, whose folder is made if need be.
+
+    Raises:
+      StorageError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text.encode())
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror or error}") from None
