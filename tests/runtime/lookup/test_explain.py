@@ -42,6 +42,11 @@ def test_explain_reads_like_this():
     assert found.heuristic.config == {"block": 8}
 
 
+def test_a_device_given_by_name_is_one_clear_error():
+    with pytest.raises(UsageError, match="device must be a Device or None, got 'nvidia-h200'; ATTN_TUNE_DEVICE_AS"):
+        explain(OP, sig(1), device="nvidia-h200")
+
+
 def test_explain_when_nothing_can_run():
     found = explain(OP, sig(1, dtype="float16"), "bwd", device=H200)
     assert found.answer is None
