@@ -80,10 +80,11 @@ def comparable(text: str) -> str:
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "DATE", text)
     text = re.sub(r"b2:[0-9a-f]+", "DIGEST", text)
     text = re.sub(r"x86_64|aarch64|arm64", "ARCH", text)
-    text = re.sub(r"\d+\.\d\dx\b|(?<![\w.=/-])\d+(\.\d+)?( (ns|us|ms|s)\b)?(?![\w/]|\.\d)", "N", text)
-    # A tie in the direction that the page does not follow further.
-    text = re.sub(r"\b(winner|tie)$|\bchunk_[kq]=\d+", "", text, flags=re.MULTILINE)
-    return " ".join(text.replace("─", "").split())
+    number = r"\d+\.\d\dx\b|(?<![\w.=/-])\d+(\.\d+)?(e[-+]\d+)?( (ns|us|ms|s)\b)?(?![\w/]|\.\d)"
+    text = re.sub(number, "N", text)
+    # Where times are noisy, a winner is a tie, which keeps the untuned config.
+    text = re.sub(r"\b(winner|tie)$|\bchunk_[kq]=\d+|(?<=\"rule\": \")(winner|tie)", "", text, flags=re.MULTILINE)
+    return re.sub(r"(?<=verified, )(winner|proven default)", "", " ".join(text.replace("─", "").split()))
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -17,9 +17,8 @@ PAGE = (DOCS / "tutorial.md").read_text()
 
 @pytest.mark.slow
 def test_the_tutorial_prints_what_it_says(tmp_path):
-    commands = []
+    commands, rules = [], {}
     for step in steps(PAGE, tmp_path.resolve()):
-        assert comparable(step.printed) == comparable(step.shown), step.command
         commands.append(step.command)
         if " sweep " in step.command:
             with closing(sqlite3.connect(tmp_path / "sweep.db")) as database:
@@ -27,8 +26,11 @@ def test_the_tutorial_prints_what_it_says(tmp_path):
                 statuses = dict(database.execute("SELECT status, count(*) FROM trial GROUP BY status").fetchall())
             assert rules.keys() == {"fwd", "bwd"}
             assert statuses.keys() == {"ok"}
-            if rules["fwd"] != "winner":
-                pytest.skip("a tie: this machine is too busy to tell the two configs apart")
+        # On a busy machine the forward may be a tie. Then the row has another config than the one that is stopped.
+        if rules.get("fwd") == "tie" and "rejected:" in step.shown:
+            assert "exact: xla" in step.printed
+            continue
+        assert comparable(step.printed) == comparable(step.shown), step.command
     assert len(commands) > 10
 
 
