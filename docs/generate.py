@@ -1,4 +1,6 @@
-"""Writes the generated blocks of the pages in this folder, and the pages in ``ops``; ``--check`` says which are stale.
+"""Writes the generated blocks of the README and of the pages in this folder, ``flow.svg``, and the pages in ``ops``.
+
+``--check`` writes nothing and says which are stale.
 
 A block stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``. Text around it is written by hand.
 """
@@ -156,6 +158,20 @@ def questions() -> str:
     )
 
 
+def results() -> str:
+    """The results of the README."""
+    import recorded
+
+    return recorded.results()
+
+
+def shipped_packs() -> str:
+    """The packs of the wheel."""
+    import recorded
+
+    return recorded.packs()
+
+
 def reference() -> str:
     """A directive of mkdocstrings for every public name."""
     import attn_tune
@@ -170,7 +186,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "kernels": kernels,
     "questions": questions,
     "reference": reference,
+    "results": results,
     "schema": schema,
+    "shipped-packs": shipped_packs,
 }
 
 
@@ -180,10 +198,12 @@ def render(text: str) -> str:
 
 
 def written() -> dict[Path, str]:
-    """Text of every page: those of this folder with their blocks made again, and those of the ops."""
+    """Text of every page: the README and this folder's with their blocks made again, the picture, the ops' pages."""
+    from flow import drawn
     from op_pages import pages
 
-    found = {page: render(page.read_text()) for page in sorted(HERE.glob("*.md"))}
+    by_hand = [*sorted(HERE.glob("*.md")), HERE.parent / "README.md"]
+    found = {page: render(page.read_text()) for page in by_hand} | {HERE / "flow.svg": drawn()}
     return found | {HERE / "ops" / f"{op}.md": text for op, text in pages().items()}
 
 

@@ -9,7 +9,6 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 # Page of the site: file of the repository.
 PAGES = {
-    "index.md": "README.md",
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
     "security.md": "SECURITY.md",

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [
     *sorted(DOCS.rglob("*.md")),
-    *(ROOT / n for n in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / n for n in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
 ]
 COMMANDS = dict(commands())
 # Words that follow the name of the program in headers of files.
@@ -183,6 +183,36 @@ def test_the_example_queries_run(tmp_path):
     assert "flash_attention/xla" in {row[0] for row in minutes}
     assert losers
     assert noise
+
+
+def test_the_lines_for_a_notebook_run(capsys):
+    notebook = re.findall(r"```python\n(.*?)```", text("README.md"), re.DOTALL)[0]
+    assert len(notebook.splitlines()) == 5
+    exec(notebook, names := {})
+    assert names["out"].shape == (1, 128, 4, 128)
+    printed = capsys.readouterr().out
+    assert "CHOSEN" in printed
+    assert "lookups: " in printed
+
+
+def test_every_cost_is_a_recorded_one():
+    rows = re.findall(r"^\| (.*) \| \[\w+\]\((\.\./benchmarks/[^)#]+)(?:#[^)]*)?\) \|$", text("costs.md"), re.MULTILINE)
+    assert len(rows) >= 8
+    for row, record in rows:
+        recorded = (DOCS / record).read_text()
+        took = re.findall(r"[\d.]+", row.rpartition("|")[2])
+        assert took, row
+        for figure in (*took, *re.findall(r"\b\d{3,}\b", row)):
+            assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.]*\d)", recorded), (row, figure)
+
+
+def test_the_picture_names_every_step_and_both_schemes():
+    picture = (DOCS / "flow.svg").read_text()
+    for step in ("compile", "prove", "race", "trials", "decision", "gate", "pack", "lookup"):
+        assert f">{step}</text>" in picture
+    assert "prefers-color-scheme: dark" in picture
+    assert all(float(size) >= 11 for size in re.findall(r"font-size: ([\d.]+)px", picture))
+    assert 'viewBox="0 0 400 ' in picture
 
 
 def test_the_examples_of_other_libraries_run():

@@ -184,7 +184,7 @@ def _say_written(written: "PackSummary") -> None:
     if written.quarantined:
         print(f"  carries a quarantine list of {written.quarantined}")
     for doubt, count in gate.get("accepted", {}).items():
-        print(f"  {count} rows let through on purpose: {_DOUBTS[doubt]}")
+        print(f"  {counted(count, 'row')} let through on purpose: {_DOUBTS[doubt]}")
     if gate["passed"]:
         guards = gate["guards"]
         print(

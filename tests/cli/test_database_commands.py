@@ -50,7 +50,7 @@ def test_a_merge_that_fails_makes_no_database(tmp_path, host):
 def test_gc_lists_what_it_will_remove_before_removing(host):
     dry = run("lab", "gc", "--db", host, "--dry-run", "--superseded")
     assert dry.exit_code == 0, dry.stderr
-    assert "5 rows of trial would go: a newer environment decides" in dry.stdout
+    assert "5 rows of trial would be deleted: a newer environment decides" in dry.stdout
     done = json.loads(run("lab", "gc", "--db", host, "--superseded", "--json").stdout)
     assert {item["table"]: item["rows"] for item in done["items"]}["trial"] == 5
     assert "nothing to collect" in run("lab", "gc", "--db", host, "--superseded").stdout

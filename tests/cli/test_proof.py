@@ -37,7 +37,7 @@ def test_export_ships_a_noisy_row_on_request_and_reports_it(noisy_lab, tmp_path)
     pack = tmp_path / "p.atpack"
     result = run("export", pack, "--db", noisy_lab, "--allow-noisy", "--max-regret", "20")
     assert result.exit_code == 0, result.stderr
-    assert "1 rows let through on purpose: the final was disturbed" in result.stdout
+    assert "1 row let through on purpose: the final was disturbed" in result.stdout
     assert read_pack(pack).gate["accepted"] == {"noisy": 1}
     inspected = run("pack", "inspect", pack)
     assert "let through on purpose: 1 noisy" in inspected.stdout

@@ -14,7 +14,7 @@ from attn_tune.schema.words import counted
 
 def command(
     db: options.Database,
-    dry_run: bool = options.flag("--dry-run", "Only say what would go, and why."),
+    dry_run: bool = options.flag("--dry-run", "Only say what would be deleted, and why."),
     superseded: bool = options.flag(
         "--superseded",
         "Also trials in environments older than the one that decides. No decision looks at them, but "
@@ -29,7 +29,7 @@ def command(
     if json:
         output.emit_json(**dataclasses.asdict(summary), dry_run=dry_run)
         return
-    verb = "would go" if dry_run else "gone"
+    verb = "would be deleted" if dry_run else "deleted"
     for item in summary.items:
         print(f"{counted(item.rows, 'row')} of {item.table} {verb}: {item.why}")
     if not summary.items:

@@ -41,9 +41,7 @@ def command(
     workload: options.Workloads = None,
     direction: options.Directions = None,
     device: options.DeviceName = None,
-    kernel: str | None = options.option(
-        None, "--kernel -k", "KERNEL", "Answers to calls that name this kernel themselves."
-    ),
+    kernel: str | None = options.option(None, "--kernel -k", "KERNEL", "The answers to calls that name this kernel."),
     skip_unsupported: bool = options.flag("--skip-unsupported", "Leave out what no kernel can do on the device."),
     require: Required | None = options.option(
         None,

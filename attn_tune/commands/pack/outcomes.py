@@ -9,7 +9,7 @@ from attn_tune.commands.shared import output, selection
 if TYPE_CHECKING:
     from attn_tune.db import Resolution
 
-POLICIES = "For answers that differ: error, keep, replace, fastest-verified or prefer=NAME (of a pack)."
+POLICIES = "For answers that differ: error, keep, replace, fastest-verified, or prefer=NAME: that of the pack NAME."
 
 
 def show_outcomes(outcomes: "Sequence[Resolution]") -> None:

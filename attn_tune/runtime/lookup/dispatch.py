@@ -228,7 +228,12 @@ def _find(op: str, direction: str | None, problem: Any, device: Device | None, k
     return view.put(key, found)
 
 
-def _ask(op: str, direction: str | None, problem: Any, device: Device, kernel: str | None, view: View) -> Question:
+def _ask(op: str, direction: str | None, problem: Any, device: object, kernel: str | None, view: View) -> Question:
+    if not isinstance(device, Device):
+        raise UsageError(
+            f"device must be a Device or None, got {device!r}; "
+            "ATTN_TUNE_DEVICE_AS and 'attn-tune explain --device' take a name"
+        )
     settings, contract = view.settings, get_op(op)
     return Question(
         contract,

@@ -85,9 +85,9 @@ class Explanation:
             table = list(_joined(table))
         column = max(len(left) for left, _ in table)
         for number, (left, right) in enumerate(table, start=1):
-            line, indent = f"{number:>2} {left:<{column}}  {right}", column + 5
+            line, indent = f"{number:>2}. {left:<{column}}  {right}", column + 6
             if width and len(line) > width and indent > width // 2:
-                lines.append(f"{number:>2} {left}")
+                lines.append(f"{number:>2}. {left}")
                 line, indent = f"     {right}", 5
             lines += _folded(line, width, indent)
         if self.answer is None and not self.refused_by:
@@ -183,7 +183,7 @@ def _step(step: Step) -> tuple[str, str]:
     if row.regret_ppm is not None:
         facts.append(f"regret at most {max(0, row.regret_ppm) / 1e4:.1f} % where measured")
     if row.gain_ppm is not None:
-        facts.append(f"{1 + row.gain_ppm / 1e6:.2f}x the heuristic")
+        facts.append(f"{1 + row.gain_ppm / 1e6:.2f}x as fast as the untuned config")
     if row.repeatable is False:
         facts.append("bits differ from run to run")
     if row.features is not None:

@@ -16,14 +16,14 @@ from tests.runtime.packbuilder import H200, OP, row, sig
 GOLDEN = """\
 toy.fwd  toy/v1 b=1 t=6144 h=64 dtype=bfloat16
 device nvidia-h200  (sm_90, 132 units, 232448 B on chip, 700 W; {digest})
- 1 use_pack empty 2026.1                no rows of toy.fwd for sm_90
- 2 use_pack lab 2026.1, device exact    bucket: alpha block=2000  rejected: block 2000 does not fit
- 3 use_pack lab 2026.1, device exact    miss: nearest row differs in t 6144 vs 8000
- 4 use_pack lab 2026.1, device variant  neighbour: alpha block=64  CHOSEN (verified, winner, \
+ 1. use_pack empty 2026.1                no rows of toy.fwd for sm_90
+ 2. use_pack lab 2026.1, device exact    bucket: alpha block=2000  rejected: block 2000 does not fit
+ 3. use_pack lab 2026.1, device exact    miss: nearest row differs in t 6144 vs 8000
+ 4. use_pack lab 2026.1, device variant  neighbour: alpha block=64  CHOSEN (verified, winner, \
 1.50x away: toy/v1 b=1 t=4096 h=64 dtype=bfloat16, device differs in power_watts 700 vs 500, \
-regret at most 0.4 % where measured, 1.50x the heuristic)
- 5 heuristic                            alpha block=8
- 6 1 kernel                             cannot run here (--all lists them)"""
+regret at most 0.4 % where measured, 1.50x as fast as the untuned config)
+ 5. heuristic                            alpha block=8
+ 6. 1 kernel                             cannot run here (--all lists them)"""
 
 
 def test_explain_reads_like_this():
@@ -40,6 +40,11 @@ def test_explain_reads_like_this():
     assert found.absent == ("toy/absent",)
     assert found.answer.row_signature == sig(4096)
     assert found.heuristic.config == {"block": 8}
+
+
+def test_a_device_given_by_name_is_one_clear_error():
+    with pytest.raises(UsageError, match="device must be a Device or None, got 'nvidia-h200'; ATTN_TUNE_DEVICE_AS"):
+        explain(OP, sig(1), device="nvidia-h200")
 
 
 def test_explain_when_nothing_can_run():

@@ -1,0 +1,82 @@
+"""Blocks of the pages that are made from recorded files: the results of the README, and the sizes of shipped packs."""
+
+import json
+import math
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDS = ROOT / "benchmarks" / "results" / "h200"
+# Points of the grid ``peers`` in the README, by head dim: causal, 4 x 4096 tokens.
+POINTS = {64: "h64-causal/4x4k", 128: "h128-causal/4x4k", 256: "h256-causal/4x4k"}
+DIRECTIONS = {"fwd": "forward", "fwd+bwd": "forward and backward"}
+
+
+def results() -> str:
+    """The table of three points beside cuDNN, and the means over all of the grid."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    import peers_report
+    from peers import AUTO, CUDNN
+
+    from attn_tune.reports.tables import markdown_table
+
+    by_key = peers_report.races([_rows("peers")])
+    table = []
+    for head_dim, point in POINTS.items():
+        cells = [f"{head_dim}"]
+        for direction in DIRECTIONS:
+            ours, theirs = (by_key[point, direction][name] for name in (AUTO, CUDNN))
+            ratio = theirs["median_us"] / ours["median_us"]
+            cells.append(f"{ours['tflops']:.0f} against {theirs['tflops']:.0f} ({ratio:.2f}x)")
+        table.append(cells)
+    found = [v for race in by_key.values() if (v := peers_report.versus(race)) is not None]
+    beaten = [v for v in found if v.best is not None]
+    lines = []
+    for direction, words in DIRECTIONS.items():
+        ratios = [1 / v.ratio for v in beaten if v.auto["direction"] == direction]
+        lines.append(f"- {words}: {_mean(ratios):.2f} times as fast (geometric mean of {len(ratios)} rows);")
+    slower = sum(v.is_slower for v in beaten)
+    lines.append(f"- slower beyond noise: {slower} of {len(beaten)} rows.")
+    points = len({point for point, _ in by_key})
+    return (
+        markdown_table(["head dim", *DIRECTIONS.values()], table)
+        + f"\nBeside the fastest right implementation of others, over all {points} problems:\n\n"
+        + "\n".join(lines)
+        + f"\n\n{_serving()}\n"
+    )
+
+
+def _serving() -> str:
+    decoding = [row for row in _rows("serving") if "cudnn_paged" in row["us"]]
+    ratios = [row["us"]["cudnn_paged"] / row["us"]["auto"] for row in decoding]
+    fastest = max(row["tb_s"]["auto"] for row in _rows("serving"))
+    writing = [row["us"]["xla"] / row["us"]["auto"] for row in _rows("append")]
+    return (
+        "Serving ([all rows](docs/serving.md#measured)):\n\n"
+        f"- `paged_decode` reads a paged cache at up to {fastest:.1f} TB/s. It is {_mean(ratios):.2f} times as fast as "
+        f"cuDNN's paged attention\n  (geometric mean of {len(ratios)} rows, {min(ratios):.2f} to {max(ratios):.2f}).\n"
+        f"- `paged_append` writes new tokens {min(writing):.1f} to {max(writing):.1f} times as fast as scatters of XLA."
+    )
+
+
+def packs() -> str:
+    """The packs of the wheel, with their rows and bytes."""
+    from attn_tune.packs.reader import read_pack
+    from attn_tune.reports.tables import markdown_table
+
+    table = []
+    for folder in sorted(path.parent for path in (ROOT / "attn_tune" / "packs" / "shipped").glob("*/manifest.json")):
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        table.append([f"`{folder.name}`", f"{len(read_pack(folder).rows)}", f"{size / 1000:.0f}"])
+    return markdown_table(["pack", "rows", "kilobytes"], table)
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+    return json.loads((RECORDS / f"{name}.json").read_text())["rows"]
+
+
+def _mean(ratios: Iterable[float]) -> float:
+    found = [math.log(ratio) for ratio in ratios]
+    return math.exp(sum(found) / len(found))
