@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from attn_tune.db import frames
 from attn_tune.db.decide import decision_table
+from attn_tune.db.decide.races import Race, races
+from attn_tune.db.decide.recorded import RecordedTrial
 from attn_tune.db.release import predictions
 from attn_tune.db.store import health, past_searches, runs, trials
 from attn_tune.db.store.connection import connect, immediate, storage_errors
@@ -258,8 +260,9 @@ class Database:
 
         ``"trials"``: one row a trial. ``"decisions"``: one row a decision. Both have the signature's fields in columns
         ``sig_*`` and the knobs in columns ``cfg_*``. ``"coverage"``: one row a (signature, direction, device, kernel)
-        that was tried. ``"runs"``: one row a run. ``"winners"`` and ``"failures"``: the views of that name.
-        ``"imported"``: one row a row of an imported pack. Times are timestamps in UTC.
+        that was tried. ``"finals"``: one row a trial of a final, with the state of the device. ``"runs"``: one row a
+        run. ``"winners"`` and ``"failures"``: the views of that name. ``"imported"``: one row a row of an imported
+        pack. Times are timestamps in UTC.
 
         Raises:
           UsageError: an unknown frame or filter.
@@ -312,6 +315,15 @@ class Database:
         """
         with storage_errors(self.path):
             return decision_table.read_decisions(self._connection, self._references, filters)
+
+    def races(self, decisions: Iterable[Decision]) -> list[Race]:
+        """The samples behind each of ``decisions``, and the interval of its gain. One without a default has none."""
+        wanted = list(decisions)
+        kernels = {d.kernel for d in wanted}
+        filters = {"kernel": kernels.pop()} if len(kernels) == 1 else {}
+        with storage_errors(self.path):
+            rows = trials.read_trials(self._connection, self._references, filters)
+            return races(wanted, (RecordedTrial(run, trial) for run, trial in rows))
 
     def decision(self, signature: Signature, direction: str, device: Device, *, rank: int = 0) -> Decision | None:
         """One decision as of the last ``rebuild_decisions``, by default the winner; None without one."""
