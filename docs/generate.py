@@ -191,10 +191,12 @@ def render(text: str) -> str:
 
 
 def written() -> dict[Path, str]:
-    """Text of every page: those of this folder with their blocks made again, and those of the ops."""
+    """Text of every page: those of this folder with their blocks made again, those of the ops, and a picture."""
     from op_pages import pages
+    from report_picture import picture
 
     found = {page: render(page.read_text()) for page in sorted(HERE.glob("*.md"))}
+    found[HERE / "landscape.svg"] = picture()
     return found | {HERE / "ops" / f"{op}.md": text for op, text in pages().items()}
 
 

@@ -79,43 +79,42 @@ def _card(data: PageData, search: Search, place: int) -> Markup:
 
 
 def _map(search: Search, x: int, y: int | None) -> Markup:
+    left, drawn, height = draw_map(search, x, y)
+    about = f"{search.knobs[x]} across" + (f", {search.knobs[y]} up" if y is not None else "")
+    label = f"best time by {about}; the other knobs chosen again for each cell"
+    gutter = element("svg", *left, width=LABELS, height=height, aria_hidden="true")
+    names = [
+        element("span", f"↑ {search.knobs[y]}") if y is not None else None,
+        element("span", f"{search.knobs[x]} →"),
+    ]
+    foot = element("p", *names, element("span", f"times in {unit_of(search.best)[1]}"), class_="axes")
+    picture = draw.svg(*drawn, height=height, label=label)
+    width = f"min-width:{LABELS + 34 * len(search.values[x])}px"
+    return Markup(element("div", gutter, picture, class_="heat", style=width) + foot)
+
+
+def draw_map(search: Search, x: int, y: int | None) -> tuple[list[Markup], list[Markup], int]:
+    """The heat map of knobs ``x`` and ``y``: what stands in a gutter of ``LABELS`` pixels, the cells, the height."""
     cells = grid(search, x, y)
     columns, lines = search.values[x], search.values[y] if y is not None else (None,)
     height = CELL * len(lines)
-    unit, name = unit_of(search.best)
+    unit, _ = unit_of(search.best)
     made = [
         _cell(search, x, y, key, cells.get(key), (len(columns), len(lines)), unit)
         for key in ((i, j) for j in range(len(lines)) for i in range(len(columns)))
     ]
     made += _outline(search, cells, (len(columns), len(lines)))
-    left = [
-        element(
-            "text",
-            value_words(value),
-            x=LABELS - 6,
-            y=height - CELL * (place + 0.5) + 4,
-            text_anchor="end",
-            class_="tick",
-        )
-        for place, value in enumerate(lines)
-        if y is not None
-    ]
-    below = [
+    made += [
         draw.words((place + 0.5) / len(columns), height + 14, value_words(value), class_="tick")
         for place, value in enumerate(columns)
     ]
-    about = f"{search.knobs[x]} across" + (f", {search.knobs[y]} up" if y is not None else "")
-    label = f"best time by {about}; the other knobs chosen again for each cell"
-    gutter = element("svg", *left, width=LABELS, height=height + 18, aria_hidden="true")
-    picture = draw.svg(*made, *below, height=height + 18, label=label)
-    names = [
-        element("span", f"↑ {search.knobs[y]}") if y is not None else None,
-        element("span", f"{search.knobs[x]} →"),
+    at = {"x": LABELS - 6, "text_anchor": "end", "class_": "tick"}
+    left = [
+        element("text", value_words(value), y=height - CELL * (place + 0.5) + 4, **at)
+        for place, value in enumerate(lines)
+        if y is not None
     ]
-    foot = element("p", *names, element("span", f"times in {name}"), class_="axes")
-    return Markup(
-        element("div", gutter, picture, class_="heat", style=f"min-width:{LABELS + 34 * len(columns)}px") + foot
-    )
+    return left, made, height + 18
 
 
 def _cell(
