@@ -22,6 +22,8 @@ class PageData:
       finals: the database's frame ``finals``, narrowed.
       names: the names of points by signature text.
       widen: a sentence without its end that says how to see more of what was left out.
+      left_out: by what it is, how many things the part that is being made leaves out.
+      room: a factor on the sizes that parts may have, above 1 where other parts need less.
     """
 
     trials: pd.DataFrame
@@ -30,8 +32,13 @@ class PageData:
     cells: pd.DataFrame
     finals: pd.DataFrame
     names: Mapping[str, str]
-    widen: str = "--point, --op, --device and --direction choose the problems of a page, which then shows more of each"
+    widen: str = "A page of fewer problems shows more of each: --point, --op, --device, --direction"
     left_out: dict[str, int] = field(default_factory=dict)
+    room: float = 1.0
+
+    def budget(self, size: int) -> int:
+        """The bytes that a part of ``size`` may take."""
+        return int(size * self.room)
 
     @functools.cached_property
     def ops(self) -> list[str]:

@@ -65,11 +65,28 @@ def curve(points: Iterable[tuple[float, float]], class_: str, *, closed: bool = 
 
 
 def axis(scale: Scale, label: Callable[[float], str], *, most: int = 6) -> Markup:
-    """The numbers above a column of tracks."""
+    """The numbers above a column of tracks; one that would run into the last is left out."""
     ticks = scale.ticks(most)
     marks = [line(scale.at(tick), 13, scale.at(tick), 18, "grid") for tick in ticks]
-    texts = [words(scale.at(t), 10, label(t), _anchor(scale.at(t)), "tick") for t in ticks]
-    return svg(*marks, *texts, height=18, class_="track")
+    return svg(*marks, *spaced([(scale.at(tick), label(tick)) for tick in ticks], 10), height=18, class_="track")
+
+
+def spaced(labels: Iterable[tuple[float, str]], y: float) -> list[Markup]:
+    """Words at shares of the width, without those that would touch the last ones in a narrow picture."""
+    made: list[Markup] = []
+    end = -1.0
+    for place, text in labels:
+        anchor, width = _anchor(place), _LETTER * len(text)
+        start = place - {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor] * width
+        if start < end:
+            continue
+        end = start + width + _LETTER
+        made.append(words(place, y, text, anchor, "tick"))
+    return made
+
+
+# A letter's share of a track of 290 pixels, the narrowest that there is.
+_LETTER = 6.3 / 290
 
 
 def _anchor(place: float) -> str:

@@ -1,6 +1,7 @@
 """The page: its head with the rule that forbids every request, the filter, the parts in order."""
 
 import base64
+import dataclasses
 import hashlib
 import importlib.metadata
 import importlib.resources
@@ -27,6 +28,8 @@ from attn_tune.schema import Rule, Status
 
 # What a page may weigh at most, in bytes: without and with the library for interaction.
 LIMIT, INTERACTIVE_LIMIT = 400_000, 1_500_000
+# What the head with its style, the scripts and the header take of it.
+AROUND = 26_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +113,29 @@ def render(data: PageData, *, library: str = "") -> str:
     Equal frames give equal text: nothing depends on the time, on chance or on the order of sets.
     """
     found = searches(data.trials)
-    sections = [_section(data, n, part, found, has_library=bool(library)) for n, part in enumerate(_PARTS, 1)]
+    sections = _sections(data, found, has_library=bool(library))
     scripts = [_asset("page.js")]
     if library:
         scripts += [library, _asset("explore.js")]
     main = element("main", _header(data, found), *sections, _footer(data), class_="page")
     body = element("body", statuses.patterns(), main, *(element("script", Markup(text)) for text in scripts))
     return f'<!doctype html>\n<html lang="en">{_head(scripts)}{body}</html>\n'
+
+
+def _sections(data: PageData, found: Sequence[Search], *, has_library: bool) -> list[Markup]:
+    """The parts. Those that left something out are made again with the room that the others do not need."""
+    made, cut = [], []
+    for place, part in enumerate(_PARTS):
+        made.append(_section(data, place + 1, part, found, has_library=has_library))
+        if any(data.left_out.values()):
+            cut.append(place)
+    sizes = [len(section.encode()) for section in made]
+    spare = LIMIT - AROUND - sum(sizes)
+    if cut and spare > 0:
+        wider = dataclasses.replace(data, room=1 + spare / sum(sizes[place] for place in cut))
+        for place in cut:
+            made[place] = _section(wider, place + 1, _PARTS[place], found, has_library=has_library)
+    return made
 
 
 def _section(data: PageData, number: int, part: _Part, found: Sequence[Search], *, has_library: bool) -> Markup:

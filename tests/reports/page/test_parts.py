@@ -1,5 +1,6 @@
 """Parts of the page: the numbers in pictures are those of the frames."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ import pandas as pd
 import pytest
 
 from attn_tune.ops.registry import get_op
+from attn_tune.reports.page import draw
 from attn_tune.reports.page.parts import (
     coverage,
     evidence,
@@ -116,6 +118,14 @@ def test_a_tie_is_marked_as_one_and_has_no_bar(data):
     assert mark is not None
 
 
+def test_the_only_right_config_is_no_win(data):
+    winners = data.winners.assign(rule="only", speedup=1.0)
+    root = labs.tree(speedups.part(dataclasses.replace(data, winners=winners, races=data.races.iloc[:0])))
+    (rows,) = labs.classes(root, "rows")
+    assert not labs.classes(rows, "win")
+    assert "the one config that was right" in labs.words(rows)
+
+
 def test_wins_come_before_ties_and_the_largest_first(data):
     table = speedups._with_races(data)
     assert list(table["place"]) == sorted(table["place"])
@@ -210,6 +220,23 @@ def test_an_op_that_is_not_installed_is_not_in_the_roofline(data):
 )
 def test_units_of_rates_scale(tflops, text):
     assert roofline._rate(tflops, "TFLOP/s") == text
+
+
+def test_where_limits_are_not_known_operations_and_bytes_have_bars_of_their_own(data):
+    free = data.winners.assign(matmul_tflops=0.0, copy_tb_s=0.0)
+    copies = free.dropna(subset=["bytes"]).assign(flops=0, signature="other/v1 b=1", point="other")
+    found = roofline.rates(pd.concat([free, copies], ignore_index=True))
+    kept = found.loc[found["signature"] == labs.MAIN.text].iloc[0]
+    assert kept["bound"] == "unknown"
+    assert kept["share"] == pytest.approx(kept["tflops"])
+    other = found.loc[found["point"] == "other"]
+    assert set(other["bound"]) == {"bytes"}
+    assert other["share"].tolist() == pytest.approx(other["tb_s"].tolist())
+
+
+def test_labels_of_an_axis_never_touch():
+    wide = draw.spaced([(0.0, "100 MFLOP/s"), (0.1, "300 MFLOP/s"), (0.5, "1 GFLOP/s"), (1.0, "3 GFLOP/s")], 10)
+    assert [labs.words(labs.tree([one])) for one in wide] == ["100 MFLOP/s", "1 GFLOP/s", "3 GFLOP/s"]
 
 
 # --- Traces ---

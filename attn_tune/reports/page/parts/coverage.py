@@ -33,7 +33,7 @@ def part(data: PageData) -> list[Markup]:
     columns = _columns(cells)
     by_key = {(r.signature, r.direction, r.device): r for r in rows_of(cells)}
     texts = [text for text in data.signatures if text in set(cells["signature"])]
-    lines, rest = fitting(texts, lambda text: _line(data, text, columns, by_key), BUDGET)
+    lines, rest = fitting(texts, lambda text: _line(data, text, columns, by_key), data.budget(BUDGET))
     data.left_out["problems of the coverage matrix"] = rest
     counts = Counter(cells["state"])
     parts = [_legend(counts), _table(data, columns, lines)]
@@ -99,7 +99,7 @@ def _cell(data: PageData, cell: Any, device: str) -> Markup:
 
 
 def _reasons(data: PageData, rows: pd.DataFrame) -> Markup:
-    made, rest = fitting(rows_of(rows), lambda row: _reason(data, row), BUDGET // 6)
+    made, rest = fitting(rows_of(rows), lambda row: _reason(data, row), data.budget(BUDGET // 6))
     more = element("li", f"and {rest} more") if rest else None
     return details(f"Reasons of {counted(len(rows), 'cell')}", element("ul", *made, more, class_="reasons"))
 

@@ -26,7 +26,9 @@ def part(data: PageData) -> list[Markup]:
         ["less", "signature", "direction", "device"], kind="stable"
     )
     items, rest = fitting(
-        enumerate(order.itertuples(index=False)), lambda one: _decision(data, one[1], is_open=one[0] == 0), BUDGET
+        enumerate(order.itertuples(index=False)),
+        lambda one: _decision(data, one[1], is_open=one[0] == 0),
+        data.budget(BUDGET),
     )
     data.left_out["decisions without their samples"] = rest
     return [_legend(), *items]
@@ -86,7 +88,7 @@ def _ratios(row: Any) -> Markup:
     label = f"ratio {row.speedup:.3f}, at 95 % between {row.low:.3f} and {row.high:.3f}"
     track = draw.svg(draw.grid_lines(x, STRIP, most=5), band, *marks, dots, height=STRIP, label=label, class_="track")
     head = Markup(
-        element("b", "default over rival")
+        element("b", f"default over {'rival' if row.rule == Rule.TIE else 'winner'}")
         + element("span", f"turn by turn, {counted(len(row.rounds), 'round')}", class_="sub")
     )
     value = Markup(

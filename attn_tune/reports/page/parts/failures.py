@@ -54,7 +54,7 @@ def _by_kernel(data: PageData, failed: pd.DataFrame) -> Markup:
     lines = failed[keys].assign(reason=[str(r).strip().split("\n")[0][:200] for r in failed["reason"]])
     groups = lines.value_counts(keys).reset_index(name="trials")
     groups = groups.sort_values(["trials", *keys], ascending=[False, *[True] * len(keys)], kind="stable")
-    rows, rest = fitting(groups.itertuples(index=False), _line, BUDGET)
+    rows, rest = fitting(groups.itertuples(index=False), _line, data.budget(BUDGET))
     data.left_out["reasons of failures"] = rest
     made = table(["kernel", "direction", "class", "trials", "reason"], rows, numeric=[3])
     return details(f"{counted(len(groups), 'reason')} by kernel", made)

@@ -18,7 +18,7 @@ def part(data: PageData, searches: Sequence[Search]) -> list[Markup]:
     if not kept:
         return [element("p", "No search tried several values of a knob and found a right config.", class_="none")]
     ordered = sorted(kept, key=lambda s: (-len(s.configs), s.key))
-    cards, rest = fitting(ordered, lambda s: _card(data, s), BUDGET)
+    cards, rest = fitting(ordered, lambda s: _card(data, s), data.budget(BUDGET))
     data.left_out["searches whose knobs are not shown"] = rest
     return [element("div", *cards, class_="cards")]
 

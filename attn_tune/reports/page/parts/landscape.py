@@ -32,7 +32,7 @@ def part(data: PageData, searches: Sequence[Search], *, is_interactive: bool = F
         return [element("p", "No search tried several values of a knob.", class_="none")]
     ordered = sorted(kept, key=lambda s: (-len(s.configs), s.key))
     embedded, lost = _embedded(data, ordered)
-    maps, rest = fitting(enumerate(ordered), lambda one: _card(data, one[1], one[0]), BUDGET)
+    maps, rest = fitting(enumerate(ordered), lambda one: _card(data, one[1], one[0]), data.budget(BUDGET))
     data.left_out["landscapes not drawn"] = rest
     data.left_out["searches without data for other pairs of knobs"] = lost
     explorer = element("div", id="explorer", class_="card", hidden=True)
@@ -193,7 +193,7 @@ def _legend() -> Markup:
 def _embedded(data: PageData, searches: Sequence[Search]) -> tuple[Markup, int]:
     """The configs and times of the first searches as JSON, and how many are left out."""
     kept: list[str] = []
-    budget = DATA_BUDGET
+    budget = data.budget(DATA_BUDGET)
     for search in searches:
         text = json.dumps(_compact(data, search), separators=(",", ":"), allow_nan=False)
         if len(text) > budget:

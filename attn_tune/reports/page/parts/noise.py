@@ -47,7 +47,7 @@ def _spread(data: PageData) -> list[Markup]:
         return [head, element("p", "No trial has several samples.", class_="none")]
     values = [max(float(v), 1e-5) for column in ("low", "middle", "high") for v in found[column]]
     scale = spanning(values, is_log=True)
-    items, rest = fitting(found.itertuples(index=False), lambda row: _spread_row(data, row, scale), BUDGET)
+    items, rest = fitting(found.itertuples(index=False), lambda row: _spread_row(data, row, scale), data.budget(BUDGET))
     data.left_out["problems without a spread"] = rest
     note = element(
         "p",
@@ -146,7 +146,9 @@ def _phases(data: PageData) -> list[Markup]:
     if found.empty:
         return [head, element("p", "No times of phases are stored.", class_="none")]
     scale = Scale(0.0, float(found["total"].max()))
-    items, rest = fitting(found.itertuples(index=False), lambda row: _phase_row(data, row, scale), BUDGET // 2)
+    items, rest = fitting(
+        found.itertuples(index=False), lambda row: _phase_row(data, row, scale), data.budget(BUDGET // 2)
+    )
     data.left_out["kernels without a bar of phases"] = rest
     keys = [(draw.swatch(element("rect", width=22, height=14, class_=f"p-{name}")), words) for name, words in _PHASES]
     totals = {words: float(found[name].sum()) for name, words in _PHASES}

@@ -13,12 +13,15 @@ from attn_tune.reports.page.scales import Scale, spanning
 TITLE = "How near is each winner to the limits of its device?"
 BUDGET = 32_000
 HEIGHT = 20
+# Of rates without a limit, by ``bound``.
+_UNITS = {"unknown": "TFLOP/s", "bytes": "TB/s"}
 CHART = 230
 GUTTER = 82
 _GROUPS = (
     ("compute", "Compute-bound: share of the matrix limit"),
     ("memory", "Memory-bound: share of the copy limit"),
-    ("unknown", "Limits not known: rates alone"),
+    ("unknown", "Limits not known: operations a second"),
+    ("bytes", "Limits not known, and nothing is computed: bytes a second"),
 )
 
 
@@ -28,10 +31,10 @@ def part(data: PageData) -> list[Markup]:
     if table.empty:
         return [element("p", "No measured winner is of an op that is installed here.", class_="none")]
     groups = list(table.groupby("device", sort=True))
-    points = BUDGET // 3 // len(groups)
-    charts, left_out = fitting(groups, lambda one: _chart(data, str(one[0]), one[1], points), BUDGET // 2)
+    points = data.budget(BUDGET // 4 // len(groups))
+    charts, left_out = fitting(groups, lambda one: _chart(data, str(one[0]), one[1], points), data.budget(BUDGET // 2))
     data.left_out["devices without a roofline"] = left_out
-    budget, left_out = BUDGET // 2, 0
+    budget, left_out = data.budget(BUDGET // 2), 0
     parts = [element("div", *charts, class_="cards wide-cards")]
     for bound, words in _GROUPS:
         group = table.loc[table["bound"] == bound]
@@ -41,7 +44,7 @@ def part(data: PageData) -> list[Markup]:
         items, rest = fitting(group.itertuples(index=False), functools.partial(_row, data, scale), budget)
         budget -= sum(map(len, items))
         left_out += rest
-        head = draw.axis(scale, (lambda v: f"{100 * v:g} %") if bound != "unknown" else _rate_words)
+        head = draw.axis(scale, functools.partial(_axis_words, _UNITS.get(bound, "")))
         parts += [element("h3", words), draw.rows(head, items, words)]
     data.left_out["bars of the roofline"] = left_out
     return parts
@@ -51,8 +54,9 @@ def rates(winners: pd.DataFrame) -> pd.DataFrame:
     """The measured winners with rates and the limit that binds, the nearest to it first.
 
     ``tflops`` and ``tb_s`` are rates in 1e12 a second. ``bound`` is ``compute`` where the operations need longer at the
-    matrix limit than the bytes at the copy limit, else ``memory``; ``unknown`` where a limit that decides is not known.
-    ``share`` is the rate over the limit that binds, of ``unknown`` the operations a second in 1e12.
+    matrix limit than the bytes at the copy limit, else ``memory``; ``unknown`` where a limit that decides is not known,
+    ``bytes`` where that is the copy limit because nothing is computed. ``share`` is the rate over the limit that binds;
+    without one, the operations or the bytes a second in 1e12.
     """
     table = winners.loc[winners["median_ns"].notna() & winners["flops"].notna()].copy()
     if table.empty:
@@ -71,14 +75,16 @@ def _bound(row: Any) -> tuple[str, float]:
     matmul = row.tflops / row.matmul_tflops if row.matmul_tflops else None
     if row.flops == 0 and copy is not None:
         return "memory", copy
+    if row.flops == 0:
+        return "bytes", row.tb_s
     if copy is None or matmul is None:
-        return "unknown", row.tflops or row.tb_s
+        return "unknown", row.tflops
     return ("compute", matmul) if matmul >= copy else ("memory", copy)
 
 
 def _scale(group: pd.DataFrame) -> Scale:
     shares = [float(s) for s in group["share"]]
-    if group["bound"].iloc[0] == "unknown":
+    if group["bound"].iloc[0] in _UNITS:
         return spanning([s for s in shares if s > 0] or [1.0], is_log=True)
     return Scale(0.0, max(1.0, 1.02 * max(shares)))
 
@@ -87,7 +93,7 @@ def _row(data: PageData, scale: Scale, row: Any) -> Markup:
     name = data.label(row.signature, row.direction, row.kernel, device=row.device)
     end = scale.at(row.share)
     shapes = [draw.grid_lines(scale, HEIGHT), draw.box(0, 4, end, HEIGHT - 8, class_=f"bar b-{row.bound}")]
-    if row.bound != "unknown":
+    if row.bound not in _UNITS:
         shapes.append(draw.line(scale.at(1.0), 0, scale.at(1.0), HEIGHT, "unit"))
         limit, unit, is_measured = _limit(row)
         rate = row.tflops if row.bound == "compute" else row.tb_s
@@ -98,8 +104,10 @@ def _row(data: PageData, scale: Scale, row: Any) -> Markup:
         ]
         spoken = f"{100 * row.share:.1f} % of {limit:g} {unit} ({how})"
     else:
-        value = [element("b", _rate(row.tflops, "TFLOP/s")), element("span", _rate(row.tb_s, "TB/s"), class_="sub")]
-        spoken = f"{_rate(row.tflops, 'TFLOP/s')}, {_rate(row.tb_s, 'TB/s')}"
+        rates = [_rate(row.tflops, "TFLOP/s")] if row.flops else []
+        rates.append(_rate(row.tb_s, "TB/s"))
+        value = [element("b", rates[0]), element("span", *rates[1:], class_="sub")]
+        spoken = ", ".join(rates)
     track = draw.svg(*shapes, height=HEIGHT, label=spoken, class_="track")
     return draw.row(name, track, joined(value), **data.marks(signature=row.signature, device=row.device))
 
@@ -118,6 +126,10 @@ def _rate(value: float, unit: str) -> str:
             text = f"{scaled:.0f}" if scaled >= 99.5 else f"{scaled:.3g}"
             return f"{text} {prefix}{unit[1:]}"
     raise AssertionError
+
+
+def _axis_words(unit: str, value: float) -> str:
+    return _rate(value, unit) if unit else f"{100 * value:g} %"
 
 
 def _rate_words(value: float) -> str:
@@ -149,7 +161,7 @@ def _chart(data: PageData, device: str, group: pd.DataFrame, budget: int) -> Mar
     data.left_out[f"points in the roofline of {device}"] = rest
     shapes += made
     picture = draw.svg(*shapes, height=CHART, label=f"roofline of {device}, {len(made)} winners", class_="chart")
-    below = draw.svg(*[draw.words(x.at(t), 12, f"{t:g}", class_="tick") for t in x.ticks(7)], height=16)
+    below = draw.svg(*draw.spaced([(x.at(t), f"{t:g}") for t in x.ticks(7)], 12), height=16)
     plot = element(
         "div", gutter, element("div", picture, below), class_="plot", style=f"grid-template-columns:{GUTTER}px 1fr"
     )

@@ -24,7 +24,7 @@ def part(data: PageData) -> list[Markup]:
     if table.empty:
         return [element("p", "No problem has a decision.", class_="none")]
     scale = _scale(table)
-    items, rest = fitting(rows_of(table), lambda row: _row(data, row, scale), BUDGET)
+    items, rest = fitting(rows_of(table), lambda row: _row(data, row, scale), data.budget(BUDGET))
     data.left_out["decisions without a bar"] = rest
     axis = draw.axis(scale, lambda value: f"{value:g}×")
     return [_summary(table), _legend(), draw.rows(axis, items, "speedups, the largest first")]
@@ -58,9 +58,10 @@ def _scale(table: pd.DataFrame) -> Scale:
 def _row(data: PageData, row: Any, scale: Scale) -> Markup:
     name = data.label(row.signature, row.direction, row.kernel, device=row.device)
     marks = data.marks(signature=row.signature, device=row.device)
-    if pd.isna(row.speedup):
-        words = "the only config that was right" if row.rule == Rule.ONLY else "the default never ran"
-        value = element("span", words, class_="sub")
+    if pd.isna(row.speedup) or row.rule == Rule.ONLY:
+        words = "the one config that was right" if row.rule == Rule.ONLY else "the default never ran"
+        value = Markup(element("b", "only" if row.rule == Rule.ONLY else "-", class_="word"))
+        value = Markup(value + element("span", f"{duration(row.median_ns)}, {words}", class_="sub"))
         return draw.row(name, draw.svg(draw.grid_lines(scale, HEIGHT), height=HEIGHT, class_="track"), value, **marks)
     value = _value(row)
     return draw.row(name, _track(row, scale), value, class_=str(row.rule), **marks)

@@ -72,7 +72,7 @@ def part(data: PageData, searches: Sequence[Search]) -> list[Markup]:
         return [element("p", "No search tried three configs and found a right one.", class_="none")]
     # The searches that had to look come first; where the first config was the best there is little to see.
     ordered = sorted(kept, key=lambda s: (-min(s.times[0] / s.best, _HIGHEST), -len(s.configs), s.key))
-    cards, rest = fitting(ordered, lambda s: _card(data, s), BUDGET)
+    cards, rest = fitting(ordered, lambda s: _card(data, s), data.budget(BUDGET))
     data.left_out["traces of searches"] = rest
     return [_legend(), element("div", *cards, class_="cards")]
 
