@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 import types
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from attn_tune.cli import app
-from attn_tune.db import Database
+from attn_tune.db import Database, import_pack
 from attn_tune.reports.page.page import INTERACTIVE_LIMIT, LIMIT, render
 from attn_tune.schema import Status
 from tests.db.facts import make_signature, make_trial
@@ -121,7 +122,7 @@ def test_the_same_database_gives_the_same_bytes_in_any_process(lab, tmp_path):
     assert found[0] == found[1]
 
 
-def many_trials(problems, configs=6):
+def many_trials(problems, configs=4):
     """A search of each of many problems, with long reasons among its failures."""
     for place in range(problems):
         signature = make_signature(q_len=128 + 8 * place, kv_len=128 + 8 * place)
@@ -176,6 +177,36 @@ def test_a_database_of_an_op_that_is_not_installed_has_a_page(tmp_path):
     text = render(labs.data_of(labs.fill(tmp_path / "lab.db", found)))
     assert "No measured winner is of an op that is installed here." in text
     Reader(text)
+
+
+def test_a_database_of_predictions_alone_has_a_page(tmp_path):
+    found = [one for one in labs.trials() if one.status is Status.PREDICTED]
+    data = labs.data_of(labs.fill(tmp_path / "lab.db", found))
+    assert set(data.cells["state"]) == {"predicted", "untuned"}  # no direction but the first was compiled
+    text = render(data)
+    assert "predicted, not run" in text
+    assert "No problem has a decision." in text
+
+
+def test_rows_of_an_imported_pack_have_a_page(tmp_path):
+    import attn_tune
+
+    pack = Path(attn_tune.__file__).parent / "packs" / "shipped" / "tpu-v6e"
+    with Database.open(tmp_path / "lab.db", create=True) as database:
+        assert import_pack(database, pack).added
+    data = labs.data_of(tmp_path / "lab.db")
+    assert "imported" in set(data.cells["state"])
+    assert all(f'id="{anchor}"' in render(data) for anchor in ANCHORS)
+
+
+def test_without_scripts_everything_is_visible_but_what_needs_them(page):
+    hidden = [
+        attributes.get("class") or attributes.get("id")
+        for _, attributes in Reader(page).elements
+        if "hidden" in attributes
+    ]
+    assert hidden == ["filters", "card"]
+    assert 'id="explorer"' in page
 
 
 # --- The command ---
