@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from attn_tune.db import frames
 from attn_tune.db.decide import decision_table
-from attn_tune.db.decide.races import Race, races
+from attn_tune.db.decide.races import Race, race_of
 from attn_tune.db.decide.recorded import RecordedTrial
 from attn_tune.db.release import predictions
 from attn_tune.db.store import health, past_searches, runs, trials
@@ -318,12 +318,13 @@ class Database:
 
     def races(self, decisions: Iterable[Decision]) -> list[Race]:
         """The samples behind each of ``decisions``, and the interval of its gain. One without a default has none."""
-        wanted = list(decisions)
-        kernels = {d.kernel for d in wanted}
-        filters = {"kernel": kernels.pop()} if len(kernels) == 1 else {}
+        found = []
         with storage_errors(self.path):
-            rows = trials.read_trials(self._connection, self._references, filters)
-            return races(wanted, (RecordedTrial(run, trial) for run, trial in rows))
+            for d in decisions:
+                problem = {"signature": d.signature, "direction": d.direction, "device": d.device, "kernel": d.kernel}
+                rows = trials.read_trials(self._connection, self._references, problem)
+                found.append(race_of(d, [RecordedTrial(run, trial) for run, trial in rows]))
+        return [race for race in found if race is not None]
 
     def decision(self, signature: Signature, direction: str, device: Device, *, rank: int = 0) -> Decision | None:
         """One decision as of the last ``rebuild_decisions``, by default the winner; None without one."""

@@ -1,7 +1,6 @@
 """Races: the samples behind one decision, and how surely the fastest challenger differs from the default."""
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attn_tune.db.decide.decisions import Candidate, compare, contenders, right_entries, shared_run
@@ -51,23 +50,8 @@ class Race:
     rounds: tuple[int, ...]
 
 
-def races(decisions: Iterable[Decision], trials: Iterable[RecordedTrial]) -> list[Race]:
-    """The race of each decision, from the ``trials`` of their problems. One without a default or a rival has none."""
-    by_problem: dict[tuple[str, ...], list[RecordedTrial]] = defaultdict(list)
-    for one in trials:
-        trial = one.trial
-        key = (trial.signature.text, trial.direction, trial.device.digest, trial.kernel)
-        by_problem[key].append(one)
-    found = []
-    for decision in decisions:
-        key = (decision.signature.text, decision.direction, decision.device.digest, decision.kernel)
-        race = _race(decision, by_problem.get(key, []))
-        if race is not None:
-            found.append(race)
-    return found
-
-
-def _race(decision: Decision, trials: list[RecordedTrial]) -> Race | None:
+def race_of(decision: Decision, trials: Sequence[RecordedTrial]) -> Race | None:
+    """The race of ``decision`` among ``trials`` of its problem, device and kernel; None without default or rival."""
     known = contenders(right_entries(trials))
     default = next((entry for entry in known if entry.is_heuristic), None)
     others = [entry for entry in known if entry is not default]

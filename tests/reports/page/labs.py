@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 
 import pandas as pd
 
-from attn_tune.commands.report import _winners
 from attn_tune.commands.shared.narrowing import Narrowing
 from attn_tune.commands.shared.report_page import page_data
 from attn_tune.db import Database
@@ -111,7 +110,7 @@ def data_of(path, names=None, wanted=None) -> PageData:
     with Database.open(path, read_only=True) as database:
         frames = database.frame("trials"), database.frame("imported")
         narrowing = Narrowing(problems=wanted, kernels=None, directions=None, device=None)
-        return page_data(database, _winners(database.decisions()), *frames, names or {}, narrowing)
+        return page_data(database, database.decisions(rank=0), *frames, names or {}, narrowing)
 
 
 def tree(parts) -> ElementTree.Element:

@@ -127,3 +127,6 @@ def test_the_interactive_page_draws_and_follows_a_choice_without_a_request(brows
     )
     assert browser.requests() == [path.as_uri()]
     assert browser.complaints() == []
+    browser.open(path, 400)
+    browser.value("attnTuneReady.then(() => 0)")
+    assert browser.value("document.documentElement.scrollWidth") <= 400

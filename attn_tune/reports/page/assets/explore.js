@@ -17,7 +17,7 @@
     const knobs = search.k, ink = colour("--ink"), line = colour("--line"), muted = colour("--muted");
     const brushed = knobs.map((_, i) => `c${i}`);
     const sort = (knob) => search.v[knobs.indexOf(knob)];
-    const width = Math.max(260, Math.min(440, place.clientWidth - 130));
+    const width = Math.max(200, Math.min(440, place.clientWidth - 150));
     const bars = (knob, i) => ({
       width: 150, height: 90,
       params: [{ name: brushed[i], select: { type: "point", encodings: ["x"], toggle: "true" } }],
@@ -37,7 +37,7 @@
       data: { values: rows(search) },
       background: null,
       vconcat: [
-        { hconcat: [
+        { [place.clientWidth < 720 ? "vconcat" : "hconcat"]: [
           { width, height: 220,
             title: { text: "best of what is selected", anchor: "start" },
             transform: [{ filter: "datum.ratio != null" }, { filter: { param: "near" } }, ...brushed.map((param) => ({ filter: { param } })),
@@ -51,7 +51,7 @@
               tooltip: [{ field: "across", title: x }, { field: "up", title: y }, { aggregate: "min", field: "ratio", format: ".3f", title: "times the best" },
                 { aggregate: "min", field: "us", format: ".4~g", title: "us" }, { aggregate: "count", title: "configs" }],
             } },
-          { width: 240, height: 220,
+          { width: Math.min(240, width), height: 220,
             title: { text: "drag here: configs by time", anchor: "start" },
             params: [{ name: "near", select: { type: "interval", encodings: ["x"] } }],
             transform: [{ filter: "datum.ratio != null" }, { calculate: "log(datum.ratio) / LN2", as: "doublings" }],
