@@ -198,12 +198,14 @@ def render(text: str) -> str:
 
 
 def written() -> dict[Path, str]:
-    """Text of every page: the README and this folder's with their blocks made again, the picture, the ops' pages."""
+    """Text of every page: the README and this folder's with their blocks made again, the pictures, the ops' pages."""
     from flow import drawn
     from op_pages import pages
+    from report_picture import picture
 
     by_hand = [*sorted(HERE.glob("*.md")), HERE.parent / "README.md"]
     found = {page: render(page.read_text()) for page in by_hand} | {HERE / "flow.svg": drawn()}
+    found[HERE / "landscape.svg"] = picture()
     return found | {HERE / "ops" / f"{op}.md": text for op, text in pages().items()}
 
 

@@ -18,6 +18,7 @@ from attn_tune.db.compare.verdicts import (
 )
 from attn_tune.db.database import Database as Database
 from attn_tune.db.decide.decisions import decide as decide
+from attn_tune.db.decide.races import Race as Race
 from attn_tune.db.decide.recorded import RecordedTrial as RecordedTrial
 from attn_tune.db.decide.selection import Selection as Selection
 from attn_tune.db.release.conflicts import Resolution as Resolution

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from attn_tune.db import frames
 from attn_tune.db.decide import decision_table
+from attn_tune.db.decide.races import Race, race_of
 from attn_tune.db.decide.recorded import RecordedTrial
 from attn_tune.db.release import predictions
 from attn_tune.db.store import health, past_searches, runs, trials
@@ -270,9 +271,10 @@ class Database:
 
         ``"trials"``: one row a trial. ``"decisions"``: one row a decision. ``"winners"`` and ``"failures"``: the views
         of that name. These four have the signature's fields in columns ``sig_*`` and the knobs in columns ``cfg_*``.
-        ``"samples"``: the view, one row a sample. ``"coverage"``: one row a (signature, direction, device, kernel) that
-        was tried. ``"runs"``: one row a run. ``"imported"``: one row a row of an imported pack. Times are timestamps in
-        UTC. Numbers that may be unknown have pandas' nullable types.
+        ``"samples"``: the view, one row a sample. ``"finals"``: one row a trial of a final, with the state of the
+        device. ``"coverage"``: one row a (signature, direction, device, kernel) that was tried. ``"runs"``: one row a
+        run. ``"imported"``: one row a row of an imported pack. Times are timestamps in UTC. Numbers that may be unknown
+        have pandas' nullable types.
 
         Raises:
           UsageError: an unknown frame or filter.
@@ -336,6 +338,16 @@ class Database:
         """
         with storage_errors(self.path):
             return decision_table.read_decisions(self._connection, self._references, filters)
+
+    def races(self, decisions: Iterable[Decision]) -> list[Race]:
+        """The samples behind each of ``decisions``, and the interval of its gain. One without a default has none."""
+        found = []
+        with storage_errors(self.path):
+            for d in decisions:
+                problem = {"signature": d.signature, "direction": d.direction, "device": d.device, "kernel": d.kernel}
+                rows = trials.read_trials(self._connection, self._references, problem)
+                found.append(race_of(d, [RecordedTrial(run, trial) for run, trial in rows]))
+        return [race for race in found if race is not None]
 
     def decision(self, signature: Signature, direction: str, device: Device, *, rank: int = 0) -> Decision | None:
         """One decision as of the last ``rebuild_decisions``, by default the winner; None without one."""

@@ -10,7 +10,7 @@ from attn_tune.db.store import trials
 from attn_tune.db.store.rows import NO_ROW, RowError, json_object
 from attn_tune.db.store.schema import JSON_COLUMNS
 from attn_tune.db.store.sql import narrowing, problem_filters
-from attn_tune.schema import Status, unknown_name
+from attn_tune.schema import Stage, Status, unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +42,16 @@ SELECT run.id AS run, run.status, device.variant AS device, run.environment, env
        (SELECT count(*) FROM trial WHERE run_id = run.id AND status = '{Status.OK}') AS ok
 FROM run JOIN device ON device.id = device_id JOIN environment ON environment.digest = run.environment
 ORDER BY run.id
+"""
+_FINALS = f"""
+SELECT trial.id AS trial, trial.op, kernel, direction, signature, trial.device, device.family, config_digest, round_id,
+       median_us, dispersion, conditions ->> '$.sm_clock_mhz[0]' AS clock_low,
+       conditions ->> '$.sm_clock_mhz[1]' AS clock_high, conditions ->> '$.temperature_c[0]' AS temperature_low,
+       conditions ->> '$.temperature_c[1]' AS temperature_high, conditions ->> '$.power_w[0]' AS power_low,
+       conditions ->> '$.power_w[1]' AS power_high, conditions ->> 'throttle' AS throttle,
+       conditions ->> 'repeats' AS repeats
+FROM trial JOIN device ON device.id = device_id
+WHERE stage = '{Stage.FINAL}' AND {{filters}} ORDER BY trial.id
 """
 _COVERAGE = f"""
 SELECT trial.op, kernel, direction, signature, trial.device, count(*) AS trials, sum(status = '{Status.OK}') AS ok,
@@ -79,7 +89,8 @@ _TYPES = {
     "Int64": (
         "trial", "run", "features", "samples", "shared_bytes", "registers", "spill_bytes", "predicted_ns", "low_ns",
         "high_ns", "needed", "limit", "rank", "ties", "trials", "pid", "ok", "configs", "median_ns", "trial_id",
-        "run_id", "position",
+        "run_id", "position", "clock_low", "clock_high", "temperature_low", "temperature_high", "power_low",
+        "power_high", "repeats",
     ),
 }  # fmt: skip
 _TIMES = ("started", "ended", "heartbeat", "newest")
@@ -94,6 +105,7 @@ FRAMES: dict[str, tuple[str, Mapping[str, str]]] = {
     "trials": (_TRIALS, trials.FILTERS),
     "decisions": (_DECISIONS, decision_table.FILTERS),
     "runs": (_RUNS, {}),
+    "finals": (_FINALS, problem_filters("trial")),
     "coverage": (_COVERAGE, problem_filters("trial")),
     "winners": (_VIEW.format(view="winners", order="winners.signature, direction, device"), {}),
     "failures": (_VIEW.format(view="failures", order="trial_id"), {}),

@@ -60,7 +60,7 @@ def summary(decisions: Iterable[Decision], names: Mapping[str, str] = {}) -> pd.
     or a peak not known. Directions come in the op's order.
     """
     decisions = list(decisions)
-    names = {**_short_signatures(d.signature.text for d in decisions), **names}
+    names = {**short_signatures(d.signature.text for d in decisions), **names}
     rows = [
         {
             "point": names[decision.signature.text],
@@ -135,7 +135,7 @@ def refused_kernels(trials: pd.DataFrame) -> set[str]:
 
 def imported(rows: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     """The rows of imported packs, of the database's frame ``imported``; ``names`` as for ``summary``."""
-    names = {**_short_signatures(rows["signature"]), **names}
+    names = {**short_signatures(rows["signature"]), **names}
     points = [names[text] for text in rows["signature"]]
     short = [kernel.rpartition("/")[2] for kernel in rows["kernel"]]
     return rows.assign(point=points, kernel=short).loc[:, list(IMPORTED)].reset_index(drop=True)
@@ -199,7 +199,7 @@ def _directions(text: str, decisions: Iterable[Decision]) -> tuple[str, ...]:
     return tuple({d.direction: 0 for d in decisions if d.op == name})
 
 
-def _short_signatures(texts: Iterable[str]) -> dict[str, str]:
+def short_signatures(texts: Iterable[str]) -> dict[str, str]:
     """Texts of signatures for one table: without the op where all are of one op."""
     texts = tuple(texts)
     if len({text.partition(" ")[0] for text in texts}) > 1:

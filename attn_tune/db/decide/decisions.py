@@ -112,30 +112,30 @@ def noise_of(entry: Candidate) -> float:
 
 
 def _decide_kernel(trials: Sequence[RecordedTrial], entries: Sequence[Candidate], noise: float) -> Decision:
-    contenders = _contenders(entries)
-    incumbent = next((e for e in contenders if e.is_heuristic), None)
+    fastest = contenders(entries)
+    incumbent = next((e for e in fastest if e.is_heuristic), None)
     heuristic = incumbent or next((e for e in entries if e.is_heuristic), None)
     first = entries[0].measured[0].trial
     seed = f"{first.signature.text} {first.direction} {first.device.digest}"
 
     @functools.cache  # those with the incumbent are asked for again
-    def compare(a: Candidate, b: Candidate) -> Comparison:
-        return _compare(a, b, f"{seed} {a.digest} {b.digest}")
+    def against_one(a: Candidate, b: Candidate) -> Comparison:
+        return compare(a, b, seed)
 
-    winner, has_won = contenders[0], False
+    winner, has_won = fastest[0], False
     if incumbent is not None:
-        challengers = [e for e in contenders if e is not incumbent]
-        challengers.sort(key=lambda e: (compare(e, incumbent).ratio, e.digest))
+        challengers = [e for e in fastest if e is not incumbent]
+        challengers.sort(key=lambda e: (against_one(e, incumbent).ratio, e.digest))
         count = len(challengers)
-        beats = (e for e in challengers if compare(e, incumbent).a_wins(among=count, noise=noise))
+        beats = (e for e in challengers if against_one(e, incumbent).a_wins(among=count, noise=noise))
         winner = next(beats, incumbent)
         has_won = winner is not incumbent
-    against = {e.digest: compare(winner, e) for e in contenders if e is not winner}
+    against = {e.digest: against_one(winner, e) for e in fastest if e is not winner}
     ties = tuple(sorted(d for d, c in against.items() if not c.a_wins(noise=noise)))
     if incumbent is None:
         has_won = not ties
     # Both times from one run, so that their ratio means something.
-    shared = _shared_run(winner, heuristic) if heuristic else None
+    shared = shared_run(winner, heuristic) if heuristic else None
     samples = winner.samples(winner.newest_run if shared is None else shared)
     median_ns, heuristic_ns = whole_median(samples), None
     if heuristic:
@@ -211,7 +211,7 @@ def _is_barred(one: RecordedTrial, barred: set[tuple[str, str]]) -> bool:
     )
 
 
-def _contenders(entries: Sequence[Candidate]) -> list[Candidate]:
+def contenders(entries: Sequence[Candidate]) -> list[Candidate]:
     """The untuned config and the fastest: of the finalists if it is one of them or never ran, else of all."""
     finalists = [e for e in entries if e.rounds]
     heuristics = [e for e in entries if e.is_heuristic]
@@ -220,17 +220,22 @@ def _contenders(entries: Sequence[Candidate]) -> list[Candidate]:
     return fastest + [e for e in pool if e.is_heuristic and e not in fastest]
 
 
-def _compare(a: Candidate, b: Candidate, seed: str) -> Comparison:
+def compare(a: Candidate, b: Candidate, seed: str) -> Comparison:
+    """Compares ``a`` with ``b``: by pairs where finals took them in turns, else by samples of one run.
+
+    ``seed`` names the problem, so that the resamples are the same each time.
+    """
+    seed = f"{seed} {a.digest} {b.digest}"
     left, right = a.rounds, b.rounds
     pairs = [pair for key in sorted(left.keys() & right.keys()) for pair in zip(left[key], right[key], strict=False)]
     if pairs:
         return compare_paired(sorted(pairs), seed=seed)
-    shared = _shared_run(a, b)
+    shared = shared_run(a, b)
     left_run, right_run = (a.newest_run, b.newest_run) if shared is None else (shared, shared)
     return compare_unpaired(sorted(a.samples(left_run)), sorted(b.samples(right_run)), seed=seed)
 
 
-def _shared_run(a: Candidate, b: Candidate) -> int | None:
+def shared_run(a: Candidate, b: Candidate) -> int | None:
     """The newest run that measured both, one with finals of both when there is one."""
 
     def runs(entry: Candidate, *, finals: bool) -> set[int]:

@@ -35,6 +35,7 @@ class Comparison:
       count: the smaller number of samples; of pairs, when they were interleaved.
       difference_ns: the estimated difference of the medians.
       extremes: the most that the samples allow, slowest ``a`` over fastest ``b``.
+      least: the least that they allow, fastest ``a`` over slowest ``b``.
       chance: the probability that equal configs look this one-sided: of the sign test for pairs, of complete
         separation otherwise.
       samples: the log-ratios of pairs, or the samples of ``a`` and of ``b``, by the seed of their resamples.
@@ -44,6 +45,7 @@ class Comparison:
     count: int
     difference_ns: float
     extremes: float
+    least: float
     chance: float
     samples: "dict[str, np.ndarray]" = field(compare=False, repr=False)
 
@@ -98,6 +100,7 @@ def compare_paired(pairs: Sequence[tuple[int, int]], *, seed: str) -> Comparison
         count=len(pairs),
         difference_ns=float(np.median(b)) * (ratio - 1),
         extremes=float(np.exp(ratios.max())),
+        least=float(np.exp(ratios.min())),
         chance=_sign_test(int((ratios < 0).sum()), len(pairs)),
         samples={seed: ratios},
     )
@@ -114,6 +117,7 @@ def compare_unpaired(a: Sequence[int], b: Sequence[int], *, seed: str) -> Compar
         count=min(len(a), len(b)),
         difference_ns=medians[0] - medians[1],
         extremes=max(a) / min(b),
+        least=min(a) / max(b),
         chance=1 / math.comb(len(a) + len(b), len(a)),
         samples={f"{seed}a": left, f"{seed}b": right},
     )

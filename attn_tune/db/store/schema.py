@@ -191,7 +191,7 @@ VIEWS = {
 # Columns of JSON that SQL looks into, by table, and what names a row.
 JSON_COLUMNS = {
     "run": ("id", ("argv",)),
-    "trial": ("id", ("samples_ns", "prediction", "shortage")),
+    "trial": ("id", ("samples_ns", "prediction", "shortage", "conditions")),
     "decision": ("signature || ', ' || direction || ', ' || kernel", ("ties",)),
     "imported_pack": ("id", ("manifest",)),
     "imported_row": ("signature || ', ' || direction || ', ' || kernel", ("body",)),

@@ -1,0 +1,92 @@
+"""The page of ``report --html``: reads the database, narrows, renders and writes."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attn_tune.packs.plain_files import write_whole
+from attn_tune.schema import Decision, StorageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from attn_tune.commands.shared.narrowing import Narrowing
+    from attn_tune.db import Database
+    from attn_tune.reports.page.data import PageData
+
+STDOUT = Path("-")
+
+
+def check_target(path: Path, *, overwrite: bool) -> None:
+    """Refuse a path that cannot be written.
+
+    Raises:
+      StorageError: it is taken, and ``overwrite`` is off; or its folder is missing.
+    """
+    if path == STDOUT:
+        return
+    if path.exists() and not overwrite:
+        raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")
+    if not path.parent.is_dir():
+        raise StorageError(f"{path} cannot be written: there is no folder {path.parent}; make it first")
+
+
+def page_data(
+    database: "Database",
+    winners: list[Decision],
+    trials: "pd.DataFrame",
+    imported: "pd.DataFrame",
+    names: Mapping[str, str],
+    narrowing: "Narrowing",
+) -> "PageData":
+    """The frames of a page. ``winners`` has one decision a problem; all that is given is narrowed."""
+    from attn_tune.reports.page import coverage_cells, frames
+    from attn_tune.reports.page.data import PageData
+
+    texts = [*trials["signature"].unique(), *imported["signature"].unique(), *(narrowing.problems or ())]
+    return PageData(
+        trials=trials,
+        winners=frames.winners(winners, names),
+        races=frames.races(database.races(winners)),
+        cells=coverage_cells.cells(
+            winners, trials, imported, wanted=list(narrowing.problems or ()), directions=narrowing.directions
+        ),
+        finals=narrowing.rows(database.frame("finals")),
+        names=short_names(texts, names),
+    )
+
+
+def short_names(texts: list[str], names: Mapping[str, str]) -> dict[str, str]:
+    """The names of problems: of points, else the signature, without the op where all are of one."""
+    from attn_tune.reports.frames import short_signatures
+
+    return {**short_signatures(dict.fromkeys(texts)), **{text: names[text] for text in texts if text in names}}
+
+
+def write_page(path: Path, data: "PageData", *, interactive: bool) -> int:
+    """Write the page and return its size in bytes.
+
+    Raises:
+      UsageError: ``interactive``, and the library is not installed.
+      StorageError: ``path`` cannot be written.
+    """
+    from attn_tune.reports.page.page import render
+
+    library = ""
+    if interactive:
+        from attn_tune.reports.page.interactive import library as bundle
+
+        library = bundle()
+    page = render(data, library=library).encode()
+    if path == STDOUT:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(page)
+        return len(page)
+    try:
+        write_whole(path, page)
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror or error}") from None
+    return len(page)

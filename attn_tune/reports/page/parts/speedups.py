@@ -1,0 +1,134 @@
+"""Speedups: the winner over the untuned config, each with its interval; ties are marked as ties."""
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from attn_tune.reports.page import draw
+from attn_tune.reports.page.data import PageData, fitting, how_many, rows_of
+from attn_tune.reports.page.markup import Markup, element
+from attn_tune.reports.page.scales import Scale, spanning
+from attn_tune.schema import Rule
+from attn_tune.schema.words import counted, duration
+
+TITLE = "What does tuning win, and how surely?"
+BUDGET = 38_000
+HEIGHT = 22
+_MIDDLE = HEIGHT / 2
+
+
+def part(data: PageData) -> list[Markup]:
+    """Bars of the time of the default over that of the winner, the largest first."""
+    table = _with_races(data)
+    if table.empty:
+        return [element("p", "No problem has a decision.", class_="none")]
+    scale = _scale(table)
+    items, rest = fitting(rows_of(table), lambda row: _row(data, row, scale), data.budget(BUDGET))
+    data.left_out["decisions without a bar"] = rest
+    axis = draw.axis(scale, lambda value: f"{value:g}×")
+    return [_summary(table), _legend(), draw.rows(axis, items, "speedups, the largest first")]
+
+
+def _with_races(data: PageData) -> pd.DataFrame:
+    """The winners with the speedup and interval of their race, wins first, then ties, then what has no rival."""
+    races = {(r.signature, r.direction, r.device, r.kernel.rpartition("/")[2]): r for r in rows_of(data.races)}
+    table = data.winners.loc[data.winners["median_ns"].notna()].reset_index(drop=True)
+    found = [races.get((r.signature, r.direction, r.device, r.kernel)) for r in rows_of(table)]
+    gains = table["speedup"].astype(float)
+    for column in ("speedup", "low", "high"):
+        table[column] = [math.nan if race is None else getattr(race, column) for race in found]
+    table["is_paired"] = [race is not None and race.is_paired for race in found]
+    table["speedup"] = table["speedup"].where(table["speedup"].notna() | (table["rule"] == Rule.TIE), gains)
+    table["place"] = [0 if rule == Rule.WINNER else 1 if rule == Rule.TIE else 2 for rule in table["rule"]]
+    order = table.assign(less=-table["speedup"].astype(float))
+    order = order.sort_values(["place", "less", "point", "direction", "device"], kind="stable", na_position="last")
+    return table.loc[order.index].reset_index(drop=True)
+
+
+def _scale(table: pd.DataFrame) -> Scale:
+    """From all that is drawn and 1; logarithmic, so that twice and half are equally far from 1."""
+    values = [float(v) for column in ("speedup", "low", "high") for v in table[column].dropna() if v > 0]
+    # One wild interval of few samples must not press all others together.
+    highest = max([float(v) for v in table["speedup"].dropna()] or [1.0])
+    values = [min(max(v, 0.5), 1.6 * max(highest, 1.1)) for v in values]
+    return spanning([1.0, 1.05, *values], is_log=True)
+
+
+def _row(data: PageData, row: Any, scale: Scale) -> Markup:
+    name = data.label(row.signature, row.direction, row.kernel, device=row.device)
+    marks = data.marks(signature=row.signature, device=row.device)
+    if pd.isna(row.speedup) or row.rule == Rule.ONLY:
+        words = "the one config that was right" if row.rule == Rule.ONLY else "the default never ran"
+        value = Markup(element("b", "only" if row.rule == Rule.ONLY else "-", class_="word"))
+        value = Markup(value + element("span", f"{duration(row.median_ns)}, {words}", class_="sub"))
+        return draw.row(name, draw.svg(draw.grid_lines(scale, HEIGHT), height=HEIGHT, class_="track"), value, **marks)
+    value = _value(row)
+    return draw.row(name, _track(row, scale), value, class_=str(row.rule), **marks)
+
+
+def _track(row: Any, scale: Scale) -> Markup:
+    one, end = scale.at(1.0), scale.at(row.speedup)
+    is_tie = row.rule == Rule.TIE
+    shapes: list[Any] = [draw.grid_lines(scale, HEIGHT)]
+    if not is_tie:
+        shapes.append(draw.box(min(one, end), 5, abs(end - one), HEIGHT - 10, class_="bar"))
+    if pd.notna(row.low):
+        low, high = scale.at(row.low), scale.at(row.high)
+        shapes += [draw.line(low, _MIDDLE, high, _MIDDLE, "whisker")]
+        shapes += [draw.line(x, _MIDDLE - 4, x, _MIDDLE + 4, "whisker") for x in (low, high)]
+    shapes.append(draw.line(one, 0, one, HEIGHT, "unit"))
+    shapes.append(draw.mark(end, _MIDDLE, "diamond" if is_tie else "square", class_="tie" if is_tie else "win"))
+    return draw.svg(draw.title(_spoken(row)), *shapes, height=HEIGHT, label=_spoken(row), class_="track")
+
+
+def _interval(row: Any) -> str:
+    return f"{row.low:.2f} to {row.high:.2f}" if pd.notna(row.low) else "no interval"
+
+
+def _spoken(row: Any) -> str:
+    how = "of samples taken in turns" if row.is_paired else "of separate samples"
+    if row.rule == Rule.TIE:
+        return f"tie, the default stays: the nearest rival has {row.speedup:.3f}, {_interval(row)} (95 %, {how})"
+    return f"{row.speedup:.3f} times as fast as the default, {_interval(row)} (95 %, {how})"
+
+
+def _value(row: Any) -> Markup:
+    time = duration(row.median_ns)
+    if row.rule == Rule.TIE:
+        rival = f"rival {row.speedup:.2f}× [{row.low:.2f}, {row.high:.2f}]" if pd.notna(row.low) else ""
+        return Markup(element("b", "tie", class_="word") + element("span", f"{time} {rival}".strip(), class_="sub"))
+    interval = f"[{row.low:.2f}, {row.high:.2f}]" if pd.notna(row.low) else ""
+    before = f"{duration(row.heuristic_ns)} → " if pd.notna(row.heuristic_ns) else ""
+    return Markup(
+        element("b", f"{row.speedup:.2f}×") + element("span", f"{interval} {before}{time}".strip(), class_="sub")
+    )
+
+
+def _summary(table: pd.DataFrame) -> Markup:
+    wins = table.loc[table["rule"] == Rule.WINNER, "speedup"].dropna().astype(float)
+    ties = how_many(table["rule"] == Rule.TIE)
+    only = how_many(table["rule"] == Rule.ONLY)
+    words = [counted(len(wins), "win")]
+    if len(wins):
+        mean = math.exp(sum(math.log(win) for win in wins) / len(wins))
+        words[0] += f" (geometric mean {mean:.2f}×, largest {wins.max():.2f}×)"
+    words += [counted(ties, "tie")] if ties else []
+    words += [f"{only} with one right config"] if only else []
+    return element("p", ", ".join(words) + ".", class_="lead")
+
+
+def _legend() -> Markup:
+    win = draw.swatch(
+        element("rect", x=1, y=4, width=14, height=6, class_="bar"),
+        element("rect", x=11, y=3, width=8, height=8, class_="win"),
+    )
+    whisker = draw.swatch(element("path", d="M3 7h16M3 3v8M19 3v8", class_="whisker"))
+    tie = draw.swatch(element("path", d="M5 7l6-6 6 6-6 6z", class_="tie"))
+    return draw.legend(
+        [
+            (win, "winner over default"),
+            (whisker, "interval at 95 %"),
+            (tie, "tie: the rival that came nearest; the default stays"),
+        ]
+    )
