@@ -39,6 +39,7 @@ WHERE {filters} ORDER BY signature, direction, known.digest, rank
 _RUNS = f"""
 SELECT run.id AS run, run.status, device.variant AS device, run.environment, environment.jax, environment.triton, host,
        pid, (SELECT group_concat(value, ' ') FROM json_each(argv)) AS argv, started, heartbeat, ended, run.trials,
+       run.cases, cases_done, cases_decided, run.configs, configs_done,
        (SELECT count(*) FROM trial WHERE run_id = run.id AND status = '{Status.OK}') AS ok
 FROM run JOIN device ON device.id = device_id JOIN environment ON environment.digest = run.environment
 ORDER BY run.id
@@ -73,7 +74,7 @@ _TYPES = {
     "Int64": (
         "trial", "run", "features", "samples", "shared_bytes", "registers", "spill_bytes", "predicted_ns", "low_ns",
         "high_ns", "needed", "limit", "rank", "ties", "trials", "pid", "ok", "configs", "median_ns", "trial_id",
-        "run_id",
+        "run_id", "cases", "cases_done", "cases_decided", "configs_done",
     ),
 }  # fmt: skip
 _TIMES = ("started", "ended", "heartbeat", "newest")
