@@ -146,7 +146,8 @@ def check(frame, width):
     assert set(numbers(text)) <= whole, text
     squeezed = re.sub(r"\s", "", text)
     for header in tables.formatted(frame).columns:
-        blank = not frame.empty and set(tables.formatted(frame)[header]) <= {"", tables.MISSING}
+        cells = {cell.strip() for cell in tables.formatted(frame)[header]}
+        blank = not frame.empty and cells <= {"", tables.MISSING}
         assert blank or header == "device" or re.sub(r"\s", "", header) in squeezed or _split(header, text)
     return text
 
