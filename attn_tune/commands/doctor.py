@@ -5,9 +5,7 @@ Example: attn-tune doctor
 
 import enum
 import os
-import shutil
 import sys
-import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -18,6 +16,7 @@ import typer
 from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.exit_codes import FAILED
 from attn_tune.schema import AttnTuneError
+from attn_tune.schema.words import counted
 
 
 class Verdict(enum.StrEnum):
@@ -57,10 +56,8 @@ def command(db: options.Database, json: options.Json = False) -> None:
     if json:
         output.emit_json(checks=[asdict(check) for check in checks])
     else:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else output.UNLIMITED
         for check in checks:
-            line = f"{check.verdict:<4}  {check.name:<12} {check.detail}"
-            print(textwrap.fill(line, width, subsequent_indent=" " * 19))
+            output.say(f"{check.verdict:<4}  {check.name:<12} {check.detail}", indent=19)
     if any(check.verdict is Verdict.FAIL for check in checks):
         raise typer.Exit(FAILED)
 
@@ -194,4 +191,4 @@ def _packs() -> Iterator[Check]:
         except AttnTuneError as error:
             yield Check("pack", str(error), Verdict.FAIL)
         else:
-            yield Check("pack", f"{path}: {pack}, {len(pack.rows)} rows")
+            yield Check("pack", f"{path}: {pack}, {counted(len(pack.rows), 'row')}")

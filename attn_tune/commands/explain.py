@@ -7,8 +7,6 @@ Example: attn-tune explain llama3-8b/4x4k --direction bwd --device nvidia-h200
 """
 
 import shlex
-import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,14 +47,14 @@ def command(
             **{way: {**one.to_dict(), "unshipped": _row(unshipped.get(way))} for way, one in found.items()}
         )
         return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    print("\n\n".join(one.text(every=every, width=width).rstrip() for one in found.values()))
+    print("\n\n".join(one.text(every=every, width=output.width()).rstrip() for one in found.values()))
     # One process has the same files of overrides for all directions.
     only = next((one for one in found.values() if one.only_by), None)
     for way, decision in unshipped.items():
         time = f", {duration(decision.median_ns)}" if decision.median_ns else ""
-        print(
-            f"\n{db} decided {way} otherwise: {decision.kernel} {config_words(decision.config)} "
+        print()
+        output.say(
+            f"{db} decided {way} otherwise: {decision.kernel} {config_words(decision.config)} "
             f"({decision.rule}{time}). {_why_not(found[way])}"
         )
     if unshipped:
@@ -72,7 +70,7 @@ def command(
                 "  or attn_tune.freeze at the end of the job"
             )
         for line in gate_lines(objections, len(decisions)):
-            print(line)
+            output.say(line)
 
 
 def _why_not(one: "Explanation") -> str:

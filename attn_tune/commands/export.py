@@ -169,33 +169,33 @@ def command(
 
 def _say_written(written: "PackSummary") -> None:
     path, gate = written.path, written.gate
-    print(
-        f"{path}: {counted(written.problems, 'problem')}, {counted(written.rows, 'row')}, {written.size_bytes} bytes, "
-        f"for {', '.join(written.devices)}"
+    output.say(
+        f"{path}: {counted(written.problems, 'problem')}, {counted(written.rows, 'row')}, "
+        f"{counted(written.size_bytes, 'byte')}, for {', '.join(written.devices)}"
     )
-    print(f"  decisions {written.decision_digest}")
+    output.say(f"  decisions {written.decision_digest}")
     if written.left_out:
-        print(f"  left out, not deterministic: {', '.join(written.left_out)}")
+        output.say(f"  left out, not deterministic: {', '.join(written.left_out)}")
     if count := gate.get("nondeterministic"):
-        print(
+        output.say(
             f"  {counted(count, 'row')} of kernels that are not deterministic: "
             "ATTN_TUNE_DETERMINISTIC=0 lets jobs use them"
         )
     if written.quarantined:
-        print(f"  carries a quarantine list of {written.quarantined}")
+        output.say(f"  carries a quarantine list of {written.quarantined}")
     for doubt, count in gate.get("accepted", {}).items():
-        print(f"  {counted(count, 'row')} let through on purpose: {_DOUBTS[doubt]}")
+        output.say(f"  {counted(count, 'row')} let through on purpose: {_DOUBTS[doubt]}")
     if gate["passed"]:
         guards = gate["guards"]
-        print(
+        output.say(
             f"  gate passed: {counted(gate['rows'], 'row')}, {gate['revalidated']} validated again; "
             f"{counted(guards['replayed'], 'guard')} replayed, "
             f"{counted(guards['heuristic_rows'], 'row')} added where the untuned config wins"
         )
     else:
-        print(f"  gate NOT passed, {gate['objections']} objections: {gate['reason']}")
+        output.say(f"  gate NOT passed, {counted(gate['objections'], 'objection')}: {gate['reason']}")
         for reason in gate["reasons"]:
-            print(f"    {reason}")
+            output.say(f"    {reason}")
     place = path.resolve()
     print(f"  use it here with: attn-tune pack import {shlex.quote(str(path))}")
     print(f"  or with ATTN_TUNE_PACKS={place}, or with attn_tune.use_pack({str(place)!r})")

@@ -86,7 +86,7 @@ def show_plan(
         rows = [{key.replace(" ", "_"): value for key, value in row.items()} for row in rows]
         output.emit_json(device=made.device.identity, strategy=strategy, totals=totals, kernels=rows)
         return
-    from attn_tune.commands.sweeps.progress import clock
+    from attn_tune.commands.sweeps.display import clock
 
     away = set() if every else selection.absent(request.kernels, made.device)
     away &= {row["kernel"] for row in rows}
@@ -96,8 +96,8 @@ def show_plan(
     output.emit_frame(frame, title=f"Plan on {made.device}")
     output.say_absent(away, how)
     if left := sum(rows[n]["kernel"] not in away for n in idle):
-        print(f"{counted(left, 'pair')} of case and kernel left out: the kernel cannot do it ({how} says why)")
-    print(
+        output.say(f"{counted(left, 'pair')} of case and kernel left out: the kernel cannot do it ({how} says why)")
+    output.say(
         f"{counted(counts.cases, 'case')}, at most {counted(counts.todo, 'config')} to try by strategy {strategy}, "
         f"{counts.done} tried before, {counts.pruned} refused beforehand; "
         f"about {clock(seconds)} {summary}"

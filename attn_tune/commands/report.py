@@ -202,9 +202,9 @@ def _print(
         else:
             output.emit_frame(frame, title=title)
         if rest:
-            print(f"and {rest} more (--all lists them)")
+            output.say(f"and {rest} more (--all lists them)")
         if refused:
-            print(f"{counted(refused, 'kernel')} can do none of this (--all lists them)")
+            output.say(f"{counted(refused, 'kernel')} can do none of this (--all lists them)")
 
 
 _TITLES = {Section.PREDICTED: "Predicted: the best 3 of each kernel"}

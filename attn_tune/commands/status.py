@@ -1,46 +1,226 @@
 """Show the progress of the running sweep, or the end of the last one.
 
-Example: attn-tune status --db sweep.db
+With --watch it is shown until the sweep ends, then its end. Ctrl-C ends the watching alone.
+
+Example: attn-tune status --db sweep.db --watch
 """
 
 import shlex
+import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.database import open_lab
-from attn_tune.commands.sweeps.progress import clock
+from attn_tune.commands.sweeps import display
+from attn_tune.commands.sweeps.display import clock
+from attn_tune.schema import UsageError
+from attn_tune.schema.words import counted, duration
+
+if TYPE_CHECKING:
+    from attn_tune.db import Activity, RunProgress, RunStatus
+
+EVERY_S = 1.0
 
 
-def command(db: options.Database, json: options.Json = False) -> None:
-    with open_lab(db) as database:
-        now = database.status()
-    age = (time.time_ns() // 1000 - now.heartbeat_us) / 1e6
-    # Of a run that died the last sign of life is all that is known.
-    last = time.time_ns() // 1000 if now.running else now.ended_us or now.heartbeat_us
-    elapsed = (last - now.started_us) / 1e6
-    counts = {str(name): number for name, number in now.counts.items()}
+def command(
+    db: options.Database,
+    seconds: float | None = options.argument("SECONDS", "With --watch: the time between two looks. Default: 1.", None),
+    watch: bool = options.flag("--watch -w", "Show it again and again, until the sweep ends."),
+    json: options.Json = False,
+) -> None:
+    if seconds is not None and not watch:
+        raise UsageError(f"{seconds:g} is the time between two looks of --watch; give --watch too")
+    if seconds is not None and not seconds > 0:
+        raise UsageError(f"the time between two looks must be above 0, got {seconds:g}")
+    now = _watched(db, EVERY_S if seconds is None else seconds, quiet=json) if watch else _look(db)
     if json:
-        output.emit_json(
-            state=now.state,
-            run=now.run_id,
-            host=now.host,
-            pid=now.pid,
-            command=shlex.join(now.argv),
-            device=now.device.identity if now.device else None,
-            elapsed_s=round(elapsed, 3),
-            silent_s=round(age, 3) if now.running else None,
-            trials=now.trials,
-            statuses=counts,
-        )
-        return
+        output.emit_json(**_data(now))
+    else:
+        for line in _lines(db, now):
+            output.say(line, indent=11)
+
+
+def _look(db: Path) -> "RunStatus":
+    with open_lab(db) as database:
+        return database.status()
+
+
+def _watched(db: Path, every_s: float, *, quiet: bool) -> "RunStatus":
+    """Show the running run, unless ``quiet``, until it ends; its status then."""
+    from attn_tune.commands.sweeps.progress import is_animated
+
+    now = _look(db)
+    if quiet or not is_animated(sys.stdout):
+        last = ""
+        while now.running:
+            text = display.line(_progress(now), now.counts, started_us=now.started_us, now_us=_us())
+            if not quiet and text != last:
+                print(text, flush=True)
+                last = text
+            time.sleep(every_s)
+            now = _look(db)
+        return now
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        while now.running:
+            live.update(_picture(db, now, console), refresh=True)
+            time.sleep(every_s)
+            now = _look(db)
+    return now
+
+
+def _picture(db: Path, now: "RunStatus", console: Any) -> Any:
+    from rich.console import Group
+    from rich.text import Text
+
+    from attn_tune.commands.sweeps.progress import is_plain
+
+    parts = [(0, f"{db}: run {now.run_id} on {now.device}"), (2, f"(pid {now.pid})")]
+    head = display.fitted(parts, console.width)
+    screen = display.screen(
+        _progress(now),
+        now.counts,
+        started_us=now.started_us,
+        now_us=_us(),
+        width=console.width,
+        plain=is_plain(console.file),
+    )
+    tail = display.fitted([(1, _cases(now.progress)), (0, _life(now))], console.width)
+    return Group(*(Text(line, no_wrap=True) for line in (head, *screen, tail)))
+
+
+def _us() -> int:
+    return time.time_ns() // 1000
+
+
+def _progress(now: "RunStatus") -> "RunProgress":
+    from attn_tune.db import RunProgress
+
+    return now.progress or RunProgress()
+
+
+def _elapsed_s(now: "RunStatus") -> float:
+    """Seconds since the start, or of work: of a run that died the last sign of life is all that is known."""
+    last = _us() if now.running else now.ended_us or now.heartbeat_us
+    return (last - now.started_us) / 1e6
+
+
+def _rate(now: "RunStatus") -> float | None:
+    """Configs a second, up to the last sign of life."""
+    took = (now.heartbeat_us - now.started_us) / 1e6
+    done = now.progress.configs_done if now.progress else 0
+    return done / took if done and took > 0 else None
+
+
+def _eta_s(now: "RunStatus") -> float | None:
+    rate = _rate(now)
+    if rate is None or now.progress is None or not now.running or not _left(now.progress):
+        return None
+    return _left(now.progress) / rate
+
+
+def _data(now: "RunStatus") -> dict[str, Any]:
+    """The status as JSON has it."""
+    known = now.progress
+    return {
+        "state": now.state,
+        "run": now.run_id,
+        "host": now.host,
+        "pid": now.pid,
+        "command": shlex.join(now.argv),
+        "device": now.device.identity if now.device else None,
+        "elapsed_s": round(_elapsed_s(now), 3),
+        "silent_s": round((_us() - now.heartbeat_us) / 1e6, 3) if now.running else None,
+        "configs": known and {"planned": known.configs, "done": known.configs_done, "left": _left(known)},
+        "cases": known
+        and {
+            "planned": known.cases,
+            "done": known.cases_done,
+            "with_winner": known.cases_decided,
+            "without_winner": known.cases_done - known.cases_decided,
+            "left": known.cases - known.cases_done,
+        },
+        "configs_per_s": _rate(now),
+        "eta_s": _eta_s(now),
+        "activity": [_activity(one) for one in known.activity] if known else [],
+        "trials": now.trials,
+        "statuses": {str(name): number for name, number in now.counts.items()},
+    }
+
+
+def _activity(one: "Activity") -> dict[str, Any]:
+    return {
+        "device": one.device,
+        "point": one.point,
+        "direction": one.direction,
+        "kernel": one.kernel,
+        "phase": one.phase,
+        "phase_s": round(max(0, _us() - one.since_us) / 1e6, 3),
+        "best_kernel": one.best_kernel,
+        "best_us": one.best_us,
+        "default_us": one.default_us,
+    }
+
+
+def _left(known: "RunProgress") -> int:
+    return max(0, known.configs - known.configs_done)
+
+
+def _lines(db: Path, now: "RunStatus") -> Iterator[str]:
     if now.run_id is None:
-        print(f"{db}: no sweep has run yet")
+        yield f"{db}: no sweep has run yet"
         return
-    print(f"{db}: run {now.run_id} is {now.state}, on {now.device} of {now.host} (pid {now.pid})")
-    print(f"  command  {shlex.join(now.argv)}")
-    since = " since the start" if now.running else ""
-    print(f"  trials   {now.trials} in {clock(elapsed)}{since}")
-    for name, number in sorted(counts.items(), key=lambda item: -item[1]):
-        print(f"  {number:>8} {name}")
+    yield f"{db}: run {now.run_id} is {now.state}, on {now.device} of {now.host} (pid {now.pid})"
+    yield f"  command  {shlex.join(now.argv)}"
+    known = now.progress
+    if known is not None:
+        # Of a run that was killed it says where that was.
+        for one in known.activity if now.state in ("running", "interrupted") else ():
+            doing = _doing(one, several=len(known.activity) > 1, is_running=now.running)
+            yield f"  {'now' if now.running else 'was at':<8} {doing}"
+            if one.best_us is not None:
+                gain = f", {one.default_us / one.best_us:.2f}x the default" if one.default_us else ""
+                yield f"  {'best':<8} {duration(one.best_us * 1e3)} ({one.best_kernel}){gain}"
+        pace = [f"{known.configs_done} of {known.configs} done, {_left(known)} left"]
+        if rate := _rate(now):
+            pace.append(display.pace(rate))
+        if (eta := _eta_s(now)) is not None:
+            pace.append(f"eta {clock(eta)}")
+        yield f"  configs  {', '.join(pace)}"
+        yield f"  cases    {_cases(known, label=False)}"
+    yield f"  time     {clock(_elapsed_s(now))}{' since the start' if now.running else ' of work'}"
+    counts = sorted(now.counts.items(), key=lambda item: -item[1])
+    statuses = ", ".join(f"{number} {name}" for name, number in counts)
+    yield f"  trials   {now.trials}" + (f": {statuses}" if statuses else "")
     if now.running:
-        print(f"  the last sign of life is {clock(age)} old")
+        yield f"  {_life(now)}"
+
+
+def _doing(one: "Activity", *, several: bool, is_running: bool) -> str:
+    """The case, the kernel and the phase of a device."""
+    where = f"{one.device}: " if several else ""
+    took = f" for {clock((_us() - one.since_us) / 1e6)}" if is_running else ""
+    case = f"{one.point} {one.direction}".strip()
+    return where + ", ".join(filter(None, (case, one.kernel, one.phase + took)))
+
+
+def _cases(known: "RunProgress | None", *, label: bool = True) -> str:
+    """Cases with a winner, without one, and those that are left; without ``label`` they are not called cases."""
+    if known is None:
+        return ""
+    without = known.cases_done - known.cases_decided
+    return (
+        f"{known.cases_done} of {counted(known.cases, 'case') if label else known.cases} done: "
+        f"{known.cases_decided} with a winner, "
+        f"{without} without; {known.cases - known.cases_done} left"
+    )
+
+
+def _life(now: "RunStatus") -> str:
+    return f"last sign of life {clock(max(0, _us() - now.heartbeat_us) / 1e6)} ago"

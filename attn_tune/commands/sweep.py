@@ -100,7 +100,7 @@ def _only_compile(request: SweepRequest, name: str, *, dry_run: bool, json: bool
     if dry_run:
         show_plan(request, device=target.device.variant, json=json, how=PLAN_ALL)
         return
-    with _watched() as (stop, watch):
+    with _watched(compiles_only=True) as (stop, watch):
         outcome = run_target(request, target, watch=watch, stop=stop)
     show_target(outcome, request, target, json)
     if outcome.ending == "stopped":
@@ -116,18 +116,14 @@ def _run(request: SweepRequest, hosts: Hosts) -> SweepOutcome:
 
 
 @contextlib.contextmanager
-def _watched() -> "Iterator[tuple[threading.Event, Callable[[Event], None]]]":
+def _watched(*, compiles_only: bool = False) -> "Iterator[tuple[threading.Event, Callable[[Event], None]]]":
     """An event that Ctrl-C sets, and a function that shows the events of a sweep."""
-    from attn_tune.commands.sweeps.progress import Tally, View
+    from attn_tune.commands.sweeps.progress import View
+    from attn_tune.commands.sweeps.tally import Tally
 
-    tally, stop = Tally(), threading.Event()
-    with _stopping(stop), View(tally) as view:
-
-        def watch(event: "Event") -> None:
-            tally.add(event)
-            view.show()
-
-        yield stop, watch
+    stop = threading.Event()
+    with _stopping(stop), View(Tally(compiles_only=compiles_only)) as view:
+        yield stop, view.add
 
 
 @contextlib.contextmanager
@@ -201,7 +197,7 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
         for line in _next_steps(outcome, db, grids, counts_done):
             print(line)
         for line in gate_lines(objections, len(outcome.decisions)):
-            print(line)
+            output.say(line)
     if unproven := sum(counts[Status.UNPROVEN]) if Status.UNPROVEN in counts else 0:
         output.note(
             f"{counted(unproven, 'config')} ran no feature problem of the op and decided nothing (--allow-unproven)"

@@ -115,7 +115,7 @@ def _first_reason(rows: Sequence[Mapping[str, Any]]) -> str:
         return "the kernels do not implement the direction; choose others with --kernel or --direction"
     first = rows[0]
     return (
-        f"of {len(rows)} checks the kernels take none here; "
+        f"of {counted(len(rows), 'check')} the kernels take none here; "
         f"{first['kernel']} refuses {first['problem']}: {first['reason']}"
     )
 

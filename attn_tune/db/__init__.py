@@ -50,4 +50,5 @@ from attn_tune.db.store.merge import (
     merge_database as merge_database,
 )
 from attn_tune.db.store.past_searches import PastSearch as PastSearch
+from attn_tune.db.store.run_progress import Activity as Activity, RunProgress as RunProgress
 from attn_tune.db.store.runs import RunStatus as RunStatus

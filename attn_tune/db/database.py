@@ -13,7 +13,7 @@ from attn_tune.db.decide import decision_table
 from attn_tune.db.decide.races import Race, race_of
 from attn_tune.db.decide.recorded import RecordedTrial
 from attn_tune.db.release import predictions
-from attn_tune.db.store import health, past_searches, runs, trials
+from attn_tune.db.store import health, past_searches, run_progress, runs, trials
 from attn_tune.db.store.connection import connect, immediate, storage_errors
 from attn_tune.db.store.query import read_query
 from attn_tune.db.store.references import References
@@ -161,11 +161,21 @@ class Database:
         if not self._open_runs:
             self._lock.release()
 
-    def heartbeat(self, run_id: int) -> None:
-        """Notes that the run lives; worth calling every minute or so while nothing is recorded."""
-        self._check_run(run_id)
+    def heartbeat(self, run_id: int, progress: run_progress.RunProgress | None = None) -> None:
+        """Notes that the run lives, and its ``progress``; worth calling every second or so.
+
+        With ``progress`` another thread of the process that began the run may call it, on a connection of its own.
+
+        Raises:
+          StorageError: the run is not open here, or has ended.
+        """
+        if progress is None:
+            self._check_run(run_id)
         with self.transaction():
-            trials.beat(self._connection, run_id)
+            if progress is None:
+                trials.beat(self._connection, run_id)
+            elif not run_progress.store_progress(self._connection, run_id, progress):
+                raise StorageError(f"run {run_id} is not running; begin a new one")
 
     def record(self, run_id: int, trial: Trial) -> int:
         """Stores one trial in one transaction, and returns its id. Once it returns, a kill cannot lose the trial.

@@ -39,6 +39,7 @@ WHERE {filters} ORDER BY signature, direction, known.digest, rank
 _RUNS = f"""
 SELECT run.id AS run, run.status, device.variant AS device, run.environment, environment.jax, environment.triton, host,
        pid, (SELECT group_concat(value, ' ') FROM json_each(argv)) AS argv, started, heartbeat, ended, run.trials,
+       run.cases, cases_done, cases_decided, run.configs, configs_done,
        (SELECT count(*) FROM trial WHERE run_id = run.id AND status = '{Status.OK}') AS ok
 FROM run JOIN device ON device.id = device_id JOIN environment ON environment.digest = run.environment
 ORDER BY run.id
@@ -91,6 +92,7 @@ _TYPES = {
         "high_ns", "needed", "limit", "rank", "ties", "trials", "pid", "ok", "configs", "median_ns", "trial_id",
         "run_id", "position", "clock_low", "clock_high", "temperature_low", "temperature_high", "power_low",
         "power_high", "repeats",
+        "cases", "cases_done", "cases_decided", "configs_done",
     ),
 }  # fmt: skip
 _TIMES = ("started", "ended", "heartbeat", "newest")

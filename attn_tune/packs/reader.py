@@ -33,6 +33,7 @@ from attn_tune.packs.signing import Signer, check_signatures, must_be_signed, re
 from attn_tune.packs.strict_json import parse_json
 from attn_tune.schema.digest import digest_text
 from attn_tune.schema.errors import IntegrityError
+from attn_tune.schema.words import counted
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -98,7 +99,7 @@ class Pack(Manifest):
         return f"{self.name} {self.version}"
 
     def __repr__(self) -> str:
-        return f"Pack({self}, {self.count} rows, {self.digest})"
+        return f"Pack({self}, {counted(self.count, 'row')}, {self.digest})"
 
     # Packs are part of JAX's jit key: the same bytes read twice must not retrace.
     def __eq__(self, other: object) -> bool:

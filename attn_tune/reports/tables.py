@@ -1,20 +1,21 @@
-"""DataFrames as text: rich tables, Markdown, CSV. The only place where numbers become words."""
+"""DataFrames as text: columns of words, Markdown, CSV. The only place where numbers become words."""
 
 import contextlib
 import json
 import math
 import numbers
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
-from attn_tune.schema.words import config_words, duration
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from attn_tune.reports.layout import Column
+from attn_tune.schema.words import config_words, duration, rate
 
 MISSING = "-"
+# Words that are quantities or times of day, which stay on one line as numbers do.
+_QUANTITY = re.compile(r"-|[\d.,:%x+ -]+|[\d.]+ ?[A-Za-z/%]{1,8}")
 
 
 def _percent(value: float) -> str:
@@ -47,8 +48,8 @@ _FORMATS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "a_ns": ("A", duration),
     "b_ns": ("B", duration),
     "b_over_a": ("B/A", lambda value: f"{value:.3f}"),
-    "tflops": ("TFLOP/s", lambda value: f"{value:.3g}"),
-    "tb_s": ("TB/s", lambda value: f"{value:.3g}"),
+    "tflops": ("compute", lambda value: rate(value * 1e12, "FLOP/s")),
+    "tb_s": ("memory", lambda value: rate(value * 1e12, "B/s")),
     "bandwidth": ("of peak", _percent),
     "config": ("config", _config),
 }
@@ -63,102 +64,33 @@ def formatted(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns, columns=list(columns))
 
 
-# Columns to drop, in this order, if a terminal is too narrow for all of them.
-_DROPPED = (
-    "features", "deterministic", "samples", "rank", "version", "environment", "device", "heuristic_ns", "worst_error",
-    "tflops", "bandwidth", "tb_s", "rule", "backend", "low_ns", "high_ns", "tried", "refused", "regret_bound",
-    "place", "part",
-)  # fmt: skip
-# A column of words folds down to so many characters before a column of numbers is left out for it.
-_WORDS_WIDTH = 16
-# A column of single words, such as names of kernels, folds only beyond this.
-_NAME_WIDTH = 32
-_GAP = 3
+def columns(frame: pd.DataFrame) -> list[Column]:
+    """The columns of ``frame`` in words, for a layout."""
+    return _columns(frame, formatted(frame))
 
 
-def fit(frame: pd.DataFrame, width: int) -> pd.DataFrame:
-    """The frame without its least important columns, as many of them as numbers need to stay on one line.
-
-    ``width`` is in characters. The rest may still be too wide: words fold.
-    """
-    needed = _least_widths(frame)
-    for name in _DROPPED:
-        if sum(needed.values()) <= width:
-            break
-        needed.pop(name, None)
-    return frame.loc[:, list(needed)]
+def plain_columns(frame: pd.DataFrame) -> list[Column]:
+    """The columns of ``frame`` under their own names, with every value as it is."""
+    words = [[MISSING if _missing(v) else str(v) for v in row] for row in frame.itertuples(index=False)]
+    return _columns(frame, pd.DataFrame(words, columns=frame.columns, dtype=str))
 
 
-def least_width(frame: pd.DataFrame) -> int:
-    """The characters that the table needs at least: below it something would be cut off."""
-    return sum(_least_widths(frame).values())
-
-
-def _least_widths(frame: pd.DataFrame) -> dict[Any, int]:
-    words = formatted(frame)
-    widths = {}
-    for header, name in zip(words.columns, frame.columns, strict=True):
-        cells = [str(header), *words[header]]
-        folds = _folds(cells) and not _is_numeric(frame[name])
-        widths[name] = (_WORDS_WIDTH if folds else max(map(len, cells))) + _GAP
-    return widths
-
-
-def _folds(cells: Iterable[str]) -> bool:
-    """Whether a column of words may be folded: text, and names that are very long."""
-    return any(len(c) > (_WORDS_WIDTH if " " in c else _NAME_WIDTH) for c in cells)
+def _columns(frame: pd.DataFrame, words: pd.DataFrame) -> list[Column]:
+    return [
+        Column(
+            name=str(name),
+            header=str(header),
+            cells=tuple(" ".join(str(cell).split()) for cell in words[header]),
+            numeric=_is_numeric(frame[name]) or all(_QUANTITY.fullmatch(cell) for cell in words[header]),
+        )
+        for header, name in zip(words.columns, frame.columns, strict=True)
+    ]
 
 
 def _is_numeric(column: Iterable[Any]) -> bool:
     """Whether a column's cells are numbers; one in which nothing is known counts too."""
     known = (value for value in column if not _missing(value))
     return all(isinstance(v, numbers.Real) and not isinstance(v, bool) for v in known)
-
-
-def to_rich(frame: pd.DataFrame, *, title: str | None = None) -> "Table":
-    """A rich table; numbers to the right. Only long words fold."""
-    return _rich(formatted(frame), frame, title)
-
-
-def to_plain(frame: pd.DataFrame) -> "Table":
-    """As ``to_rich``, with every value as it is."""
-    words = [[MISSING if _missing(v) else str(v) for v in row] for row in frame.itertuples(index=False)]
-    return _rich(pd.DataFrame(words, columns=frame.columns, dtype=str), frame, None)
-
-
-def _rich(words: pd.DataFrame, frame: pd.DataFrame, title: str | None) -> "Table":
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for header, name in zip(words.columns, frame.columns, strict=True):
-        numeric = _is_numeric(frame[name])
-        table.add_column(
-            str(header),
-            justify="right" if numeric else "left",
-            overflow="fold",
-            no_wrap=numeric or not _folds([str(header), *words[header]]),
-        )
-    for row in words.itertuples(index=False):
-        table.add_row(*(_unmarked(cell) for cell in row))
-    return table
-
-
-def to_text(frame: pd.DataFrame, *, title: str | None = None, width: int = 500) -> str:
-    """The rich table as plain text, without colour, at a fixed width."""
-    return as_text(to_rich(frame, title=title), width)
-
-
-def as_text(table: "Table", width: int) -> str:
-    """A rich table as plain text, without colour, at a fixed width."""
-    import io
-
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
-    console.print(table)
-    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in lines).strip("\n") + "\n"
 
 
 def to_markdown(frame: pd.DataFrame) -> str:
@@ -205,9 +137,3 @@ def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)
-
-
-def _unmarked(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

@@ -18,14 +18,25 @@ def duration(nanoseconds: float) -> str:
     return f"{value:.1f} {unit}" if value >= 9.995 else f"{value:.2f} {unit}"
 
 
+def rate(value: float, unit: str) -> str:
+    """Three digits, a prefix and a unit: ``6.47 GFLOP/s``, ``819 GB/s``, ``3.35 TB/s``."""
+    value, prefix = float(value), ""
+    for larger in ("k", "M", "G", "T", "P"):
+        if value < 999.5:
+            break
+        value, prefix = value / 1000, larger
+    digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:.{digits}f} {prefix}{unit}"
+
+
 def config_words(config: Mapping[str, Any]) -> str:
     """A config on one line, by name, as commands take it: ``rows=64 second.columns=32``; ``default`` without knobs."""
     return " ".join(_knobs("", config)) or "default"
 
 
-def counted(number: int, noun: str) -> str:
-    """``1 case``, ``2 cases``: the noun in its number."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """``1 case``, ``2 cases``: the noun in its number; ``plural`` where that is not ``noun`` with an s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
 
 
 def _knobs(prefix: str, config: Mapping[str, Any]) -> Iterator[str]:

@@ -8,13 +8,9 @@ import sys
 import pytest
 
 from attn_tune.commands.sweeps.hosts import ExecutorName, Hosts
-from attn_tune.commands.sweeps.progress import Tally
-from attn_tune.schema import Measurement, Protocol, Status, Trial, UsageError
-from attn_tune.tuner.plan.case import Case
-from attn_tune.tuner.plan.grid import load_grid
+from attn_tune.schema import UsageError
 from attn_tune.tuner.run.fleet.accelerators import Accelerator
-from attn_tune.tuner.run.progress import Progress, ProgressKind
-from tests.cli.fakes import DEVICE, ENVIRONMENT, SIGNATURE, FakeExecutor
+from tests.cli.fakes import SIGNATURE, FakeExecutor
 from tests.cli.test_commands import run
 
 HOLDER = """
@@ -162,40 +158,3 @@ def test_a_host_without_gpus_has_no_devices_to_choose(monkeypatch, tmp_path):
 def test_a_where_condition_is_checked_before_a_file_is_opened():
     with pytest.raises(UsageError):
         Hosts(executor=ExecutorName.RAY, devices="0")
-
-
-def test_the_best_of_each_case_is_its_own():
-    points = load_grid(SIGNATURE).points + load_grid(OTHER).points
-    one, two = (Case(signature=p.signature, direction="fwd", names=(p.name,)) for p in points)
-    tally = Tally()
-
-    def progress(kind, case):
-        tally.add(Progress(kind=kind, done=0, total=4, elapsed_s=1.0, case=case))
-
-    def trial(case, ns):
-        protocol = Protocol(timer="host", warmup=1, flush_l2=False)
-        tally.add(
-            Trial(
-                kernel="flash_attention/xla",
-                direction="fwd",
-                signature=case.signature,
-                device=DEVICE,
-                environment=ENVIRONMENT,
-                config={},
-                status=Status.OK,
-                measurement=Measurement(samples_ns=(ns,), protocol=protocol),
-            )
-        )
-
-    progress(ProgressKind.CASE_STARTED, one)
-    trial(one, 1_000)
-    progress(ProgressKind.CASE_STARTED, two)
-    trial(two, 7_000)
-    trial(one, 900)
-    assert "s=256" in tally.label
-    assert tally.label.endswith("and 1 more")
-    assert "best 7" in tally.text()
-    progress(ProgressKind.CASE_RETURNED, two)
-    assert "s=128" in tally.label
-    assert "more" not in tally.label
-    assert "best 0.9" in tally.text() or "best 900" in tally.text()

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from attn_tune.cli import app, commands
 from attn_tune.commands.shared import output
-from tests.cli.fakes import fill
+from attn_tune.reports.layout import text_width
+from tests.cli.fakes import POINT, fill
 
 LLAMA = ("--grid", "llama3-8b", "--device", "nvidia-h200", "--op", "flash_attention")
 
@@ -105,15 +106,58 @@ def test_explain_says_equal_steps_once():
     assert " packs " in brief
 
 
-def test_a_terminal_too_narrow_for_a_table_cuts_no_column_away(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "40")
+FRAME = pd.DataFrame({"point": ["a b " * 20, "c"], "before": ["c d " * 20, "e"], "after_ns": [1_000, 2]}).assign(
+    direction="fwd", samples=3, heuristic_ns=5_000
+)
+
+
+@pytest.mark.parametrize(("columns", "gone"), [("40", ()), ("60", ("samples", "default")), ("300", ())])
+def test_a_table_fits_the_terminal_and_names_what_is_gone(monkeypatch, capsys, columns, gone):
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    frame = pd.DataFrame({"point": ["a b " * 20], "before": ["c d " * 20], "after_ns": [1_000]})
-    frame = frame.assign(direction="fwd", samples=3, heuristic_ns=5_000)
-    output.emit_frame(frame)
+    output.emit_frame(FRAME)
     shown, said = capsys.readouterr()
-    assert all(word in shown for word in ("point", "before", "time after", "1.00 us", "direction"))
-    assert said.startswith("too narrow for: samples, default (")
+    assert max(map(len, shown.splitlines())) <= int(columns)
+    assert all(word in shown for word in ("point", "before", "time", "after", "1.00 us", "direction"))
+    assert (f"not shown: {', '.join(gone)}; cut: point, before (all of it" in " ".join(shown.split())) == bool(gone)
+    assert said == ""
+
+
+def test_a_pipe_is_as_wide_as_the_table_or_as_columns_says(monkeypatch, capsys):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    output.emit_frame(FRAME)
+    assert max(map(len, capsys.readouterr().out.splitlines())) > 160
+    monkeypatch.setenv("COLUMNS", "60")
+    output.emit_frame(FRAME)
+    output.say("one word after the other " * 9)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [40, 80])
+def test_tables_of_the_commands_fit_the_width(tmp_path, monkeypatch, columns):
+    db = ("--db", tmp_path / "lab.db")
+    fill(tmp_path / "lab.db")
+    monkeypatch.chdir(tmp_path)
+    assert run("export", "p.atpack", *db, "--allow-noisy").exit_code == 0
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for words in (
+        ("report", *db),
+        ("best", POINT, *db),
+        ("plan", *LLAMA, "--all"),
+        ("kernels", "--all"),
+        ("grids",),
+        ("grids", "gemma3-27b"),
+        ("devices", "--all"),
+        ("pack", "inspect", "p.atpack", "--rows"),
+        ("pack", "coverage", "p.atpack"),
+    ):
+        done = run(*words)
+        assert done.exit_code == 0, (words, done.stderr)
+        # A digest is one word, to be copied.
+        lines = [line for line in done.stdout.splitlines() if "b2:" not in line and str(tmp_path) not in line]
+        assert max(map(text_width, lines)) <= columns, words
 
 
 @pytest.mark.parametrize("words", [words for words, _ in commands()], ids=" ".join)

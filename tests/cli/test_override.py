@@ -181,7 +181,7 @@ def test_freeze_separates_proven_defaults_from_guesses_and_refuses_rungs_below_t
         lock.unlink()
         refused = freeze(*grid, *guess, "--require", "tuned")
         assert refused.exit_code == 3
-        assert "1 of 3 answers are not tuned" in refused.stderr
+        assert "1 of 3 answers is not tuned" in refused.stderr
         assert "cap=1, which is untuned; nothing was written" in refused.stderr
         refused = freeze(*grid, "--require", "exact")
         assert (refused.exit_code, "t=120 s=120" in refused.stderr) == (3, True)

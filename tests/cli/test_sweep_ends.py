@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from attn_tune.cli import app
 from attn_tune.commands import sweep as command
-from attn_tune.commands.sweeps.progress import Tally, View
+from attn_tune.commands.sweeps.progress import View
+from attn_tune.commands.sweeps.tally import Tally
 from attn_tune.kernels import registry
 from attn_tune.ops.registry import get_op
 from attn_tune.runtime.active import settings
@@ -283,7 +284,7 @@ def test_kernels_that_cannot_run_here_are_one_line_of_validate_and_report(worker
 def test_sections_of_a_report_stand_apart(tmp_path):
     fill(tmp_path / "lab.db")
     shown = run("report", "--db", tmp_path / "lab.db").stdout
-    for title in ("\n\nStatuses\n", "\n\nCoverage\n"):
+    for title in ("\n\nStatuses\n", "\n\nCoverage, device cpu-x86_64\n"):
         assert title in shown
 
 
@@ -300,14 +301,15 @@ def test_status_of_a_running_sweep_counts_from_its_start(tmp_path, monkeypatch):
 
 
 def test_the_first_line_of_progress_has_a_label(capsys):
-    View(Tally()).show()
-    assert capsys.readouterr().err.startswith("starting: 0/0")
+    View(Tally()).tick()
+    assert capsys.readouterr().err.startswith("starting: 0s so far")
 
 
 def test_progress_says_what_is_being_done(worker, tmp_path, monkeypatch):
     monkeypatch.setattr("attn_tune.commands.sweeps.progress.LINE_EVERY_S", 0.0)
     said = sweep(tmp_path, "-g", SIGNATURE, "-d", "fwd").stderr
-    assert said.index("searching xla") < said.index("finals  best")
+    assert said.index("fwd  xla  ") < said.index("fwd  finals: ") < said.rindex("best ")
+    assert said.splitlines()[-1].startswith("ending: 4/4 configs")
 
 
 def test_a_signal_handler_writes_nothing_itself(monkeypatch):

@@ -80,7 +80,7 @@ def _sweep(args, database: Path, log: list[str], kill) -> dict:
     from attn_tune.tuner.plan.grid import load_grid
     from attn_tune.tuner.plan.strategies.effort import Effort
     from attn_tune.tuner.run.fleet.ray_cluster import ray_fleet
-    from attn_tune.tuner.run.progress import ProgressKind
+    from attn_tune.tuner.run.progress import PhaseEntered, ProgressKind
 
     points = [load_grid(SIGNATURE.format(s=s)).points[0] for s in LENGTHS]
     effort = Effort(max_trials=args.max_trials)
@@ -98,6 +98,8 @@ def _sweep(args, database: Path, log: list[str], kill) -> dict:
     def watch(event) -> None:
         nonlocal killed, returned
         now = f"{time.monotonic() - begin:6.1f} s"
+        if isinstance(event, PhaseEntered):
+            return
         if isinstance(event, Trial):
             where = f"s={event.signature.values['s']}"
             _say(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.cases import Cases
+from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
     from attn_tune.tuner.offline.audit import Checked
@@ -73,7 +74,7 @@ def command(
     if not wrong.empty:
         output.emit_frame(wrong, title="Wrong claims")
     output.emit_frame(counts, title="Claims about configs, and what their compilers say")
-    print(_rates(counts))
+    output.say(_rates(counts))
 
 
 def _audit(cases: Cases, target: "Target", count: int, seed: str, journal: "CompilerLog | None") -> "list[Checked]":
@@ -138,7 +139,7 @@ def _rates(counts) -> str:
     own = counts.loc[counts["target"] == "all"].set_index("claim")[["checked", "wrong"]]
     fits = own.loc[own.index == "feasible"].sum()
     pruned = own.loc[own.index != "feasible"].sum()
-    wrong = f"{fits['wrong']} of {fits['checked']} configs that are called feasible fail to compile"
+    wrong = f"{fits['wrong']} of {counted(int(fits['checked']), 'config')} called feasible fail to compile"
     rate = f" ({pruned['wrong'] / pruned['checked']:.1%})" if pruned["checked"] else ""
     return f"{wrong}; false-prune rate: {pruned['wrong']} of {pruned['checked']}{rate}"
 

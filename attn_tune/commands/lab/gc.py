@@ -31,8 +31,8 @@ def command(
         return
     verb = "would be deleted" if dry_run else "deleted"
     for item in summary.items:
-        print(f"{counted(item.rows, 'row')} of {item.table} {verb}: {item.why}")
+        output.say(f"{counted(item.rows, 'row')} of {item.table} {verb}: {item.why}")
     if not summary.items:
-        print(f"{db}: nothing to collect")
+        output.say(f"{db}: nothing to collect")
     if not dry_run:
-        print(f"{db}: {summary.bytes_before} bytes became {summary.bytes_after}")
+        output.say(f"{db}: {counted(summary.bytes_before, 'byte')} became {summary.bytes_after}")

@@ -28,9 +28,9 @@ def command(
             taken = merge_database(database, path)
             done.append({"path": str(path), "runs": taken.runs, "trials": taken.trials})
             if not json:
-                print(f"{path}: {counted(taken.runs, 'new run')}, {counted(taken.trials, 'new trial')}")
+                output.say(f"{path}: {counted(taken.runs, 'new run')}, {counted(taken.trials, 'new trial')}")
         decided = database.rebuild_decisions()
     if json:
         output.emit_json(merged=done, decided=decided)
     else:
-        print(f"{db}: {counted(decided, 'problem')} decided")
+        output.say(f"{db}: {counted(decided, 'problem')} decided")

@@ -14,6 +14,7 @@ import typer
 
 from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.sources import SpoolPath
+from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
     from attn_tune.tuner.discover.miss_grid import Spool
@@ -40,7 +41,7 @@ def command(
     elif found.rows or json:
         _show(found, json=json)
     else:
-        print(f"No miss is recorded in {where}.")
+        output.say(f"No miss is recorded in {where}.")
 
 
 def _show(found: "Spool", *, json: bool) -> None:
@@ -73,10 +74,10 @@ def _clear(found: "Spool", where: str, *, yes: bool) -> None:
     from attn_tune.schema import StorageError
 
     if not found.files:
-        print(f"Nothing is there: {where}")
+        output.say(f"Nothing is there: {where}")
         return
     if not yes:
-        typer.confirm(f"Delete {len(found.rows)} recorded misses ({where})?", abort=True)
+        typer.confirm(f"Delete {counted(len(found.rows), 'recorded miss', 'recorded misses')} ({where})?", abort=True)
     for path in found.files:
         try:
             path.unlink(missing_ok=True)

@@ -61,7 +61,7 @@ def command(
     if json:
         output.emit_json(path=path, id=made.id, entries=len(after))
     else:
-        print(f"{path}: {line(made)}")
+        output.say(f"{path}: {line(made)}")
 
 
 def knobs_of(words: Sequence[str]) -> dict[str, Any]:

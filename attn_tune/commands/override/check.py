@@ -12,6 +12,7 @@ import typer
 from attn_tune.commands.override.entries import as_json, line
 from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.exit_codes import FAILED
+from attn_tune.schema.words import counted
 
 
 def command(
@@ -32,10 +33,11 @@ def command(
     else:
         for one in found:
             if one.problem:
-                print(f"stops: {one.problem}: {line(one.entry)}")
+                output.say(f"stops: {one.problem}: {line(one.entry)}")
             elif one.advice or one.now:
-                print(f"holds; {one.advice or f'without it {one.now}'}: {line(one.entry)}")
+                output.say(f"holds; {one.advice or f'without it {one.now}'}: {line(one.entry)}")
         differs = sum(bool(one.now) for one in found)
-        print(f"{path}: {len(found) - stops} of {len(found)} entries hold; {differs} would differ without the file")
+        entries = counted(len(found), "entry", "entries")
+        output.say(f"{path}: {len(found) - stops} of {entries} hold; {differs} would differ without the file")
     if stops:
         raise typer.Exit(FAILED)

@@ -19,6 +19,7 @@ from attn_tune.runtime.lookup.answer import Rung
 from attn_tune.runtime.overrides.active import VARIABLE
 from attn_tune.schema import NoDataError, Rule, StorageError, UnsupportedError
 from attn_tune.schema.decision import state_words
+from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
     from attn_tune.runtime.lookup.answer import Answer
@@ -76,8 +77,8 @@ def command(
     if lesser := [one for one in answers if require and not _is_enough(one, require)]:
         first = lesser[0]
         raise NoDataError(
-            f"{len(lesser)} of {len(answers)} answers are not {require}, such as "
-            f"{first.op}.{first.direction} {first.signature}, which is {_kind(first)}; nothing was written: "
+            f"{len(lesser)} of {counted(len(answers), 'answer')} {'is' if len(lesser) == 1 else 'are'} not {require}, "
+            f"such as {first.op}.{first.direction} {first.signature}, which is {_kind(first)}; nothing was written: "
             "sweep and import these, or ask for less with --require"
         )
     for text in missing[:SHOWN]:
@@ -94,7 +95,7 @@ def command(
         return
     kinds = Counter(map(_kind, answers))
     summary = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-    print(f"{path}: {len(written.entries)} answers for {target} ({summary}), {len(missing)} left out")
+    output.say(f"{path}: {counted(len(written.entries), 'answer')} for {target} ({summary}), {len(missing)} left out")
     print(f"  use it with export {VARIABLE}={shlex.quote(str(path.resolve()))}")
 
 

@@ -30,8 +30,8 @@ def command(
         output.emit_json(entries=[as_json(one) for one in entries], only=only, broken=broken)
     else:
         for entry in entries:
-            print(f"{line(entry)}  ({entry.origin})")
-        print(f"Only {' and '.join(only)} may answer." if only else f"Overrides: {len(entries)}.")
+            output.say(f"{line(entry)}  ({entry.origin})")
+        output.say(f"Only {' and '.join(only)} may answer." if only else f"Overrides: {len(entries)}.")
     for text in broken:
         output.note(f"error: {text}")
     if broken:

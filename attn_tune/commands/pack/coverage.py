@@ -40,6 +40,6 @@ def command(path: options.PackPath, json: options.Json = False) -> None:
             output.emit_frame(pd.DataFrame(rows))
         summary = ", ".join(f"{counts[r]} {r}" for r in Reach)
         graded = ", ".join(f"{n} {grade}" for grade, n in sorted(grades.items()))
-        print(f"{pack}: {summary}" + (f" ({graded} here)" if graded else ""))
+        output.say(f"{pack}: {summary}" + (f" ({graded} here)" if graded else ""))
     if counts[Reach.DEAD]:
         raise typer.Exit(FAILED)

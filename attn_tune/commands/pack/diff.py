@@ -40,9 +40,9 @@ def command(
 
             output.emit_frame(differences(rows, selection.point_names()))
         for one in listed:
-            print(f"quarantine {one['change']}: {one['speaks_of']}: {one['reason']}")
+            output.say(f"quarantine {one['change']}: {one['speaks_of']}: {one['reason']}")
         same = counts[Change.EVIDENCE]
         summary = ", ".join(f"{counts[c]} {c}" for c in Change if c is not Change.EVIDENCE)
-        print(f"{before} -> {after}: {summary}, {same} decided alike on other evidence")
+        output.say(f"{before} -> {after}: {summary}, {same} decided alike on other evidence")
     if exit_code and (len(found) > counts[Change.EVIDENCE] or listed):
         raise typer.Exit(FAILED)

@@ -95,10 +95,10 @@ def _store(path: Path, db: Path, *, policy: str, dry_run: bool, json: bool) -> N
         return
     show_outcomes(taken.outcomes)
     if taken.quarantined:
-        print(
+        output.say(
             f"  its quarantine list of {taken.quarantined} holds for jobs that use the pack: import it with --to user"
         )
-    print(
+    output.say(
         f"{taken.name} {taken.version}: {counted(taken.added, 'problem')} added, {taken.unchanged} unchanged, "
         f"{taken.kept} kept, {taken.replaced} replaced" + (" (dry run)" if dry_run else "")
     )

@@ -34,25 +34,25 @@ def command(
     if json:
         output.emit_json(**data)
         return
-    print(f"{pack.name} {pack.version}: {counted(len(pack.rows), 'row')}, by {pack.tool}")
+    output.say(f"{pack.name} {pack.version}: {counted(len(pack.rows), 'row')}, by {pack.tool}")
     if pack.note:
-        print(f"  note {pack.note}")
+        output.say(f"  note {pack.note}")
     for name in ("digest", "decision_digest"):
-        print(f"  {name.replace('_', ' ')} {data[name]}")
+        output.say(f"  {name.replace('_', ' ')} {data[name]}")
     for device in data["devices"]:
-        print(f"  device {device['name']} ({device['digest']}): {counted(device['rows'], 'row')}")
+        output.say(f"  device {device['name']} ({device['digest']}): {counted(device['rows'], 'row')}")
     for kernel in data["kernels"]:
         states = ", ".join(f"{n} {state_words(state)}" for state, n in kernel["states"].items())
         proof = _proof_text(kernel)
-        print(f"  {kernel['kernel']} {kernel['direction']}, contract {kernel['contract']}: {states}{proof}")
+        output.say(f"  {kernel['kernel']} {kernel['direction']}, contract {kernel['contract']}: {states}{proof}")
     for env in data["environments"]:
         known = " ".join(f"{k}={v}" for k, v in env.items() if v and k != "rows")
-        print(f"  environment {known}: {counted(env['rows'], 'row')}")
-    print(f"  gate {_gate_text(pack.gate)}")
+        output.say(f"  environment {known}: {counted(env['rows'], 'row')}")
+    output.say(f"  gate {_gate_text(pack.gate)}")
     for entry in pack.quarantine.entries:
-        print(f"  quarantine {entry.condition}: {entry.reason}")
+        output.say(f"  quarantine {entry.condition}: {entry.reason}")
     for key in data["signers"]:
-        print(f"  signed by {key}")
+        output.say(f"  signed by {key}")
     if rows:
         from attn_tune.reports.pack_frames import pack_rows
 
@@ -105,7 +105,7 @@ def _proof_text(kernel: Mapping[str, Any]) -> str:
     if not kernel["features_known"]:
         return text
     rows = counted(kernel["features_known"], "row")
-    return f"{text}; {rows} with at least {kernel['features']} feature problems passed"
+    return f"{text}; {rows} with at least {counted(kernel['features'], 'feature problem')} passed"
 
 
 def _gate_text(gate: Mapping[str, Any]) -> str:

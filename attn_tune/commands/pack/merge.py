@@ -46,4 +46,5 @@ def command(
         return
     show_outcomes(merged.outcomes)
     listed = f", {merged.quarantined} in quarantine" if merged.quarantined else ""
-    print(f"{path}: {counted(merged.rows, 'row')} of {len(packs)} packs{listed}" + (" (dry run)" if dry_run else ""))
+    listed += " (dry run)" if dry_run else ""
+    output.say(f"{path}: {counted(merged.rows, 'row')} of {counted(len(packs), 'pack')}{listed}")

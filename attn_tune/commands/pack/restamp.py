@@ -306,7 +306,7 @@ def _tell(verdicts: Sequence[Verdict], aliases: Mapping[str, str], *, json: bool
     for verdict in verdicts:
         if not verdict.is_in:
             row = verdict.row
-            print(f"{row.op}/{row.kernel} {row.direction} {row.signature}: {verdict.text}")
-    print(f"{counted(counts['kept'], 'row')} kept, {counts['restamped']} restamped, {counts['left_out']} left out")
+            output.say(f"{row.op}/{row.kernel} {row.direction} {row.signature}: {verdict.text}")
+    output.say(f"{counted(counts['kept'], 'row')} kept, {counts['restamped']} restamped, {counts['left_out']} left out")
     if aliases:
-        print(f"{counted(len(aliases), 'digest')} in the table of aliases")
+        output.say(f"{counted(len(aliases), 'digest')} in the table of aliases")

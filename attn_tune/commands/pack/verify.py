@@ -37,7 +37,7 @@ def command(
         output.emit_json(packs=results)
     else:
         for one in results:
-            print(f"{one['path']}: {one['error'] or _sound(one)}")
+            output.say(f"{one['path']}: {one['error'] or _sound(one)}")
     codes = [one["exit_code"] for one in results]
     if any(codes):
         raise typer.Exit(max(codes))

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import shutil
 import sys
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
@@ -11,13 +13,12 @@ from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import RenderableType
 
 # Whether the command has printed its JSON object.
 _has_json = False
 # Where answers for programs go; None is stdout.
 _answers: TextIO | None = None
-# A table that goes to a file or a pipe is as wide as it needs to be.
-UNLIMITED = 10_000
 
 
 def emit_json(**data: Any) -> None:
@@ -59,39 +60,60 @@ def emit_error_json(message: str, kind: str, exit_code: int) -> None:
         emit_json(error=message, type=kind, exit_code=exit_code)
 
 
+def width() -> int | None:
+    """The characters of a line, of ``COLUMNS`` or else the terminal; None, as wide as needed, for a pipe without it."""
+    given = os.environ.get("COLUMNS", "")
+    if not sys.stdout.isatty() and not (given.isdecimal() and int(given)):
+        return None
+    return shutil.get_terminal_size().columns
+
+
 def emit_frame(frame: "pd.DataFrame", *, title: str | None = None) -> None:
-    """A table on stdout, without columns that are blank in every row.
+    """A table on stdout that fits ``width``, without columns that are blank in every row.
 
-    It is fitted to the terminal if there is one; what does not fit is named on stderr.
+    What does not fit is named in a line under it; where too little would be left, each row is a block of lines.
     """
-    from rich.console import Console
+    from attn_tune.reports import terminal
 
-    from attn_tune.reports import tables
-
-    if not frame.empty:
-        frame = frame.loc[:, (frame != "").any()]
-    if sys.stdout.isatty():
-        width = Console().width
-        shown = tables.fit(frame, width)
-        # Wider than the terminal rather than cut. A dumb terminal's width counts only beside its height.
-        console = Console(width=max(width, tables.least_width(shown)), height=25)
-        console.print(tables.to_rich(shown, title=title), crop=False)
-        if hidden := list(tables.formatted(frame.drop(columns=shown.columns)).columns):
-            note(f"too narrow for: {', '.join(hidden)} (a wider terminal shows them, and so does --json)")
-    else:
-        print(tables.to_text(frame, title=title, width=UNLIMITED), end="")
+    _emit(terminal.renderables(frame, title=title, width=width()))
 
 
 def emit_rows(frame: "pd.DataFrame") -> None:
-    """A table on stdout with every column and every value as it is; on a terminal long words fold."""
+    """As ``emit_frame``, with every column under its own name and every value as it is."""
+    from attn_tune.reports import tables, terminal
+
+    _emit(terminal.of_columns(tables.plain_columns(frame), width=width()))
+
+
+def _emit(parts: "Iterator[RenderableType]") -> None:
+    from attn_tune.reports import terminal
+
+    if not sys.stdout.isatty():
+        print(terminal.as_text(parts, width()), end="")
+        return
     from rich.console import Console
 
-    from attn_tune.reports import tables
+    # A dumb terminal's width counts only beside its height.
+    console = Console(width=width(), height=25, highlight=False)
+    for part in parts:
+        console.print(part, markup=False, soft_wrap=True)
 
-    if sys.stdout.isatty():
-        Console().print(tables.to_plain(frame))
-    else:
-        print(tables.as_text(tables.to_plain(frame), UNLIMITED), end="")
+
+def say(text: str, indent: int | None = None) -> None:
+    """A sentence on stdout, folded at spaces where the width is known; later lines begin with ``indent`` spaces.
+
+    Without ``indent`` they begin two spaces behind a line that is indented itself.
+    """
+    from attn_tune.reports.layout import folded
+
+    room = width()
+    if room is None:
+        print(text)
+        return
+    lead = len(text) - len(text.lstrip(" "))
+    indent = (lead + 2 if lead else 0) if indent is None else indent
+    # Paths and digests stay whole, to be copied.
+    print(*folded(text, room, indent=indent if room > 2 * indent else 2, cut=lambda word, _: word), sep="\n")
 
 
 def emit_winners(frame: "pd.DataFrame", *, title: str | None = None) -> None:
@@ -100,7 +122,7 @@ def emit_winners(frame: "pd.DataFrame", *, title: str | None = None) -> None:
 
     emit_frame(frame, title=title)
     for line in frames.remarks(frame):
-        print(line)
+        say(line)
 
 
 def emit_formatted(frame: "pd.DataFrame", fmt: Format, *, title: str | None = None, key: str = "rows") -> None:
@@ -126,7 +148,7 @@ def emit_text(text: str) -> None:
 def say_absent(kernels: Collection[str], how: str = "--all") -> None:
     """A line on stdout that stands for ``kernels`` in a table; ``how`` lists them."""
     if kernels:
-        print(f"{counted(len(kernels), 'kernel')} cannot run here ({how} lists them)")
+        say(f"{counted(len(kernels), 'kernel')} cannot run here ({how} lists them)")
 
 
 def note(text: str) -> None:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Self
 from attn_tune.commands.shared import output, selection
 from attn_tune.commands.shared.cases import Cases, Search
 from attn_tune.commands.shared.database import open_lab
+from attn_tune.commands.sweeps.heartbeat import beating
 from attn_tune.schema import Decision, Device, Environment, Signature, Stage, Status, Trial
 from attn_tune.schema.conditions import SHARED_HOST, Conditions
 
 if TYPE_CHECKING:
     from attn_tune.commands.shared.sources import Sources
+    from attn_tune.commands.sweeps.tally import Tally
     from attn_tune.db import Database
     from attn_tune.kernels.spec import KernelSpec
     from attn_tune.tuner.plan.case import Case, GridPoint
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from attn_tune.tuner.plan.strategies.space import Prior
     from attn_tune.tuner.run.executor import Executor
     from attn_tune.tuner.run.fleet.fleet import Fleet
-    from attn_tune.tuner.run.progress import Event, Progress
+    from attn_tune.tuner.run.progress import Event, PhaseEntered, Progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +205,11 @@ def run_sweep(
     watch: "Callable[[Event], None]",
     stop: threading.Event,
 ) -> SweepOutcome:
-    """Runs ``request`` on ``executor``; every trial is durable before the next one on its device starts."""
+    """Runs ``request`` on ``executor``; every trial is durable before the next one on its device starts.
+
+    ``watch`` is called from the threads of the devices too, when they enter a phase.
+    """
+    from attn_tune.commands.sweeps.tally import Tally
     from attn_tune.tuner.plan.strategies.effort import Effort
     from attn_tune.tuner.run.fleet.fleet import Fleet
     from attn_tune.tuner.run.progress import ProgressKind
@@ -214,6 +220,7 @@ def run_sweep(
     identity = executor.identify()
     begun: set[Case] = set()
     settled: set[Case] = set()
+    tally = Tally()
     with open_lab(request.database, create=True) as database:
         plan = plan_sweep(request, identity.device, identity.environment, database, identity.device_count)
 
@@ -227,12 +234,18 @@ def run_sweep(
                 settled.add(event.case)
                 # Decided at once, so that a killed sweep leaves nothing finished undecided.
                 database.rebuild_decisions(signatures=[event.case.signature])
+                tally.cases_decided += bool(_decisions(database, event.case, identity.device))
+
+        def on_phase(event: "PhaseEntered") -> None:
+            tally.add(event)
+            watch(event)
 
         run = record_run(
             database,
             identity.device,
             identity.environment,
-            sweep(plan, executor, budget_s=request.budget_s, stop=stop, strategy=strategy),
+            sweep(plan, executor, budget_s=request.budget_s, stop=stop, strategy=strategy, on_phase=on_phase),
+            tally=tally,
             watch=watch,
             mark=mark,
             follow=follow,
@@ -245,10 +258,9 @@ def run_sweep(
         if (case.signature, case.direction) in decided:
             continue
         # A case in which nothing can run, or nothing is left to run, is never begun.
-        idle = one.finished or not any(kernel.runnable for kernel in one.kernels)
         if all(kernel.refusal is Status.UNSUPPORTED for kernel in one.kernels):
             fate = "unsupported"
-        elif run.ending == "finished" or case in settled or idle:
+        elif run.ending == "finished" or case in settled or one.is_idle:
             fate = "without"
         else:
             fate = "unfinished" if case in begun else "not_started"
@@ -285,30 +297,33 @@ def record_run(
     environment: Environment,
     events: "Iterable[Event]",
     *,
+    tally: "Tally",
     watch: "Callable[[Event], None]",
     mark: Callable[[Trial], Trial] = lambda trial: trial,
     follow: "Callable[[Progress], None]" = lambda event: None,
 ) -> Run:
-    """Store the trials among ``events`` as a new run, each before the next event is taken.
+    """Store the trials among ``events`` as a new run, each before the next event is taken; and the progress, meanwhile.
 
-    ``mark`` may change a trial before it is stored; ``follow`` is given the other events, ``watch`` all of them.
+    ``mark`` may change a trial before it is stored; ``follow`` is given the progress, ``watch`` and ``tally`` all.
     """
-    from attn_tune.tuner.run.progress import ProgressKind
+    from attn_tune.tuner.run.progress import Progress, ProgressKind
 
     run_id = database.begin_run(device=device, environment=environment, argv=sys.argv)
     ending, trials, reason = "failed", 0, "finished"
     try:
-        for event in events:
-            if isinstance(event, Trial):
-                event = mark(event)
-                database.record(run_id, event)
-                trials += 1
-            else:
-                database.heartbeat(run_id)
-                follow(event)
-                if event.kind is ProgressKind.SWEEP_FINISHED:
-                    reason = event.reason
-            watch(event)
+        with beating(database.path, run_id, tally):
+            for event in events:
+                if isinstance(event, Trial):
+                    event = mark(event)
+                    database.record(run_id, event)
+                    trials += 1
+                tally.add(event)
+                if isinstance(event, Progress):
+                    follow(event)
+                    database.heartbeat(run_id, tally.progress())
+                    if event.kind is ProgressKind.SWEEP_FINISHED:
+                        reason = event.reason
+                watch(event)
         ending = "interrupted" if reason == "stopped" else "finished"
     except KeyboardInterrupt:
         ending = "interrupted"
@@ -328,9 +343,8 @@ def _on_shared_host(trial: Trial) -> Trial:
 def _decide(database: "Database", plan: "Plan") -> Iterator[Decision]:
     database.rebuild_decisions(signatures=list({c.case.signature for c in plan.cases}))
     for planned in plan.cases:
-        yield from database.decisions(
-            op=planned.case.signature.op,
-            direction=planned.case.direction,
-            signature=planned.case.signature,
-            device=plan.device,
-        )
+        yield from _decisions(database, planned.case, plan.device)
+
+
+def _decisions(database: "Database", case: "Case", device: Device) -> list[Decision]:
+    return database.decisions(op=case.signature.op, direction=case.direction, signature=case.signature, device=device)

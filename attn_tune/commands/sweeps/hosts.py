@@ -114,7 +114,8 @@ def open_fleet(hosts: Hosts, cases: int, stop: threading.Event) -> "Iterator[Fle
             )
             for one in chosen
         ]
-        yield held.enter_context(Fleet(executors, _never))
+        names = [f"GPU {one.index}" for one in chosen]
+        yield held.enter_context(Fleet(executors, _never, names))
 
 
 def _never() -> bool:

@@ -1,173 +1,136 @@
-"""Progress of a running sweep on stderr: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a running sweep on stderr: a few lines that are redrawn on a terminal, a line now and then elsewhere."""
 
+import os
 import sys
-import time
-from collections import Counter
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from attn_tune.commands.shared.selection import brief
-from attn_tune.schema import Stage, Status, Trial
-from attn_tune.schema.trial import WHOLE
+from attn_tune.commands.sweeps import display
+from attn_tune.commands.sweeps.tally import FINALS, Tally
 
 if TYPE_CHECKING:
-    from attn_tune.tuner.run.progress import Event, Progress
+    from attn_tune.tuner.run.progress import Event
 
 LINE_EVERY_S = 10.0
+# A phase that is entered sooner after a line has none of its own.
+PHASE_EVERY_S = 5.0
+DRAW_EVERY_S = 0.25
 
 
-@dataclass
-class Running:
-    """A case that runs.
+class Ticker:
+    """Calls ``tick`` every ``period_s`` in a thread of its own, for a ``with`` block; not once more after it."""
 
-    Attributes:
-      label: the names of the problem and the direction.
-      phase: the kernel that is searched, or ``"finals"``.
-      best: the kernel of the fastest right config.
-      best_ns: the time of that config.
-    """
+    def __init__(self, period_s: float, tick: Callable[[], object]):
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(period_s, tick), daemon=True)
 
-    label: str
-    phase: str = ""
-    best: str = ""
-    best_ns: float | None = None
-
-
-@dataclass
-class Tally:
-    """Counts of a sweep so far.
-
-    Attributes:
-      statuses: the number of trials by status.
-      done: the number of configs that were tried.
-      total: the number of configs of the plan.
-      running: the cases that run, the one begun last at the end.
-      shown: the case whose name is shown.
-      started: the start, by the monotonic clock.
-    """
-
-    statuses: Counter[Status] = field(default_factory=Counter)
-    done: int = 0
-    total: int = 0
-    running: dict[tuple[Any, str], Running] = field(default_factory=dict)
-    shown: Running = field(default_factory=lambda: Running(label=""))
-    started: float = field(default_factory=time.monotonic)
-
-    def add(self, event: "Event") -> None:
-        """Count one event."""
-        if isinstance(event, Trial):
-            self._trial(event)
-        else:
-            self._progress(event)
-
-    def _trial(self, trial: Trial) -> None:
-        self.statuses[trial.status] += 1
-        if trial.stage is Stage.SEARCH:
-            self.done = min(self.done + 1, self.total or self.done + 1)
-        case = self.running.get((trial.signature, trial.direction))
-        if case is None or trial.measurement is None or trial.part != WHOLE:
-            return
-        median = trial.measurement.median_ns
-        if case.best_ns is None or median < case.best_ns:
-            case.best_ns, case.best = median, trial.kernel.rpartition("/")[2]
-
-    def _progress(self, event: "Progress") -> None:
-        from attn_tune.tuner.run.progress import ProgressKind
-
-        self.done, self.total = event.done, event.total
-        if event.case is None:
-            return
-        key = (event.case.signature, event.case.direction)
-        one = self.running.get(key, Running(label=""))
-        match event.kind:
-            case ProgressKind.CASE_STARTED:
-                name = brief("+".join(event.case.names)) or event.case.signature.text
-                self.shown = Running(label=f"{name} {event.case.direction}")
-                self.running[key] = self.shown
-            case ProgressKind.KERNEL_STARTED:
-                one.phase = f"searching {event.kernel.rpartition('/')[2]}"
-            case ProgressKind.FINALS_STARTED:
-                one.phase = "finals"
-            case ProgressKind.CASE_FINISHED | ProgressKind.CASE_RETURNED:
-                self.running.pop(key, None)
-                # The last one stays in sight until another one begins.
-                self.shown = next(reversed(self.running.values()), self.shown)
-
-    @property
-    def label(self) -> str:
-        """The case that was begun last, and how many others run; ``starting`` before the first."""
-        label, others = self.shown.label or "starting", len(self.running) - 1
-        return f"{label} and {others} more" if others > 0 else label
-
-    def count(self, trait: str) -> int:
-        """The trials whose status has a trait: ``is_fine`` (right, or fits where nothing runs), ``is_failure``."""
-        return sum(count for status, count in self.statuses.items() if getattr(status, trait))
-
-    def text(self) -> str:
-        """``37/120  1.4 configs/s  eta 1m00s  35 ok  2 failed  searching xla  best 48.3 us (xla)``"""
-        words = [f"{self.done}/{self.total}"]
-        elapsed = time.monotonic() - self.started
-        if self.done and elapsed > 0:
-            rate = self.done / elapsed
-            words.append(f"{rate:.2g} configs/s")
-            words.append(f"eta {clock(max(0, self.total - self.done) / rate)}")
-        words += [f"{self.count('is_fine')} ok", f"{self.count('is_failure')} failed"]
-        if self.shown.phase:
-            words.append(self.shown.phase)
-        if self.shown.best_ns is not None:
-            from attn_tune.schema.words import duration
-
-            words.append(f"best {duration(self.shown.best_ns)} ({self.shown.best})")
-        return "  ".join(words)
-
-
-def clock(seconds: float) -> str:
-    """``42s``, ``3m05s``, ``2h10m``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-
-
-class View:
-    """The progress on stderr: a bar on a terminal; elsewhere a line at the start of each case and every so often."""
-
-    def __init__(self, tally: Tally):
-        self.tally = tally
-        self._last, self._label = 0.0, ""
-        self._bar: Any = None
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
-
-            # Lines of ``note`` scroll above it.
-            self._bar = Progress(
-                SpinnerColumn(),
-                TextColumn("{task.description}", markup=False),
-                BarColumn(bar_width=20),
-                TextColumn("{task.fields[text]}", markup=False),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._task = self._bar.add_task("starting", total=None, text="")
+    def _run(self, period_s: float, tick: Callable[[], object]) -> None:
+        while not self._over.wait(period_s):
+            tick()
 
     def __enter__(self) -> Self:
-        if self._bar:
-            self._bar.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        if self._bar:
-            self._bar.stop()
+        self._over.set()
+        self._thread.join()
 
-    def show(self) -> None:
-        """Redraw the bar, or print a line if one is due."""
-        tally, now = self.tally, time.monotonic()
-        if self._bar:
-            counts = {"completed": tally.done, "total": tally.total or None}
-            self._bar.update(self._task, description=tally.label, text=tally.text(), **counts)
-        elif tally.label != self._label or now - self._last >= LINE_EVERY_S:
-            self._label, self._last = tally.label, now
-            print(f"{tally.label}: {tally.text()}", file=sys.stderr, flush=True)
+
+def is_animated(stream: Any) -> bool:
+    """Whether lines of ``stream`` can be redrawn: a terminal that is not dumb."""
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+def is_plain(stream: Any) -> bool:
+    """Whether the encoding of ``stream`` lacks the characters of bars and curves."""
+    return not (getattr(stream, "encoding", None) or "").lower().startswith("utf")
+
+
+class View:
+    """The progress on stderr. Nothing is drawn while a config is timed on a processor, which draws too.
+
+    On a terminal the lines are redrawn four times a second, and what else is written to stderr scrolls above them.
+    Elsewhere a line tells when a device begins a case, a kernel, the finals or a long phase, and one every ten seconds.
+    """
+
+    def __init__(self, tally: Tally, console: Any = None):
+        self.tally = tally
+        self._lock = threading.Lock()
+        self._last_us = 0
+        self._stages: dict[str, tuple[str, ...]] = {}
+        self._live: Any = None
+        self._ticker = Ticker(DRAW_EVERY_S, self.tick)
+        if console is not None or is_animated(sys.stderr):
+            from rich.console import Console
+            from rich.live import Live
+
+            self._console = console or Console(stderr=True)
+            self._live = Live(
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+                get_renderable=self._screen,
+            )
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        self._ticker.__enter__()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._ticker.__exit__()
+        if self._live:
+            self._live.stop()
+
+    def add(self, event: "Event") -> None:
+        """Count one event, and tell what it changes. May be called from any thread."""
+        self.tally.add(event)
+        if not self._live and not self.tally.is_timing_here:
+            self.tell()
+
+    def tick(self) -> None:
+        """Redraw the lines, or write one if it is due."""
+        if self.tally.is_timing_here:
+            return
+        if self._live:
+            self._live.refresh()
+        else:
+            self.tell()
+
+    def tell(self) -> None:
+        """Write a line for each device that has begun something, or one if none was written for a while."""
+        with self._lock:
+            progress, now_us = self.tally.progress(), self.tally.now_us()
+            quiet_s, due = (now_us - self._last_us) / 1e6, []
+            for place, one in enumerate(progress.activity):
+                if not one.kernel and one.phase != FINALS:
+                    continue  # Its first kernel follows at once.
+                stage = (one.point, one.direction, one.kernel, str(one.phase == FINALS))
+                before = self._stages.get(one.device)
+                is_long = before is not None and before[-1] != one.phase and quiet_s >= PHASE_EVERY_S
+                if before is None or before[:-1] != stage or is_long:
+                    self._stages[one.device] = (*stage, one.phase)
+                    due.append(place)
+            for place in due or ([0] if quiet_s >= LINE_EVERY_S else []):
+                self._last_us = now_us
+                started_us = self.tally.started_us
+                text = display.line(progress, self.tally.counts, place=place, started_us=started_us, now_us=now_us)
+                print(text, file=sys.stderr, flush=True)
+
+    def _screen(self) -> Any:
+        from rich.console import Group
+        from rich.text import Text
+
+        tally, console = self.tally, self._console
+        lines = display.screen(
+            tally.progress(),
+            tally.counts,
+            started_us=tally.started_us,
+            now_us=tally.now_us(),
+            width=console.width,
+            plain=is_plain(console.file),
+        )
+        return Group(*(Text(one, no_wrap=True) for one in lines))

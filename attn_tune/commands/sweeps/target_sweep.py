@@ -70,6 +70,7 @@ def run_target(
       UsageError: the target's compiler is not installed.
       CompilerError: nothing can be compiled.
     """
+    from attn_tune.commands.sweeps.tally import Tally
     from attn_tune.devices.environments import current_environment
     from attn_tune.tuner.offline.compile_sweep import sweep_target
     from attn_tune.tuner.offline.compilers.pool import CompilePool
@@ -92,7 +93,8 @@ def run_target(
                 budget_s=request.budget_s,
                 stop=stop,
             )
-            return record_run(database, target.device, environment, events, watch=watch)
+            tally = Tally(compiles_only=True)
+            return record_run(database, target.device, environment, events, tally=tally, watch=watch)
 
 
 def show_target(outcome: Run, request: SweepRequest, target: "Target", json: bool) -> None:
@@ -122,7 +124,7 @@ def show_target(outcome: Run, request: SweepRequest, target: "Target", json: boo
     if not ranking.empty:
         output.emit_frame(ranking.drop(columns=["signature"]), title=f"Predicted on {target}")
     if outcome.ending != "finished":
-        print("Not everything was compiled. What was is stored; the same command continues from here.")
+        output.say("Not everything was compiled. What was is stored; the same command continues from here.")
     place = shlex.quote(str(request.database))
     print(f"Nothing was measured. Next:\n  attn-tune report --db {place}")
 

@@ -12,7 +12,8 @@ from attn_tune.db.store.writer import is_held
 from attn_tune.schema import IntegrityError
 
 _SOURCE = "merged"
-_RUN = ("uid", "argv", "host", "pid", "started", "heartbeat", "environment")
+_PROGRESS = ("cases", "cases_done", "cases_decided", "configs", "configs_done", "activity")
+_RUN = ("uid", "argv", "host", "pid", "started", "heartbeat", "environment", *_PROGRESS)
 
 _PREPARE = (
     f"INSERT OR IGNORE INTO main.signature SELECT * FROM {_SOURCE}.signature",
@@ -27,8 +28,9 @@ _PREPARE = (
     FROM {_SOURCE}.run""",
 )
 # A run of this database that is in progress is left alone.
-_UPDATE_RUNS = """
-UPDATE main.run SET status = t.known_status, ended = t.known_end, heartbeat = t.heartbeat
+_UPDATE_RUNS = f"""
+UPDATE main.run SET status = t.known_status, ended = t.known_end, heartbeat = t.heartbeat,
+    {", ".join(f"{name} = t.{name}" for name in _PROGRESS)}
 FROM temp.their_run AS t
 WHERE t.uid = run.uid AND run.heartbeat <= t.heartbeat AND NOT (run.status = 'running' AND :is_written)
 """

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from attn_tune.db.store.references import References
 from attn_tune.db.store.rows import NO_ROW, RowError, json_texts
+from attn_tune.db.store.run_progress import RunProgress, read_progress
 from attn_tune.db.store.schema import status_list
 from attn_tune.db.store.sql import insert
 from attn_tune.db.store.times import now_us, time_text, time_us
@@ -26,6 +27,7 @@ UPDATE run SET status = :status, ended = :now, heartbeat = :now WHERE id = :run 
 """
 _ABANDON = "UPDATE run SET status = 'interrupted', ended = heartbeat WHERE status = 'running'"
 _LAST = "SELECT * FROM run ORDER BY status = 'running' DESC, id DESC LIMIT 1"
+_ONE = "SELECT * FROM run WHERE id = ?"
 _STATUSES = "SELECT status, count(*), min(id) FROM trial WHERE run_id = ? GROUP BY status ORDER BY status"
 # The whole time of a run counts: starts, references, finals.
 _PACE = f"""
@@ -54,6 +56,7 @@ class RunStatus:
       heartbeat_us: Unix time of its last sign of life in microseconds.
       ended_us: Unix time of its end in microseconds, None while it runs.
       counts: its trials by status.
+      progress: its plan, and what is done of it; None if it stored none.
     """
 
     state: str = "none"
@@ -67,6 +70,7 @@ class RunStatus:
     heartbeat_us: int = 0
     ended_us: int | None = None
     counts: Mapping[Status, int] = field(default_factory=dict)
+    progress: RunProgress | None = None
 
     @property
     def running(self) -> bool:
@@ -124,6 +128,10 @@ def read_status(connection: sqlite3.Connection, references: References, path: Pa
         except ValueError as error:
             raise RowError("trial", first, error) from error
     is_dead = row["status"] == "running" and not is_held(path)
+    if is_dead:
+        # It may have ended between the two looks.
+        row = connection.execute(_ONE, (row["id"],)).fetchone()
+        is_dead = row["status"] == "running"
     try:
         return RunStatus(
             state="interrupted" if is_dead else row["status"],
@@ -137,6 +145,7 @@ def read_status(connection: sqlite3.Connection, references: References, path: Pa
             heartbeat_us=time_us(row["heartbeat"]),
             ended_us=None if row["ended"] is None else time_us(row["ended"]),
             counts=counts,
+            progress=read_progress(row),
         )
     except NO_ROW as error:
         raise RowError("run", row["id"], error) from error

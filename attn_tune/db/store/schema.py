@@ -69,7 +69,13 @@ TABLES = (
     trials INTEGER NOT NULL DEFAULT 0, -- The trials that it recorded, those that gc took among them.
     started TEXT NOT NULL, -- ISO time in UTC.
     heartbeat TEXT NOT NULL, -- ISO time in UTC of its last sign of life.
-    ended TEXT -- ISO time in UTC; NULL while it runs.
+    ended TEXT, -- ISO time in UTC; NULL while it runs.
+    cases INTEGER, -- Problems, each in one direction, that it has something to try in; NULL is unknown.
+    cases_done INTEGER, -- Those of them that ended.
+    cases_decided INTEGER, -- Those of them that ended with a winner.
+    configs INTEGER, -- Configs that it planned to try; NULL is unknown.
+    configs_done INTEGER, -- Configs that it tried, or turned out not to need.
+    activity TEXT -- JSON array, one object a device: device, point, direction, kernel, phase, since_us, best_us, ...
 ) STRICT""",
     f"""CREATE TABLE trial ( -- One attempt at one config. Rows are only added.
     id INTEGER PRIMARY KEY AUTOINCREMENT, -- The trial, in the order of recording; never given twice.
@@ -190,7 +196,7 @@ VIEWS = {
 
 # Columns of JSON that SQL looks into, by table, and what names a row.
 JSON_COLUMNS = {
-    "run": ("id", ("argv",)),
+    "run": ("id", ("argv", "activity")),
     "trial": ("id", ("samples_ns", "prediction", "shortage", "conditions")),
     "decision": ("signature || ', ' || direction || ', ' || kernel", ("ties",)),
     "imported_pack": ("id", ("manifest",)),

@@ -87,7 +87,7 @@ class Explanation:
         for number, (left, right) in enumerate(table, start=1):
             line, indent = f"{number:>2}. {left:<{column}}  {right}", column + 6
             if width and len(line) > width and indent > width // 2:
-                lines.append(f"{number:>2}. {left}")
+                lines += _folded(f"{number:>2}. {left}", width, 5)
                 line, indent = f"     {right}", 5
             lines += _folded(line, width, indent)
         if self.answer is None and not self.refused_by:
@@ -124,9 +124,9 @@ def _joined(table: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         if len(steps) == 1:
             yield steps[0]
         elif place:
-            yield place, f"{text}  ({len(steps)} rows)"
+            yield place, f"{text}  ({counted(len(steps), 'row')})"
         else:
-            yield f"{len(steps)} packs", f"{text} (--all lists them)"
+            yield counted(len(steps), "pack"), f"{text} (--all lists them)"
 
 
 def _folded(line: str, width: int | None, indent: int) -> list[str]:

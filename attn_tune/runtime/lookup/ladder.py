@@ -26,6 +26,7 @@ from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Grade
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, Signature, Value
+from attn_tune.schema.words import counted
 
 
 class Judge(Protocol):
@@ -329,7 +330,7 @@ def _unreadable(index: RowIndex) -> str:
     if not index.unreadable:
         return ""
     more = len(index.unreadable) - 1
-    return index.unreadable[0] + (f" (and {more} rows more)" if more else "")
+    return index.unreadable[0] + (f" (and {counted(more, 'row')} more)" if more else "")
 
 
 def _full(signature: Signature, fields: tuple[Field, ...]) -> dict[str, Value]:

@@ -87,7 +87,8 @@ class _TargetSweep:
     slow: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self):
-        self.meter = ProgressMeter(todo=self.plan.counts.todo)
+        cases = sum(any(kernel.runnable for kernel in case.kernels) for case in self.plan.cases)
+        self.meter = ProgressMeter(todo=self.plan.counts.todo, cases=cases, platform=self.plan.device.platform)
 
     def events(self) -> Iterator[Event]:
         yield self.meter.progress(ProgressKind.SWEEP_STARTED)

@@ -169,6 +169,11 @@ class CasePlan:
         """Nothing is left to do, not even the finals."""
         return self.todo == 0 and not any(k.finals for k in self.kernels if k.runnable)
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is left to do, or nothing can run: a sweep does not begin the case."""
+        return self.finished or not any(kernel.runnable for kernel in self.kernels)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCounts:

@@ -16,7 +16,7 @@ from attn_tune.tuner.plan.remaining_case import remaining
 from attn_tune.tuner.plan.strategies.space import Strategy
 from attn_tune.tuner.protocol import ConfigRef, Finals, MeasurePolicy, Outcome
 from attn_tune.tuner.run.executor import CaseError, Executor
-from attn_tune.tuner.run.progress import Event, ProgressKind, ProgressMeter
+from attn_tune.tuner.run.progress import Event, Progress, ProgressKind, ProgressMeter
 from attn_tune.tuner.run.search import KernelSearch, StopSearch
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ class CaseRun:
       meter: counts the configs of the whole sweep.
       policy: how configs are timed.
       strategy: chooses the configs.
+      place: the place of the device among those of the sweep.
     """
 
     plan: CasePlan
@@ -44,6 +45,7 @@ class CaseRun:
     policy: MeasurePolicy
     strategy: Strategy
     upcoming: Callable[[], CasePlan | None] = lambda: None
+    place: int = 0
     _searched: list[Trial] = dataclasses.field(default_factory=list)
     _counted: int = 0
 
@@ -56,9 +58,9 @@ class CaseRun:
         plan, case = self.plan, self.plan.case
         for kernel in plan.kernels:
             yield from kernel.pruned
-        if plan.finished or not any(kernel.runnable for kernel in plan.kernels):
+        if plan.is_idle:
             return
-        yield self.meter.progress(ProgressKind.CASE_STARTED, case=case)
+        yield self._progress(ProgressKind.CASE_STARTED)
         remark = ""
         try:
             yield from self._searches_and_finals()
@@ -66,7 +68,7 @@ class CaseRun:
             remark = str(error)
             logger.warning("%s: %s", case.label, remark)
         self._settle(left=0)
-        yield self.meter.progress(ProgressKind.CASE_FINISHED, case=case, reason=remark)
+        yield self._progress(ProgressKind.CASE_FINISHED, reason=remark)
 
     def rest(self) -> CasePlan:
         """The work that is left, for another executor. Call it once, and only after ``events`` has raised."""
@@ -80,14 +82,14 @@ class CaseRun:
         self._counted = self.plan.todo - left
 
     def _searches_and_finals(self) -> Iterator[Event]:
-        case, searches = self.plan.case, []
+        searches = []
         runnable = [kernel for kernel in self.plan.kernels if kernel.runnable]
         for kernel, following in zip(runnable, [*runnable[1:], None], strict=True):
             search = self._search(kernel)
             if following:
                 search.after = functools.cache(self._search(following).opening)
             searches.append(search)
-            yield self.meter.progress(ProgressKind.KERNEL_STARTED, case=case, kernel=search.kernel_id)
+            yield self._progress(ProgressKind.KERNEL_STARTED, kernel=search.kernel_id)
             for trial in search.trials():
                 self._counted += 1
                 self.meter.advance(1)
@@ -123,8 +125,7 @@ class CaseRun:
             return
         if self.should_stop():
             raise StopSearch
-        case = self.plan.case
-        yield self.meter.progress(ProgressKind.FINALS_STARTED, case=case)
+        yield self._progress(ProgressKind.FINALS_STARTED)
         started_us = time.time_ns() // 1000
         times = [search.nanoseconds_of(config) for search, config in entries]
         request = Finals(
@@ -142,6 +143,9 @@ class CaseRun:
             if answer.twin and outcome.measurement and place == request.twin:
                 again = dataclasses.replace(outcome, measurement=answer.twin)
                 yield search.trial(WHOLE, config, again, Stage.FINAL, started_us)
+
+    def _progress(self, kind: ProgressKind, **more: str) -> Progress:
+        return self.meter.progress(kind, case=self.plan.case, place=self.place, **more)
 
     def _expect(self, refs: Sequence[ConfigRef]) -> None:
         self.executor.expect(refs, self.device)

@@ -59,10 +59,12 @@ class Executor(Protocol):
     """Runs requests one after the other on one device.
 
     No config can harm the caller: its failure comes back as an ``Outcome``. Every method may raise ``CaseError``,
-    ``ExecutorError``, and ``Interrupted`` once ``interrupt()`` is true.
+    ``ExecutorError``, and ``Interrupted`` once ``interrupt()`` is true. ``on_phase`` is called with each phase that the
+    worker enters, and with None when a request is answered.
     """
 
     interrupt: Callable[[], bool]
+    on_phase: Callable[[Phase | None], object]
 
     def identify(self) -> Identity:
         """The device that the requests run on, and its software."""
@@ -108,6 +110,7 @@ class IsolatedExecutor:
         Of this machine's cores, ``cores`` are for this device: all, unless several devices share them.
         """
         self.interrupt = interrupt
+        self.on_phase: Callable[[Phase | None], object] = lambda phase: None
         self.limits = limits or Limits()
         # A worker that takes over must not compile the reference again; what compiles at once is not worth the disk.
         self._cache = TemporaryFolder("attn-tune-worker-")
@@ -151,6 +154,8 @@ class IsolatedExecutor:
 
     def run(self, request: Run) -> Outcome:
         """See ``Executor.run``."""
+        if self._ahead.helpers:
+            self.on_phase(Phase.COMPILE)
         try:
             answer = self._ahead.take(request.ref, self.interrupt)
         except InterruptedError:
@@ -269,6 +274,7 @@ class IsolatedExecutor:
                 if not isinstance(message, Entering):
                     return message
                 self._phase = message.phase
+                self.on_phase(message.phase)
         except (WorkerDied, WorkerLate):
             self._discard()
             raise
@@ -279,11 +285,14 @@ class IsolatedExecutor:
             # A reply may still be under way; the next request must not read it.
             self._discard()
             raise
+        finally:
+            self.on_phase(None)
 
     def _ready(self) -> WorkerProcess:
         if self._worker is not None:
             return self._worker
         self._phase = Phase.START
+        self.on_phase(Phase.START)
         try:
             self._gate.pass_through(self.interrupt)
         except UnhealthyError as error:

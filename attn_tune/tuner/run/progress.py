@@ -1,4 +1,4 @@
-"""Events of a running sweep: trials, and progress between them."""
+"""Events of a running sweep: trials, progress between them, and the phases of each device."""
 
 import enum
 import threading
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from attn_tune.schema.trial import Trial
 from attn_tune.tuner.plan.case import Case
+from attn_tune.tuner.protocol import Phase
 
 
 class ProgressKind(enum.StrEnum):
@@ -41,6 +42,10 @@ class Progress:
       elapsed_s: seconds since the start of the sweep.
       case: the case of the step, where it has one.
       kernel: the id of the kernel of ``KERNEL_STARTED``.
+      place: the place of the case's device among those of the sweep.
+      cases: the number of cases in which something can be run.
+      devices: the names of the devices, by place; empty where they have none.
+      platform: JAX's name of the platform of the devices.
     """
 
     kind: ProgressKind
@@ -51,9 +56,26 @@ class Progress:
     case: Case | None = None
     kernel: str = ""
     reason: str = ""
+    place: int = 0
+    cases: int = 0
+    devices: tuple[str, ...] = ()
+    platform: str = ""
 
 
-type Event = Trial | Progress
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PhaseEntered:
+    """A worker has entered a phase. It comes at once, and so in no order with the trials of other devices.
+
+    Attributes:
+      place: the place of the device among those of the sweep.
+      phase: the phase; None once the request is answered.
+    """
+
+    place: int
+    phase: Phase | None
+
+
+type Event = Trial | Progress | PhaseEntered
 
 
 @dataclass
@@ -61,11 +83,17 @@ class ProgressMeter:
     """Counts configs, ``done`` of ``todo``, and the time they take. The threads of a sweep share one.
 
     Attributes:
+      cases: the number of cases in which something can be run.
+      devices: the names of the devices.
+      platform: JAX's name of the platform of the devices.
       started: the monotonic time of the start.
     """
 
     todo: int
     done: int = 0
+    cases: int = 0
+    devices: tuple[str, ...] = ()
+    platform: str = ""
     started: float = field(default_factory=time.monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -79,7 +107,15 @@ class ProgressMeter:
         with self._lock:
             self.done += configs
 
-    def progress(self, kind: ProgressKind, *, case: Case | None = None, kernel: str = "", reason: str = "") -> Progress:
+    def progress(
+        self,
+        kind: ProgressKind,
+        *,
+        case: Case | None = None,
+        kernel: str = "",
+        reason: str = "",
+        place: int = 0,
+    ) -> Progress:
         """An event of ``kind``, with where the sweep stands now."""
         done, elapsed = self.done, self.elapsed_s
         total = max(self.todo, done)
@@ -92,4 +128,8 @@ class ProgressMeter:
             case=case,
             kernel=kernel,
             reason=reason,
+            place=place,
+            cases=self.cases,
+            devices=self.devices,
+            platform=self.platform,
         )

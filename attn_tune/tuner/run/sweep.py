@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from attn_tune.schema.device import Device
 from attn_tune.tuner.plan.plan import Plan
@@ -14,7 +14,7 @@ from attn_tune.tuner.run.case_queue import CaseQueue, Turn
 from attn_tune.tuner.run.case_run import CaseRun
 from attn_tune.tuner.run.executor import Executor, ExecutorError, Interrupted
 from attn_tune.tuner.run.fleet.fleet import Fleet
-from attn_tune.tuner.run.progress import Event, ProgressKind, ProgressMeter
+from attn_tune.tuner.run.progress import Event, PhaseEntered, ProgressKind, ProgressMeter
 from attn_tune.tuner.run.search import StopSearch
 
 logger = logging.getLogger(__name__)
@@ -28,6 +28,7 @@ def sweep(
     stop: threading.Event | None = None,
     strategy: Strategy = exhaustive,
     policy: MeasurePolicy | None = None,
+    on_phase: Callable[[PhaseEntered], object] = lambda event: None,
 ) -> Iterator[Event]:
     """Run ``plan``, yielding each trial as it ends, and progress in between.
 
@@ -37,7 +38,8 @@ def sweep(
 
     The last event is always ``SWEEP_FINISHED``; its ``reason`` says why. ``budget_s`` ends the sweep after the configs
     in progress; setting ``stop`` ends it at once, and only those configs are lost. What was yielded stands: a plan
-    made with it continues from there.
+    made with it continues from there. ``on_phase`` is called when a worker enters a phase, in the thread of its
+    device, and must be quick.
 
     Raises:
       ExecutorError: no executor is left that can start a worker.
@@ -49,6 +51,7 @@ def sweep(
         stop=stop or threading.Event(),
         strategy=strategy,
         policy=policy or MeasurePolicy(),
+        on_phase=on_phase,
     )
     return run.events()
 
@@ -63,11 +66,17 @@ class _Sweep:
     stop: threading.Event
     strategy: Strategy
     policy: MeasurePolicy
+    on_phase: Callable[[PhaseEntered], object]
     abandoned: threading.Event = dataclasses.field(default_factory=threading.Event)
     lost: list[ExecutorError] = dataclasses.field(default_factory=list)
 
     def __post_init__(self):
-        self.meter = ProgressMeter(todo=self.plan.counts.todo)
+        self.meter = ProgressMeter(
+            todo=self.plan.counts.todo,
+            cases=sum(not case.is_idle for case in self.plan.cases),
+            devices=self.fleet.names,
+            platform=self.plan.device.platform,
+        )
         self.queue = CaseQueue(self.plan.cases, self._should_stop)
 
     def events(self) -> Iterator[Event]:
@@ -84,9 +93,11 @@ class _Sweep:
     def _serve(self, executor: Executor, device: Device | None) -> Generator[Event]:
         """Case after case on one executor, until there is none, or no executor."""
         executor.interrupt = self._interrupted
+        place = next(i for i, one in enumerate(self.fleet.executors) if one is executor)
+        executor.on_phase = lambda phase: self.on_phase(PhaseEntered(place=place, phase=phase))
         try:
             while (turn := self.queue.take()) is not None:
-                yield from self._case(turn, executor, device or self.plan.device)
+                yield from self._case(turn, executor, device or self.plan.device, place)
         except (StopSearch, Interrupted):
             return
         except ExecutorError as error:
@@ -94,7 +105,7 @@ class _Sweep:
         finally:
             executor.expect((), self.plan.device)
 
-    def _case(self, turn: Turn, executor: Executor, device: Device) -> Iterator[Event]:
+    def _case(self, turn: Turn, executor: Executor, device: Device, place: int) -> Iterator[Event]:
         case = turn.plan.case
         run = CaseRun(
             plan=turn.plan,
@@ -105,6 +116,7 @@ class _Sweep:
             policy=self.policy,
             strategy=self.strategy,
             upcoming=self.queue.peek,
+            place=place,
         )
         try:
             yield from run.events()
@@ -113,7 +125,7 @@ class _Sweep:
             logger.warning("%s: the device is lost, %s: %s", case.label, fate, error)
             rest = run.rest()
             # Reported before another executor can take the case.
-            yield self.meter.progress(ProgressKind.CASE_RETURNED, case=case, reason=str(error))
+            yield self.meter.progress(ProgressKind.CASE_RETURNED, case=case, reason=str(error), place=place)
             if turn.may_return:
                 self.queue.give_back(turn, rest)
             else:

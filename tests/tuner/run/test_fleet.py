@@ -14,7 +14,7 @@ from attn_tune.schema.errors import UsageError
 from attn_tune.schema.trial import Stage, Trial
 from attn_tune.tuner.plan.case import GridPoint
 from attn_tune.tuner.plan.planner import make_plan
-from attn_tune.tuner.protocol import Identity
+from attn_tune.tuner.protocol import Identity, Phase
 from attn_tune.tuner.run.executor import ExecutorError
 from attn_tune.tuner.run.fleet.fleet import Fleet
 from attn_tune.tuner.run.progress import Progress, ProgressKind
@@ -102,6 +102,33 @@ def test_two_devices_share_the_cases_and_each_case_stays_in_order(fleet, plan_of
     )
     dones = [event.done for event in events if isinstance(event, Progress)]
     assert dones == sorted(dones)
+
+
+class TellingMember(FleetMember):
+    """Enters a phase before each config."""
+
+    def run(self, request):
+        self.on_phase(Phase.COMPILE)
+        try:
+            return super().run(request)
+        finally:
+            self.on_phase(None)
+
+
+def test_phases_and_cases_name_the_place_of_their_device(fleet, plan_of):
+    gate = threading.Event()
+    both = fleet(TellingMember(gate=gate), TellingMember(gate=gate))
+    told, places, started = [], {}, 0
+    for event in sweep(plan_of(4), both, on_phase=told.append):
+        if isinstance(event, Progress) and event.case:
+            places.setdefault(event.case.signature, set()).add(event.place)
+            started += event.kind is ProgressKind.CASE_STARTED
+        if started == 2:
+            gate.set()
+    assert {(one.place, one.phase) for one in told} == {(p, w) for p in (0, 1) for w in (Phase.COMPILE, None)}
+    assert all(len(found) == 1 for found in places.values())
+    assert set().union(*places.values()) == {0, 1}
+    assert (event.devices, event.cases) == (("device 0", "device 1"), 4)
 
 
 def test_trials_name_the_device_that_made_them(fleet, plan_of):

@@ -15,7 +15,7 @@ from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.trial import Stage, Status, Trial
 from attn_tune.tuner.plan.case import GridPoint
 from attn_tune.tuner.plan.planner import make_plan
-from attn_tune.tuner.protocol import MeasurePolicy
+from attn_tune.tuner.protocol import MeasurePolicy, Phase
 from attn_tune.tuner.run.fleet.ray_cluster import ray_fleet
 from attn_tune.tuner.run.progress import Progress, ProgressKind
 from attn_tune.tuner.run.sweep import sweep
@@ -124,7 +124,7 @@ def test_a_sweep_survives_the_loss_of_an_actor_and_of_a_node(cluster, planted, p
         )
         for s in LENGTHS
     ]
-    events, killed = [], []
+    events, killed, told = [], [], []
     with ray_fleet(place_s=PATIENCE_S) as fleet:
         identity = fleet.identify()
         # Each node has one of the two; which one is Ray's choice.
@@ -137,7 +137,7 @@ def test_a_sweep_survives_the_loss_of_an_actor_and_of_a_node(cluster, planted, p
             environment=identity.environment,
             directions=["fwd"],
         )
-        for event in sweep(plan, fleet, policy=POLICY):
+        for event in sweep(plan, fleet, policy=POLICY, on_phase=told.append):
             events.append(event)
             if isinstance(event, Trial) and not killed:
                 kill_actor(first)
@@ -149,6 +149,9 @@ def test_a_sweep_survives_the_loss_of_an_actor_and_of_a_node(cluster, planted, p
                 cluster.remove_node(cluster.second, allow_graceful=False)
                 killed.append(second)
     assert killed == [first, second]
+    # Which of the short ones are seen depends on the moment of a look.
+    assert {one.place for one in told} == {0, 1}
+    assert {one.phase for one in told} >= {Phase.PREPARE, None}
     last = events[-1]
     assert (last.kind, last.reason) == (ProgressKind.SWEEP_FINISHED, "finished")
     trials = [event for event in events if isinstance(event, Trial)]

@@ -17,6 +17,7 @@ from attn_tune.tuner.protocol import (
     Identity,
     Limits,
     Outcome,
+    Phase,
     Run,
 )
 from attn_tune.tuner.run.executor import CaseError, ExecutorError, Interrupted
@@ -43,6 +44,18 @@ class Clock:
         assert self.now < 10 * PLACE_S, "it waits for ever"
 
 
+@dataclasses.dataclass
+class Later:
+    """A reply that is there after some looks."""
+
+    looks: int
+    reply: object
+
+    def is_pending(self) -> bool:
+        self.looks -= 1
+        return self.looks >= 0
+
+
 class FakeRay(types.ModuleType):
     """``script`` is what each call of ``serve`` and ``ready`` comes to, in order: a reply, an exception, or NEVER.
 
@@ -53,7 +66,7 @@ class FakeRay(types.ModuleType):
         super().__init__("ray")
         self.clock = clock
         self.script, self.calls, self.killed = list(script), [], []
-        self.options = {}
+        self.options, self.phases = {}, []
         self.exceptions = types.SimpleNamespace(
             RayError=type("RayError", (Exception,), {}),
         )
@@ -68,12 +81,14 @@ class FakeRay(types.ModuleType):
         return lambda cls: types.SimpleNamespace(remote=lambda *args: Handle(self))
 
     def wait(self, references, timeout):
-        done = [r for r in references if r is not NEVER]
+        done = [r for r in references if r is not NEVER and not (isinstance(r, Later) and r.is_pending())]
         if not done:
             self.clock.sleep(timeout)
         return done, []
 
     def get(self, reference):
+        if isinstance(reference, Later):
+            return reference.reply
         if isinstance(reference, type) and issubclass(reference, Exception):
             raise reference("it is gone")
         if isinstance(reference, Exception):
@@ -95,6 +110,8 @@ class Handle:
     def __getattr__(self, name):
         def remote(*args):
             self._ray.calls.append((name, *args))
+            if name == "next_phase":
+                return self._ray.phases.pop(0) if self._ray.phases else NEVER
             return self._ray.script.pop(0) if name in ("serve", "ready") else None
 
         method = types.SimpleNamespace(remote=remote)
@@ -145,6 +162,23 @@ def test_the_identity_is_checked_by_every_actor_and_has_no_uuid(start, identity,
     assert claim.identity == identity
     assert dict(claim.identity.device.evidence) == {"name": "a processor"}
     assert claim.sources.keys() == {KERNEL}
+
+
+def test_phases_of_the_actor_are_told_as_they_change(start, run_of):
+    executor, ray = start(Later(5, OK))
+    seen = []
+    executor.on_phase = seen.append
+    ray.phases = [(1, Phase.PREPARE), Later(2, (4, Phase.MEASURE)), NEVER]
+    assert executor.run(run_of) is OK
+    assert seen == [Phase.PREPARE, Phase.MEASURE, None]
+    # Each call says what was seen; none is made while one waits for its answer.
+    assert [call[1] for call in ray.calls if call[0] == "next_phase"] == [0, 1, 4]
+
+
+def test_an_actor_that_is_lost_while_its_phase_is_awaited_is_no_error_of_that(start, run_of):
+    executor, ray = start(Later(2, OK))
+    ray.phases = [ray.exceptions.RayActorError]
+    assert executor.run(run_of) is OK
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -61,7 +61,7 @@ def test_a_config_that_cannot_be_validated_is_no_success(validate):
     result = validate("-k", "planted_refused", "--feature", "causal_longer_keys", "-d", "fwd")
     assert result.exit_code == 3
     assert result.stderr.splitlines()[-1] == (
-        "error: nothing was validated on cpu-x86_64: of 1 checks the kernels take none here; "
+        "error: nothing was validated on cpu-x86_64: of 1 check the kernels take none here; "
         "flash_attention/planted_refused refuses causal_longer_keys: it never works here"
     )
 

@@ -45,13 +45,19 @@ class Fleet:
 
     One executor is used from the caller's thread. Of several each has a thread that lives as long as the fleet: a
     worker process ends with the thread that started it. ``is_shared`` says whether another sweep measures on the same
-    devices now, where that cannot be prevented.
+    devices now, where that cannot be prevented. ``names`` are those of the devices, for people.
     """
 
-    def __init__(self, executors: Sequence[Executor], is_shared: Callable[[], bool] = lambda: False):
+    def __init__(
+        self,
+        executors: Sequence[Executor],
+        is_shared: Callable[[], bool] = lambda: False,
+        names: Sequence[str] = (),
+    ):
         if not executors:
             raise UsageError("a fleet needs at least one executor")
         self._executors = tuple(executors)
+        self._names = tuple(names) or tuple(f"device {place}" for place in range(len(executors)))
         self.is_shared = is_shared
         self._identities: dict[int, Identity] = {}
         self._closed = False
@@ -95,6 +101,11 @@ class Fleet:
     def executors(self) -> tuple[Executor, ...]:
         """Those that can be used: all, or after ``identify`` those that it found."""
         return tuple(self._executors[i] for i in self._usable())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the devices of ``executors``."""
+        return tuple(self._names[i] for i in self._usable())
 
     def walk[T](
         self,

@@ -14,12 +14,16 @@ from attn_tune.tuner.protocol import (
     Identify,
     Identity,
     Limits,
+    Phase,
     Reply,
     Request,
     Run,
 )
 from attn_tune.tuner.run.executor import CaseError, ExecutorError, Interrupted, IsolatedExecutor
 from attn_tune.tuner.run.fleet.lease import Lease, lease_folder
+
+# A caller that is gone must not hold the thread for ever.
+_WATCH_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,13 +55,17 @@ class Claim:
 
 
 class DeviceActor:
-    """Serves requests on one device, one at a time; only ``stop`` may be called meanwhile."""
+    """Serves requests on one device, one at a time; only ``stop`` and ``next_phase`` may be called meanwhile."""
 
     def __init__(self, limits: Limits, environment: Mapping[str, str]):
         self._stop = threading.Event()
         self._executor = IsolatedExecutor(limits=limits, environment=environment, interrupt=self._stop.is_set)
         self._identity: Identity | None = None
         self._lease: Lease | None = None
+        self._phases = 0
+        self._phase: Phase | None = None
+        self._entered = threading.Condition()
+        self._executor.on_phase = self._enter
 
     def ready(self) -> None:
         """Answer when the actor has its place."""
@@ -105,6 +113,17 @@ class DeviceActor:
     def stop(self) -> None:
         """Interrupt the request in progress."""
         self._stop.set()
+
+    def next_phase(self, seen: int) -> "tuple[int, Phase | None]":
+        """The phase, and its number, once that is above ``seen``; the same again after a while without another one."""
+        with self._entered:
+            self._entered.wait_for(lambda: self._phases > seen, _WATCH_S)
+            return self._phases, self._phase
+
+    def _enter(self, phase: "Phase | None") -> None:
+        with self._entered:
+            self._phases, self._phase = self._phases + 1, phase
+            self._entered.notify_all()
 
     def close(self) -> None:
         """End the worker, and remove what it left on the disk."""

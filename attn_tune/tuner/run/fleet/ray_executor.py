@@ -18,6 +18,7 @@ from attn_tune.tuner.protocol import (
     Identity,
     Limits,
     Outcome,
+    Phase,
     Reply,
     Request,
     Run,
@@ -55,17 +56,20 @@ class RayExecutor:
         import ray
 
         self.interrupt = interrupt
+        self.on_phase: Callable[[Phase | None], object] = lambda phase: None
         self._ray: Any = ray
         self._place_s = place_s
         self._options = dict(options)
         # Ray describes neither its exceptions nor classes made into actors to a type checker.
-        actor = self._ray.remote(max_restarts=-1, max_task_retries=0, concurrency_groups={"control": 1}, **options)(
-            DeviceActor
-        )
+        groups = {"control": 1, "watch": 1}
+        actor = self._ray.remote(max_restarts=-1, max_task_retries=0, concurrency_groups=groups, **options)(DeviceActor)
         self._actor = actor.remote(limits or Limits(), dict(environment or {}))
         self._identity: Identity | None = None
         self._expected: tuple[Sequence[ConfigRef], Device] | None = None
         self._placed = False
+        # A call that the actor answers when it enters another phase than the one that was seen last.
+        self._watching: Any = None
+        self._seen = 0
 
     def identify(self) -> Identity:
         """See ``Executor.identify``. Without the device's uuid: Ray may give the actor another one."""
@@ -128,7 +132,22 @@ class RayExecutor:
             self._actor.expect.remote(*self._expected)
 
     def _send(self, request: Request) -> Reply:
-        return self._receive(self._actor.serve.remote(request, Claim.of(request, self._identity)), None)
+        try:
+            return self._receive(self._actor.serve.remote(request, Claim.of(request, self._identity)), None)
+        finally:
+            self.on_phase(None)
+
+    def _pass_phase_on(self) -> None:
+        """Tell of the phase that the actor has entered. Nothing is sent while it stays in one."""
+        if self._watching is None:
+            self._watching = self._actor.next_phase.options(concurrency_group="watch").remote(self._seen)
+        if not self._ray.wait([self._watching], timeout=0)[0]:
+            return
+        answered, self._watching = self._watching, None
+        # A lost actor is noticed by the request that it serves.
+        with contextlib.suppress(self._ray.exceptions.RayError):
+            self._seen, phase = self._ray.get(answered)
+            self.on_phase(phase)
 
     def _place(self) -> None:
         """Wait until the actor runs somewhere.
@@ -137,6 +156,7 @@ class RayExecutor:
           ExecutorError: it does not within ``place_s``.
         """
         self._placed = False
+        self._watching, self._seen = None, 0
         deadline = time.monotonic() + self._place_s
         reason = f"no node has room for an actor with {self._options}"
         while time.monotonic() < deadline:
@@ -165,6 +185,8 @@ class RayExecutor:
         """
         ray = self._ray
         while not ray.wait([reference], timeout=_POLL_S)[0]:
+            if self._placed:
+                self._pass_phase_on()
             if self.interrupt():
                 self._stop(reference)
                 raise Interrupted("interrupted while a Ray actor was at work")
