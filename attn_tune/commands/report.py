@@ -15,7 +15,8 @@ from attn_tune.commands.shared import options, output, selection
 from attn_tune.commands.shared.cases import Cases
 from attn_tune.commands.shared.database import open_lab
 from attn_tune.commands.shared.narrowing import Narrowing
-from attn_tune.commands.shared.report_page import STDOUT, check_target, page_data, write_page
+from attn_tune.commands.shared.output_file import check_free
+from attn_tune.commands.shared.report_page import STDOUT, page_data, write_page
 from attn_tune.schema import Decision, NoDataError, UsageError
 from attn_tune.schema.words import counted
 
@@ -79,7 +80,7 @@ def command(
             if fmt is options.Format.JSON:
                 output.emit_json(path=html, bytes=size, trials=len(trials))
             elif html != STDOUT:
-                print(f"{html}: {counted(len(trials), 'trial')}, {size / 1000:.0f} kB")
+                output.say(f"{html}: {counted(len(trials), 'trial')}, {size / 1000:.0f} kB")
             return
     parts = _sections(found, trials, imported, cases.grid, narrowing)
     if section is not None:
@@ -112,7 +113,8 @@ def _check_page_options(
         raise UsageError(f"--html has a format of its own; leave --format {fmt} out")
     if fmt is options.Format.JSON and html == STDOUT:
         raise UsageError("--html - and --json both want stdout; give the page a file")
-    check_target(html, overwrite=overwrite)
+    if html != STDOUT:
+        check_free(html, overwrite=overwrite)
 
 
 def _narrowing(cases: Cases, trials: "pd.DataFrame", imported: "pd.DataFrame", device: str | None) -> Narrowing:

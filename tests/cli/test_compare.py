@@ -121,14 +121,16 @@ def test_the_page_is_written_with_equal_bytes(labs, tmp_path):
         assert run(*labs[:2], "--html", path).exit_code == 0
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert b'class="worse"' in paths[0].read_bytes()
-    assert run(*labs[:2], "--html", paths[0]).exit_code == 0, "an older page is replaced"
+    taken = run(*labs[:2], "--html", paths[0])
+    assert (taken.exit_code, "--overwrite" in taken.stderr) == (4, True)
+    assert run(*labs[:2], "--html", paths[0], "--overwrite").exit_code == 0
     before = labs[0].read_bytes()
-    refused = run(*labs[:2], "--html", labs[0])
-    assert (refused.exit_code, "is no page" in refused.stderr) == (4, True)
+    refused = run(*labs[:2], "--html", labs[0], "--overwrite")
+    assert (refused.exit_code, "is a database" in refused.stderr) == (4, True)
     assert labs[0].read_bytes() == before
-    refused = run(*labs[:2], "--html", tmp_path / "none" / "x.html")
-    assert refused.exit_code == 4
-    assert "cannot be written" in refused.stderr
+    assert run(*labs[:2], "--html", tmp_path / "none" / "x.html").exit_code == 0, "the folder is made"
+    refused = run(*labs[:2], "--html", paths[0] / "x.html")
+    assert (refused.exit_code, "cannot be written" in refused.stderr) == (4, True)
 
 
 def test_options_narrow_what_is_compared(tmp_path):

@@ -21,8 +21,9 @@ import typer
 from attn_tune.commands.shared import options, output, selection
 from attn_tune.commands.shared.cases import Cases
 from attn_tune.commands.shared.exit_codes import DIFFERS
+from attn_tune.commands.shared.output_file import check_free, write_text
 from attn_tune.commands.shared.sides import narrowed, open_side
-from attn_tune.schema import NoDataError, StorageError, config_to_json
+from attn_tune.schema import NoDataError, UsageError, config_to_json
 
 if TYPE_CHECKING:
     from attn_tune.db import Compared, Side, SidesCompared
@@ -63,9 +64,8 @@ def command(
         "the programs of both take longer in B as a whole, by more than --margin (shifted). Repeatable.",
     ),
     fmt: options.Format = options.option(options.Format.TABLE, "--format -f", "", "The format of the answer."),
-    html: Path | None = options.option(
-        None, "--html", "FILE", "Also write a page to this file, in the place of an older one."
-    ),
+    html: Path | None = options.option(None, "--html", "FILE", "Also write a page to this file."),
+    overwrite: options.Overwrite = False,
     every: bool = options.flag("--all", "In the table also the undecided problems, and those of one side."),
     json: options.Json = False,
 ) -> None:
@@ -73,6 +73,10 @@ def command(
     from attn_tune.reports import comparison
 
     fmt = options.Format.JSON if json else fmt
+    if html is not None:
+        check_free(html, overwrite=overwrite)
+    elif overwrite:
+        raise UsageError("--overwrite needs --html FILE")
     with contextlib.ExitStack() as stack:
         sides = (open_side(before, stack), open_side(after, stack))
         (a, b), narrowing = narrowed(sides, cases, selection.device(device) if device else None)
@@ -87,7 +91,7 @@ def command(
     if html is not None:
         from attn_tune.reports import comparison_page
 
-        _write(html, comparison_page.page(frame, summary))
+        write_text(html, comparison_page.page(frame, summary))
     match fmt:
         case options.Format.JSON:
             output.emit_json(**summary, rows=frame)
@@ -100,9 +104,9 @@ def command(
             if not shown.empty:
                 output.emit_frame(comparison.for_people(shown))
             for line in comparison.lines(summary):
-                print(line)
+                output.say(line)
             if len(shown) < len(frame):
-                print("--all lists the problems that are undecided or have one side")
+                output.say("--all lists the problems that are undecided or have one side")
     if _is_failed(found, fail_on or (), margin / 100):
         raise typer.Exit(DIFFERS)
 
@@ -175,24 +179,3 @@ def _summary(a: "Side", b: "Side", found: "SidesCompared", margin: float) -> dic
             {"device": str(s.device), "programs": s.programs, "ratio": s.ratio, "noise": s.noise} for s in found.shifts
         ],
     }
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a page, in the place of nothing but an older one.
-
-    Raises:
-      StorageError: ``path`` cannot be written, or holds something else, such as one of the databases.
-    """
-    begin = text[:15].encode()
-    try:
-        if path.exists():
-            with path.open("rb") as there:
-                if there.read(len(begin)) != begin:
-                    raise StorageError(
-                        f"{path} is there and is no page of 'attn-tune lab compare'; choose another path"
-                    )
-        path.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        if isinstance(error, StorageError):
-            raise
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from None

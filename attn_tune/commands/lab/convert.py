@@ -54,9 +54,9 @@ def command(
     if json:
         output.emit_json(path=out, searches=made.searches, trials=made.trials, left_out=dict(made.left_out))
         return
-    print(f"{out}: {counted(made.trials, 'trial')} in {counted(made.searches, 'result file')}")
+    output.say(f"{out}: {counted(made.trials, 'trial')} in {counted(made.searches, 'result file')}")
     for reason, count in made.left_out.most_common():
-        print(f"  left out, {counted(count, 'trial')}: {reason}")
+        output.say(f"  left out, {counted(count, 'trial')}: {reason}")
 
 
 def _write(out: Path, files: dict[str, str]) -> None:

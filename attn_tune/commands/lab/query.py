@@ -90,7 +90,7 @@ def _list(fmt: options.Format) -> None:
     if fmt is not options.Format.TABLE:
         raise UsageError("--list has no other format than a table and --json")
     for one in found:
-        print(f"{one.name} ({one.kind}): {one.about}")
+        output.say(f"{one.name} ({one.kind}): {one.about}")
         print(*_aligned(one.columns.items()), "", sep="\n")
     print("Questions:")
     print(*_aligned((name, one.title) for name, one in QUESTIONS.items()), sep="\n")

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from attn_tune.commands.shared import options, output, selection
 from attn_tune.commands.shared.cases import Cases
+from attn_tune.commands.shared.output_file import check_free
 from attn_tune.runtime.lookup.answer import Rung
 from attn_tune.runtime.overrides.active import VARIABLE
-from attn_tune.schema import NoDataError, Rule, StorageError, UnsupportedError
+from attn_tune.schema import NoDataError, Rule, UnsupportedError
 from attn_tune.schema.decision import state_words
 from attn_tune.schema.words import counted
 
@@ -59,8 +60,7 @@ def command(
     from attn_tune.runtime.lookup.question import AUTO
     from attn_tune.runtime.overrides.freeze import freeze_answers
 
-    if path.exists() and not overwrite:
-        raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")
+    check_free(path, overwrite=overwrite)
     target = selection.device(device)
     points = Cases(grid=grid, lengths=lengths, point=point, workload=workload).points()
     wanted = selection.directions(direction, [get_op(one.op) for one in points])

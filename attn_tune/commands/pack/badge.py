@@ -24,5 +24,5 @@ def command(
     if json:
         output.emit_json(path=out, digest=pack.digest, rows=len(pack.rows), proven=sum(map(is_proven, pack.rows)))
         return
-    print(f"{out}: a badge of {pack}; in Markdown:")
+    output.say(f"{out}: a badge of {pack}; in Markdown:")
     print(f"  ![attn-tune {pack.name}]({out.as_posix()})")

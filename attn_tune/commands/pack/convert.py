@@ -56,9 +56,9 @@ def _tell(out: Path, made: "Conversion", *, json: bool) -> None:
             path=out, device=str(made.device), rows=len(made.written), left_out=left_out, remarks=made.remarks
         )
         return
-    print(f"{out}: {counted(len(made.written), 'row')} for {made.device}, {len(made.left_out)} left out")
+    output.say(f"{out}: {counted(len(made.written), 'row')} for {made.device}, {len(made.left_out)} left out")
     kinds = Counter((f"{one.row.op}/{one.row.kernel} {one.row.direction}", one.reason) for one in made.left_out)
     for (kernel, reason), count in kinds.most_common():
-        print(f"  left out, {counted(count, 'row')} of {kernel}: {reason}")
+        output.say(f"  left out, {counted(count, 'row')} of {kernel}: {reason}")
     for remark, count in Counter(remark.partition(": ")[2] for remark in made.remarks).most_common():
-        print(f"  remark on {counted(count, 'problem')}: {remark}")
+        output.say(f"  remark on {counted(count, 'problem')}: {remark}")

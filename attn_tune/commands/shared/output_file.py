@@ -1,4 +1,4 @@
-"""Files that a command writes: never over another file unless asked, never into a pack, whole or not at all."""
+"""Files that a command writes: whole, and never over another file unless asked, into a pack or over a database."""
 
 from pathlib import Path
 
@@ -6,9 +6,13 @@ from attn_tune.packs.archive import is_pack
 from attn_tune.packs.plain_files import write_whole
 from attn_tune.schema import StorageError
 
+_SQLITE = b"SQLite format 3\0"
+
 
 def check_free(path: Path, *, overwrite: bool = False) -> None:
     """Refuse a path that is taken, or that lies within a pack, which another file would break.
+
+    A pack or a database is not overwritten, asked or not.
 
     Raises:
       StorageError: it is one.
@@ -19,6 +23,13 @@ def check_free(path: Path, *, overwrite: bool = False) -> None:
         raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")
     if is_pack(path):
         raise StorageError(f"{path} is a pack, so it is not overwritten")
+    if path.is_file() and _is_database(path):
+        raise StorageError(f"{path} is a database, so it is not overwritten")
+
+
+def _is_database(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
 
 
 def write_text(path: Path, text: str) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attn_tune.packs.plain_files import write_whole
-from attn_tune.schema import Decision, StorageError
+from attn_tune.commands.shared.output_file import write_text
+from attn_tune.schema import Decision
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,20 +16,6 @@ if TYPE_CHECKING:
     from attn_tune.reports.page.data import PageData
 
 STDOUT = Path("-")
-
-
-def check_target(path: Path, *, overwrite: bool) -> None:
-    """Refuse a path that cannot be written.
-
-    Raises:
-      StorageError: it is taken, and ``overwrite`` is off; or its folder is missing.
-    """
-    if path == STDOUT:
-        return
-    if path.exists() and not overwrite:
-        raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")
-    if not path.parent.is_dir():
-        raise StorageError(f"{path} cannot be written: there is no folder {path.parent}; make it first")
 
 
 def page_data(
@@ -78,15 +64,10 @@ def write_page(path: Path, data: "PageData", *, interactive: bool) -> int:
         from attn_tune.reports.page.interactive import library as bundle
 
         library = bundle()
-    page = render(data, library=library).encode()
+    page = render(data, library=library)
     if path == STDOUT:
         sys.stdout.flush()
-        sys.stdout.buffer.write(page)
-        return len(page)
-    try:
-        write_whole(path, page)
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror or error}") from None
-    return len(page)
+        sys.stdout.buffer.write(page.encode())
+        return len(page.encode())
+    write_text(path, page)
+    return len(page.encode())

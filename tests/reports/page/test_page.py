@@ -225,10 +225,15 @@ def test_the_command_writes_the_page_and_replaces_it_only_when_told(lab, tmp_pat
     assert run("--db", lab, "--html", "-").stdout_bytes == first
 
 
-def test_a_missing_folder_and_an_empty_database_are_errors(lab, tmp_path):
-    missing = run("--db", lab, "--html", tmp_path / "no" / "page.html")
-    assert missing.exit_code == 4
-    assert "there is no folder" in missing.stderr
+def test_the_folder_of_a_page_is_made_and_no_database_is_overwritten(lab, tmp_path):
+    assert run("--db", lab, "--html", tmp_path / "no" / "page.html").exit_code == 0
+    before = lab.read_bytes()
+    refused = run("--db", lab, "--html", lab, "--overwrite")
+    assert (refused.exit_code, "is a database" in refused.stderr) == (4, True)
+    assert lab.read_bytes() == before
+
+
+def test_an_empty_database_is_an_error(tmp_path):
     with Database.open(tmp_path / "empty.db", create=True):
         pass
     empty = run("--db", tmp_path / "empty.db", "--html", tmp_path / "page.html")
