@@ -1,10 +1,10 @@
 """The page of ``report --html``: reads the database, narrows, renders and writes."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attn_tune.commands.shared import output
 from attn_tune.packs.plain_files import write_whole
 from attn_tune.schema import Decision, StorageError
 
@@ -80,8 +80,7 @@ def write_page(path: Path, data: "PageData", *, interactive: bool) -> int:
         library = bundle()
     page = render(data, library=library).encode()
     if path == STDOUT:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(page)
+        output.emit_bytes(page)
         return len(page)
     try:
         write_whole(path, page)

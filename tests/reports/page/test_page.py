@@ -225,6 +225,16 @@ def test_the_command_writes_the_page_and_replaces_it_only_when_told(lab, tmp_pat
     assert run("--db", lab, "--html", "-").stdout_bytes == first
 
 
+def test_a_page_on_stdout_stands_alone_whatever_a_package_prints(lab, monkeypatch):
+    from attn_tune.commands.shared import selection
+
+    names = selection.point_names
+    monkeypatch.setattr(selection, "point_names", lambda *grids: print("a package talks") or names(*grids))
+    result = run("--db", lab, "--html", "-")
+    assert result.stdout_bytes.startswith(b"<!doctype html>")
+    assert "a package talks" in result.stderr
+
+
 def test_a_missing_folder_and_an_empty_database_are_errors(lab, tmp_path):
     missing = run("--db", lab, "--html", tmp_path / "no" / "page.html")
     assert missing.exit_code == 4
