@@ -6,6 +6,7 @@ Without --grid, --point and --lengths match the presets' names of the stored pro
 Example: attn-tune report --format markdown > results.md
 """
 
+import contextlib
 import enum
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -66,7 +67,8 @@ def command(
 ) -> None:
     fmt = options.Format.JSON if json else fmt
     _check_page_options(html, section, fmt, interactive=interactive, overwrite=overwrite)
-    with open_lab(db) as database:
+    alone = output.answers_alone() if html == STDOUT else contextlib.nullcontext()
+    with alone, open_lab(db) as database:
         trials, imported = database.frame("trials"), database.frame("imported")
         found = database.decisions()
         narrowing = _narrowing(cases, trials, imported, device)

@@ -54,6 +54,13 @@ def begin_command() -> None:
     _has_json = False
 
 
+def emit_bytes(data: bytes) -> None:
+    """An answer that is no text of the terminal's encoding, on stdout."""
+    stream = _answers or sys.stdout
+    stream.flush()
+    stream.buffer.write(data)  # type: ignore[attr-defined]
+
+
 def emit_error_json(message: str, kind: str, exit_code: int) -> None:
     """An error as the JSON object of the command, unless it has printed one, which then says itself what is wrong."""
     if not _has_json:

@@ -1,10 +1,10 @@
 """The page of ``report --html``: reads the database, narrows, renders and writes."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attn_tune.commands.shared import output
 from attn_tune.commands.shared.output_file import write_text
 from attn_tune.schema import Decision
 
@@ -66,8 +66,7 @@ def write_page(path: Path, data: "PageData", *, interactive: bool) -> int:
         library = bundle()
     page = render(data, library=library)
     if path == STDOUT:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(page.encode())
-        return len(page.encode())
-    write_text(path, page)
+        output.emit_bytes(page.encode())
+    else:
+        write_text(path, page)
     return len(page.encode())

@@ -233,6 +233,16 @@ def test_the_folder_of_a_page_is_made_and_no_database_is_overwritten(lab, tmp_pa
     assert lab.read_bytes() == before
 
 
+def test_a_page_on_stdout_stands_alone_whatever_a_package_prints(lab, monkeypatch):
+    from attn_tune.commands.shared import selection
+
+    names = selection.point_names
+    monkeypatch.setattr(selection, "point_names", lambda *grids: print("a package talks") or names(*grids))
+    result = run("--db", lab, "--html", "-")
+    assert result.stdout_bytes.startswith(b"<!doctype html>")
+    assert "a package talks" in result.stderr
+
+
 def test_an_empty_database_is_an_error(tmp_path):
     with Database.open(tmp_path / "empty.db", create=True):
         pass

@@ -62,7 +62,7 @@
               color: { condition: { param: "near", value: colour("--accent") }, value: line },
             } },
         ] },
-        { columns: Math.max(1, Math.floor(place.clientWidth / 210)), concat: knobs.map(bars) },
+        { columns: Math.max(1, Math.floor(place.clientWidth / 230)), concat: knobs.map(bars) },
       ],
       config: {
         font: "system-ui, sans-serif", view: { stroke: line }, bar: { color: colour("--accent") },
