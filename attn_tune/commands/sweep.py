@@ -194,6 +194,7 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
             print()
             output.emit_frame(ran, title="Trials of this run")
         output.say_absent(away, PLAN_ALL)
+        print()
         for line in _next_steps(outcome, db, grids, counts_done):
             print(line)
         for line in gate_lines(objections, len(outcome.decisions)):

@@ -67,7 +67,7 @@ def _show(found: "Spool", *, json: bool) -> None:
     frame = pd.DataFrame(rows, columns=_COLUMNS)
     output.emit_formatted(frame, options.table_or_json(json), title="Missed lookups", key="misses")
     if not json:
-        print("Next:\n  attn-tune sweep --from-misses")
+        print("\nNext:\n  attn-tune sweep --from-misses")
 
 
 def _clear(found: "Spool", where: str, *, yes: bool) -> None:
