@@ -1,35 +1,15 @@
-"""The heads that one step of the kernel takes, and what its blocks need of VMEM."""
+"""The VMEM that blocks of the kernel need."""
 
 from typing import Any
 
-from attn_tune.kernels.lang.pallas_tpu.memory import LANES, SUBLANES, round_up, tiled_bytes
+from attn_tune.kernels.lang.pallas_tpu.memory import LANES, round_up, tiled_bytes
 from attn_tune.kernels.lang.pallas_tpu.ragged.config import Config
+from attn_tune.ops.fields.cache_walk import key_heads
 
-DECIDES_NO_CODE = "estimates of memory; the library chooses the heads by itself"
+DECIDES_NO_CODE = "estimates of memory; a row holds its config"
 
 _BITS = {"float32": 32, "bfloat16": 16, "float8_e4m3fn": 8, "int8": 8}
 _FLOAT32 = 4
-
-
-def key_heads(problem: Any) -> int | None:
-    """Key heads of one step; None where the library can tile neither some heads nor all.
-
-    Heads of keys and values together must fill sublanes, 8 of them or a power of two below, with codes of one word
-    side by side; so must those of queries.
-    """
-    p = problem
-    both, packing = 2 * p.num_kv_heads, 32 // _BITS[p.cache_dtype]
-    if not _fills(both, packing):
-        return None
-    most = SUBLANES * packing
-    some = most if both % most == 0 else both
-    fits = _fills(some // 2 * p.group_size, 32 // _BITS[p.dtype])
-    return (some if fits else both) // 2
-
-
-def _fills(heads: int, packing: int) -> bool:
-    words, rest = divmod(heads, packing)
-    return rest == 0 and (words in (1, 2, 4) or words % SUBLANES == 0)
 
 
 def vmem_bytes(problem: Any, config: Config) -> int:

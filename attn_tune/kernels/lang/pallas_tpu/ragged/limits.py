@@ -4,8 +4,9 @@ from typing import Any
 
 from attn_tune.kernels.lang.pallas_tpu.cache_limits import refuses_problem, refuses_tables
 from attn_tune.kernels.lang.pallas_tpu.memory import LANES, limit_reason, round_up
-from attn_tune.kernels.lang.pallas_tpu.ragged.blocks import key_heads, vmem_bytes
+from attn_tune.kernels.lang.pallas_tpu.ragged.blocks import vmem_bytes
 from attn_tune.kernels.lang.pallas_tpu.ragged.config import Config
+from attn_tune.ops.fields.cache_walk import key_heads
 from attn_tune.schema.device import Device
 
 DECIDES_NO_CODE = "what is refused; a row holds its config"
