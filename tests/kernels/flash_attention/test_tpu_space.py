@@ -156,6 +156,8 @@ def test_a_kernel_that_is_not_understood_is_not_rewritten():
 
     with pytest.raises(UnsupportedError, match="0 bodies"):
         jax.eval_shape(rewritten(call, vmem_limit_kib=None, logits_scale=2.0), jnp.ones((8, 128)))
+    with pytest.raises(UnsupportedError, match="2 Pallas calls"):
+        jax.eval_shape(rewritten(lambda x: call(call(x)), vmem_limit_kib=None, of_launch=True), jnp.ones((8, 128)))
 
 
 @pytest.mark.parametrize(
