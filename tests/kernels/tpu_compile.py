@@ -17,6 +17,7 @@ from attn_tune.ops.flash_attention import problem as attention
 from attn_tune.ops.paged_decode import problem as decoding
 from attn_tune.ops.ragged_paged import problem as ragged
 from attn_tune.ops.registry import get_op
+from attn_tune.tuner.offline.compilers.tpu import seeming
 
 TOPOLOGIES = {"tpu-v5e": "v5e:2x2", "tpu-v6e": "v6e:1x1"}
 _CACHE = {"num_q_heads": 8, "num_kv_heads": 2, "head_dim": 128, "v_head_dim": 128, "page_size": 16, "has_sinks": True}
@@ -54,9 +55,8 @@ def compiled(kernel: str, direction: str, target: str) -> str:
         jax.eval_shape(lambda seed: make_inputs(problem, direction, seed), 0),
     )
     call = load(search.call)
-    lowered = jax.jit(lambda x: call(problem, config, x)).trace(inputs).lower(
-        lowering_platforms=("tpu",)
-    )  # fmt: skip
+    with seeming(topology.devices[0]):
+        lowered = jax.jit(lambda x: call(problem, config, x)).trace(inputs).lower(lowering_platforms=("tpu",))
     try:
         lowered.compile()
     except jax.errors.JaxRuntimeError as error:

@@ -134,6 +134,7 @@ def test_a_table_that_scalar_memory_cannot_hold_is_refused_with_the_numbers(spec
         (PAGED, {"head_dim": 64, "v_head_dim": 64}, "h=64"),
         (PAGED, {"v_head_dim": 256}, "one width"),
         (RAGGED, {"layout": "interleaved", "kv_dtype": "int8", "kv_scale": "head"}, "one scale"),
+        (RAGGED, {"layout": "interleaved", "head_dim": 256, "v_head_dim": 256}, "rows of 128 lanes, not of h=256"),
         (RAGGED, {"layout": "interleaved", "num_kv_heads": 3, "num_q_heads": 3}, "cannot tile 6 heads"),
     ],
 )

@@ -17,6 +17,8 @@ def unsupported(problem: Any, direction: str, device: Device) -> str | None:
     p = problem
     if reason := refuses_problem(p, device, layout="interleaved", whose="JAX's ragged paged attention"):
         return reason
+    if p.head_dim != LANES:
+        return f"it reads keys in rows of {LANES} lanes, not of h={p.head_dim}"
     if p.kv_scale in ("head", "token"):
         return f"it has one scale of all keys and one of all values, not one of each {p.kv_scale}"
     if key_heads(p) is None:
