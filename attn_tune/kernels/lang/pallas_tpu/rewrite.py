@@ -13,11 +13,7 @@ from attn_tune.schema.errors import UnsupportedError
 
 
 def rewritten(
-    function: Callable[..., Any],
-    *,
-    vmem_limit_kib: int | None,
-    logits_scale: float = 1.0,
-    of_launch: bool = False,
+    function: Callable[..., Any], *, vmem_limit_kib: int | None, logits_scale: float = 1.0
 ) -> Callable[..., Any]:
     """``function``, with each Pallas call directly in it changed.
 
@@ -26,12 +22,9 @@ def rewritten(
     Args:
       vmem_limit_kib: the call's scoped VMEM limit; None is the compiler's own.
       logits_scale: multiplies the first matrix product of the kernel's body, which is that of queries and keys.
-      of_launch: whether the results are all those of the one Pallas call, as a list, in the place of what ``function``
-        makes of them.
 
     Raises:
-      UnsupportedError: when called, if this release's kernel has not exactly one body with a product, or with
-        ``of_launch`` not exactly one call.
+      UnsupportedError: when called, if this release's kernel has not exactly one body with a product.
     """
 
     def changed(*args: Any) -> Any:
@@ -45,11 +38,6 @@ def rewritten(
             else equation
             for equation in traced.jaxpr.eqns
         ]
-        if of_launch:
-            results = _launch_results(equations)
-            inner = traced.jaxpr.replace(eqns=equations, outvars=results)
-            program = traced.replace(jaxpr=inner)
-            return jaxpr_as_fun(program)(*jax.tree.leaves(args))
         program = traced.replace(jaxpr=traced.jaxpr.replace(eqns=equations))
         flat = jaxpr_as_fun(program)(*jax.tree.leaves(args))
         return jax.tree.unflatten(jax.tree.structure(shapes), flat)
@@ -71,13 +59,6 @@ def _changed_call(equation: Any, limit_kib: int | None, scale: float) -> Any:
             )
         params["jaxpr"] = _with_scale(kernel, scale)
     return equation.replace(params=params)
-
-
-def _launch_results(equations: list[Any]) -> list[Any]:
-    launches = [equation for equation in equations if equation.primitive.name == "pallas_call"]
-    if len(launches) != 1:
-        raise UnsupportedError(f"this release of JAX has {len(launches)} Pallas calls in a kernel that had one")
-    return list(launches[0].outvars)
 
 
 def _bodies(jaxpr: Any) -> Iterator[int]:

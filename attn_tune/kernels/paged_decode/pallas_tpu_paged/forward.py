@@ -7,6 +7,7 @@ from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
 from jaxtyping import Array, Float
 
 from attn_tune.kernels.lang.cache import attend_to, merged
+from attn_tune.kernels.lang.pallas_tpu.launch_results import launch_results
 from attn_tune.kernels.lang.pallas_tpu.rewrite import rewritten
 from attn_tune.kernels.paged_decode.pallas_tpu_paged.config import Config
 from attn_tune.kernels.paged_decode.pallas_tpu_paged.pages import Pages, pages_of
@@ -65,8 +66,8 @@ def _whole_pages(
             inline_seq_dim=config.inline_seq_dim,
         )
 
-    run = rewritten(launch, vmem_limit_kib=config.vmem_limit_kib, logits_scale=p.scale, of_launch=True)
-    out, largest, total = run(q, o.k, o.v, pages.counts * slots, pages.table)
+    run = rewritten(launch, vmem_limit_kib=config.vmem_limit_kib, logits_scale=p.scale)
+    out, largest, total = launch_results(run)(q, o.k, o.v, pages.counts * slots, pages.table)
 
     def unfolded(x: Array) -> Array:
         x = x.reshape(batch, kv_heads, q_len, group, -1)
