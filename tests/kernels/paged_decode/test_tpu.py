@@ -14,8 +14,10 @@ from attn_tune.kernels.paged_decode.pallas_tpu_paged import SPEC as PAGED
 from attn_tune.kernels.paged_decode.pallas_tpu_paged.config import Config
 from attn_tune.kernels.paged_decode.pallas_tpu_paged.pages import pages_of
 from attn_tune.kernels.paged_decode.pallas_tpu_ragged import SPEC as RAGGED
+from attn_tune.ops.contract import load
 from attn_tune.ops.paged_decode.inputs import make_inputs
 from attn_tune.ops.paged_decode.problem import Problem
+from attn_tune.schema.errors import UnsupportedError
 from tests.kernels.paged_decode.dense_numpy import assert_right
 from tests.kernels.tpu_interpreted import run, run_discharged
 
@@ -121,6 +123,16 @@ def test_a_table_that_scalar_memory_cannot_hold_is_refused_with_the_numbers(spec
     if spec is PAGED:
         # Of a window only its own pages are in the table.
         assert spec.unsupported(dataclasses.replace(long, window=4096), "fwd", V6E) is None
+
+
+@pytest.mark.parametrize("spec", [PAGED, RAGGED], ids=lambda spec: spec.name)
+def test_a_table_that_is_wider_than_the_problem_tells_is_refused_where_it_is_traced(spec):
+    problem = dataclasses.replace(TINY, batch=256, layout="interleaved" if spec is RAGGED else "head_first")
+    search, operands = spec.searches["fwd"], jax.eval_shape(lambda: make_inputs(problem, "fwd", 0))
+    call, config = load(search.call), search.heuristic(problem, V6E)
+    wide = operands._replace(page_table=jax.ShapeDtypeStruct((256, 1024), jnp.int32))
+    with pytest.raises(UnsupportedError, match=r"not 1024 KiB of page table.*narrower page_table"):
+        jax.eval_shape(lambda x: call(problem, config, x), wide)
 
 
 @pytest.mark.parametrize(

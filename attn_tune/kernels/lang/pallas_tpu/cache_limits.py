@@ -4,6 +4,7 @@ from typing import Any
 
 from attn_tune.kernels.lang.pallas_tpu.memory import GENERATIONS, KIB, LANES, SMEM_BYTES
 from attn_tune.schema.device import Device
+from attn_tune.schema.errors import UnsupportedError
 
 DECIDES_NO_CODE = "what is refused; a row holds its config"
 
@@ -40,8 +41,23 @@ def refuses_tables(device: Device, tables: dict[str, int]) -> str | None:
     Args:
       tables: their bytes by name.
     """
-    needed, limit = sum(tables.values()), SMEM_BYTES - _SMEM_KEPT
-    if needed <= limit:
+    reason = _short_of_scalars(tables)
+    return reason and f"{reason} on {device}"
+
+
+def check_tables(tables: dict[str, int]) -> None:
+    """Check that the tables of a call fit scalar memory; they may be larger than those that its problem tells of.
+
+    Raises:
+      UnsupportedError: they do not.
+    """
+    if reason := _short_of_scalars(tables):
+        raise UnsupportedError(f"{reason}; give a narrower page_table, or platform='xla'")
+
+
+def _short_of_scalars(tables: dict[str, int]) -> str | None:
+    limit = SMEM_BYTES - _SMEM_KEPT
+    if sum(tables.values()) <= limit:
         return None
     named = " and ".join(f"{size // KIB} KiB of {name}" for name, size in tables.items() if size >= KIB)
-    return f"scalar memory holds {limit // KIB} KiB on {device}, not {named}"
+    return f"scalar memory holds {limit // KIB} KiB, not {named}"

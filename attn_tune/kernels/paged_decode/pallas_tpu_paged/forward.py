@@ -7,9 +7,11 @@ from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
 from jaxtyping import Array, Float
 
 from attn_tune.kernels.lang.cache import attend_to, merged
+from attn_tune.kernels.lang.pallas_tpu.cache_limits import check_tables
 from attn_tune.kernels.lang.pallas_tpu.launch_results import launch_results
 from attn_tune.kernels.lang.pallas_tpu.rewrite import rewritten
 from attn_tune.kernels.paged_decode.pallas_tpu_paged.config import Config
+from attn_tune.kernels.paged_decode.pallas_tpu_paged.limits import tables
 from attn_tune.kernels.paged_decode.pallas_tpu_paged.pages import Pages, pages_of
 from attn_tune.ops.fields.cache import sizes_of
 from attn_tune.ops.paged_decode.operands import Operands
@@ -17,7 +19,11 @@ from attn_tune.ops.paged_decode.problem import Problem
 
 
 def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, Array]:
-    """``out`` [B, T, N, V] in q's dtype and ``lse`` [B, T, N] in float32."""
+    """``out`` [B, T, N, V] in q's dtype and ``lse`` [B, T, N] in float32.
+
+    Raises:
+      UnsupportedError: the page table does not fit scalar memory.
+    """
     p, o = problem, operands
     assert o.page_table is not None
     batch, q_len = o.q.shape[:2]
@@ -32,6 +38,7 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, A
         num_pages=sizes["page"],
         multiple=config.pages_per_compute_block,
     )
+    check_tables(tables(*pages.table.shape))
     position = lengths[:, None] - q_len + jnp.arange(q_len)
     # The sinks belong to the edges, which every row has.
     edges = attend_to(p, o, o.q, jnp.arange(batch), position, pages.token, pages.is_edge)

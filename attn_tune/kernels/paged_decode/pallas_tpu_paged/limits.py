@@ -20,7 +20,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
         return "it computes with 16-bit keys and values: it would round a float32 cache"
     if p.kv_scale == "token":
         return "it wants a scale of each element: those of tokens would be written out at every call"
-    return refuses_tables(device, tables(p, 1))
+    return refuses_tables(device, _tables(p, 1))
 
 
 def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
@@ -36,15 +36,19 @@ def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
     width = table_width(p.table_width, p.page_size, p.window)
     if pages > 1 and pages >= 2 * width:
         return f"pages_per_compute_block={pages} is twice what a sequence has: {width} whole pages"
-    if reason := refuses_tables(device, tables(p, pages)):
+    if reason := refuses_tables(device, _tables(p, pages)):
         return reason
     return limit_reason(device, vmem_bytes(p, config), config.vmem_limit_kib)
 
 
-def tables(problem: Problem, pages: int) -> dict[str, int]:
-    """Bytes of scalar memory for blocks of so many pages."""
-    width = round_up(table_width(problem.table_width, problem.page_size, problem.window), pages)
-    return {"page table": 4 * problem.batch * width, "lengths": 4 * problem.batch}
+def tables(batch: int, width: int) -> dict[str, int]:
+    """Bytes of scalar memory for a page table of so many rows and columns."""
+    return {"page table": 4 * batch * width, "lengths": 4 * batch}
+
+
+def _tables(p: Problem, pages: int) -> dict[str, int]:
+    """The same for blocks of so many pages."""
+    return tables(p.batch, round_up(table_width(p.table_width, p.page_size, p.window), pages))
 
 
 def vmem_bytes(problem: Problem, config: Config) -> int:

@@ -16,8 +16,10 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention import kernel as library
 from jaxtyping import Array, Float, Int
 
+from attn_tune.kernels.lang.pallas_tpu.cache_limits import check_tables
 from attn_tune.kernels.lang.pallas_tpu.memory import KIB, LANES, round_up
 from attn_tune.kernels.lang.pallas_tpu.ragged.config import Config
+from attn_tune.kernels.lang.pallas_tpu.ragged.limits import tables
 
 _NAME = "ragged_paged_attention"
 
@@ -43,7 +45,11 @@ def launch(
       table: pages that exist.
       scales: what codes of keys and of values are multiplied by; None for a cache without codes.
       window: tokens that a query sees, its own included.
+
+    Raises:
+      UnsupportedError: the table does not fit scalar memory.
     """
+    check_tables(tables(*table.shape))
     tokens, num_q_heads, width = q.shape
     _, page_size, both, _ = kv_pages.shape
     group = num_q_heads // (both // 2)

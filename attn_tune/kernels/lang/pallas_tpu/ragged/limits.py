@@ -23,7 +23,7 @@ def unsupported(problem: Any, direction: str, device: Device) -> str | None:
         return f"it has one scale of all keys and one of all values, not one of each {p.kv_scale}"
     if key_heads(p) is None:
         return f"it cannot tile {2 * p.num_kv_heads} heads of keys and values of {p.cache_dtype}"
-    return refuses_tables(device, tables(p))
+    return refuses_tables(device, tables(p.batch, p.table_width))
 
 
 def infeasible(problem: Any, device: Device, config: Config, tokens: int) -> str | None:
@@ -45,7 +45,6 @@ def most_queries(tokens: int) -> int:
     return max(8, 1 << (tokens - 1).bit_length())
 
 
-def tables(problem: Any) -> dict[str, int]:
-    """Bytes of scalar memory: rows of the page table there are as wide as registers."""
-    width = round_up(problem.table_width, LANES)
-    return {"page table": 4 * round_up(problem.batch, 8) * width, "lengths": 8 * (problem.batch + 1)}
+def tables(batch: int, width: int) -> dict[str, int]:
+    """Bytes of scalar memory for a page table of so many rows and columns: it is kept in tiles of 8 by 128."""
+    return {"page table": 4 * round_up(batch, 8) * round_up(width, LANES), "lengths": 8 * (batch + 1)}
