@@ -21,6 +21,7 @@ CASES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu has no wheel for this platform")
 def test_a_config_that_is_called_feasible_compiles():
     environment = os.environ | {
