@@ -22,6 +22,8 @@ class Walk:
       rests: resting blocks.
       visit_bytes: copied for one visit, in or out.
       rest_bytes: copied for one resting block.
+      copies_itself: whether the launch starts the copies of its blocks by its own instructions, in the loop of the
+        visits.
     """
 
     steps: int
@@ -30,6 +32,7 @@ class Walk:
     rests: int
     visit_bytes: int
     rest_bytes: int
+    copies_itself: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,55 +28,116 @@ def attend(
       position: of each query, within the cache; one below zero sees nothing.
       lowest: the first key that a query of the tile sees.
     """
-    p, o = problem, operands
-    batch, q_len, num_q_heads, head_dim = q.shape
-    kv_heads = sizes_of(p.layout, o.k.shape)["head"]
-    group, width = num_q_heads // kv_heads, head_dim if o.v is None else o.v.shape[-1]
-    precision = "highest" if q.dtype == jnp.float32 else None
-    q = q.reshape(batch, q_len, kv_heads, group, head_dim)
     end = jnp.max(position, axis=1) + 1
-    position = position[:, None, None, :, None]
 
     def walk(i: Int[Array, ""], state: State) -> State:
-        acc, total, maximum = state
         token = i * step + jnp.arange(step)
         counts = (token < end[:, None]) & (token >= lowest[:, None])
-        k, v, k_scale, v_scale = _gathered(p, o, sequences, token, counts)
-        logits = jnp.einsum("btkgh,bskh->bkgts", q, k, preferred_element_type=jnp.float32, precision=precision)
-        logits *= p.scale if k_scale is None else p.scale * k_scale
-        if p.soft_cap is not None:
-            logits = p.soft_cap * jnp.tanh(logits / p.soft_cap)
-        visible = counts[:, None, None, None, :] & (token <= position)
-        if p.window is not None:
-            visible &= token >= position - p.window
-        logits = jnp.where(visible, logits, -jnp.inf)
-        highest = jnp.maximum(maximum, jnp.max(logits, axis=-1))
-        shift = jnp.where(jnp.isneginf(highest), 0.0, highest)
-        weights = jnp.exp(logits - shift[..., None])
-        correction = jnp.exp(maximum - shift)
-        total = total * correction + jnp.sum(weights, axis=-1)
-        if v_scale is not None:
-            weights = weights * v_scale
-        product = jnp.einsum(
-            "bkgts,bskv->bkgtv", weights.astype(v.dtype), v, preferred_element_type=jnp.float32, precision=precision
-        )
-        return acc * correction[..., None] + product, total, highest
+        return _joined(problem, operands, q, sequences, position, token, counts, state)
 
-    rows = (batch, kv_heads, group, q_len)
+    first = jnp.min(jnp.where(end > 0, lowest, jnp.max(end)))
+    start = _nothing(problem, operands, q)
+    out, lse = _finished(jax.lax.fori_loop(first // step, -(-jnp.max(end) // step), walk, start))
+    return out.astype(q.dtype), lse
+
+
+def attend_to(
+    problem: Any,
+    operands: Any,
+    q: Float[Array, "B T N H"],
+    sequences: Int[Array, " B"],
+    position: Int[Array, "B T"],
+    token: Int[Array, "B keys"],
+    counts: Bool[Array, "B keys"],
+) -> tuple[Float[Array, "B T N V"], Float[Array, "B T N"]]:
+    """The output and the natural lse, both in float32, of tiles of queries over a few keys that are named one by one.
+
+    Args:
+      sequences, position: as of ``attend``.
+      token: of each tile, places of keys within the cache.
+      counts: which of them there are; no other is read.
+    """
+    start = _nothing(problem, operands, q)
+    return _finished(_joined(problem, operands, q, sequences, position, token, counts, start))
+
+
+def merged(
+    first: tuple[Float[Array, "... V"], Float[Array, "..."]], second: tuple[Float[Array, "... V"], Float[Array, "..."]]
+) -> tuple[Float[Array, "... V"], Float[Array, "..."]]:
+    """The output and the lse over two sets of keys from those of each; a set without keys has zero and minus infinity.
+
+    A sink is a set of one key whose value is zero.
+    """
+    lse = jnp.logaddexp(first[1], second[1])
+    shift = jnp.where(jnp.isneginf(lse), 0.0, lse)
+    out = sum(values * jnp.exp(own - shift)[..., None] for values, own in (first, second))
+    return jnp.asarray(out), lse
+
+
+def _nothing(problem: Any, operands: Any, q: Float[Array, "B T N H"]) -> State:
+    """The sums before the first key: nothing, or the sinks."""
+    batch, q_len, num_q_heads, head_dim = q.shape
+    kv_heads = sizes_of(problem.layout, operands.k.shape)["head"]
+    width = head_dim if operands.v is None else operands.v.shape[-1]
+    rows = (batch, kv_heads, num_q_heads // kv_heads, q_len)
     maximum = jnp.full(rows, -jnp.inf)
-    if o.sinks is not None:
-        maximum = jnp.broadcast_to(o.sinks.reshape(1, kv_heads, group, 1), rows)
+    if operands.sinks is not None:
+        maximum = jnp.broadcast_to(operands.sinks.reshape(1, *rows[1:3], 1), rows)
     total = jnp.where(jnp.isneginf(maximum), 0.0, 1.0)
     like = zero_like(q)
-    start = (jnp.zeros((*rows, width)) + like, total + like, maximum + like)
-    first = jnp.min(jnp.where(end > 0, lowest, jnp.max(end)))
-    acc, total, maximum = jax.lax.fori_loop(first // step, -(-jnp.max(end) // step), walk, start)
+    return jnp.zeros((*rows, width)) + like, total + like, maximum + like
+
+
+def _joined(
+    problem: Any,
+    operands: Any,
+    q: Float[Array, "B T N H"],
+    sequences: Int[Array, " B"],
+    position: Int[Array, "B T"],
+    token: Int[Array, "B keys"] | Int[Array, " keys"],
+    counts: Bool[Array, "B keys"],
+    state: State,
+) -> State:
+    """The sums with those over some more keys."""
+    p, (acc, total, maximum) = problem, state
+    kv_heads = acc.shape[1]
+    precision = "highest" if q.dtype == jnp.float32 else None
+    q = q.reshape(*q.shape[:2], kv_heads, -1, q.shape[-1])
+    position = position[:, None, None, :, None]
+    token = jnp.broadcast_to(token, counts.shape)
+    k, v, k_scale, v_scale = _gathered(p, operands, sequences, token, counts)
+    logits = jnp.einsum("btkgh,bskh->bkgts", q, k, preferred_element_type=jnp.float32, precision=precision)
+    logits *= p.scale if k_scale is None else p.scale * k_scale
+    if p.soft_cap is not None:
+        logits = p.soft_cap * jnp.tanh(logits / p.soft_cap)
+    token = token[:, None, None, None, :]
+    visible = counts[:, None, None, None, :] & (token <= position)
+    if p.window is not None:
+        visible &= token >= position - p.window
+    logits = jnp.where(visible, logits, -jnp.inf)
+    highest = jnp.maximum(maximum, jnp.max(logits, axis=-1))
+    shift = jnp.where(jnp.isneginf(highest), 0.0, highest)
+    weights = jnp.exp(logits - shift[..., None])
+    correction = jnp.exp(maximum - shift)
+    total = total * correction + jnp.sum(weights, axis=-1)
+    if v_scale is not None:
+        weights = weights * v_scale
+    product = jnp.einsum(
+        "bkgts,bskv->bkgtv", weights.astype(v.dtype), v, preferred_element_type=jnp.float32, precision=precision
+    )
+    return acc * correction[..., None] + product, total, highest
+
+
+def _finished(state: State) -> tuple[Float[Array, "B T N V"], Float[Array, "B T N"]]:
+    """The output and the lse, in float32; zero and minus infinity where nothing was seen."""
+    acc, total, maximum = state
+    batch, kv_heads, group, q_len, width = acc.shape
     seen = total > 0
     out = acc / jnp.where(seen, total, 1.0)[..., None]
     lse = jnp.where(seen, maximum + jnp.log(jnp.where(seen, total, 1.0)), -jnp.inf)
     order = (0, 3, 1, 2)
-    out = out.transpose(*order, 4).reshape(batch, q_len, num_q_heads, width).astype(q.dtype)
-    return out, lse.transpose(order).reshape(batch, q_len, num_q_heads)
+    out = out.transpose(*order, 4).reshape(batch, q_len, kv_heads * group, width)
+    return out, lse.transpose(order).reshape(batch, q_len, kv_heads * group)
 
 
 def zero_like(q: Array) -> Float[Array, ""]:
@@ -89,7 +150,7 @@ def _gathered(
     problem: Any,
     operands: Any,
     sequences: Int[Array, " B"],
-    token: Int[Array, "B step"] | Int[Array, " step"],
+    token: Int[Array, "B step"],
     counts: Bool[Array, "B step"],
 ) -> tuple[Array, Array, Array | None, Array | None]:
     """Keys and values [B, step, K, width] and what their codes are multiplied by; zero where ``counts`` is false.
@@ -98,10 +159,9 @@ def _gathered(
 
     Args:
       sequences: the rows of the page table, or of a contiguous cache.
-      token: the tokens of each sequence, or the same of all.
+      token: the tokens of each sequence.
     """
     p, o = problem, operands
-    token = jnp.broadcast_to(token, counts.shape)
     slots = sizes_of(p.layout, o.k.shape)["slot"]
     if o.page_table is None:
         page, slot = sequences[:, None], token

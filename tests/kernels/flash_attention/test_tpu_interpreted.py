@@ -24,7 +24,7 @@ from tests.kernels.flash_attention.dense_inputs import (
     in_float32,
 )
 from tests.kernels.flash_attention.judged import compare
-from tests.kernels.flash_attention.tpu_interpreted import run
+from tests.kernels.tpu_interpreted import run
 
 V5E = device_from_kind("tpu-v5e")
 

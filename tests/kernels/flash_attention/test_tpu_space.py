@@ -12,6 +12,7 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash import SPEC as FLASH
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import DkvConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.pallas_tpu_splash import SPEC as SPLASH
 from attn_tune.kernels.flash_attention.pallas_tpu_splash_fused import SPEC as FUSED
+from attn_tune.kernels.lang.pallas_tpu.launch_results import launch_results
 from attn_tune.kernels.lang.pallas_tpu.rewrite import rewritten
 from attn_tune.ops.flash_attention.features import samples
 from attn_tune.ops.flash_attention.operands import Operands
@@ -156,6 +157,8 @@ def test_a_kernel_that_is_not_understood_is_not_rewritten():
 
     with pytest.raises(UnsupportedError, match="0 bodies"):
         jax.eval_shape(rewritten(call, vmem_limit_kib=None, logits_scale=2.0), jnp.ones((8, 128)))
+    with pytest.raises(UnsupportedError, match="2 Pallas calls"):
+        jax.eval_shape(launch_results(lambda x: call(call(x))), jnp.ones((8, 128)))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import pytest
 from attn_tune.devices.identity import device_from_kind
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.flash_attention.walk import WALK
+from attn_tune.ops.paged_decode.problem import Problem as DecodeProblem
+from attn_tune.ops.paged_decode.walk import WALK as DECODE
 from attn_tune.tuner.offline.predict.model import predict
 from attn_tune.tuner.offline.predict.schedule import KernelSchedule, Stretch
 from attn_tune.tuner.offline.predict.tpu_core import core_of
@@ -119,3 +121,43 @@ def test_a_visit_executes_either_the_masked_or_the_whole_body():
     # Row block i of 256 is cut at the diagonal alone: one block of each of its 8 rows, of 20 visits.
     mean = 3000 * 8 / 20 + 2000 * 12 / 20
     assert found.terms["visits_ns"] == pytest.approx(alone.terms["visits_ns"] * mean / 2000, rel=1e-3)
+
+
+DECODING = DecodeProblem(batch=4, q_len=1, kv_len=4096, num_q_heads=8, num_kv_heads=2, head_dim=128, v_head_dim=128,
+                         page_size=64, layout="head_first")  # fmt: skip
+BLOCK = {"pages_per_compute_block": 16}
+
+
+@pytest.mark.parametrize("starts", [(500, 505), (505,)])
+def test_a_launch_that_copies_by_itself_starts_the_first_copies_once(starts):
+    """Half of a step is outside the loop over blocks; the copies of the first block are beside those of every next."""
+    schedule = KernelSchedule(
+        name="any",
+        steps=8,
+        stretches=(
+            Stretch(bundles=40),
+            Stretch(bundles=100, loops=(10,)),
+            Stretch(bundles=1000, loops=(10, None), units={"matmul": 8}),
+            Stretch(bundles=6, skippable=1, loops=(10, None)),
+            *(Stretch(bundles=n, skippable=1, loops=(10, None)) for n in starts),
+        ),
+    )
+    found, core = predict([schedule], DECODE, DECODING, BLOCK, V6E), core_of(V6E)
+    assert found
+    assert core
+    # 4096 tokens less the last one's are 63 or 64 whole pages: four blocks of each of four sequences and two heads.
+    visits = 2 * 4 * 4
+    assert found.terms["visits_ns"] == pytest.approx((1006 + starts[0]) * visits * 1e3 / core.clock_mhz, abs=1)
+    assert found.terms["steps_ns"] == pytest.approx(100 * 8 * 1e3 / core.clock_mhz, abs=1)
+    assert found.terms["copies_ns"] == 0
+
+
+def test_blocks_of_pages_that_take_longer_to_copy_than_to_compute_are_waited_for():
+    stretches = (Stretch(bundles=10, loops=(10,)), Stretch(bundles=10, loops=(10, None), units={"matmul": 8}))
+    found = predict([KernelSchedule(name="any", steps=8, stretches=stretches)], DECODE, DECODING, BLOCK, V6E)
+    core = core_of(V6E)
+    assert found
+    assert core
+    read = 4 * 4096 * 2 * 2 * 128 * 2
+    busy = (10 + 10 * 8 / 32) * 32
+    assert found.terms["copies_ns"] == pytest.approx((read / core.bytes_per_cycle - busy) * 1e3 / core.clock_mhz, abs=2)

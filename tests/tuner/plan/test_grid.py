@@ -56,7 +56,7 @@ def test_preset_states_the_published_figures(name):
 
 @pytest.mark.parametrize("name", SERVING + RAGGED)
 def test_serving_preset_states_the_published_figures_and_fits_a_gpu(name):
-    model = name.rpartition("-")[0]
+    model = name.rpartition("-")[0].removesuffix("-tpu")
     for point in load_grid(name, lengths=("all",)).points:
         values = point.signature.values
         # Beside whole layers there are the heads of one of two GPUs, or of eight, some of which have the same key head.

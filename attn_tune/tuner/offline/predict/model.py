@@ -16,6 +16,8 @@ _LAUNCH_NS = 2_000
 # v6e only those with head dim 128 chose it: any value up to 150 ranks them best. The others are held out, and hardly
 # care: 22 or 23 of 24 winners are in the first tenth for any value up to 300.
 _VISIT_NS = 150
+# Starts of copies are alike if their cycles differ by no more; shorter stretches are none.
+_ALIKE, _LEAST_START = 0.05, 50
 # How far off predictions were of published times, four out of five (benchmarks/results/tpu).
 _SPREAD = 1.8
 
@@ -59,14 +61,9 @@ def predict(
 def _launch_ns(schedule: KernelSchedule, walk: Walk, core: Core) -> dict[str, float]:
     """Nanoseconds by their cause: ``once``, ``steps``, ``visits``, ``rests``, ``copies``, ``latency``."""
     cores = _cores(schedule, walk, core)
-    cycles: dict[str, float] = {"once": 0, "steps": 0, "visits": 0, "rests": 0}
-    bodies = [s.bundles * _inner_trips(s) for s in schedule.stretches if _kind(s) == "visits"]
-    for stretch in schedule.stretches:
-        if (kind := _kind(stretch)) != "visits":
-            cycles[kind] += stretch.bundles * _inner_trips(stretch)
-    cycles["visits"] = _visit_cycles(schedule, bodies, walk.cut / max(1, walk.visits))
+    cycles = _cycles_of_copier(schedule) if walk.copies_itself else _cycles(schedule, walk)
     # A copy runs beside the bundles of the step before; what is longer is waited for.
-    per_visit = cycles["steps"] + cycles["visits"]
+    per_visit = cycles["visits"] + cycles["steps"] * _steps_of_visit(schedule, walk)
     visit_wait = max(0.0, walk.visit_bytes / core.bytes_per_cycle - per_visit)
     visits_per_rest = walk.visits / max(1, walk.rests)
     slack = max(0.0, per_visit * visits_per_rest - walk.visit_bytes * visits_per_rest / core.bytes_per_cycle)
@@ -84,6 +81,48 @@ def _launch_ns(schedule: KernelSchedule, walk: Walk, core: Core) -> dict[str, fl
         "latency": _VISIT_NS * walk.visits / cores,
         "launch": _LAUNCH_NS,
     }
+
+
+def _cycles(schedule: KernelSchedule, walk: Walk) -> dict[str, float]:
+    """Cycles of the launch, of each step, visit and resting block; the compiler's pipeline copies blocks."""
+    cycles: dict[str, float] = {"once": 0, "steps": 0, "visits": 0, "rests": 0}
+    bodies = [s.bundles * _inner_trips(s) for s in schedule.stretches if _kind(s) == "visits"]
+    for stretch in schedule.stretches:
+        if (kind := _kind(stretch)) != "visits":
+            cycles[kind] += stretch.bundles * _inner_trips(stretch)
+    cycles["visits"] = _visit_cycles(schedule, bodies, walk.cut / max(1, walk.visits))
+    return cycles
+
+
+def _cycles_of_copier(schedule: KernelSchedule) -> dict[str, float]:
+    """Cycles like ``_cycles`` of a launch that copies its blocks by itself.
+
+    What stands as deep in loops as the products, or under several branches where that is the grid's loop, is executed
+    for each block. Of two stretches alike there, one starts the first copies of all, the other those of a next block.
+    """
+    depth = max(len(s.loops) for s in schedule.stretches if s.multiplies)
+    cycles: dict[str, float] = {"once": 0, "steps": 0, "visits": 0, "rests": 0}
+    starts: list[int] = []
+    for stretch in schedule.stretches:
+        inner, spent = len(stretch.loops), stretch.bundles * math.prod(trips or 1 for trips in stretch.loops[depth:])
+        is_of_step = inner == 1 and (depth > 1 or (stretch.skippable <= 1 and not stretch.multiplies))
+        if not inner:
+            cycles["once"] += spent
+        elif is_of_step:
+            cycles["steps"] += spent
+        elif inner < depth:
+            cycles["rests"] += spent
+        elif stretch.multiplies or spent < _LEAST_START:
+            cycles["visits"] += spent
+        elif not any(math.isclose(spent, other, rel_tol=_ALIKE) for other in starts):
+            cycles["visits"] += spent
+            starts.append(spent)
+    return cycles
+
+
+def _steps_of_visit(schedule: KernelSchedule, walk: Walk) -> float:
+    """Steps of the grid that a copy runs beside: one, or of a launch that copies by itself those of a visit."""
+    return _steps(schedule, walk) / max(1, walk.visits) if walk.copies_itself else 1.0
 
 
 def _steps(schedule: KernelSchedule, walk: Walk) -> int:

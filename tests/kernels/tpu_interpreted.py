@@ -1,6 +1,10 @@
 """Runs TPU kernels on the CPU in Pallas' TPU interpreter, with its detectors of races and stray reads on."""
 
+import functools
+import types
+
 import jax
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from attn_tune.ops.contract import load
@@ -28,3 +32,21 @@ def run(spec, direction, problem, config, inputs):
     assert interpreter.races is not None
     assert not interpreter.races.races_found
     return outputs
+
+
+def run_discharged(spec, problem, config, inputs, monkeypatch):
+    """The outputs of a forward over the ragged kernel in Pallas' other interpreter: that for TPU reshapes no refs.
+
+    It knows neither cores nor races.
+    """
+    from jax._src.literals import TypedInt
+
+    from attn_tune.kernels.lang.pallas_tpu.ragged import launch
+
+    names = {name: getattr(pl, name) for name in dir(pl) if not name.startswith("__")}
+    interpreting = types.SimpleNamespace(**names | {"pallas_call": functools.partial(pl.pallas_call, interpret=True)})
+    monkeypatch.setattr(launch, "pl", interpreting)
+    # JAX 0.12 asks a constant index for the shape that such integers lack.
+    monkeypatch.setattr(TypedInt, "shape", (), raising=False)
+    call = load(spec.searches["fwd"].call)
+    return jax.jit(lambda x: call(problem, config, x))(inputs)

@@ -1,4 +1,4 @@
-"""Two TPU kernels, compiled for two generations by the TPU compiler, in a process of its own."""
+"""Kernels for TPU, compiled for two generations by the TPU compiler, in a process of its own."""
 
 import importlib.util
 import json
@@ -10,13 +10,18 @@ from pathlib import Path
 import pytest
 
 CASES = (
-    "pallas_tpu_splash,fwd,tpu-v5e",
-    "pallas_tpu_splash,fwd,tpu-v6e",
-    "pallas_tpu_flash,fwd,tpu-v6e",
-    "pallas_tpu_flash,bwd,tpu-v5e",
+    "flash_attention/pallas_tpu_splash,fwd,tpu-v5e",
+    "flash_attention/pallas_tpu_splash,fwd,tpu-v6e",
+    "flash_attention/pallas_tpu_flash,fwd,tpu-v6e",
+    "flash_attention/pallas_tpu_flash,bwd,tpu-v5e",
+    "paged_decode/pallas_tpu_paged,fwd,tpu-v5e",
+    "paged_decode/pallas_tpu_paged,fwd,tpu-v6e",
+    "paged_decode/pallas_tpu_ragged,fwd,tpu-v6e",
+    "ragged_paged/pallas_tpu_ragged,fwd,tpu-v6e",
 )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu has no wheel for this platform")
 def test_a_config_that_is_called_feasible_compiles():
     environment = os.environ | {
@@ -24,10 +29,10 @@ def test_a_config_that_is_called_feasible_compiles():
         # There is no TPU to ask, and no TPU whose use must be exclusive.
         "TPU_SKIP_MDS_QUERY": "1",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-        "PYTHONPATH": str(Path(__file__).parents[3]),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.flash_attention.tpu_compile", *CASES],
+        [sys.executable, "-m", "tests.kernels.tpu_compile", *CASES],
         env=environment,
         capture_output=True,
         text=True,

@@ -1,0 +1,1 @@
+"""JAX's ragged paged attention for TPU, as the kernels of several ops over it share it."""
