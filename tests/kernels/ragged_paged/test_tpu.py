@@ -63,3 +63,7 @@ def test_blocks_that_do_not_fit_are_refused_with_the_numbers():
     assert "above 64, for 60 queries" in search.infeasible(
         TINY, V6E, dataclasses.replace(CONFIG, num_queries_per_block=128)
     )
+
+
+def test_a_call_that_is_not_causal_is_refused():
+    assert "causal=0" in SPEC.unsupported(dataclasses.replace(TINY, causal=False), "fwd", V6E)
