@@ -14,7 +14,7 @@ from attn_tune.db.decide.races import Race, race_of
 from attn_tune.db.decide.recorded import RecordedTrial
 from attn_tune.db.release import predictions
 from attn_tune.db.store import health, past_searches, run_progress, runs, trials
-from attn_tune.db.store.connection import connect, immediate, storage_errors
+from attn_tune.db.store.connection import check_in_place, connect, immediate, storage_errors
 from attn_tune.db.store.query import read_query
 from attn_tune.db.store.references import References
 from attn_tune.db.store.writer import WriterLock
@@ -98,7 +98,7 @@ class Database:
         with storage_errors(self.path), immediate(self._connection):
             yield self._connection
             # Last, so that no write to a file that has lost its name is acknowledged.
-            self._check_in_place()
+            check_in_place(self.path, self._file, self._identity)
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -386,21 +386,6 @@ class Database:
             raise StorageError(f"{self.path} was opened read-only")
         if self._is_inherited:
             raise StorageError(f"{self.path} was opened by process {self._pid}; open it again here")
-
-    def _check_in_place(self) -> None:
-        # SQLite keeps writing to a file that has lost its name, without an error.
-        try:
-            found = self._file.stat()
-        except FileNotFoundError:
-            what = "was deleted or moved away"
-        else:
-            if os.path.samestat(found, self._identity):
-                return
-            what = "was replaced by another file"
-        raise StorageError(
-            f"{self.path} {what} while it was open, so nothing more is recorded; put it back beside its -wal file, "
-            "or begin again"
-        )
 
     @property
     def _is_inherited(self) -> bool:

@@ -344,3 +344,28 @@ def _connect(path: Path, mode: str) -> LabConnection:
 def _uri(path: Path, mode: str) -> str:
     # As bytes: a name that is not valid in the locale's encoding has surrogates, which ``quote`` refuses.
     return f"file:{quote(os.fsencode(path.absolute()))}?{mode}"
+
+
+def check_in_place(path: Path, file: Path, identity: os.stat_result) -> None:
+    """Refuse to go on with an open file that has lost its name: SQLite keeps writing to it, without an error.
+
+    Args:
+      path: the path that the user gave, for the message.
+      file: the absolute path.
+      identity: the file as it was when it was opened.
+
+    Raises:
+      StorageError: it was deleted, moved or replaced.
+    """
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        what = "was deleted or moved away"
+    else:
+        if os.path.samestat(found, identity):
+            return
+        what = "was replaced by another file"
+    raise StorageError(
+        f"{path} {what} while it was open, so nothing more is recorded; put it back beside its -wal file, "
+        "or begin again"
+    )
