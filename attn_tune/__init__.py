@@ -11,8 +11,8 @@ _PUBLIC = {
     # Other libraries' functions, over the ops.
     "dot_product_attention": "attn_tune.api.dot_product",
     # Compositions of ops.
-    "SharedPrefix": "attn_tune.api.cascade_attention",
-    "cascade_attention": "attn_tune.api.cascade_attention",
+    "SharedPrefix": "attn_tune.api.serving.cascade_attention",
+    "cascade_attention": "attn_tune.api.serving.cascade_attention",
     # What callers of the ops and authors of kernels use.
     "MaskInfo": "attn_tune.ops.masks.mask_info",
     "Mode": "attn_tune.api.modes",
@@ -62,24 +62,24 @@ if TYPE_CHECKING:
     # The same names once more (a test compares), and those of this package's ops, for what reads types and runs
     # nothing: type checkers and editors.
     from attn_tune.api.attention import attention as attention
-    from attn_tune.api.cascade_attention import (
-        SharedPrefix as SharedPrefix,
-        cascade_attention as cascade_attention,
-    )
     from attn_tune.api.dot_product import dot_product_attention as dot_product_attention
     from attn_tune.api.flash_attention import (
         create_shard_map_wrapper as create_shard_map_wrapper,
         flash_attention as flash_attention,
     )
-    from attn_tune.api.merge_attention import merge_attention as merge_attention
     from attn_tune.api.meshes.partition_specs import stable_spec as stable_spec
     from attn_tune.api.modes import (
         Mode as Mode,
         mode_of as mode_of,
     )
-    from attn_tune.api.paged_append import paged_append as paged_append
-    from attn_tune.api.paged_decode import paged_decode as paged_decode
-    from attn_tune.api.ragged_paged import ragged_paged as ragged_paged
+    from attn_tune.api.serving.cascade_attention import (
+        SharedPrefix as SharedPrefix,
+        cascade_attention as cascade_attention,
+    )
+    from attn_tune.api.serving.merge_attention import merge_attention as merge_attention
+    from attn_tune.api.serving.paged_append import paged_append as paged_append
+    from attn_tune.api.serving.paged_decode import paged_decode as paged_decode
+    from attn_tune.api.serving.ragged_paged import ragged_paged as ragged_paged
     from attn_tune.devices.environments import current_environment as current_environment
     from attn_tune.devices.identity import current_device as current_device
     from attn_tune.kernels.spec import KernelSpec as KernelSpec, Search as Search

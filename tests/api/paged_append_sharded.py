@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from attn_tune.api.paged_append import paged_append
+from attn_tune.api.serving.paged_append import paged_append
 from attn_tune.ops.paged_append.features import samples
 from attn_tune.ops.paged_append.inputs import make_inputs
 from tests.kernels.paged_append.numpy_append import assert_right

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from attn_tune.api.paged_decode import paged_decode
+from attn_tune.api.serving.paged_decode import paged_decode
 from attn_tune.ops.paged_decode.features import samples
 from attn_tune.ops.paged_decode.inputs import make_inputs
 from tests.kernels.paged_decode.dense_numpy import assert_right

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from attn_tune.api.ragged_paged import ragged_paged
+from attn_tune.api.serving.ragged_paged import ragged_paged
 from attn_tune.ops.ragged_paged.features import samples
 from attn_tune.ops.ragged_paged.inputs import make_inputs
 from tests.kernels.ragged_paged.dense_numpy import assert_right

@@ -36,6 +36,6 @@ OP = Op(
     features=".features:features",
     samples=".features:samples",
     axes=(Axis(field="r"),),
-    functions=("attn_tune.api.merge_attention:merge_attention",),
+    functions=("attn_tune.api.serving.merge_attention:merge_attention",),
     summary="attention over parts of the keys, merged by their lse into attention over all of them",
 )

@@ -53,6 +53,6 @@ OP = Op(
     features=".features:features",
     samples=".features:samples",
     axes=(Axis(field="b", is_length=False), Axis(field="t")),
-    functions=("attn_tune.api.paged_append:paged_append",),
+    functions=("attn_tune.api.serving.paged_append:paged_append",),
     summary="new keys and values written into a paged or contiguous cache, in place",
 )

@@ -41,7 +41,7 @@ OP = Op(
     samples=".features:samples",
     workloads=LENGTHS,
     axes=(Axis(field="b", is_length=False), Axis(field="t"), Axis(field="s")),
-    functions=("attn_tune.api.paged_decode:paged_decode",),
+    functions=("attn_tune.api.serving.paged_decode:paged_decode",),
     walk=".walk:WALK",
     summary="one to eight new tokens of each sequence over a paged or contiguous cache",
 )

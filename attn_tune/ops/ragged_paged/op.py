@@ -41,7 +41,7 @@ OP = Op(
     samples=".features:samples",
     workloads=WORKLOADS,
     axes=(Axis(field="b", is_length=False), Axis(field="t"), Axis(field="s")),
-    functions=("attn_tune.api.ragged_paged:ragged_paged",),
+    functions=("attn_tune.api.serving.ragged_paged:ragged_paged",),
     walk=".walk:WALK",
     summary="new tokens of each sequence, as many as it has, over a paged or contiguous cache",
 )

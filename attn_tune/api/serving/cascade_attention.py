@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attn_tune.api.cache_attention import check_query_dtype
-from attn_tune.api.merge_attention import merge_attention
-from attn_tune.api.paged_decode import paged_decode
-from attn_tune.api.ragged_paged import ragged_paged
+from attn_tune.api.serving.cache_attention import check_query_dtype
+from attn_tune.api.serving.merge_attention import merge_attention
+from attn_tune.api.serving.paged_decode import paged_decode
+from attn_tune.api.serving.ragged_paged import ragged_paged
 from attn_tune.ops.fields.cache import sizes_of
 from attn_tune.ops.fields.cache_arguments import (
     check_array,

@@ -1,40 +1,30 @@
-"""The public ``ragged_paged``: new tokens of each sequence, as many as it has, over a cache."""
+"""The public ``paged_decode``: new tokens of each sequence over a cache."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from attn_tune.api.cache_attention import cache_call, check_query_dtype, over_cache
 from attn_tune.api.call import run
-from attn_tune.ops.fields.cache_arguments import (
-    check_array,
-    check_integers,
-    count_sequences,
-    first_ends,
-    first_sequences,
-)
-from attn_tune.ops.ragged_paged.operands import Operands
-from attn_tune.ops.ragged_paged.problem import NAME, WORKLOADS, Problem
+from attn_tune.api.serving.cache_attention import cache_call, check_query_dtype, over_cache
+from attn_tune.ops.fields.cache_arguments import check_array, check_integers, first_sequences
+from attn_tune.ops.paged_decode.operands import Operands
+from attn_tune.ops.paged_decode.problem import MOST_QUERIES, NAME, Problem
+from attn_tune.ops.workloads import LENGTHS
 from attn_tune.schema.errors import UsageError
 
-# Queries of all sequences are on one axis, which is never cut.
-_ROWS = (("t", "tokens"),)
-_DOING = "attention over a cache"
+_ROWS = (("b", "batch"), ("t", "q_len"))
 
 
-def ragged_paged(
-    query: Float[Array, "tokens N H"],
+def paged_decode(
+    query: Float[Array, "..."],
     k_pages: Array,
     v_pages: Array | None,
     kv_lens: Int[Array, " B"],
-    cu_q_lens: Int[Array, " ends"],
     page_table: Int[Array, "B pages"] | None = None,
     *,
     num_seqs: int | Int[Array, ""] | None = None,
-    causal: bool = True,
     layout: str = "nhd",
     sliding_window: int | None = None,
     softmax_scale: float | None = None,
@@ -51,31 +41,22 @@ def ragged_paged(
     in_specs: Sequence[PartitionSpec | None] | None = None,
     out_specs: PartitionSpec | None = None,
 ) -> Any:
-    """Attention of the new tokens of each sequence, as many as it has, over a cache that holds them already.
+    """Attention of the new tokens of each sequence over a cache that holds them already.
 
-    One call serves a step of a server: sequences that decode one token, prompts, and chunks of prompts. The last query
-    of a sequence stands at its last token, and each query sees the tokens up to its own; one that stands before the
-    first token sees nothing. The cache is read only (write it before, see ``docs/serving.md``). What no query sees may
-    be anything: tokens behind a sequence, unused pages, and entries of the page table that name no page. There is no
-    derivative.
-
-    Put sequences that have one new token first: the Triton kernel decodes those in a launch whose programs share their
-    keys. It finds on the device how many they are; of others one token is right too.
+    The last query of a sequence stands at its last token, and each query sees the tokens up to its own. The cache is
+    read only (write it before, see ``docs/serving.md``). What no query sees may be anything: tokens behind a sequence,
+    unused pages, and entries of the page table that name no page. There is no derivative.
 
     Args:
-      query: ``[tokens, N, H]``, those of one sequence after the other. From the end of the last sequence on it may hold
-        anything; the output there is zero.
+      query: ``[B, N, H]``, one new token of each sequence, or ``[B, T, N, H]``, one to eight.
       k_pages: keys in pages of ``P`` tokens, by ``layout``: ``nhd`` [pages, P, K, H], ``hnd`` [pages, K, P, H],
         ``head_first`` [K, pages, P, H]; of ``interleaved`` [pages, P, 2 K, H] keys at even heads and values at odd
         ones. Without ``page_table`` a page is a whole sequence: ``nhd`` is [B, S, K, H].
       v_pages: values, likewise with their own width ``V``; None for ``interleaved``.
       kv_lens: int32 tokens of each sequence in the cache, new ones included. None below 0 or above what its row of the
-        table holds is counted as 0 or that.
-      cu_q_lens: int32 ``[B + 1]``: 0, then the end of each sequence in ``query``; it never falls.
+        table holds is counted as 0 or that; a sequence of 0 has zeros as its output.
       page_table: int32 ``[B, pages of a sequence]``; page ``i`` holds the tokens from ``i * P`` on. None: no pages.
-      num_seqs: sequences from this one on are empty, and nothing of theirs counts.
-      causal: a query sees no token behind its own. False: it sees all of its sequence, and ``kv_lens`` counts keys
-        alone, which may be fewer than queries: those of an encoder, or of a prefix that all queries come after.
+      num_seqs: sequences from this one on are empty.
       sliding_window: the number of tokens before its own that a query sees; None is all.
       softmax_scale: default ``1/sqrt(H)``.
       logits_soft_cap: logits become ``cap * tanh(logits / cap)``.
@@ -85,35 +66,37 @@ def ragged_paged(
       v_scale: the same of the values; given with ``k_scale``, of the same kind.
       max_kv_len: the longest sequence to expect, which chooses the config; longer ones are right too. Default: what a
         row of the table holds.
-      workload: the profile of lengths to expect, which chooses the config: ``eq``, ``uni``, ``exp``, ``one``, or
-        ``mix`` of sequences that decode and chunks.
+      workload: the profile of lengths to expect, which chooses the config: ``eq``, ``uni``, ``exp`` or ``one``.
       return_lse: return ``(out, lse)``.
       platform: the kernel to use, as in ``flash_attention``.
       cfg: the config to use, as in ``flash_attention``.
-      mesh: run under ``shard_map``, as in ``flash_attention``, over heads.
-      in_specs: the specs of query, keys and values on ``mesh``.
+      mesh: run under ``shard_map``, as in ``flash_attention``: over heads and, of a contiguous cache, sequences.
+      in_specs: the specs of query (4-D), keys and values on ``mesh``.
       out_specs: the spec of the output.
 
     Returns:
       ``out``, like ``query`` with values' width. With ``return_lse`` also the natural logarithm of the softmax's
-      denominator, ``[tokens, N]`` in float32, sinks included; minus infinity where nothing is seen.
+      denominator, ``[B, N]`` or ``[B, T, N]`` in float32, sinks included; minus infinity where nothing is seen.
 
     Raises:
       UsageError: an argument is malformed; the message names it.
       UnsupportedError: no kernel can do this here, or not the requested one; or a derivative is asked for.
     """
     q = check_array("query", query)
-    if q.ndim != 3 or 0 in q.shape:
-        raise UsageError(f"query must be [tokens, N, H], got shape {q.shape}")
+    if q.ndim not in (3, 4):
+        raise UsageError(f"query must be [B, N, H] or [B, T, N, H], got shape {q.shape}")
+    q = q if q.ndim == 4 else q[:, None]
     check_query_dtype(q)
-    batch = count_sequences(kv_lens)
+    if not 1 <= q.shape[1] <= MOST_QUERIES:
+        raise UsageError(f"query has {q.shape[1]} new tokens of a sequence; at most {MOST_QUERIES} are decoding")
+    batch = q.shape[0]
     attributes, arrays = over_cache(
         q,
         k_pages,
         v_pages,
         page_table,
         batch,
-        WORKLOADS,
+        LENGTHS,
         layout=layout,
         sliding_window=sliding_window,
         softmax_scale=softmax_scale,
@@ -125,30 +108,16 @@ def ragged_paged(
         workload=workload,
     )
     lengths = first_sequences(num_seqs, check_integers("kv_lens", kv_lens, (batch,)))
-    # Ends beyond the queries would be written beyond the output.
-    ends = jnp.clip(check_integers("cu_q_lens", cu_q_lens, (batch + 1,)), 0, q.shape[0])
-    if not isinstance(causal, bool):
-        raise UsageError(f"causal must be True or False, got {causal!r}")
-    if not causal and sliding_window is not None:
-        raise UsageError(
-            f"sliding_window={sliding_window} counts from a query's own position; leave it out, or causal=False"
-        )
-    problem = Problem(tokens=q.shape[0], causal=causal, **attributes)
+    problem, operands = Problem(q_len=q.shape[1], **attributes), Operands(kv_lens=lengths, **arrays)
     outputs = run(
-        cache_call(
-            NAME,
-            _ROWS,
-            layout,
-            has_pages=problem.page_size > 0,
-            kv_scale=problem.kv_scale,
-            doing=_DOING,
-        ),
+        cache_call(NAME, _ROWS, layout, has_pages=problem.page_size > 0, kv_scale=problem.kv_scale, doing="decoding"),
         problem,
-        Operands(kv_lens=lengths, cu_q_lens=first_ends(num_seqs, ends), **arrays),
+        operands,
         platform=platform,
         cfg=cfg,
         mesh=mesh,
         in_specs=in_specs,
         out_specs=out_specs,
     )
-    return (outputs["out"], outputs["lse"]) if return_lse else outputs["out"]
+    out, lse = (x if query.ndim == 4 else x[:, 0] for x in (outputs["out"], outputs["lse"]))
+    return (out, lse) if return_lse else out
