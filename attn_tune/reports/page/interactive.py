@@ -17,4 +17,4 @@ def library() -> str:
             "--interactive needs vl-convert-python, which carries Vega-Lite: pip install 'attn-tune[report]', "
             "or leave --interactive out"
         ) from None
-    return script_text(vl_convert.javascript_bundle())
+    return script_text(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
