@@ -89,16 +89,19 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
     """Sentences about a comparison as a whole: counts, mean, choices, and the distance of the two sweeps."""
     found = [headline(summary)]
     if summary["mean"] is not None:
-        found.append(f"B takes {summary['mean']:.3f} of A's time (geometric mean of the problems in both)")
+        found.append(f"B takes {summary['mean']:.3f} times A's time (geometric mean of the problems in both)")
     if changed := [f"another {what} for {counted(n, 'problem')}" for what, n in summary["changed"].items() if n]:
         found.append(f"B chose {' and '.join(changed)}")
     for shift in summary["shifts"]:
         programs = counted(shift["programs"], "program")
-        noise = max(shift["noise"], summary["rule"]["margin"])
+        noise = f"{100 * max(shift['noise'], summary['rule']['margin']):.1f} %"
+        needed = f"more than {noise}" if shift["is_known"] else f"more than any of another problem, at most {noise}"
         found.append(
-            f"{shift['device']}: {programs} with one config, software and source in both took {shift['ratio']:.3f} of "
-            f"A's time in B (median); a verdict needs more than {100 * noise:.1f} %"
+            f"{shift['device']}: {programs} with one config, software and source in both took {shift['ratio']:.3f} "
+            f"times A's time in B (median); a verdict needs {needed}"
         )
+    if not summary["shifts"]:
+        found.append("no program is the same in both, so nothing says how far the sweeps are apart: see --margin")
     return found
 
 

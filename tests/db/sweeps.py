@@ -3,7 +3,7 @@
 import numpy as np
 
 from attn_tune.db import Database, Side
-from attn_tune.db.compare.sides import Evidence
+from attn_tune.db.compare.sides import Evidence, timed_by
 from attn_tune.schema import Decision, Rule
 from tests.db.facts import DEVICE, ENVIRONMENT, KERNEL, begin, make_signature, make_trial
 
@@ -67,4 +67,5 @@ def side(times, *, seed, noise=0.01, count=24, kind="database", config=CONFIG, r
         kind=kind,
         decisions=tuple(decisions.values()),
         evidence=lambda d: evidence[d.signature.text] if kind == "database" else None,
+        timed=lambda: timed_by(decisions.values()),
     )

@@ -13,6 +13,8 @@ from attn_tune.schema import Environment, Rule
 from tests.db.facts import DEVICE, OTHER_DEVICE
 from tests.db.sweeps import noisy, problem, record_sweep, side
 
+# Another config: no program is the same in both sides then.
+OTHER = {"config": {"block_q": 64}}
 TEN = {place: 100_000 + 10_000 * place for place in range(10)}
 
 
@@ -64,7 +66,7 @@ def test_a_verdict_turns_with_the_sides():
 )
 def test_a_difference_that_is_not_worth_having_is_none(before, after, options, reason):
     quiet = {"noise": 0.0001, "count": 30}
-    (row,) = compare_sides(side(before, seed=1, **quiet), side(after, seed=2, **quiet), **options).rows
+    (row,) = compare_sides(side(before, seed=1, **quiet), side(after, seed=2, **quiet, **OTHER), **options).rows
     assert (row.verdict, row.reason) == (Verdict.UNDECIDED, reason)
 
 
@@ -100,12 +102,35 @@ def test_a_slower_board_is_no_reason_to_call_every_winner_worse():
     few = dict(list(TEN.items())[:5])
     few_slow = {place: ns * 1.03 for place, ns in few.items()}
     found = compare_sides(side(few, seed=1, noise=0.002), side(few_slow, seed=2, noise=0.002))
-    assert {row.verdict for row in found.rows} == {Verdict.WORSE}, "five programs do not say what the board did"
+    assert {row.verdict for row in found.rows} == {Verdict.UNDECIDED}
+
+
+def test_few_programs_bound_a_verdict_by_those_of_other_problems():
+    four = {place: TEN[place] for place in range(4)}
+    busy = {place: ns * factor for (place, ns), factor in zip(four.items(), (4.0, 5.0, 1.0, 6.0), strict=True)}
+    assert verdicts(side(four, seed=1), side(busy, seed=2)) == {}
+    assert verdicts(side(four, seed=1), side(four | {2: four[2] * 1.05}, seed=2)) == {2: "worse"}
+    alone = compare_sides(side({0: 100_000}, seed=1), side({0: 400_000}, seed=2))
+    assert alone.rows[0].verdict is Verdict.UNDECIDED, "the same program four times slower is another machine"
+
+
+def test_programs_that_lost_in_both_sweeps_tell_their_distance(tmp_path):
+    paths = [tmp_path / "a.db", tmp_path / "b.db"]
+    for seed, (path, factor) in enumerate(zip(paths, (1, 4), strict=True)):
+        for number, config in enumerate(({"block_q": 64}, {"block_q": 128})):
+            slow = 1.2 if number == seed else 1.0
+            times = {place: TEN[place] * factor * slow for place in range(2)}
+            record_sweep(path, times, seed=2 * seed + number, config=config)
+    found = of_databases(*paths)
+    assert {row.changed for row in found.rows} == {"config"}
+    assert {row.verdict for row in found.rows} == {Verdict.UNDECIDED}
+    assert found.shifts[0].programs == 4
 
 
 def test_a_part_of_two_sides_is_judged_with_the_shift_of_the_whole():
     sides = side(TEN, seed=1, noise=0.002), side({place: ns * 1.03 for place, ns in TEN.items()}, seed=2, noise=0.002)
     parts = [dataclasses.replace(one, decisions=one.decisions[:1]) for one in sides]
+    parts[1] = dataclasses.replace(parts[1], timed=dict)
     (row,) = compare_sides(*parts).rows
     assert row.verdict is Verdict.WORSE
     found = compare_sides(*parts, shifts=find_shifts(*sides))
@@ -134,6 +159,7 @@ def test_what_was_timed_in_turns_needs_no_bound_for_another_board():
 def test_a_difference_within_that_of_a_config_from_itself_is_none():
     fast, slow = (noisy(np.random.default_rng(5), median, 0.002, 30) for median in (100_000, 104_000))
     a, b = side({0: 100_000}, seed=1), side({0: 104_000}, seed=2)
+    b = dataclasses.replace(b, timed=dict)
     (row,) = compare_sides(with_evidence(a, samples=fast), with_evidence(b, samples=slow)).rows
     assert row.verdict is Verdict.WORSE
     (row,) = compare_sides(with_evidence(a, samples=fast), with_evidence(b, samples=slow, noise=0.06)).rows
@@ -168,7 +194,7 @@ def test_a_row_without_enough_evidence_is_undecided(changes, reason):
 
 def test_rows_are_sorted_from_the_worst_to_those_of_one_side():
     after = {0: 120_000, 1: 200_000, 2: 90_000, 3: TEN[3], 11: 5_000}
-    rows = compare_sides(side({place: TEN[place] for place in range(5)}, seed=1), side(after, seed=2)).rows
+    rows = compare_sides(side({place: TEN[place] for place in range(5)}, seed=1), side(after, seed=2, **OTHER)).rows
     assert [str(row.verdict) for row in rows] == ["worse", "worse", "better", "undecided", "only_a", "only_b"]
     assert rows[0].ratio > rows[1].ratio > 1
     assert (rows[-2].one.signature, rows[-2].b) == (problem(4), None)

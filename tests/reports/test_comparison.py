@@ -16,16 +16,16 @@ SUMMARY = {
     "counts": {"worse": 1, "better": 1, "undecided": 1, "only_a": 1, "only_b": 0},
     "changed": {"kernel": 1, "config": 2},
     "mean": 1.0012,
-    "shifts": [{"device": "gpu", "programs": 12, "ratio": 1.0031, "noise": 0.0144}],
+    "shifts": [{"device": "gpu", "programs": 12, "ratio": 1.0031, "noise": 0.0144, "is_known": True}],
 }
 GOLDEN = """\
 ### old.db -> new.db: 1 worse, 1 better, 1 undecided, 1 only in A
 
-B takes 1.001 of A's time (geometric mean of the problems in both).
+B takes 1.001 times A's time (geometric mean of the problems in both).
 
 B chose another kernel for 1 problem and another config for 2 problems.
 
-gpu: 12 programs with one config, software and source in both took 1.003 of A's time in B (median); a verdict needs \
+gpu: 12 programs with one config, software and source in both took 1.003 times A's time in B (median); a verdict needs \
 more than 1.4 %.
 
 | verdict | point | direction | device | A | B | B/A | 95 % | change |
@@ -97,7 +97,9 @@ def test_a_comparison_without_verdicts_has_no_table_of_them(frame):
     text = comparison.markdown(
         frame.loc[frame["verdict"] == "undecided"], SUMMARY | {"mean": None, "shifts": [], "changed": {}}
     )
-    assert text.split("\n\n")[1].startswith("<details><summary>1 undecided")
+    _, apart, folded, *_ = text.split("\n\n")
+    assert apart.startswith("no program is the same in both")
+    assert folded.startswith("<details><summary>1 undecided")
 
 
 def test_the_page_is_the_same_twice_and_loads_nothing(frame):

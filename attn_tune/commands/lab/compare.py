@@ -176,6 +176,13 @@ def _summary(a: "Side", b: "Side", found: "SidesCompared", margin: float) -> dic
         "changed": {what: changed[what] for what in ("kernel", "config")},
         "mean": found.mean,
         "shifts": [
-            {"device": str(s.device), "programs": s.programs, "ratio": s.ratio, "noise": s.noise} for s in found.shifts
+            {
+                "device": str(s.device),
+                "programs": s.programs,
+                "ratio": s.ratio,
+                "noise": s.noise,
+                "is_known": s.is_known,
+            }
+            for s in found.shifts
         ],
     }

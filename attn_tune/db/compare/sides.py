@@ -1,14 +1,20 @@
 """The two sides of a comparison: the decisions of a lab database or of a pack, with the samples behind them."""
 
-from collections.abc import Callable, Mapping
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from attn_tune.db.database import Database
 from attn_tune.db.decide.decisions import Candidate, noise_of
 from attn_tune.packs.reader import Pack
 from attn_tune.packs.rows import PPM, Row
-from attn_tune.schema import Decision, Rule, Signature, Status, config_digest
+from attn_tune.schema import Decision, Device, Rule, Signature, Status, config_digest, config_to_json
 from attn_tune.schema.trial import WHOLE
+
+# The text of a signature, a direction, a kernel, the digest of an environment and a config as JSON.
+type Program = tuple[str, str, str, str, str]
+type Times = Mapping[Device, Mapping[Program, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +41,14 @@ class Side:
       kind: ``"database"`` or ``"pack"``.
       decisions: the decisions, of all ranks.
       evidence: finds the samples behind a decision; None where only its median is known.
+      timed: finds the median time of every program, in nanoseconds; of a pack those of its rows.
     """
 
     name: str
     kind: str
     decisions: tuple[Decision, ...]
     evidence: Callable[[Decision], Evidence | None]
+    timed: Callable[[], Times]
 
 
 def side_of_database(database: Database, name: str) -> Side:
@@ -68,13 +76,45 @@ def side_of_database(database: Database, name: str) -> Side:
             noise=noise_of(entry),
         )
 
-    return Side(name=name, kind="database", decisions=tuple(database.decisions()), evidence=evidence)
+    return Side(
+        name=name,
+        kind="database",
+        decisions=tuple(database.decisions()),
+        evidence=evidence,
+        timed=lambda: _timed_in(database),
+    )
+
+
+def _timed_in(database: Database) -> Times:
+    """The median of all samples of each program, of searches and finals."""
+    samples: dict[Device, dict[Program, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for one in database.trials(status=Status.OK):
+        if one.part == WHOLE and one.measurement:
+            program = (
+                *(one.signature.text, one.direction, one.kernel),
+                *(one.environment.digest, config_to_json(one.config)),
+            )
+            samples[one.device][program] += one.measurement.samples_ns
+    return {
+        device: {program: statistics.median(found) for program, found in programs.items() if found}
+        for device, programs in samples.items()
+    }
+
+
+def timed_by(decisions: Iterable[Decision]) -> Times:
+    """The times of the programs that were chosen."""
+    found: dict[Device, dict[Program, float]] = defaultdict(dict)
+    for d in decisions:
+        if d.median_ns and d.rule is not Rule.PREDICTED:
+            program = (d.signature.text, d.direction, d.kernel, d.environment.digest, config_to_json(d.config))
+            found[d.device][program] = d.median_ns
+    return found
 
 
 def side_of_pack(pack: Pack, name: str) -> Side:
     """The rows of a pack as decisions. A pack holds no samples."""
     made = tuple(_decision(pack, row) for row in pack.rows)
-    return Side(name=name, kind="pack", decisions=made, evidence=lambda _: None)
+    return Side(name=name, kind="pack", decisions=made, evidence=lambda _: None, timed=lambda: timed_by(made))
 
 
 def _decision(pack: Pack, row: Row) -> Decision:

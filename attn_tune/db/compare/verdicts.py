@@ -9,8 +9,8 @@ import enum
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from attn_tune.db.compare.sides import Evidence, Side
 from attn_tune.db.decide.statistics import (
@@ -33,6 +33,8 @@ SHIFT_PROGRAMS = 8
 CONFIDENCE = 0.95
 
 type Key = tuple[str, str, str]
+# The text of a signature, and a direction.
+type Problem = tuple[str, str]
 
 
 class Verdict(enum.StrEnum):
@@ -118,18 +120,28 @@ class Shift:
       device: the device.
       programs: how many such configs there are.
       ratio: the median of B's times over A's.
-      noise: the share by which the same program may seem to differ between the two; 0 where there are too few.
+      noise: the share by which the same program may seem to differ between the two. Of few programs that of the one
+        that differs most.
+      farthest: of each problem the largest distance of its programs, as a natural logarithm.
     """
 
     device: Device
     programs: int
     ratio: float
     noise: float
+    farthest: Mapping[Problem, float] = field(default_factory=dict[Problem, float])
 
     @property
     def is_known(self) -> bool:
-        """Whether there are enough programs."""
+        """Whether there are enough programs to tell the distance of the whole from that of single problems."""
         return self.programs >= SHIFT_PROGRAMS
+
+    def bound(self, problem: Problem) -> float:
+        """The share that a difference must exceed. Where programs are few it is the largest of other problems."""
+        if self.is_known:
+            return self.noise
+        others = [value for key, value in self.farthest.items() if key != problem] or list(self.farthest.values())
+        return math.expm1(max(others)) if others else self.noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,10 +169,14 @@ def compare_sides(
     left, right = _winners(a.decisions), _winners(b.decisions)
     both = sorted(left.keys() & right.keys())
     by_device = {shift.device: shift for shift in (find_shifts(a, b) if shifts is None else shifts)}
-    noise = {device: shift.noise for device, shift in by_device.items()}
+
+    def bound(one: Decision) -> float:
+        shift = by_device.get(one.device)
+        return shift.bound((one.signature.text, one.direction)) if shift else 0.0
+
     rows = _corrected(
         [
-            _judge(before, after, a.evidence(before), b.evidence(after), margin, noise.get(before.device, 0.0))
+            _judge(before, after, a.evidence(before), b.evidence(after), margin, bound(before))
             for before, after in ((left[key], right[key]) for key in both)
         ]
     )
@@ -188,25 +204,29 @@ def _winners(decisions: Iterable[Decision]) -> dict[Key, Decision]:
 
 def find_shifts(a: Side, b: Side) -> tuple[Shift, ...]:
     """The distance of two sides as a whole, for each device with a program in both."""
-
-    def timed(side: Side) -> dict[Device, dict[tuple[str, ...], int]]:
-        found: dict[Device, dict[tuple[str, ...], int]] = defaultdict(dict)
-        for d in side.decisions:
-            if d.median_ns and d.rule is not Rule.PREDICTED:
-                program = (*_key(d), d.kernel, d.environment.digest, config_to_json(d.config))
-                found[d.device][program] = d.median_ns
-        return found
-
-    before, after = timed(a), timed(b)
+    before, after = a.timed(), b.timed()
     shifts = []
     for device in sorted(before.keys() & after.keys(), key=lambda device: (str(device), device.digest)):
         ours, theirs = before[device], after[device]
-        if logs := [math.log(theirs[key] / ours[key]) for key in sorted(ours.keys() & theirs.keys())]:
-            middle = statistics.median(logs)
-            # Three standard deviations, by the median distance from the median, which single problems do not move.
-            spread = 3 * 1.4826 * statistics.median(abs(value - middle) for value in logs)
-            noise = math.expm1(abs(middle) + spread) if len(logs) >= SHIFT_PROGRAMS else 0.0
-            shifts.append(Shift(device=device, programs=len(logs), ratio=math.exp(middle), noise=noise))
+        shared = sorted(ours.keys() & theirs.keys())
+        if not shared:
+            continue
+        logs = [math.log(theirs[key] / ours[key]) for key in shared]
+        middle = statistics.median(logs)
+        # Three standard deviations, by the median distance from the median, which single problems do not move.
+        spread = 3 * 1.4826 * statistics.median(abs(value - middle) for value in logs)
+        farthest: dict[Problem, float] = defaultdict(float)
+        for (signature, direction, *_), value in zip(shared, logs, strict=True):
+            farthest[signature, direction] = max(farthest[signature, direction], abs(value))
+        shifts.append(
+            Shift(
+                device=device,
+                programs=len(logs),
+                ratio=math.exp(middle),
+                noise=math.expm1(abs(middle) + spread if len(logs) >= SHIFT_PROGRAMS else max(farthest.values())),
+                farthest=farthest,
+            )
+        )
     return tuple(shifts)
 
 
