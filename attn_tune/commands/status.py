@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from attn_tune.db import Activity, RunProgress, RunStatus
 
 EVERY_S = 1.0
+# Of --watch: a day.
+MOST_S = 86_400
 
 
 def command(
@@ -33,8 +35,8 @@ def command(
 ) -> None:
     if seconds is not None and not watch:
         raise UsageError(f"{seconds:g} is the time between two looks of --watch; give --watch too")
-    if seconds is not None and not seconds > 0:
-        raise UsageError(f"the time between two looks must be above 0, got {seconds:g}")
+    if seconds is not None and not 0 < seconds <= MOST_S:
+        raise UsageError(f"the time between two looks must be above 0 and at most {MOST_S} s, got {seconds:g}")
     now = _watched(db, EVERY_S if seconds is None else seconds, quiet=json) if watch else _look(db)
     if json:
         output.emit_json(**_data(now))

@@ -6,6 +6,7 @@ The schemas are version 1.0.0 of https://github.com/odgaard/TuningSchema (branch
 import datetime
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -13,6 +14,10 @@ from typing import Any
 
 from attn_tune.schema.digest import digest_json
 from attn_tune.schema.trial import Status, Trial
+
+_NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+|\.{2,}")
+# Characters of a file's name, beside the digest and the ending.
+_MOST = 150
 
 SCHEMA_VERSION = "1.0.0"
 
@@ -77,7 +82,9 @@ def _text(**data: Any) -> str:
 
 def _name(t: Trial) -> str:
     key = digest_json([t.signature.text, t.device.identity, asdict(t.environment)]).rpartition(":")[2]
-    return ".".join(filter(None, (t.kernel.replace("/", "."), t.direction, t.part, key[:12])))
+    words = ".".join(filter(None, (t.kernel, t.direction, t.part)))
+    # A database may be of others: nothing in it chooses a folder.
+    return f"{_NO_NAME.sub('.', words)[:_MOST]}.{key[:12]}"
 
 
 def _result(t: Trial) -> dict[str, Any]:

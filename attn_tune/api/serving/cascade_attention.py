@@ -161,7 +161,7 @@ def cascade_attention(
             group_ends = ends[_group_ends(level, batch)]
             parts.append(ragged(q, k, v, level.kv_lens, group_ends, level.page_table, causal=False, **of_prefix))
     out, lse = _merged([*parts, own], _platform(platform, "merge_attention"))
-    if cu_q_lens is None and query.ndim == 3:
+    if cu_q_lens is None and jnp.ndim(query) == 3:
         out, lse = out[:, 0], lse[:, 0]
     return (out, lse) if return_lse else out
 

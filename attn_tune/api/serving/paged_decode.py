@@ -85,7 +85,8 @@ def paged_decode(
     q = check_array("query", query)
     if q.ndim not in (3, 4):
         raise UsageError(f"query must be [B, N, H] or [B, T, N, H], got shape {q.shape}")
-    q = q if q.ndim == 4 else q[:, None]
+    is_single = q.ndim == 3
+    q = q[:, None] if is_single else q
     check_query_dtype(q)
     if not 1 <= q.shape[1] <= MOST_QUERIES:
         raise UsageError(f"query has {q.shape[1]} new tokens of a sequence; at most {MOST_QUERIES} are decoding")
@@ -119,5 +120,5 @@ def paged_decode(
         in_specs=in_specs,
         out_specs=out_specs,
     )
-    out, lse = (x if query.ndim == 4 else x[:, 0] for x in (outputs["out"], outputs["lse"]))
+    out, lse = (x[:, 0] if is_single else x for x in (outputs["out"], outputs["lse"]))
     return (out, lse) if return_lse else out

@@ -17,7 +17,9 @@ def check_free(path: Path, *, overwrite: bool = False) -> None:
     Raises:
       StorageError: it is one.
     """
-    if around := next((folder for folder in path.absolute().parents if is_pack(folder)), None):
+    # Links are followed: one may lead into a pack.
+    folder = path.parent.resolve()
+    if around := next((one for one in (folder, *folder.parents) if is_pack(one)), None):
         raise StorageError(f"{path} lies within the pack {around}; choose a path beside it")
     if path.exists() and not overwrite:
         raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")

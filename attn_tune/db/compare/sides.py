@@ -23,13 +23,15 @@ class Evidence:
 
     Attributes:
       samples: those of the newest run with finals, as decisions take them.
-      rounds: those of each final, by the name of its run and the round.
+      rounds: those of each final of that run, by the name of the run and the round.
       noise: the share by which the config was seen to differ from itself.
+      disturbances: what else the host did during the last final.
     """
 
     samples: tuple[int, ...]
     rounds: Mapping[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
     noise: float = 0.0
+    disturbances: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +72,16 @@ def side_of_database(database: Database, name: str) -> Side:
         if not measured:
             return None
         entry = Candidate(digest=digest, config=decision.config, measured=measured)
+        conditions = measured[-1].trial.conditions
         return Evidence(
             samples=entry.samples(entry.newest_run),
-            rounds={(runs[run], round_id): samples for (run, round_id), samples in entry.rounds.items()},
+            rounds={
+                (runs[run], round_id): samples
+                for (run, round_id), samples in entry.rounds.items()
+                if run == entry.newest_run
+            },
             noise=noise_of(entry),
+            disturbances=conditions.disturbances if conditions else (),
         )
 
     return Side(

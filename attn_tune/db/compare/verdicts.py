@@ -263,12 +263,15 @@ def _by_samples(a: Decision, b: Decision, ours: Evidence, theirs: Evidence, marg
         verdict = Verdict.BETTER
     elif a_over_b.a_wins(noise=noise):
         verdict = Verdict.WORSE
+    reason = _reason(b_over_a, noise) if verdict is Verdict.UNDECIDED else ""
+    if verdict is not Verdict.UNDECIDED and not pairs and (others := {*ours.disturbances, *theirs.disturbances}):
+        verdict, reason = Verdict.UNDECIDED, f"a final was disturbed: {', '.join(sorted(others))}"
     tail = (1 + CONFIDENCE) / 2
     return Compared(
         a=a,
         b=b,
         verdict=verdict,
-        reason=_reason(b_over_a, noise) if verdict is Verdict.UNDECIDED else "",
+        reason=reason,
         basis=basis,
         a_ns=int(statistics.median(ours_ns)),
         b_ns=int(statistics.median(theirs_ns)),

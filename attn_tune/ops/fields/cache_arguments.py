@@ -4,12 +4,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int
 
 from attn_tune.ops.contract import Workload
 from attn_tune.ops.fields.cache import CODES, LAYOUTS, SAME, axes, sizes_of
 from attn_tune.schema.errors import UsageError, unknown_name
 
+_INT32 = np.iinfo(np.int32)
 # Letters of the axes of a cache in declarations of calls.
 LETTERS = {"page": "p", "slot": "s", "head": "k"}
 
@@ -35,8 +37,25 @@ def check_array(name: str, given: Any) -> Array:
     """
     try:
         return jnp.asarray(given)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{name} must be an array, got {type(given).__name__}") from None
+
+
+def _saturated(array: Any) -> Any:
+    """Integers no farther than int32 reaches: a cast would wrap them, and a length or a page be another one."""
+    if getattr(array.dtype, "kind", "") not in {"i", "u"} or array.dtype.itemsize < 4 or array.dtype == np.int32:
+        return array
+    lowest = max(_INT32.min, np.iinfo(array.dtype).min)
+    return array.clip(array.dtype.type(lowest), array.dtype.type(_INT32.max)).astype(np.int32)
+
+
+def _as_integers(name: str, given: Any) -> Array:
+    """``given`` as an array; integers are saturated before JAX, without its 64-bit mode, cuts them."""
+    if isinstance(given, np.ndarray | np.integer):
+        return check_array(name, _saturated(np.asarray(given)))
+    if isinstance(given, int) and not isinstance(given, bool):
+        return check_array(name, min(max(given, _INT32.min), _INT32.max))
+    return _saturated(check_array(name, given))
 
 
 def check_count(name: str, given: Any) -> Int[Array, ""]:
@@ -45,7 +64,7 @@ def check_count(name: str, given: Any) -> Int[Array, ""]:
     Raises:
       UsageError: it is something else.
     """
-    array = check_array(name, given)
+    array = _as_integers(name, given)
     if array.size != 1 or not jnp.issubdtype(array.dtype, jnp.integer):
         raise UsageError(f"{name} must be an integer, or an array of one, got {given!r}")
     return array.reshape(())
@@ -74,7 +93,8 @@ def check_caches(
         if cache is None:
             continue
         if cache.ndim != 4 or 0 in cache.shape:
-            raise UsageError(f"{name} must have four axes ({', '.join(axes(layout))}, width), got shape {cache.shape}")
+            wanted = f"four axes ({', '.join(axes(layout))}, width), none of them empty"
+            raise UsageError(f"{name} must have {wanted}, got shape {cache.shape}")
         if cache.dtype != dtype and cache.dtype.name not in CODES:
             raise UsageError(f"{name} must be {dtype} as {whose}, or {' or '.join(CODES)}, got {cache.dtype}")
     if v is not None and (k.shape[:3] != v.shape[:3] or k.dtype != v.dtype):
@@ -96,7 +116,7 @@ def check_integers(name: str, given: Any, shape: tuple[int | None, ...]) -> Int[
     Raises:
       UsageError: another shape, no integers, or no elements.
     """
-    array = check_array(name, given)
+    array = _as_integers(name, given)
     fits = array.ndim == len(shape) and all(n in (None, size) for n, size in zip(shape, array.shape, strict=True))
     if not fits or not jnp.issubdtype(array.dtype, jnp.integer) or 0 in array.shape:
         wanted = ", ".join("pages of a sequence" if n is None else str(n) for n in shape)
@@ -158,14 +178,14 @@ def check_expected(workload: str, workloads: Iterable[Workload], max_kv_len: int
 
 
 def check_window(window: int | None) -> int | None:
-    """The window.
+    """The window; one that no position of int32 is outside of is as large as these reach.
 
     Raises:
       UsageError: no number of tokens, nor None.
     """
     if window is not None and not (type(window) is int and window >= 0):
         raise UsageError(f"sliding_window must be a number of tokens, 0 or more, or None, got {window!r}")
-    return window
+    return window if window is None else min(window, int(_INT32.max))
 
 
 def count_sequences(kv_lens: Any) -> int:

@@ -31,7 +31,10 @@ def largest_sinks_of(softmax_aux: Array, num_q_heads: int, num_kv_heads: int) ->
 
 
 def _by_head(softmax_aux: Array, num_q_heads: int, num_kv_heads: int) -> Float[Array, "heads num_sinks"]:
-    aux = jnp.asarray(softmax_aux)
+    try:
+        aux = jnp.asarray(softmax_aux)
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"softmax_aux must be an array, got {type(softmax_aux).__name__}") from None
     if not jnp.issubdtype(aux.dtype, jnp.floating):
         raise UsageError(f"softmax_aux must be floating-point, got {aux.dtype}")
     if aux.ndim == 1:
