@@ -20,8 +20,9 @@ CONFIG_PREFIX = "cfg_"
 
 _TRIALS = """
 SELECT trial.id AS trial, run_id AS run, trial.op, kernel, direction, part, stage, signature, point, trial.device,
-       device.family, environment, config, config_digest, status, reason, is_heuristic, repeatable, features, median_us,
-       min_us, dispersion, coalesce(json_array_length(samples_ns), 0) AS samples, error_ratio, compile_ms, prove_ms,
+       device.digest AS device_digest, device.family, environment, config, config_digest, status, reason, is_heuristic,
+       repeatable, features, median_us, min_us, dispersion, coalesce(json_array_length(samples_ns), 0) AS samples,
+       error_ratio, compile_ms, prove_ms,
        run_ms, trial.shared_bytes, registers, spill_bytes, prediction ->> 'ns' AS predicted_ns,
        prediction ->> 'low_ns' AS low_ns, prediction ->> 'high_ns' AS high_ns, prediction ->> 'model' AS model,
        shortage ->> 'resource' AS resource, shortage ->> 'needed' AS needed, shortage ->> 'limit' AS "limit", started,
@@ -30,7 +31,8 @@ FROM trial JOIN device ON device.id = device_id JOIN signature ON signature.text
 WHERE {filters} ORDER BY trial.id
 """
 _DECISIONS = """
-SELECT decision.op, kernel, direction, signature, point, device, known.family, environment, config, config_digest, rank,
+SELECT decision.op, kernel, direction, signature, point, device,
+       known.digest AS device_digest, known.family, environment, config, config_digest, rank,
        rule, median_us, heuristic_us, gain, regret_bound, worst_error, json_array_length(ties) AS ties, samples, trials,
        repeatable, features, signature.fields
 FROM decision JOIN device AS known ON known.id = device_id JOIN signature ON signature.text = decision.signature
@@ -45,7 +47,8 @@ FROM run JOIN device ON device.id = device_id JOIN environment ON environment.di
 ORDER BY run.id
 """
 _FINALS = f"""
-SELECT trial.id AS trial, trial.op, kernel, direction, signature, trial.device, device.family, config_digest, round_id,
+SELECT trial.id AS trial, trial.op, kernel, direction, signature, trial.device, device.digest AS device_digest,
+       device.family, config_digest, round_id,
        median_us, dispersion, conditions ->> '$.sm_clock_mhz[0]' AS clock_low,
        conditions ->> '$.sm_clock_mhz[1]' AS clock_high, conditions ->> '$.temperature_c[0]' AS temperature_low,
        conditions ->> '$.temperature_c[1]' AS temperature_high, conditions ->> '$.power_w[0]' AS power_low,

@@ -105,6 +105,9 @@ def test_a_file_that_is_there_stays_without_overwrite_and_packs_stay_always(pack
     folder = written(tmp_path / "folder", row("pallas_tpu_splash", "fwd", SPLASH, device=V6E))
     within = run(*words, folder, folder / "out")
     assert (within.exit_code, "lies within the pack" in within.stderr) == (4, True)
+    (link := tmp_path / "link").symlink_to(folder / "shards")
+    through = run(*words, folder, link / "out")
+    assert (through.exit_code, "lies within the pack" in through.stderr) == (4, True)
 
 
 def test_tokamax_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch):

@@ -245,6 +245,30 @@ def test_a_final_that_both_databases_hold_is_compared_in_turns(tmp_path):
     assert (row.basis, row.ratio) == (Basis.PAIRED, 1.0)
 
 
+def test_a_database_is_compared_by_the_runs_that_decide_it_not_by_older_ones_that_both_hold(tmp_path):
+    old = record_sweep(tmp_path / "old.db", TEN, seed=1)
+    slower = record_sweep(tmp_path / "new.db", TEN | {3: TEN[3] * 1.06}, seed=2)
+    both = tmp_path / "both.db"
+    with Database.open(both, create=True) as database:
+        for path in (old, slower):
+            merge_database(database, path)
+        database.rebuild_decisions()
+    (worst, *rest) = of_databases(old, both).rows
+    assert (worst.verdict, worst.one.signature, worst.basis) == (Verdict.WORSE, problem(3), Basis.UNPAIRED)
+    assert worst.b_ns == pytest.approx(TEN[3] * 1.06, rel=0.02)
+    assert {row.verdict for row in rest} == {Verdict.UNDECIDED}
+
+
+def test_a_disturbed_final_gives_no_verdict():
+    a, b = side({0: 100_000}, seed=1), side({0: 140_000}, seed=2, **OTHER)
+    (row,) = compare_sides(a, b).rows
+    assert row.verdict is Verdict.WORSE
+    samples = noisy(np.random.default_rng(5), 140_000, 0.01)
+    b = with_evidence(b, samples=samples, disturbances=("another sweep ran on the host",))
+    (row,) = compare_sides(a, b).rows
+    assert (row.verdict, row.reason) == (Verdict.UNDECIDED, "a final was disturbed: another sweep ran on the host")
+
+
 def test_another_device_or_another_source_is_told_apart(tmp_path):
     a = record_sweep(tmp_path / "a.db", {0: 100_000}, seed=1)
     b = record_sweep(tmp_path / "b.db", {0: 100_000}, seed=2, device=OTHER_DEVICE)

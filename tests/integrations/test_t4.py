@@ -113,6 +113,15 @@ def test_other_problems_parts_devices_and_environments_are_other_files():
     assert (made.searches, len(made.files)) == (5, 10)
 
 
+@pytest.mark.parametrize("part", ["x/../../../out/evil", "..", "a" * 900, "/etc/x"])
+def test_no_name_of_a_database_leads_out_of_the_folder(part):
+    made = results([dataclasses.replace(TRIAL, part=part)])
+    for name in made.files:
+        assert "/" not in name
+        assert ".." not in name
+        assert len(name) < 200
+
+
 def test_what_has_no_config_or_did_not_run_is_counted():
     predicted = failed(Status.PREDICTED, prediction=Prediction(ns=3, low_ns=2, high_ns=4, model="m"))
     made = results([TRIAL, failed(Status.UNSUPPORTED, config={}), predicted, failed(Status.COMPILED)])

@@ -29,16 +29,23 @@ def page_data(
     """The frames of a page. ``winners`` has one decision a problem; all that is given is narrowed."""
     from attn_tune.reports.page import coverage_cells, frames
     from attn_tune.reports.page.data import PageData
+    from attn_tune.reports.page.told_apart import Names, check_times
 
+    check_times(trials, str(database.path))
+    finals = narrowing.rows(database.frame("finals"))
+    apart = Names((trials, imported), winners)
+    trials, imported, finals = map(apart.frame, (trials, imported, finals))
+    races = [apart.race(race, one) for one in winners for race in database.races([one])]
+    winners = list(map(apart.decision, winners))
     texts = [*trials["signature"].unique(), *imported["signature"].unique(), *(narrowing.problems or ())]
     return PageData(
         trials=trials,
         winners=frames.winners(winners, names),
-        races=frames.races(database.races(winners)),
+        races=frames.races(races),
         cells=coverage_cells.cells(
             winners, trials, imported, wanted=list(narrowing.problems or ()), directions=narrowing.directions
         ),
-        finals=narrowing.rows(database.frame("finals")),
+        finals=finals,
         names=short_names(texts, names),
     )
 

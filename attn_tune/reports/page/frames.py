@@ -36,7 +36,9 @@ _RATES = (
 
 
 def _rates(decision: Decision) -> dict[str, Any]:
-    limits = dataclasses.asdict(limits_of(decision.device))
+    # Behind a blank stands what tells devices of one name apart.
+    device = dataclasses.replace(decision.device, variant=decision.device.variant.partition(" ")[0])
+    limits = dataclasses.asdict(limits_of(device))
     dtype = decision.signature.values.get("dtype", _SIXTEEN_BITS[0])
     if dtype not in _SIXTEEN_BITS:
         limits["matmul_tflops"] = 0.0

@@ -140,7 +140,8 @@ def _order(value: Any) -> tuple[int, float, str]:
     if value is None:
         return 0, 0.0, ""
     if isinstance(value, bool | int | float):
-        return 1, float(value), str(value)
+        # An integer may be larger than any float.
+        return 1, math.inf if value > 1e300 else -math.inf if value < -1e300 else float(value), str(value)
     return 2, 0.0, str(value)
 
 

@@ -283,7 +283,7 @@ def test_without_the_library_the_error_says_how_to_get_it(lab, tmp_path, monkeyp
 
 def test_the_library_is_inlined_and_cannot_leave_its_element(lab, tmp_path, monkeypatch):
     bundle = "window.vegaEmbed = () => '</script><b>';"
-    monkeypatch.setitem(sys.modules, "vl_convert", types.SimpleNamespace(javascript_bundle=lambda: bundle))
+    monkeypatch.setitem(sys.modules, "vl_convert", types.SimpleNamespace(javascript_bundle=lambda snippet: bundle))
     path = tmp_path / "page.html"
     assert run("--db", lab, "--html", path, "--interactive").exit_code == 0
     reader = Reader(path.read_text())
