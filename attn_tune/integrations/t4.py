@@ -15,7 +15,7 @@ from typing import Any
 from attn_tune.schema.digest import digest_json
 from attn_tune.schema.trial import Status, Trial
 
-_NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+|\.{2,}")
+_NO_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 # Characters of a file's name, beside the digest and the ending.
 _MOST = 150
 

@@ -122,6 +122,7 @@ class Shift:
       ratio: the median of B's times over A's.
       noise: the share by which the same program may seem to differ between the two. Of few programs that of the one
         that differs most.
+      usual: the distance of most programs, as a natural logarithm.
       farthest: of each problem the largest distance of its programs, as a natural logarithm.
     """
 
@@ -129,6 +130,7 @@ class Shift:
     programs: int
     ratio: float
     noise: float
+    usual: float = 0.0
     farthest: Mapping[Problem, float] = field(default_factory=dict[Problem, float])
 
     @property
@@ -141,7 +143,7 @@ class Shift:
         if self.is_known:
             return self.noise
         others = [value for key, value in self.farthest.items() if key != problem] or list(self.farthest.values())
-        return math.expm1(max(others)) if others else self.noise
+        return math.expm1(max(self.usual, *others)) if others else self.noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +225,10 @@ def find_shifts(a: Side, b: Side) -> tuple[Shift, ...]:
                 device=device,
                 programs=len(logs),
                 ratio=math.exp(middle),
-                noise=math.expm1(abs(middle) + spread if len(logs) >= SHIFT_PROGRAMS else max(farthest.values())),
+                noise=math.expm1(
+                    max(abs(middle) + spread, 0.0 if len(logs) >= SHIFT_PROGRAMS else max(farthest.values()))
+                ),
+                usual=abs(middle) + spread,
                 farthest=farthest,
             )
         )
