@@ -84,7 +84,7 @@ def _name(t: Trial) -> str:
     key = digest_json([t.signature.text, t.device.identity, asdict(t.environment)]).rpartition(":")[2]
     words = ".".join(filter(None, (t.kernel, t.direction, t.part)))
     # A database may be of others: nothing in it chooses a folder.
-    return f"{_NO_NAME.sub('.', words)[:_MOST]}.{key[:12]}"
+    return f"{_NO_NAME.sub('.', words)[:_MOST].strip('.')}.{key[:12]}"
 
 
 def _result(t: Trial) -> dict[str, Any]:
