@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("JAX_PLATFORMS", "cuda,cpu" if os.path.exists("/dev/nvidiactl") else "cpu")
+# Workers of pytest-xdist get a width, by which output of commands would be folded.
+os.environ.pop("COLUMNS", None)
 # Programs of tests are compiled once and run once: LLVM's passes take longer than they save. Children inherit this.
 os.environ["XLA_FLAGS"] = " ".join(
     (

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from attn_tune.reports.layout import Column
-from attn_tune.schema.words import config_words, duration, rate
+from attn_tune.schema.words import config_words, duration, printable, rate
 
 MISSING = "-"
 # Words that are quantities or times of day, which stay on one line as numbers do.
@@ -70,9 +70,15 @@ def columns(frame: pd.DataFrame) -> list[Column]:
 
 
 def plain_columns(frame: pd.DataFrame) -> list[Column]:
-    """The columns of ``frame`` under their own names, with every value as it is."""
-    words = [[MISSING if _missing(v) else str(v) for v in row] for row in frame.itertuples(index=False)]
+    """The columns of ``frame`` under their own names, numbers with six digits and all else as it is."""
+    words = [[_plain_word(v) for v in row] for row in frame.itertuples(index=False)]
     return _columns(frame, pd.DataFrame(words, columns=frame.columns, dtype=str))
+
+
+def _plain_word(value: Any) -> str:
+    if _missing(value):
+        return MISSING
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _columns(frame: pd.DataFrame, words: pd.DataFrame) -> list[Column]:
@@ -80,7 +86,7 @@ def _columns(frame: pd.DataFrame, words: pd.DataFrame) -> list[Column]:
         Column(
             name=str(name),
             header=str(header),
-            cells=tuple(" ".join(str(cell).split()) for cell in words[header]),
+            cells=tuple(printable(" ".join(str(cell).split())) for cell in words[header]),
             numeric=_is_numeric(frame[name]) or all(_QUANTITY.fullmatch(cell) for cell in words[header]),
         )
         for header, name in zip(words.columns, frame.columns, strict=True)

@@ -29,6 +29,13 @@ def rate(value: float, unit: str) -> str:
     return f"{value:.{digits}f} {prefix}{unit}"
 
 
+def printable(text: str) -> str:
+    """The text with control characters and marks of direction as escapes: a terminal must not obey a stored text."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
 def config_words(config: Mapping[str, Any]) -> str:
     """A config on one line, by name, as commands take it: ``rows=64 second.columns=32``; ``default`` without knobs."""
     return " ".join(_knobs("", config)) or "default"

@@ -31,7 +31,7 @@ def command(
         "NAME=VALUE",
         "The value of :NAME in the query. Numbers and null are such; text may stand in double quotes. Repeatable.",
     ),
-    limit: int = options.option(LIMIT, "--limit", "N", "At most so many rows; 0 is all of them.", min=0),
+    limit: int = options.option(LIMIT, "--limit", "N", "At most so many rows; 0 is all of them.", min=0, max=10**9),
     listed: bool = options.flag("--list", "Show the views and tables with their columns, and the questions."),
     fmt: options.Format = options.option(options.Format.TABLE, "--format -f", "", "The format of the answer."),
     json: options.Json = False,

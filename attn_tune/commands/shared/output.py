@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
 from attn_tune.commands.shared.options import Format
-from attn_tune.schema.words import counted
+from attn_tune.schema.words import counted, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +86,7 @@ def emit_frame(frame: "pd.DataFrame", *, title: str | None = None) -> None:
 
 
 def emit_rows(frame: "pd.DataFrame") -> None:
-    """As ``emit_frame``, with every column under its own name and every value as it is."""
+    """As ``emit_frame``, with every column under its own name and values as they are, but for digits of fractions."""
     from attn_tune.reports import tables, terminal
 
     _emit(terminal.of_columns(tables.plain_columns(frame), width=width()))
@@ -113,7 +113,7 @@ def say(text: str, indent: int | None = None) -> None:
     """
     from attn_tune.reports.layout import folded
 
-    room = width()
+    room, text = width(), printable(text)
     if room is None:
         print(text)
         return

@@ -9,10 +9,10 @@ from attn_tune.schema import StorageError
 _SQLITE = b"SQLite format 3\0"
 
 
-def check_free(path: Path, *, overwrite: bool = False) -> None:
+def check_free(path: Path, *, overwrite: bool | None = None) -> None:
     """Refuse a path that is taken, or that lies within a pack, which another file would break.
 
-    A pack or a database is not overwritten, asked or not.
+    A pack or a database is not overwritten, asked or not. ``overwrite`` is None for a command that has no such option.
 
     Raises:
       StorageError: it is one.
@@ -22,7 +22,8 @@ def check_free(path: Path, *, overwrite: bool = False) -> None:
     if around := next((one for one in (folder, *folder.parents) if is_pack(one)), None):
         raise StorageError(f"{path} lies within the pack {around}; choose a path beside it")
     if path.exists() and not overwrite:
-        raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")
+        more = "" if overwrite is None else ", or replace it with --overwrite"
+        raise StorageError(f"{path} exists; choose another path{more}")
     if is_pack(path):
         raise StorageError(f"{path} is a pack, so it is not overwritten")
     if path.is_file() and _is_database(path):

@@ -78,12 +78,16 @@ def _translated(error: Exception) -> BaseException:
     code = (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
     if code == sqlite3.SQLITE_INTERRUPT:  # by the signal that the progress handler let through
         return KeyboardInterrupt()
-    if code in _OF_THE_FILE or "Could not decode" in str(error):
+    if code in _OF_THE_FILE:
         return error
+    if "Could not decode" in str(error):
+        return UsageError("the query makes a text that is not UTF-8; ask for its hex()")
     if code == sqlite3.SQLITE_AUTH or "not authorized" in str(error):
         return UsageError("the query may only read: what writes, PRAGMA, ATTACH and extensions are refused")
     text = str(error)
     if missing := re.fullmatch(r"no such table: (.*)", text):
         hint = near_names(missing[1], relation_names())
         text += f"; {hint}" if hint else "; 'attn-tune lab query --list' names them"
+    if binding := re.search(r"for binding (?:parameter )?:?(\w+)", text):
+        text = f"it needs a value: -p {binding[1]}=VALUE"
     return UsageError(f"the query cannot be run: {text}")

@@ -47,14 +47,15 @@ _PARTS = (
         "coverage",
         "Coverage",
         coverage,
-        "A row a problem, a column a device and direction. A number is the time of the default over that of the "
-        "winner. Reasons stand under the matrix and in each cell's title.",
+        "A row a problem, a column a device and direction. A number is the median of the default over that of "
+        "the winner. Reasons stand under the matrix and in each cell's title.",
     ),
     _Part(
         "speedups",
         "Speedups",
         speedups,
-        "Time of the untuned config over that of the fastest one, on a logarithmic axis. A gain counts only beyond "
+        "Time of the untuned config over that of the fastest one, the median of the turns that both took, on a "
+        "logarithmic axis. A gain counts only beyond "
         "noise, above 1 % and half a microsecond; all else is a tie, and the default stays.",
     ),
     _Part(

@@ -132,10 +132,10 @@ def nothing_supports(question: Question, steps: tuple[Step, ...] = ()) -> Unsupp
                 f"{spec.id}: its heuristic config cannot be made, may not run or is forbidden by an override"
             )
     reasons += [f"{r.subject}: {r.reason}" for r in Walk(None, steps).rejected]
-    return UnsupportedError(
-        f"no kernel can do the {question.direction} of {question.signature} on {question.device}: "
-        f"{'; '.join(reasons) or 'none is registered'}"
-    )
+    what = f"the {question.direction} of {question.signature} on {question.device}"
+    if question.kernel:
+        return UnsupportedError(f"{question.kernel} cannot do {what}: {'; '.join(reasons) or 'it is not registered'}")
+    return UnsupportedError(f"no kernel can do {what}: {'; '.join(reasons) or 'none is registered'}")
 
 
 def _walk(question: Question, view: View, *, with_nearest: bool) -> Walk:

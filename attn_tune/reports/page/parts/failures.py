@@ -23,7 +23,7 @@ def part(data: PageData) -> list[Markup]:
     failed = data.trials.loc[data.trials["status"].isin([str(s) for s in FAILURES])]
     refused = how_many(data.trials["status"].isin([str(s) for s in Status if s.is_refused]))
     total = len(data.trials)
-    words = f"{counted(len(failed), 'trial')} of {total} failed; {refused} more were refused before they ran."
+    words = f"Of {counted(total, 'trial')} {len(failed)} failed, and {refused} were refused before they ran."
     if failed.empty:
         return [element("p", words, class_="lead")]
     counts = failed["status"].value_counts().to_dict()
