@@ -91,7 +91,9 @@ def _list(fmt: options.Format) -> None:
         raise UsageError("--list has no other format than a table and --json")
     for one in found:
         output.say(f"{one.name} ({one.kind}): {one.about}")
-        print(*_aligned(one.columns.items()), "", sep="\n")
+        for line in _aligned(one.columns.items()):
+            output.say(line)
+        print()
     print("Questions:")
     print(*_aligned((name, one.title) for name, one in QUESTIONS.items()), sep="\n")
 

@@ -57,5 +57,7 @@ def _make_key(path: Path) -> None:
             file.write(pem)
         name = "".join(c for c in path.stem if c.isascii() and c.isprintable())
         path.with_name(path.name + KEY_SUFFIX).write_text(f"ed25519 {public} {name}\n")
+    except FileExistsError:
+        raise StorageError(f"{path} exists and is not overwritten; choose another path for the new key") from None
     except OSError as error:
         raise StorageError(f"the key {path} cannot be written: {error.strerror}") from None

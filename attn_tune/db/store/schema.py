@@ -94,7 +94,7 @@ TABLES = (
     config TEXT NOT NULL CHECK (json_valid(config)), -- JSON object of the knobs.
     config_digest TEXT NOT NULL, -- The digest of the config.
     is_heuristic INTEGER NOT NULL, -- 1 for the config that the kernel chooses without tuning.
-    status TEXT NOT NULL, -- The outcome; the table of statuses is above.
+    status TEXT NOT NULL, -- The outcome: one of the statuses of docs/database.md.
     reason TEXT NOT NULL, -- The cause of a failure; empty where nothing went wrong.
     median_us REAL, -- Median of the samples in microseconds; NULL unless measured.
     min_us REAL, -- Fastest sample in microseconds.
