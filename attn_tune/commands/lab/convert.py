@@ -2,7 +2,7 @@
 
 t4: a folder with two JSON files a search, its results and its metadata, in the exchange format T4 of Kernel Tuner.
 
-Example: attn-tune lab convert results --to t4 --db lab.db --kernel triton
+Example: attn-tune lab convert results --to t4 --db lab.db --kernel xla
 """
 
 import enum

@@ -41,6 +41,7 @@ def command(
     file: File = None,
     json: options.Json = False,
 ) -> None:
+    from attn_tune.kernels.registry import find_kernel
     from attn_tune.runtime.overrides.entries import make_entry
 
     if (grid or workload) and not point:
@@ -48,13 +49,18 @@ def command(
     if point and signature:
         raise UsageError("--point and --signature both name problems; give one of them")
     never = kind is Kind.NEVER
+    text = selection.signature(point, grid, workload).signature.text if point else signature or ""
+    # A name that kernels of several ops have is that of the problem's op.
+    op = text.partition("/")[0]
+    if "/" not in kernel and find_kernel(f"{op}/{kernel}"):
+        kernel = f"{op}/{kernel}"
     made = make_entry(
         kernel,
         never=never,
         config=knobs_of(config or ()),
         direction=direction or "",
         device=device or "",
-        signature=selection.signature(point, grid, workload).signature.text if point else signature or "",
+        signature=text,
         reason=reason,
     )
     path, after = change_file(file, lambda old: (*(e for e in old if e.key != made.key), made))
