@@ -49,18 +49,17 @@ def command(
     if point and signature:
         raise UsageError("--point and --signature both name problems; give one of them")
     never = kind is Kind.NEVER
-    text = selection.signature(point, grid, workload).signature.text if point else signature or ""
-    # A name that kernels of several ops have is that of the problem's op.
-    op = text.partition("/")[0]
-    if "/" not in kernel and find_kernel(f"{op}/{kernel}"):
-        kernel = f"{op}/{kernel}"
+    asked = selection.signature(point, grid, workload).signature if point else None
+    # A name that kernels of several ops have is that of the point's op.
+    if asked and "/" not in kernel and find_kernel(f"{asked.op}/{kernel}"):
+        kernel = f"{asked.op}/{kernel}"
     made = make_entry(
         kernel,
         never=never,
         config=knobs_of(config or ()),
         direction=direction or "",
         device=device or "",
-        signature=text,
+        signature=asked.text if asked else signature or "",
         reason=reason,
     )
     path, after = change_file(file, lambda old: (*(e for e in old if e.key != made.key), made))
