@@ -39,8 +39,8 @@ class Names:
         """The table with these names in its column ``device``."""
         if not self._names or table.empty:
             return table
-        names = table["device_digest"].map(self._names)
-        return table.assign(device=names.fillna(table["device"]))
+        pairs = zip(table["device"], table["device_digest"], strict=True)
+        return table.assign(device=[self._names.get(digest, name) for name, digest in pairs])
 
     def decision(self, one: Decision) -> Decision:
         """The decision, of a device with this name."""
