@@ -347,7 +347,7 @@ def _uri(path: Path, mode: str) -> str:
 
 
 def check_in_place(path: Path, file: Path, identity: os.stat_result) -> None:
-    """Refuse to go on with an open file that has lost its name: SQLite keeps writing to it, without an error.
+    """Refuse an open file that has lost its name: SQLite keeps writing to it, without an error.
 
     Args:
       path: the path that the user gave, for the message.
