@@ -92,7 +92,7 @@ def test_what_is_no_reading_is_refused(database, sql, tmp_path, monkeypatch):
         ("SELECT * FROM nothing_like_it", "--list"),
         ("SELECT nope FROM trial", "no such column: nope"),
         ("SELECT", "incomplete input|syntax error"),
-        ("SELECT :x AS x", ":x"),
+        ("SELECT :x AS x", "-p x=VALUE"),
         ("SELECT ? AS x", "no name"),
         ("SELECT 1 AS a, 2 AS a", "two columns are called 'a'"),
         ("SELECT load_extension('x')", "extensions are refused"),

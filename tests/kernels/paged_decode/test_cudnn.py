@@ -220,7 +220,8 @@ def test_limits_are_reasons_in_words(monkeypatch, changes, device, version, word
 
 
 def test_untuned_every_other_kernel_comes_before_it():
-    places = {spec.name: OP.place(spec, problem(**PAGES), "fwd", H200) for spec in kernels_of("paged_decode")}
+    here = [spec for spec in kernels_of("paged_decode") if spec.backend != "pallas_tpu"]
+    places = {spec.name: OP.place(spec, problem(**PAGES), "fwd", H200) for spec in here}
     assert sorted(places, key=places.__getitem__) == ["cudnn", "xla", "triton"]
 
 
