@@ -5,20 +5,30 @@ import pytest
 from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.registry import kernels
 from attn_tune.ops.flash_attention.problem import Problem
+from attn_tune.ops.paged_decode.problem import Problem as Decoding
+from attn_tune.ops.ragged_paged.problem import Problem as Ragged
 from attn_tune.schema.config import config_to_dict
 
 PROBLEM = Problem(
     batch=4, q_len=4096, kv_len=4096, num_q_heads=32, num_kv_heads=8, head_dim=128, v_head_dim=128,
     causal=True,
 )  # fmt: skip
+LAYOUTS = {"pallas_tpu_paged": "head_first", "pallas_tpu_ragged": "interleaved"}
 DEVICES = dict.fromkeys(("triton", "mosaic_gpu", "xla"), "nvidia-h200") | {"pallas_tpu": "tpu-v6e"}
 SEARCHES = [
     (spec.id, direction, spec, search)
     for spec in kernels().values()
-    if spec.op == "flash_attention"
     for direction, search in spec.searches.items()
     if search.grows
 ]
+
+
+def problem_of(spec):
+    if spec.op == "flash_attention":
+        return PROBLEM
+    sizes = {"batch": 32, "kv_len": 4096, "num_q_heads": 32, "num_kv_heads": 8, "head_dim": 128, "v_head_dim": 128}
+    sizes |= {"page_size": 64, "layout": LAYOUTS.get(spec.name, "nhd")}
+    return Decoding(q_len=8, **sizes) if spec.op == "paged_decode" else Ragged(tokens=2048, workload="mix", **sizes)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +40,7 @@ def test_knobs_that_grow_are_knobs_of_every_part(spec, search):
     device = device_from_kind(DEVICES[spec.backend])
     tried = {name: set() for name in search.grows}
     for make in search.candidates.values():
-        configs = [config_to_dict(config) for config in make(PROBLEM, device)]
+        configs = [config_to_dict(config) for config in make(problem_of(spec), device)]
         assert configs
         assert all(set(search.grows) <= config.keys() for config in configs)
         for name in search.grows:

@@ -6,8 +6,6 @@ from attn_tune.kernels.lang.pallas_tpu.memory import LANES, round_up, tiled_byte
 from attn_tune.kernels.lang.pallas_tpu.ragged.config import Config
 from attn_tune.ops.fields.cache_walk import key_heads
 
-DECIDES_NO_CODE = "estimates of memory; a row holds its config"
-
 _BITS = {"float32": 32, "bfloat16": 16, "float8_e4m3fn": 8, "int8": 8}
 _FLOAT32 = 4
 

@@ -16,8 +16,6 @@ from attn_tune.kernels.spec import Search
 from attn_tune.schema.device import Device
 from attn_tune.schema.direction import WHOLE
 
-DECIDES_NO_CODE = "the choice of a config; a row holds it"
-
 # An untuned block: keys and pages, and queries where many belong to one sequence and where each has few. Of the winners
 # in the library's own table for v5 and v6 (jax 0.12.0.1) all have 4 to 16 pages, and two thirds have 32 queries.
 _KEYS, _PAGES, _QUERIES, _FEW = 1024, 16, 32, 8
