@@ -15,9 +15,9 @@ from attn_tune.api.serving.cache_attention import check_query_dtype
 from attn_tune.api.serving.merge_attention import merge_attention
 from attn_tune.api.serving.paged_decode import paged_decode
 from attn_tune.api.serving.ragged_paged import ragged_paged
+from attn_tune.ops.fields.arguments import check_array
 from attn_tune.ops.fields.cache import sizes_of
 from attn_tune.ops.fields.cache_arguments import (
-    check_array,
     check_caches,
     check_count,
     check_heads,

@@ -11,9 +11,8 @@ from jaxtyping import Array, Float
 
 from attn_tune.api.call import run
 from attn_tune.api.declaration import Call
-from attn_tune.ops.fields.arguments import DTYPES, dtype_name
+from attn_tune.ops.fields.arguments import DTYPES, check_array, dtype_name
 from attn_tune.ops.fields.cache import SAME
-from attn_tune.ops.fields.cache_arguments import check_array
 from attn_tune.ops.merge_attention.operands import Operands
 from attn_tune.ops.merge_attention.problem import MOST_PARTS, NAME, Problem
 from attn_tune.schema.errors import UsageError

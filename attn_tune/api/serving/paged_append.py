@@ -12,11 +12,10 @@ from jaxtyping import Array, Float, Int
 
 from attn_tune.api.call import run
 from attn_tune.api.declaration import Call
-from attn_tune.ops.fields.arguments import DTYPES
+from attn_tune.ops.fields.arguments import DTYPES, check_array
 from attn_tune.ops.fields.cache import SAME, sizes_of
 from attn_tune.ops.fields.cache_arguments import (
     cache_letters,
-    check_array,
     check_caches,
     check_integers,
     check_scales,

@@ -8,7 +8,8 @@ from jaxtyping import Array, Float, Int
 
 from attn_tune.api.call import run
 from attn_tune.api.serving.cache_attention import cache_call, check_query_dtype, over_cache
-from attn_tune.ops.fields.cache_arguments import check_array, check_integers, first_sequences
+from attn_tune.ops.fields.arguments import check_array
+from attn_tune.ops.fields.cache_arguments import check_integers, first_sequences
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import MOST_QUERIES, NAME, Problem
 from attn_tune.ops.workloads import LENGTHS

@@ -164,3 +164,15 @@ def dims_of(array: Array | None) -> str | None:
     if array is None:
         return None
     return "".join("1" if size == 1 else letter for size, letter in zip(array.shape, "bnts", strict=True))
+
+
+def check_array(name: str, given: Any) -> Array:
+    """``given`` as an array.
+
+    Raises:
+      UsageError: it is none.
+    """
+    try:
+        return jnp.asarray(given)
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"{name} must be an array, got {type(given).__name__}") from None

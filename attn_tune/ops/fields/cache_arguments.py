@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from attn_tune.ops.contract import Workload
+from attn_tune.ops.fields.arguments import check_array
 from attn_tune.ops.fields.cache import CODES, LAYOUTS, SAME, axes, sizes_of
 from attn_tune.schema.errors import UsageError, unknown_name
 
@@ -27,18 +28,6 @@ def remedy(layout: str, *, cuts_sequences: bool) -> str:
     if layout == "interleaved":
         return "it has to be whole on each device; keep keys and values apart (layout 'nhd') to shard heads"
     return "it has to be whole on each device; shard heads" + (" or sequences" if cuts_sequences else "") + " instead"
-
-
-def check_array(name: str, given: Any) -> Array:
-    """``given`` as an array.
-
-    Raises:
-      UsageError: it is none.
-    """
-    try:
-        return jnp.asarray(given)
-    except (TypeError, ValueError, OverflowError):
-        raise UsageError(f"{name} must be an array, got {type(given).__name__}") from None
 
 
 def _saturated(array: Any) -> Any:

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn_tune.ops.fields.arguments import check_array
 from attn_tune.ops.fields.heads import repeated
 from attn_tune.schema.errors import UsageError
 
@@ -31,10 +32,7 @@ def largest_sinks_of(softmax_aux: Array, num_q_heads: int, num_kv_heads: int) ->
 
 
 def _by_head(softmax_aux: Array, num_q_heads: int, num_kv_heads: int) -> Float[Array, "heads num_sinks"]:
-    try:
-        aux = jnp.asarray(softmax_aux)
-    except (TypeError, ValueError, OverflowError):
-        raise UsageError(f"softmax_aux must be an array, got {type(softmax_aux).__name__}") from None
+    aux = check_array("softmax_aux", softmax_aux)
     if not jnp.issubdtype(aux.dtype, jnp.floating):
         raise UsageError(f"softmax_aux must be floating-point, got {aux.dtype}")
     if aux.ndim == 1:
