@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 
 from attn_tune.kernels.lang.triton.call import triton_call
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UnsupportedError, UsageError
+from tests.kernels.triton_lowered import lower
 
 
 @triton.jit
@@ -102,6 +103,30 @@ def test_an_operand_that_cannot_be_updated_in_place(sentence):
             zeroed=zeroed,
             input_output_aliases=aliases,
         )
+
+
+@pytest.mark.parametrize(("cluster", "programs", "ctas"), [(3, 4, 1), (16, 16, 1), (0, 4, 1), (2, 4, 2)])
+def test_a_cluster_that_does_not_fit_the_grid(cluster, programs, ctas):
+    sentence = f"cannot have cluster={cluster} on a grid of {programs} with num_ctas={ctas}"
+    with pytest.raises(UsageError, match=re.escape(sentence)):
+        triton_call(
+            add_kernel,
+            *[jnp.zeros(4)] * 2,
+            out_types=[jnp.zeros(4)],
+            grid=(programs,),
+            constexprs={"LENGTH": 4, "BLOCK": 4},
+            num_ctas=ctas,
+            cluster=cluster,
+        )
+
+
+def test_clusters_are_refused_where_no_device_has_them():
+    def call(x):
+        sizes = {"LENGTH": 4, "BLOCK": 4}
+        return triton_call(add_kernel, x, x, out_types=[x], grid=(2,), constexprs=sizes, cluster=2)
+
+    with pytest.raises(UnsupportedError, match="kernel 'add_kernel' needs clusters, which sm_89 does not have"):
+        lower(call, jnp.zeros(4), capability=89)
 
 
 def test_compile_errors_are_known_without_jax_or_triton():

@@ -24,6 +24,8 @@ BUILDS = {
     "float8-89": (dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale="tensor"), 89),
     "float8-90": (dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale="tensor"), 90),
     "int8-90": (dataclasses.replace(_LLAMA, kv_dtype="int8", kv_scale="token", window=500, has_sinks=True), 90),
+    "cluster-2-90": (dataclasses.replace(_LLAMA, q_len=8, window=100, has_sinks=True), 90),
+    "cluster-8-90": (dataclasses.replace(_LLAMA, batch=1), 90),
     "wide-90": (dataclasses.replace(_LLAMA, head_dim=256, v_head_dim=256, soft_cap=30.0), 90),
 }
 
@@ -32,11 +34,14 @@ def main():
     for name, (problem, capability) in BUILDS.items():
         device = Device(platform="cuda", family=f"sm_{capability}", variant="nvidia-test", units=132)
         config = space.heuristic(problem, device)
+        if name.startswith("cluster"):
+            config = dataclasses.replace(config, num_programs=None, cluster=int(name.split("-")[1]))
         operands = jax.eval_shape(functools.partial(make_inputs, problem, "fwd"), jax.ShapeDtypeStruct((), jnp.int32))
         _, compiled = lower(functools.partial(forward, problem, config), operands, capability=capability)
         for launch in compiled:
             found = {"registers": launch.registers, "spills": launch.spill_bytes, "shared": launch.shared_bytes}
             slow = launch.ptx.count("ld.shared.b8") + launch.ptx.count("ld.shared.s8")
+            found["waits"] = launch.ptx.count("barrier.cluster.wait.acquire")
             print(json.dumps({"name": name, "bytewise": slow, "copies": launch.ptx.count("cp.async.cg"), **found}))
 
 

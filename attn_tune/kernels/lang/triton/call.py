@@ -26,6 +26,7 @@ from attn_tune.kernels.lang.triton.compile import (
 from attn_tune.kernels.lang.triton.image import with_image
 from attn_tune.kernels.lang.triton.interpret import interpret, is_interpreted, numpy_dtype
 from attn_tune.kernels.lang.triton.launch import ArrayType, CompileOptions, Launch, bind_launch
+from attn_tune.kernels.lang.triton.limits import OLDEST_WITH_CLUSTERS
 from attn_tune.kernels.lang.triton.target import target_capability, target_context
 from attn_tune.schema.errors import UnsupportedError, UsageError
 
@@ -53,6 +54,7 @@ def triton_call(
     name: str | None = None,
     zeroed: Sequence[bool] = (),
     input_output_aliases: Mapping[int, int] | None = None,
+    cluster: int = 1,
 ) -> tuple[jax.Array, ...]:
     """One launch of ``kernel``; its outputs.
 
@@ -69,6 +71,8 @@ def triton_call(
       input_output_aliases: the output that is made in place of an operand, by number; both have one shape and dtype.
         The two parameters point at one buffer, which starts with the operand's values. XLA copies the operand first
         if it is used again; under ``jit`` with the operand donated it is not copied.
+      cluster: programs in a row, along the grid's first axis, that run at once and can wait for one another. Hopper and
+        later have them; the interpreter does not.
 
     Raises:
       UsageError: the call does not fit the kernel's parameters or its outputs. When tracing.
@@ -86,6 +90,7 @@ def triton_call(
         name=name,
         zeroed=zeroed,
         aliases=input_output_aliases,
+        cluster=cluster,
     )
     arrays = [operand for operand in operands if operand is not None]
     if not arrays:
@@ -138,7 +143,10 @@ def _lower_for_cuda(ctx: Any, *operands: Any, launch: Launch) -> Any:
     if is_interpreted(launch.kernel):
         return _lower_interpreted(ctx, *operands, launch=launch)
     in_dtypes = tuple(str(aval.dtype) for aval in ctx.avals_in)
-    compiled = compile_kernel(launch, in_dtypes, target_capability())
+    capability = target_capability()
+    if launch.cluster > 1 and capability < OLDEST_WITH_CLUSTERS:
+        raise UnsupportedError(f"kernel {launch.name!r} needs clusters, which sm_{capability} does not have")
+    compiled = compile_kernel(launch, in_dtypes, capability)
     # The launcher would allocate scratch memory itself, which no graph inside a graph may do.
     scratch = math.prod(launch.grid) * compiled.num_ctas * compiled.scratch_bytes
     if scratch:
@@ -161,6 +169,11 @@ def _lower_elsewhere(ctx: Any, *operands: Any, launch: Launch) -> Any:
 
 
 def _lower_interpreted(ctx: Any, *operands: Any, launch: Launch) -> Any:
+    if launch.cluster > 1:
+        raise UnsupportedError(
+            f"kernel {launch.name!r} has programs that wait for one another; the interpreter runs one after the other"
+        )
+
     # Not jax.pure_callback, which puts the operands back on a device: on a busy CPU that waits for itself.
     def run(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         return interpret(launch, arrays)
@@ -186,7 +199,7 @@ def _serialize(launch: Launch, compiled: CompiledKernel) -> bytes:
     kernel = gpu_triton.TritonKernel(
         compiled.name,
         compiled.num_warps,
-        compiled.num_ctas,
+        compiled.num_ctas * launch.cluster,
         compiled.shared_bytes,
         compiled.ptx,
         "",
@@ -200,7 +213,9 @@ def _serialize(launch: Launch, compiled: CompiledKernel) -> bytes:
         # Triton's last parameters are its scratch memory and a profiler's; the launcher adds null pointers for both.
         # One of these is left over here, and CUDA reads no more parameters than the kernel has.
         pointers.append(gpu_triton.create_array_parameter(0, compiled.scratch_align))
-    message = gpu_triton.TritonKernelCall(kernel, *launch.grid, pointers).to_proto(launch.name, b"")
+    # The launcher has a cluster for each element of its grid.
+    x, y, z = launch.grid
+    message = gpu_triton.TritonKernelCall(kernel, x // launch.cluster, y, z, pointers).to_proto(launch.name, b"")
     # Flags for jaxlib's own assembler only count where it assembles the PTX.
     if any(os.environ.get(name) for name in _ASSEMBLER_VARIABLES):
         return message

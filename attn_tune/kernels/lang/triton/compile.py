@@ -100,7 +100,9 @@ class Recording(list[CompiledKernel]):
         """Notes one launch."""
         if compiled not in self:
             self.append(compiled)
-        self.launches.append(f"{compiled.digest} {launch.grid}")
+        # Grids alone where there is no cluster, as in what is stored already.
+        cluster = f" in clusters of {launch.cluster}" if launch.cluster > 1 else ""
+        self.launches.append(f"{compiled.digest} {launch.grid}{cluster}")
 
 
 @contextlib.contextmanager

@@ -10,6 +10,8 @@ from attn_tune.schema.errors import UsageError
 
 # Limits of cuLaunchKernel, the same for every capability since 3.0.
 MAX_GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)
+# The largest that every GPU with clusters has.
+MAX_CLUSTER = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,7 @@ class Launch:
       spelling: the values' spelling, which tells 1 from True and from 1.0 where equality does not.
       zeroed: for each output, whether it starts at zero; the others start uninitialised.
       aliases: ``(operand, output)`` pairs that are one buffer; an operand's number counts those that are present.
+      cluster: neighbours on the grid's first axis that run at once and can wait for one another.
     """
 
     kernel: Any
@@ -53,6 +56,7 @@ class Launch:
     name: str
     zeroed: tuple[bool, ...] = ()
     aliases: tuple[tuple[int, int], ...] = ()
+    cluster: int = 1
 
     @property
     def pointer_names(self) -> tuple[str, ...]:
@@ -80,16 +84,18 @@ def bind_launch(
     name: str | None = None,
     zeroed: Sequence[bool] = (),
     aliases: Mapping[int, int] | None = None,
+    cluster: int = 1,
 ) -> Launch:
     """Checks a call against the kernel's parameters.
 
     Args:
       zeroed: as ``Launch.zeroed``; empty if no output starts at zero.
       aliases: the output that is made in place of each of these operands, by their numbers among all.
+      cluster: as ``Launch.cluster``.
 
     Raises:
-      UsageError: the parameters are not the operands, then the outputs, then the constexprs; the grid is impossible; or
-        ``zeroed`` or ``aliases`` do not fit the outputs.
+      UsageError: the parameters are not the operands, then the outputs, then the constexprs; the grid is impossible, or
+        no multiple of the cluster; or ``zeroed`` or ``aliases`` do not fit the outputs.
     """
     if not hasattr(kernel, "arg_names"):
         raise UsageError(f"{kernel!r} is not a Triton kernel; decorate it with triton.jit")
@@ -98,17 +104,24 @@ def bind_launch(
     flags = tuple(bool(zero) for zero in zeroed) or (False,) * len(out_types)
     if len(flags) != len(out_types):
         raise UsageError(f"{called} has {len(out_types)} outputs, but zeroed={zeroed!r}")
+    sizes = _check_grid(kernel, grid)
+    if not 1 <= cluster <= MAX_CLUSTER or sizes[0] % cluster or (cluster > 1 and options.num_ctas > 1):
+        raise UsageError(
+            f"{called} cannot have cluster={cluster} on a grid of {sizes[0]} with num_ctas={options.num_ctas}: "
+            f"give 1 to {MAX_CLUSTER}, a divisor of the grid's first axis, and num_ctas=1"
+        )
     return Launch(
         kernel=kernel,
         present=tuple(present),
         out_types=tuple(ArrayType(tuple(out.shape), str(out.dtype)) for out in out_types),
-        grid=_check_grid(kernel, grid),
+        grid=sizes,
         constexprs=tuple(bound.items()),
         spelling=repr(list(bound.values())),
         options=options,
         name=name or kernel.__name__,
         zeroed=flags,
         aliases=_check_aliases(called, present, flags, aliases or {}),
+        cluster=cluster,
     )
 
 

@@ -36,7 +36,7 @@ UNITS = {
 
 
 # Compute capabilities of the oldest GPUs that kernels run on, and that have conversions to and from float8.
-OLDEST, OLDEST_WITH_FLOAT8 = 80, 89
+OLDEST, OLDEST_WITH_FLOAT8, OLDEST_WITH_CLUSTERS = 80, 89, 90
 
 
 def refuses_device(device: Device) -> str | None:

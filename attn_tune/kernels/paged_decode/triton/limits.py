@@ -1,6 +1,7 @@
 """Problems and devices that the kernel does not support, and tiles that cannot fit."""
 
 from attn_tune.kernels.lang.triton.cache_limits import certainly_fits, refuses_problem, refuses_tile
+from attn_tune.kernels.lang.triton.limits import OLDEST_WITH_CLUSTERS
 from attn_tune.kernels.paged_decode.triton.config import Config
 from attn_tune.ops.paged_decode.problem import Problem
 from attn_tune.schema.device import Device
@@ -13,6 +14,8 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 
 def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
     """The reason that a config cannot fit the device, or None. Never refuses what compiles and fits."""
+    if config.cluster is not None and (device.compute_capability or 0) < OLDEST_WITH_CLUSTERS:
+        return f"cluster={config.cluster} needs Hopper or later; {device.family} has no clusters"
     return refuses_tile(problem, device, config)
 
 

@@ -5,6 +5,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 
+from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.space import nearest_first
 from attn_tune.kernels.lang.triton.tiles import block_cap, fitted
 from attn_tune.kernels.paged_decode.triton.config import MOST_PROGRAMS, Config
@@ -19,6 +20,8 @@ _MOST_ROWS = 64
 # Programs a multiprocessor: two hide one's waiting behind the other's.
 _WANTED = 2
 _TRIED = (1, 2, 3, 4, 6, 8)
+# Programs of clusters for each multiprocessor, at most.
+_MOST_CLUSTERED = 4
 # Equal sequences that give each multiprocessor so many programs are not cut: there is no second launch then.
 _ENOUGH = 1.5
 
@@ -74,8 +77,13 @@ def _all(problem: Problem, device: Device) -> Iterator[Config]:
             tile = Config(block_q=block_q, block_k=block_k, num_warps=warps, num_stages=stages)
             for programs in sorted({_shared(problem, device, tile, each) for each in _TRIED}):
                 yield dataclasses.replace(tile, num_programs=programs)
-            if problem.batch * lanes(problem, tile) >= units(device):
+            clusters = problem.batch * lanes(problem, tile)
+            if clusters >= units(device):
                 yield tile
+            # Above, programs without a cluster fill the device; with fewer keys than programs some would have none.
+            for cluster in tried(Config, "cluster"):
+                if clusters * cluster <= _MOST_CLUSTERED * units(device) and cluster * block_k <= problem.kv_len:
+                    yield dataclasses.replace(tile, cluster=cluster)
 
 
 def _shared(problem: Problem, device: Device, tile: Config, each: int) -> int:

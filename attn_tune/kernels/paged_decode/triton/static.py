@@ -34,7 +34,7 @@ class Static:
       soft_cap: of the logits, in base 2; None is none.
       precision: of the products.
       ptx: device code may use assembly.
-      num_programs, least_blocks: as in the config.
+      num_programs, least_blocks, cluster: as in the config.
     """
 
     batch: int
@@ -69,6 +69,7 @@ class Static:
     ptx: bool
     num_programs: int | None
     least_blocks: int
+    cluster: int | None
 
 
 def static_of(problem: Problem, config: Config, operands: Operands, *, ptx: bool) -> Static:
@@ -118,4 +119,5 @@ def static_of(problem: Problem, config: Config, operands: Operands, *, ptx: bool
         ptx=ptx,
         num_programs=config.num_programs,
         least_blocks=config.least_blocks,
+        cluster=config.cluster,
     )
