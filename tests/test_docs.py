@@ -243,6 +243,17 @@ def test_every_measured_row_of_writing_a_cache_is_recorded():
     assert all(ratio <= 1 for row in rows for ratio in row["error_ratio"].values())
 
 
+def test_every_measured_row_of_cascades_is_recorded():
+    rows = json.loads((ROOT / "benchmarks/results/h200/cascade.json").read_text())["rows"]
+    names = ("whole", "cascade", "groups", "prefix", "own", "merge")
+    recorded = {(row["point"], *(f"{row['us'][name]:.1f}" for name in names)) for row in rows}
+    found = r"^\| (\d+x\d+\+\d+)" + r" \| ([\d.]+)" * len(names) + r" \|"
+    quoted = re.findall(found, text("serving.md"), re.MULTILINE)
+    assert len(quoted) == len(rows)
+    assert set(quoted) <= recorded
+    assert all(ratio <= 1 for row in rows for ratio in row["error_ratio"].values())
+
+
 def test_every_measured_row_of_ragged_calls_is_recorded():
     rows = json.loads((ROOT / "benchmarks/results/h200/ragged.json").read_text())["rows"]
     names = ("auto", "one_launch", "small_tile")
