@@ -19,7 +19,7 @@ from attn_tune.kernels.lang.triton.device.cluster import wait_for_cluster
 from attn_tune.kernels.paged_decode.triton.config import Config
 from attn_tune.kernels.paged_decode.triton.schedule import blocks_of, clamped
 from attn_tune.kernels.paged_decode.triton.static import Static
-from attn_tune.kernels.paged_decode.triton.walk import store_part, store_rows, walk
+from attn_tune.kernels.paged_decode.triton.walk import prefetch_pages, store_part, store_rows, walk
 from attn_tune.ops.paged_decode.operands import Operands
 
 
@@ -76,6 +76,7 @@ def cluster_kernel(
     first_row = lane % static.tiles * static.block_q
     if v is None:
         v = k + static.v_offset
+    prefetch_pages(page_table, static)
 
     length = clamped(tl.load(kv_lens + sequence), static)
     own = blocks_of(length, static)

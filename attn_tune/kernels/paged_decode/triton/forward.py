@@ -21,7 +21,7 @@ from attn_tune.kernels.paged_decode.triton.combine import combine
 from attn_tune.kernels.paged_decode.triton.config import Config
 from attn_tune.kernels.paged_decode.triton.schedule import all_blocks, blocks_of, clamped, piece
 from attn_tune.kernels.paged_decode.triton.static import static_of
-from attn_tune.kernels.paged_decode.triton.walk import store_part, store_rows, walk
+from attn_tune.kernels.paged_decode.triton.walk import prefetch_pages, store_part, store_rows, walk
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import Problem
 
@@ -89,8 +89,7 @@ def decode_kernel(
         state = walk(arrays, program, kv_head, first_row, length, 0, count, static)
         store_rows(out, lse, state, program, kv_head, first_row + tl.arange(0, static.block_q), static)
     else:
-        if static.ptx and static.table_width > 0:
-            prefetch_pages(page_table, static)
+        prefetch_pages(page_table, static)
         blocks = all_blocks(kv_lens, static)
         total, equal = piece(blocks, static)
         position = program * equal
@@ -115,21 +114,3 @@ def decode_kernel(
             position += count
             offset = 0
             sequence += 1
-
-
-@triton.jit
-def prefetch_pages(page_table, static: tl.constexpr):
-    """Brings a cache line of the page table to the L2 cache, each program another, while the lengths are on their way.
-
-    A program's pages are known only after the lengths, and its keys after its pages: three trips to memory in a row.
-    """
-    first = tl.program_id(0) * 32
-    if first < static.batch * static.table_width:
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
-            "=r,l",
-            [page_table + first],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.space import nearest_first
-from attn_tune.kernels.lang.triton.tiles import block_cap, fitted
+from attn_tune.kernels.lang.triton.limits import OLDEST_WITH_CLUSTERS
+from attn_tune.kernels.lang.triton.tiles import MIN_BLOCK, block_cap, fitted
 from attn_tune.kernels.paged_decode.triton.config import MOST_PROGRAMS, Config
 from attn_tune.kernels.paged_decode.triton.limits import fits, infeasible
 from attn_tune.ops.fields.cache import CODES
@@ -20,6 +21,10 @@ _MOST_ROWS = 64
 # Programs a multiprocessor: two hide one's waiting behind the other's.
 _WANTED = 2
 _TRIED = (1, 2, 3, 4, 6, 8)
+# Keys of a program of a cluster, at most: with more, more programs than a cluster has are faster (H200).
+_MOST_KEYS = 256
+# Parts of a sequence above which combining them takes longer than one program more a multiprocessor wins (H200).
+_MOST_PARTS = 132
 # Programs of clusters for each multiprocessor, at most.
 _MOST_CLUSTERED = 4
 # Equal sequences that give each multiprocessor so many programs are not cut: there is no second launch then.
@@ -40,10 +45,32 @@ def heuristic(problem: Problem, device: Device) -> Config:
         num_stages=5 if problem.page_size else 3,
     )
     tile = fitted(tile, functools.partial(fits, problem, device))
-    is_even = problem.workload == "eq" or problem.window is not None
+    is_even = problem.workload == "eq" or problem.window is not None or problem.batch == 1
     if is_even and problem.batch * lanes(problem, tile) >= _ENOUGH * units(device):
         return tile
-    return dataclasses.replace(tile, num_programs=_shared(problem, device, tile, _WANTED))
+    if is_even and (clustered := _clustered(problem, device, tile)) is not None:
+        return clustered
+    cut = dataclasses.replace(tile, num_programs=_shared(problem, device, tile, _WANTED))
+    if (cut.num_programs or 0) > _MOST_PARTS * problem.batch:
+        cut = dataclasses.replace(cut, num_programs=_shared(problem, device, tile, 1))
+    return cut
+
+
+def _clustered(problem: Problem, device: Device, tile: Config) -> Config | None:
+    """``tile`` with the largest cluster that leaves each program few keys; None where there is no such."""
+    if (device.compute_capability or 0) < OLDEST_WITH_CLUSTERS:
+        return None
+    keys = _most_keys(problem)
+    clusters = problem.batch * lanes(problem, tile)
+    for cluster in reversed(tried(Config, "cluster")):
+        own = -(-keys // cluster)
+        if own > _MOST_KEYS:
+            return None
+        if own >= MIN_BLOCK and clusters * cluster <= _WANTED * units(device):
+            block_k = min(block_cap(own), 2 * tile.block_k)
+            config = dataclasses.replace(tile, block_k=block_k, cluster=cluster, num_warps=4 if block_k > 32 else 2)
+            return fitted(config, functools.partial(fits, problem, device))
+    return None
 
 
 def adapt(tuned: Problem, problem: Problem, device: Device, config: Config) -> Config:
@@ -69,6 +96,7 @@ def candidates(problem: Problem, device: Device) -> tuple[Config, ...]:
 
 def _all(problem: Problem, device: Device) -> Iterator[Config]:
     cap = min(128, block_cap(rows(problem)))
+    keys = _most_keys(problem)
     for block_q, block_k in itertools.product(sorted({cap, max(16, cap // 2)}), (16, 32, 64, 128)):
         if block_k > block_cap(problem.kv_len):
             continue
@@ -80,9 +108,10 @@ def _all(problem: Problem, device: Device) -> Iterator[Config]:
             clusters = problem.batch * lanes(problem, tile)
             if clusters >= units(device):
                 yield tile
-            # Above, programs without a cluster fill the device; with fewer keys than programs some would have none.
             for cluster in tried(Config, "cluster"):
-                if clusters * cluster <= _MOST_CLUSTERED * units(device) and cluster * block_k <= problem.kv_len:
+                # More programs fill the device without a cluster; with fewer keys than that some would have none.
+                is_useful = clusters * cluster <= _MOST_CLUSTERED * units(device) and cluster * block_k <= 2 * keys
+                if is_useful and keys <= 2 * _MOST_KEYS * cluster:
                     yield dataclasses.replace(tile, cluster=cluster)
 
 
@@ -90,6 +119,11 @@ def _shared(problem: Problem, device: Device, tile: Config, each: int) -> int:
     """The programs of a key head and tile that give each multiprocessor ``each``, and each of them a block of keys."""
     most = sum(-(-visible_keys(problem, length) // tile.block_k) for length in problem.lengths)
     return max(1, min(each * units(device) // lanes(problem, tile), most, MOST_PROGRAMS))
+
+
+def _most_keys(problem: Problem) -> int:
+    """The keys that the longest sequence shows."""
+    return max(visible_keys(problem, length) for length in problem.lengths)
 
 
 def lanes(problem: Problem, tile: Config) -> int:

@@ -13,6 +13,25 @@ from attn_tune.kernels.paged_decode.triton.schedule import first_key
 
 
 @triton.jit
+def prefetch_pages(page_table, static: tl.constexpr):
+    """Brings a cache line of the page table to the L2 cache, each program another, while the lengths are on their way.
+
+    A program's pages are known only after the lengths, and its keys after its pages: three trips to memory in a row.
+    """
+    if static.ptx and static.table_width > 0:
+        first = tl.program_id(0) * 32
+        if first < static.batch * static.table_width:
+            tl.inline_asm_elementwise(
+                "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+                "=r,l",
+                [page_table + first],
+                dtype=tl.int32,
+                is_pure=False,
+                pack=1,
+            )
+
+
+@triton.jit
 def walk(arrays, sequence, kv_head, first_row, length, offset, count, static: tl.constexpr):
     """The accumulator, denominator and maximum of a tile of rows over ``count`` blocks, from block ``offset`` on."""
     q, k, v, page_table, sinks, k_scale, v_scale = arrays
