@@ -24,7 +24,7 @@ def calls(case: Case, q: Any, k: Any, v: Any) -> dict[str, Callable[[], Any] | s
     # As a cache is that new tokens are appended to: [B, S, K, H], seen with heads before tokens.
     keys, values = (x[pages].reshape(p.batch, -1, p.num_kv_heads, p.head_dim)[:, : p.kv_len] for x in (k, v))
     keys, values = keys.contiguous().transpose(1, 2), values.contiguous().transpose(1, 2)
-    is_causal = queries.shape[2] > 1
+    is_causal = _masked(case)
     names = {name: [SDPBackend.__members__[backend]] for name, backend in _BACKENDS.items()}
     if q.device.type == "cpu":
         names = {"sdpa_contiguous": [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]}
@@ -42,10 +42,14 @@ def calls(case: Case, q: Any, k: Any, v: Any) -> dict[str, Callable[[], Any] | s
     return {name: call(backend) for name, backend in names.items()}
 
 
+def _masked(case: Case) -> bool:
+    """Whether a query of the case does not see all keys of its sequence."""
+    return case.new[0] > 1 and getattr(case.problem, "causal", True)
+
+
 def _lacks(case: Case) -> str:
-    p = case.problem
     if len(set(case.lengths.tolist())) > 1 or len(set(case.new.tolist())) > 1:
         return "not with sequences of different lengths"
-    if case.new[0] > 1 and case.new[0] != p.kv_len:
+    if _masked(case) and case.new[0] != case.problem.kv_len:
         return "its causal mask begins at the first key"
     return ""
