@@ -1,4 +1,4 @@
-"""One table of rows of several files of serving, by point: ours, the peers, and our speed over the best right peer."""
+"""Tables of rows of several files of serving, by point: ours, the peers, and our speed over the best right peer."""
 
 import statistics
 from collections.abc import Iterable, Mapping
@@ -15,9 +15,12 @@ _NO_PEER = {"xla", "cudnn", "one_launch", "small_tile", "own_contiguous"} | {
 # On such a cache there is no table to follow: shown, and no peer.
 _CONTIGUOUS = "contiguous"
 
+# Microseconds and errors by what is called.
+type Point = tuple[dict[str, float], dict[str, float]]
+
 
 def markdown(reports: Iterable[Mapping[str, Any]]) -> str:
-    """The table of all points that our own file and another have, and the geometric mean of the speeds.
+    """A table for each grid of all points that our own file and another have, and the geometric mean of the speeds.
 
     A peer whose error is above what is allowed is shown as wrong and is no best one, nor is one on a contiguous cache.
 
@@ -28,25 +31,38 @@ def markdown(reports: Iterable[Mapping[str, Any]]) -> str:
     devices = {report["versions"]["device"] for report in reports}
     if len(devices) != 1:
         raise UsageError(f"the files are of different devices: {', '.join(sorted(devices))}; join those of one")
-    points: dict[str, tuple[dict[str, float], dict[str, float]]] = {}
+    files: dict[str, int] = {}
+    grids: dict[str, dict[str, Point]] = {}
     for row in (row for report in reports for row in report["rows"]):
-        times, errors = points.setdefault(row["point"], ({}, {}))
+        name = row["point"]
+        files[name] = files.get(name, 0) + 1
+        # The points of cascades have no grid.
+        grid = name.partition(".")[0] if "." in name else "cascade"
+        times, errors = grids.setdefault(grid, {}).setdefault(name, ({}, {}))
         times |= row["us"]
         errors |= row["error_ratio"]
-    joined = {point: found for point, found in points.items() if _own(found[0]) and set(found[0]) - {*_OURS, *_NO_PEER}}
-    if not joined:
+    parts = []
+    for grid, points in grids.items():
+        joined = {name: point for name, point in points.items() if files[name] > 1 and _own(point[0])}
+        parts += [_table(grid, joined)] if joined else []
+    if not parts:
         raise UsageError("no point is in a file of ours and in one of peers; join serving.json and torch.json, say")
-    names = list(dict.fromkeys(n for times, _ in joined.values() for n in times if n not in (*_OURS, *_NO_PEER)))
-    lines = [f"| {' | '.join(['point', 'ours, us', *names, 'best peer', 'speed'])} |", "|---" * (len(names) + 4) + "|"]
+    return "\n\n".join(parts)
+
+
+def _table(grid: str, points: Mapping[str, Point]) -> str:
+    names = list(dict.fromkeys(n for times, _ in points.values() for n in times if n not in (*_OURS, *_NO_PEER)))
+    lines = [f"| {' | '.join([grid, 'ours, us', *names, 'best peer', 'speed'])} |", "|---" * (len(names) + 4) + "|"]
     speeds = []
-    for point, (times, errors) in joined.items():
+    for point, (times, errors) in points.items():
         own = times[_own(times)]
         right = {n: times[n] for n in names if n in times and errors[n] <= 1 and _CONTIGUOUS not in n}
         best = min(right, key=right.__getitem__, default="")
         speed = right[best] / own if best else None
         speeds += [speed] if speed else []
         cells = [f"{times[n]:.2f}{' wrong' if errors[n] > 1 else ''}" if n in times else "" for n in names]
-        lines.append(f"| {' | '.join([point, f'{own:.2f}', *cells, best, f'{speed:.2f}' if speed else ''])} |")
+        cells = [point.removeprefix(f"{grid}."), f"{own:.2f}", *cells, best, f"{speed:.2f}" if speed else ""]
+        lines.append(f"| {' | '.join(cells)} |")
     if speeds:
         least, mean, most = min(speeds), statistics.geometric_mean(speeds), max(speeds)
         lines.append(

@@ -11,7 +11,8 @@ outside the clock, and what it compiles is compiled by ``--build``. ``_tc`` is i
 and ``_fa3`` are its two kernels of prefill. ``sdpa_..._contiguous`` is ``scaled_dot_product_attention`` on a contiguous
 cache of the same lengths, by that backend; ``index_put`` is a scatter of torch. A row says microseconds, the terabytes
 that must move a second, the worst error of some rows as a multiple of what is allowed, and the kernels of a call.
-``--join`` prints one table of rows of several files by point: ours, the peers, and our speed over the best right one.
+``--join`` prints a table a grid of the points that two files have: ours, the peers, and our speed over the best right
+one.
 A GPU is needed but for a dry run, which leaves FlashInfer out and reads the host's clock.
 """
 

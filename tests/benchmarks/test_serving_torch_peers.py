@@ -1,6 +1,7 @@
 """``serving_torch_peers.py`` without torch and without a GPU: cases, checked rows, device time, the joined table."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,6 +47,30 @@ def test_join_averages_speeds_geometrically_over_points_of_both_files():
     assert [row["speed"] for row in rows] == ["4.00", "0.25"]
     assert "1.00 times" in summary
     assert "2 rows, 0.25 to 4.00" in summary
+
+
+def test_recorded_peers_are_right_and_cudnn_takes_as_long_in_both_processes():
+    records = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "h200"
+    ours, theirs = (
+        {row["point"]: row for row in json.loads((records / name).read_text())["rows"]}
+        for name in ("serving.json", "serving_torch.json")
+    )
+    assert all(ratio <= 1 for row in theirs.values() for ratio in row["error_ratio"].values())
+    common = [point for point in theirs if point in ours and "page64/" in point]
+    assert len(common) == 6
+    for point in common:
+        ratio = theirs[point]["us"]["sdpa_cudnn_contiguous"] / ours[point]["us"]["cudnn_contiguous"]
+        # The same library measured by two processes: a timer that counts anything else shows here.
+        assert 0.95 < ratio < 1.05
+
+
+def test_join_makes_a_table_for_each_grid_with_the_peers_of_its_own():
+    ours = _report("x.a/1", {"auto": 10.0}), _report("y.a/1", {"auto": 10.0, "scatter": 30.0})
+    theirs = _report("x.a/1", {"flashinfer": 20.0}), _report("y.a/1", {"index_put": 40.0})
+    text = serving_join.markdown([*ours, *theirs])
+    assert "| x | ours, us | flashinfer | best peer | speed |" in text
+    assert "| y | ours, us | scatter | index_put | best peer | speed |" in text
+    assert "| a/1 | 10.00 | 30.00 | 40.00 | scatter | 3.00 |" in text
 
 
 def test_join_leaves_a_point_without_a_right_peer_out_of_the_mean():
