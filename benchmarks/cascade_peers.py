@@ -89,7 +89,7 @@ def _row(problem: Problem, prefix: int, rounds: int) -> dict[str, Any]:
     from attn_tune.tuner.work.timers.choose import choose_timer
 
     name = f"{problem.batch}x{prefix}+{problem.kv_len - prefix}"
-    inputs = jax.jit(functools.partial(_inputs, problem, prefix))(0)
+    inputs = jax.jit(functools.partial(draw_inputs, problem, prefix))(0)
     exact, plain = _answers(problem, inputs)
     programs: dict[str, Callable[[], Any]] = {}
     errors: dict[str, float] = {}
@@ -115,20 +115,24 @@ def _row(problem: Problem, prefix: int, rounds: int) -> dict[str, Any]:
     print(f"{name:20s}", "  ".join(f"{peer} {us:.2f} us" for peer, us in times.items()))
     if wrong := {peer: ratio for peer, ratio in errors.items() if ratio > 1}:
         print(f"{'':20s} wrong: {wrong}")
-    # Each key of the prefix and its value, read once for all instead of for each sequence.
-    key = problem.num_kv_heads * 2 * problem.head_dim * (4 if problem.dtype == "float32" else 2)
-    whole = bytes_moved(problem, "fwd")
     return {
         "point": name,
         "signature": problem.signature.text,
-        "bytes": {"whole": whole, "cascade": whole - (problem.batch - 1) * prefix * key},
+        "bytes": {"whole": bytes_moved(problem, "fwd"), "cascade": shared_bytes(problem, prefix)},
         "us": {peer: round(us, 2) for peer, us in times.items()},
         "error_ratio": errors,
         "cannot": notes,
     }
 
 
-def _inputs(problem: Problem, prefix: int, seed: Any) -> Inputs:
+def shared_bytes(problem: Problem, prefix: int) -> int:
+    """The fewest bytes of a cascade: each key of the prefix and its value read once for all sequences."""
+    key = problem.num_kv_heads * 2 * problem.head_dim * (4 if problem.dtype == "float32" else 2)
+    return bytes_moved(problem, "fwd") - (problem.batch - 1) * prefix * key
+
+
+def draw_inputs(problem: Problem, prefix: int, seed: Any) -> Inputs:
+    """Random arrays of a row, the same for the same seed; may be called under ``jit``."""
     import jax
     import jax.numpy as jnp
 

@@ -172,6 +172,13 @@ def shipped_packs() -> str:
     return recorded.packs()
 
 
+def serving_peers() -> str:
+    """Serving beside FlashInfer and torch, from what is recorded."""
+    import recorded
+
+    return recorded.serving_peers()
+
+
 def reference() -> str:
     """A directive of mkdocstrings for every public name."""
     import attn_tune
@@ -188,6 +195,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "reference": reference,
     "results": results,
     "schema": schema,
+    "serving-peers": serving_peers,
     "shipped-packs": shipped_packs,
 }
 

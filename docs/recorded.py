@@ -1,4 +1,4 @@
-"""Blocks of the pages that are made from recorded files: the results of the README, and the sizes of shipped packs."""
+"""Blocks of the pages made from recorded files: the README's results, the peers of serving, sizes of shipped packs."""
 
 import json
 import math
@@ -71,6 +71,15 @@ def packs() -> str:
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         table.append([f"`{folder.name}`", f"{len(read_pack(folder).rows)}", f"{size / 1000:.0f}"])
     return markdown_table(["pack", "rows", "kilobytes"], table)
+
+
+def serving_peers() -> str:
+    """Tables of serving beside FlashInfer and torch, and the geometric means."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    import serving_join
+
+    found = (RECORDS / f"{name}.json" for name in ("serving", "ragged", "append", "cascade", "serving_torch"))
+    return serving_join.markdown(json.loads(path.read_text()) for path in found if path.exists()) + "\n"
 
 
 def _rows(name: str) -> list[dict[str, Any]]:
