@@ -41,11 +41,13 @@ def record(
     parser = argparse.ArgumentParser(description=about.partition("\n")[0])
     parser.add_argument("--grid", default=grid)
     parser.add_argument("--only", default="", help="points whose name contains this")
+    parser.add_argument("--peers", default=",".join(peers), help="only these, by name, with commas between them")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(arguments)
     report: dict[str, Any] = {"versions": versions(), "rows": []}
-    for row in _rows(op_name, peers, args.grid, args.only, args.rounds):
+    chosen = {name: peers[name] for name in args.peers.split(",")}
+    for row in _rows(op_name, chosen, args.grid, args.only, args.rounds):
         report["rows"].append(row)
         args.out.write_text(json.dumps(report, indent=1) + "\n")
     return 0

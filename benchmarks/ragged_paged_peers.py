@@ -2,7 +2,8 @@
 
     python benchmarks/ragged_paged_peers.py --grid llama3-8b-ragged --out ragged.json
 
-For each point what ``attn_tune.ragged_paged`` chooses, the same without a launch of its own for sequences that decode,
+For each point what ``attn_tune.ragged_paged`` chooses, the untuned ``triton`` kernel and the one for Hopper, ``triton``
+without a launch of its own for sequences that decode,
 the tile that vLLM's unified kernel has (16 rows, 32 keys, one launch), our forward over contiguous arrays of the same
 lengths, and cuDNN's through ``jax.nn.dot_product_attention``. A row says microseconds and the worst error as a multiple
 of what is allowed. A GPU is needed.
@@ -38,6 +39,10 @@ def _ours(make: Callable[[Problem], Any], p: Problem, o: Operands) -> Any:
 
 def _auto(p: Problem) -> dict[str, Any]:
     return {}
+
+
+def _kernel(name: str, p: Problem) -> dict[str, Any]:
+    return {"platform": name}
 
 
 def _one_launch(p: Problem) -> dict[str, Any]:
@@ -93,6 +98,8 @@ def _cudnn(p: Problem, o: Operands) -> Any:
 
 _PEERS: dict[str, Callable[[Problem, Operands], Any]] = {
     "auto": functools.partial(_ours, _auto),
+    "triton": functools.partial(_ours, functools.partial(_kernel, "triton")),
+    "triton_hopper": functools.partial(_ours, functools.partial(_kernel, "triton_hopper")),
     "one_launch": functools.partial(_ours, _one_launch),
     "small_tile": functools.partial(_ours, _small_tile),
     "own_contiguous": _own_contiguous,
