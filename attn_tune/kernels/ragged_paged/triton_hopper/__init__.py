@@ -24,8 +24,7 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=unsupported,
-    # Below ``triton`` until it is proven on a GPU.
-    priority={"cuda": 5},
+    priority={"cuda": space.place},
     requires=("triton",),
     extra="cuda",
     summary="ragged attention for Hopper in Gluon: pages by descriptor, warp specialised, decoding in its own launch",
