@@ -26,10 +26,12 @@ BUILDS = {
     "llama": (_LLAMA, {}),
     "mixed": (dataclasses.replace(_SMALL, workload="mix"), {}),
     "everything": (
-        dataclasses.replace(_SMALL, num_q_heads=10, window=20, has_sinks=True, soft_cap=2.0, layout="interleaved"),
+        dataclasses.replace(
+            _SMALL, num_q_heads=142, head_dim=24, v_head_dim=40, page_size=24, window=20, has_sinks=True, soft_cap=2.0
+        ),
         {"block_k": 64, "ping_pong": True},
     ),
-    "contiguous": (dataclasses.replace(_SMALL, page_size=0, layout="hnd", causal=False), {"consumers": 3, "block_k": 32}),
+    "contiguous": (dataclasses.replace(_SMALL, page_size=0, num_q_heads=10, layout="hnd", causal=False), {"consumers": 3, "block_k": 32}),
 }
 
 
@@ -43,7 +45,7 @@ def main():
             "name": name,
             "spills": launch.spill_bytes,
             "shared": launch.shared_bytes,
-            "counted": shared_bytes(problem.head_dim, config),
+            "counted": shared_bytes(problem.head_dim, problem.v_head_dim, config),
             "products": launch.ptx.count("wgmma.mma_async"),
             "copies": launch.ptx.count("cp.async.bulk.tensor"),
             "launches": len(compiled),

@@ -39,6 +39,9 @@ PROBLEMS = {
     "wide": problem(H=256, N=16),
     "narrow": problem(H=16, N=64, K=1),
     "five": problem(N=40),
+    "many": problem(N=71, K=1, H=64),
+    "latent": problem(N=16, K=16, H=192, V=128),
+    "odd": problem(H=80, page=24),
     "mixed": problem(B=64, workload="mix"),
     "few": problem(T=40, S=40),
 }
@@ -61,11 +64,11 @@ def operands(p):
         (problem(), Device(platform="cpu", family="x86_64", variant="cpu-x86_64"), "cpu"),
         (problem(dtype="float32"), H200, "float32"),
         (problem(kv_dtype="int8", kv_scale="token"), H200, "int8"),
-        (problem(H=96), H200, "16, 32, 64, 128, 256"),
-        (problem(H=128, V=64), H200, "differ"),
+        (problem(H=100), H200, "h=100 is no multiple of 8"),
+        (problem(H=128, V=264), H200, "v=264"),
         (problem(page=4), H200, "page=4"),
-        (problem(page=48), H200, "page=48"),
-        (problem(N=128, K=1), H200, "128 query heads"),
+        (problem(page=20), H200, "page=20"),
+        (problem(N=129, K=1), H200, "129 query heads"),
         (problem(scale=-1.0), H200, "positive"),
     ],
 )
@@ -110,7 +113,7 @@ def test_all_candidates_fit(p):
     candidates = SEARCH.candidates[""](p, H200)
     assert candidates[0] == SEARCH.heuristic(p, H200)
     assert len(candidates) >= 8
-    assert max(shared_bytes(p.head_dim, c) for c in candidates) <= 232448
+    assert max(shared_bytes(p.head_dim, p.v_head_dim, c) for c in candidates) <= 232448
     # 64 K registers, of four warps around the one that copies and of those that multiply.
     assert max(128 * (c.copying_registers + c.consumers * c.multiplying_registers) for c in candidates) <= 65536
 
@@ -122,13 +125,17 @@ def test_a_config_that_does_not_fit_is_refused_with_figures():
     assert "registers" in SEARCH.infeasible(narrow, H200, config(narrow, block_k=256, num_stages=2))
     assert "registers" in SEARCH.infeasible(p, H200, config(p, consumers=3, block_k=128))
     assert "does not divide the 8" in SEARCH.infeasible(p, H200, config(p, heads_per_section=3))
-    small = problem(H=64, page=8)
-    assert "32 copies" in SEARCH.infeasible(problem(H=64, page=8), H200, config(small, block_k=256, num_stages=2))
+    many = problem(N=71, K=1)
+    assert "128 rows" not in (SEARCH.infeasible(many, H200, config(many)) or "")
+    assert "64 rows" in SEARCH.infeasible(many, H200, config(many, consumers=1))
+    assert "192 rows" in SEARCH.infeasible(many, H200, config(many, consumers=3, block_k=32, num_stages=2))
 
 
 def test_the_next_queries_come_early_where_there_is_room():
-    assert q_slots(128, config(problem())) == 2
-    assert q_slots(256, config(problem(H=256))) == 1
+    assert q_slots(128, 128, config(problem())) == 2
+    assert q_slots(256, 256, config(problem(H=256))) == 1
+    # A slot holds what comes out too.
+    assert q_slots(64, 256, config(problem(H=64, V=256), num_stages=3)) == 1
 
 
 def test_sequences_decode_in_a_launch_of_their_own_where_the_inputs_have_some():
@@ -148,7 +155,7 @@ def test_the_rows_of_a_cache_are_those_of_its_layout(layout, page, heads):
     plan = plan_of(p, config(p, heads_per_section=1), o)
     pages, slots = p.cache_sizes
     k = np.arange(np.prod(o.k.shape)).reshape(o.k.shape)
-    rows = k.reshape(plan.cache_rows, plan.cache_width)
+    rows = k.reshape(plan.cache_rows, plan.cache_heads, 16)
     at = {
         "nhd": lambda page, slot, head: k[page, slot, head],
         "hnd": lambda page, slot, head: k[page, head, slot],
@@ -158,10 +165,9 @@ def test_the_rows_of_a_cache_are_those_of_its_layout(layout, page, heads):
     for token in np.ndindex(pages, slots, heads):
         page, slot, head = token
         row = page * plan.page_rows + slot + head * plan.head_rows
-        column = head * plan.head_columns
-        np.testing.assert_array_equal(rows[row, column : column + 16], at(*token))
+        np.testing.assert_array_equal(rows[row, head * plan.head_step], at(*token))
         if layout == "interleaved":
-            value = rows[row, column + plan.v_column : column + plan.v_column + 16]
+            value = rows[row, head * plan.head_step + plan.v_head]
             np.testing.assert_array_equal(value, k[page, slot, 2 * head + 1])
 
 

@@ -78,7 +78,7 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, j
         decoded,
         decoded_lse,
         out_types=[
-            jax.ShapeDtypeStruct(o.q.shape, o.q.dtype),
+            jax.ShapeDtypeStruct((*o.q.shape[:2], plan.v_head_dim), o.q.dtype),
             jax.ShapeDtypeStruct(o.q.shape[:2], jnp.float32),
             jax.ShapeDtypeStruct((1,), jnp.int32),
         ],
@@ -87,7 +87,7 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, j
         grid=(plan.num_programs, 1, 1),
         constexprs={
             "plan": plan,
-            "layouts": _layouts(plan.head_dim, config),
+            "layouts": _layouts(plan.block_v, config),
             "registers": Registers(config.multiplying_registers, config.copying_registers),
         },
         num_warps=WARPS,
@@ -96,11 +96,11 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, j
     return {"out": out, "lse": lse}
 
 
-def _layouts(head_dim: int, config: Config) -> Layouts:
+def _layouts(width: int, config: Config) -> Layouts:
     def product(width: int) -> gl.NVMMADistributedLayout:
         return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, width, 16])
 
-    out = product(head_dim)
+    out = product(width)
     weights = gl.DotOperandLayout(operand_index=0, parent=out, k_width=2)
     return Layouts(logits=product(config.block_k), weights=weights, out=out)
 
@@ -128,46 +128,61 @@ def forward_kernel(
     dtype: gl.constexpr = q.dtype.element_ty
     if v is None:
         v = k
-    GROUP: gl.constexpr = plan.group_rows
-    q_shape: gl.constexpr = [_ROWS // GROUP, GROUP, plan.panel]
-    q_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(q_shape, dtype)
-    heads: gl.constexpr = plan.num_q_heads
+    # A group of warps has some queries, or some heads of one.
+    GROUP: gl.constexpr = min(plan.group_rows, _ROWS)
+    QUERIES: gl.constexpr = _ROWS // GROUP
+    HEADS: gl.constexpr = plan.num_q_heads
+    H: gl.constexpr = plan.head_dim
+    V: gl.constexpr = plan.v_head_dim
+    CACHED: gl.constexpr = plan.cache_heads
+    q_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([QUERIES, GROUP, plan.k_panel], dtype)
     q_desc = tma.make_tensor_descriptor(
-        q, [plan.tokens, heads, plan.head_dim], [heads * plan.head_dim, plan.head_dim, 1], q_shape, q_layout
+        q, [plan.tokens, HEADS, H], [HEADS * H, H, 1], [QUERIES, GROUP, plan.k_panel], q_layout
     )
-    kv_shape: gl.constexpr = [plan.chunk, plan.panel]
-    kv_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(kv_shape, dtype)
-    ROWS: gl.constexpr = plan.cache_rows
-    WIDTH: gl.constexpr = plan.cache_width
-    k_desc = tma.make_tensor_descriptor(k, [ROWS, WIDTH], [WIDTH, 1], kv_shape, kv_layout)
-    v_desc = tma.make_tensor_descriptor(v, [ROWS, WIDTH], [WIDTH, 1], kv_shape, kv_layout)
+    # What is behind a head's width or the cache's end is read as zeros.
+    k_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.chunk, 1, plan.k_panel], dtype)
+    k_desc = tma.make_tensor_descriptor(
+        k, [plan.cache_rows, CACHED, H], [CACHED * H, H, 1], [plan.chunk, 1, plan.k_panel], k_layout
+    )
+    v_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.chunk, 1, plan.v_panel], dtype)
+    v_desc = tma.make_tensor_descriptor(
+        v, [plan.cache_rows, CACHED, V], [CACHED * V, V, 1], [plan.chunk, 1, plan.v_panel], v_layout
+    )
 
-    Q_SLOTS: gl.constexpr = plan.consumers * plan.q_slots
+    # A slot of queries is as wide as the wider of queries and output.
+    SLOTS: gl.constexpr = plan.consumers * plan.q_slots
     STAGES: gl.constexpr = plan.stages
-    PANELS: gl.constexpr = plan.panels
-    rows_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_ROWS, plan.head_dim], dtype)
-    keys_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.block_k, plan.head_dim], dtype)
-    panel_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.block_k, plan.panel], dtype)
+    Q_TILES: gl.constexpr = SLOTS * plan.q_stride
+    K_PANELS: gl.constexpr = STAGES * plan.k_panels
+    V_PANELS: gl.constexpr = STAGES * plan.v_panels
+    rows_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_ROWS, plan.block_h], dtype)
+    out_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_ROWS, plan.block_v], dtype)
+    keys_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.block_k, plan.block_h], dtype)
+    values_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.block_k, plan.block_v], dtype)
+    panel_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.block_k, plan.v_panel], dtype)
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[0])
-    queries = gl.allocate_shared_memory(dtype, [Q_SLOTS, _ROWS, plan.head_dim], rows_layout)
-    keys = gl.allocate_shared_memory(dtype, [STAGES, plan.block_k, plan.head_dim], keys_layout)
-    values = gl.allocate_shared_memory(dtype, [STAGES, plan.block_k, plan.head_dim], keys_layout)
-    q_copies: gl.constexpr = [Q_SLOTS * PANELS, _ROWS // GROUP, GROUP, plan.panel]
-    v_panels: gl.constexpr = [STAGES * PANELS, plan.block_k, plan.panel]
-    copies: gl.constexpr = [STAGES * PANELS * plan.chunks, plan.chunk, plan.panel]
+    queries = gl.allocate_shared_memory(dtype, [Q_TILES, _ROWS, plan.block_h], rows_layout)
+    keys = gl.allocate_shared_memory(dtype, [STAGES, plan.block_k, plan.block_h], keys_layout)
+    values = gl.allocate_shared_memory(dtype, [STAGES, plan.block_k, plan.block_v], values_layout)
+    q_copies: gl.constexpr = [Q_TILES * plan.k_panels, QUERIES, GROUP, plan.k_panel]
+    out_tiles: gl.constexpr = [SLOTS * plan.out_stride, _ROWS, plan.block_v]
+    k_copies: gl.constexpr = [K_PANELS * plan.chunks, plan.chunk, 1, plan.k_panel]
+    v_copies: gl.constexpr = [V_PANELS * plan.chunks, plan.chunk, 1, plan.v_panel]
+    v_panels: gl.constexpr = [V_PANELS, plan.block_k, plan.v_panel]
     buffers = Buffers(
         queries,
         viewed(queries, q_copies, q_layout),
+        viewed(queries, out_tiles, out_layout),
         keys,
         values,
-        viewed(keys, copies, kv_layout),
-        viewed(values, copies, kv_layout),
+        viewed(keys, k_copies, k_layout),
+        viewed(values, v_copies, v_layout),
         viewed(values, v_panels, panel_layout),
         gl.allocate_shared_memory(gl.int32, [_TILE_SLOTS * _FACTS, 1], plain),
     )
     barriers = Barriers(
-        new_barriers(Q_SLOTS, 1),
-        new_barriers(Q_SLOTS, 1),
+        new_barriers(SLOTS, 1),
+        new_barriers(SLOTS, 1),
         new_barriers(STAGES, 1),
         new_barriers(STAGES, plan.consumers),
         new_barriers(STAGES, 1),

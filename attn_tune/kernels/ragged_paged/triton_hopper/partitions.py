@@ -42,16 +42,18 @@ class Buffers(NamedTuple):
     A tile whose rows are wider than 128 bytes lies in panels of 128 bytes, one after the other.
 
     Attributes:
-      q: queries, ``[q_slots * consumers, 64, H]``; at a tile's end its output on its way to device memory.
-      q_copies: what one copy writes of them, ``[q_slots * consumers * panels, queries, group, panel]``.
-      k, v: keys and values, ``[stages, block_k, H]``.
-      k_copies, v_copies: what one copy writes of them, ``[stages * panels * chunks, chunk, panel]``.
-      v_panels: ``[stages * panels, block_k, panel]``.
+      q: queries, ``[q_slots * consumers * q_stride, 64, block_h]``: a slot has one and may have more room.
+      q_copies: what one copy writes of them, ``[... * k_panels, queries, group, k_panel]``.
+      out: the output of a tile in the slot of its queries, ``[q_slots * consumers * out_stride, 64, block_v]``.
+      k, v: keys and values, ``[stages, block_k, block_h]`` and ``[stages, block_k, block_v]``.
+      k_copies, v_copies: what one copy writes of them, ``[stages * panels * chunks, chunk, 1, panel]``.
+      v_panels: ``[stages * v_panels, block_k, v_panel]``.
       info: the published ``TileInfo`` of two tiles, one number each.
     """
 
     q: gl.shared_memory_descriptor
     q_copies: gl.shared_memory_descriptor
+    out: gl.shared_memory_descriptor
     k: gl.shared_memory_descriptor
     v: gl.shared_memory_descriptor
     k_copies: gl.shared_memory_descriptor
@@ -107,16 +109,18 @@ def copy_tiles(descriptors, pointers, buffers, barriers, plan: gl.constexpr):
 
 @gluon.jit
 def _load_query_tile(q_desc, info, turn, buffers, barriers, plan: gl.constexpr):
-    QUERIES: gl.constexpr = _ROWS // plan.group_rows
     CONSUMERS: gl.constexpr = plan.consumers
-    PANELS: gl.constexpr = plan.panels
+    PANELS: gl.constexpr = plan.k_panels
     for i in gl.static_range(CONSUMERS):
         slot = turn % plan.q_slots * plan.consumers + i
         mbarrier.wait(barriers.q_empty.index(slot), (turn // plan.q_slots & 1) ^ 1)
-        mbarrier.expect(barriers.q_full.index(slot), 2 * _ROWS * plan.head_dim)
+        mbarrier.expect(barriers.q_full.index(slot), 2 * _ROWS * plan.block_h)
         for panel in gl.static_range(PANELS):
-            place = [info.first + i * QUERIES, info.head * plan.group_size, panel * plan.panel]
-            start_copy(q_desc, place, barriers.q_full.index(slot), buffers.q_copies.index(slot * plan.panels + panel))
+            query = info.first + i * _ROWS // plan.group_rows
+            head = info.head * plan.group_size + i * _ROWS % plan.group_rows
+            index = slot * plan.q_stride * PANELS + panel
+            place = [query, head, panel * plan.k_panel]
+            start_copy(q_desc, place, barriers.q_full.index(slot), buffers.q_copies.index(index))
 
 
 @gluon.jit
@@ -144,25 +148,34 @@ def _load_kv_tile(k_desc, v_desc, page_table, info, block, count, buffers, barri
     rows = ()
     for i in gl.static_range(CHUNKS):
         rows += (_row_of_cache(page_table, info, block * plan.block_k + i * plan.chunk, plan),)
-    column = info.head * plan.head_columns
+    head = info.head * plan.head_step
     slot, phase = slot_of(count, plan)
-    BYTES: gl.constexpr = 2 * plan.block_k * plan.head_dim
     mbarrier.wait(barriers.k_empty.index(slot), phase ^ 1)
-    mbarrier.expect(barriers.k_full.index(slot), BYTES)
-    _start_copies(k_desc, rows, column, slot, barriers.k_full, buffers.k_copies, plan)
+    mbarrier.expect(barriers.k_full.index(slot), 2 * plan.block_k * plan.block_h)
+    _start_copies(k_desc, rows, head, slot, barriers.k_full, buffers.k_copies, plan.k_panels, plan.k_panel, plan)
     mbarrier.wait(barriers.v_empty.index(slot), phase ^ 1)
-    mbarrier.expect(barriers.v_full.index(slot), BYTES)
-    _start_copies(v_desc, rows, column + plan.v_column, slot, barriers.v_full, buffers.v_copies, plan)
+    mbarrier.expect(barriers.v_full.index(slot), 2 * plan.block_k * plan.block_v)
+    head += plan.v_head
+    _start_copies(v_desc, rows, head, slot, barriers.v_full, buffers.v_copies, plan.v_panels, plan.v_panel, plan)
 
 
 @gluon.jit
-def _start_copies(descriptor, rows, column, slot, full, copies, plan: gl.constexpr):
+def _start_copies(
+    descriptor,
+    rows,
+    head,
+    slot,
+    full,
+    copies,
+    PANELS: gl.constexpr,
+    WIDTH: gl.constexpr,
+    plan: gl.constexpr,
+):
     CHUNKS: gl.constexpr = plan.chunks
-    PANELS: gl.constexpr = plan.panels
     for i in gl.static_range(CHUNKS):
         for panel in gl.static_range(PANELS):
-            place = [rows[i], column + panel * plan.panel]
-            index = (slot * plan.panels + panel) * plan.chunks + i
+            place = [rows[i], head, panel * WIDTH]
+            index = (slot * PANELS + panel) * plan.chunks + i
             start_copy(descriptor, place, full.index(slot), copies.index(index))
 
 
@@ -190,7 +203,7 @@ def attend(
         rows = load_rows(CONSUMER, info, sinks, plan, layouts)
         slot = _receive_queries(CONSUMER, turn, more, barriers, plan)
         weights, state = begin(
-            CONSUMER, buffers.q.index(slot), count, info, rows, more, buffers, barriers, plan, layouts
+            CONSUMER, buffers.q.index(slot * plan.q_stride), count, info, rows, more, buffers, barriers, plan, layouts
         )
         count += 1
     while info.head >= 0:
@@ -198,12 +211,12 @@ def attend(
             rows = load_rows(CONSUMER, info, sinks, plan, layouts)
             slot = _receive_queries(CONSUMER, turn, True, barriers, plan)
             weights, state = begin(
-                CONSUMER, buffers.q.index(slot), count, info, rows, True, buffers, barriers, plan, layouts
+                CONSUMER, buffers.q.index(slot * plan.q_stride), count, info, rows, True, buffers, barriers, plan, layouts
             )
             count += 1
-        acc = gl.full([_ROWS, plan.head_dim], 0.0, gl.float32, layouts.out)
+        acc = gl.full([_ROWS, plan.block_v], 0.0, gl.float32, layouts.out)
         carried = (acc, weights, state, count)
-        carried = walk(CONSUMER, carried, info, buffers.q.index(slot), rows, buffers, barriers, plan, layouts)
+        carried = walk(CONSUMER, carried, info, buffers.q.index(slot * plan.q_stride), rows, buffers, barriers, plan, layouts)
         acc, weights, state, count = carried
         # Not before: a thread has no registers for them while it walks.
         next_info = receive_tile(turn + 1, buffers, barriers)
@@ -217,7 +230,7 @@ def attend(
                 (acc, weights, new_state(next_rows, plan, layouts), count),
                 next_info.stop - 1,
                 next_info,
-                buffers.q.index(next_slot),
+                buffers.q.index(next_slot * plan.q_stride),
                 next_rows,
                 more,
                 True,
@@ -276,22 +289,23 @@ def _store_output(
     row_lse = gl.where(seen, (maximum + gl.log2(some)) * LN2, float("-inf"))
     gl.store(lse + query * plan.num_q_heads + head, row_lse, mask=is_row)
     factor = gl.convert_layout(gl.where(seen, 1.0 / some, 0.0), gl.SliceLayout(1, layouts.out))
-    tile = buffers.q.index(slot)
+    tile = buffers.out.index(slot * plan.out_stride)
     tile.store((acc * factor[:, None]).to(buffers.q.dtype))
     WIDE: gl.constexpr = _row_layout(plan)
     values = tile.load(WIDE)
     fence_async_shared()
     mbarrier.arrive(barriers.q_empty.index(slot))
     query, head, is_row = rows_of(CONSUMER, info, plan, gl.SliceLayout(1, WIDE))
-    column = gl.arange(0, plan.head_dim, gl.SliceLayout(0, WIDE))
-    rows = (query.to(gl.int64) * plan.num_q_heads + head) * plan.head_dim
-    gl.store(out + rows[:, None] + column[None, :], values, mask=is_row[:, None])
+    column = gl.arange(0, plan.block_v, gl.SliceLayout(0, WIDE))
+    rows = (query.to(gl.int64) * plan.num_q_heads + head) * plan.v_head_dim
+    inside = is_row[:, None] & (column < plan.v_head_dim)[None, :]
+    gl.store(out + rows[:, None] + column[None, :], values, mask=inside)
 
 
 @gluon.constexpr_function
 def _row_layout(plan):
     """Threads of a warp side by side on rows of the output, 16 bytes each."""
-    lanes = min(32, plan.head_dim // 8)
+    lanes = min(32, plan.block_v // 8)
     return gl.BlockedLayout([1, 8], [32 // lanes, lanes], [_WARPS.value, 1], [1, 0])
 
 
@@ -308,12 +322,13 @@ def _store_others(CONSUMER: gl.constexpr, cu_q_lens, decodes, decoded, decoded_l
         is_row = row < rows
         is_copied = row < copied * plan.num_q_heads
         place = gl.where(is_copied, row, row + (behind - copied) * plan.num_q_heads)
-        column = gl.arange(0, plan.head_dim, gl.SliceLayout(0, LAYOUT))
-        cells = place.to(gl.int64)[:, None] * plan.head_dim + column[None, :]
-        values = gl.full([_ROWS, plan.head_dim], 0.0, out.dtype.element_ty, LAYOUT)
+        column = gl.arange(0, plan.block_v, gl.SliceLayout(0, LAYOUT))
+        cells = place.to(gl.int64)[:, None] * plan.v_head_dim + column[None, :]
+        inside = is_row[:, None] & (column < plan.v_head_dim)[None, :]
+        values = gl.full([_ROWS, plan.block_v], 0.0, out.dtype.element_ty, LAYOUT)
         row_lse = gl.full([_ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, LAYOUT))
         if decoded is not None:
-            values = gl.load(decoded + cells, mask=(is_row & is_copied)[:, None], other=0.0)
+            values = gl.load(decoded + cells, mask=inside & is_copied[:, None], other=0.0)
             row_lse = gl.load(decoded_lse + place, mask=is_row & is_copied, other=float("-inf"))
-        gl.store(out + cells, values, mask=is_row[:, None])
+        gl.store(out + cells, values, mask=inside)
         gl.store(lse + place, row_lse, mask=is_row)

@@ -101,7 +101,7 @@ def _units(device: Device) -> int:
 def _wanted_heads(problem: Problem) -> float:
     """Key heads whose keys and values stay in the L2 cache."""
     keys = sum(length for new, length in problem.sequences if new) or 1
-    return min(problem.num_kv_heads, max(1.0, _SECTION_BYTES / (4 * keys * problem.head_dim)))
+    return min(problem.num_kv_heads, max(1.0, _SECTION_BYTES / (2 * keys * (problem.head_dim + problem.v_head_dim))))
 
 
 def _nearest_section(problem: Problem, wanted: float) -> int:

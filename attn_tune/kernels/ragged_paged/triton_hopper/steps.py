@@ -47,8 +47,8 @@ class Rows(NamedTuple):
 @gluon.jit
 def rows_of(CONSUMER: gl.constexpr, info, plan: gl.constexpr, layout: gl.constexpr):
     """The query, the head and whether there is one, of each row of a group of warps, [64]."""
-    row = gl.arange(0, _ROWS, layout)
-    query = info.first + CONSUMER * (_ROWS // plan.group_rows) + row // plan.group_rows
+    row = CONSUMER * _ROWS + gl.arange(0, _ROWS, layout)
+    query = info.first + row // plan.group_rows
     within = row % plan.group_rows
     head = gl.maximum(info.head, 0) * plan.group_size + within
     return query, head, (query < info.end) & (within < plan.group_size)
@@ -228,12 +228,12 @@ def _receive_values(slot, phase, block, info, more, DIRTY: gl.constexpr, buffers
     if DIRTY:
         first = block * plan.block_k
         if more & ((first < info.lowest) | (first + plan.block_k > info.length)):
-            layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // plan.panel, plan.panel // 8], [_WARPS, 1], [1, 0])
+            layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // plan.v_panel, plan.v_panel // 8], [_WARPS, 1], [1, 0])
             key = first + gl.arange(0, plan.block_k, gl.SliceLayout(1, layout))
             is_seen = (key >= info.lowest) & (key < info.length)
-            PANELS: gl.constexpr = plan.panels
+            PANELS: gl.constexpr = plan.v_panels
             for panel in gl.static_range(PANELS):
-                values = buffers.v_panels.index(slot * plan.panels + panel)
+                values = buffers.v_panels.index(slot * PANELS + panel)
                 seen = gl.where(is_seen[:, None], values.load(layout), 0.0)
                 values.store(seen)
             fence_async_shared()
