@@ -1,4 +1,4 @@
-"""Compiles the kernel for Hopper without a GPU; prints a JSON line per build. A script, so that nothing is interpreted."""
+"""Compiles the kernel for Hopper without a GPU; prints a JSON line per build. A script: nothing is interpreted."""
 
 import dataclasses
 import functools
@@ -31,7 +31,10 @@ BUILDS = {
         ),
         {"block_k": 64, "ping_pong": True},
     ),
-    "contiguous": (dataclasses.replace(_SMALL, page_size=0, num_q_heads=10, layout="hnd", causal=False), {"consumers": 3, "block_k": 32}),
+    "contiguous": (
+        dataclasses.replace(_SMALL, page_size=0, num_q_heads=10, layout="hnd", causal=False),
+        {"consumers": 3, "block_k": 32},
+    ),
 }
 
 

@@ -211,12 +211,23 @@ def attend(
             rows = load_rows(CONSUMER, info, sinks, plan, layouts)
             slot = _receive_queries(CONSUMER, turn, True, barriers, plan)
             weights, state = begin(
-                CONSUMER, buffers.q.index(slot * plan.q_stride), count, info, rows, True, buffers, barriers, plan, layouts
+                CONSUMER,
+                buffers.q.index(slot * plan.q_stride),
+                count,
+                info,
+                rows,
+                True,
+                buffers,
+                barriers,
+                plan,
+                layouts,
             )
             count += 1
         acc = gl.full([_ROWS, plan.block_v], 0.0, gl.float32, layouts.out)
         carried = (acc, weights, state, count)
-        carried = walk(CONSUMER, carried, info, buffers.q.index(slot * plan.q_stride), rows, buffers, barriers, plan, layouts)
+        carried = walk(
+            CONSUMER, carried, info, buffers.q.index(slot * plan.q_stride), rows, buffers, barriers, plan, layouts
+        )
         acc, weights, state, count = carried
         # Not before: a thread has no registers for them while it walks.
         next_info = receive_tile(turn + 1, buffers, barriers)

@@ -228,7 +228,9 @@ def _receive_values(slot, phase, block, info, more, DIRTY: gl.constexpr, buffers
     if DIRTY:
         first = block * plan.block_k
         if more & ((first < info.lowest) | (first + plan.block_k > info.length)):
-            layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // plan.v_panel, plan.v_panel // 8], [_WARPS, 1], [1, 0])
+            layout: gl.constexpr = gl.BlockedLayout(
+                [1, 8], [256 // plan.v_panel, plan.v_panel // 8], [_WARPS, 1], [1, 0]
+            )
             key = first + gl.arange(0, plan.block_k, gl.SliceLayout(1, layout))
             is_seen = (key >= info.lowest) & (key < info.length)
             PANELS: gl.constexpr = plan.v_panels
