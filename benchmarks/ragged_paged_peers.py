@@ -65,6 +65,8 @@ def _contiguous(p: Problem, o: Operands) -> Any:
 
     if p.workload != "eq" or p.tokens % p.batch or p.kv_dtype != "same" or not p.page_size or p.layout != "nhd":
         return "not with sequences of different lengths, or codes"
+    if p.window is not None or p.has_sinks or p.soft_cap is not None or not p.causal:
+        return "only with a causal mask and nothing else"
     table = jnp.clip(o.page_table, 0, o.k.shape[0] - 1)
     k, v = (jnp.where(jnp.isnan(x), 0, x)[table].reshape(p.batch, -1, *x.shape[2:])[:, : p.kv_len] for x in (o.k, o.v))
     return o.q.reshape(p.batch, -1, *o.q.shape[1:]), k, v

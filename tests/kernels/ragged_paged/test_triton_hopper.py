@@ -1,6 +1,7 @@
 """Ragged attention for Hopper, as far as it goes without one: what it refuses, what it tries, where a token lies."""
 
 import dataclasses
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 from attn_tune.devices.identity import device_from_kind
-from attn_tune.kernels.ragged_paged.triton_hopper import SPEC, limits
+from attn_tune.kernels.lang.triton.limits import refuses_triton
+from attn_tune.kernels.ragged_paged.triton_hopper import SPEC
 from attn_tune.kernels.ragged_paged.triton_hopper.plan import plan_of, q_slots, shared_bytes
 from attn_tune.ops.contract import load
 from attn_tune.ops.fields.cache import LAYOUTS
@@ -78,11 +80,23 @@ def test_a_problem_that_triton_hopper_cannot_do_has_a_reason(p, device, words):
 
 @pytest.mark.parametrize(("version", "words"), [("3.5.1", "3.6 or later; 3.5.1"), ("3.6.0", None), ("3.10.1", None)])
 def test_an_older_triton_is_refused_by_its_version(monkeypatch, version, words):
-    monkeypatch.setattr(limits.importlib.metadata, "version", lambda name: version)
-    limits._wrong_triton.cache_clear()
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    refuses_triton.cache_clear()
     reason = SPEC.unsupported(problem(), "fwd", H200)
-    limits._wrong_triton.cache_clear()
+    refuses_triton.cache_clear()
     assert reason is None if words is None else words in reason
+
+
+def test_sequences_do_not_decode_apart_with_a_triton_that_cannot_compile_it(monkeypatch):
+    mixed = problem(B=64, workload="mix")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "3.6.0")
+    refuses_triton.cache_clear()
+    untuned = SEARCH.heuristic(mixed, H200)
+    reason = SEARCH.infeasible(mixed, H200, dataclasses.replace(untuned, decode_programs=33))
+    refuses_triton.cache_clear()
+    assert untuned.decode_programs is None
+    assert "decode_programs=33" in reason
+    assert "3.6.0" in reason
 
 
 def test_most_samples_of_the_op_are_taken():

@@ -1,10 +1,7 @@
 """Problems that ragged attention for Hopper refuses, and tiles that cannot fit."""
 
-import functools
-import importlib.metadata
-
 from attn_tune.kernels.lang.triton.device.static import padded
-from attn_tune.kernels.lang.triton.limits import refuses_device, shared_limit
+from attn_tune.kernels.lang.triton.limits import refuses_device, refuses_triton, shared_limit
 from attn_tune.kernels.ragged_paged._triton.space import refuses_decoding
 from attn_tune.kernels.ragged_paged.triton_hopper.config import ROWS, Config
 from attn_tune.kernels.ragged_paged.triton_hopper.plan import group_rows, queries_of, shared_bytes
@@ -47,7 +44,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
         f"{p.group_size} query heads share a key head: a tile holds {_MOST_GROUP} at most": p.group_size > _MOST_GROUP,
         f"scale={p.scale!r} is not positive": p.scale <= 0,
     }
-    return next((reason for reason, wanted in asked.items() if wanted), None) or _wrong_triton()
+    return next((reason for reason, wanted in asked.items() if wanted), None) or refuses_triton(_OLDEST_TRITON)
 
 
 def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
@@ -68,12 +65,3 @@ def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
 def registers(problem: Problem, config: Config) -> int:
     """Registers a thread for what the two products read and write; a thread has half a row of 64."""
     return padded(problem.v_head_dim) // 2 + config.block_k // 2 + config.block_k // 4
-
-
-@functools.cache
-def _wrong_triton() -> str | None:
-    version = importlib.metadata.version("triton")
-    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _OLDEST_TRITON:
-        oldest = ".".join(map(str, _OLDEST_TRITON))
-        return f"it needs Triton {oldest} or later; {version} is installed: pip install --upgrade triton"
-    return None
