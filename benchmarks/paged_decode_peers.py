@@ -40,12 +40,14 @@ def record(
     """Runs the command line of a script that times an op beside its peers; returns the exit status."""
     parser = argparse.ArgumentParser(description=about.partition("\n")[0])
     parser.add_argument("--grid", default=grid)
-    parser.add_argument("--only", default="", help="points whose name contains this")
+    parser.add_argument("--only", default="", help="points whose name contains one of these, with commas between them")
+    parser.add_argument("--peers", default=",".join(peers), help="only these, by name, with commas between them")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(arguments)
     report: dict[str, Any] = {"versions": versions(), "rows": []}
-    for row in _rows(op_name, peers, args.grid, args.only, args.rounds):
+    chosen = {name: peers[name] for name in args.peers.split(",")}
+    for row in _rows(op_name, chosen, args.grid, args.only, args.rounds):
         report["rows"].append(row)
         args.out.write_text(json.dumps(report, indent=1) + "\n")
     return 0
@@ -84,7 +86,7 @@ def _rows(
 
     op, flush, timer = ops()[op_name], make_flush(current_device()), choose_timer()
     for point in load_grid(grid).points:
-        if only not in point.name:
+        if not any(part in point.name for part in only.split(",")):
             continue
         problem = op.from_signature(point.signature)
         operands = jax.jit(functools.partial(load(op.inputs), problem, "fwd"))(0)

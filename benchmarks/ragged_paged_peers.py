@@ -2,7 +2,8 @@
 
     python benchmarks/ragged_paged_peers.py --grid llama3-8b-ragged --out ragged.json
 
-For each point what ``attn_tune.ragged_paged`` chooses, the same without a launch of its own for sequences that decode,
+For each point what ``attn_tune.ragged_paged`` chooses, the untuned ``triton`` kernel and the one for Hopper, ``triton``
+without a launch of its own for sequences that decode,
 the tile that vLLM's unified kernel has (16 rows, 32 keys, one launch), our forward over contiguous arrays of the same
 lengths, and cuDNN's through ``jax.nn.dot_product_attention``. A row says microseconds and the worst error as a multiple
 of what is allowed. A GPU is needed.
@@ -40,6 +41,10 @@ def _auto(p: Problem) -> dict[str, Any]:
     return {}
 
 
+def _kernel(name: str, p: Problem) -> dict[str, Any]:
+    return {"platform": name}
+
+
 def _one_launch(p: Problem) -> dict[str, Any]:
     from attn_tune.devices.identity import current_device
     from attn_tune.kernels.ragged_paged.triton.space import heuristic
@@ -60,6 +65,8 @@ def _contiguous(p: Problem, o: Operands) -> Any:
 
     if p.workload != "eq" or p.tokens % p.batch or p.kv_dtype != "same" or not p.page_size or p.layout != "nhd":
         return "not with sequences of different lengths, or codes"
+    if p.window is not None or p.has_sinks or p.soft_cap is not None or not p.causal:
+        return "only with a causal mask and nothing else"
     table = jnp.clip(o.page_table, 0, o.k.shape[0] - 1)
     k, v = (jnp.where(jnp.isnan(x), 0, x)[table].reshape(p.batch, -1, *x.shape[2:])[:, : p.kv_len] for x in (o.k, o.v))
     return o.q.reshape(p.batch, -1, *o.q.shape[1:]), k, v
@@ -93,6 +100,8 @@ def _cudnn(p: Problem, o: Operands) -> Any:
 
 _PEERS: dict[str, Callable[[Problem, Operands], Any]] = {
     "auto": functools.partial(_ours, _auto),
+    "triton": functools.partial(_ours, functools.partial(_kernel, "triton")),
+    "triton_hopper": functools.partial(_ours, functools.partial(_kernel, "triton_hopper")),
     "one_launch": functools.partial(_ours, _one_launch),
     "small_tile": functools.partial(_ours, _small_tile),
     "own_contiguous": _own_contiguous,

@@ -170,7 +170,7 @@ def test_the_adapted_winner_and_never_its_loser_answers_without_an_exact_row(on_
 def test_the_heuristic_answers_where_winners_of_near_problems_are_absent(on_an_h200, monkeypatch):
     from attn_tune.kernels.flash_attention.triton_hopper import limits
 
-    monkeypatch.setattr(limits, "_wrong_triton", lambda: "too old a Triton")
+    monkeypatch.setattr(limits, "refuses_triton", lambda oldest: "too old a Triton")
     answer = ask("b=2 t=3072 s=3072 n=28 k=4 h=128 v=128 dtype=bfloat16 causal=1")
     assert (answer.kernel, answer.rung) == ("cudnn", Rung.HEURISTIC)
     assert "too old a Triton" in {r.reason for r in answer.rejected}

@@ -1,12 +1,13 @@
 """The forward for Hopper, as far as it goes without one: what it refuses, what it tries, who computes what."""
 
 import dataclasses
+import importlib.metadata
 import itertools
 
 import numpy as np
 import pytest
 
-from attn_tune.kernels.flash_attention.triton_hopper import SPEC, limits
+from attn_tune.kernels.flash_attention.triton_hopper import SPEC
 from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q
 from attn_tune.kernels.flash_attention.triton_hopper.plan import (
     has_own_buffer,
@@ -17,6 +18,7 @@ from attn_tune.kernels.flash_attention.triton_hopper.plan import (
 from attn_tune.kernels.flash_attention.triton_hopper.schedule import schedule
 from attn_tune.kernels.flash_attention.untuned import place
 from attn_tune.kernels.lang.triton.device.static import static_of
+from attn_tune.kernels.lang.triton.limits import refuses_triton
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UsageError
@@ -59,10 +61,10 @@ def test_a_problem_that_triton_hopper_cannot_do_has_a_reason(p, device, words):
 
 @pytest.mark.parametrize(("version", "words"), [("3.6.0", "3.9 or later; 3.6.0"), ("3.9.0", None), ("3.10.1", None)])
 def test_an_older_triton_is_refused_by_its_version(monkeypatch, version, words):
-    monkeypatch.setattr(limits.importlib.metadata, "version", lambda name: version)
-    limits._wrong_triton.cache_clear()
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    refuses_triton.cache_clear()
     reason = SPEC.unsupported(problem(), "fwd", H200)
-    limits._wrong_triton.cache_clear()
+    refuses_triton.cache_clear()
     assert reason is None if words is None else words in reason
 
 

@@ -1,12 +1,9 @@
 """Problems that the forward for Hopper refuses, and tiles that cannot fit."""
 
-import functools
-import importlib.metadata
-
 from attn_tune.kernels.flash_attention.costs import units
 from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q, ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.plan import num_tiles, shared_bytes
-from attn_tune.kernels.lang.triton.limits import shared_limit
+from attn_tune.kernels.lang.triton.limits import refuses_triton, shared_limit
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
@@ -41,7 +38,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
         f"scale={problem.scale!r} is not positive": problem.scale <= 0,
         f"{tiles} tiles of {BLOCK_Q} rows are more than the {_MOST_TILES} that it schedules": tiles > _MOST_TILES,
     }
-    return next((reason for reason, wanted in asked.items() if wanted), None) or _wrong_triton()
+    return next((reason for reason, wanted in asked.items() if wanted), None) or refuses_triton(_OLDEST_TRITON)
 
 
 def infeasible(problem: Problem, device: Device, config: ForwardConfig) -> str | None:
@@ -63,15 +60,3 @@ def infeasible(problem: Problem, device: Device, config: ForwardConfig) -> str |
 def registers(problem: Problem, config: ForwardConfig) -> int:
     """Registers a thread for what the two products read and write; a thread has half a row of 64."""
     return problem.head_dim // 2 + config.block_k // 2 + config.block_k // 4
-
-
-@functools.cache
-def _wrong_triton() -> str | None:
-    try:
-        version = importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
-        return "triton is not installed; pip install 'attn-tune[cuda]'"
-    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _OLDEST_TRITON:
-        oldest = ".".join(map(str, _OLDEST_TRITON))
-        return f"it needs Triton {oldest} or later; {version} is installed: pip install --upgrade triton"
-    return None

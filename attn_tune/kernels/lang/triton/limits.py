@@ -1,5 +1,7 @@
 """Limits of one block of a Triton kernel on each NVIDIA GPU, and the errors of one that exceeds them."""
 
+import functools
+import importlib.metadata
 import importlib.util
 import re
 import textwrap
@@ -48,6 +50,19 @@ def refuses_device(device: Device) -> str | None:
         return f"needs compute capability 8.0 (Ampere) or later; {device} is {device.family}"
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed; pip install 'attn-tune[cuda]'"
+    return None
+
+
+@functools.cache
+def refuses_triton(oldest: tuple[int, int]) -> str | None:
+    """The reason that the installed Triton is none from ``oldest`` on, or None."""
+    try:
+        version = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return "triton is not installed; pip install 'attn-tune[cuda]'"
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < oldest:
+        wanted = ".".join(map(str, oldest))
+        return f"it needs Triton {wanted} or later; {version} is installed: pip install --upgrade triton"
     return None
 
 

@@ -1,14 +1,16 @@
 """The knobs of ragged attention in Triton."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from attn_tune.kernels.knobs import PowerOfTwo, Range
 from attn_tune.kernels.lang.triton.tiles import Tile
+from attn_tune.kernels.ragged_paged._triton.config import (
+    DECODE_BLOCK_K,
+    DecodeBlock,
+    DecodePrograms,
+    decoding_conflict,
+)
 
 DECIDES_NO_CODE = "names and bounds of knobs; a row holds their values"
-
-MOST_PROGRAMS = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,21 +21,9 @@ class Config(Tile):
     their own, whose programs share their keys.
     """
 
-    decode_programs: Annotated[
-        int | None,
-        Range(
-            1,
-            MOST_PROGRAMS,
-            doc="programs of each key head that share the keys of the sequences that decode one token; None treats "
-            "them as any other sequence",
-        ),
-    ] = None
-    decode_block_k: Annotated[
-        int, PowerOfTwo(16, 512, tried=(32, 64, 128), doc="keys of a tile of the launch that decodes")
-    ] = 64
+    decode_programs: DecodePrograms = None
+    decode_block_k: DecodeBlock = DECODE_BLOCK_K
 
     def conflict(self) -> str | None:
         """Without a launch that decodes it has no tile."""
-        if self.decode_programs is None and self.decode_block_k != 64:
-            return f"decode_block_k={self.decode_block_k} needs decode_programs; without it leave 64"
-        return None
+        return decoding_conflict(self)

@@ -18,16 +18,11 @@ from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.tile import LN2, LOG2E
 from attn_tune.kernels.lang.triton.interpret import is_interpreted
 from attn_tune.kernels.paged_decode.triton.codes import wide
-from attn_tune.kernels.paged_decode.triton.forward import forward as decode_forward
+from attn_tune.kernels.paged_decode.triton.config import Config as DecodeConfig
 from attn_tune.kernels.paged_decode.triton.schedule import clamped
 from attn_tune.kernels.paged_decode.triton.static import static_of
+from attn_tune.kernels.ragged_paged._triton.decoding import decode, decode_problem, decode_shapes
 from attn_tune.kernels.ragged_paged.triton.config import Config
-from attn_tune.kernels.ragged_paged.triton.decoding import (
-    decode_config,
-    decode_operands,
-    decode_problem,
-    prefill_config,
-)
 from attn_tune.ops.ragged_paged.operands import Operands
 from attn_tune.ops.ragged_paged.problem import Problem
 
@@ -35,22 +30,19 @@ from attn_tune.ops.ragged_paged.problem import Problem
 def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, jax.Array]:
     """``out`` [tokens, N, V] in q's dtype and ``lse`` [tokens, N] in float32."""
     tokens, heads, _ = operands.q.shape
-    decode = decode_problem(problem)
-    # Without a launch that decodes their shapes alone are of use.
-    decodes = config.decode_programs is not None
-    first = decode_operands(operands) if decodes else jax.eval_shape(decode_operands, operands)
-    static = static_of(decode, prefill_config(config), first, ptx=not is_interpreted(prefill_kernel))
-    decoded = {"out": None, "lse": None}
-    if decodes:
-        decoded = decode_forward(decode, decode_config(problem, config), first)
+    # The tile of this launch, for the constants of the cache that both have.
+    tile = DecodeConfig(
+        block_q=config.block_q, block_k=config.block_k, num_warps=config.num_warps, num_stages=config.num_stages
+    )
+    ptx = not is_interpreted(prefill_kernel)
+    static = static_of(decode_problem(problem), tile, decode_shapes(operands), ptx=ptx)
     queries = max(1, config.block_q // static.group_size)
     # Each sequence, what is copied, and what belongs to none has one tile that is not full, at most.
     tiles = -(-tokens // queries) + min(static.batch, tokens) + 2
     out, lse = triton_call(
         prefill_kernel,
         *operands,
-        decoded["out"],
-        decoded["lse"],
+        *decode(problem, config, operands),
         out_types=[
             jax.ShapeDtypeStruct((tokens, heads, static.v_head_dim), operands.q.dtype),
             jax.ShapeDtypeStruct((tokens, heads), jnp.float32),

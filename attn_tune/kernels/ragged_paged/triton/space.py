@@ -6,16 +6,19 @@ import itertools
 from collections.abc import Iterator
 
 from attn_tune.kernels.lang.space import nearest_first
-from attn_tune.kernels.lang.triton.cache_limits import certainly_fits, refuses_problem, refuses_tile, streamed_bytes
-from attn_tune.kernels.lang.triton.limits import shared_limit
+from attn_tune.kernels.lang.triton.cache_limits import certainly_fits, refuses_problem, refuses_tile
 from attn_tune.kernels.lang.triton.tiles import block_cap, fitted
-from attn_tune.kernels.ragged_paged.triton.config import MOST_PROGRAMS, Config
+from attn_tune.kernels.ragged_paged._triton.space import (
+    adapted_programs,
+    other_decoding,
+    refuses_decoding,
+    with_decoding,
+)
+from attn_tune.kernels.ragged_paged.triton.config import Config
 from attn_tune.ops.fields.cache import CODES
 from attn_tune.ops.ragged_paged.problem import Problem
 from attn_tune.schema.device import Device
 
-# Multiprocessors of a device that does not say, and programs of each that decode.
-_UNITS, _DECODING = 132, 2
 # Keys from which on a walk is long.
 _LONG = 16384
 # A key/value head's group fits the largest tile.
@@ -35,10 +38,7 @@ def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
     """The reason that a config cannot fit the device, or None. Never refuses what compiles and fits."""
     if config.block_q < problem.group_size:
         return f"block_q={config.block_q} is less than the {problem.group_size} query heads of a key head"
-    limit = shared_limit(device)
-    if config.decode_programs is not None and (needed := 2 * streamed_bytes(problem, config.decode_block_k)) > limit:
-        return f"its tiles of decoding need at least {needed} bytes of shared memory; {device.family} has {limit}"
-    return refuses_tile(problem, device, config)
+    return refuses_decoding(problem, device, config) or refuses_tile(problem, device, config)
 
 
 def heuristic(problem: Problem, device: Device) -> Config:
@@ -58,23 +58,17 @@ def heuristic(problem: Problem, device: Device) -> Config:
         num_stages=3,
     )
     tile = fitted(tile, functools.partial(_fits, problem, device))
-    if 1 in queries:
-        block = 32 if wide else 64
-        return dataclasses.replace(tile, decode_programs=_programs(problem, device, _DECODING), decode_block_k=block)
-    return tile
+    return with_decoding(problem, device, tile)
 
 
 def adapt(tuned: Problem, problem: Problem, device: Device, config: Config) -> Config:
     """The config of ``tuned`` for ``problem``: as many programs a multiprocessor as there."""
-    tile = dataclasses.replace(
+    return dataclasses.replace(
         config,
         block_q=max(config.block_q, block_cap(problem.group_size)),
         block_k=min(config.block_k, block_cap(problem.kv_len)),
+        decode_programs=adapted_programs(tuned, problem, config),
     )
-    if config.decode_programs is None:
-        return tile
-    programs = round(config.decode_programs * tuned.num_kv_heads / problem.num_kv_heads)
-    return dataclasses.replace(tile, decode_programs=min(MOST_PROGRAMS, max(1, programs)))
 
 
 def candidates(problem: Problem, device: Device) -> tuple[Config, ...]:
@@ -92,16 +86,7 @@ def _all(problem: Problem, device: Device, start: Config) -> Iterator[Config]:
         for warps, stages in itertools.product((2, 4) if block_q <= 32 else (4, 8), (2, 3, 4)):
             sizes = {"block_q": block_q, "block_k": block_k, "num_warps": warps, "num_stages": stages}
             yield dataclasses.replace(start, **sizes)
-    if start.decode_programs is not None:
-        yield dataclasses.replace(start, decode_programs=None, decode_block_k=64)
-        for each, block in itertools.product((1, 2, 4, 8), (32, 64, 128)):
-            programs = _programs(problem, device, each)
-            yield dataclasses.replace(start, decode_programs=programs, decode_block_k=block)
-
-
-def _programs(problem: Problem, device: Device, each: int) -> int:
-    """The programs of a key head that give each multiprocessor ``each``."""
-    return max(1, min(each * (device.units or _UNITS) // problem.num_kv_heads, MOST_PROGRAMS))
+    yield from other_decoding(problem, device, start)
 
 
 def _fits(problem: Problem, device: Device, config: Config) -> bool:

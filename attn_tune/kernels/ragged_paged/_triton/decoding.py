@@ -2,11 +2,14 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from attn_tune.kernels.lang.triton.tiles import block_cap
 from attn_tune.kernels.paged_decode.triton.config import Config as DecodeConfig
-from attn_tune.kernels.ragged_paged.triton.config import Config
+from attn_tune.kernels.paged_decode.triton.forward import forward as decode_forward
+from attn_tune.kernels.ragged_paged._triton.config import Decoding
 from attn_tune.ops.paged_decode.operands import Operands as DecodeOperands
 from attn_tune.ops.paged_decode.problem import Problem as DecodeProblem
 from attn_tune.ops.ragged_paged.operands import Operands
@@ -16,13 +19,23 @@ from attn_tune.ops.ragged_paged.problem import Problem
 _MOST_ROWS = 64
 
 
+def decode(
+    problem: Problem, config: Decoding, operands: Operands
+) -> tuple[Float[Array, "B 1 N V"] | None, Float[Array, "B 1 N"] | None]:
+    """The output in q's dtype and the natural lse of the first sequences; None of a config that does not decode."""
+    if config.decode_programs is None:
+        return None, None
+    found = decode_forward(decode_problem(problem), decode_config(problem, config), decode_operands(operands))
+    return found["out"], found["lse"]
+
+
 def decode_problem(problem: Problem) -> DecodeProblem:
     """One new token of every sequence; fields of the same name have the same values."""
     names = {field.name for field in dataclasses.fields(DecodeProblem)} - {"q_len", "workload", "at_edges"}
     return DecodeProblem(q_len=1, workload="uni", **{name: getattr(problem, name) for name in names})
 
 
-def decode_config(problem: Problem, config: Config) -> DecodeConfig:
+def decode_config(problem: Problem, config: Decoding) -> DecodeConfig:
     """The config of the launch that decodes."""
     return DecodeConfig(
         block_q=min(_MOST_ROWS, block_cap(problem.group_size)),
@@ -34,28 +47,29 @@ def decode_config(problem: Problem, config: Config) -> DecodeConfig:
     )
 
 
-def prefill_config(config: Config) -> DecodeConfig:
-    """The tile of the other launch, for the constants of the cache that both have."""
-    return DecodeConfig(
-        block_q=config.block_q, block_k=config.block_k, num_warps=config.num_warps, num_stages=config.num_stages
-    )
-
-
 def decode_operands(operands: Operands) -> DecodeOperands:
     """The first query of each sequence; all but the first sequences with one new token each are empty."""
     o = operands
     batch, tokens = o.kv_lens.shape[0], o.q.shape[0]
     q = o.q[:batch] if tokens >= batch else jnp.pad(o.q, [(0, batch - tokens), (0, 0), (0, 0)])
-    # Of these the first query's number is the sequence's.
-    expected = jnp.arange(batch + 1, dtype=jnp.int32)
-    is_decoding = jnp.cumsum(o.cu_q_lens != expected)[1:] == 0
     return DecodeOperands(
         q=q[:, None],
         k=o.k,
         v=o.v,
         page_table=o.page_table,
-        kv_lens=jnp.where(is_decoding, o.kv_lens, 0),
+        kv_lens=jnp.where(decoding_sequences(o), o.kv_lens, 0),
         sinks=o.sinks,
         k_scale=o.k_scale,
         v_scale=o.v_scale,
     )
+
+
+def decode_shapes(operands: Operands) -> DecodeOperands:
+    """The shapes and dtypes of ``decode_operands``."""
+    return jax.eval_shape(decode_operands, operands)
+
+
+def decoding_sequences(operands: Operands) -> Bool[Array, " B"]:
+    """Whether each sequence is one of the first ones that have one new token each: its query has its own number."""
+    expected = jnp.arange(operands.kv_lens.shape[0] + 1, dtype=jnp.int32)
+    return jnp.cumsum(operands.cu_q_lens != expected)[1:] == 0

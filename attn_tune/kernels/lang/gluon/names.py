@@ -1,0 +1,49 @@
+"""Copies by descriptor, views of shared memory and barriers, which Triton 3.6 and 3.9 call by different names."""
+
+# Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false
+
+from triton.experimental import gluon
+from triton.experimental.gluon import _runtime, language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+
+_IS_NEW = gl.constexpr(hasattr(tma, "async_load"))
+# The names on the right are those of Triton 3.6. In functions that are not taken the compiler looks for names too.
+_start_copy = getattr(tma, "async_load", tma.async_copy_global_to_shared)
+_synchronize = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+
+# Triton 3.6 has the class that Gluon is compiled from, and does not export it: ``lang.triton.compile`` looks there.
+if not hasattr(gluon, "GluonASTSource"):
+    gluon.GluonASTSource = _runtime.GluonASTSource
+
+
+@gluon.jit
+def start_copy(descriptor, place, barrier, destination):
+    """Starts the copy of one block to shared memory; ``barrier`` counts its bytes."""
+    _start_copy(descriptor, place, barrier, destination)
+
+
+@gluon.jit
+def viewed(memory, shape: gl.constexpr, layout: gl.constexpr):
+    """The same bytes of shared memory in another shape and layout."""
+    if _IS_NEW:
+        view = memory.reinterpret(memory.dtype, shape, layout)
+    else:
+        view = memory._reinterpret(memory.dtype, shape, layout)
+    return view
+
+
+@gluon.jit
+def new_barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
+    """``COUNT`` barriers in shared memory, each of which ``ARRIVALS`` arrivals complete."""
+    barriers = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(COUNT):
+        mbarrier.init(barriers.index(i), count=ARRIVALS)
+    return barriers
+
+
+@gluon.jit
+def synchronize():
+    """A barrier of the warps of one partition."""
+    _synchronize()

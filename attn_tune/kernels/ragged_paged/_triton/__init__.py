@@ -1,0 +1,1 @@
+"""Decoding, and its knobs, that several Triton kernels of ragged attention share."""
