@@ -64,7 +64,7 @@ def named_jit(function: Callable[[Any], Any], name: str) -> Callable[[Any], Any]
     import jax
 
     function.__name__ = function.__qualname__ = name
-    return jax.jit(function)
+    return jax.jit(function)  # pyright: ignore[reportUnknownMemberType]
 
 
 @cached

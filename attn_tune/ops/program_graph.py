@@ -46,7 +46,7 @@ class Value:
     shape: tuple[int, ...]
     dtype: str
     inputs: tuple["Value", ...] = ()
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     runs: int = 1
     parts: tuple[int, ...] | None = None
 
@@ -66,8 +66,8 @@ class Graph:
         one device.
     """
 
-    values: list[Value] = field(default_factory=list)
-    remarks: dict[str, None] = field(default_factory=dict)
+    values: list[Value] = field(default_factory=list[Value])
+    remarks: dict[str, None] = field(default_factory=dict[str, None])
 
     def add(
         self,

@@ -30,6 +30,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from attn_tune.ops.contract import Output, OutputKind
+from attn_tune.ops.typed_jax import jit
 from attn_tune.schema.trial import OutputError
 
 # Independent roundings add in quadrature: 3 admits nine times as many as the plain computation makes. Flash kernels
@@ -153,7 +154,7 @@ def _working_dtype(output: Output, dtype: jnp.dtype) -> jnp.dtype:
     return max(dtype, other, key=lambda one: float(jnp.finfo(one).eps))
 
 
-@partial(jax.jit, static_argnums=4)
+@partial(jit, static_argnums=4)
 def _measure(x: Array, plain: Array, exact: Array, original: Array | None, kind: OutputKind) -> Float[Array, "2 2"]:
     wide = exact.astype(jnp.promote_types(exact.dtype, jnp.float32))
     if original is None:
@@ -205,7 +206,7 @@ def _errors(x: Array, exact: Array, kind: OutputKind) -> Float[Array, " 2"]:
     return jnp.where(same, jnp.stack([norm, row]), jnp.inf)
 
 
-@jax.jit
+@jit
 def _dequantised_errors(
     x: Array, scale: Array | None, plain: Array, plain_scale: Array | None, exact: Array, original: Array | None
 ) -> Float[Array, "2 2"]:
@@ -217,14 +218,14 @@ def _dequantised_errors(
     return jnp.stack([_errors(y, wide, OutputKind.QUANTISED) for y in values])
 
 
-@partial(jax.jit, static_argnums=2)
+@partial(jit, static_argnums=2)
 def _count_wrong(x: Array, exact: Array, as_sets: bool) -> Int[Array, ""]:
     if as_sets and x.ndim:
         x, exact = jnp.sort(x, axis=-1), jnp.sort(exact, axis=-1)
     return jnp.sum(x != exact)
 
 
-@jax.jit
+@jit
 def _scores_missed(
     x: Array, exact: Array, plain: Array, scores: Float[Array, "*rows candidates"]
 ) -> Float[Array, "2 2"]:

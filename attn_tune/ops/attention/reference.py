@@ -1,11 +1,15 @@
 """Dense attention row by row in float32, and what the working dtype can do. Shares no code with the kernels."""
 
+# JAX declares no types of some functions that stand here.
+# pyright: reportUnknownMemberType=false
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from attn_tune.ops.attention.operands import BackwardInputs, Operands
 from attn_tune.ops.attention.problem import Problem
+from attn_tune.ops.typed_jax import vjp
 
 
 def reference(problem: Problem, direction: str, inputs: Operands | BackwardInputs) -> dict[str, Array]:
@@ -18,20 +22,20 @@ def baseline(problem: Problem, direction: str, inputs: Operands | BackwardInputs
     return _answer(problem, inputs, jnp.dtype(problem.dtype), "default")
 
 
-def _answer(problem: Problem, inputs, dtype: jnp.dtype, precision: str) -> dict[str, Array]:
+def _answer(problem: Problem, inputs: Operands | BackwardInputs, dtype: jnp.dtype, precision: str) -> dict[str, Array]:
     if isinstance(inputs, Operands):
         out, weights = _dense(problem, inputs, dtype, precision)
         return {"out": out, "weights": weights}
     o = inputs.operands
     names = [n for n in ("q", "k", "v", "bias", "sinks") if getattr(o, n) is not None]
 
-    def of(*arrays):
+    def of(*arrays: Array) -> tuple[Array, Array]:
         return _dense(problem, o._replace(**dict(zip(names, arrays, strict=True))), dtype, precision)
 
     primals = [getattr(o, n) for n in names]
     if precision == "highest":
         primals = [x.astype(jnp.float32) for x in primals]
-    outputs, pull = jax.vjp(of, *primals)
+    outputs, pull = vjp(of, *primals)
     grads = pull((inputs.dout.astype(outputs[0].dtype), inputs.dweights.astype(outputs[1].dtype)))
     return {f"d{n}": g for n, g in zip(names, grads, strict=True)}
 

@@ -125,7 +125,8 @@ def as_mask(
         raise UsageError("q_segment_ids is missing: give both sides, or the query side alone")
     if q_segment_ids is not None and kv_segment_ids is None:
         kv_segment_ids = q_segment_ids
-    if isinstance(causal, Tracer) or causal not in (True, False):
+    # Callers may pass anything.
+    if isinstance(causal, Tracer) or causal not in (True, False):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"causal must be True or False, got {causal!r}")
     own = MaskInfo(
         attention_mask=attention_mask,
@@ -136,7 +137,7 @@ def as_mask(
     )
     if mask_info is None:
         return own
-    if not isinstance(mask_info, MaskInfo):
+    if not isinstance(mask_info, MaskInfo):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"mask_info must be a MaskInfo, got {type(mask_info).__name__}")
     return mask_info & own
 
@@ -147,7 +148,7 @@ def lengths_of(mask: MaskInfo, batch: int) -> tuple[Int[Array, " B"] | None, Int
     Raises:
       UsageError: another shape than ``[B]`` or ``[1]``.
     """
-    found = []
+    found: list[Array | None] = []
     for name in ("q_lengths", "kv_lengths"):
         lengths = getattr(mask, name) if mask.q_segment_ids is not None else None
         if lengths is not None:

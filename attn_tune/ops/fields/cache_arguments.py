@@ -41,7 +41,7 @@ def _saturated(array: Any) -> Any:
 def _as_integers(name: str, given: Any) -> Array:
     """``given`` as an array; integers are saturated before JAX, without its 64-bit mode, cuts them."""
     if isinstance(given, np.ndarray | np.integer):
-        return check_array(name, _saturated(np.asarray(given)))
+        return check_array(name, _saturated(np.asarray(given)))  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(given, int) and not isinstance(given, bool):
         return check_array(name, min(max(given, _INT32.min), _INT32.max))
     return _saturated(check_array(name, given))

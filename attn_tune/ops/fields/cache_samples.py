@@ -9,8 +9,8 @@ from attn_tune.ops.fields.cache_problem import CacheAttention
 BITING_CAP = 2.0
 # Times the problem's own scale, which no signature says.
 OTHER_SCALE = 0.6
-PAGES = {"page_size": 8, "at_edges": True}
-FLOAT8 = {"kv_dtype": "float8_e4m3fn", **PAGES}
+PAGES: Mapping[str, Any] = {"page_size": 8, "at_edges": True}
+FLOAT8: Mapping[str, Any] = {"kv_dtype": "float8_e4m3fn", **PAGES}
 
 
 def shrunk[P: CacheAttention](problem: P, kv_len: int, **changes: Any) -> P:

@@ -1,5 +1,8 @@
 """Attention over one sequence of a cache, without blocks: what references are made of."""
 
+# JAX declares no types of some functions that stand here.
+# pyright: reportUnknownMemberType=false
+
 from typing import Any
 
 import jax

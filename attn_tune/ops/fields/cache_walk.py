@@ -5,7 +5,7 @@ time; the other a block of queries, in which several sequences may be, and some 
 Lengths are those of the problem's workload. A block is copied whole, also where the sequence ends within it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from attn_tune.ops.cost_walk import CostWalk, Walk
@@ -45,7 +45,7 @@ def walk_of(problem: Any, config: Mapping[str, Any], sequences: Iterable[tuple[i
     return None
 
 
-def make_walk(sequences_of: Any) -> CostWalk:
+def make_walk(sequences_of: Callable[[Any], Iterable[tuple[int, int]]]) -> CostWalk:
     """The walk of an op.
 
     Args:

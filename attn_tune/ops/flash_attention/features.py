@@ -1,6 +1,7 @@
 """Small problems that are hard to get right."""
 
 import dataclasses
+from typing import Any
 
 from attn_tune.ops.flash_attention.problem import Problem
 
@@ -140,7 +141,7 @@ def _tiny(
     num_q_heads: int = 2,
     num_kv_heads: int = 2,
     scale: float | None = None,
-    **flags,
+    **flags: Any,
 ) -> Problem:
     return Problem(
         batch=2,

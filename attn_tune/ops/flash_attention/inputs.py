@@ -1,5 +1,8 @@
 """Random data for one call: what a model would pass, made on the device."""
 
+# JAX declares no types of some functions that stand here.
+# pyright: reportUnknownMemberType=false
+
 import math
 from collections.abc import Mapping
 
@@ -12,6 +15,7 @@ from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.flash_attention.reference import reference
 from attn_tune.ops.flash_attention.rounding import round_to
 from attn_tune.ops.masks.mask_info import KV_PADDING, Q_PADDING
+from attn_tune.ops.typed_jax import jit
 
 # A standard normal is above this four times in five.
 VISIBLE_ABOVE = -0.8416
@@ -85,7 +89,7 @@ def backward_inputs(operands: Operands, exact: Mapping[str, Array], dout: Float[
     return BackwardInputs(operands, Residuals(out, exact["lse"].astype(jnp.float32)), dout, delta)
 
 
-_reference = jax.jit(reference, static_argnums=(0, 1))
+_reference = jit(reference, static_argnums=(0, 1))
 
 
 def _normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
@@ -147,7 +151,11 @@ def _documents(key: Array, p: Problem) -> tuple[Int[Array, "B L"], Int[Array, "B
     used = length - min(p.q_len, p.kv_len) // 16
     starts = jax.random.randint(key, (p.batch, count - 1), 1, max(used, 2), jnp.int32)
     starts = jnp.concatenate([jnp.zeros((p.batch, 1), jnp.int32), jnp.sort(starts, axis=1)], axis=1)
-    ids = jax.vmap(lambda s: jnp.searchsorted(s, column, side="right").astype(jnp.int32))(starts)
+
+    def ids_of(starts: Int[Array, " documents"]) -> Int[Array, " L"]:
+        return jnp.searchsorted(starts, column, side="right").astype(jnp.int32)
+
+    ids = jax.vmap(ids_of)(starts)
     position = column[None] - jnp.take_along_axis(starts, ids - 1, axis=1)
     padding = column >= used
     return jnp.where(padding, Q_PADDING, ids), jnp.where(padding, KV_PADDING, ids), position

@@ -121,7 +121,7 @@ def _pair_of_rows(name: str, q_rows: Any, kv_rows: Any, shape: dict[str, int]) -
     if q_rows is None or kv_rows is None:
         missing = "q" if q_rows is None else "kv"
         raise UsageError(f"{missing}_{name} is missing: give both sides")
-    rows = []
+    rows: list[Array] = []
     for side, array, length in (("q", q_rows, shape["T"]), ("kv", kv_rows, shape["S"])):
         _check_fits(f"{side}_{name}", array)
         array = jnp.asarray(array)

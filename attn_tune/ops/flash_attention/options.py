@@ -3,7 +3,7 @@
 import math
 import operator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -84,8 +84,9 @@ def precision_name(value: Any) -> str:
     Raises:
       UsageError: none of these.
     """
-    if isinstance(value, tuple | list) and len(value) == 2 and value[0] == value[1]:
-        value = value[0]
+    pair = cast("list[Any]", value) if isinstance(value, tuple | list) else []
+    if len(pair) == 2 and pair[0] == pair[1]:
+        value = pair[0]
     if value is None:
         return "default"
     if isinstance(value, int) and not isinstance(value, bool) and value in _PRECISION_CODES:

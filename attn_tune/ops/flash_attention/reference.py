@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float
 from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.flash_attention.rounding import round_to
+from attn_tune.ops.typed_jax import fori_loop, vjp
 
 BLOCK_ELEMENTS = 2**24
 FLOAT64_ELEMENTS = 2**22
@@ -71,7 +72,7 @@ def baseline(problem: Problem, direction: str, inputs: Operands | BackwardInputs
     grads = _backward(problem, inputs, _plain, dtype)
     o = inputs.operands
     primals = {"dq": o.q, "dk": o.k, "dv": o.v, "dbias": o.bias}
-    return {name: grad.astype(primals[name].dtype) for name, grad in grads.items()}
+    return {name: grad.astype(x.dtype) for name, grad in grads.items() if (x := primals[name]) is not None}
 
 
 def _exact(p: Problem, block: Block) -> tuple[Array, Array]:
@@ -116,12 +117,20 @@ def _softmax(logits: Array, block: Block) -> tuple[Array, Array]:
     return terms / total[:, None], jnp.where(some, peak + jnp.log(total), -jnp.inf)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _round_cotangent(x: Array, dtype: jnp.dtype) -> Array:
+def _unrounded(x: Array, dtype: jnp.dtype) -> Array:
     return x
 
 
-_round_cotangent.defvjp(lambda x, dtype: (x, None), lambda dtype, _, ct: (round_to(ct, dtype),))
+def _round_cotangent_fwd(x: Array, dtype: jnp.dtype) -> tuple[Array, None]:
+    return x, None
+
+
+def _round_cotangent_bwd(dtype: jnp.dtype, _: None, ct: Array) -> tuple[Array]:
+    return (round_to(ct, dtype),)
+
+
+_round_cotangent = jax.custom_vjp(_unrounded, nondiff_argnums=(1,))
+_round_cotangent.defvjp(_round_cotangent_fwd, _round_cotangent_bwd)
 
 
 def _forward(p: Problem, o: Operands, block_fn: BlockFn, dtype: jnp.dtype) -> dict[str, Array]:
@@ -140,7 +149,7 @@ def _forward(p: Problem, o: Operands, block_fn: BlockFn, dtype: jnp.dtype) -> di
         jnp.zeros((p.batch, p.q_len, p.num_q_heads, p.v_head_dim), acc),
         jnp.zeros((p.batch, p.num_q_heads, p.q_len), acc),
     )
-    out, lse = lax.fori_loop(jnp.int32(0), jnp.int32(_num_blocks(p, rows)), step, init)
+    out, lse = fori_loop(jnp.int32(0), jnp.int32(_num_blocks(p, rows)), step, init)
     return {"out": out, "lse": lse}
 
 
@@ -153,10 +162,10 @@ def _backward(p: Problem, inputs: BackwardInputs, block_fn: BlockFn, dtype: jnp.
         b, n, start, fresh = _locate(p, index, rows)
         block = _read(p, o, b, n, start, rows, dtype)
 
-        def run(q, k, v, bias):
+        def run(q: Array, k: Array, v: Array, bias: Array | None) -> tuple[Array, Array]:
             return block_fn(p, block._replace(q=q, k=k, v=v, bias=bias))
 
-        (out, lse), vjp = jax.vjp(run, block.q, block.k, block.v, block.bias)
+        (out, lse), pull = vjp(run, block.q, block.k, block.v, block.bias)
         dout = lax.dynamic_slice(inputs.dout, _int32((b, start, n, 0)), (1, rows, 1, p.v_head_dim))
         dout = dout.reshape(rows, p.v_head_dim).astype(out.dtype)
         delta = lax.dynamic_slice(inputs.delta, _int32((b, n, start)), (1, 1, rows)).reshape(rows)
@@ -167,7 +176,7 @@ def _backward(p: Problem, inputs: BackwardInputs, block_fn: BlockFn, dtype: jnp.
         # kernel takes as they are, and it may be 30 times the kernel's own in a row that sees few keys.
         dlse = jnp.sum(out * dout, axis=-1) - delta
         ct_lse = jnp.where(live, dlse, 0.0).astype(lse.dtype)
-        dq, dk, dv, dbias = vjp((dout, ct_lse))
+        dq, dk, dv, dbias = pull((dout, ct_lse))
         kv = n // p.group_size
         carry = dict(carry)
         carry["dq"] = _add(carry["dq"], dq[None, :, None], (b, start, n, 0))
@@ -182,7 +191,7 @@ def _backward(p: Problem, inputs: BackwardInputs, block_fn: BlockFn, dtype: jnp.
     init["dv"] = jnp.zeros(o.v.shape, acc)
     if o.bias is not None:
         init["dbias"] = jnp.zeros(o.bias.shape, acc)
-    return lax.fori_loop(jnp.int32(0), jnp.int32(_num_blocks(p, rows)), step, init)
+    return fori_loop(jnp.int32(0), jnp.int32(_num_blocks(p, rows)), step, init)
 
 
 def _rows_per_block(p: Problem) -> int:

@@ -5,6 +5,9 @@ is on), and for a GPU it does; nor is arithmetic in 16 bits, where XLA computes 
 dtype rounds must not depend on that.
 """
 
+# ``rounding.pyi`` has the types: the source digests of kernels count annotations here.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+
 import functools
 
 import jax

@@ -1,5 +1,8 @@
 """The output before its division by the softmax denominator: ``out * exp(lse - row_max)``."""
 
+# JAX declares no types of some functions that stand here.
+# pyright: reportUnknownMemberType=false
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -7,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from attn_tune.ops.flash_attention.operands import Operands
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.masks.visibility import in_bounds
+from attn_tune.ops.typed_jax import fori_loop
 
 _CHUNK = 256
 
@@ -57,7 +61,7 @@ def _largest_logit(problem: Problem, operands: Operands) -> tuple[Float[Array, "
         (old, old_column), (new, new_column) = found, chunk(index)
         return jnp.maximum(old, new), jnp.where(new > old, new_column, old_column)
 
-    return jax.lax.fori_loop(1, -(-kv_len // width), step, chunk(0))
+    return fori_loop(1, -(-kv_len // width), step, chunk(0))
 
 
 def _logits(problem: Problem, operands: Operands, start: Array, width: int) -> Float[Array, "B N T C"]:
@@ -104,9 +108,13 @@ def _logit_of(problem: Problem, operands: Operands, column: Int[Array, "B N T"],
     """The logit of one key a row, differentiable; not rounded, which has no part in a derivative."""
     heads, kv_heads = operands.q.shape[2], operands.k.shape[2]
     head = jnp.arange(heads) // (heads // kv_heads)
+
+    def picked(keys: Float[Array, "S K H"], column: Int[Array, "N T"]) -> Float[Array, "N T H"]:
+        return keys[column, head[:, None]]
+
     # Mapped over the batch, which may be sharded. Query heads are not grouped: where they are sharded and shared, that
     # would cut a mesh axis in two.
-    keys = jax.vmap(lambda keys, column: keys[column, head[:, None]])(operands.k, column)
+    keys = jax.vmap(picked)(operands.k, column)
     # A row that sees nothing may have found padding, which may not be a number.
     seen = seen[..., None]
     queries = operands.q.swapaxes(1, 2)

@@ -10,6 +10,7 @@ from typing import Any
 
 from attn_tune.ops.cost_walk import CostWalk, Walk
 from attn_tune.ops.flash_attention.problem import Problem
+from attn_tune.schema.config import is_mapping
 
 _LANES = 128
 _ROW_KNOBS = ("block_q_major", "block_q")
@@ -138,7 +139,7 @@ def _blocks(config: Mapping[str, Any]) -> list[Any]:
 def _knobs(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """All knobs, those of each part too."""
     for name, value in config.items():
-        if isinstance(value, Mapping):
+        if is_mapping(value):
             yield from _knobs(value)
         else:
             yield name, value

@@ -185,7 +185,7 @@ class MaskInfo:
         Raises:
           UsageError: a length is needed and unknown.
         """
-        parts = []
+        parts: list[Array] = []
         if self.attention_mask is not None:
             parts.append(dense_4d(self.attention_mask))
         if self.q_segment_ids is not None and self.kv_segment_ids is not None:
@@ -212,7 +212,7 @@ class MaskInfo:
         Positions that only one side has are adopted by both: ``MaskInfo(causal=True) & packed`` is causal within the
         packed sequences. The lengths of a side that turns dense are lost: it is a mask like any other.
         """
-        if not isinstance(other, MaskInfo):
+        if not isinstance(other, MaskInfo):  # pyright: ignore[reportUnnecessaryIsInstance]
             return NotImplemented
         if self._clashes(other):
             other = MaskInfo(attention_mask=other.get_or_compute_attention_mask())

@@ -1,5 +1,8 @@
 """Dense masks and the arithmetic behind them: who sees whom, as boolean arrays."""
 
+# The source digests of kernels count annotations here, and no comments.
+# pyright: reportTypeCommentUsage=false
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
@@ -19,12 +22,12 @@ def window_of(value: int | tuple[int | None, int | None]) -> Window:
     problem = UsageError(f"sliding_window must be a non-negative integer, (left, right) or None, got {value!r}")
     if len(pair) != 2:
         raise problem
-    bounds = []
+    bounds = []  # type: list[int | None]
     for bound in pair:
         if bound is None:
             bounds.append(None)
             continue
-        if isinstance(bound, bool) or not isinstance(bound, int | np.integer) or bound < 0:
+        if isinstance(bound, bool) or not isinstance(bound, int | np.integer) or bound < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise problem
         bounds.append(int(bound))
     return (bounds[0], bounds[1])

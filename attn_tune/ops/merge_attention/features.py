@@ -1,6 +1,7 @@
 """Small problems that are hard to get right."""
 
 import dataclasses
+from typing import Any
 
 from attn_tune.ops.merge_attention.problem import Problem
 
@@ -40,5 +41,5 @@ def samples() -> dict[str, Problem]:
     }
 
 
-def _tiny(*, num_rows: int = 37, num_q_heads: int = 4, v_head_dim: int = 32, **more) -> Problem:
+def _tiny(*, num_rows: int = 37, num_q_heads: int = 4, v_head_dim: int = 32, **more: Any) -> Problem:
     return Problem(num_rows=num_rows, num_q_heads=num_q_heads, v_head_dim=v_head_dim, **more)

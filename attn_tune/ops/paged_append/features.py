@@ -1,6 +1,7 @@
 """Small problems that are hard to get right."""
 
 import dataclasses
+from typing import Any
 
 from attn_tune.ops.paged_append.problem import Problem
 
@@ -23,9 +24,9 @@ def features(problem: Problem) -> tuple[Problem, ...]:
 
 def samples() -> dict[str, Problem]:
     """Tiny problems by name: each feature alone, then combinations."""
-    pages = {"page_size": 8, "at_edges": True}
-    float8 = {"kv_dtype": "float8_e4m3fn", **pages}
-    int8 = {"kv_dtype": "int8", **pages}
+    pages: dict[str, Any] = {"page_size": 8, "at_edges": True}
+    float8: dict[str, Any] = {"kv_dtype": "float8_e4m3fn", **pages}
+    int8: dict[str, Any] = {"kv_dtype": "int8", **pages}
     return {
         "contiguous": _tiny(),
         "contiguous_at_edges": _tiny(at_edges=True),
@@ -63,7 +64,7 @@ def samples() -> dict[str, Problem]:
 
 
 def _tiny(
-    *, tokens: int = BATCH * NEW, num_kv_heads: int = 2, head_dim: int = 32, v_head_dim: int = 32, **flags
+    *, tokens: int = BATCH * NEW, num_kv_heads: int = 2, head_dim: int = 32, v_head_dim: int = 32, **flags: Any
 ) -> Problem:
     sizes = {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "v_head_dim": v_head_dim}
     return Problem(batch=BATCH, tokens=tokens, **sizes, **flags)

@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Int
 from attn_tune.ops.fields.cache import CODES, LARGEST_CODE, SMALLEST, axes
 from attn_tune.ops.paged_append.operands import Operands
 from attn_tune.ops.paged_append.problem import Problem
+from attn_tune.ops.typed_jax import fori_loop
 
 
 def reference(problem: Problem, direction: str, operands: Operands) -> dict[str, Array]:
@@ -36,7 +37,7 @@ def _append(p: Problem, o: Operands, *, rounds: bool) -> dict[str, Array]:
             rows |= {"k_scale": k_scale, "v_scale": v_scale}
         return {name: _put(axes("nhd" if joint else p.layout), x, rows[name], *place) for name, x in caches.items()}
 
-    return jax.lax.fori_loop(0, new_k.shape[0], one, caches)
+    return fori_loop(0, new_k.shape[0], one, caches)
 
 
 def _place(p: Problem, o: Operands, token: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""], Bool[Array, ""]]:

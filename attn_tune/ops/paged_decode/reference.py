@@ -1,12 +1,12 @@
 """Decoding one sequence after the other: in float32 as the reference, in the working dtype as the baseline."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from attn_tune.ops.fields.cache_sequence import attend, sequence_of
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import Problem
+from attn_tune.ops.typed_jax import map_rows
 
 
 def reference(problem: Problem, direction: str, operands: Operands) -> dict[str, Array]:
@@ -30,5 +30,5 @@ def _attend(p: Problem, o: Operands, dtype: jnp.dtype) -> dict[str, Array]:
             visible &= token >= position - p.window
         return attend(p, o.sinks, o.q[index], k, v, visible)
 
-    out, lse = jax.lax.map(one, jnp.arange(o.q.shape[0]))
+    out, lse = map_rows(one, jnp.arange(o.q.shape[0]))
     return {"out": out.astype(dtype), "lse": lse}

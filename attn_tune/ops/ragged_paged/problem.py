@@ -91,7 +91,8 @@ class Problem(CacheAttention):
         return tuple((min(n, length), length) for n, length in zip(new, lengths, strict=True))
 
     def _at_edges(self) -> tuple[tuple[int, int], ...]:
-        left, found = max(0, self.tokens - PADDING), []
+        left = max(0, self.tokens - PADDING)
+        found: list[tuple[int, int]] = []
         for i in range(self.batch):
             new, length = _EDGES[i % len(_EDGES)]
             length = self.kv_len if length is None else min(length, self.kv_len)

@@ -1,5 +1,8 @@
 """Attention of one sequence after the other: in float32 as the reference, in the working dtype as the baseline."""
 
+# JAX declares no types of some functions that stand here.
+# pyright: reportUnknownMemberType=false
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
@@ -7,6 +10,7 @@ from jaxtyping import Array, Int
 from attn_tune.ops.fields.cache_sequence import attend, sequence_of
 from attn_tune.ops.ragged_paged.operands import Operands
 from attn_tune.ops.ragged_paged.problem import Problem
+from attn_tune.ops.typed_jax import fori_loop
 
 # Queries at a time, so that logits of long sequences fit the memory.
 _TILE = 64
@@ -45,11 +49,11 @@ def _attend(p: Problem, o: Operands, dtype: jnp.dtype) -> dict[str, Array]:
             out, lse = attend(p, o.sinks, jax.lax.dynamic_slice_in_dim(padded, first, _TILE), k, v, visible)
             return _written(rows[0], out, first, is_own), _written(rows[1], lse, first, is_own)
 
-        return jax.lax.fori_loop(0, -(-(end - begin) // _TILE), of_tile, rows)
+        return fori_loop(0, -(-(end - begin) // _TILE), of_tile, rows)
 
     tokens = padded.shape[0]
     start = (jnp.zeros((tokens, p.num_q_heads, p.v_head_dim)), jnp.full((tokens, p.num_q_heads), -jnp.inf))
-    out, lse = jax.lax.fori_loop(0, o.kv_lens.shape[0], of_sequence, start)
+    out, lse = fori_loop(0, o.kv_lens.shape[0], of_sequence, start)
     return {"out": out[:-_TILE].astype(dtype), "lse": lse[:-_TILE]}
 
 

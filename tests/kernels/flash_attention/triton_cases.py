@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from attn_tune.ops.flash_attention.problem import Problem
+from tests.kernels.triton_interpreter import prepare_language_once
 
 # (block_q, block_k); two tilings of one problem meet every edge in different places.
 ONE = ((32, 16),)
@@ -300,24 +301,6 @@ def distance(got: np.ndarray, expected: np.ndarray) -> float:
     largest = np.max(np.abs(expected), initial=1.0, where=np.isfinite(expected))
     worst = float(np.max(difference)) / largest
     return worst if np.isfinite(worst) else float("inf")
-
-
-def prepare_language_once() -> None:
-    """Lets the interpreter patch Triton's language once, not at every device call, which is half of its time."""
-    from triton import language
-    from triton.runtime import interpreter
-
-    prepare, prepared = interpreter._patch_lang, set()
-
-    def prepare_once(fn):
-        # What is patched are those of the two modules that the function's own module knows.
-        modules = {id(v) for v in fn.__globals__.values() if v is language or v is language.core}
-        if not modules <= prepared:
-            prepared.update(modules)
-            prepare(fn)
-        return interpreter._LangPatchScope()
-
-    interpreter._patch_lang = prepare_once
 
 
 def main(*names: str) -> None:

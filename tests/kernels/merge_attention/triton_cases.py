@@ -1,7 +1,5 @@
 """Cases of the Triton kernel. Run as a script in Triton's interpreter it prints the name of each that is right."""
 
-import functools
-
 from attn_tune.ops.merge_attention.features import samples
 
 # Rows of a program: one, several, more than there are.
@@ -23,16 +21,16 @@ CASES = (
 
 
 def main():
-    import jax
-
     from attn_tune.kernels.merge_attention.triton.config import Config
     from attn_tune.kernels.merge_attention.triton.forward import forward
     from attn_tune.ops.merge_attention.inputs import make_inputs
     from tests.kernels.merge_attention.dense_numpy import assert_right
+    from tests.kernels.triton_interpreter import prepare_language_once
 
+    prepare_language_once()
     for name, rows in CASES:
         problem = samples()[name]
-        operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(1)
+        operands = make_inputs(problem, "fwd", 1)
         try:
             assert_right(problem, operands, forward(problem, Config(block_rows=rows, num_warps=4), operands))
         except Exception as error:

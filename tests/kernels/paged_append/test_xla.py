@@ -36,7 +36,7 @@ NAMES = (
 
 def case(name):
     problem = samples()[name]
-    return problem, jax.jit(functools.partial(make_inputs, problem, "fwd"))(1)
+    return problem, make_inputs(problem, "fwd", 1)
 
 
 @pytest.mark.parametrize("name", NAMES)

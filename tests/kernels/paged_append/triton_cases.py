@@ -1,7 +1,6 @@
 """Cases of the Triton kernel. Run as a script in Triton's interpreter it prints the name of each that is right."""
 
 import dataclasses
-import functools
 
 from attn_tune.ops.paged_append.features import samples
 
@@ -31,16 +30,16 @@ def problem_of(name):
 
 
 def main():
-    import jax
-
     from attn_tune.kernels.paged_append.triton.config import Config
     from attn_tune.kernels.paged_append.triton.forward import forward
     from attn_tune.ops.paged_append.inputs import make_inputs
     from tests.kernels.paged_append.numpy_append import assert_right
+    from tests.kernels.triton_interpreter import prepare_language_once
 
+    prepare_language_once()
     for name, rows in CASES:
         problem = problem_of(name)
-        operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(1)
+        operands = make_inputs(problem, "fwd", 1)
         config = Config(block_rows=rows, num_warps=4)
         try:
             assert_right(problem, operands, forward(problem, config, operands))

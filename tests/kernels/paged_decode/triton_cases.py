@@ -1,7 +1,5 @@
 """Cases of the Triton kernel. Run as a script in Triton's interpreter it prints the name of each that is right."""
 
-import functools
-
 from attn_tune.ops.paged_decode.features import samples
 
 # Programs for each key head: fewer than sequences, as many as blocks, more than blocks; None is one a sequence.
@@ -22,16 +20,16 @@ CASES = (
 
 
 def main():
-    import jax
-
     from attn_tune.kernels.paged_decode.triton.config import Config
     from attn_tune.kernels.paged_decode.triton.forward import forward
     from attn_tune.ops.paged_decode.inputs import make_inputs
     from tests.kernels.paged_decode.dense_numpy import assert_right
+    from tests.kernels.triton_interpreter import prepare_language_once
 
+    prepare_language_once()
     for name, programs in CASES:
         problem = samples()[name]
-        operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(1)
+        operands = make_inputs(problem, "fwd", 1)
         config = Config(
             block_q=16,
             block_k=16 if programs == 64 else 32,

@@ -39,7 +39,7 @@ NAMES = (
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_are_right(name):
     problem = samples()[name]
-    operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(1)
+    operands = make_inputs(problem, "fwd", 1)
     assert_right(
         problem, operands, jax.jit(functools.partial(forward, problem, Config(block_q=8, tiles=4, step=32)))(operands)
     )

@@ -1,7 +1,5 @@
 """Cases of the Triton kernel. Run as a script in Triton's interpreter it prints the name of each that is right."""
 
-import functools
-
 from attn_tune.ops.ragged_paged.features import samples
 
 # Programs that decode for each key head; None has no such launch.
@@ -29,16 +27,16 @@ CASES = (
 
 
 def main():
-    import jax
-
     from attn_tune.kernels.ragged_paged.triton.config import Config
     from attn_tune.kernels.ragged_paged.triton.forward import forward
     from attn_tune.ops.ragged_paged.inputs import make_inputs
     from tests.kernels.ragged_paged.dense_numpy import assert_right
+    from tests.kernels.triton_interpreter import prepare_language_once
 
+    prepare_language_once()
     for name, programs in CASES:
         problem = samples()[name]
-        operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(1)
+        operands = make_inputs(problem, "fwd", 1)
         decoding = {} if programs is None else {"decode_programs": programs, "decode_block_k": 32}
         config = Config(block_q=32 if programs == 3 else 16, block_k=16, num_warps=4, num_stages=2, **decoding)
         try:

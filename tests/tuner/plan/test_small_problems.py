@@ -160,16 +160,19 @@ def own_delta(problem, inputs):
 )
 def test_feature_problems_find_a_kernel_that_ignores_what_no_signature_says(direction, mistake):
     search = registry.get_kernel("flash_attention/xla").searches[direction]
-    found = []
-    for small in features(SMALL):
+
+    def is_found(small):
         case = compile_case_functions(OP, small, direction).make(*FEATURE_SEEDS)
         config = search.heuristic(small, device_from_kind("cpu"))
-        for problem, inputs in ((small, case.inputs), mistake(small, case.inputs)):
-            errors = judge(load(search.call)(problem, config, inputs), case, ())
-            found.append(max(error.ratio for error in errors) <= 1)
-    right, mistaken = found[::2], found[1::2]
-    assert all(right)
-    assert not all(mistaken)
+        right, mistaken = (
+            max(error.ratio for error in judge(load(search.call)(problem, config, inputs), case, ())) <= 1
+            for problem, inputs in ((small, case.inputs), mistake(small, case.inputs))
+        )
+        assert right
+        return not mistaken
+
+    # One is enough: that the kernel is right on all of them is tried elsewhere.
+    assert any(map(is_found, features(SMALL)))
 
 
 def test_an_odd_number_of_keys_is_kept_where_only_queries_must_be_even():

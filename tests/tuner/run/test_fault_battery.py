@@ -17,7 +17,8 @@ from tests.patience import until
 from tests.planted.planted_battery import FAULTS, PatientExecutor, request, run_battery
 
 LANES = 2
-ROWS = [fault for fault in FAULTS if "cpu" in fault.platforms]
+# An abort is seen as a segmentation fault is, and costs as many workers. ``make soak`` has it too.
+ROWS = [fault for fault in FAULTS if "cpu" in fault.platforms and fault.name != "abort_in_run"]
 # More than a worker needs, less than an eater takes.
 WORKER = Limits(memory_gib=1.5)
 ENVIRONMENT = {"PLANTED_GIB": str(WORKER.memory_gib), "JAX_PLATFORMS": "cpu"}

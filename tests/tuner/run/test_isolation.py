@@ -28,11 +28,8 @@ EXPECTED = {
     "flaky": (Status.INCORRECT, "different bits"),
     "missing_lse": (Status.INCORRECT, "lse is wrong: error inf"),
     "raise_in_trace": (Status.COMPILE_ERROR, "this tile has no lowering"),
-    "raise_in_run": (Status.RUNTIME_ERROR, "the launch was refused"),
-    "out_of_memory": (Status.OUT_OF_RESOURCES, "memory"),
     "poison": (Status.INCORRECT, "out is wrong"),
     "exit_in_trace": (Status.CRASHED, "last words of a dying compiler"),
-    "hang_in_compile": (Status.TIMED_OUT, "compile: no end within"),
 }
 
 pytestmark = pytest.mark.slow

@@ -47,8 +47,8 @@ class Cone:
 
     product: Value
     sizes: Mapping[int, int]
-    tracks: dict[Value, Track] = field(default_factory=dict)
-    ends: list[tuple[Value, int]] = field(default_factory=list)
+    tracks: dict[Value, Track] = field(default_factory=dict[Value, Track])
+    ends: list[tuple[Value, int]] = field(default_factory=list[tuple[Value, int]])
 
 
 def follow(product: Value, uses: Mapping[Value, list[Value]], order: Mapping[Value, int]) -> Cone:
@@ -83,7 +83,8 @@ def _step(value: Value, cone: Cone) -> Track | None:
     known = [(v, cone.tracks[v]) for v in value.inputs if v in cone.tracks]
     first_value, first = known[0]
     if value.kind == "transpose":
-        return dataclasses.replace(first, axes=tuple(first.axes[d] for d in value.attributes["dims"]))
+        dims: list[int] = value.attributes["dims"]
+        return dataclasses.replace(first, axes=tuple(first.axes[d] for d in dims))
     if value.kind == "reshape":
         regrouped = _regroup(first_value.shape, first.axes, value.shape, cone.sizes)
         return None if regrouped is None else dataclasses.replace(first, axes=regrouped)
@@ -109,12 +110,12 @@ def _step(value: Value, cone: Cone) -> Track | None:
 
 
 def _reduced(value: Value, track: Track) -> Track:
-    dims = value.attributes["dims"]
+    dims: list[int] = value.attributes["dims"]
     gone = frozenset(atom for d in dims for atom in track.axes[d])
     kept = tuple(axis for i, axis in enumerate(track.axes) if i not in dims)
     if value.kind == "reduce_max":
         return dataclasses.replace(track, axes=kept, maxed=track.maxed | gone)
-    by_exp = gone if "exp" in track.steps else frozenset()
+    by_exp = gone if "exp" in track.steps else frozenset[int]()
     return dataclasses.replace(track, axes=kept, summed=track.summed | gone, exp_summed=track.exp_summed | by_exp)
 
 
@@ -124,7 +125,7 @@ def _joined(value: Value, known: list[tuple[Value, Track]]) -> Track | None:
     steps = {value.kind} - {"copy", "convert"}
     if value.kind == "exp2":
         steps = {"exp"}
-    maxed, summed, exp_summed = frozenset(), frozenset(), frozenset()
+    maxed = summed = exp_summed = frozenset[int]()
     for operand, track in known:
         steps |= track.steps
         maxed, summed, exp_summed = (

@@ -2,10 +2,12 @@
 
 import json
 import re
+from typing import Any
 
 from attn_tune.ops.fields.arguments import dims_of
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.program_graph import Value
+from attn_tune.schema.config import is_mapping
 from attn_tune.schema.errors import UsageError
 
 _TARGET = re.compile(r"__cudnn\$fmha(?P<bias>ScaleBias)?Softmax(?P<drop>Dropout)?(?P<bwd>Backward)?$")
@@ -70,10 +72,10 @@ def read_cudnn(value: Value) -> tuple[Problem, str]:
     return problem, direction
 
 
-def _config(value: Value) -> dict:
+def _config(value: Value) -> dict[str, Any]:
     """The call's configuration, wherever the printer put it."""
     texts = value.attributes.get("config", {})
-    for text in texts.values() if isinstance(texts, dict) else [texts]:
+    for text in texts.values() if is_mapping(texts) else [texts]:
         start = str(text).find("{")
         if start < 0:
             continue
@@ -82,12 +84,13 @@ def _config(value: Value) -> dict:
             data, _ = json.JSONDecoder().raw_decode(plain)
         except ValueError:
             continue
-        if isinstance(data, dict) and "cudnn_fmha_backend_config" in data:
+        if is_mapping(data) and "cudnn_fmha_backend_config" in data:
             return data["cudnn_fmha_backend_config"]
     raise UsageError(f"{value.attributes['name']} stands there without its configuration")
 
 
-def _heads_first(config: dict) -> bool:
-    numbers = config.get("bmm1_dot_dimension_numbers") or config.get("bmm2_grad_gemm2_dot_dimension_numbers")
-    batch = [int(axis) for axis in (numbers or {}).get("lhs_batch_dimensions", ())]
+def _heads_first(config: dict[str, Any]) -> bool:
+    none: dict[str, Any] = {}
+    numbers = config.get("bmm1_dot_dimension_numbers") or config.get("bmm2_grad_gemm2_dot_dimension_numbers") or none
+    batch = [int(axis) for axis in numbers.get("lhs_batch_dimensions", ())]
     return batch == [0, 1]

@@ -194,9 +194,8 @@ def _inner_letters(value: Value, letters: tuple[str, ...]) -> tuple[str, ...]:
             found[dim] = letters[i]
         return tuple(found)
     if value.kind == "broadcast":
-        return tuple(
-            letters[dim] if size > 1 else "" for size, dim in zip(inner.shape, value.attributes["dims"], strict=True)
-        )
+        dims: list[int] = value.attributes["dims"]
+        return tuple(letters[dim] if size > 1 else "" for size, dim in zip(inner.shape, dims, strict=True))
     found = [""] * len(inner.shape)
     for inside, outside in _aligned(inner.shape, value.shape):
         named = [letters[i] for i in outside if value.shape[i] > 1]
@@ -210,7 +209,9 @@ def _aligned(before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[tuple[
     """Groups of axes of a reshape that hold the same elements."""
     i = j = 0
     while i < len(before) or j < len(after):
-        inside, outside, left, right = [], [], 1, 1
+        inside: list[int] = []
+        outside: list[int] = []
+        left = right = 1
         while True:
             if (left <= right and i < len(before)) or j >= len(after):
                 if i >= len(before):
@@ -245,7 +246,7 @@ def _varying(value: Value, cache: dict[Value, frozenset[int]]) -> frozenset[int]
         groups = _aligned(value.inputs[0].shape, value.shape)
         return every & {j for inside, out in groups if inner & set(inside) for j in out}
     if value.kind in ELEMENTWISE:
-        return frozenset().union(*(varying(v, cache) for v in value.inputs)) & every
+        return frozenset[int]().union(*(varying(v, cache) for v in value.inputs)) & every
     return every
 
 
@@ -254,9 +255,9 @@ def _every(value: Value) -> frozenset[int]:
 
 
 def _evaluate(value: Value, letters: tuple[str, ...], rows: Any, kv_len: int) -> Any:
-    t, s = (x.reshape(-1) for x in np.meshgrid(rows, np.arange(kv_len), indexing="ij"))
+    t, s = np.repeat(rows, kv_len), np.tile(np.arange(kv_len), len(rows))
     places = {"t": t, "s": s}
-    index = []
+    index: list[Any] = []
     for size, letter in zip(value.shape, letters, strict=True):
         index.append(places[letter] if size > 1 and letter in places else np.zeros_like(t))
     return np.broadcast_to(_at(value, tuple(index)), t.shape).reshape(len(rows), kv_len)
@@ -299,7 +300,7 @@ def _at(value: Value, index: tuple[Any, ...]) -> Any:
     if value.kind == "compare":
         return _COMPARE[value.attributes["direction"]](*values)
     if value.kind == "select":
-        return np.where(*values)
+        return np.where(*values)  # pyright: ignore[reportUnknownVariableType]
     if value.kind == "not":
         return np.logical_not(values[0])
     if value.kind == "negate":
@@ -321,7 +322,7 @@ def _repeated(operand: tuple[int, ...], result: tuple[int, ...], index: tuple[An
 
 def _fit(rows: Any, seen: Any, q_len: int, kv_len: int, dims: frozenset[str], has_segments: bool) -> Pattern:
     """Finds the causal edge and the window that ``seen`` shows, aligned at the bottom right."""
-    rest = {"dims": dims, "has_segments": has_segments}
+    rest: dict[str, Any] = {"dims": dims, "has_segments": has_segments}
     dense = Pattern(dims=dims | {"t", "s"}, has_segments=has_segments)
     some = seen.any(axis=1)
     if seen.all() or not some.any():

@@ -53,7 +53,7 @@ def read_traits(cone: Cone, end: tuple[Value, int] | None, sizes: Sizes) -> Trai
     for value in _path(cone, end):
         reader.read(value)
     pattern = classify(reader.masks, sizes.q_len, sizes.kv_len)
-    steps = frozenset().union(*(t.steps for t in reader.tracks))
+    steps = frozenset[str]().union(*(t.steps for t in reader.tracks))
     return Traits(
         mask=pattern,
         bias_dims=frozenset(reader.bias),
@@ -66,7 +66,7 @@ def read_traits(cone: Cone, end: tuple[Value, int] | None, sizes: Sizes) -> Trai
 def _path(cone: Cone, end: tuple[Value, int] | None) -> list[Value]:
     """The values of the cone that lead to the weights, in order; without an end, those before and at the ``exp``."""
     if end is None:
-        last = [v for v, t in cone.tracks.items() if v.kind in ("exp", "exp2") and v.shape][:1]
+        last = [v for v in cone.tracks if v.kind in ("exp", "exp2") and v.shape][:1]
     else:
         last = [end[0].inputs[end[1]]]
     needed: set[Value] = set()
@@ -146,9 +146,9 @@ class _Reader:
         while inner.kind in ("convert", "copy"):
             inner = inner.inputs[0]
         if inner.kind == "broadcast" and inner.inputs[0].kind == "select":
-            source, places = inner.inputs[0], inner.attributes["dims"]
-            letters = tuple(letters[d] for d in places)
-            inner = source
+            dims: list[int] = inner.attributes["dims"]
+            letters = tuple(letters[d] for d in dims)
+            inner = inner.inputs[0]
         if inner.kind == "select":
             which, on, off = inner.inputs
             levels = evaluate_scalar(on), evaluate_scalar(off)
@@ -167,7 +167,7 @@ class _Reader:
     def letters(self, track: Track, value: Value) -> tuple[str, ...]:
         """The letters of the axes of a value of this shape: heads and their groups are both ``n``."""
         names = {"k": "n", "g": "n"}
-        found = []
+        found: list[str] = []
         for axis in track.axes:
             letter = "".join(dict.fromkeys(self.sizes.letters[a] for a in axis))
             found.append(names.get(letter, "n" if set(letter) <= {"k", "g"} and letter else letter))
