@@ -48,8 +48,10 @@ class SourceKind(enum.StrEnum):
     """A pack of ``use_pack``."""
     USER = "user"
     """A pack of ``ATTN_TUNE_PACKS`` or of the user's data directory."""
+    WHEEL = "wheel"
+    """A pack of another installed distribution."""
     SHIPPED = "shipped"
-    """A pack of an installed wheel, or of attn-tune itself."""
+    """A pack of attn-tune itself."""
 
 
 class Knobs(dict[str, Any]):
