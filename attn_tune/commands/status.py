@@ -194,7 +194,7 @@ def _activity(one: "Activity") -> dict[str, Any]:
         "phase_s": round(max(0, _us() - one.since_us) / 1e6, 3),
         "best_kernel": one.best_kernel,
         "best_us": one.best_us,
-        "default_us": one.default_us,
+        "untuned_us": one.untuned_us,
     }
 
 
@@ -215,7 +215,7 @@ def _lines(db: Path, now: "RunStatus") -> Iterator[str]:
             doing = _doing(one, several=len(known.activity) > 1, is_running=now.running)
             yield f"  {'now' if now.running else 'was at':<8} {doing}"
             if one.best_us is not None:
-                gain = f", {one.default_us / one.best_us:.2f}x the default" if one.default_us else ""
+                gain = f", {one.untuned_us / one.best_us:.2f}x the untuned config" if one.untuned_us else ""
                 yield f"  {'best':<8} {duration(one.best_us * 1e3)} ({one.best_kernel}){gain}"
         pace = [f"{known.configs_done} of {known.configs} done, {_left(known)} left"]
         if rate := _rate(now):

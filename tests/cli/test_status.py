@@ -31,7 +31,7 @@ ACTIVITY = Activity(
     since_us=time.time_ns() // 1000,
     best_kernel="triton",
     best_us=48.3,
-    default_us=63.8,
+    untuned_us=63.8,
     curve_us=(63.8, 50.0, 48.3),
 )
 PROGRESS = RunProgress(cases=6, cases_done=2, cases_decided=1, configs=120, configs_done=30, activity=(ACTIVITY,))
@@ -133,7 +133,7 @@ def test_a_running_run_says_what_is_planned_done_and_left(lab, monkeypatch):
     text = shown(lab)
     assert "run 1 is running, on cpu-x86_64" in text
     assert re.search(r"now +llama3-8b/4x4k fwd, triton, compiling for ", text)
-    assert re.search(r"best +48\.3 us \(triton\), 1\.32x the default", text)
+    assert re.search(r"best +48\.3 us \(triton\), 1\.32x the untuned config", text)
     assert "configs  30 of 120 done, 90 left, " in text
     assert "cases    2 of 6 done: 1 with a winner, 1 without; 4 left" in text
     assert re.search(r"time +1m00s since the start", text)
@@ -146,7 +146,7 @@ def test_a_running_run_says_what_is_planned_done_and_left(lab, monkeypatch):
     assert found["configs_per_s"] > 0
     assert found["eta_s"] > 0
     (one,) = found["activity"]
-    assert (one["point"], one["phase"], one["best_us"], one["default_us"]) == (
+    assert (one["point"], one["phase"], one["best_us"], one["untuned_us"]) == (
         "llama3-8b/4x4k",
         "compiling",
         48.3,

@@ -181,7 +181,7 @@ Results
 point                   config                        time  speedup  regret <=  error/allowed  samples
 ──────────────────────────────────────────────────────────────────────────────────────────────────────
 llama3-8b/4x4k          block_q=128 dq.block_k=64  1.23 ms    1.50x      1.2 %           0.50       24
-gpt-oss-20b.local/4x4k  default                          -        -          -            inf        0
+gpt-oss-20b.local/4x4k  no knobs                         -        -          -            inf        0
 """
 AT_80 = """\
 Results
@@ -189,7 +189,7 @@ Results
 point                   config                        time  speedup  regret <=
 ──────────────────────────────────────────────────────────────────────────────
 llama3-8b/4x4k          block_q=128 dq.block_k=64  1.23 ms    1.50x      1.2 %
-gpt-oss-20b.local/4x4k  default                          -        -          -
+gpt-oss-20b.local/4x4k  no knobs                         -        -          -
 not shown: error/allowed, samples (all of it: a wider terminal, or --json)
 """
 AT_40 = """\
@@ -202,7 +202,7 @@ error/allowed  0.50
 samples        24
 
 point          gpt-oss-20b.local/4x4k
-config         default
+config         no knobs
 time           -
 speedup        -
 regret <=      -

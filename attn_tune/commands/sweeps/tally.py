@@ -221,7 +221,7 @@ class Tally:
             since_us=seat.since_us,
             best_kernel=case.best,
             best_us=None if case.best_ns is None else case.best_ns / 1e3,
-            default_us=None if default is None else default / 1e3,
+            untuned_us=None if default is None else default / 1e3,
             curve_us=tuple(ns / 1e3 for ns in thinned(case.curve, _CURVE)),
         )
 

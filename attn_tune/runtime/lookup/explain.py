@@ -77,7 +77,7 @@ class Explanation:
             table.append(("packs", "none holds rows"))
         if self.heuristic is not None:
             table += [(r.subject, f"rejected: {r.reason}") for r in self.heuristic.rejected]
-            table.append(("heuristic", self._untuned(self.heuristic)))
+            table.append(("untuned", self._untuned(self.heuristic)))
         folded = () if every else self.absent
         table += [(f"kernel {r.subject}", f"unsupported: {r.reason}") for r in self.kernels if r.subject not in folded]
         if folded:
@@ -102,7 +102,7 @@ class Explanation:
         if self.refused_by:
             return f"{text}  refused by {self.refused_by}: the call raises NoDataError"
         is_chosen = self.answer is not None and self.answer.is_miss
-        return text + ("  CHOSEN (untuned: nothing stored answers)" if is_chosen else "")
+        return text + ("  CHOSEN (nothing stored answers)" if is_chosen else "")
 
     def _repr_html_(self) -> str:
         # Notebooks wrap the lines of a plain repr, and the table falls apart.
