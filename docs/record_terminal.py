@@ -55,8 +55,9 @@ def record() -> dict[str, str]:
             for screen in _screens():
                 if phase := re.search(rf"\b({'|'.join(PHASES)})\b", screen):
                     screens[phase[1]] = screens.get(phase[1]) or screen
-                if "to ship" in screen or "attn-tune export" in screen:
-                    return screens | {"end": screen}
+                if "attn-tune explain" in screen:
+                    time.sleep(1.0)  # the last lines come at once
+                    return screens | {"end": _tmux("capture-pane", "-p", "-S", "-", "-t", SESSION).rstrip()}
         finally:
             _tmux("kill-session", "-t", SESSION)
     raise TimeoutError(f"the sweep is not over after {MOST_S:g} s")
