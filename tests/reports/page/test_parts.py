@@ -350,3 +350,9 @@ def test_the_device_of_the_facts_has_measured_limits(data):
     assert DEVICE.variant in set(data.winners["device"])
     assert data.winners["is_matmul_measured"].all()
     assert pd.api.types.is_number(data.winners["flops"].dropna().iloc[0])
+
+
+def test_a_device_without_limits_is_said_to_have_none_that_is_known():
+    none = {"copy_tb_s": 0.0, "is_matmul_measured": False, "is_copy_measured": False}
+    assert roofline._limit_words(none, 0.0) == "no limit is known of this device, so no roof is drawn"
+    assert roofline._limit_words(none | {"copy_tb_s": 4.0}, 0.0).startswith("matrix limit not known, copy limit 4 TB/s")
