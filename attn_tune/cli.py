@@ -100,7 +100,7 @@ _add(
 PACK.command("programs", hidden=True)(restamp.programs)
 OVERRIDE = typer.Typer(
     help="Override lookups: use this config, never that one, only these answers.\n\n"
-    "A never entry goes before a use entry, and both before packs and heuristics. Where a file is only, as freeze "
+    "A never entry goes before a use entry, and both before packs and untuned configs. Where a file is only, as freeze "
     "writes it, nothing else answers. Jobs use the files of ATTN_TUNE_OVERRIDES, then by the user's own.\n\n"
     "Example: attn-tune override list",
     no_args_is_help=True,

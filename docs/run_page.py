@@ -87,7 +87,7 @@ def comparable(text: str) -> str:
     text = re.sub(number, "N", text)
     # Where times are noisy, a winner is a tie, which keeps the untuned config.
     text = re.sub(r"\b(winner|tie)$|\bchunk_[kq]=\d+|(?<=\"rule\": \")(winner|tie)", "", text, flags=re.MULTILINE)
-    return re.sub(r"(?<=verified, )(winner|proven default)", "", " ".join(text.replace("─", "").split()))
+    return re.sub(r"(?<=verified, )(winner|proven untuned config)", "", " ".join(text.replace("─", "").split()))
 
 
 def _environment(folder: Path) -> dict[str, str]:

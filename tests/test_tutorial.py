@@ -44,5 +44,5 @@ def test_a_tutorial_that_says_otherwise_is_found():
 def test_every_block_of_output_of_the_tutorial_is_filled():
     assert "$ attn-tune explain" in PAGE
     assert "\n$ attn-tune sweep --from-misses" not in PAGE  # long, and shown nowhere
-    for answer in ("CHOSEN (untuned: nothing stored answers)", "exact: xla", "rejected: an override forbids it"):
+    for answer in ("CHOSEN (nothing stored answers)", "exact: xla", "rejected: an override forbids it"):
         assert answer in PAGE

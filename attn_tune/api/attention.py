@@ -27,7 +27,7 @@ from attn_tune.ops.fields.padding import zero_beyond
 from attn_tune.ops.fields.sinks import sinks_of
 from attn_tune.ops.masks.mask_info import MaskInfo
 from attn_tune.ops.masks.visibility import dense_4d
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UsageError, shown
 
 
 def _outputs(problem: Problem, operands: Operands) -> dict[str, jax.ShapeDtypeStruct]:
@@ -137,7 +137,7 @@ def attention(
         ).get_or_compute_attention_mask()
     rate = static_float("dropout_prob", dropout_prob)
     if not 0.0 <= rate < 1.0:
-        raise UsageError(f"dropout_prob must be in [0, 1), got {rate!r}")
+        raise UsageError(f"dropout_prob must be in [0, 1), got {shown(rate)}")
     drops = rate > 0 and not deterministic
     if drops and dropout_rng is None:
         raise UsageError("dropout_rng is missing: dropout needs a key when deterministic=False")

@@ -8,7 +8,7 @@ from jaxtyping import Array
 
 from attn_tune.api.other_names import OF_JAX, hinting
 from attn_tune.api.top_left import HIDDEN, attend_top_left
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UsageError, shown
 
 _OF_FLASH_ATTENTION = {ours: jax for jax, ours in OF_JAX.items()}
 
@@ -107,7 +107,7 @@ def dot_product_attention(
             "(or attn_tune.integrations.flax.attention_fn to its modules), and 'bias' for one that is added"
         )
     if implementation is not None and not isinstance(implementation, str):
-        raise UsageError(f"implementation must be the name of a kernel, got {implementation!r}")
+        raise UsageError(f"implementation must be the name of a kernel, got {shown(implementation)}")
     q_lengths = _lengths("query_seq_lengths", query_seq_lengths, k.shape[0])
     out, lse = attend_top_left(
         q,

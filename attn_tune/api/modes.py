@@ -3,7 +3,7 @@
 import enum
 from typing import Any
 
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UsageError, shown
 
 
 class Mode(enum.StrEnum):
@@ -20,7 +20,7 @@ def mode_of(query: Any, *, layout: str = "BTNH") -> Mode:
       UsageError: ``layout`` is not ``"BTNH"`` or ``"BNTH"``, or the query is not 4-D.
     """
     if layout not in ("BTNH", "BNTH"):
-        raise UsageError(f"layout must be 'BTNH' or 'BNTH', got {layout!r}")
+        raise UsageError(f"layout must be 'BTNH' or 'BNTH', got {shown(layout)}")
     if len(query.shape) != 4:
         raise UsageError(f"query must have the 4 axes {layout}, got shape {tuple(query.shape)}")
     return Mode.DECODE if query.shape[layout.index("T")] == 1 else Mode.TRAIN

@@ -7,7 +7,7 @@ from typing import Any
 
 from attn_tune.kernels import registry
 from attn_tune.ops.registry import get_op
-from attn_tune.schema.errors import UsageError, unknown_name
+from attn_tune.schema.errors import UsageError, shown, unknown_name
 
 type Platform = str | Mapping[str, str | None] | None
 
@@ -50,14 +50,14 @@ def _kernels(op: str, directions: tuple[str, ...], platform: Any) -> dict[str, s
 
 
 def _kernel(op: str, platform: Any) -> str | None:
-    if platform is None or platform == "auto":
+    if platform is None or (isinstance(platform, str) and platform == "auto"):
         return None
     specs = registry.kernels_of(op)
     names = [spec.name for spec in specs]
     if not isinstance(platform, str):
         raise UsageError(
             "platform must be the name of a kernel, 'auto', None, or a mapping from directions to these, "
-            f"got {platform!r}"
+            f"got {shown(platform)}"
         )
     if platform in names:
         return platform
@@ -84,5 +84,5 @@ def _configs(op: str, directions: tuple[str, ...], cfg: Any) -> dict[str, Any]:
     if isinstance(cfg, Mapping) and cfg and set(cfg) <= set(directions):
         return {direction: config for direction, config in cfg.items() if config is not None}
     raise UsageError(
-        f"cfg must be a config dataclass or a mapping with the keys {' and '.join(directions)}, got {cfg!r}"
+        f"cfg must be a config dataclass or a mapping with the keys {' and '.join(directions)}, got {shown(cfg)}"
     )

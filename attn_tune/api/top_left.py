@@ -17,7 +17,7 @@ from attn_tune.api.flash_attention import flash_attention, without_pairs
 from attn_tune.ops.fields.arguments import check_qkv, checked_bias, fit_4d
 from attn_tune.ops.masks.mask_info import MaskInfo
 from attn_tune.ops.masks.visibility import Window, window_of
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UsageError, shown
 
 # The logit of a hidden pair in jax.nn, so the logsumexp of a row that sees nothing: log(S) is lost beside it.
 HIDDEN = -0.7 * float(np.finfo(np.float32).max)
@@ -153,7 +153,7 @@ def matmul_precision(value: Any, dtype: Any) -> Any:
         return None if value is None else jax.lax.Precision(value)
     except (ValueError, TypeError):
         raise UsageError(
-            f"{origin} must be one that the kernels have: 'default', 'high' or 'highest', got {value!r}"
+            f"{origin} must be one that the kernels have: 'default', 'high' or 'highest', got {shown(value)}"
         ) from None
 
 
@@ -170,7 +170,9 @@ def _window(size: Any) -> Window:
     try:
         return window_of(size)
     except UsageError:
-        raise UsageError(f"local_window_size must be a non-negative integer or (left, right), got {size!r}") from None
+        raise UsageError(
+            f"local_window_size must be a non-negative integer or (left, right), got {shown(size)}"
+        ) from None
 
 
 def _mask(part: Part, mask: Array | None, kv_lengths: Array | None) -> MaskInfo:

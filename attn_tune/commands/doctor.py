@@ -191,4 +191,5 @@ def _packs() -> Iterator[Check]:
         except AttnTuneError as error:
             yield Check("pack", str(error), Verdict.FAIL)
         else:
-            yield Check("pack", f"{path}: {pack}, {counted(len(pack.rows), 'row')}")
+            whose = f" of {found.wheels[path]}" if path in found.wheels else ""
+            yield Check("pack", f"{path}: {pack}{whose}, {counted(len(pack.rows), 'row')}")

@@ -1,7 +1,7 @@
 """Show the kernel and config that a call would get here, and the steps that lead to them.
 
 A call that is refused is explained too, with exit code 0.
-Calls read packs, never the lab database: a decision of the database of --db that differs is shown too.
+Calls read packs, never the lab database: what the database of --db decided is shown too, where it differs in full.
 
 Example: attn-tune explain llama3-8b/4x4k --direction bwd --device nvidia-h200
 """
@@ -41,7 +41,8 @@ def command(
         way: dispatch.explain(asked.op, asked.signature.text, way, device=target)
         for way in selection.directions(direction, [get_op(asked.op)])
     }
-    unshipped, objections = _unshipped(db, found, target)
+    decided = _decided(db, found, target)
+    unshipped = {way: one for way, one in decided.items() if not _is_answer(one, found[way])}
     if json:
         output.emit_json(
             **{way: {**one.to_dict(), "unshipped": _row(unshipped.get(way))} for way, one in found.items()}
@@ -57,6 +58,7 @@ def command(
             f"{db} decided {way} otherwise: {decision.kernel} {config_words(decision.config)} "
             f"({decision.rule}{time}). {_why_not(found[way])}"
         )
+    _say_likewise(db, [way for way in decided if way not in unshipped], found)
     if unshipped:
         decisions = list(unshipped.values())
         # What is exported answers only once no override does.
@@ -69,8 +71,16 @@ def command(
                 f"  attn-tune override freeze {shlex.quote(only.only_by)} --overwrite --grid GRID\n"
                 "  or attn_tune.freeze at the end of the job"
             )
-        for line in gate_lines(objections, len(decisions)):
+        for line in gate_lines(_objections(db, decisions), len(decisions)):
             output.say(line)
+
+
+def _say_likewise(db: Path, ways: list[str], found: "dict[str, Explanation]") -> None:
+    """Say that ``db`` decided ``ways`` as calls are answered."""
+    if ways:
+        what = "" if len(ways) == len(found) else f" on {' and '.join(ways)}"
+        print()
+        output.say(f"{db} agrees{what}: it decided what calls get.")
 
 
 def _why_not(one: "Explanation") -> str:
@@ -82,32 +92,38 @@ def _why_not(one: "Explanation") -> str:
     return "Calls read packs, not the lab database."
 
 
-def _unshipped(
-    db: Path, found: "dict[str, Explanation]", device: "Device"
-) -> "tuple[dict[str, Decision], list[Objection]]":
-    """The winners in ``db``, by direction, that a call does not get on ``device``; the gate's objections to them."""
+def _decided(db: Path, found: "dict[str, Explanation]", device: "Device") -> "dict[str, Decision]":
+    """The winners in ``db`` on ``device``, by direction."""
     if not db.exists() and db == options.default_database():
-        return {}, []
-    from attn_tune.db import objections_to
-
-    others, objections = {}, []
+        return {}
+    decided = {}
     try:
         with open_lab(db) as database:
             for way, one in found.items():
                 for decision in database.decisions(
                     signature=one.signature, direction=way, device=device.variant, rank=0
                 ):
-                    answer = one.answer
-                    if answer is None or (f"{one.op}/{answer.kernel}", answer.config) != (
-                        decision.kernel,
-                        decision.config,
-                    ):
-                        others[way] = decision
-            objections = objections_to(database, list(others.values()))
+                    # Of several boards of one name, the one that decided otherwise.
+                    if way not in decided or not _is_answer(decision, one):
+                        decided[way] = decision
     except AttnTuneError as error:
         # The lookup was explained; what it does not read is an extra.
         output.note(f"the lab database was not asked: {error}")
-    return others, objections
+    return decided
+
+
+def _is_answer(decision: "Decision", one: "Explanation") -> bool:
+    """Whether a call gets what was decided."""
+    answer = one.answer
+    return answer is not None and (f"{one.op}/{answer.kernel}", answer.config) == (decision.kernel, decision.config)
+
+
+def _objections(db: Path, decisions: "list[Decision]") -> "list[Objection]":
+    """The objections of the release gate to ``decisions``."""
+    from attn_tune.db import objections_to
+
+    with open_lab(db) as database:
+        return objections_to(database, decisions)
 
 
 def _row(decision: "Decision | None") -> dict[str, object] | None:

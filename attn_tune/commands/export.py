@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Rules(enum.StrEnum):
-    """Choices of ``--rule``: ``winner`` won its race, ``tie`` kept the default, ``only`` was the only right one."""
+    """Choices of ``--rule``: ``winner`` won its race, ``tie`` stayed untuned, ``only`` was the only right one."""
 
     WINNER = "winner"
     TIE = "tie"

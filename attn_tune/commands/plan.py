@@ -14,10 +14,8 @@ from attn_tune.schema import NoDataError
 from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
+    from attn_tune.db.store.runs import Pace
     from attn_tune.tuner.plan.plan import Plan
-
-# What one config costs on a GPU host, compile and validation included; it only has to be of the right order.
-SECONDS_PER_CONFIG = 2.0
 
 
 @options.grouped
@@ -48,6 +46,8 @@ def show_plan(
     """
     import pandas as pd
 
+    from attn_tune.tuner.plan.duration import guessed_s
+
     made, pace = _plan(request, device)
     rows = [
         {
@@ -64,14 +64,7 @@ def show_plan(
         for kernel in planned.kernels
     ]
     counts = made.counts
-    guessed = pace is None
-    # What history says holds everything; a guess is made of configs and cases.
-    seconds = made.estimate_s(SECONDS_PER_CONFIG) if pace is None else made.estimate_s(pace, 0.0)
-    summary = (
-        f"at {SECONDS_PER_CONFIG:g} s a config (a guess)"
-        if guessed
-        else (f"at {pace:.2g} s a config, as the last sweep here")
-    )
+    low, high = guessed_s(made) if pace is None else [counts.todo * pace.seconds] * 2
     strategy = str(request.effort.strategy) if request.effort else "exhaustive"
     if json:
         totals = {
@@ -80,8 +73,9 @@ def show_plan(
             "tried": counts.done,
             "refused": counts.pruned,
             "unsupported_kernels": counts.unsupported_kernels,
-            "estimate_s": round(seconds),
-            "estimate_from": "guess" if guessed else "history",
+            "least_s": round(low),
+            "most_s": round(high),
+            "estimated_from": "sizes" if pace is None else "recorded",
         }
         rows = [{key.replace(" ", "_"): value for key, value in row.items()} for row in rows]
         output.emit_json(device=made.device.identity, strategy=strategy, totals=totals, kernels=rows)
@@ -100,7 +94,12 @@ def show_plan(
     output.say(
         f"{counted(counts.cases, 'case')}, at most {counted(counts.todo, 'config')} to try by strategy {strategy}, "
         f"{counts.done} tried before, {counts.pruned} refused beforehand; "
-        f"about {clock(seconds)} {summary}"
+        + (
+            f"about {clock(low)} to {clock(high)}: a guess by the sizes, as no sweep on such a device is recorded"
+            if pace is None
+            else f"about {clock(low)}, as the last {counted(pace.configs, 'config')} of the database on such a device "
+            f"({pace.seconds:.2g} s each)"
+        )
     )
 
 
@@ -114,14 +113,14 @@ def _without_use(plan: "Plan") -> set[int]:
     }
 
 
-def _plan(request: SweepRequest, device: str | None) -> "tuple[Plan, float | None]":
-    """The plan, and the seconds a config of the last sweep on such a device."""
+def _plan(request: SweepRequest, device: str | None) -> "tuple[Plan, Pace | None]":
+    """The plan, and the pace of the last sweeps on such a device."""
     from attn_tune.devices.environments import current_environment
 
     target, environment = selection.device(device), current_environment()
     try:
         with open_lab(request.database) as database:
-            pace = database.seconds_per_config(target)
+            pace = database.pace(target)
             return plan_sweep(request, target, environment, database), pace
     except NoDataError:
         if request.database.exists():

@@ -1,6 +1,7 @@
 """Show the progress of the running sweep, or the end of the last one.
 
-With --watch it is shown until the sweep ends, then its end. Ctrl-C ends the watching alone.
+With --watch it is shown until the sweep ends, then its end. Where none runs, the next one is waited for. Ctrl-C ends
+the watching alone.
 
 Example: attn-tune status --db sweep.db --watch
 """
@@ -12,11 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.database import open_lab
 from attn_tune.commands.sweeps import display
 from attn_tune.commands.sweeps.display import clock
-from attn_tune.schema import UsageError
+from attn_tune.schema import NoDataError, UsageError
 from attn_tune.schema.words import counted, duration
 
 if TYPE_CHECKING:
@@ -30,7 +33,7 @@ MOST_S = 86_400
 def command(
     db: options.Database,
     seconds: float | None = options.argument("SECONDS", "With --watch: the time between two looks. Default: 1.", None),
-    watch: bool = options.flag("--watch -w", "Show it again and again, until the sweep ends."),
+    watch: bool = options.flag("--watch -w", "Show it again and again, until the sweep ends; wait for one first."),
     json: options.Json = False,
 ) -> None:
     if seconds is not None and not watch:
@@ -51,10 +54,10 @@ def _look(db: Path) -> "RunStatus":
 
 
 def _watched(db: Path, every_s: float, *, quiet: bool) -> "RunStatus":
-    """Show the running run, unless ``quiet``, until it ends; its status then."""
+    """Show the running run, or the next one, unless ``quiet``, until it ends; its status then."""
     from attn_tune.commands.sweeps.progress import is_animated
 
-    now = _look(db)
+    now = _awaited(db, every_s)
     if quiet or not is_animated(sys.stdout):
         last = ""
         while now.running:
@@ -62,7 +65,7 @@ def _watched(db: Path, every_s: float, *, quiet: bool) -> "RunStatus":
             if not quiet and text != last:
                 print(text, flush=True)
                 last = text
-            time.sleep(every_s)
+            _pause(every_s)
             now = _look(db)
         return now
     from rich.console import Console
@@ -72,9 +75,34 @@ def _watched(db: Path, every_s: float, *, quiet: bool) -> "RunStatus":
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while now.running:
             live.update(_picture(db, now, console), refresh=True)
-            time.sleep(every_s)
+            _pause(every_s)
             now = _look(db)
     return now
+
+
+def _awaited(db: Path, every_s: float) -> "RunStatus":
+    """The status of the running run; without one, of the first that begins, which may have ended since."""
+    last: int | None = None
+    is_first = True
+    while True:
+        try:
+            now = _look(db)
+        except NoDataError:  # the sweep makes the file
+            now = None
+        if now is not None and (now.running or (not is_first and now.run_id != last)):
+            return now
+        if is_first:
+            before = f"; run {now.run_id} is {now.state}" if now is not None and now.run_id is not None else ""
+            output.note(f"{db}: no sweep runs{before}. Waiting for the next one, until Ctrl-C")
+            last, is_first = now.run_id if now else None, False
+        _pause(every_s)
+
+
+def _pause(every_s: float) -> None:
+    """Sleep until the next look; the command ends once the reader of its output is gone."""
+    time.sleep(every_s)
+    if output.is_unread():
+        raise typer.Exit
 
 
 def _picture(db: Path, now: "RunStatus", console: Any) -> Any:
@@ -166,7 +194,7 @@ def _activity(one: "Activity") -> dict[str, Any]:
         "phase_s": round(max(0, _us() - one.since_us) / 1e6, 3),
         "best_kernel": one.best_kernel,
         "best_us": one.best_us,
-        "default_us": one.default_us,
+        "untuned_us": one.untuned_us,
     }
 
 
@@ -187,7 +215,7 @@ def _lines(db: Path, now: "RunStatus") -> Iterator[str]:
             doing = _doing(one, several=len(known.activity) > 1, is_running=now.running)
             yield f"  {'now' if now.running else 'was at':<8} {doing}"
             if one.best_us is not None:
-                gain = f", {one.default_us / one.best_us:.2f}x the default" if one.default_us else ""
+                gain = f", {one.untuned_us / one.best_us:.2f}x the untuned config" if one.untuned_us else ""
                 yield f"  {'best':<8} {duration(one.best_us * 1e3)} ({one.best_kernel}){gain}"
         pace = [f"{known.configs_done} of {known.configs} done, {_left(known)} left"]
         if rate := _rate(now):

@@ -271,8 +271,8 @@ class Database:
         with storage_errors(self.path):
             return runs.read_status(self._connection, self._references, self.path)
 
-    def seconds_per_config(self, device: Device) -> float | None:
-        """Seconds that the last run on an equal device took for each config; None without a run of some length."""
+    def pace(self, device: Device) -> runs.Pace | None:
+        """The pace of the last runs on an equal device; None where there is none."""
         with storage_errors(self.path):
             return runs.read_pace(self._connection, device)
 

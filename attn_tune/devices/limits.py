@@ -28,14 +28,16 @@ class Limits:
 
 # A dense bfloat16 product of jax.numpy, and a copy in memory, on one card (benchmarks/results/h200).
 _MEASURED = {"nvidia-h200": Limits(matmul_tflops=790, copy_tb_s=4.3, is_matmul_measured=True, is_copy_measured=True)}
-# Dense bfloat16 peaks of the vendors' data sheets and architecture papers, without sparsity, with float32 sums. Of a
-# TPU those of what JAX calls one device: a core of v7x, a chip of the others.
+# Dense bfloat16 peaks, without sparsity, with float32 sums: half of what a data sheet says "with sparsity". Of a TPU
+# those of what JAX calls one device: a core of v7x, a chip of the others. Each source stands above what it gives.
 _MATMUL_TFLOPS = {
+    # NVIDIA A100 data sheet.
     "nvidia-a100-sxm4-40gb": 312,
     "nvidia-a100-sxm4-80gb": 312,
     "nvidia-a100-pcie-40gb": 312,
     "nvidia-a100-pcie-80gb": 312,
     "nvidia-a10": 125,
+    # NVIDIA H100 and H200 data sheets: 1979, 1513 and 1671 with sparsity; H20 as deployed figures give it.
     "nvidia-h100-sxm5": 989,
     "nvidia-h100-pcie": 756,
     "nvidia-h100-nvl": 835,
@@ -43,21 +45,26 @@ _MATMUL_TFLOPS = {
     "nvidia-h20": 148,
     "nvidia-gh200-96gb": 989,
     "nvidia-gh200-144gb": 989,
+    # NVIDIA Blackwell data sheets: 4500 and 5000 with sparsity.
     "nvidia-b200": 2250,
     "nvidia-gb200": 2500,
+    # NVIDIA L4, L40 and L40S data sheets.
     "nvidia-l4": 121,
     "nvidia-l40": 181,
     "nvidia-l40s": 362,
+    # Architecture papers of NVIDIA: GA102, Ada and RTX Blackwell, bfloat16 with float32 sums.
     "nvidia-rtx-3090": 71,
     "nvidia-rtx-4090": 165,
-    "nvidia-rtx-5090": 210,
+    "nvidia-rtx-5090": 209,
+    # AMD Instinct MI300X and MI325X data sheets: 1307.4.
     "amd-mi300x": 1307,
     "amd-mi325x": 1307,
+    # The page of each generation in the documentation of Google Cloud TPU; v7x: 2307 a chip of two cores.
     "tpu-v4": 275,
     "tpu-v5e": 197,
     "tpu-v5p": 459,
     "tpu-v6e": 918,
-    "tpu-v7x": 1155,
+    "tpu-v7x": 1153,
 }
 
 

@@ -25,18 +25,18 @@ _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[
 _log = logging.getLogger("attn_tune")
 
 
-def installed_packs() -> tuple[str, ...]:
-    """The paths of the packs that installed distributions announce, by name."""
+def installed_packs() -> dict[str, str]:
+    """The distributions of the packs that installed ones announce, by path, in the order of the packs' names."""
     import importlib.metadata  # slow to import, and of use only when packs are looked for
 
-    found: dict[tuple[str, str], str] = {}
+    found: dict[tuple[str, str], tuple[str, str]] = {}
     for entry in importlib.metadata.entry_points(group=GROUP):
         if entry.dist is None or not _FOLDER.fullmatch(entry.value):
             _log.warning("ignored: the entry point %r of %s names no folder", entry.name, GROUP)
             continue
         folder = Path(str(entry.dist.locate_file(entry.value.replace(".", "/"))))
-        found.setdefault((entry.name, entry.value), str(folder))
-    return tuple(path for _, path in sorted(found.items()))
+        found.setdefault((entry.name, entry.value), (str(folder), entry.dist.name))
+    return dict(pair for _, pair in sorted(found.items()))
 
 
 def export_wheel(pack_path: Path, folder: Path, *, overwrite: bool = False) -> Path:

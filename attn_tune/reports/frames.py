@@ -141,14 +141,14 @@ def imported(rows: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     return rows.assign(point=points, kernel=short).loc[:, list(IMPORTED)].reset_index(drop=True)
 
 
-def remarks(winners: pd.DataFrame) -> list[str]:
-    """Explanations of the words ``tie`` and ``regret``, for a table of ``summary`` that needs them."""
-    lines = []
+def remarks(winners: pd.DataFrame) -> dict[str, str]:
+    """Explanations of the columns ``rule`` and ``regret_bound`` of a table of ``summary``, by column, where needed."""
+    lines = {}
     if "tie" in set(winners["rule"]):
-        lines.append("tie: no config is faster than the default beyond noise, so the default stays.")
+        lines["rule"] = "tie: no config is faster than the untuned one beyond noise, so that one stays."
     noisy = sum(float(bound) > NOISY for bound in winners["regret_bound"].dropna())
     if noisy:
-        lines.append(
+        lines["regret_bound"] = (
             "regret <=: by how much the best config seen may be faster (95 % sure). "
             f"It is above {NOISY:.0%} in {counted(noisy, 'row')}, because times were noisy: "
             "sweep again with --no-resume while nothing else runs."

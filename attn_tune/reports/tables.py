@@ -33,14 +33,14 @@ def _config(config: str | Mapping[str, Any]) -> str:
 # By column name. The header is what people read; CSV and JSON keep the column's own name.
 _FORMATS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "median_ns": ("time", duration),
-    "heuristic_ns": ("default", duration),
+    "heuristic_ns": ("untuned", duration),
     "speedup": ("speedup", lambda value: f"{value:.2f}x"),
     "regret_bound": ("regret <=", _percent),
     "worst_error": ("error/allowed", _ratio),
     "predicted_ns": ("predicted", duration),
     "low_ns": ("from", duration),
     "high_ns": ("to", duration),
-    "gain_over_default": ("over default", lambda value: f"{value:.2f}x"),
+    "gain_over_default": ("over library default", lambda value: f"{value:.2f}x"),
     "gain_over_untuned": ("over untuned", lambda value: f"{value:.2f}x"),
     "before_ns": ("time before", duration),
     "after_ns": ("time after", duration),

@@ -1,6 +1,6 @@
 """A DataFrame for people: a table that fits a width, or one record a block, and a line that says what is not shown."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 _SHARED = ("device", "target", "pack", "version", "environment")
 
 
-def to_text(frame: pd.DataFrame, *, title: str | None = None, width: int | None = None) -> str:
+def to_text(
+    frame: pd.DataFrame, *, title: str | None = None, width: int | None = None, notes: Mapping[str, str] = {}
+) -> str:
     """The table as plain text, without colour, in lines of at most ``width`` characters; None is as wide as needed."""
-    return as_text(renderables(frame, title=title, width=width), width)
+    return as_text(renderables(frame, title=title, width=width, notes=notes), width)
 
 
 def as_text(parts: "Iterable[RenderableType]", width: int | None) -> str:
@@ -39,19 +41,27 @@ def renderables(
     *,
     title: str | None = None,
     width: int | None = None,
+    notes: Mapping[str, str] = {},
 ) -> "Iterator[RenderableType]":
-    """The parts that rich prints, from top to bottom, without columns that hold nothing."""
+    """The parts that rich prints, from top to bottom, without columns that hold nothing.
+
+    ``notes`` explain columns, by name. Those of columns that are shown come last.
+    """
     if not frame.empty:
         frame = frame.loc[:, ((frame != "") & frame.notna()).any()]
     frame, title = _with_title(frame, title)
     columns = tables.columns(frame)
     if width is not None and not layout.fits(columns, width):
         columns, title = _without_op(columns, title)
-    yield from of_columns(columns, title=title, width=width)
+    yield from of_columns(columns, title=title, width=width, notes=notes)
 
 
 def of_columns(
-    columns: Sequence[Column], *, title: str | None = None, width: int | None = None
+    columns: Sequence[Column],
+    *,
+    title: str | None = None,
+    width: int | None = None,
+    notes: Mapping[str, str] = {},
 ) -> "Iterator[RenderableType]":
     """The same parts of columns that are words already."""
     from rich.text import Text
@@ -66,6 +76,9 @@ def of_columns(
         yield _table(found)
     if remark := remark_of(found):
         yield Text("\n".join(_lines(remark, width)), style="dim")
+    for one in found.columns:
+        if one.name in notes:
+            yield Text("\n".join(_lines(notes[one.name], width)))
 
 
 def remark_of(found: Layout) -> str:

@@ -25,11 +25,11 @@ _lock = threading.Lock()
 class MissMode(enum.StrEnum):
     """The effect of a miss.
 
-    ``heuristic``: the untuned config answers. ``warn``: it does, with one ``AttnTuneWarning`` a question. ``record``:
+    ``untuned``: the untuned config answers. ``warn``: it does, with one ``AttnTuneWarning`` a question. ``record``:
     it does, and the miss is written to the spool; ``record:PATH`` names the spool's folder. ``strict``: an error.
     """
 
-    HEURISTIC = "heuristic"
+    UNTUNED = "untuned"
     WARN = "warn"
     RECORD = "record"
     STRICT = "strict"
@@ -128,7 +128,7 @@ def miss_mode() -> MissMode:
     """
     if _program_mode is None and _mode is None:
         take_mode(mode_of(os.environ))
-    return _program_mode or _mode or MissMode.HEURISTIC
+    return _program_mode or _mode or MissMode.UNTUNED
 
 
 def mode_of(environ: Mapping[str, str]) -> MissMode:
@@ -137,7 +137,7 @@ def mode_of(environ: Mapping[str, str]) -> MissMode:
     Raises:
       UsageError: unknown mode.
     """
-    return _parse(environ.get(ON_MISS) or MissMode.HEURISTIC, ON_MISS)
+    return _parse(environ.get(ON_MISS) or MissMode.UNTUNED, ON_MISS)
 
 
 def take_mode(mode: MissMode) -> None:
@@ -164,7 +164,7 @@ def count(answer: Answer, nearest: Callable[[], str]) -> None:
       NoDataError: a miss in strict mode.
     """
     _lookups[answer.rung] += 1
-    if answer.rung is Rung.HEURISTIC:
+    if answer.rung is Rung.UNTUNED:
         _miss(answer, nearest)
 
 
@@ -206,9 +206,9 @@ def _miss(answer: Answer, nearest: Callable[[], str]) -> None:
             _forgotten += 1
     mode = miss_mode()
     if mode is MissMode.STRICT:
-        raise NoDataError(f"{_text(key, nearest)}; sweep it, or set {ON_MISS}=heuristic")
+        raise NoDataError(f"{_text(key, nearest)}; sweep it, or set {ON_MISS}=untuned")
     if mode is MissMode.WARN and is_kept and asked == 1:
-        warn(f"{_text(key, nearest)}; the heuristic answers")
+        warn(f"{_text(key, nearest)}; the untuned config answers")
     # Written at 1, 2, 4, 8, ...: a key that is asked for ever costs a few lines.
     if mode is MissMode.RECORD and is_kept and asked & (asked - 1) == 0:
         _record(key, asked, nearest() if asked == 1 else "")

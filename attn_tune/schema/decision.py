@@ -27,7 +27,7 @@ class Rule(enum.StrEnum):
 
 def state_words(state: str) -> str:
     """The state of a row for people. ``heuristic`` alone would read as if nothing were known."""
-    return "proven default" if state == Rule.HEURISTIC else state
+    return "proven untuned config" if state == Rule.HEURISTIC else state
 
 
 @dataclass(frozen=True, kw_only=True)

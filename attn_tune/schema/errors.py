@@ -4,6 +4,7 @@ import difflib
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
@@ -83,6 +84,19 @@ def short(text: str, limit: int = 2000) -> str:
         return text
     half = limit // 2
     return f"{text[:half]} ... {text[-half:]}"
+
+
+def shown(value: Any) -> str:
+    """``value`` for a message, in bounded length; of an array dtype, shape and first entry."""
+    dtype: Any = getattr(value, "dtype", None)
+    shape: Any = getattr(value, "shape", None)
+    if dtype is None or shape is None:
+        return short(" ".join(repr(value).split()), 100)
+    try:
+        first = f", the first of them {value.reshape(-1)[0]}" if value.size else ""
+    except Exception:  # a traced array has no values, and other libraries raise what they like
+        first = ""
+    return f"an array {dtype}{list(shape)}{first if shape else f' of {short(str(value), 100)}'}"
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:

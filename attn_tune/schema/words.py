@@ -37,8 +37,8 @@ def printable(text: str) -> str:
 
 
 def config_words(config: Mapping[str, Any]) -> str:
-    """A config on one line, by name, as commands take it: ``rows=64 second.columns=32``; ``default`` without knobs."""
-    return " ".join(_knobs("", config)) or "default"
+    """A config on one line, by name, as commands take it: ``rows=64 second.columns=32``; ``no knobs`` without any."""
+    return " ".join(_knobs("", config)) or "no knobs"
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

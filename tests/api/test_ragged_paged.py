@@ -156,6 +156,8 @@ def test_a_derivative_is_refused_with_the_way_out():
         ({"layout": "dnh"}, "unknown layout 'dnh'"),
         ({"v_pages": None}, "v_pages is missing"),
         ({"kv_lens": jnp.zeros(9)}, "kv_lens must be integers"),
+        ({"kv_lens": jnp.zeros(0, jnp.int32)}, "kv_lens is empty"),
+        ({"query": jnp.zeros((0, 4, 32), jnp.bfloat16)}, "query is empty"),
         ({"kv_lens": 3}, r"kv_lens must be integers \[B\]"),
         ({"cu_q_lens": jnp.zeros(9, jnp.int32)}, r"cu_q_lens must be integers \[10\]"),
         ({"page_table": jnp.zeros((8, 10), jnp.int32)}, r"page_table must be integers \[9, pages of a sequence\]"),

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from attn_tune.cli import app, commands
 from attn_tune.schema import Status
 from attn_tune.tuner.protocol import FEATURE_SEEDS, SWEPT_SEEDS
-from tests.cli.fakes import DEVICE, POINT, SIGNATURE, FakeExecutor, fill
+from tests.cli.fakes import DEVICE, ENVIRONMENT, POINT, SIGNATURE, FakeExecutor, fill
+from tests.db.facts import make_trial
 
 
 def run(*words):
@@ -160,7 +161,31 @@ def test_plan_counts_what_is_known(lab):
 
 def test_plan_says_where_its_estimate_comes_from(tmp_path):
     point = ["--grid", SIGNATURE, "--device", "cpu"]
-    assert "2 s a config (a guess)" in run("plan", *point, "--db", tmp_path / "none.db").stdout
+    none = ["--db", tmp_path / "none.db"]
+    assert "a guess by the sizes, as no sweep on such a device is recorded" in run("plan", *point, *none).stdout
+    small = json.loads(run("plan", *point, *none, "--json").stdout)["totals"]
+    large = json.loads(run("plan", "--grid", LARGE, "--device", "cpu", *none, "--json").stdout)["totals"]
+    assert small["estimated_from"] == large["estimated_from"] == "sizes"
+    assert 0 < small["least_s"] < small["most_s"] < 600 < large["least_s"] < large["most_s"]
+
+
+def test_plan_takes_the_pace_that_the_database_has(tmp_path):
+    from attn_tune.db import Database
+    from attn_tune.devices.identity import device_from_kind
+
+    with Database.open(tmp_path / "lab.db", create=True) as database:
+        device = device_from_kind("cpu")
+        run_id = database.begin_run(device=device, environment=ENVIRONMENT, argv=["attn-tune", "sweep"])
+        for size in range(4):
+            database.record(run_id, make_trial({"size": size}, device=device))
+        database.end_run(run_id, "finished")
+        with database.transaction() as connection:
+            connection.execute("UPDATE run SET ended = strftime('%Y-%m-%dT%H:%M:%fZ', started, '12 seconds')")
+    at = ["plan", "--grid", SIGNATURE, "--device", "cpu", "--db", tmp_path / "lab.db"]
+    totals = json.loads(run(*at, "--json").stdout)["totals"]
+    assert (totals["least_s"], totals["estimated_from"]) == (3 * totals["to_try"], "recorded")
+    assert totals["least_s"] == totals["most_s"]
+    assert "as the last 4 configs of the database on such a device (3 s each)" in run(*at).stdout
 
 
 def test_export_then_import_and_explain(lab, tmp_path, monkeypatch):
@@ -174,6 +199,17 @@ def test_export_then_import_and_explain(lab, tmp_path, monkeypatch):
     assert installed.exit_code == 0
     assert (tmp_path / "data/attn-tune/packs/mine.atpack").read_bytes() == pack.read_bytes()
     assert run("pack", "import", pack, "--to", "user").exit_code == 0, "an equal pack may stay"
+
+
+def test_explain_says_whether_the_lab_database_agrees(lab, monkeypatch):
+    asked = ["explain", SIGNATURE, "--device", "cpu", "--db", lab]
+    assert f"{lab} decided fwd otherwise: " in run(*asked).stdout
+    # A row of the fakes' kernel source would be stale here.
+    monkeypatch.setattr("attn_tune.commands.explain._is_answer", lambda decision, one: True)
+    told = run(*asked).stdout
+    assert f"{lab} agrees: it decided what calls get." in told
+    assert "otherwise" not in told
+    assert "agrees" not in run("explain", SIGNATURE, "--device", "cpu").stdout
 
 
 def test_export_refuses_what_is_there(lab, tmp_path):

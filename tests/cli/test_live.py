@@ -110,7 +110,7 @@ def test_80_columns_show_point_phase_pace_best_and_counts(busy):
     what, far, found = busy.screen()
     assert what[1:] == "  gemma3-27b.local.window1024/4x131072 fwd  triton  compiling 12s"
     assert far == "━╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌  6/120 configs  0.14 configs/s  eta 13m18s  42s so far"
-    assert found == "best 48.3 us (triton)  1.32x the default  █▆▆▄▁  5 ok  1 failed"
+    assert found == "best 48.3 us (triton)  1.32x the untuned config  █▆▆▄▁  5 ok  1 failed"
 
 
 PHASES = {

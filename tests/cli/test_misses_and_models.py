@@ -136,5 +136,5 @@ def test_a_flax_training_step_takes_its_configs_from_the_pack(monkeypatch, tmp_p
     assert (str(answers[0].rung), answers[0].source.split()[0]) == ("exact", "found")
     assert answers[1].is_miss
     # The forward from the pack, the backward from nowhere; how often a program is traced is jax's affair.
-    assert {str(rung) for rung in asked} == {"exact", "heuristic"}
+    assert {str(rung) for rung in asked} == {"exact", "untuned"}
     assert after == pytest.approx(before, abs=1e-3)

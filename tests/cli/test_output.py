@@ -111,7 +111,7 @@ FRAME = pd.DataFrame({"point": ["a b " * 20, "c"], "before": ["c d " * 20, "e"],
 )
 
 
-@pytest.mark.parametrize(("columns", "gone"), [("40", ()), ("60", ("samples", "default")), ("300", ())])
+@pytest.mark.parametrize(("columns", "gone"), [("40", ()), ("60", ("samples", "untuned")), ("300", ())])
 def test_a_table_fits_the_terminal_and_names_what_is_gone(monkeypatch, capsys, columns, gone):
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("TERM", "dumb")

@@ -163,7 +163,7 @@ def test_freeze_separates_proven_defaults_from_guesses_and_refuses_rungs_below_t
     db, packs = home / "lab.db", home / "p.atpack"
     fill(db, Ties(), directions=("fwd",))
     assert run("export", packs, "--db", db).exit_code == 0
-    assert "1 proven default" in run("pack", "inspect", packs).stdout
+    assert "1 proven untuned config" in run("pack", "inspect", packs).stdout
     near = SIGNATURE.replace("=128 n", "=120 n").replace("t=128", "t=120")
     grid = ["--grid", SIGNATURE, "--grid", near]
     guess = ["--grid", SIGNATURE.replace("causal=1", "causal=1 cap=1")]
@@ -176,7 +176,7 @@ def test_freeze_separates_proven_defaults_from_guesses_and_refuses_rungs_below_t
 
         said = freeze(*grid, *guess)
         assert said.exit_code == 0, said.stderr
-        counts = "1 bucket (proven default), 1 exact (proven default), 1 untuned"
+        counts = "1 bucket (proven untuned config), 1 exact (proven untuned config), 1 untuned"
         assert f"3 answers for cpu-x86_64 ({counts})" in said.stdout
         lock.unlink()
         refused = freeze(*grid, *guess, "--require", "tuned")
@@ -189,9 +189,9 @@ def test_freeze_separates_proven_defaults_from_guesses_and_refuses_rungs_below_t
         assert freeze(*grid, "--require", "tuned").exit_code == 0
         assert freeze(*grid[:2], "--require", "exact", "--overwrite").exit_code == 0
         told = CliRunner().invoke(app, ["explain", SIGNATURE, *here]).stdout
-        assert "proven default" in told
+        assert "proven untuned config" in told
         told = CliRunner().invoke(app, ["explain", *guess[1:], *here]).stdout
-        assert "CHOSEN (untuned: nothing stored answers)" in told
+        assert "CHOSEN (nothing stored answers)" in told
 
 
 def test_check_finds_the_entries_that_cannot_act(home, monkeypatch):

@@ -20,7 +20,7 @@ from attn_tune.reports.layout import text_width
 from attn_tune.schema import Status
 from tests.cli.fakes import DEVICE, ENVIRONMENT, SIGNATURE
 from tests.db.facts import make_trial
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 
 ACTIVITY = Activity(
     device="GPU 0",
@@ -31,7 +31,7 @@ ACTIVITY = Activity(
     since_us=time.time_ns() // 1000,
     best_kernel="triton",
     best_us=48.3,
-    default_us=63.8,
+    untuned_us=63.8,
     curve_us=(63.8, 50.0, 48.3),
 )
 PROGRESS = RunProgress(cases=6, cases_done=2, cases_decided=1, configs=120, configs_done=30, activity=(ACTIVITY,))
@@ -79,7 +79,52 @@ def pass_time(monkeypatch, seconds):
 def test_before_the_first_run(lab):
     assert "no sweep has run yet" in shown(lab)
     assert data(lab)["state"] == "none"
-    assert "no sweep has run yet" in shown(lab, "--watch")
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_watching_waits_for_the_next_run_and_follows_it(lab, monkeypatch, is_later):
+    if is_later:
+        lab.end_run(begin(lab), "finished")
+    slept = []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == 3:
+            begin(lab)
+        if len(slept) == 5:
+            lab.end_run(2 if is_later else 1, "finished")
+
+    monkeypatch.setattr(command, "time", clock(sleep))
+    done = run("status", "--db", lab.path, "--watch")
+    assert done.exit_code == 0, done.stderr
+    known = "; run 1 is finished" if is_later else ""
+    assert done.stderr == f"{lab.path}: no sweep runs{known}. Waiting for the next one, until Ctrl-C\n"
+    assert len(slept) == 5
+    assert "30/120 configs" in done.stdout
+    assert f"run {2 if is_later else 1} is finished" in done.stdout
+
+
+def test_watching_waits_for_a_database_and_shows_a_run_that_ended_between_two_looks(tmp_path, monkeypatch):
+    def sleep(seconds):
+        with Database.open(tmp_path / "new.db", create=True) as lab:
+            lab.end_run(begin(lab), "failed")
+
+    monkeypatch.setattr(command, "time", clock(sleep))
+    done = run("status", "--db", tmp_path / "new.db", "--watch")
+    assert "run 1 is failed" in done.stdout, done.stderr
+
+
+def test_watching_ends_with_the_reader_of_its_output(lab):
+    begin(lab)
+    words = [sys.executable, "-c", "from attn_tune.cli import main; main()", "status", "--db", lab.path, "--watch"]
+    watcher = subprocess.Popen([*map(str, words), "0.05"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert "30/120 configs" in watcher.stdout.readline()
+        watcher.stdout.close()
+        assert watcher.wait(PATIENCE_S) == 0
+    finally:
+        watcher.kill()
+        watcher.wait()
 
 
 def test_a_running_run_says_what_is_planned_done_and_left(lab, monkeypatch):
@@ -88,7 +133,7 @@ def test_a_running_run_says_what_is_planned_done_and_left(lab, monkeypatch):
     text = shown(lab)
     assert "run 1 is running, on cpu-x86_64" in text
     assert re.search(r"now +llama3-8b/4x4k fwd, triton, compiling for ", text)
-    assert re.search(r"best +48\.3 us \(triton\), 1\.32x the default", text)
+    assert re.search(r"best +48\.3 us \(triton\), 1\.32x the untuned config", text)
     assert "configs  30 of 120 done, 90 left, " in text
     assert "cases    2 of 6 done: 1 with a winner, 1 without; 4 left" in text
     assert re.search(r"time +1m00s since the start", text)
@@ -101,7 +146,7 @@ def test_a_running_run_says_what_is_planned_done_and_left(lab, monkeypatch):
     assert found["configs_per_s"] > 0
     assert found["eta_s"] > 0
     (one,) = found["activity"]
-    assert (one["point"], one["phase"], one["best_us"], one["default_us"]) == (
+    assert (one["point"], one["phase"], one["best_us"], one["untuned_us"]) == (
         "llama3-8b/4x4k",
         "compiling",
         48.3,

@@ -294,3 +294,21 @@ def test_holm_keeps_findings_up_to_the_first_that_is_too_likely():
     assert holm([0.001, 0.004, 0.0051], 0.01) == [True, True, True]
     assert holm([0.0001, 0.006, 0.0061], 0.01) == [True, False, False]
     assert holm([], 0.01) == []
+
+
+def test_the_trials_of_a_database_are_read_once(tmp_path, monkeypatch):
+    reads = []
+    before = Database.recorded
+
+    def recorded(database, **filters):
+        reads.append(filters)
+        return before(database, **filters)
+
+    monkeypatch.setattr(Database, "recorded", recorded)
+    path = record_sweep(tmp_path / "a.db", {place: TEN[place] for place in range(3)}, seed=1)
+    with Database.open(path, read_only=True) as a, Database.open(path, read_only=True) as b:
+        left, right = side_of_database(a, "a"), side_of_database(b, "b")
+        reads.clear()
+        found = compare_sides(left, right, margin=0.01, shifts=find_shifts(left, right))
+    assert len(found.rows) == 3
+    assert len(reads) == 2, "one for each side"

@@ -93,7 +93,7 @@ READS = {
     "decisions": Database.decisions,
     "past searches": Database.past_searches,
     "status": Database.status,
-    "pace": lambda database: database.seconds_per_config(DEVICE),
+    "pace": lambda database: database.pace(DEVICE),
 }
 TRIAL = "row 3 of trial cannot be read: "
 DECISION = rf"row \({re.escape(SIGNATURE.text)}, bwd, device 1, rank 0\) of decision cannot be read: "

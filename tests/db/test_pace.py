@@ -1,4 +1,4 @@
-"""``Database.seconds_per_config``: the cost of a config on a device, for the estimate of a plan."""
+"""``Database.pace``: the cost of a config on a device, for the estimate of a plan."""
 
 import sqlite3
 
@@ -31,24 +31,32 @@ def path(tmp_path):
     return tmp_path / "lab.db"
 
 
-def pace(path, device=DEVICE) -> float | None:
+def pace(path, device=DEVICE):
+    """Seconds a config, and the number of configs that this was seen with; None without any."""
     with Database.open(path, read_only=True) as database:
-        return database.seconds_per_config(device)
+        found = database.pace(device)
+    return found and (pytest.approx(found.seconds, abs=1e-3), found.configs)
 
 
-def test_seconds_per_config_count_configs_that_ran(path):
+def test_pace_counts_configs_that_ran(path):
     record(path, 10, 5.0)
-    assert pace(path) == pytest.approx(0.5, abs=1e-3)
+    assert pace(path) == (0.5, 10)
 
 
-def test_seconds_per_config_are_those_of_the_last_long_run(path):
-    record(path, 10, 5.0)
+def test_pace_is_that_of_the_last_runs_that_are_long_enough_together(path):
+    record(path, 30, 300.0)
     record(path, 20, 5.0)
+    assert pace(path) == (0.25, 20)
     record(path, 3, 60.0)
-    assert pace(path) == pytest.approx(0.25, abs=1e-3)
+    assert pace(path) == (65 / 23, 23)
 
 
-def test_seconds_per_config_ignore_other_devices(path):
+def test_pace_of_few_configs_is_known_too(path):
+    record(path, 2, 6.0)
+    assert pace(path) == (3.0, 2)
+
+
+def test_pace_ignores_other_devices(path):
     record(path, 10, 5.0, device=OTHER_DEVICE)
     assert pace(path) is None
-    assert pace(path, OTHER_DEVICE) == pytest.approx(0.5, abs=1e-3)
+    assert pace(path, OTHER_DEVICE) == (0.5, 10)

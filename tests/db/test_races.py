@@ -44,11 +44,11 @@ def test_the_rival_of_a_win_is_the_winner_and_samples_of_one_turn_stand_together
     centers = [(DEFAULT, 90_000), (FAST, 60_000), (SLOW, 80_000)]
     (race,) = decide(database, [*searched(DEFAULT, FAST, SLOW), *final(centers), *final(centers, "b" * 32, 9)])
     assert race.rule == "winner"
-    assert (race.default_config, race.rival_config) == ('{"rows":1}', '{"rows":2}')
+    assert (race.untuned_config, race.rival_config) == ('{"rows":1}', '{"rows":2}')
     assert race.rounds == (24, 9)
-    assert race.default_ns == spread(90_000, 24, 7) + spread(90_000, 9, 7)
+    assert race.untuned_ns == spread(90_000, 24, 7) + spread(90_000, 9, 7)
     assert race.rival_ns == spread(60_000, 24, 8) + spread(60_000, 9, 8)
-    ratios = [math.log(a / b) for a, b in zip(race.default_ns, race.rival_ns, strict=True)]
+    ratios = [math.log(a / b) for a, b in zip(race.untuned_ns, race.rival_ns, strict=True)]
     assert math.log(race.speedup) == pytest.approx(statistics.median(ratios))
     assert min(ratios) <= math.log(race.low) <= math.log(race.speedup) <= math.log(race.high) <= max(ratios)
     assert race.is_paired

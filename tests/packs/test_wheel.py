@@ -23,10 +23,12 @@ from attn_tune.runtime.active.sources import SourceKind
 from attn_tune.schema import Device
 found = settings.current_settings()
 [source] = [s for s in found.sources if "attn_tune_pack_" in s.path]
-assert source.kind is SourceKind.SHIPPED, source.kind
+assert source.kind is SourceKind.WHEEL, source.kind
 from attn_tune.runtime.lookup.dispatch import lookup
 answer = lookup("flash_attention", {SIGNATURE!r}, device=Device(**{H200.identity!r}), kernel="xla")
 print(answer.source, answer.rung, answer.source_kind)
+from attn_tune.runtime.lookup.dispatch import explain
+print(explain("flash_attention", {SIGNATURE!r}, device=Device(**{H200.identity!r}), kernel="xla"))
 import sys
 assert not any(name.startswith("attn_tune_pack_") for name in sys.modules), "a pack is data"
 """
@@ -105,4 +107,7 @@ def test_installed_wheel_is_found_and_used_by_a_lookup(tmp_path):
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["My.Pack-2", "2026.1", "exact", "shipped"]
+    said, explained = done.stdout.split("\n", 1)
+    assert said.split() == ["My.Pack-2", "2026.1", "exact", "wheel"]
+    assert "pack of attn-tune-pack-my-pack-2: My.Pack-2 2026.1, device exact" in explained
+    assert "shipped pack My" not in explained

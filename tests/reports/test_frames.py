@@ -157,11 +157,14 @@ def test_no_failure_is_left_out_of_the_frame_and_a_table_says_how_many_it_leaves
 
 def test_words_of_a_decision_are_explained_where_they_occur():
     surely = frames.summary([decision()])
-    assert frames.remarks(surely) == []
+    assert frames.remarks(surely) == {}
     tie = frames.summary([decision(rule=Rule.TIE, regret_bound=0.585)])
-    assert any(line.startswith("tie: ") for line in frames.remarks(tie))
-    assert any("1 row" in line and "--no-resume" in line for line in frames.remarks(tie))
-    assert frames.remarks(frames.summary([decision(regret_bound=None)])) == []
+    said = frames.remarks(tie)
+    assert list(said) == ["rule", "regret_bound"]
+    assert said["rule"].startswith("tie: ")
+    assert "1 row" in said["regret_bound"]
+    assert "--no-resume" in said["regret_bound"]
+    assert frames.remarks(frames.summary([decision(regret_bound=None)])) == {}
 
 
 def test_an_op_that_is_not_installed_has_no_flops():

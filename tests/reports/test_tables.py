@@ -33,7 +33,7 @@ def test_markdown_golden():
         "| point | config | time | speedup | regret <= | error/allowed | samples |\n"
         "| --- | --- | --- | --- | --- | --- | --- |\n"
         "| a\\|b | block_q=128 dq.block_k=64 | 1.23 ms | 1.50x | 1.2 % | 0.50 | 24 |\n"
-        "| c | default | - | - | - | inf | 0 |\n"
+        "| c | no knobs | - | - | - | inf | 0 |\n"
     )
 
 
@@ -89,7 +89,7 @@ def test_rates_have_three_digits_a_prefix_and_a_unit(value, text):
 def test_configs_and_counts_in_words():
     assert config_words({"block_q": 64, "dq": {"block_k": 32}}) == "block_q=64 dq.block_k=32"
     assert config_words({"rows": 1, "columns": 2}) == "columns=2 rows=1"
-    assert config_words({}) == "default"
+    assert config_words({}) == "no knobs"
     assert (counted(0, "row"), counted(1, "row"), counted(2, "row")) == (
         "0 rows",
         "1 row",

@@ -181,7 +181,7 @@ Results
 point                   config                        time  speedup  regret <=  error/allowed  samples
 ──────────────────────────────────────────────────────────────────────────────────────────────────────
 llama3-8b/4x4k          block_q=128 dq.block_k=64  1.23 ms    1.50x      1.2 %           0.50       24
-gpt-oss-20b.local/4x4k  default                          -        -          -            inf        0
+gpt-oss-20b.local/4x4k  no knobs                         -        -          -            inf        0
 """
 AT_80 = """\
 Results
@@ -189,7 +189,7 @@ Results
 point                   config                        time  speedup  regret <=
 ──────────────────────────────────────────────────────────────────────────────
 llama3-8b/4x4k          block_q=128 dq.block_k=64  1.23 ms    1.50x      1.2 %
-gpt-oss-20b.local/4x4k  default                          -        -          -
+gpt-oss-20b.local/4x4k  no knobs                         -        -          -
 not shown: error/allowed, samples (all of it: a wider terminal, or --json)
 """
 AT_40 = """\
@@ -202,7 +202,7 @@ error/allowed  0.50
 samples        24
 
 point          gpt-oss-20b.local/4x4k
-config         default
+config         no knobs
 time           -
 speedup        -
 regret <=      -
@@ -276,3 +276,14 @@ def test_a_unit_stays_with_its_number():
     for width in WIDTHS:
         text = terminal.to_text(pd.DataFrame(TABLES["report, sweep, best"]), width=width)
         assert "1.23 ms" in text
+
+
+def test_a_note_is_printed_only_for_a_column_that_is_shown():
+    frame = pd.DataFrame({"point": ["llama3-8b/4x4k"], "median_ns": [48_300], "rule": ["tie"], "worst_error": [0.5]})
+    notes = {"rule": "tie: as fast as the untuned one.", "tflops": "compute: a column that is not there."}
+    wide = terminal.to_text(frame, width=80, notes=notes)
+    assert wide.endswith("tie: as fast as the untuned one.\n")
+    assert "compute:" not in wide
+    narrow = terminal.to_text(frame.assign(reason="x" * 33), width=60, notes=notes)
+    assert "not shown: rule, error/allowed" in narrow
+    assert "as fast as" not in narrow

@@ -25,7 +25,7 @@ def answer(number=0):
         device="cpu-x86_64",
         kernel="xla",
         config={},
-        rung=Rung.HEURISTIC,
+        rung=Rung.UNTUNED,
     )
 
 
@@ -67,7 +67,7 @@ def test_a_key_is_written_at_powers_of_two(recording):
 
 
 def test_modes_but_record_write_nothing(recording, monkeypatch):
-    for mode in (misses.MissMode.HEURISTIC, misses.MissMode.WARN):
+    for mode in (misses.MissMode.UNTUNED, misses.MissMode.WARN):
         monkeypatch.setattr(misses, "_mode", mode)
         misses.count(answer(), lambda: "")
     assert not recording.exists()

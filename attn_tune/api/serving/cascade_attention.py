@@ -15,7 +15,7 @@ from attn_tune.api.serving.cache_attention import check_query_dtype
 from attn_tune.api.serving.merge_attention import merge_attention
 from attn_tune.api.serving.paged_decode import paged_decode
 from attn_tune.api.serving.ragged_paged import ragged_paged
-from attn_tune.ops.fields.arguments import check_array
+from attn_tune.ops.fields.arguments import check_array, check_not_empty
 from attn_tune.ops.fields.cache import sizes_of
 from attn_tune.ops.fields.cache_arguments import (
     check_caches,
@@ -26,7 +26,7 @@ from attn_tune.ops.fields.cache_arguments import (
     first_ends,
 )
 from attn_tune.ops.merge_attention.problem import MOST_PARTS
-from attn_tune.schema.errors import UnsupportedError, UsageError
+from attn_tune.schema.errors import UnsupportedError, UsageError, shown
 
 # Of groups whose sizes only the device knows: rows of a key head that one walk of the prefix serves. More rows read it
 # less often and leave more of them unused; up to about so many a GPU reads keys no faster than it multiplies them.
@@ -128,7 +128,7 @@ def cascade_attention(
     if page_table is None:
         raise UsageError("page_table is missing: prefixes are shared by their pages")
     if max_prefix_len is not None and not (type(max_prefix_len) is int and max_prefix_len > 0):
-        raise UsageError(f"max_prefix_len must be a positive integer, got {max_prefix_len!r}")
+        raise UsageError(f"max_prefix_len must be a positive integer, got {shown(max_prefix_len)}")
     k, v = check_caches(k_pages, v_pages, layout, dtype=q.dtype, whose="the query", sequences=None)
     check_heads(q, k, layout)
     levels = _checked_levels(prefixes, batch)
@@ -168,11 +168,11 @@ def cascade_attention(
 
 def _checked_query(query: Any, kv_lens: Any, cu_q_lens: Any) -> tuple[Array, int]:
     """Queries ``[B, T, N, H]``, or of a ragged call ``[tokens, N, H]``, and the number of sequences."""
-    q, batch = check_array("query", query), count_sequences(kv_lens)
+    q, batch = check_not_empty("query", check_array("query", query)), count_sequences(kv_lens)
     if cu_q_lens is not None:
-        if q.ndim != 3 or 0 in q.shape:
+        if q.ndim != 3:
             raise UsageError(f"query must be [tokens, N, H] with cu_q_lens, got shape {q.shape}")
-    elif q.ndim not in (3, 4) or 0 in q.shape:
+    elif q.ndim not in (3, 4):
         raise UsageError(f"query must be [B, N, H] or [B, T, N, H], got shape {q.shape}")
     elif q.shape[0] != batch:
         raise UsageError(f"query has {q.shape[0]} sequences and kv_lens {batch}")
@@ -183,7 +183,9 @@ def _checked_query(query: Any, kv_lens: Any, cu_q_lens: Any) -> tuple[Array, int
 def _checked_levels(prefixes: Any, batch: int) -> list[SharedPrefix]:
     """The levels, their arrays checked."""
     levels = [prefixes] if isinstance(prefixes, SharedPrefix) else prefixes
-    if not isinstance(levels, list | tuple) or not levels or not all(isinstance(x, SharedPrefix) for x in levels):
+    if isinstance(levels, list | tuple) and not levels:
+        raise UsageError("prefixes is empty: give a SharedPrefix, or call paged_decode or ragged_paged without any")
+    if not isinstance(levels, list | tuple) or not all(isinstance(x, SharedPrefix) for x in levels):
         raise UsageError(f"prefixes must be a SharedPrefix, or a list of them, got {type(prefixes).__name__}")
     found = []
     for i, level in enumerate(levels):
@@ -198,11 +200,11 @@ def _checked_levels(prefixes: Any, batch: int) -> list[SharedPrefix]:
             )
         found.append(
             SharedPrefix(
-                page_table=check_integers(f"{name}.page_table", level.page_table, (groups, None)),
+                page_table=check_integers(f"{name}.page_table", level.page_table, (groups, None), f"{name}.kv_lens"),
                 kv_lens=check_integers(f"{name}.kv_lens", level.kv_lens, (groups,)),
                 cu_seqs=None
                 if level.cu_seqs is None
-                else check_integers(f"{name}.cu_seqs", level.cu_seqs, (groups + 1,)),
+                else check_integers(f"{name}.cu_seqs", level.cu_seqs, (groups + 1,), f"{name}.kv_lens"),
             )
         )
     return found

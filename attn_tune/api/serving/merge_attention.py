@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from attn_tune.api.call import run
 from attn_tune.api.declaration import Call
-from attn_tune.ops.fields.arguments import DTYPES, check_array, dtype_name
+from attn_tune.ops.fields.arguments import DTYPES, check_array, check_not_empty, dtype_name
 from attn_tune.ops.fields.cache import SAME
 from attn_tune.ops.merge_attention.operands import Operands
 from attn_tune.ops.merge_attention.problem import MOST_PARTS, NAME, Problem
@@ -125,7 +125,7 @@ def _checked(outs: Any, lses: Any) -> tuple[list[Array], list[Array]]:
     logs = [check_array(f"lses[{i}]", lse) for i, lse in enumerate(lses)]
     first = parts[0]
     for i, (out, lse) in enumerate(zip(parts, logs, strict=True)):
-        if out.ndim not in (3, 4) or 0 in out.shape:
+        if check_not_empty(f"outs[{i}]", out).ndim not in (3, 4):
             raise UsageError(f"outs[{i}] must be [tokens, N, V] or [B, T, N, V], got shape {out.shape}")
         if out.dtype.name not in DTYPES:
             raise UsageError(f"outs[{i}] must have dtype {', '.join(DTYPES)}, got {out.dtype}")

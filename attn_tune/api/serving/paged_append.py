@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from attn_tune.api.call import run
 from attn_tune.api.declaration import Call
-from attn_tune.ops.fields.arguments import DTYPES, check_array
+from attn_tune.ops.fields.arguments import DTYPES, check_array, check_not_empty
 from attn_tune.ops.fields.cache import SAME, sizes_of
 from attn_tune.ops.fields.cache_arguments import (
     cache_letters,
@@ -212,7 +212,7 @@ def _checked(new_keys: Any, new_values: Any, kv_lens: Any, cu_q_lens: Any) -> tu
     for name, new in (("new_keys", k), ("new_values", v)):
         if new.dtype.name not in DTYPES:
             raise UsageError(f"{name} must have dtype {', '.join(DTYPES)}, got {new.dtype}")
-        if new.ndim not in ((3,) if ragged else (3, 4)) or 0 in new.shape:
+        if check_not_empty(name, new).ndim not in ((3,) if ragged else (3, 4)):
             wanted = "[tokens, K, H] with cu_q_lens" if ragged else "[B, K, H] or [B, T, K, H]"
             raise UsageError(f"{name} must be {wanted}, got shape {new.shape}")
         if not ragged and new.shape[0] != batch:

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from attn_tune.api.call import run
 from attn_tune.api.serving.cache_attention import cache_call, check_query_dtype, over_cache
-from attn_tune.ops.fields.arguments import check_array
+from attn_tune.ops.fields.arguments import check_array, check_not_empty
 from attn_tune.ops.fields.cache_arguments import check_integers, first_sequences
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import MOST_QUERIES, NAME, Problem
@@ -83,7 +83,7 @@ def paged_decode(
       UsageError: an argument is malformed; the message names it.
       UnsupportedError: no kernel can do this here, or not the requested one; or a derivative is asked for.
     """
-    q = check_array("query", query)
+    q = check_not_empty("query", check_array("query", query))
     if q.ndim not in (3, 4):
         raise UsageError(f"query must be [B, N, H] or [B, T, N, H], got shape {q.shape}")
     is_single = q.ndim == 3
@@ -109,7 +109,7 @@ def paged_decode(
         max_kv_len=max_kv_len,
         workload=workload,
     )
-    lengths = first_sequences(num_seqs, check_integers("kv_lens", kv_lens, (batch,)))
+    lengths = first_sequences(num_seqs, check_integers("kv_lens", kv_lens, (batch,), "query"))
     problem, operands = Problem(q_len=q.shape[1], **attributes), Operands(kv_lens=lengths, **arrays)
     outputs = run(
         cache_call(NAME, _ROWS, layout, has_pages=problem.page_size > 0, kv_scale=problem.kv_scale, doing="decoding"),

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from attn_tune.api.call import run
 from attn_tune.api.serving.cache_attention import cache_call, check_query_dtype, over_cache
-from attn_tune.ops.fields.arguments import check_array
+from attn_tune.ops.fields.arguments import check_array, check_not_empty
 from attn_tune.ops.fields.cache_arguments import (
     check_integers,
     count_sequences,
@@ -18,7 +18,7 @@ from attn_tune.ops.fields.cache_arguments import (
 )
 from attn_tune.ops.ragged_paged.operands import Operands
 from attn_tune.ops.ragged_paged.problem import NAME, WORKLOADS, Problem
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UsageError, shown
 
 # Queries of all sequences are on one axis, which is never cut.
 _ROWS = (("t", "tokens"),)
@@ -103,7 +103,7 @@ def ragged_paged(
       UnsupportedError: no kernel can do this here, or not the requested one; or a derivative is asked for.
     """
     q = check_array("query", query)
-    if q.ndim != 3 or 0 in q.shape:
+    if check_not_empty("query", q).ndim != 3:
         raise UsageError(f"query must be [tokens, N, H], got shape {q.shape}")
     check_query_dtype(q)
     batch = count_sequences(kv_lens)
@@ -128,7 +128,7 @@ def ragged_paged(
     # Ends beyond the queries would be written beyond the output.
     ends = jnp.clip(check_integers("cu_q_lens", cu_q_lens, (batch + 1,)), 0, q.shape[0])
     if not isinstance(causal, bool):
-        raise UsageError(f"causal must be True or False, got {causal!r}")
+        raise UsageError(f"causal must be True or False, got {shown(causal)}")
     if not causal and sliding_window is not None:
         raise UsageError(
             f"sliding_window={sliding_window} counts from a query's own position; leave it out, or causal=False"

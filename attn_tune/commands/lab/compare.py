@@ -1,8 +1,8 @@
 """Compare how fast the winners of two sweeps or packs are: better, worse or undecided, problem by problem.
 
-A side is a lab database, a pack (a folder or an .atpack file) or the name of a shipped pack. B is judged against A by
-the rule of decisions: 1 %, half a microsecond, and a chance of 1 % that any verdict is false. 'attn-tune pack diff'
-lists instead what two packs decide otherwise, all kernels and quarantine lists, on any evidence.
+A side is a lab database, a pack (a folder or an .atpack file) or a pack's name. B is judged against A by the rule of
+decisions: 1 %, half a microsecond, and a chance of 1 % that any verdict is false. 'attn-tune pack diff' lists instead
+what two packs decide otherwise, all kernels and quarantine lists, on any evidence.
 
 Example: attn-tune lab compare host-a.db host-b.db --fail-on worse
 
@@ -45,7 +45,7 @@ class FailOn(enum.StrEnum):
 @options.grouped
 def command(
     cases: Cases,
-    before: str = options.argument("A", "What B is compared with: a database, a pack or a shipped pack's name."),
+    before: str = options.argument("A", "What B is compared with: a database, a pack, or a pack's name."),
     after: str = options.argument("B", "Another one."),
     device: options.DeviceName = None,
     margin: float = options.option(

@@ -14,11 +14,12 @@ import typer
 
 from attn_tune.commands.shared import options, output, selection
 from attn_tune.commands.shared.exit_codes import FAILED
+from attn_tune.commands.shared.packs import pack_path
 
 
 def command(
-    old: Path = options.argument("OLD", "A pack: a folder or an .atpack file."),
-    new: Path = options.argument("NEW", "Another pack."),
+    old: Path = options.argument("OLD", "A pack: a folder, an .atpack file, or a name.", parser=pack_path),
+    new: Path = options.argument("NEW", "Another pack.", parser=pack_path),
     evidence: bool = options.flag("--evidence", "Also rows that decide the same on other evidence."),
     exit_code: bool = options.flag("--exit-code", "Exit with 1 if the decisions or the quarantine lists differ."),
     json: options.Json = False,

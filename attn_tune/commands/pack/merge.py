@@ -8,12 +8,15 @@ from pathlib import Path
 
 from attn_tune.commands.pack.outcomes import POLICIES, show_outcomes
 from attn_tune.commands.shared import options, output
+from attn_tune.commands.shared.packs import pack_path
 from attn_tune.schema.words import counted
 
 
 def command(
     path: Path = options.argument("OUT", "The pack to write."),
-    packs: list[Path] = options.argument("PACK", "The packs; the first is the one that others change."),
+    packs: list[Path] = options.argument(
+        "PACK", "The packs; the first is the one that others change.", parser=pack_path
+    ),
     name: options.PackName = None,
     version: options.PackVersion = "1",
     on_conflict: str = options.option("error", "--on-conflict", "POLICY", POLICIES),

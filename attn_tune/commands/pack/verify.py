@@ -14,12 +14,15 @@ import typer
 
 from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.exit_codes import INTEGRITY
+from attn_tune.commands.shared.packs import pack_path
 from attn_tune.schema import AttnTuneError
 from attn_tune.schema.words import counted
 
 
 def command(
-    paths: list[Path] = options.argument("PACK", "Folders or .atpack files."),
+    paths: list[Path] = options.argument(
+        "PACK", "Folders, .atpack files, or names as doctor prints them.", parser=pack_path
+    ),
     signed: bool = options.flag("--signed", "Also require the signature of a trusted key."),
     trusted_keys: Path | None = options.option(
         None,

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from attn_tune.commands.shared import options, output, selection
+from attn_tune.commands.shared.packs import pack_path
 from attn_tune.ops.contract import WORKLOAD
 from attn_tune.schema import NoDataError, UsageError, unknown_name
+from attn_tune.schema.errors import near_names
 from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
@@ -67,7 +69,9 @@ class Cases:
             found = list(selection.with_workloads(found, workloads))
         kept = merge_points(point for point in found if self._has_name(point.name))
         if not kept:
-            has = f"; it has {_some(point.name for point in found)}" if found else ""
+            names = [name for point in found for name in point.name.split("+")]
+            near = next(filter(None, (near_names(word, names) for word in self.point or ())), "")
+            has = f"; {near or f'it has {_some(names)}'}" if found else ""
             raise UsageError(f"no point of the grid passes the filters{has}")
         return kept
 
@@ -198,6 +202,7 @@ class Search:
         "PATH",
         "Try the configs of this pack, or of this table of tokamax, first; each is proven and timed like all others. "
         "Repeatable.",
+        parser=pack_path,
     )
 
     def made(self, *, only_compiles: bool = False) -> "Effort":

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from attn_tune.commands.shared.packs import pack_path
 from attn_tune.schema import UsageError, directories
 
 DB_VARIABLE = "ATTN_TUNE_DB"
@@ -85,9 +86,9 @@ def table_or_json(json: bool) -> Format:
     return Format.JSON if json else Format.TABLE
 
 
-def argument(metavar: str, help: str, default: Any = ...) -> Any:
-    """An argument; without ``default`` it must be given."""
-    return typer.Argument(default, metavar=metavar, help=help)
+def argument(metavar: str, help: str, default: Any = ..., **more: Any) -> Any:
+    """An argument; without ``default`` it must be given. ``more`` goes to typer."""
+    return typer.Argument(default, metavar=metavar, help=help, **more)
 
 
 def option(default: Any, names: str, metavar: str, help: str, **more: Any) -> Any:
@@ -241,6 +242,8 @@ All = Annotated[
 ]
 Overwrite = Annotated[bool, flag("--overwrite", "Replace the file that is there.", ...)]
 DryRun = Annotated[bool, flag("--dry-run", "Write nothing; show what would become of each row.", ...)]
-PackPath = Annotated[Path, argument("PACK", "A pack: a folder or an .atpack file.")]
+PackPath = Annotated[
+    Path, argument("PACK", "A pack: a folder, an .atpack file, or a name as doctor prints it.", parser=pack_path)
+]
 PackName = Annotated[str | None, option(..., "--name", "NAME", "The pack's name. Default: the name of the path.")]
 PackVersion = Annotated[str, option(..., "--version", "VERSION", "The pack's version.")]

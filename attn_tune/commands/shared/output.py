@@ -3,9 +3,10 @@
 import contextlib
 import json
 import os
+import select
 import shutil
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from attn_tune.commands.shared.options import Format
@@ -54,6 +55,16 @@ def begin_command() -> None:
     _has_json = False
 
 
+def is_unread() -> bool:
+    """Whether stdout is a pipe whose reader is gone, which a command that prints for long should end for."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0))
+    except (OSError, ValueError, AttributeError):  # no file of the system is behind it, or the system has no poll
+        return False
+
+
 def emit_bytes(data: bytes) -> None:
     """An answer that is no text of the terminal's encoding, on stdout."""
     stream = _answers or sys.stdout
@@ -75,14 +86,15 @@ def width() -> int | None:
     return shutil.get_terminal_size().columns
 
 
-def emit_frame(frame: "pd.DataFrame", *, title: str | None = None) -> None:
+def emit_frame(frame: "pd.DataFrame", *, title: str | None = None, notes: Mapping[str, str] = {}) -> None:
     """A table on stdout that fits ``width``, without columns that are blank in every row.
 
     What does not fit is named in a line under it; where too little would be left, each row is a block of lines.
+    ``notes`` explain columns, by name; those of columns that are shown are printed.
     """
     from attn_tune.reports import terminal
 
-    _emit(terminal.renderables(frame, title=title, width=width()))
+    _emit(terminal.renderables(frame, title=title, width=width(), notes=notes))
 
 
 def emit_rows(frame: "pd.DataFrame") -> None:
@@ -127,9 +139,7 @@ def emit_winners(frame: "pd.DataFrame", *, title: str | None = None) -> None:
     """A table of decisions on stdout, and what its words mean where that matters."""
     from attn_tune.reports import frames
 
-    emit_frame(frame, title=title)
-    for line in frames.remarks(frame):
-        say(line)
+    emit_frame(frame, title=title, notes=frames.remarks(frame))
 
 
 def emit_formatted(frame: "pd.DataFrame", fmt: Format, *, title: str | None = None, key: str = "rows") -> None:

@@ -1,4 +1,4 @@
-"""The sides of a comparison, as a command line names them: a lab database, a pack, or a pack of the wheel."""
+"""The sides of a comparison, as a command line names them: a lab database, a pack, or a name of one."""
 
 import contextlib
 import dataclasses
@@ -8,34 +8,33 @@ from typing import TYPE_CHECKING
 from attn_tune.commands.shared.cases import Cases
 from attn_tune.commands.shared.database import open_lab
 from attn_tune.commands.shared.narrowing import Narrowing
+from attn_tune.commands.shared.packs import known_packs
 from attn_tune.schema import Device, NoDataError
+from attn_tune.schema.errors import near_names
 
 if TYPE_CHECKING:
     from attn_tune.db import Side
 
 
 def open_side(name: str, stack: contextlib.ExitStack) -> "Side":
-    """The side called ``name``: a path, or the name of a pack that the wheel has. ``stack`` closes its database.
+    """The side called ``name``: a path, or the name of a pack that calls find here. ``stack`` closes its database.
 
     Raises:
       NoDataError: there is no such file, and no pack of that name.
       IntegrityError, StorageError: it is damaged, or cannot be read.
     """
     from attn_tune.db import side_of_database, side_of_pack
-    from attn_tune.packs.archive import is_pack
     from attn_tune.packs.reader import read_pack
-    from attn_tune.runtime.active.sources import SHIPPED
 
     path = Path(name)
-    shipped = sorted(one.name for one in SHIPPED.iterdir() if is_pack(one))
-    if not path.exists() and name in shipped:
-        path = SHIPPED / name
+    packs = {} if path.exists() else known_packs()
+    path = packs.get(name, path)
     if path.is_dir() or path.suffix == ".atpack":
         return side_of_pack(read_pack(path, signed=False), name)
     if not path.exists():
         raise NoDataError(
-            f"there is no database and no pack at {path}, and no pack of that name is installed with attn-tune "
-            f"(it has {', '.join(shipped)})"
+            f"there is no database and no pack at {path}, and no pack of that name is found here; "
+            f"{near_names(name, packs) or f'names are {", ".join(packs)}'}"
         )
     return side_of_database(stack.enter_context(open_lab(path)), name)
 

@@ -227,14 +227,15 @@ def run_sweep(
         def mark(trial: Trial) -> Trial:
             return _on_shared_host(trial) if trial.stage is Stage.FINAL and is_shared() else trial
 
-        def follow(event: "Progress") -> None:
+        def follow(event: "Progress") -> bool:
             if event.kind is ProgressKind.CASE_STARTED and event.case:
                 begun.add(event.case)
             if event.kind is ProgressKind.CASE_FINISHED and event.case:
                 settled.add(event.case)
                 # Decided at once, so that a killed sweep leaves nothing finished undecided.
                 database.rebuild_decisions(signatures=[event.case.signature])
-                tally.cases_decided += bool(_decisions(database, event.case, identity.device))
+                return bool(_decisions(database, event.case, identity.device))
+            return False
 
         def on_phase(event: "PhaseEntered") -> None:
             tally.add(event)
@@ -300,11 +301,12 @@ def record_run(
     tally: "Tally",
     watch: "Callable[[Event], None]",
     mark: Callable[[Trial], Trial] = lambda trial: trial,
-    follow: "Callable[[Progress], None]" = lambda event: None,
+    follow: "Callable[[Progress], bool]" = lambda event: False,
 ) -> Run:
     """Store the trials among ``events`` as a new run, each before the next event is taken; and the progress, meanwhile.
 
-    ``mark`` may change a trial before it is stored; ``follow`` is given the progress, ``watch`` and ``tally`` all.
+    ``mark`` may change a trial before it is stored. ``follow`` is given the progress, and says of a case that ends
+    whether it has a winner. ``watch`` and ``tally`` are given all.
     """
     from attn_tune.tuner.run.progress import Progress, ProgressKind
 
@@ -317,9 +319,9 @@ def record_run(
                     event = mark(event)
                     database.record(run_id, event)
                     trials += 1
-                tally.add(event)
+                # A case is counted as done and as decided at once: another thread stores the counts.
+                tally.add(event, is_decided=isinstance(event, Progress) and follow(event))
                 if isinstance(event, Progress):
-                    follow(event)
                     database.heartbeat(run_id, tally.progress())
                     if event.kind is ProgressKind.SWEEP_FINISHED:
                         reason = event.reason

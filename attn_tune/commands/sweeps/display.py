@@ -154,8 +154,8 @@ def _best(one: "Activity", *, plain: bool, brief: bool = False) -> Iterator[Part
         return
     yield KEPT, f"best {duration(one.best_us * 1e3)}"
     yield BEST_KERNEL, f"({one.best_kernel})"
-    if one.default_us:
-        yield GAIN, f"{one.default_us / one.best_us:.2f}x{'' if brief else ' the default'}"
+    if one.untuned_us:
+        yield GAIN, f"{one.untuned_us / one.best_us:.2f}x{'' if brief else ' the untuned config'}"
     if not plain:
         yield CURVE, sparkline(one.curve_us)
 

@@ -89,7 +89,7 @@ class Tally:
       total: the number of configs of the plan.
       cases: the number of cases of the plan.
       cases_done: the number of those that ended.
-      cases_decided: the number of those that ended with a winner, which its owner counts.
+      cases_decided: the number of those that ended with a winner.
       now_us: the clock.
       started_us: the start.
     """
@@ -106,15 +106,15 @@ class Tally:
         self._seats: dict[int, _Seat] = {}
         self._running: dict[tuple[Any, str], _CaseTally] = {}
 
-    def add(self, event: "Event") -> None:
-        """Count one event."""
+    def add(self, event: "Event", *, is_decided: bool = False) -> None:
+        """Count one event; of a case that ends, ``is_decided`` says whether it has a winner."""
         from attn_tune.tuner.run.progress import Progress
 
         with self._lock:
             if isinstance(event, Trial):
                 self._trial(event)
             elif isinstance(event, Progress):
-                self._progress(event)
+                self._progress(event, is_decided=is_decided)
             else:
                 self._phase(event.place, event.phase)
 
@@ -126,7 +126,7 @@ class Tally:
         if case is not None and trial.measurement is not None and trial.part == WHOLE:
             case.add(trial)
 
-    def _progress(self, event: "Progress") -> None:
+    def _progress(self, event: "Progress", *, is_decided: bool) -> None:
         from attn_tune.tuner.run.progress import ProgressKind
 
         self.done, self.total = event.done, event.total
@@ -156,6 +156,7 @@ class Tally:
             case ProgressKind.CASE_FINISHED:
                 self._running.pop(key, None)
                 self.cases_done += 1
+                self.cases_decided += is_decided
                 seat.kernel = ""
                 self._enter(seat, WAITING)
             case ProgressKind.CASE_RETURNED:
@@ -220,7 +221,7 @@ class Tally:
             since_us=seat.since_us,
             best_kernel=case.best,
             best_us=None if case.best_ns is None else case.best_ns / 1e3,
-            default_us=None if default is None else default / 1e3,
+            untuned_us=None if default is None else default / 1e3,
             curve_us=tuple(ns / 1e3 for ns in thinned(case.curve, _CURVE)),
         )
 

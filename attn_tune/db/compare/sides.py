@@ -1,5 +1,6 @@
 """The two sides of a comparison: the decisions of a lab database or of a pack, with the samples behind them."""
 
+import functools
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -7,9 +8,10 @@ from dataclasses import dataclass, field
 
 from attn_tune.db.database import Database
 from attn_tune.db.decide.decisions import Candidate, noise_of
+from attn_tune.db.decide.recorded import RecordedTrial
 from attn_tune.packs.reader import Pack
 from attn_tune.packs.rows import PPM, Row
-from attn_tune.schema import Decision, Device, Rule, Signature, Status, config_digest, config_to_json
+from attn_tune.schema import Decision, Device, Rule, Signature, Status, Trial, config_digest, config_to_json
 from attn_tune.schema.trial import WHOLE
 
 # The text of a signature, a direction, a kernel, the digest of an environment and a config as JSON.
@@ -57,21 +59,15 @@ def side_of_database(database: Database, name: str) -> Side:
     """The decisions of a lab database, as of its last ``rebuild_decisions``; it stays open while they are compared."""
     runs = database.run_names()
 
+    @functools.cache
+    def trials() -> Mapping[Device, Mapping[Program, list[RecordedTrial]]]:
+        return _right_trials(database)
+
     def evidence(decision: Decision) -> Evidence | None:
-        digest = config_digest(decision.config)
-        found = database.recorded(
-            signature=decision.signature,
-            direction=decision.direction,
-            device=decision.device,
-            kernel=decision.kernel,
-            environment=decision.environment.digest,
-            config_digest=digest,
-            status=Status.OK,
-        )
-        measured = [one for one in found if one.trial.part == WHOLE]
+        measured = trials().get(decision.device, {}).get(_program(decision))
         if not measured:
             return None
-        entry = Candidate(digest=digest, config=decision.config, measured=measured)
+        entry = Candidate(digest=config_digest(decision.config), config=decision.config, measured=measured)
         conditions = measured[-1].trial.conditions
         return Evidence(
             samples=entry.samples(entry.newest_run),
@@ -89,24 +85,32 @@ def side_of_database(database: Database, name: str) -> Side:
         kind="database",
         decisions=tuple(database.decisions()),
         evidence=evidence,
-        timed=lambda: _timed_in(database),
+        timed=lambda: _timed_in(trials()),
     )
 
 
-def _timed_in(database: Database) -> Times:
-    """The median of all samples of each program, of searches and finals."""
-    samples: dict[Device, dict[Program, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for one in database.trials(status=Status.OK):
-        if one.part == WHOLE and one.measurement:
-            program = (
-                *(one.signature.text, one.direction, one.kernel),
-                *(one.environment.digest, config_to_json(one.config)),
-            )
-            samples[one.device][program] += one.measurement.samples_ns
-    return {
-        device: {program: statistics.median(found) for program, found in programs.items() if found}
-        for device, programs in samples.items()
-    }
+def _right_trials(database: Database) -> dict[Device, dict[Program, list[RecordedTrial]]]:
+    """The trials of whole configs that were right, of searches and finals, by device and program, oldest first."""
+    found: dict[Device, dict[Program, list[RecordedTrial]]] = {}
+    for one in database.recorded(status=Status.OK):
+        if one.trial.part == WHOLE:
+            found.setdefault(one.trial.device, {}).setdefault(_program(one.trial), []).append(one)
+    return found
+
+
+def _program(one: Decision | Trial) -> Program:
+    return (one.signature.text, one.direction, one.kernel, one.environment.digest, config_to_json(one.config))
+
+
+def _timed_in(trials: Mapping[Device, Mapping[Program, list[RecordedTrial]]]) -> Times:
+    """The median of all samples of each program."""
+    timed: dict[Device, dict[Program, float]] = {}
+    for device, programs in trials.items():
+        for program, found in programs.items():
+            samples = [ns for one in found if one.trial.measurement for ns in one.trial.measurement.samples_ns]
+            if samples:
+                timed.setdefault(device, {})[program] = statistics.median(samples)
+    return timed
 
 
 def timed_by(decisions: Iterable[Decision]) -> Times:
@@ -114,8 +118,7 @@ def timed_by(decisions: Iterable[Decision]) -> Times:
     found: dict[Device, dict[Program, float]] = defaultdict(dict)
     for d in decisions:
         if d.median_ns and d.rule is not Rule.PREDICTED:
-            program = (d.signature.text, d.direction, d.kernel, d.environment.digest, config_to_json(d.config))
-            found[d.device][program] = d.median_ns
+            found[d.device][_program(d)] = d.median_ns
     return found
 
 

@@ -1,4 +1,4 @@
-"""Races: the samples behind one decision, and how surely the fastest challenger differs from the default."""
+"""Races: the samples behind one decision, and how surely the fastest challenger differs from the untuned config."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ INTERVAL_ALPHA = 0.05
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Race:
-    """The default and the fastest challenger of one decision, with the samples that were compared.
+    """The untuned config and the fastest challenger of one decision, with the samples that were compared.
 
     Attributes:
       op: the op.
@@ -23,12 +23,12 @@ class Race:
       signature: the text of the problem.
       device: the device's name, with its partition.
       rule: the rule of the decision.
-      default_config: the untuned config as JSON.
+      untuned_config: the untuned config as JSON.
       rival_config: that of the challenger: of the winner, or in a tie of the one that came nearest.
-      speedup: time of the default over that of the challenger.
+      speedup: time of the untuned config over that of the challenger.
       low, high: the interval of ``speedup`` at 95 %; with few samples the extremes that they allow.
       is_paired: whether both were measured in turns, so that samples of one place may be compared.
-      default_ns: the samples of the default, nanoseconds, in the order taken.
+      untuned_ns: the samples of the untuned config, nanoseconds, in the order taken.
       rival_ns: those of the challenger; of pairs, place by place those of the same turn.
       rounds: the number of samples of each round, in the order of both lists; one entry outside of finals.
     """
@@ -39,13 +39,13 @@ class Race:
     signature: str
     device: str
     rule: str
-    default_config: str
+    untuned_config: str
     rival_config: str
     speedup: float
     low: float
     high: float
     is_paired: bool
-    default_ns: tuple[int, ...]
+    untuned_ns: tuple[int, ...]
     rival_ns: tuple[int, ...]
     rounds: tuple[int, ...]
 
@@ -64,7 +64,7 @@ def race_of(decision: Decision, trials: Sequence[RecordedTrial]) -> Race | None:
         rival = min(others, key=lambda entry: (compare(entry, default, seed).ratio, entry.digest))
     result = compare(rival, default, seed)
     low, high = _interval(result)
-    default_ns, rival_ns, rounds = _samples(default, rival)
+    untuned_ns, rival_ns, rounds = _samples(default, rival)
     return Race(
         op=decision.op,
         kernel=decision.kernel,
@@ -72,13 +72,13 @@ def race_of(decision: Decision, trials: Sequence[RecordedTrial]) -> Race | None:
         signature=decision.signature.text,
         device=str(decision.device),
         rule=str(decision.rule),
-        default_config=config_to_json(default.config),
+        untuned_config=config_to_json(default.config),
         rival_config=config_to_json(rival.config),
         speedup=1 / result.ratio,
         low=1 / high,
         high=1 / low,
         is_paired=bool(default.rounds.keys() & rival.rounds.keys()),
-        default_ns=default_ns,
+        untuned_ns=untuned_ns,
         rival_ns=rival_ns,
         rounds=rounds,
     )

@@ -29,7 +29,7 @@ class Activity:
       since_us: Unix time at which the phase began, in microseconds.
       best_kernel: the kernel of the fastest right config so far; empty without one.
       best_us: the time of that config in microseconds.
-      default_us: the time of that kernel's default in microseconds; None if it did not run.
+      untuned_us: the time of that kernel's untuned config in microseconds; None if it did not run.
       curve_us: the best time after each of some trials, in microseconds, oldest first.
     """
 
@@ -41,7 +41,7 @@ class Activity:
     since_us: int = 0
     best_kernel: str = ""
     best_us: float | None = None
-    default_us: float | None = None
+    untuned_us: float | None = None
     curve_us: tuple[float, ...] = ()
 
 

@@ -18,8 +18,8 @@ from attn_tune.db.store.times import now_us, time_text, time_us
 from attn_tune.db.store.writer import is_held
 from attn_tune.schema import Device, Environment, Stage, Status
 
-# A shorter run is mostly start and end.
-_LEAST_CONFIGS = 8
+# Fewer configs are mostly start and end: runs before them count too.
+_ENOUGH_CONFIGS = 8
 ENDINGS = ("finished", "interrupted", "failed")
 
 _END = """
@@ -31,11 +31,11 @@ _ONE = "SELECT * FROM run WHERE id = ?"
 _STATUSES = "SELECT status, count(*), min(id) FROM trial WHERE run_id = ? GROUP BY status ORDER BY status"
 # The whole time of a run counts: starts, references, finals.
 _PACE = f"""
-SELECT (julianday(run.ended) - julianday(run.started)) * 86400 / count(*) AS seconds, run.id
+SELECT (julianday(run.ended) - julianday(run.started)) * 86400 AS seconds, count(*) AS configs, run.id
 FROM run JOIN trial ON trial.run_id = run.id
 WHERE run.device_id IN (SELECT id FROM device WHERE digest = :device) AND run.ended > run.started
   AND stage = '{Stage.SEARCH}' AND trial.status NOT IN ({status_list(s for s in Status if s.is_refused)})
-GROUP BY run.id HAVING count(*) >= :least ORDER BY run.id DESC LIMIT 1
+GROUP BY run.id ORDER BY run.id DESC
 """
 
 
@@ -151,12 +151,26 @@ def read_status(connection: sqlite3.Connection, references: References, path: Pa
         raise RowError("run", row["id"], error) from error
 
 
-def read_pace(connection: sqlite3.Connection, device: Device) -> float | None:
-    """Seconds that the last run on an equal device took for each config; None without a run of some length."""
-    values = {"device": device.digest, "least": _LEAST_CONFIGS}
-    row = connection.execute(_PACE, values).fetchone()
-    if row is None:
-        return None
-    if row["seconds"] is None:
-        raise RowError("run", row["id"], "its times are none")
-    return float(row["seconds"])
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pace:
+    """The speed of the last sweeps on a device.
+
+    Attributes:
+      seconds: their wall time for each config.
+      configs: the number of configs that this was seen with.
+    """
+
+    seconds: float
+    configs: int
+
+
+def read_pace(connection: sqlite3.Connection, device: Device) -> Pace | None:
+    """The pace of the last runs on an equal device, as many as have some configs together; None without any."""
+    seconds, configs = 0.0, 0
+    for row in connection.execute(_PACE, {"device": device.digest}):
+        if row["seconds"] is None:
+            raise RowError("run", row["id"], "its times are none")
+        seconds, configs = seconds + row["seconds"], configs + row["configs"]
+        if configs >= _ENOUGH_CONFIGS:
+            break
+    return Pace(seconds=seconds / configs, configs=configs) if configs else None

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn_tune.ops.fields.heads import expand_heads
 from attn_tune.ops.masks.mask_info import MaskInfo
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UsageError, shown
 
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -87,7 +87,7 @@ def static_float(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise UsageError(f"{name} must be a number, got {value!r}") from None
+        raise UsageError(f"{name} must be a number, got {shown(value)}") from None
 
 
 def dtype_name(name: str, dtype: Any) -> str:
@@ -101,7 +101,7 @@ def dtype_name(name: str, dtype: Any) -> str:
     except TypeError:
         found = ""
     if found not in DTYPES:
-        raise UsageError(f"{name} must be one of {', '.join(DTYPES)}, got {dtype!r}")
+        raise UsageError(f"{name} must be one of {', '.join(DTYPES)}, got {shown(dtype)}")
     return found
 
 
@@ -125,9 +125,9 @@ def as_mask(
         raise UsageError("q_segment_ids is missing: give both sides, or the query side alone")
     if q_segment_ids is not None and kv_segment_ids is None:
         kv_segment_ids = q_segment_ids
-    # Callers may pass anything.
-    if isinstance(causal, Tracer) or causal not in (True, False):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"causal must be True or False, got {causal!r}")
+    # Callers may pass anything, arrays among it.
+    if isinstance(causal, Tracer) or getattr(causal, "size", 1) != 1 or causal not in (True, False):
+        raise UsageError(f"causal must be True or False, got {shown(causal)}")
     own = MaskInfo(
         attention_mask=attention_mask,
         q_segment_ids=q_segment_ids,
@@ -177,3 +177,16 @@ def check_array(name: str, given: Any) -> Array:
         return jnp.asarray(given)
     except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{name} must be an array, got {type(given).__name__}") from None
+
+
+def check_not_empty(name: str, array: Array) -> Array:
+    """``array``, which has elements.
+
+    Raises:
+      UsageError: it has none.
+    """
+    if array.size == 0:
+        raise UsageError(
+            f"{name} is empty, its shape is {array.shape}; leave the call out where there is no sequence or no token"
+        )
+    return array

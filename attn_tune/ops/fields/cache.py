@@ -73,7 +73,7 @@ def check_cache(problem: Any) -> None:
     if p.kv_scale != "none" and p.kv_dtype == SAME:
         raise UsageError(f"kvscale={p.kv_scale!r} needs a cache of codes: kv={' or kv='.join(CODES)}")
     if p.kv_dtype == "int8" and p.kv_scale == "none":
-        raise UsageError("kv=int8 needs scales: kvscale=tensor, head or token")
+        raise UsageError("kv=int8 needs scales (k_scale and v_scale of a call): kvscale=tensor, head or token")
     if p.layout == "interleaved" and p.head_dim != p.v_head_dim:
         raise UsageError(
             f"layout=interleaved needs keys and values of one width, got h={p.head_dim} and v={p.v_head_dim}"

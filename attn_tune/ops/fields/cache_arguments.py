@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from attn_tune.ops.contract import Workload
-from attn_tune.ops.fields.arguments import check_array
+from attn_tune.ops.fields.arguments import check_array, check_not_empty
 from attn_tune.ops.fields.cache import CODES, LAYOUTS, SAME, axes, sizes_of
-from attn_tune.schema.errors import UsageError, unknown_name
+from attn_tune.schema.errors import UsageError, shown, unknown_name
 
 _INT32 = np.iinfo(np.int32)
 # Letters of the axes of a cache in declarations of calls.
@@ -55,7 +55,7 @@ def check_count(name: str, given: Any) -> Int[Array, ""]:
     """
     array = _as_integers(name, given)
     if array.size != 1 or not jnp.issubdtype(array.dtype, jnp.integer):
-        raise UsageError(f"{name} must be an integer, or an array of one, got {given!r}")
+        raise UsageError(f"{name} must be an integer, or an array of one, got {shown(given)}")
     return array.reshape(())
 
 
@@ -99,17 +99,19 @@ def check_caches(
     return k, v
 
 
-def check_integers(name: str, given: Any, shape: tuple[int | None, ...]) -> Int[Array, "..."]:
+def check_integers(name: str, given: Any, shape: tuple[int | None, ...], beside: str = "kv_lens") -> Int[Array, "..."]:
     """An array of int32 with this shape; None is any size of a row of a page table.
+
+    The number of sequences in ``shape`` is that of the argument ``beside``.
 
     Raises:
       UsageError: another shape, no integers, or no elements.
     """
-    array = _as_integers(name, given)
+    array = check_not_empty(name, _as_integers(name, given))
     fits = array.ndim == len(shape) and all(n in (None, size) for n, size in zip(shape, array.shape, strict=True))
-    if not fits or not jnp.issubdtype(array.dtype, jnp.integer) or 0 in array.shape:
+    if not fits or not jnp.issubdtype(array.dtype, jnp.integer):
         wanted = ", ".join("pages of a sequence" if n is None else str(n) for n in shape)
-        raise UsageError(f"{name} must be integers [{wanted}], got {array.dtype}{list(array.shape)}")
+        raise UsageError(f"{name} must be integers [{wanted}] beside {beside}, got {array.dtype}{list(array.shape)}")
     return array.astype(jnp.int32)
 
 
@@ -123,6 +125,8 @@ def check_scales(
     """
     if (given[0] is None) != (given[1] is None):
         raise UsageError(f"{'v_scale' if given[1] is None else 'k_scale'} is missing: give both scales, or none")
+    if given[0] is None and kv_dtype == "int8":
+        raise UsageError("k_scale and v_scale are missing: a cache of int8 needs them, as paged_append returns them")
     if given[0] is None:
         return "none", (None, None)
     if kv_dtype == SAME:
@@ -163,7 +167,7 @@ def check_expected(workload: str, workloads: Iterable[Workload], max_kv_len: int
     if workload not in (known := [w.name for w in workloads]):
         raise unknown_name("workload", str(workload), known)
     if max_kv_len is not None and not (type(max_kv_len) is int and max_kv_len > 0):
-        raise UsageError(f"max_kv_len must be a positive integer, got {max_kv_len!r}")
+        raise UsageError(f"max_kv_len must be a positive integer, got {shown(max_kv_len)}")
 
 
 def check_window(window: int | None) -> int | None:
@@ -173,7 +177,7 @@ def check_window(window: int | None) -> int | None:
       UsageError: no number of tokens, nor None.
     """
     if window is not None and not (type(window) is int and window >= 0):
-        raise UsageError(f"sliding_window must be a number of tokens, 0 or more, or None, got {window!r}")
+        raise UsageError(f"sliding_window must be a number of tokens, 0 or more, or None, got {shown(window)}")
     return window if window is None else min(window, int(_INT32.max))
 
 
@@ -183,8 +187,8 @@ def count_sequences(kv_lens: Any) -> int:
     Raises:
       UsageError: no array of one axis, or no sequence.
     """
-    shape = check_array("kv_lens", kv_lens).shape
-    if len(shape) != 1 or not shape[0]:
+    shape = check_not_empty("kv_lens", check_array("kv_lens", kv_lens)).shape
+    if len(shape) != 1:
         raise UsageError(f"kv_lens must be integers [B], got shape {shape}")
     return shape[0]
 

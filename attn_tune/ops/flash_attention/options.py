@@ -11,7 +11,7 @@ import numpy as np
 
 from attn_tune.ops.fields.arguments import static_float
 from attn_tune.ops.flash_attention.problem import LOGITS_DTYPES
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UsageError, shown
 
 _PRECISIONS = {
     jax.lax.Precision.DEFAULT: "default",
@@ -60,15 +60,15 @@ def options_of(
     if softmax_scale is not None:
         scale = static_float("softmax_scale", softmax_scale)
         if not math.isfinite(scale):
-            raise UsageError(f"softmax_scale must be finite, got {scale!r}")
+            raise UsageError(f"softmax_scale must be finite, got {shown(scale)}")
     soft_cap = None
     if logits_soft_cap is not None:
         soft_cap = static_float("logits_soft_cap", logits_soft_cap)
         if not (math.isfinite(soft_cap) and soft_cap > 0):
-            raise UsageError(f"logits_soft_cap must be positive or None, got {soft_cap!r}")
+            raise UsageError(f"logits_soft_cap must be positive or None, got {shown(soft_cap)}")
     rate = static_float("dropout_prob", dropout_prob)
     if not 0.0 <= rate < 1.0:
-        raise UsageError(f"dropout_prob must be in [0, 1), got {rate!r}")
+        raise UsageError(f"dropout_prob must be in [0, 1), got {shown(rate)}")
     return Options(
         scale=scale,
         soft_cap=soft_cap,
@@ -95,7 +95,7 @@ def precision_name(value: Any) -> str:
         return value.lower()
     if isinstance(value, jax.lax.Precision) and value in _PRECISIONS:
         return _PRECISIONS[value]
-    raise UsageError(f"precision must be 'default', 'high', 'highest' or a jax.lax.Precision, got {value!r}")
+    raise UsageError(f"precision must be 'default', 'high', 'highest' or a jax.lax.Precision, got {shown(value)}")
 
 
 def logits_dtype_name(value: Any) -> str:
@@ -111,7 +111,7 @@ def logits_dtype_name(value: Any) -> str:
     except TypeError:
         name = ""
     if name not in LOGITS_DTYPES:
-        raise UsageError(f"logits_dtype must be one of {', '.join(LOGITS_DTYPES)}, got {value!r}")
+        raise UsageError(f"logits_dtype must be one of {', '.join(LOGITS_DTYPES)}, got {shown(value)}")
     return name
 
 
@@ -132,7 +132,7 @@ def dropout_words(seed: Any) -> jax.Array:
         try:
             word = jnp.asarray(np.uint32(operator.index(seed) & 0xFFFFFFFF))
         except TypeError:
-            raise UsageError(f"dropout_seed must be an integer or a jax.random.key, got {seed!r}") from None
+            raise UsageError(f"dropout_seed must be an integer or a jax.random.key, got {shown(seed)}") from None
     else:
         if not jnp.issubdtype(seed.dtype, jnp.integer) or seed.size != 1:
             raise UsageError(

@@ -285,8 +285,12 @@ def _checked_offsets(name: str, offsets: Any, length: int) -> Int[Array, " R"]:
     if offsets.ndim != 1 or offsets.size < 2 or not jnp.issubdtype(offsets.dtype, jnp.integer):
         raise UsageError(f"{name} must be a vector of at least two integers, got {offsets.dtype}{list(offsets.shape)}")
     if known is not None and (known[0] != 0 or (known[1:] < known[:-1]).any() or known[-1] > length):
+        wrong = (known < np.maximum.accumulate(known)) | (known > length)
+        wrong[0] = known[0] != 0
+        at = int(np.argmax(wrong))
         raise UsageError(
-            f"{name} must start at 0, never decrease and end at most at {length}, got {known.tolist()[:8]}"
+            f"{name} must start at 0, never decrease and end at most at {length}, got {known[at]} at {at} in "
+            f"{known.dtype}{list(known.shape)}"
         )
     return offsets.astype(jnp.int32)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UsageError, shown
 
 type Window = tuple[int | None, int | None]
 
@@ -19,7 +19,7 @@ def window_of(value: int | tuple[int | None, int | None]) -> Window:
       UsageError: not an integer or a pair of them, or negative.
     """
     pair = value if isinstance(value, tuple | list) else (value, value)
-    problem = UsageError(f"sliding_window must be a non-negative integer, (left, right) or None, got {value!r}")
+    problem = UsageError(f"sliding_window must be a non-negative integer, (left, right) or None, got {shown(value)}")
     if len(pair) != 2:
         raise problem
     bounds = []  # type: list[int | None]

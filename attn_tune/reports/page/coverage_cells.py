@@ -36,7 +36,7 @@ class State(enum.StrEnum):
     REFUSED = "refused"
     """Every kernel refuses the problem on the device."""
     UNTUNED = "untuned"
-    """Nothing was tried, and no near problem is stored: the kernels' heuristics answer."""
+    """Nothing was tried, and no near problem is stored: the untuned configs of the kernels answer."""
 
 
 def cells(
@@ -98,7 +98,7 @@ def _state(key: Any, won: Mapping, counts: Mapping, rows: Mapping, near: "_Neigh
         if tried["state"] in (State.PREDICTED, State.UNDECIDED):
             return tried
         return near.answer(key) or tried
-    return near.answer(key) or _cell(State.UNTUNED, "nothing was tried; the heuristics of the kernels answer")
+    return near.answer(key) or _cell(State.UNTUNED, "nothing was tried; the untuned configs of the kernels answer")
 
 
 def _cell(state: State, note: str, kernel: str = "", gain: float | None = None) -> dict[str, Any]:

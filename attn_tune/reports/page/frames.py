@@ -57,7 +57,7 @@ def _rates(decision: Decision) -> dict[str, Any]:
 def races(found: Iterable[Any]) -> pd.DataFrame:
     """One row a race (``attn_tune.db.Race``): its fields as columns."""
     columns = [
-        "op", "kernel", "direction", "signature", "device", "rule", "default_config", "rival_config", "speedup", "low",
-        "high", "is_paired", "default_ns", "rival_ns", "rounds",
+        "op", "kernel", "direction", "signature", "device", "rule", "untuned_config", "rival_config", "speedup", "low",
+        "high", "is_paired", "untuned_ns", "rival_ns", "rounds",
     ]  # fmt: skip
     return pd.DataFrame([dataclasses.asdict(race) for race in found], columns=columns)

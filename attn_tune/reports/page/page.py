@@ -47,7 +47,7 @@ _PARTS = (
         "coverage",
         "Coverage",
         coverage,
-        "A row a problem, a column a device and direction. A number is the median of the default over that of "
+        "A row a problem, a column a device and direction. A number is the median of the untuned config over that of "
         "the winner. Reasons stand under the matrix and in each cell's title.",
     ),
     _Part(
@@ -56,13 +56,14 @@ _PARTS = (
         speedups,
         "Time of the untuned config over that of the fastest one, the median of the turns that both took, on a "
         "logarithmic axis. A gain counts only beyond "
-        "noise, above 1 % and half a microsecond; all else is a tie, and the default stays.",
+        "noise, above 1 % and half a microsecond; all else is a tie, and the untuned config stays.",
     ),
     _Part(
         "landscape",
         "Landscapes",
         landscape,
-        "Each cell is the best time over all other knobs that were tried. Hatched cells failed altogether; the "
+        "Each cell is the best time over all other knobs that were tried, as the search measured it: one config after "
+        "the other, not in turns as in finals, which alone decide. Hatched cells failed altogether; the "
         "outlined cell is the best. Drawn are the two knobs that matter most.",
     ),
     _Part(
@@ -84,7 +85,7 @@ _PARTS = (
         "Knobs",
         knobs,
         "One knob is fixed to a value, all others are chosen again from what was tried: the number is what that costs "
-        "against the best. The default's value is underlined. Few tried configs make this coarse.",
+        "against the best. The untuned value is underlined. Few tried configs make this coarse.",
     ),
     _Part(
         "failures",

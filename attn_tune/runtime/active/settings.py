@@ -96,7 +96,7 @@ def swap_settings() -> tuple[Settings | None, Settings]:
 def _from_environment() -> Settings:
     found = locations(os.environ)
     sources = [Source(SourceKind.USER, path) for path in found.user]
-    sources += [Source(SourceKind.SHIPPED, path) for path in found.wheels]
+    sources += [Source(SourceKind.WHEEL, path) for path in found.wheels]
     sources += [Source(SourceKind.SHIPPED, path, own=True) for path in found.own]
     return Settings(
         tuple(sources),

@@ -4,7 +4,7 @@ import functools
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from attn_tune import packs
@@ -81,14 +81,14 @@ class Source:
 class Locations:
     """The paths to look at. Nothing is ever searched for in the working directory.
 
-    ``wheels`` are packs that were installed as wheels, ``own`` those within attn-tune itself.
+    ``wheels`` are packs that were installed as wheels, with their distributions; ``own`` those within attn-tune itself.
 
     Attributes:
       user: packs that ``ATTN_TUNE_PACKS`` names, then those in the data directory.
     """
 
     user: tuple[str, ...] = ()
-    wheels: tuple[str, ...] = ()
+    wheels: Mapping[str, str] = field(default_factory=dict[str, str])
     own: tuple[str, ...] = ()
 
 

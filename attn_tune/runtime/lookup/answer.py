@@ -24,7 +24,7 @@ class Rung(enum.StrEnum):
     """A row whose scalable fields agree after rounding up to powers of two."""
     NEIGHBOUR = "neighbour"
     """The nearest row whose scalable fields are within a factor of two."""
-    HEURISTIC = "heuristic"
+    UNTUNED = "untuned"
     """Nothing stored: the kernel's untuned config."""
 
 
@@ -48,8 +48,10 @@ class SourceKind(enum.StrEnum):
     """A pack of ``use_pack``."""
     USER = "user"
     """A pack of ``ATTN_TUNE_PACKS`` or of the user's data directory."""
+    WHEEL = "wheel"
+    """A pack of another installed distribution."""
     SHIPPED = "shipped"
-    """A pack of an installed wheel, or of attn-tune itself."""
+    """A pack of attn-tune itself."""
 
 
 class Knobs(dict[str, Any]):
@@ -138,16 +140,16 @@ class Answer:
     @property
     def is_miss(self) -> bool:
         """Nothing stored answered."""
-        return self.rung is Rung.HEURISTIC
+        return self.rung is Rung.UNTUNED
 
     def __str__(self) -> str:
         where = f" from {self.source}" if self.source else ""
         if self.adapted_from is not None:
             where += f", adapted from {config_words(changed_knobs(self.adapted_from, self.config or {}))}"
         if self.is_miss:
-            where = ": untuned, nothing stored answers"
+            where = ", nothing stored answers"
         if self.state == Rule.HEURISTIC:
-            where += ", proven default"
+            where += ", proven untuned config"
         if self.state == Rule.PREDICTED:
             where += ", predicted: nothing was measured"
         if self.repeatable is False:

@@ -215,7 +215,7 @@ def _find(op: str, direction: str | None, problem: Any, device: Device | None, k
         choice,
         choice.answer,
         lookup_counters.tally(rung),
-        _nearest_of(question, view) if rung is Rung.HEURISTIC else None,
+        _nearest_of(question, view) if rung is Rung.UNTUNED else None,
         device,
     )
     key = (

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from attn_tune.packs.wheel import installed_packs
 from attn_tune.runtime.lookup.answer import (
     Answer,
     DeviceLevel,
@@ -76,7 +77,7 @@ class Explanation:
             table.append(("packs", "none holds rows"))
         if self.heuristic is not None:
             table += [(r.subject, f"rejected: {r.reason}") for r in self.heuristic.rejected]
-            table.append(("heuristic", self._untuned(self.heuristic)))
+            table.append(("untuned", self._untuned(self.heuristic)))
         folded = () if every else self.absent
         table += [(f"kernel {r.subject}", f"unsupported: {r.reason}") for r in self.kernels if r.subject not in folded]
         if folded:
@@ -101,7 +102,7 @@ class Explanation:
         if self.refused_by:
             return f"{text}  refused by {self.refused_by}: the call raises NoDataError"
         is_chosen = self.answer is not None and self.answer.is_miss
-        return text + ("  CHOSEN (untuned: nothing stored answers)" if is_chosen else "")
+        return text + ("  CHOSEN (nothing stored answers)" if is_chosen else "")
 
     def _repr_html_(self) -> str:
         # Notebooks wrap the lines of a plain repr, and the table falls apart.
@@ -161,7 +162,7 @@ def _ignored(rejection: Rejection) -> tuple[str, str]:
 
 
 def _step(step: Step) -> tuple[str, str]:
-    place = f"{_label(step.kind)} {step.source}".strip()
+    place = f"{_label(step)} {step.source}".strip()
     if step.level is not None:
         place += f", device {step.level}"
     if step.row is None:
@@ -191,10 +192,16 @@ def _step(step: Step) -> tuple[str, str]:
     return place, f"{text}  CHOSEN ({', '.join(facts)})"
 
 
-def _label(kind: SourceKind) -> str:
-    if kind is SourceKind.OVERRIDE:
-        return ""  # Its source says it.
-    return "use_pack" if kind is SourceKind.OVERLAY else f"{kind} pack"
+def _label(step: Step) -> str:
+    match step.kind:
+        case SourceKind.OVERRIDE:
+            return ""  # Its source says it.
+        case SourceKind.OVERLAY:
+            return "use_pack"
+        case SourceKind.WHEEL:
+            return f"pack of {installed_packs().get(step.path, 'a wheel')}:"
+        case _:
+            return f"{step.kind} pack"
 
 
 def nearest_text(steps: tuple[Step, ...]) -> str:

@@ -9,6 +9,7 @@ not measured against an untuned kernel at the problem asked for. If the question
 answers, at any rank.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping
@@ -101,6 +102,7 @@ class Step:
       grade: how well the row's environment fits.
       rejected: the reason why ``row`` may not be used, None if it answers or there is no row.
       adapted_from: as in ``Match``.
+      path: the path of the pack; empty for overrides.
       note: how the row's device differs; of an override, how to end it; without ``row``, what came nearest.
     """
 
@@ -113,6 +115,7 @@ class Step:
     grade: Grade | None = None
     rejected: str | None = None
     adapted_from: Mapping[str, Any] | None = None
+    path: str = ""
     note: str = ""
 
     @property
@@ -162,16 +165,14 @@ def walk(
     """
     steps: list[Step] = []
     for kind, index in indexes:
-        source = str(index.pack)
+        step = functools.partial(Step, source=str(index.pack), kind=kind, path=index.pack.path)
         found = False
         for level, digests in index.groups(question.device):
             found = True
             for rung, candidates in _rungs(question, index, digests, judge):
                 for one in candidates:
                     steps.append(
-                        Step(
-                            source=source,
-                            kind=kind,
+                        step(
                             rung=rung,
                             level=level,
                             row=one.row,
@@ -195,9 +196,9 @@ def walk(
                         )
                         return Walk(match, tuple(steps))
             note = _nearest(question, index, digests) if with_nearest else ""
-            steps.append(Step(source=source, kind=kind, level=level, note=note))
+            steps.append(step(level=level, note=note))
         if not found:
-            steps.append(Step(source=source, kind=kind, note=_nothing(question, index)))
+            steps.append(step(note=_nothing(question, index)))
     return Walk(None, tuple(steps))
 
 

@@ -93,18 +93,18 @@ def heuristic(question: Question, rejected: tuple[Rejection, ...] = ()) -> Choic
         try:
             config = search.heuristic(problem, device)
         except UnsupportedError as error:  # an installed kernel's own mistake
-            rejected = (*rejected, Rejection(subject=f"heuristic of {spec.id}", reason=str(error)))
+            rejected = (*rejected, Rejection(subject=f"untuned config of {spec.id}", reason=str(error)))
             continue
         reason = search.infeasible(problem, device, config)
         reason = reason or question.forbidden(spec, config)
         bits = question.unwanted_bits(spec, config)
         if reason is None and bits is None:
-            answer = plain_answer(question, spec, config, Rung.HEURISTIC, rejected=rejected)
+            answer = plain_answer(question, spec, config, Rung.UNTUNED, rejected=rejected)
             return Choice(spec, config, answer)
         if reason is None and last is None and question.determinism is not Determinism.REQUIRED:
             more = {"rejected": rejected, "repeatable": False}
-            last = Choice(spec, config, plain_answer(question, spec, config, Rung.HEURISTIC, **more))
-        turned_down = Rejection(subject=f"heuristic of {spec.id}", reason=reason or bits or "")
+            last = Choice(spec, config, plain_answer(question, spec, config, Rung.UNTUNED, **more))
+        turned_down = Rejection(subject=f"untuned config of {spec.id}", reason=reason or bits or "")
         rejected = (*rejected, turned_down)
     return last
 
@@ -128,9 +128,7 @@ def nothing_supports(question: Question, steps: tuple[Step, ...] = ()) -> Unsupp
     reasons = [f"{r.subject}: {r.reason}" for r in question.refusals()]
     for spec in question.specs:
         if question.refusal_of(spec) is None and question.reluctance_of(spec) is None:
-            reasons.append(
-                f"{spec.id}: its heuristic config cannot be made, may not run or is forbidden by an override"
-            )
+            reasons.append(f"{spec.id}: its untuned config cannot be made, may not run or is forbidden by an override")
     reasons += [f"{r.subject}: {r.reason}" for r in Walk(None, steps).rejected]
     what = f"the {question.direction} of {question.signature} on {question.device}"
     if question.kernel:

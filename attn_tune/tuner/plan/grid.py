@@ -15,6 +15,7 @@ from attn_tune.ops.contract import WORKLOAD, Op
 from attn_tune.ops.registry import get_op
 from attn_tune.packs.plain_files import read_limited
 from attn_tune.schema import IntegrityError, Signature, StorageError, UsageError, unknown_name
+from attn_tune.schema.errors import near_names
 from attn_tune.tuner.plan.case import GridPoint
 from attn_tune.tuner.plan.lengths import ALL as ALL, Lengths, full_values, has_lengths
 
@@ -94,25 +95,26 @@ def grid_point(text: str, grids: Sequence[str] = ()) -> GridPoint:
         return point
     grid = text.split("/")[0].split("+")[0]
     presets = [n for n in grid_names() if grid == n or grid.startswith(f"{n}.")]
-    if not presets and own:
-        raise _unknown(text, own)
-    if not presets:
-        unknown = str(unknown_name("grid point", text, grid_names()))
-        mark = "" if unknown.endswith("?") else ";"
-        raise UsageError(f"{unknown}{mark} --grid FILE knows the points of a file of your own")
-    candidates = load_grid(max(presets, key=len), lengths=(ALL,)).points
+    candidates = load_grid(max(presets, key=len), lengths=(ALL,)).points if presets else ()
     if point := _called(text, candidates):
         return point
-    raise _unknown(text, candidates)
+    raise _unknown(text, own, candidates)
 
 
 def _called(text: str, found: Iterable[GridPoint]) -> GridPoint | None:
     return next((p for p in found if text in (p.name, *p.name.split("+"))), None)
 
 
-def _unknown(text: str, points: Sequence[GridPoint]) -> UsageError:
-    known = [point.name for point in points[:_SHOWN]] + ["..."] * (len(points) > _SHOWN)
-    return UsageError(f"unknown grid point {text!r}; known: {', '.join(known)}")
+def _unknown(text: str, own: Sequence[GridPoint], candidates: Sequence[GridPoint]) -> UsageError:
+    """The error for a point that does not exist: near ones of all grids, else those of the grid that was named."""
+    points = [*own, *candidates]
+    names = dict.fromkeys(name for p in [*points, *preset_points((ALL,))] for name in p.name.split("+"))
+    near = near_names(text, [name for name in names if text in name] or names)
+    shown = [point.name for point in points[:_SHOWN]] + ["..."] * (len(points) > _SHOWN)
+    known = f"known: {', '.join(shown)}" if shown else f"known grids: {', '.join(grid_names())}"
+    mark = "" if near else ";"
+    end = "" if points else f"{mark} --grid FILE knows the points of a file of your own"
+    return UsageError(f"unknown grid point {text!r}; {near or known}{end}")
 
 
 def preset_points(lengths: Sequence[str] = ()) -> tuple[GridPoint, ...]:

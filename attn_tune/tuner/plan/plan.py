@@ -215,8 +215,3 @@ class Plan:
             pruned=sum(len(kernel.pruned) for kernel in kernels if kernel.runnable),
             unsupported_kernels=sum(not kernel.runnable for kernel in kernels),
         )
-
-    def estimate_s(self, seconds_per_config: float, seconds_per_case: float = 5.0) -> float:
-        """Expected wall time, from what a config and a case (inputs, reference, finals) are thought to cost."""
-        open_cases = sum(not case.finished for case in self.cases)
-        return self.counts.todo * seconds_per_config + open_cases * seconds_per_case

@@ -284,7 +284,7 @@ def test_the_knob_that_matters_most_comes_first(data, main):
     chips = labs.classes(root, "chip")
     expected = [knobs.loss_words(loss) for place in by_worth(main) for loss in losses(main, place)]
     assert [labs.words(list(chip)[1]) for chip in chips] == expected
-    assert sum("is-default" in chip.get("class") for chip in chips) == len(main.knobs)
+    assert sum("is-untuned" in chip.get("class") for chip in chips) == len(main.knobs)
 
 
 # --- Failures ---
@@ -327,11 +327,11 @@ def test_spreads_and_phases_are_sums_of_the_frame(data):
 def test_every_sample_of_a_decision_is_drawn_at_its_time(data):
     found = race(data, labs.MAIN)
     assert (found.is_paired, found.rounds) == (True, (24,))
-    assert found.default_ns == labs.samples(200_000, 24)
+    assert found.untuned_ns == labs.samples(200_000, 24)
     assert found.rival_ns == labs.samples(100_000, 24, step=9)
     block = item(data, labs.tree(evidence.part(data)), labs.MAIN, "evidence")
-    scale = evidence.spanning([*found.default_ns, *found.rival_ns])
-    for name, expected in (("s-default", found.default_ns), ("s-rival", found.rival_ns)):
+    scale = evidence.spanning([*found.untuned_ns, *found.rival_ns])
+    for name, expected in (("s-untuned", found.untuned_ns), ("s-rival", found.rival_ns)):
         (cloud,) = labs.classes(block, name)
         assert [labs.share(e.get("x")) for e in cloud] == pytest.approx([scale.at(s) for s in expected], abs=1e-4)
     (ratios,) = labs.classes(block, "s-ratio")
@@ -350,3 +350,9 @@ def test_the_device_of_the_facts_has_measured_limits(data):
     assert DEVICE.variant in set(data.winners["device"])
     assert data.winners["is_matmul_measured"].all()
     assert pd.api.types.is_number(data.winners["flops"].dropna().iloc[0])
+
+
+def test_a_device_without_limits_is_said_to_have_none_that_is_known():
+    none = {"copy_tb_s": 0.0, "is_matmul_measured": False, "is_copy_measured": False}
+    assert roofline._limit_words(none, 0.0) == "no limit is known of this device, so no roof is drawn"
+    assert roofline._limit_words(none | {"copy_tb_s": 4.0}, 0.0).startswith("matrix limit not known, copy limit 4 TB/s")

@@ -43,7 +43,7 @@ def by_length(tuned, problem, device, config):
 def test_the_loser_of_a_near_problem_does_not_answer_for_a_refused_winner(t):
     with use_pack(pack(*decision(1024, 2000))):
         answer = lookup(OP, sig(t), device=H200)
-        assert (answer.rung, answer.kernel, answer.config) == (Rung.HEURISTIC, "alpha", HEURISTIC)
+        assert (answer.rung, answer.kernel, answer.config) == (Rung.UNTUNED, "alpha", HEURISTIC)
         assert [r.reason for r in answer.rejected] == ["block 2000 does not fit"]
 
 
@@ -124,7 +124,7 @@ def test_a_row_that_cannot_be_adapted_is_rejected_with_the_reason(adapting, adap
     adapting(adapt)
     with use_pack(pack(*decision(1024, 64))):
         answer = lookup(OP, sig(1100), device=H200)
-    assert (answer.rung, answer.config) == (Rung.HEURISTIC, HEURISTIC)
+    assert (answer.rung, answer.config) == (Rung.UNTUNED, HEURISTIC)
     assert [r.reason for r in answer.rejected] == [reason]
 
 
@@ -134,5 +134,5 @@ def test_never_entries_are_asked_of_the_adapted_config(adapting):
     forbidden = parse_overrides({"format": 1, "never": bad}, "test", "test")
     settings._current = settings.Settings(overrides=(forbidden,))
     with use_pack(pack(*decision(1024, 64))):
-        assert lookup(OP, sig(2048), device=H200).rung is Rung.HEURISTIC
+        assert lookup(OP, sig(2048), device=H200).rung is Rung.UNTUNED
         assert lookup(OP, sig(1536), device=H200).config == {"block": 96}

@@ -13,7 +13,7 @@ from tests.runtime.packbuilder import H200, OP, row, sig
 def test_the_heuristic_of_the_platforms_preferred_kernel_that_can():
     choice = choose(OP, "fwd", problem(sig(1024)), device=H200)
     assert (choice.spec.name, choice.config) == ("alpha", Config())
-    assert (choice.answer.rung, choice.answer.config) == (Rung.HEURISTIC, {"block": 8})
+    assert (choice.answer.rung, choice.answer.config) == (Rung.UNTUNED, {"block": 8})
     without = choose(OP, "fwd", problem(sig(1024, dtype="float16")), device=H200)
     assert without.spec.name == "beta"
     assert choose(OP, "fwd", problem(sig(1024)), device=H200, kernel="toy/beta").spec.name == "beta"

@@ -34,7 +34,7 @@ def test_no_count_is_lost():
         thread.start()
     for thread in threads:
         thread.join()
-    assert lookup_counters.stats().lookups[Rung.HEURISTIC] == 8 * 5000
+    assert lookup_counters.stats().lookups[Rung.UNTUNED] == 8 * 5000
 
 
 def test_lookups_during_reloads_answer_by_one_pack_or_the_other(monkeypatch, tmp_path):

@@ -60,7 +60,7 @@ def test_a_nondeterministic_kernel_is_no_untuned_default(value, monkeypatch):
     if value:
         monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", value)
     answer = lookup(OP, sig(1024), device=H200)
-    assert (answer.kernel, answer.rung) == ("alpha", Rung.HEURISTIC)
+    assert (answer.kernel, answer.rung) == ("alpha", Rung.UNTUNED)
 
 
 def test_a_nondeterministic_kernel_runs_by_name_unless_determinism_is_required(monkeypatch):
@@ -145,9 +145,9 @@ def test_the_heuristic_does_not_bring_back_the_config_of_such_a_row(monkeypatch,
     row_of_it = row(sig(1024), untuned.config["block"], kernel=untuned.kernel, repeatable=False)
     with use_pack(pack(row_of_it)):
         answer = lookup(OP, sig(1024), device=H200)
-    assert answer.rung is Rung.HEURISTIC
+    assert answer.rung is Rung.UNTUNED
     assert answer.kernel != untuned.kernel
-    assert any("heuristic of" in r.subject and "bits" in r.reason for r in answer.rejected)
+    assert any("untuned config of" in r.subject and "bits" in r.reason for r in answer.rejected)
 
 
 def test_rows_whose_bits_differ_make_no_call_fail_unless_it_asks_for_equal_bits(monkeypatch):
@@ -160,7 +160,7 @@ def test_rows_whose_bits_differ_make_no_call_fail_unless_it_asks_for_equal_bits(
             answer = lookup(OP, sig(1024), device=H200)
     assert len(rows) > 1
     assert (answer.kernel, answer.config, answer.rung) == (
-        untuned.kernel, untuned.config, Rung.HEURISTIC,
+        untuned.kernel, untuned.config, Rung.UNTUNED,
     )  # fmt: skip
     monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", "1")
     reload()

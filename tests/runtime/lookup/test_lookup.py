@@ -144,7 +144,7 @@ def test_the_miss_mode_of_the_environment_is_read_again(monkeypatch):
     assert misses.miss_mode() == "strict"
     # What the program says goes before the environment.
     misses.set_miss_mode("record")
-    monkeypatch.setenv(misses.ON_MISS, "heuristic")
+    monkeypatch.setenv(misses.ON_MISS, "untuned")
     reload()
     assert misses.miss_mode() == "record"
 
@@ -164,7 +164,7 @@ def test_stats_count_by_rung_within_bounds(monkeypatch):
     assert found.lookups[Rung.EXACT] == 2
     assert found.lookups[Rung.BUCKET] == 1
     assert found.lookups[Rung.NEIGHBOUR] == 1
-    assert found.lookups[Rung.HEURISTIC] == 5
+    assert found.lookups[Rung.UNTUNED] == 5
     assert (found.misses[0].count, "t=100000" in found.misses[0].signature) == (2, True)
     assert (len(found.misses), found.forgotten_misses) == (3, 1)
 
@@ -178,13 +178,10 @@ def test_stats_read_well_and_are_plain_data(monkeypatch):
     found = lookup_counters.stats()
     assert repr(found) == str(found)
     assert str(found) == (
-        "lookups: 1 exact, 3 heuristic\n"
-        "distinct misses: 2\n"
-        f"     2 x toy.fwd {sig(100_000)} on {H200}\n"
-        "       and 1 more"
+        f"lookups: 1 exact, 3 untuned\ndistinct misses: 2\n     2 x toy.fwd {sig(100_000)} on {H200}\n       and 1 more"
     )
     data = json.loads(json.dumps(found.to_dict()))
-    assert data["lookups"]["heuristic"] == 3
+    assert data["lookups"]["untuned"] == 3
     assert [miss["count"] for miss in data["misses"]] == [2, 1]
 
 

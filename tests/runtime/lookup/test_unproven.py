@@ -32,7 +32,7 @@ def ask(features, *, kernel=None):
 def test_a_row_without_a_feature_problem_is_turned_down_with_the_reason():
     for kernel in (None, "alpha"):
         answer = ask(0, kernel=kernel)
-        assert answer.rung is Rung.HEURISTIC
+        assert answer.rung is Rung.UNTUNED
         (rejection,) = answer.rejected
         assert "unproven" in rejection.reason
         assert "ATTN_TUNE_UNPROVEN=1" in rejection.reason

@@ -19,7 +19,7 @@ _SIGNS = {
     State.PREDICTED: ("◐", "predicted, not run"),
     State.NEIGHBOUR: ("↷", "answered by a neighbour"),
     State.UNDECIDED: ("◔", "measured, not decided"),
-    State.UNTUNED: ("○", "untuned: heuristics answer"),
+    State.UNTUNED: ("○", "untuned: nothing stored answers"),
     State.FAILED: ("✕", "all that was tried failed"),
     State.REFUSED: ("⊘", "every kernel refuses"),
 }

@@ -1,4 +1,4 @@
-"""Evidence: one decision down to its samples, those of the default beside those of its fastest rival."""
+"""Evidence: one decision down to its samples, those of the untuned config beside those of its fastest rival."""
 
 import json
 from typing import Any
@@ -21,7 +21,7 @@ MOST = 96
 def part(data: PageData) -> list[Markup]:
     """One block a decision, the largest gain first: samples, the ratio of each turn, its interval, the rule."""
     if data.races.empty:
-        return [element("p", "No decision has both a default and a rival that were measured.", class_="none")]
+        return [element("p", "No decision has both an untuned config and a rival that were measured.", class_="none")]
     order = data.races.assign(less=-data.races["speedup"]).sort_values(
         ["less", "signature", "direction", "device"], kind="stable"
     )
@@ -35,14 +35,14 @@ def part(data: PageData) -> list[Markup]:
 
 
 def _decision(data: PageData, row: Any, *, is_open: bool) -> Markup:
-    default, rival = row.default_ns[:MOST], row.rival_ns[:MOST]
-    x = spanning([*default, *rival])
+    untuned, rival = row.untuned_ns[:MOST], row.rival_ns[:MOST]
+    x = spanning([*untuned, *rival])
     kernel = row.kernel.rpartition("/")[2]
-    verdict = "tie: the default stays" if row.rule == Rule.TIE else f"{row.speedup:.3f}×"
+    verdict = "tie: the untuned config stays" if row.rule == Rule.TIE else f"{row.speedup:.3f}×"
     words = [row.direction, kernel, verdict]
     summary = data.label(row.signature, *words, device=row.device)
     strips = [
-        _strip("default", row.default_config, default, x, "s-default"),
+        _strip("untuned", row.untuned_config, untuned, x, "s-untuned"),
         _strip("winner" if row.rule != Rule.TIE else "rival", row.rival_config, rival, x, "s-rival"),
     ]
     axis = draw.axis(x, duration, most=5)
@@ -73,8 +73,8 @@ def _strip(name: str, config: str, samples: tuple[int, ...], x: Scale, class_: s
 
 
 def ratios(row: Any) -> np.ndarray:
-    """Time of the default over that of the rival, turn by turn."""
-    return np.array(row.default_ns, float) / np.array(row.rival_ns, float)
+    """Time of the untuned config over that of the rival, turn by turn."""
+    return np.array(row.untuned_ns, float) / np.array(row.rival_ns, float)
 
 
 def _ratios(row: Any) -> Markup:
@@ -88,7 +88,7 @@ def _ratios(row: Any) -> Markup:
     label = f"ratio {row.speedup:.3f}, at 95 % between {row.low:.3f} and {row.high:.3f}"
     track = draw.svg(draw.grid_lines(x, STRIP, most=5), band, *marks, dots, height=STRIP, label=label, class_="track")
     head = Markup(
-        element("b", f"default over {'rival' if row.rule == Rule.TIE else 'winner'}")
+        element("b", f"untuned over {'rival' if row.rule == Rule.TIE else 'winner'}")
         + element("span", f"turn by turn, {counted(len(row.rounds), 'round')}", class_="sub")
     )
     value = Markup(
@@ -100,17 +100,17 @@ def _ratios(row: Any) -> Markup:
 
 
 def _sentence(row: Any) -> str:
-    shown = f"; the first {MOST} are drawn" if len(row.default_ns) > MOST or len(row.rival_ns) > MOST else ""
+    shown = f"; the first {MOST} are drawn" if len(row.untuned_ns) > MOST or len(row.rival_ns) > MOST else ""
     if row.is_paired:
         fewer = int((ratios(row) > 1).sum())
-        how = f"Measured in turns: the default was slower in {fewer} of {len(row.default_ns)} turns{shown}."
+        how = f"Measured in turns: the untuned config was slower in {fewer} of {len(row.untuned_ns)} turns{shown}."
     else:
-        counts = f"{len(row.default_ns)} and {len(row.rival_ns)}"
+        counts = f"{len(row.untuned_ns)} and {len(row.rival_ns)}"
         how = f"Not measured in turns: the medians of {counts} samples are compared{shown}."
     if row.rule == Rule.TIE:
         return (
             f"{how} No rival wins: that takes a sign test and a bootstrap at 1 %, shared among all rivals, and a gain "
-            "above 1 %, half a microsecond and what a config shows against itself. So the default stays."
+            "above 1 %, half a microsecond and what a config shows against itself. So the untuned config stays."
         )
     if row.rule == Rule.WINNER:
         return f"{how} The gain is above 1 % and half a microsecond, and the interval excludes 1."
@@ -119,7 +119,7 @@ def _sentence(row: Any) -> str:
 
 def _legend() -> Markup:
     entries = [
-        (draw.swatch(element("circle", cx=11, cy=7, r=3, class_="s-default")), "a sample of the default"),
+        (draw.swatch(element("circle", cx=11, cy=7, r=3, class_="s-untuned")), "a sample of the untuned config"),
         (draw.swatch(element("circle", cx=11, cy=7, r=3, class_="s-rival")), "of the winner or rival"),
         (draw.swatch(element("path", d="M11 0v14", class_="median")), "median"),
         (draw.swatch(element("rect", y=1, width=22, height=12, class_="interval")), "interval at 95 %"),

@@ -41,7 +41,7 @@ def _knob(search: Search, knob: int) -> Markup:
             "span",
             element("b", value_words(value)),
             element("span", loss_words(loss)),
-            class_=f"chip {_shade(loss)}{' is-default' if value == default and type(value) is type(default) else ''}",
+            class_=f"chip {_shade(loss)}{' is-untuned' if value == default and type(value) is type(default) else ''}",
             title=_spoken(search.knobs[knob], value_words(value), loss),
         )
         for value, loss in zip(search.values[knob], found, strict=True)

@@ -20,8 +20,8 @@ GUTTER = 82
 _GROUPS = (
     ("compute", "Compute-bound: share of the matrix limit"),
     ("memory", "Memory-bound: share of the copy limit"),
-    ("unknown", "Limits not known: operations a second"),
-    ("bytes", "Limits not known, and nothing is computed: bytes a second"),
+    ("unknown", "No limit is known of this device: operations a second, on a scale of their own"),
+    ("bytes", "No limit is known of this device, and nothing is computed: bytes a second, on a scale of their own"),
 )
 
 
@@ -184,4 +184,6 @@ def _limit_words(row: Any, matmul: float) -> str:
         return f"{value:g} {unit} ({'measured' if is_measured else 'published'})" if value else "not known"
 
     copy = known(row["copy_tb_s"], "TB/s", bool(row["is_copy_measured"]))
+    if not matmul and not row["copy_tb_s"]:
+        return "no limit is known of this device, so no roof is drawn"
     return f"matrix limit {known(matmul, 'TFLOP/s', bool(row['is_matmul_measured']))}, copy limit {copy}"

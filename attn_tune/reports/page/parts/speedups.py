@@ -19,7 +19,7 @@ _MIDDLE = HEIGHT / 2
 
 
 def part(data: PageData) -> list[Markup]:
-    """Bars of the time of the default over that of the winner, the largest first."""
+    """Bars of the time of the untuned config over that of the winner, the largest first."""
     table = _with_races(data)
     if table.empty:
         return [element("p", "No problem has a decision.", class_="none")]
@@ -59,7 +59,7 @@ def _row(data: PageData, row: Any, scale: Scale) -> Markup:
     name = data.label(row.signature, row.direction, row.kernel, device=row.device)
     marks = data.marks(signature=row.signature, device=row.device)
     if pd.isna(row.speedup) or row.rule == Rule.ONLY:
-        words = "the one config that was right" if row.rule == Rule.ONLY else "the default never ran"
+        words = "the one config that was right" if row.rule == Rule.ONLY else "the untuned config never ran"
         value = Markup(element("b", "only" if row.rule == Rule.ONLY else "-", class_="word"))
         value = Markup(value + element("span", f"{duration(row.median_ns)}, {words}", class_="sub"))
         return draw.row(name, draw.svg(draw.grid_lines(scale, HEIGHT), height=HEIGHT, class_="track"), value, **marks)
@@ -89,8 +89,8 @@ def _interval(row: Any) -> str:
 def _spoken(row: Any) -> str:
     how = "of samples taken in turns" if row.is_paired else "of separate samples"
     if row.rule == Rule.TIE:
-        return f"tie, the default stays: the nearest rival has {row.speedup:.3f}, {_interval(row)} (95 %, {how})"
-    return f"{row.speedup:.3f} times as fast as the default, {_interval(row)} (95 %, {how})"
+        return f"tie, the untuned config stays: the nearest rival has {row.speedup:.3f}, {_interval(row)} (95 %, {how})"
+    return f"{row.speedup:.3f} times as fast as the untuned config, {_interval(row)} (95 %, {how})"
 
 
 def _value(row: Any) -> Markup:
@@ -127,8 +127,8 @@ def _legend() -> Markup:
     tie = draw.swatch(element("path", d="M5 7l6-6 6 6-6 6z", class_="tie"))
     return draw.legend(
         [
-            (win, "winner over default"),
+            (win, "winner over untuned"),
             (whisker, "interval at 95 %"),
-            (tie, "tie: the rival that came nearest; the default stays"),
+            (tie, "tie: the rival that came nearest; the untuned config stays"),
         ]
     )

@@ -1,0 +1,25 @@
+"""Values in messages: short, and arrays by dtype, shape and first entry."""
+
+import jax
+import numpy as np
+
+from attn_tune.schema.errors import shown
+
+
+def test_an_array_is_shown_by_dtype_shape_and_first_entry():
+    assert shown(np.arange(2000.0)) == "an array float64[2000], the first of them 0.0"
+    assert shown(np.full((2, 3), 7, np.int32)) == "an array int32[2, 3], the first of them 7"
+    assert shown(np.zeros((0, 3))) == "an array float64[0, 3]"
+    assert shown(np.float32(1.5)) == "an array float32[] of 1.5"
+
+
+def test_a_traced_array_is_shown_without_its_values():
+    said = []
+    jax.eval_shape(lambda x: said.append(shown(x)) or x, jax.ShapeDtypeStruct((4,), "float32"))
+    assert said[0].startswith("an array float32[4]")
+    assert len(said[0]) < 200
+
+
+def test_other_values_are_short():
+    assert shown("soft") == "'soft'"
+    assert len(shown(list(range(1000)))) < 120
