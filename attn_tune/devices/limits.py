@@ -29,7 +29,8 @@ class Limits:
 # A dense bfloat16 product of jax.numpy, and a copy in memory, on one card (benchmarks/results/h200).
 _MEASURED = {"nvidia-h200": Limits(matmul_tflops=790, copy_tb_s=4.3, is_matmul_measured=True, is_copy_measured=True)}
 # Dense bfloat16 peaks, without sparsity, with float32 sums: half of what a data sheet says "with sparsity". Of a TPU
-# those of what JAX calls one device: a core of v7x, a chip of the others. Each source stands above what it gives.
+# those of what JAX calls one device: a core of v7x, a chip of the others. Each source stands above what it gives,
+# as other public code and notes quote it.
 _MATMUL_TFLOPS = {
     # NVIDIA A100 data sheet.
     "nvidia-a100-sxm4-40gb": 312,
@@ -37,12 +38,11 @@ _MATMUL_TFLOPS = {
     "nvidia-a100-pcie-40gb": 312,
     "nvidia-a100-pcie-80gb": 312,
     "nvidia-a10": 125,
-    # NVIDIA H100 and H200 data sheets: 1979, 1513 and 1671 with sparsity; H20 as deployed figures give it.
+    # NVIDIA H100 and H200 data sheets: 1979, 1513 and 1671 with sparsity.
     "nvidia-h100-sxm5": 989,
     "nvidia-h100-pcie": 756,
     "nvidia-h100-nvl": 835,
     "nvidia-h200-nvl": 835,
-    "nvidia-h20": 148,
     "nvidia-gh200-96gb": 989,
     "nvidia-gh200-144gb": 989,
     # NVIDIA Blackwell data sheets: 4500 and 5000 with sparsity.

@@ -126,7 +126,8 @@ def as_mask(
     if q_segment_ids is not None and kv_segment_ids is None:
         kv_segment_ids = q_segment_ids
     # Callers may pass anything, arrays among it.
-    if isinstance(causal, Tracer) or getattr(causal, "size", 1) != 1 or causal not in (True, False):
+    is_traced = isinstance(causal, Tracer)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if is_traced or getattr(causal, "size", 1) != 1 or causal not in (True, False):
         raise UsageError(f"causal must be True or False, got {shown(causal)}")
     own = MaskInfo(
         attention_mask=attention_mask,
