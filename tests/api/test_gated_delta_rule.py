@@ -1,6 +1,7 @@
 """The public ``gated_delta_rule``: the recurrence, states passed on, packed sequences, gates, gradients, refusals."""
 
 import functools
+import itertools
 import os
 import subprocess
 import sys
@@ -101,7 +102,7 @@ def test_packed_sequences_are_calls_of_their_own():
     call = functools.partial(attn_tune.gated_delta_rule, cu_seqlens=jnp.asarray(ends), return_state=True)
     out, states = jax.jit(call)(**poisoned)
     assert not np.asarray(out[:, ends[-1] :]).any()
-    for i, (begin, end) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
+    for i, (begin, end) in enumerate(itertools.pairwise(ends)):
         one = part(given, slice(begin, end))
         exact, last = recurrence(**one, initial_state=given["initial_state"][i : i + 1])
         np.testing.assert_allclose(out[:, begin:end], exact, atol=3e-6)
