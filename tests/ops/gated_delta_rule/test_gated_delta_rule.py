@@ -7,11 +7,12 @@ import jax
 import numpy as np
 import pytest
 
+from attn_tune.ops.gated_delta_rule.chunked import forward_in_chunks
 from attn_tune.ops.gated_delta_rule.features import features, samples
 from attn_tune.ops.gated_delta_rule.inputs import make_inputs
 from attn_tune.ops.gated_delta_rule.op import OP
 from attn_tune.ops.gated_delta_rule.problem import LOWEST_GATE, WORKLOADS, Problem, bytes_moved, flops
-from attn_tune.ops.gated_delta_rule.reference import baseline, reference
+from attn_tune.ops.gated_delta_rule.reference import baseline, forward_in_steps, reference
 from attn_tune.ops.tolerance import compare
 from attn_tune.schema.errors import UsageError
 from tests.kernels.gated_delta_rule.recurrence_numpy import recurrence
@@ -95,6 +96,25 @@ def test_the_reference_is_the_recurrence_of_numpy(name):
     np.testing.assert_allclose(found["out"], out, atol=2e-6)
     if problem.has_final_state:
         np.testing.assert_allclose(found["state"], state, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["states", "delta_rule"])
+def test_chunks_of_the_reference_are_its_steps_and_so_are_their_gradients(name):
+    problem = dataclasses.replace(samples()[name], dtype="float32", length=150, batch=1)
+    inputs = jax.jit(functools.partial(make_inputs, problem, "bwd"))(2)
+    reals = {name: x for name, x in inputs.operands._asdict().items() if x is not None}
+
+    def run(forward, reals):
+        def call(reals):
+            return forward(problem, inputs.operands._replace(**reals), np.dtype("float32"), lambda x: x)
+
+        found, pull = jax.vjp(call, reals)
+        return found, pull((inputs.dout, inputs.dstate))
+
+    chunks, steps = (jax.jit(functools.partial(run, f))(reals) for f in (forward_in_chunks, forward_in_steps))
+    for one, other in zip(jax.tree.leaves(chunks), jax.tree.leaves(steps), strict=True):
+        assert np.linalg.norm(one - other) < 1e-6 * np.linalg.norm(other)
 
 
 def test_gradients_of_the_reference_are_slopes_of_the_recurrence():

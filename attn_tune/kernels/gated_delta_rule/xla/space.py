@@ -10,7 +10,7 @@ from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
 from attn_tune.ops.gated_delta_rule.problem import Problem
 from attn_tune.schema.device import Device
 
-# Up to so many tokens may be taken one by one. Untuned it is one alone: of eight a CPU takes a sixth of the time as a tile.
+# Up to so many tokens may be taken one by one. Untuned it is one alone: a CPU takes eight in a tile six times as fast.
 FEW_TOKENS, UNTUNED = 8, 1
 # The arrays of a step, as long as a row of values or of pairs of tokens; more do not fit beside the model.
 MAX_STEP_BYTES = 2**32
