@@ -1,5 +1,6 @@
 """The configs that the XLA kernel may take, and the one it takes untuned."""
 
+import dataclasses
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -60,6 +61,11 @@ def forward_candidates(problem: Problem, device: Device) -> Iterator[ForwardConf
 def backward_candidates(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
     """Every combination of knobs, the nearest to the untuned one first."""
     yield from _candidates(backward_heuristic(problem, device), problem, device)
+
+
+def adapt[C: ForwardConfig | BackwardConfig](tuned: Problem, problem: Problem, device: Device, config: C) -> C:
+    """The config of a near problem with no more tiles than the tokens fill."""
+    return dataclasses.replace(config, tiles=min(config.tiles, _counts(problem, config.chunk)[-1]))
 
 
 def _candidates[C: ForwardConfig | BackwardConfig](start: C, problem: Problem, device: Device) -> tuple[C, ...]:
