@@ -1,6 +1,7 @@
 """Small problems that are hard to get right."""
 
 import dataclasses
+from typing import Any
 
 from attn_tune.ops.gated_delta_rule.problem import Problem
 
@@ -79,7 +80,7 @@ def _tiny(
     head_dim: int = 32,
     v_head_dim: int = 32,
     scale: float | None = None,
-    **flags,
+    **flags: Any,
 ) -> Problem:
     return Problem(
         batch=batch,

@@ -1,5 +1,8 @@
 """Random data for one call of the gated delta rule, made on the device; padding of ragged calls is poisoned."""
 
+# JAX declares no types for norms.
+# pyright: reportUnknownVariableType=false
+
 from functools import partial
 
 import jax

@@ -148,7 +148,8 @@ class Problem:
         if not self.ragged:
             return (self.length,) * self.batch
         if self.at_edges:
-            left, found = max(0, self.length - PADDING), []
+            found: list[int] = []
+            left = max(0, self.length - PADDING)
             for i in range(self.batch - 1):
                 found.append(min(left, _EDGES[i % len(_EDGES)]))
                 left -= found[-1]

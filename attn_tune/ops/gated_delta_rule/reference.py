@@ -5,6 +5,10 @@ those of keys, its columns those of values. Long sequences are computed in chunk
 of ``jax.vjp``. Nothing here is shared with a kernel.
 """
 
+# JAX declares no types for scans, cotangents and products.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+
 import math
 from functools import partial
 from typing import NamedTuple
