@@ -23,6 +23,8 @@ SIGNATURES = (
     "paged_append/v1 b=3 t=12 k=2 h=16 v=24 page=8 dtype=bfloat16 kv=float8_e4m3fn kvscale=token ragged=1",
     "ragged_paged/v1 b=5 t=30 s=40 n=4 k=2 h=16 v=16 page=8 dtype=bfloat16 kv=float8_e4m3fn kvscale=token left=9"
     " sinks=1 workload=mix",
+    "gated_delta_rule/v1 b=2 t=37 n=4 k=2 h=16 v=24 dtype=float32 state=both",
+    "gated_delta_rule/v1 b=5 t=50 n=3 k=1 h=16 v=16 dtype=bfloat16 gate=none state=out ragged=1 workload=mix",
     "foreign/v1 t=64",
     "probe_paged/v1 b=3 s=64 n=2 h=16 page=8 dtype=float32 workload=uni",
     "probe_recurrent/v1 b=2 t=32 n=2 k=8 v=16 dtype=float32 workload=reset",

@@ -1,0 +1,1 @@
+"""Kernels of the op ``gated_delta_rule``."""

@@ -1,0 +1,87 @@
+"""Random data for one call of the gated delta rule, made on the device; padding of ragged calls is poisoned."""
+
+# JAX declares no types for norms.
+# pyright: reportUnknownVariableType=false
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from attn_tune.ops.gated_delta_rule.operands import BackwardInputs, Operands
+from attn_tune.ops.gated_delta_rule.problem import LOWEST_GATE, Problem
+
+# Heads forget at rates from one to this power of two, as those of models do.
+_SLOWEST = -8
+# Gates at the edges in turn: none at all, hardly any, strong ones, and resets, with ordinary ones between.
+_GATES = (0.0, -1e-3, -0.3, -20.0, -0.1, 0.0, -88.0, -0.2, LOWEST_GATE, -0.5, -1e-3)
+# At the edges the heads take turns: gates of every kind, no forgetting at all, ordinary gates.
+_KINDS = 3
+
+
+def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | BackwardInputs:
+    """Inputs of one call, the same for the same seed; may be called under ``jit``.
+
+    Values and cotangents of outputs are standard normal. Queries and keys have length one, which keeps the recurrence
+    from growing. Gates are those of heads that forget slowly or fast. Strengths are between 0 and 1, at the edges
+    between 0 and 2, and there keys come several times in a row. Sequences of a ragged call have the workload's lengths
+    in random order; what belongs to none is NaN. The cotangent of the final states is about as large as what the
+    outputs add to it.
+    """
+    p = problem
+    keys = iter(jax.random.split(jax.random.key(seed), 9))
+    starts = _starts(p, next(keys)) if p.ragged else None
+    numbers = (*p.rows, p.num_value_heads)
+    token = jnp.arange(p.length)
+
+    def poisoned(x: Array, dtype: str) -> Array:
+        if starts is not None:
+            own = (token < starts[-1]).reshape(-1, *[1] * (x.ndim - 2))
+            x = jnp.where(own, x, jnp.nan)
+        return x.astype(dtype)
+
+    def unit(key: Array) -> Array:
+        drawn = jax.random.normal(key, (*p.rows, p.num_key_heads, p.head_dim))
+        return drawn / jnp.linalg.norm(drawn, axis=-1, keepdims=True)
+
+    q, k = unit(next(keys)), unit(next(keys))
+    if p.at_edges:
+        # Runs of one, two and three equal keys.
+        k = k[:, token - jnp.asarray((0, 0, 1, 0, 1, 2))[token % 6]]
+    normal = partial(jax.random.normal, dtype=jnp.float32)
+    values = (*numbers, p.v_head_dim)
+    state = (p.batch, p.num_value_heads, p.head_dim, p.v_head_dim)
+    v, strength = (normal(next(keys), shape) for shape in (values, numbers))
+    operands = Operands(
+        q=poisoned(q, p.dtype),
+        k=poisoned(k, p.dtype),
+        v=poisoned(v, p.dtype),
+        g=poisoned(_gates(p, next(keys)), "float32") if p.has_gate else None,
+        beta=poisoned((2 if p.at_edges else 1) * jax.nn.sigmoid(strength), "float32") if p.has_beta else None,
+        initial_state=normal(next(keys), state) if p.has_initial_state else None,
+        cu_seqlens=starts,
+    )
+    if direction == "fwd":
+        return operands
+    dout = poisoned(normal(next(keys), values), p.dtype)
+    dstate = p.head_dim**-0.5 * normal(next(keys), state) if p.has_final_state else None
+    return BackwardInputs(operands, dout, dstate)
+
+
+def _starts(p: Problem, key: Array) -> Int[Array, " ends"]:
+    lengths = np.asarray(p.lengths, np.int32)
+    ordered = jnp.asarray(lengths) if p.at_edges else jax.random.permutation(key, lengths)
+    return jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(ordered, dtype=jnp.int32)])
+
+
+def _gates(p: Problem, key: Array) -> Float[Array, "R T N"]:
+    drawn, rates = jax.random.split(key)
+    rate = 2.0 ** jax.random.uniform(rates, (p.num_value_heads,), minval=_SLOWEST, maxval=0.0)
+    usual = -rate * jax.nn.softplus(jax.random.normal(drawn, (*p.rows, p.num_value_heads)))
+    if not p.at_edges:
+        return usual
+    kind = jnp.arange(p.num_value_heads) % _KINDS
+    turn = jnp.asarray(_GATES)[jnp.arange(p.length) % len(_GATES)][:, None]
+    return jnp.where(kind == 0, turn, jnp.where(kind == 1, 0.0, usual))
