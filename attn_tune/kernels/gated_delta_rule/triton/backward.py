@@ -1,0 +1,30 @@
+"""The backward: chunks are prepared as in the forward, walked forwards and backwards, and differentiated."""
+
+import jax
+
+from attn_tune.kernels.gated_delta_rule.triton.backward_scan import keep_states, walk_back
+from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
+from attn_tune.kernels.gated_delta_rule.triton.gradients import differentiate
+from attn_tune.kernels.gated_delta_rule.triton.prepare import prepare
+from attn_tune.kernels.gated_delta_rule.triton.static import static_of
+from attn_tune.ops.gated_delta_rule.operands import BackwardInputs
+from attn_tune.ops.gated_delta_rule.problem import Problem
+
+
+def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -> dict[str, jax.Array]:
+    """``dq``, ``dk``, ``dv``, and ``dg``, ``dbeta``, ``dinitial_state`` of the operands that there are."""
+    o = inputs.operands
+    static = static_of(problem, config, config.block_v)
+    prepared = prepare(problem, config, o)
+    kept = keep_states(o, prepared, config, static)
+    walked = walk_back(inputs, prepared, config, static)
+    static = static_of(problem, config, config.gradient_block_v)
+    dq, dk, dg, dbeta = differentiate(inputs, kept, walked, prepared.decays, config, static)
+    found = {"dq": dq, "dk": dk, "dv": walked.dv}
+    if o.g is not None:
+        found["dg"] = dg
+    if o.beta is not None:
+        found["dbeta"] = dbeta
+    if o.initial_state is not None:
+        found["dinitial_state"] = walked.dinitial_state
+    return found
