@@ -233,6 +233,17 @@ def test_the_decoding_loop_runs_and_every_measured_row_is_recorded():
     assert set(quoted) <= recorded
 
 
+def test_the_calls_of_linear_attention_run():
+    names = {}
+    exec("".join(re.findall(r"```python\n(.*?)```", text("linear-attention.md"), re.DOTALL)), names)
+    jnp = names["jnp"]
+    assert bool(jnp.isfinite(names["out"]).all())
+    assert names["states"].shape == (4, 4, 32, 32)
+    assert not bool(names["states"][1].any())
+    assert not bool(names["out"][:, 90:].any())
+    assert all(bool(jnp.isfinite(x).all()) for x in names["gradients"])
+
+
 def test_every_measured_row_of_writing_a_cache_is_recorded():
     rows = json.loads((ROOT / "benchmarks/results/h200/append.json").read_text())["rows"]
     recorded = {tuple(f"{row['us'][name]:.2f}" for name in ("auto", "xla", "copy")) for row in rows}

@@ -80,7 +80,8 @@ def test_kernels_of_an_op_without_preset_ask_for_a_point_of_it():
 def test_kernels_without_a_point_show_an_example_of_each_op():
     rows = json.loads(run("kernels", "--device", "cpu", "--json").stdout)["kernels"]
     shown = {row["kernel"].partition("/")[0] for row in rows if row["direction"]}
-    assert shown == {"attention", "flash_attention", "merge_attention", "paged_append", "paged_decode", "ragged_paged"}
+    serving = {"paged_append", "paged_decode", "ragged_paged"}
+    assert shown == {"attention", "flash_attention", "gated_delta_rule", "merge_attention", *serving}
 
 
 def test_validate_names_the_op_that_has_no_samples():

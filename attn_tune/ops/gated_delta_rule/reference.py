@@ -1,12 +1,11 @@
-"""The gated delta rule from one token to the next, in high precision (the reference) and in the working dtype.
+"""The gated delta rule in high precision (the reference) and in the working dtype (the baseline), token by token.
 
 The recurrence is that of Gated Delta Networks (arXiv 2412.06464, equation 10), with the state transposed: its rows are
-those of keys, its columns those of values. Gradients are those of ``jax.vjp`` through it. Nothing here is shared with
-a kernel.
+those of keys, its columns those of values. Long sequences are computed in chunks (``chunked.py``). Gradients are those
+of ``jax.vjp``. Nothing here is shared with a kernel.
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -16,14 +15,14 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from attn_tune.ops.flash_attention.rounding import round_to
+from attn_tune.ops.gated_delta_rule.chunked import Rounding, forward_in_chunks
 from attn_tune.ops.gated_delta_rule.operands import BackwardInputs, Operands
 from attn_tune.ops.gated_delta_rule.problem import Problem
 
+# Longer sequences are computed in chunks, unless they are ragged.
+MOST_STEPS = 1024
 # Products of a state and a token, of which a CPU computes so many in float64 in about a second.
 FLOAT64_ELEMENTS = 2**28
-
-type Rounding = Callable[[Array], Array]
-type Step = Callable[["Carry", "Token"], tuple["Carry", Array]]
 
 
 class Token(NamedTuple):
@@ -95,6 +94,12 @@ def _answers(p: Problem, inputs: Operands | BackwardInputs, dtype: jnp.dtype, ro
 
 def _forward(p: Problem, o: Operands, dtype: jnp.dtype, rounded: Rounding) -> tuple[Array, Array]:
     """The outputs of all tokens, and the final states of all sequences."""
+    in_chunks = p.length > MOST_STEPS and not p.ragged
+    return (forward_in_chunks if in_chunks else forward_in_steps)(p, o, dtype, rounded)
+
+
+def forward_in_steps(p: Problem, o: Operands, dtype: jnp.dtype, rounded: Rounding) -> tuple[Array, Array]:
+    """As ``forward_in_chunks``, token by token; ragged calls too."""
     states = (p.batch, p.num_value_heads, p.head_dim, p.v_head_dim)
     initial = jnp.zeros(states, dtype) if o.initial_state is None else o.initial_state.astype(dtype)
     step = partial(_step, p, initial if p.ragged else None, rounded)

@@ -35,7 +35,9 @@ SERVING = [name for name in grid_names() if name.endswith("-serving")]
 RAGGED = [name for name in grid_names() if name.endswith("-ragged")]
 APPEND = [name for name in grid_names() if name.endswith("-append")]
 CASCADE = ("llama3-8b-merge", "llama3-8b-prefix")
-_OTHERS = ("cpu-smoke", "decode", "gpu-smoke", "peers", "short-query", ALL, *SERVING, *RAGGED, *APPEND, *CASCADE)
+LINEAR = [name for name in grid_names() if "-linear" in name]
+_SMOKE = ("cpu-smoke", "decode", "gpu-smoke", "peers", "short-query", ALL)
+_OTHERS = (*_SMOKE, *SERVING, *RAGGED, *APPEND, *CASCADE, *LINEAR)
 MODELS = [name for name in grid_names() if name not in _OTHERS]
 
 
@@ -52,6 +54,20 @@ def test_preset_states_the_published_figures(name):
         assert values["b"] * values["t"] == 16384, "training points hold 16k tokens"
         assert values.get("cap", 0) == int(name.startswith("gemma2"))
         assert values.get("sinks", 0) == int(name.startswith("gpt-oss"))
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear_preset_states_the_published_figures_or_those_of_a_shard(name):
+    points = load_grid(name, lengths=("all",)).points
+    for point in points:
+        values = point.signature.values
+        heads, key_heads = (64, 16) if ".wide" in point.name else (32, 16)
+        assert values["n"] * key_heads == values["k"] * heads
+        assert heads % values["n"] == 0
+        assert (values["h"], values["v"]) == (128, 128)
+        states = 4 * values["b"] * values["n"] * 128 * 128
+        assert states + 4 * values["b"] * values["t"] * values["n"] * 128 < 2**33
+    assert max(point.signature.values["n"] for point in points) == (64 if name == "qwen3-next-linear" else 32)
 
 
 @pytest.mark.parametrize("name", SERVING + RAGGED)

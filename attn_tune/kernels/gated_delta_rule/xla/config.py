@@ -7,6 +7,7 @@ from attn_tune.kernels.knobs import Choice, Knobs, PowerOfTwo
 
 DECIDES_NO_CODE = "names and bounds of knobs; a row holds their values"
 
+CHUNKS = (8, 16, 32, 64, 128)
 _TILES = PowerOfTwo(1, 64, tried=(1, 4, 16), doc="tiles whose equations are solved together")
 _SOLVE = Choice(
     ("substitution", "doubling"), doc="the equations of a tile: row after row, or by inverses of blocks that double"
@@ -20,9 +21,9 @@ _PRODUCTS = Choice(
 class ForwardConfig(Knobs):
     """``tiles`` tiles of ``chunk`` tokens are prepared together; states go from tile to tile."""
 
-    chunk: Annotated[int, PowerOfTwo(1, 256, tried=(16, 32, 64, 128), doc="tokens of a tile; 1: token by token")]
+    chunk: Annotated[int, PowerOfTwo(1, 256, tried=CHUNKS, doc="tokens of a tile; 1: token by token")]
     tiles: Annotated[int, _TILES] = 1
-    solve: Annotated[str, _SOLVE] = "substitution"
+    solve: Annotated[str, _SOLVE] = "doubling"
     products: Annotated[str, _PRODUCTS] = "float32"
 
 
@@ -30,7 +31,7 @@ class ForwardConfig(Knobs):
 class BackwardConfig(Knobs):
     """``tiles`` tiles of ``chunk`` tokens are a step; the states before each step are kept."""
 
-    chunk: Annotated[int, PowerOfTwo(2, 256, tried=(16, 32, 64, 128), doc="tokens of a tile")]
+    chunk: Annotated[int, PowerOfTwo(2, 256, tried=CHUNKS, doc="tokens of a tile")]
     tiles: Annotated[int, _TILES] = 1
-    solve: Annotated[str, _SOLVE] = "substitution"
+    solve: Annotated[str, _SOLVE] = "doubling"
     products: Annotated[str, _PRODUCTS] = "float32"

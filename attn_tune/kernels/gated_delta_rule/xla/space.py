@@ -1,17 +1,17 @@
 """The configs that the XLA kernel may take, and the one it takes untuned."""
 
-import itertools
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from attn_tune.kernels.gated_delta_rule.xla.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.knobs import tried
-from attn_tune.kernels.lang.space import nearest_feasible
+from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
 from attn_tune.ops.gated_delta_rule.problem import Problem
 from attn_tune.schema.device import Device
 
-# So few tokens are taken one by one.
-FEW_TOKENS = 8
+# Up to so many tokens may be taken one by one. Untuned it is one alone: a CPU takes eight in a tile six times as fast.
+FEW_TOKENS, UNTUNED = 8, 1
 # The arrays of a step, as long as a row of values or of pairs of tokens; more do not fit beside the model.
 MAX_STEP_BYTES = 2**32
 _ARRAYS = 8
@@ -41,8 +41,8 @@ def infeasible(problem: Problem, device: Device, config: ForwardConfig | Backwar
 
 
 def forward_heuristic(problem: Problem, device: Device) -> ForwardConfig:
-    """Token by token for a few tokens, otherwise tiles."""
-    return ForwardConfig(chunk=1) if _tokens(problem) <= FEW_TOKENS else _tiled(ForwardConfig, problem, device)
+    """Token by token for one, otherwise tiles."""
+    return ForwardConfig(chunk=1) if _tokens(problem) <= UNTUNED else _tiled(ForwardConfig, problem, device)
 
 
 def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
@@ -52,10 +52,9 @@ def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
 
 def forward_candidates(problem: Problem, device: Device) -> Iterator[ForwardConfig]:
     """Every combination of knobs, the nearest to the untuned one first; token by token where there are a few."""
-    start = forward_heuristic(problem, device)
-    if start.chunk == 1:
-        yield start
-    yield from _candidates(_tiled(ForwardConfig, problem, device), problem, device)
+    tiled = _candidates(_tiled(ForwardConfig, problem, device), problem, device)
+    one_by_one = (ForwardConfig(chunk=1),) if _tokens(problem) <= FEW_TOKENS else ()
+    yield from one_by_one + tiled if _tokens(problem) <= UNTUNED else tiled + one_by_one
 
 
 def backward_candidates(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
@@ -64,46 +63,44 @@ def backward_candidates(problem: Problem, device: Device) -> Iterator[BackwardCo
 
 
 def _candidates[C: ForwardConfig | BackwardConfig](start: C, problem: Problem, device: Device) -> tuple[C, ...]:
-    config: Any = type(start)
-    counts = sorted({min(n, -(-problem.length // start.chunk)) for n in tried(config, "tiles")})
+    make: Any = type(start)
     configs = [
-        config(chunk=chunk, tiles=tiles, solve=solve, products=products)
-        for chunk, tiles, solve, products in itertools.product(
-            _chunks(problem, device), counts, tried(config, "solve"), _products(problem)
-        )
+        make(chunk=chunk, tiles=tiles, solve=solve, products=products)
+        for chunk in _chunks(problem)
+        for tiles in _counts(problem, chunk)
+        for solve in tried(make, "solve")
+        for products in _products(problem)
     ]
-    return nearest_feasible(
-        start, configs, lambda config: infeasible(problem, device, config), doubling=("chunk", "tiles")
-    )
+    return nearest_feasible(start, configs, partial(infeasible, problem, device), doubling=("chunk", "tiles"))
 
 
 def _tiled[C: ForwardConfig | BackwardConfig](config: type[C], problem: Problem, device: Device) -> C:
-    """The untuned tiles: as many together as keep an accelerator busy, of products as its matrix units like them."""
+    """The untuned tiles: as many together as keep an accelerator busy, with products as its matrix units like them."""
     is_cpu = device.platform == "cpu"
-    chunk = min(_chunks(problem, device)[-1], 64)
-    wanted = 1 if is_cpu else max(1, 1024 // (problem.rows[0] * problem.num_value_heads))
-    fitting = [n for n in tried(config, "tiles") if n <= min(wanted, -(-problem.length // chunk))]
-    start: Any = config
-    for tiles in reversed(fitting or [1]):
-        found = start(
-            chunk=chunk,
-            tiles=tiles,
-            solve="substitution" if is_cpu else "doubling",
-            products="float32" if is_cpu else _products(problem)[-1],
-        )
-        if infeasible(problem, device, found) is None:
-            return found
-    return start(chunk=min(_chunks(problem, device)))
+    make: Any = config
+    chunk = min(_chunks(problem)[-1], 32 if is_cpu else 64)
+    wanted = 4 if is_cpu else max(1, 1024 // (problem.rows[0] * problem.num_value_heads))
+    counts = [n for n in _counts(problem, chunk) if n <= wanted]
+    products = "float32" if is_cpu else _products(problem)[-1]
+    configs = [make(chunk=chunk, tiles=n, products=products) for n in reversed(counts)]
+    return first_feasible((*configs, make(chunk=min(_chunks(problem)))), partial(infeasible, problem, device))
+
+
+def _counts(problem: Problem, chunk: int) -> list[int]:
+    """The numbers of tiles that the tokens fill."""
+    most = -(-problem.length // chunk)
+    return [n for n in tried(ForwardConfig, "tiles") if n <= most]
 
 
 def _products(problem: Problem) -> tuple[str, ...]:
     return ("float32",) if problem.dtype == "float32" else ("float32", "working")
 
 
-def _chunks(problem: Problem, device: Device) -> list[int]:
-    """Tiles up to the first that holds a sequence of average length."""
-    all_chunks = sorted(tried(ForwardConfig, "chunk"))
-    return [c for i, c in enumerate(all_chunks) if i == 0 or all_chunks[i - 1] < _tokens(problem)]
+def _chunks(problem: Problem) -> list[int]:
+    """Tiles up to the first that holds a sequence of average length; the shortest for short sequences alone."""
+    sizes = tried(ForwardConfig, "chunk")
+    most = next((c for c in sizes if c >= _tokens(problem)), sizes[-1])
+    return [c for c in sizes if c <= most and (c > sizes[0] or most == sizes[0])]
 
 
 def _tokens(p: Problem) -> int:
