@@ -3,9 +3,10 @@
     python benchmarks/gated_delta_rule_peers.py --compile       # fills Triton's cache, without a GPU, in parallel
     python benchmarks/gated_delta_rule_peers.py --out delta.json
 
-For each point every config of ``_POINTS``, the untuned ones of our other kernels, and fla's Triton kernels where torch
-and fla can be imported (these by torch's profiler in the same process). A row says microseconds, and the worst error of
-each of ours as a multiple of what is allowed, on ordinary inputs and on those at the edges. A GPU is needed.
+For each point the untuned configs of our kernels and those of ``_CHANGES``; with ``--launches`` each launch of the
+untuned ``triton`` by itself, and with ``--fla`` fla's Triton kernels, where torch and fla can be imported (these by
+torch's profiler in the same process; their own tuning takes most of a minute). A row says microseconds, and the worst
+error of each of ours on inputs at the edges, as a multiple of what is allowed. A GPU is needed.
 """
 
 import argparse
@@ -26,8 +27,8 @@ from paged_decode_peers import versions
 
 from attn_tune.ops.gated_delta_rule.problem import NAME, Problem
 
-# The reference goes token by token: longer ones would take most of the run.
-_CHECKED = 8192
+# XLA's kernel takes most of the run beyond.
+_SHORT = 8192
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--compile", action="store_true", help="only compile, for an H100 or H200")
     parser.add_argument("--only", nargs="*", default=[""], help="points whose name contains one of these")
     parser.add_argument("--peers", nargs="*", default=[""], help="peers whose name contains one of these")
+    parser.add_argument("--launches", action="store_true", help="time each launch of the untuned triton by itself")
+    parser.add_argument("--fla", action="store_true", help="time fla too")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=140.0, help="no point begins later than that")
     parser.add_argument("--jobs", type=int, default=12, help="processes that compile")
@@ -50,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if time.monotonic() > end:
             print(f"{point[0]}: no time left")
             continue
-        report["rows"].append(_row(*point, args.peers, args.rounds))
+        report["rows"].append(_row(*point, args))
         if args.out:
             args.out.write_text(json.dumps(report, indent=1) + "\n")
     return 0
@@ -95,7 +98,7 @@ def _peers(problem: Problem, direction: str) -> Iterator[tuple[str, str, Any]]:
         search = spec.searches.get(direction)
         if search is None or spec.unsupported(problem, direction, device):
             continue
-        if name == "xla" and problem.length > _CHECKED:
+        if name == "xla" and (problem.length > _SHORT or direction == "bwd"):
             continue
         start = search.heuristic(problem, device)
         yield f"{name} untuned", name, start
@@ -105,14 +108,22 @@ def _peers(problem: Problem, direction: str) -> Iterator[tuple[str, str, Any]]:
                 yield f"{name} {' '.join(f'{k}={v}' for k, v in change.items())}", name, config
 
 
+_PREPARED: Sequence[Mapping[str, Any]] = (
+    {"prepare_registers": 168},
+    {"prepare_registers": 128},
+    {"prepare_warps": 2},
+    {"chunk": 32},
+)
 _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
     ("triton", "fwd"): (
+        *_PREPARED,
         {"block_v": 64},
-        {"block_v": 64, "num_warps": 8},
-        {"block_v": 32, "num_stages": 3},
-        {"block_v": 16},
+        {"block_v": 64, "num_stages": 1},
+        {"block_v": 32, "num_stages": 1},
         {"chunk": 32, "block_v": 64, "num_stages": 3},
-        {"prepare_warps": 8},
+        {"segments": 8},
+        {"segments": 4},
+        {"segments": 8, "block_v": 64},
     ),
     ("triton", "bwd"): (
         {"block_v": 64},
@@ -168,7 +179,7 @@ def _compile_one(call: tuple[str, Problem, str, Any]) -> str:
     return f"{time.monotonic() - begin:.0f} s: {'; '.join(launches)}"
 
 
-def _row(name: str, problem: Problem, direction: str, wanted: Sequence[str], rounds: int) -> dict[str, Any]:
+def _row(name: str, problem: Problem, direction: str, args: argparse.Namespace) -> dict[str, Any]:
     import jax
 
     from attn_tune.devices.identity import current_device
@@ -180,46 +191,37 @@ def _row(name: str, problem: Problem, direction: str, wanted: Sequence[str], rou
     from attn_tune.tuner.work.timers.choose import choose_timer
 
     op, begin = ops()[NAME], time.monotonic()
-    # What is compiled for one length is compiled for no other: the answers are those of the whole problem.
-    answers = []
-    for at_edges in (False, True):
-        variant = dataclasses.replace(problem, at_edges=at_edges)
-        inputs = jax.jit(functools.partial(load(op.inputs), variant, direction))(0)
-        exact = plain = None
-        if problem.length <= _CHECKED:
-            exact, plain = (
-                jax.jit(functools.partial(load(path), variant, direction))(inputs)
-                for path in (op.reference, op.baseline)
-            )
-        answers.append((inputs, exact, plain))
+    inputs, hard = (
+        jax.jit(functools.partial(load(op.inputs), variant, direction))(0)
+        for variant in (problem, dataclasses.replace(problem, at_edges=True))
+    )
+    exact, plain = (
+        jax.jit(functools.partial(load(path), problem, direction))(hard) for path in (op.reference, op.baseline)
+    )
     entries, errors, cannot = {}, {}, {}
     for peer, kernel, config in _peers(problem, direction):
-        if not any(word in peer for word in wanted):
+        if not any(word in peer for word in args.peers):
             continue
         try:
-            call = jax.jit(_call(kernel, problem, direction, config))
-            worst = 0.0
-            for inputs, exact, plain in answers:
-                compiled = call.lower(inputs).compile()
-                found = jax.block_until_ready(compiled(inputs))
-                if exact is not None and plain is not None:
-                    judged = compare(found, exact, plain, op.outputs(problem, direction))
-                    worst = max(worst, *(e.ratio for e in judged))
-            if answers[0][1] is not None:
-                errors[peer] = round(worst, 3)
-            entries[peer] = functools.partial(call.lower(answers[0][0]).compile(), answers[0][0])
+            compiled = jax.jit(_call(kernel, problem, direction, config)).lower(inputs).compile()
+            judged = compare(compiled(hard), exact, plain, op.outputs(problem, direction))
+            errors[peer] = round(max(e.ratio for e in judged), 3)
+            entries[peer] = functools.partial(compiled, inputs)
+            if args.launches and kernel == "triton" and peer.endswith("untuned"):
+                entries |= _launches(problem, direction, config, inputs)
         except Exception as error:  # any error of a peer is that peer's result
             cannot[peer] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    del exact, plain, hard
     measured = race(
         list(entries.values()),
         timer=choose_timer(),
-        policy=MeasurePolicy(rounds=rounds, rounds_max_s=8.0),
+        policy=MeasurePolicy(rounds=args.rounds, rounds_max_s=8.0),
         flush=make_flush(current_device()),
         round_id=name,
     ).measurements
     us = {peer: round(m.median_ns / 1e3, 2) for peer, m in zip(entries, measured, strict=True)}
-    if direction == "fwd" and importlib.util.find_spec("fla") and any(word in "fla" for word in wanted):
-        us["fla"] = _fla(problem, rounds)
+    if args.fla and direction == "fwd" and importlib.util.find_spec("fla"):
+        us["fla"] = _fla(problem, args.rounds)
     print(f"\n{name}  ({time.monotonic() - begin:.0f} s)", flush=True)
     for peer in sorted(us, key=us.__getitem__):
         print(f"  {us[peer]:10.1f} us  error {errors.get(peer, '-')}  {peer}", flush=True)
@@ -235,6 +237,45 @@ def _row(name: str, problem: Problem, direction: str, wanted: Sequence[str], rou
         "error_ratio": errors,
         "cannot": cannot,
     }
+
+
+def _launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dict[str, Any]:
+    """Each launch of ``triton`` as a compiled call, on what those before it made."""
+    import jax
+
+    from attn_tune.kernels.gated_delta_rule.triton.backward_scan import keep_states, walk_back
+    from attn_tune.kernels.gated_delta_rule.triton.gradients import differentiate
+    from attn_tune.kernels.gated_delta_rule.triton.prepare import prepare
+    from attn_tune.kernels.gated_delta_rule.triton.scan import scan
+    from attn_tune.kernels.gated_delta_rule.triton.segments import segment_starts
+    from attn_tune.kernels.gated_delta_rule.triton.static import static_of
+
+    found: dict[str, Any] = {}
+
+    def made(name: str, function: Any, *arrays: Any) -> Any:
+        compiled = jax.jit(function).lower(*arrays).compile()
+        found[f"launch {name}"] = functools.partial(compiled, *arrays)
+        return compiled(*arrays)
+
+    o = inputs if direction == "fwd" else inputs.operands
+    static = static_of(problem, config, config.block_v, getattr(config, "segments", 1))
+    prepared = made("prepare", lambda o: prepare(problem, config, o), o)
+    if direction == "fwd":
+        for change in _PREPARED:
+            other = dataclasses.replace(config, **change)
+            made(f"prepare {change}", functools.partial(prepare, problem, other), o)
+        starts = o.initial_state
+        if static.segments > 1:
+            starts = made("segments", lambda o, p: segment_starts(o, p, config, static), o, prepared)
+        made("scan", lambda o, p, s: scan(o, p, s, config, static), o, prepared, starts)
+        return found
+    kept = made("states", lambda o, p: keep_states(o, p, config, static), o, prepared)
+    walked = made("walk", lambda x, p: walk_back(x, p, config, static), inputs, prepared)
+    static = static_of(problem, config, config.gradient_block_v)
+    given = (inputs, kept, walked, prepared.decays)
+    made("gradients", lambda *x: differentiate(*x, config, static), *given)
+    made("gradients of queries", lambda *x: differentiate(*x, config, static)[0], *given)
+    return found
 
 
 def _fla(problem: Problem, rounds: int) -> float:

@@ -22,7 +22,7 @@ import triton.language as tl
 
 from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
-from attn_tune.kernels.gated_delta_rule.triton.scan import load_state, store_state, updates
+from attn_tune.kernels.gated_delta_rule.triton.scan import carried, load_state, store_state, updates
 from attn_tune.kernels.gated_delta_rule.triton.static import (
     Static,
     load_lower,
@@ -126,7 +126,7 @@ def states_kernel(k, v, beta, initial_state, cu_seqlens, solved, decays, states,
         part += 1
     sequence, begin, end, place = tokens_of(cu_seqlens, part, static)
     cols = tile * static.block_v + tl.arange(0, static.block_v)
-    held = tl.zeros([static.block_h, static.block_v], tl.float32)
+    held = tl.full([static.block_h, static.block_v], 0, tl.float32)
     if initial_state is not None:
         held = load_state(initial_state, sequence * static.heads + head, cols, static)
     for chunk in tl.range(0, (end - begin + static.chunk - 1) // static.chunk):
@@ -134,12 +134,11 @@ def states_kernel(k, v, beta, initial_state, cu_seqlens, solved, decays, states,
         index = (place + chunk) * static.heads + head
         store_state(states, index, held, cols, static)
         values, k_tile, _rounded, after, factor = updates(
-            held, k, v, beta, decays, start, end, head, index, cols, static
+            held, k, v, beta, decays, start, end, end, head, index, cols, static.whole, static
         )
         update = tl.dot(load_lower(solved, index, static.chunk), values, input_precision=static.precision)
         store_tokens(kept, update, start, end, head, static.heads, static.v_width, cols, static.chunk)
-        update = (update * after[:, None]).to(k_tile.dtype)
-        held = tl.dot(tl.trans(k_tile), update, held * factor, input_precision=static.precision)
+        held = carried(held, k_tile, update, after, factor, static)
 
 
 @triton.jit
@@ -167,7 +166,7 @@ def back_kernel(
     cols = tile * static.block_v + tl.arange(0, static.block_v)
     chunks = (end - begin + static.chunk - 1) // static.chunk
     if sequence >= 0:
-        held = tl.zeros([static.block_h, static.block_v], tl.float32)
+        held = tl.full([static.block_h, static.block_v], 0, tl.float32)
         if dstate is not None:
             held = load_state(dstate, sequence * static.heads + head, cols, static)
         arrays = (q, k, beta, dout, solved, mixed, decays)
@@ -179,10 +178,10 @@ def back_kernel(
             held = back_step(held, arrays, outputs, start, end, head, index, cols, static)
         store_state(dinitial_state, sequence * static.heads + head, held, cols, static)
     else:
-        nothing = tl.zeros([static.chunk, static.block_v], tl.float32)
-        for chunk in tl.range(0, chunks):
-            start = begin + chunk * static.chunk
-            store_tokens(dv, nothing, start, end, head, static.heads, static.v_width, cols, static.chunk)
+        nothing = tl.full([static.chunk, static.block_v], 0, tl.float32)
+        for empty in tl.range(0, chunks):
+            unused = begin + empty * static.chunk
+            store_tokens(dv, nothing, unused, end, head, static.heads, static.v_width, cols, static.chunk)
 
 
 @triton.jit

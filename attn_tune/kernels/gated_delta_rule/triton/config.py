@@ -14,8 +14,18 @@ class Chunks(Knobs):
 
     chunk: Annotated[int, PowerOfTwo(16, 64, tried=(32, 64), doc="tokens of a chunk")]
     prepare_warps: Annotated[
-        int, PowerOfTwo(1, 8, tried=(1, 2, 4), doc="warps that prepare a chunk: solve its triangular system")
+        int, PowerOfTwo(1, 8, tried=(2, 4, 8), doc="warps that prepare a chunk: solve its triangular system")
     ]
+    prepare_registers: Annotated[
+        int | None,
+        Range(
+            64,
+            255,
+            tried=(None, 168, 128),
+            doc="registers a thread at most in that launch, so that one more block fits a multiprocessor; None leaves "
+            "it to the compiler",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

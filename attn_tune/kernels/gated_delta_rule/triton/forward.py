@@ -5,6 +5,7 @@ import jax
 from attn_tune.kernels.gated_delta_rule.triton.config import ForwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import prepare
 from attn_tune.kernels.gated_delta_rule.triton.scan import scan
+from attn_tune.kernels.gated_delta_rule.triton.segments import segment_starts
 from attn_tune.kernels.gated_delta_rule.triton.static import static_of
 from attn_tune.ops.gated_delta_rule.operands import Operands
 from attn_tune.ops.gated_delta_rule.problem import Problem
@@ -14,5 +15,8 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
     """``out`` [R, T, N, V], and the final states ``state`` [B, N, H, V] if the problem has them."""
     static = static_of(problem, config, config.block_v, config.segments)
     prepared = prepare(problem, config, operands)
-    out, state = scan(operands, prepared, operands.initial_state, config, static)
+    starts = operands.initial_state
+    if config.segments > 1:
+        starts = segment_starts(operands, prepared, config, static)
+    out, state = scan(operands, prepared, starts, config, static)
     return {"out": out, "state": state} if problem.has_final_state else {"out": out}

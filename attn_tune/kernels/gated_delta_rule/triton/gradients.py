@@ -94,7 +94,7 @@ def queries_kernel(q, k, g, cu_seqlens, dout, states, updates, decays, dq, share
     sequence, start, end = chunk_of(cu_seqlens, slot, static)
     rows = tl.arange(0, static.block_h)
     if start < end:
-        acc = tl.zeros([static.chunk, static.block_h], tl.float32)
+        acc = tl.full([static.chunk, static.block_h], 0, tl.float32)
         if sequence >= 0:
             arrays = (q, k, g, dout, states, updates, decays)
             for member in tl.range(0, static.group, num_stages=1):
@@ -113,8 +113,8 @@ def query_gradients(arrays, slot, start, end, head, static: tl.constexpr):
     chunk: tl.constexpr = static.chunk
     precision: tl.constexpr = static.precision
     before = tl.load(decays + index.to(tl.int64) * (2 * chunk) + tl.arange(0, chunk))
-    acc = tl.zeros([chunk, static.block_h], tl.float32)
-    w = tl.zeros([chunk, chunk], tl.float32)
+    acc = tl.full([chunk, static.block_h], 0, tl.float32)
+    w = tl.full([chunk, chunk], 0, tl.float32)
     for first in tl.range(0, static.tiles * static.block_v, static.block_v):
         cols = first + tl.arange(0, static.block_v)
         dout_tile = load_tokens(dout, start, end, head, static.heads, static.v_width, cols, chunk, static.whole)
@@ -159,12 +159,12 @@ def keys_kernel(
     sequence, start, end = chunk_of(cu_seqlens, slot, static)
     rows = tl.arange(0, static.block_h)
     if start < end:
-        acc = tl.zeros([static.chunk, static.block_h], tl.float32)
+        acc = tl.full([static.chunk, static.block_h], 0, tl.float32)
         arrays = (q, k, v, g, beta, dout, states, updates, state_gradients, update_gradients, decays)
         for member in tl.range(0, static.group, num_stages=1):
             head = key_head * static.group + member
-            gate = tl.zeros([static.chunk], tl.float32)
-            strength = tl.zeros([static.chunk], tl.float32)
+            gate = tl.full([static.chunk], 0, tl.float32)
+            strength = tl.full([static.chunk], 0, tl.float32)
             if sequence >= 0:
                 share = load_numbers(shares, start, end, head, static.heads, static.chunk, 0.0)
                 more, gate, strength = key_gradients(arrays, share, slot, start, end, head, static)
@@ -190,14 +190,14 @@ def key_gradients(arrays, logs, slot, start, end, head, static: tl.constexpr):
     after = tl.load(decays + chunk + tl.arange(0, chunk))
     factor = tl.load(decays + chunk - 1)
 
-    of_rows = tl.zeros([chunk, static.block_h], tl.float32)
-    of_cols = tl.zeros([chunk, static.block_h], tl.float32)
-    z = tl.zeros([chunk, chunk], tl.float32)
+    of_rows = tl.full([chunk, static.block_h], 0, tl.float32)
+    of_cols = tl.full([chunk, static.block_h], 0, tl.float32)
+    z = tl.full([chunk, chunk], 0, tl.float32)
     # Transposed, by products of their own: on Hopper some versions of Triton turn registers wrongly.
-    wt = tl.zeros([chunk, chunk], tl.float32)
-    zt = tl.zeros([chunk, chunk], tl.float32)
-    strength = tl.zeros([chunk], tl.float32)
-    carried = tl.zeros([static.block_h], tl.float32)
+    wt = tl.full([chunk, chunk], 0, tl.float32)
+    zt = tl.full([chunk, chunk], 0, tl.float32)
+    strength = tl.full([chunk], 0, tl.float32)
+    carried = tl.full([static.block_h], 0, tl.float32)
     for first in tl.range(0, static.tiles * static.block_v, static.block_v):
         cols = first + tl.arange(0, static.block_v)
         dout_tile = load_tokens(dout, start, end, head, static.heads, static.v_width, cols, chunk, static.whole)

@@ -9,6 +9,8 @@ from attn_tune.schema.device import Device
 MAX_ROWS = 256
 # The state and the update of a chunk, in float32 registers a thread. There are 255; a few more are spilled.
 MOST_HELD = 288
+# Roundings of fewer rows or columns even out so little that gradients of gates are not right in 16 bits.
+_NARROW = 32
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
@@ -18,6 +20,11 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     if problem.head_dim > MAX_ROWS:
         return f"h={problem.head_dim} is above {MAX_ROWS}: columns of the state are held in registers"
     return None
+
+
+def is_narrow(problem: Problem) -> bool:
+    """Whether the backward computes in float32 whatever the dtype."""
+    return min(problem.head_dim, problem.v_head_dim) < _NARROW
 
 
 def infeasible(problem: Problem, device: Device, config: Chunks) -> str | None:

@@ -65,6 +65,7 @@ def prepare(problem: Problem, config: Chunks, operands: Operands) -> Prepared:
         constexprs={"static": static},
         num_warps=config.prepare_warps,
         num_stages=1,
+        maxnreg=config.prepare_registers,
         name="gated_delta_rule_prepare",
     )
     return Prepared(*found)
@@ -114,7 +115,7 @@ def prepare_kernel(q, k, g, beta, cu_seqlens, solved, mixed, decays, static: tl.
 def log_gates(g, start, end, head, static: tl.constexpr):
     """Base-2 logarithms of a chunk's gates, and ones at resets, where the logarithm is zero."""
     if g is None:
-        return tl.zeros([static.chunk], tl.float32), tl.zeros([static.chunk], tl.int32)
+        return tl.full([static.chunk], 0, tl.float32), tl.full([static.chunk], 0, tl.int32)
     else:
         gates = load_numbers(g, start, end, head, static.heads, static.chunk, 0.0)
         return tl.where(gates < RESET, 0.0, gates * LOG2E), (gates < RESET).to(tl.int32)

@@ -66,7 +66,7 @@ def scan_kernel(q, k, v, beta, starts, cu_seqlens, solved, mixed, decays, out, s
     first, last = chunks_of(begin, end, segment, static)
     cols = tile * static.block_v + tl.arange(0, static.block_v)
     if sequence >= 0:
-        held = tl.zeros([static.block_h, static.block_v], tl.float32)
+        held = tl.full([static.block_h, static.block_v], 0, tl.float32)
         if starts is not None:
             held = load_state(starts, (sequence * static.segments + segment) * static.heads + head, cols, static)
         arrays = (q, k, v, beta, solved, mixed, decays)
@@ -79,10 +79,10 @@ def scan_kernel(q, k, v, beta, starts, cu_seqlens, solved, mixed, decays, out, s
         if has_end:
             store_state(state, sequence * static.heads + head, held, cols, static)
     else:
-        nothing = tl.zeros([static.chunk, static.block_v], tl.float32)
-        for chunk in tl.range(first, last):
-            start = begin + chunk * static.chunk
-            store_tokens(out, nothing, start, end, head, static.heads, static.v_width, cols, static.chunk)
+        nothing = tl.full([static.chunk, static.block_v], 0, tl.float32)
+        for empty in tl.range(first, last):
+            unused = begin + empty * static.chunk
+            store_tokens(out, nothing, unused, end, head, static.heads, static.v_width, cols, static.chunk)
 
 
 @triton.jit
@@ -100,7 +100,9 @@ def chunks_of(begin, end, segment, static: tl.constexpr):
 def forward_step(held, arrays, out, start, end, head, index, cols, static: tl.constexpr):
     """The state after a chunk; the chunk's outputs are stored."""
     q, k, v, beta, solved, mixed, decays = arrays
-    values, k_tile, rounded, after, factor = updates(held, k, v, beta, decays, start, end, head, index, cols, static)
+    values, k_tile, rounded, after, factor = updates(
+        held, k, v, beta, decays, start, end, end, head, index, cols, static.whole, static
+    )
     key_head = head // static.group
     rows = tl.arange(0, static.block_h)
     q_tile = load_tokens(q, start, end, key_head, static.key_heads, static.width, rows, static.chunk, static.whole)
@@ -109,13 +111,23 @@ def forward_step(held, arrays, out, start, end, head, index, cols, static: tl.co
     found = tl.dot(load_lower(mixed, index, static.chunk), values, found, input_precision=static.precision)
     store_tokens(out, found * static.scale, start, end, head, static.heads, static.v_width, cols, static.chunk)
     update = tl.dot(load_lower(solved, index, static.chunk), values, input_precision=static.precision)
+    return carried(held, k_tile, update, after, factor, static)
+
+
+@triton.jit
+def carried(held, k_tile, update, after, factor, static: tl.constexpr):
+    """The state after a chunk from that before it and the chunk's updates."""
     update = (update * after[:, None]).to(k_tile.dtype)
     return tl.dot(tl.trans(k_tile), update, held * factor, input_precision=static.precision)
 
 
 @triton.jit
-def updates(held, k, v, beta, decays, start, end, head, index, cols, static: tl.constexpr):
+def updates(held, k, v, beta, decays, start, end, v_end, head, index, cols, whole: tl.constexpr, static: tl.constexpr):
     """The right side of a chunk's system, and what the state after it needs.
+
+    Args:
+      v_end: values from this token on count as zero.
+      whole: no value of the chunk does.
 
     Returns:
       ``beta (v - f S^T k)`` in the working dtype, the keys, the state in the working dtype, the decays to the end of
@@ -124,7 +136,7 @@ def updates(held, k, v, beta, decays, start, end, head, index, cols, static: tl.
     rows = tl.arange(0, static.block_h)
     key_head = head // static.group
     k_tile = load_tokens(k, start, end, key_head, static.key_heads, static.width, rows, static.chunk, static.whole)
-    v_tile = load_tokens(v, start, end, head, static.heads, static.v_width, cols, static.chunk, static.whole)
+    v_tile = load_tokens(v, start, v_end, head, static.heads, static.v_width, cols, static.chunk, whole)
     decays += index.to(tl.int64) * (2 * static.chunk)
     before = tl.load(decays + tl.arange(0, static.chunk))
     after = tl.load(decays + static.chunk + tl.arange(0, static.chunk))

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator
 
 from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig, ForwardConfig
-from attn_tune.kernels.gated_delta_rule.triton.limits import infeasible
+from attn_tune.kernels.gated_delta_rule.triton.limits import infeasible, is_narrow
 from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.space import nearest_feasible
 from attn_tune.kernels.lang.triton.device.static import padded
@@ -14,17 +14,33 @@ from attn_tune.schema.device import Device
 
 # Multiprocessors of a device that does not say.
 _UNITS = 132
-# Roundings of narrower states even out less: gradients of gates in long chunks are not right.
-_NARROW = 32
-_DOUBLING = ("chunk", "prepare_warps", "block_v", "num_warps", "num_stages")
+# Walks of each multiprocessor below which columns are shared out among more of them.
+_ENOUGH = 0.75
+# Segments make so many times the work, and are worth it from so many chunks on.
+_WORK, _LONG, _MOST_SEGMENTS = 3, 32, 16
+_DOUBLING = ("chunk", "prepare_warps", "block_v", "num_warps", "num_stages", "segments")
 _GRADIENTS = ("gradient_block_v", "gradient_warps", "gradient_stages")
 
 
 def forward_heuristic(problem: Problem, device: Device) -> ForwardConfig:
-    """The forward's untuned config: a tile of columns that gives each multiprocessor a program."""
-    chunk = _chunk(problem)
+    """The forward's untuned config: a tile of columns that gives each multiprocessor a program.
+
+    Long sequences of a few heads are cut into segments, which makes twice to three times the work.
+    """
+    chunk, block_v, segments = _chunk(problem), _columns(problem, device), 1
+    walks = problem.batch * problem.num_value_heads * -(-problem.v_head_dim // 32)
+    units = device.units or _UNITS
+    if _WORK * walks <= units and max(problem.lengths) >= _LONG * chunk:
+        block_v = min(32, padded(problem.v_head_dim))
+        while segments < _MOST_SEGMENTS and segments * walks < 2 * units:
+            segments *= 2
     return ForwardConfig(
-        chunk=chunk, prepare_warps=4, block_v=_columns(problem, device), num_warps=4, num_stages=_stages(problem)
+        chunk=chunk,
+        prepare_warps=4,
+        block_v=block_v,
+        num_warps=4,
+        num_stages=_stages(problem),
+        segments=segments,
     )
 
 
@@ -42,7 +58,7 @@ def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
     """The backward's untuned config."""
     wide = padded(problem.head_dim) > 128 or problem.dtype == "float32"
     chunk = _chunk(problem)
-    if min(problem.head_dim, problem.v_head_dim) < _NARROW:
+    if is_narrow(problem):
         chunk = min(32, chunk)
     return BackwardConfig(
         chunk=chunk,
@@ -62,7 +78,7 @@ def backward_candidates(problem: Problem, device: Device) -> tuple[BackwardConfi
         backward_heuristic(problem, device),
         _backwards(problem, device),
         lambda config: infeasible(problem, device, config),
-        doubling=(*_DOUBLING, *_GRADIENTS),
+        doubling=(*_DOUBLING[:-1], *_GRADIENTS),
     )
 
 
@@ -78,6 +94,11 @@ def _forwards(problem: Problem, device: Device) -> Iterator[ForwardConfig]:
     for chunk, block_v in itertools.product(_chunks(problem), _tiles(problem)):
         for warps, stages in itertools.product((4, 8), tried(ForwardConfig, "num_stages")):
             yield dataclasses.replace(start, chunk=chunk, block_v=block_v, num_warps=warps, num_stages=stages)
+    walks = problem.batch * problem.num_value_heads
+    for segments in tried(ForwardConfig, "segments")[1:]:
+        if segments * 4 <= _most_segments(problem, start.chunk) and walks * segments <= 4 * (device.units or _UNITS):
+            for block_v, stages in itertools.product(_tiles(problem), (1, 2, 3)):
+                yield dataclasses.replace(start, segments=segments, block_v=block_v, num_stages=stages)
 
 
 def _backwards(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
@@ -110,10 +131,8 @@ def _tiles(problem: Problem) -> tuple[int, ...]:
 
 
 def _columns(problem: Problem, device: Device) -> int:
-    walks, block = problem.batch * problem.num_value_heads, min(64, padded(problem.v_head_dim))
-    if padded(problem.head_dim) > 128 or problem.dtype == "float32":
-        block = min(32, block)
-    while block > 16 and walks * -(-problem.v_head_dim // block) < (device.units or _UNITS):
+    walks, block = problem.batch * problem.num_value_heads, min(32, padded(problem.v_head_dim))
+    while block > 16 and walks * -(-problem.v_head_dim // block) < _ENOUGH * (device.units or _UNITS):
         block //= 2
     return block
 

@@ -106,7 +106,7 @@ def steps_kernel(q, k, v, g, beta, initial_state, cu_seqlens, out, state, static
         place = (sequence.to(tl.int64) * static.heads + head) * (static.width * static.v_width)
         offsets = place + rows[:, None] * static.v_width + cols[None, :]
         inside = is_row[:, None] & is_col[None, :]
-        held = tl.zeros([static.block_h, static.block_v], tl.float32)
+        held = tl.full([static.block_h, static.block_v], 0, tl.float32)
         if initial_state is not None:
             held = tl.load(initial_state + offsets, mask=inside, other=0.0)
         for step in tl.range(0, end - begin):
@@ -130,4 +130,4 @@ def steps_kernel(q, k, v, g, beta, initial_state, cu_seqlens, out, state, static
         for step in tl.range(0, end - begin):
             token = begin + step
             own = (token.to(tl.int64) * static.heads + head) * static.v_width
-            tl.store(out + own + cols, tl.zeros([static.block_v], out.dtype.element_ty), mask=is_col)
+            tl.store(out + own + cols, tl.full([static.block_v], 0, out.dtype.element_ty), mask=is_col)
