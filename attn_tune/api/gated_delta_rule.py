@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from attn_tune.api.call import run
 from attn_tune.api.declaration import Call
+from attn_tune.api.other_names import hinting
 from attn_tune.ops.fields.arguments import DTYPES, check_array, static_float
 from attn_tune.ops.fields.cache_arguments import check_integers
 from attn_tune.ops.gated_delta_rule.operands import BackwardInputs, Operands
@@ -107,6 +108,7 @@ def gated_delta_rule(
 def gated_delta_rule(*arrays: Any, return_state: bool, **arguments: Any) -> Any: ...
 
 
+@hinting("chunk_gated_delta_rule of flash-linear-attention", {"output_final_state": "return_state"})
 def gated_delta_rule(
     q: Float[Array, "B T K H"],
     k: Float[Array, "B T K H"],

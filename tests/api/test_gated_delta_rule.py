@@ -229,6 +229,11 @@ def test_malformed_arguments_are_refused_by_name(change, words):
         attn_tune.gated_delta_rule(**arrays() | change)
 
 
+def test_the_name_that_an_argument_has_elsewhere_leads_to_the_one_here():
+    with pytest.raises(TypeError, match="'output_final_state': here it is 'return_state'"):
+        attn_tune.gated_delta_rule(**arrays(), output_final_state=True)
+
+
 def test_ends_of_one_number_are_refused():
     with pytest.raises(UsageError, match=r"cu_seqlens must be int32 \[sequences \+ 1\]"):
         attn_tune.gated_delta_rule(**part(arrays(batch=1), slice(None)), cu_seqlens=jnp.asarray([0]))

@@ -115,6 +115,14 @@ def test_untuned_one_token_is_taken_by_itself_and_more_in_tiles():
     assert chosen["cpu", 4096].products == "float32"
 
 
+def test_a_config_of_a_near_problem_has_no_tiles_without_tokens():
+    tuned = Problem(batch=1, length=2048, num_value_heads=4, num_key_heads=2, head_dim=128, v_head_dim=128)
+    adapt = SPEC.searches["fwd"].adapt
+    near, config = dataclasses.replace(tuned, length=1000), ForwardConfig(chunk=128, tiles=16)
+    assert adapt(tuned, near, H200, config) == dataclasses.replace(config, tiles=4)
+    assert adapt(tuned, tuned, H200, config) == config
+
+
 def test_what_does_not_fit_is_refused_by_its_size():
     problem = Problem(batch=64, length=4096, num_value_heads=64, num_key_heads=64, head_dim=128, v_head_dim=128)
     infeasible = SPEC.searches["bwd"].infeasible

@@ -1,5 +1,6 @@
 """The configs that the XLA kernel may take, and the one it takes untuned."""
 
+import dataclasses
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -62,13 +63,18 @@ def backward_candidates(problem: Problem, device: Device) -> Iterator[BackwardCo
     yield from _candidates(backward_heuristic(problem, device), problem, device)
 
 
+def adapt[C: ForwardConfig | BackwardConfig](tuned: Problem, problem: Problem, device: Device, config: C) -> C:
+    """The config of a near problem with no more tiles than the tokens fill."""
+    return dataclasses.replace(config, tiles=min(config.tiles, _counts(problem, config.chunk)[-1]))
+
+
 def _candidates[C: ForwardConfig | BackwardConfig](start: C, problem: Problem, device: Device) -> tuple[C, ...]:
     make: Any = type(start)
     configs = [
         make(chunk=chunk, tiles=tiles, solve=solve, products=products)
         for chunk in _chunks(problem)
         for tiles in _counts(problem, chunk)
-        for solve in tried(make, "solve")
+        for solve in _solves(device)
         for products in _products(problem)
     ]
     return nearest_feasible(start, configs, partial(infeasible, problem, device), doubling=("chunk", "tiles"))
@@ -84,6 +90,11 @@ def _tiled[C: ForwardConfig | BackwardConfig](config: type[C], problem: Problem,
     products = "float32" if is_cpu else _products(problem)[-1]
     configs = [make(chunk=chunk, tiles=n, products=products) for n in reversed(counts)]
     return first_feasible((*configs, make(chunk=min(_chunks(problem)))), partial(infeasible, problem, device))
+
+
+def _solves(device: Device) -> tuple[str, ...]:
+    """The ways worth trying: row after row XLA takes a hundred times as long on a CPU."""
+    return ("doubling",) if device.platform == "cpu" else tried(ForwardConfig, "solve")
 
 
 def _counts(problem: Problem, chunk: int) -> list[int]:
