@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from tests.kernels.gated_delta_rule.triton_cases import CASES
+from tests.kernels.gated_delta_rule.triton_cases import TESTED
 
 
 @pytest.fixture(scope="module")
 def verdicts():
     """The line of each case: the interpreter is chosen before the kernel is imported."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.gated_delta_rule.triton_cases"],
+        [sys.executable, "-m", "tests.kernels.gated_delta_rule.triton_cases", *TESTED],
         env=os.environ | {"TRITON_INTERPRET": "1", "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
@@ -24,6 +24,6 @@ def verdicts():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", TESTED)
 def test_outputs_and_gradients_are_right(name, verdicts):
     assert [line for line in verdicts if line.startswith(f"{name} ")] == [f"{name} right"]
