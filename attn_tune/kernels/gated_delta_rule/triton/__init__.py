@@ -1,0 +1,38 @@
+"""The gated delta rule in Triton: chunks of tokens, whose triangular systems are solved on tensor cores."""
+
+from attn_tune.kernels.gated_delta_rule.triton import space
+from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig, ForwardConfig
+from attn_tune.kernels.gated_delta_rule.triton.limits import infeasible, unsupported
+from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.schema.direction import WHOLE
+
+SPEC = KernelSpec(
+    op="gated_delta_rule",
+    name="triton",
+    backend="triton",
+    searches={
+        "fwd": Search(
+            config=ForwardConfig,
+            heuristic=space.forward_heuristic,
+            candidates={WHOLE: space.forward_candidates},
+            infeasible=infeasible,
+            adapt=space.adapt_forward,
+            call=f"{__name__}.forward:forward",
+            outputs={WHOLE: ("out", "state")},
+            grows=("block_v", "num_stages"),
+        ),
+        "bwd": Search(
+            config=BackwardConfig,
+            heuristic=space.backward_heuristic,
+            candidates={WHOLE: space.backward_candidates},
+            infeasible=infeasible,
+            call=f"{__name__}.backward:backward",
+            outputs={WHOLE: ("dq", "dk", "dv", "dg", "dbeta", "dinitial_state")},
+        ),
+    },
+    unsupported=unsupported,
+    priority={"cuda": 10},
+    requires=("triton",),
+    extra="cuda",
+    summary="chunks of tokens in Triton: triangular systems solved on tensor cores, states in float32 registers",
+)

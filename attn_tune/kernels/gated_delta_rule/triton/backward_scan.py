@@ -1,0 +1,214 @@
+"""The two walks of the backward: forwards for the states, which are kept, and backwards for their gradients.
+
+With ``u = T (beta r)`` the updates of a chunk, ``r`` what of its values is not known yet, and ``S'`` the state after it
+(``prepare.py``), the gradient ``y`` of ``beta r`` and that of the state before are::
+
+    y  = scale mixed^T dout + T^T (e (k dS'))
+    dS = f dS' + q^T (scale f dout) - k^T (f beta y)
+
+where ``e`` is the decay to the end of the chunk, ``f`` that from its start.
+"""
+
+# Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportAssignmentType=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import triton
+import triton.language as tl
+
+from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
+from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
+from attn_tune.kernels.gated_delta_rule.triton.scan import carried, load_state, store_state, updates
+from attn_tune.kernels.gated_delta_rule.triton.static import (
+    Static,
+    load_lower,
+    load_numbers,
+    load_tokens,
+    store_tokens,
+    tokens_of,
+)
+from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.ops.gated_delta_rule.operands import BackwardInputs, Operands
+
+
+class Kept(NamedTuple):
+    """Arrays that the walk forwards leaves.
+
+    Attributes:
+      states: the state before each chunk ``[slots, N, H, V]``, in the working dtype.
+      updates: the update of each token ``[R, T, N, V]``, likewise.
+    """
+
+    states: jax.Array
+    updates: jax.Array
+
+
+class Walked(NamedTuple):
+    """Arrays that the walk backwards leaves.
+
+    Attributes:
+      state_gradients: the gradient of the state after each chunk ``[slots, N, H, V]``, in the working dtype.
+      update_gradients: the gradients of the right sides of the triangular systems ``[R, T, N, V]``, likewise.
+      dv: the gradient of the values.
+      dinitial_state: the gradient of the initial states.
+    """
+
+    state_gradients: jax.Array
+    update_gradients: jax.Array
+    dv: jax.Array
+    dinitial_state: jax.Array
+
+
+def keep_states(operands: Operands, prepared: Prepared, config: BackwardConfig, static: Static) -> Kept:
+    """Walks all chunks forwards."""
+    o = operands
+    found = triton_call(
+        states_kernel,
+        o.k,
+        o.v,
+        o.beta,
+        o.initial_state,
+        o.cu_seqlens,
+        prepared.solved,
+        prepared.decays,
+        out_types=[
+            jax.ShapeDtypeStruct((static.slots, static.heads, static.width, static.v_width), o.q.dtype),
+            jax.ShapeDtypeStruct(o.v.shape, o.v.dtype),
+        ],
+        grid=(static.tiles * static.heads * static.batch, 1, 1),
+        constexprs={"static": static},
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+        name="gated_delta_rule_bwd_states",
+    )
+    return Kept(*found)
+
+
+def walk_back(inputs: BackwardInputs, prepared: Prepared, config: BackwardConfig, static: Static) -> Walked:
+    """Walks all chunks backwards."""
+    o = inputs.operands
+    tokens = jax.ShapeDtypeStruct(o.v.shape, o.v.dtype)
+    found = triton_call(
+        back_kernel,
+        o.q,
+        o.k,
+        o.beta,
+        inputs.dout,
+        inputs.dstate,
+        o.cu_seqlens,
+        *prepared,
+        out_types=[
+            jax.ShapeDtypeStruct((static.slots, static.heads, static.width, static.v_width), o.q.dtype),
+            tokens,
+            tokens,
+            jax.ShapeDtypeStruct((static.batch, static.heads, static.width, static.v_width), jnp.float32),
+        ],
+        grid=(static.tiles * static.heads * static.parts, 1, 1),
+        constexprs={"static": static},
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+        name="gated_delta_rule_bwd_walk",
+    )
+    return Walked(*found)
+
+
+@triton.jit
+def states_kernel(k, v, beta, initial_state, cu_seqlens, solved, decays, states, kept, static: tl.constexpr):
+    """One program per tile of columns, head and sequence."""
+    tile = tl.program_id(0) % static.tiles
+    head = tl.program_id(0) // static.tiles % static.heads
+    part = tl.program_id(0) // (static.tiles * static.heads)
+    if static.ragged:
+        part += 1
+    sequence, begin, end, place = tokens_of(cu_seqlens, part, static)
+    cols = tile * static.block_v + tl.arange(0, static.block_v)
+    held = tl.full([static.block_h, static.block_v], 0, tl.float32)
+    if initial_state is not None:
+        held = load_state(initial_state, sequence * static.heads + head, cols, static)
+    for chunk in tl.range(0, (end - begin + static.chunk - 1) // static.chunk):
+        start = begin + chunk * static.chunk
+        index = (place + chunk) * static.heads + head
+        store_state(states, index, held, cols, static)
+        values, k_tile, _rounded, after, factor = updates(
+            held, k, v, beta, decays, start, end, end, head, index, cols, static.whole, static
+        )
+        update = tl.dot(load_lower(solved, index, static.chunk), values, input_precision=static.precision)
+        store_tokens(kept, update, start, end, head, static.heads, static.v_width, cols, static.chunk)
+        held = carried(held, k_tile, update, after, factor, static)
+
+
+@triton.jit
+def back_kernel(
+    q,
+    k,
+    beta,
+    dout,
+    dstate,
+    cu_seqlens,
+    solved,
+    mixed,
+    decays,
+    state_gradients,
+    update_gradients,
+    dv,
+    dinitial_state,
+    static: tl.constexpr,
+):
+    """One program per tile of columns, head and sequence; tokens of no sequence get zeros."""
+    tile = tl.program_id(0) % static.tiles
+    head = tl.program_id(0) // static.tiles % static.heads
+    part = tl.program_id(0) // (static.tiles * static.heads)
+    sequence, begin, end, place = tokens_of(cu_seqlens, part, static)
+    cols = tile * static.block_v + tl.arange(0, static.block_v)
+    chunks = (end - begin + static.chunk - 1) // static.chunk
+    if sequence >= 0:
+        held = tl.full([static.block_h, static.block_v], 0, tl.float32)
+        if dstate is not None:
+            held = load_state(dstate, sequence * static.heads + head, cols, static)
+        arrays = (q, k, beta, dout, solved, mixed, decays)
+        outputs = (state_gradients, update_gradients, dv)
+        for step in tl.range(0, chunks):
+            chunk = chunks - 1 - step
+            start = begin + chunk * static.chunk
+            index = (place + chunk) * static.heads + head
+            held = back_step(held, arrays, outputs, start, end, head, index, cols, static)
+        store_state(dinitial_state, sequence * static.heads + head, held, cols, static)
+    else:
+        nothing = tl.full([static.chunk, static.block_v], 0, tl.float32)
+        for empty in tl.range(0, chunks):
+            unused = begin + empty * static.chunk
+            store_tokens(dv, nothing, unused, end, head, static.heads, static.v_width, cols, static.chunk)
+
+
+@triton.jit
+def back_step(held, arrays, outputs, start, end, head, index, cols, static: tl.constexpr):
+    """The gradient of the state before a chunk from that of the state after it."""
+    q, k, beta, dout, solved, mixed, decays = arrays
+    state_gradients, update_gradients, dv = outputs
+    rows = tl.arange(0, static.block_h)
+    key_head = head // static.group
+    k_tile = load_tokens(k, start, end, key_head, static.key_heads, static.width, rows, static.chunk, static.whole)
+    q_tile = load_tokens(q, start, end, key_head, static.key_heads, static.width, rows, static.chunk, static.whole)
+    dout_tile = load_tokens(dout, start, end, head, static.heads, static.v_width, cols, static.chunk, static.whole)
+    decays += index.to(tl.int64) * (2 * static.chunk)
+    before = tl.load(decays + tl.arange(0, static.chunk))
+    after = tl.load(decays + static.chunk + tl.arange(0, static.chunk))
+    factor = tl.load(decays + static.chunk - 1)
+    store_state(state_gradients, index, held, cols, static)
+
+    later = tl.dot(k_tile, held.to(k_tile.dtype), input_precision=static.precision) * after[:, None]
+    y = tl.dot(tl.trans(load_lower(mixed, index, static.chunk)), dout_tile, input_precision=static.precision)
+    solved_tile = load_lower(solved, index, static.chunk)
+    y = tl.dot(tl.trans(solved_tile), later.to(k_tile.dtype), y * static.scale, input_precision=static.precision)
+    store_tokens(update_gradients, y, start, end, head, static.heads, static.v_width, cols, static.chunk)
+    if beta is not None:
+        y *= load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)[:, None]
+    store_tokens(dv, y, start, end, head, static.heads, static.v_width, cols, static.chunk)
+    direct = (dout_tile.to(tl.float32) * (before * static.scale)[:, None]).to(k_tile.dtype)
+    held = tl.dot(tl.trans(q_tile), direct, held * factor, input_precision=static.precision)
+    known = (y * -before[:, None]).to(k_tile.dtype)
+    return tl.dot(tl.trans(k_tile), known, held, input_precision=static.precision)

@@ -1,0 +1,22 @@
+"""The forward in chunks: the state is carried from chunk to chunk, and all else is products of matrices."""
+
+import jax
+
+from attn_tune.kernels.gated_delta_rule.triton.config import ForwardConfig
+from attn_tune.kernels.gated_delta_rule.triton.prepare import prepare
+from attn_tune.kernels.gated_delta_rule.triton.scan import scan
+from attn_tune.kernels.gated_delta_rule.triton.segments import segment_starts
+from attn_tune.kernels.gated_delta_rule.triton.static import static_of
+from attn_tune.ops.gated_delta_rule.operands import Operands
+from attn_tune.ops.gated_delta_rule.problem import Problem
+
+
+def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, jax.Array]:
+    """``out`` [R, T, N, V], and the final states ``state`` [B, N, H, V] if the problem has them."""
+    static = static_of(problem, config, config.block_v, config.segments)
+    prepared = prepare(problem, config, operands)
+    starts = operands.initial_state
+    if config.segments > 1:
+        starts = segment_starts(operands, prepared, config, static)
+    out, state = scan(operands, prepared, starts, config, static)
+    return {"out": out, "state": state} if problem.has_final_state else {"out": out}

@@ -1,0 +1,145 @@
+"""The untuned config, and the configs worth trying."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig, ForwardConfig
+from attn_tune.kernels.gated_delta_rule.triton.limits import infeasible, is_narrow
+from attn_tune.kernels.knobs import tried
+from attn_tune.kernels.lang.space import nearest_feasible
+from attn_tune.kernels.lang.triton.device.static import padded
+from attn_tune.ops.gated_delta_rule.problem import Problem
+from attn_tune.schema.device import Device
+
+# Multiprocessors of a device that does not say.
+_UNITS = 132
+# Walks of each multiprocessor below which columns are shared out among more of them.
+_ENOUGH = 0.75
+# Segments make so many times the work, and are worth it from so many chunks on.
+_WORK, _LONG, _MOST_SEGMENTS = 3, 32, 16
+_DOUBLING = ("chunk", "prepare_warps", "block_v", "num_warps", "num_stages", "segments")
+_GRADIENTS = ("gradient_block_v", "gradient_warps", "gradient_stages")
+
+
+def forward_heuristic(problem: Problem, device: Device) -> ForwardConfig:
+    """The forward's untuned config: a tile of columns that gives each multiprocessor a program.
+
+    Long sequences of a few heads are cut into segments, which makes twice to three times the work.
+    """
+    chunk, block_v, segments = _chunk(problem), _columns(problem, device), 1
+    walks = problem.batch * problem.num_value_heads * -(-problem.v_head_dim // 32)
+    units = device.units or _UNITS
+    if _WORK * walks <= units and max(problem.lengths) >= _LONG * chunk:
+        block_v = min(32, padded(problem.v_head_dim))
+        while segments < _MOST_SEGMENTS and segments * walks < 2 * units:
+            segments *= 2
+    return ForwardConfig(
+        chunk=chunk,
+        prepare_warps=4,
+        block_v=block_v,
+        num_warps=4,
+        num_stages=_stages(problem),
+        segments=segments,
+    )
+
+
+def forward_candidates(problem: Problem, device: Device) -> tuple[ForwardConfig, ...]:
+    """Walks with the untuned launch that prepares chunks, and others of it with the untuned walk."""
+    return nearest_feasible(
+        forward_heuristic(problem, device),
+        _forwards(problem, device),
+        lambda config: infeasible(problem, device, config),
+        doubling=_DOUBLING,
+    )
+
+
+def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
+    """The backward's untuned config."""
+    wide = padded(problem.head_dim) > 128 or problem.dtype == "float32"
+    chunk = _chunk(problem)
+    if is_narrow(problem):
+        chunk = min(32, chunk)
+    return BackwardConfig(
+        chunk=chunk,
+        prepare_warps=4,
+        block_v=min(32, _columns(problem, device)),
+        num_warps=4,
+        num_stages=1 if wide else 2,
+        gradient_block_v=min(16 if wide else 32, padded(problem.v_head_dim)),
+        gradient_warps=8 if chunk == 64 or wide else 4,
+        gradient_stages=1,
+    )
+
+
+def backward_candidates(problem: Problem, device: Device) -> tuple[BackwardConfig, ...]:
+    """Each group of launches by itself with the others as in the untuned config."""
+    return nearest_feasible(
+        backward_heuristic(problem, device),
+        _backwards(problem, device),
+        lambda config: infeasible(problem, device, config),
+        doubling=(*_DOUBLING[:-1], *_GRADIENTS),
+    )
+
+
+def adapt_forward(tuned: Problem, problem: Problem, device: Device, config: ForwardConfig) -> ForwardConfig:
+    """The config of another number of tokens, sequences or heads, with no segment without a chunk."""
+    return dataclasses.replace(config, segments=min(config.segments, _most_segments(problem, config.chunk)))
+
+
+def _forwards(problem: Problem, device: Device) -> Iterator[ForwardConfig]:
+    start = forward_heuristic(problem, device)
+    for chunk, warps in itertools.product(_chunks(problem), (2, 4, 8)):
+        yield dataclasses.replace(start, chunk=chunk, prepare_warps=warps)
+    for chunk, block_v in itertools.product(_chunks(problem), _tiles(problem)):
+        for warps, stages in itertools.product((4, 8), tried(ForwardConfig, "num_stages")):
+            yield dataclasses.replace(start, chunk=chunk, block_v=block_v, num_warps=warps, num_stages=stages)
+    walks = problem.batch * problem.num_value_heads
+    for segments in tried(ForwardConfig, "segments")[1:]:
+        if segments * 4 <= _most_segments(problem, start.chunk) and walks * segments <= 4 * (device.units or _UNITS):
+            for block_v, stages in itertools.product(_tiles(problem), (1, 2, 3)):
+                yield dataclasses.replace(start, segments=segments, block_v=block_v, num_stages=stages)
+
+
+def _backwards(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
+    start = backward_heuristic(problem, device)
+    for chunk in _chunks(problem):
+        base = dataclasses.replace(start, chunk=chunk)
+        for warps in (2, 4, 8):
+            yield dataclasses.replace(base, prepare_warps=warps)
+        for block_v, warps, stages in itertools.product(_tiles(problem), (4, 8), tried(BackwardConfig, "num_stages")):
+            yield dataclasses.replace(base, block_v=block_v, num_warps=warps, num_stages=stages)
+        for block_v, warps, stages in itertools.product(_tiles(problem), (4, 8), (1, 2)):
+            sizes = {"gradient_block_v": block_v, "gradient_warps": warps, "gradient_stages": stages}
+            yield dataclasses.replace(base, **sizes)
+
+
+def _chunk(problem: Problem) -> int:
+    """Products of float32 lose less in short chunks."""
+    return 16 if problem.dtype == "float32" else min(64, padded(max(problem.lengths)))
+
+
+def _chunks(problem: Problem) -> tuple[int, ...]:
+    most = padded(max(problem.lengths))
+    return (
+        (16, 32) if problem.dtype == "float32" else tuple(c for c in (16, 32, 64) if c <= most and c >= min(most, 32))
+    )
+
+
+def _tiles(problem: Problem) -> tuple[int, ...]:
+    return tuple(size for size in tried(ForwardConfig, "block_v") if size <= padded(problem.v_head_dim))
+
+
+def _columns(problem: Problem, device: Device) -> int:
+    walks, block = problem.batch * problem.num_value_heads, min(32, padded(problem.v_head_dim))
+    while block > 16 and walks * -(-problem.v_head_dim // block) < _ENOUGH * (device.units or _UNITS):
+        block //= 2
+    return block
+
+
+def _stages(problem: Problem) -> int:
+    return 1 if padded(problem.head_dim) > 128 or problem.dtype == "float32" else 2
+
+
+def _most_segments(problem: Problem, chunk: int) -> int:
+    return max(1, max(problem.lengths) // chunk)

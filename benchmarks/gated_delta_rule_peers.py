@@ -1,0 +1,324 @@
+"""Kernels of the gated delta rule beside one another, and beside fla: one device, interleaved, device time, cold cache.
+
+    python benchmarks/gated_delta_rule_peers.py --compile       # fills Triton's cache, without a GPU, in parallel
+    python benchmarks/gated_delta_rule_peers.py --out delta.json
+
+For each point the untuned configs of our kernels and those of ``_CHANGES``; with ``--launches`` each launch of the
+untuned ``triton`` by itself, and with ``--fla`` fla's Triton kernels, where torch and fla can be imported (these by
+torch's profiler in the same process; their own tuning takes most of a minute). A row says microseconds, and the worst
+error of each of ours on inputs at the edges, as a multiple of what is allowed. A GPU is needed.
+"""
+
+import argparse
+import dataclasses
+import functools
+import importlib.util
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from paged_decode_peers import versions
+
+from attn_tune.ops.gated_delta_rule.problem import NAME, Problem
+
+# XLA's kernel takes most of the run beyond.
+_SHORT = 8192
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--compile", action="store_true", help="only compile, for an H100 or H200")
+    parser.add_argument("--only", nargs="*", default=[""], help="points whose name contains one of these")
+    parser.add_argument("--peers", nargs="*", default=[""], help="peers whose name contains one of these")
+    parser.add_argument("--launches", action="store_true", help="time each launch of the untuned triton by itself")
+    parser.add_argument("--fla", action="store_true", help="time fla too")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=140.0, help="no point begins later than that")
+    parser.add_argument("--jobs", type=int, default=12, help="processes that compile")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args(arguments)
+    points = [p for p in _points() if any(word in p[0] for word in args.only)]
+    if args.compile:
+        return _compile_all(points, args.jobs)
+    report: dict[str, Any] = {"versions": versions(), "rows": []}
+    end = time.monotonic() + args.seconds
+    for point in points:
+        if time.monotonic() > end:
+            print(f"{point[0]}: no time left")
+            continue
+        report["rows"].append(_row(*point, args))
+        if args.out:
+            args.out.write_text(json.dumps(report, indent=1) + "\n")
+    return 0
+
+
+def _points() -> list[tuple[str, Problem, str]]:
+    found = []
+    for heads, length in (((16, 64), 32768), ((16, 64), 8192), ((2, 8), 32768), ((8, 32), 8192)):
+        found.append((f"fwd {heads[0]}/{heads[1]} 1x{length}", _problem(heads, 1, length), "fwd"))
+    for batch in (1, 8, 32, 128):
+        problem = _problem((32, 32), batch, 1, has_initial_state=True, has_final_state=True)
+        found.append((f"decode H32 {batch}x1", problem, "fwd"))
+    for length in (32768, 8192):
+        found.append((f"bwd 16/32 1x{length}", _problem((16, 32), 1, length), "bwd"))
+    return found
+
+
+def _problem(heads: tuple[int, int], batch: int, length: int, **states: bool) -> Problem:
+    return Problem(
+        batch=batch,
+        length=length,
+        num_key_heads=heads[0],
+        num_value_heads=heads[1],
+        head_dim=128,
+        v_head_dim=128,
+        scale=128**-0.5,
+        **(states or {"has_final_state": True}),
+    )
+
+
+def _peers(problem: Problem, direction: str) -> Iterator[tuple[str, str, Any]]:
+    """A name, a kernel and a config for each of ours."""
+    from attn_tune.devices.identity import current_device
+    from attn_tune.kernels.registry import kernels_of
+    from attn_tune.schema.device import Device
+
+    device = current_device()
+    if device.platform != "cuda":
+        device = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)
+    for spec in kernels_of(NAME):
+        name = spec.name
+        search = spec.searches.get(direction)
+        if search is None or spec.unsupported(problem, direction, device):
+            continue
+        if name == "xla" and (problem.length > _SHORT or direction == "bwd"):
+            continue
+        start = search.heuristic(problem, device)
+        yield f"{name} untuned", name, start
+        for change in _CHANGES.get((name, direction if problem.length > 1 else "decode"), ()):
+            config = dataclasses.replace(start, **change)
+            if config != start and search.infeasible(problem, device, config) is None:
+                yield f"{name} {' '.join(f'{k}={v}' for k, v in change.items())}", name, config
+
+
+_PREPARED: Sequence[Mapping[str, Any]] = (
+    {"prepare_registers": 168},
+    {"prepare_registers": 128},
+    {"prepare_warps": 2},
+    {"chunk": 32},
+)
+_CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
+    ("triton", "fwd"): (
+        *_PREPARED,
+        {"block_v": 64},
+        {"block_v": 64, "num_stages": 1},
+        {"block_v": 32, "num_stages": 1},
+        {"chunk": 32, "block_v": 64, "num_stages": 3},
+        {"segments": 8},
+        {"segments": 4},
+        {"segments": 8, "block_v": 64},
+    ),
+    ("triton", "bwd"): (
+        {"block_v": 64},
+        {"num_stages": 1},
+        {"gradient_block_v": 64},
+        {"gradient_warps": 4},
+    ),
+    ("triton_steps", "decode"): (
+        {"block_v": 32, "num_warps": 4},
+        {"block_v": 32, "num_warps": 2},
+        {"block_v": 16, "num_warps": 1},
+        {"block_v": 16, "num_warps": 2},
+        {"block_v": 8, "num_warps": 1},
+        {"block_v": 64, "num_warps": 8},
+        {"block_v": 128, "num_warps": 8},
+    ),
+}
+
+
+def _call(kernel: str, problem: Problem, direction: str, config: Any) -> Any:
+    from attn_tune.kernels.registry import get_kernel
+    from attn_tune.ops.contract import load
+
+    return functools.partial(load(get_kernel(f"{NAME}/{kernel}").searches[direction].call), problem, config)
+
+
+def _compile_all(points: Sequence[tuple[str, Problem, str]], jobs: int) -> int:
+    calls = [(k, p, d, c) for _, p, d in points for name, k, c in _peers(p, d) if k != "xla"]
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        for call, said in zip(calls, pool.map(_compile_one, calls), strict=True):
+            print(call[0], call[3], said, flush=True)
+    return 0
+
+
+def _compile_one(call: tuple[str, Problem, str, Any]) -> str:
+    import jax
+    import jax.numpy as jnp
+
+    from attn_tune.kernels.lang.triton.compile import record_compiles
+    from attn_tune.kernels.lang.triton.target import compile_target
+    from attn_tune.ops.gated_delta_rule.inputs import make_inputs
+
+    jax.config.update("jax_platforms", "cpu")
+    kernel, problem, direction, config = call
+    begin = time.monotonic()
+    inputs = jax.eval_shape(functools.partial(make_inputs, problem, direction), jax.ShapeDtypeStruct((), jnp.int32))
+    try:
+        with compile_target(90), record_compiles() as compiled:
+            jax.jit(_call(kernel, problem, direction, config)).trace(inputs).lower(lowering_platforms=("cuda",))
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    launches = [f"{c.name} {c.registers} registers, {c.spill_bytes} spilled, {c.shared_bytes} shared" for c in compiled]
+    return f"{time.monotonic() - begin:.0f} s: {'; '.join(launches)}"
+
+
+def _row(name: str, problem: Problem, direction: str, args: argparse.Namespace) -> dict[str, Any]:
+    import jax
+
+    from attn_tune.devices.identity import current_device
+    from attn_tune.ops.contract import load
+    from attn_tune.ops.registry import ops
+    from attn_tune.ops.tolerance import compare
+    from attn_tune.tuner.protocol import MeasurePolicy
+    from attn_tune.tuner.work.measure import make_flush, race
+    from attn_tune.tuner.work.timers.choose import choose_timer
+
+    op, begin = ops()[NAME], time.monotonic()
+    inputs, hard = (
+        jax.jit(functools.partial(load(op.inputs), variant, direction))(0)
+        for variant in (problem, dataclasses.replace(problem, at_edges=True))
+    )
+    exact, plain = (
+        jax.jit(functools.partial(load(path), problem, direction))(hard) for path in (op.reference, op.baseline)
+    )
+    entries, errors, cannot = {}, {}, {}
+    for peer, kernel, config in _peers(problem, direction):
+        if not any(word in peer for word in args.peers):
+            continue
+        try:
+            compiled = jax.jit(_call(kernel, problem, direction, config)).lower(inputs).compile()
+            judged = compare(compiled(hard), exact, plain, op.outputs(problem, direction))
+            errors[peer] = round(max(e.ratio for e in judged), 3)
+            entries[peer] = functools.partial(compiled, inputs)
+            if args.launches and kernel == "triton" and peer.endswith("untuned"):
+                entries |= _launches(problem, direction, config, inputs)
+        except Exception as error:  # any error of a peer is that peer's result
+            cannot[peer] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    del exact, plain, hard
+    measured = race(
+        list(entries.values()),
+        timer=choose_timer(),
+        policy=MeasurePolicy(rounds=args.rounds, rounds_max_s=8.0),
+        flush=make_flush(current_device()),
+        round_id=name,
+    ).measurements
+    us = {peer: round(m.median_ns / 1e3, 2) for peer, m in zip(entries, measured, strict=True)}
+    if args.fla and direction == "fwd" and importlib.util.find_spec("fla"):
+        us["fla"] = _fla(problem, args.rounds)
+    print(f"\n{name}  ({time.monotonic() - begin:.0f} s)", flush=True)
+    for peer in sorted(us, key=us.__getitem__):
+        print(f"  {us[peer]:10.1f} us  error {errors.get(peer, '-')}  {peer}", flush=True)
+    for peer, reason in cannot.items():
+        print(f"  {peer} cannot: {reason}", flush=True)
+    moved = op.bytes_moved(problem, direction)
+    return {
+        "point": name,
+        "signature": problem.signature.text,
+        "bytes": moved,
+        "us": us,
+        "tb_s": {peer: round(moved / one / 1e6, 3) for peer, one in us.items()},
+        "error_ratio": errors,
+        "cannot": cannot,
+    }
+
+
+def _launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dict[str, Any]:
+    """Each launch of ``triton`` as a compiled call, on what those before it made."""
+    import jax
+
+    from attn_tune.kernels.gated_delta_rule.triton.backward_scan import keep_states, walk_back
+    from attn_tune.kernels.gated_delta_rule.triton.gradients import differentiate
+    from attn_tune.kernels.gated_delta_rule.triton.prepare import prepare
+    from attn_tune.kernels.gated_delta_rule.triton.scan import scan
+    from attn_tune.kernels.gated_delta_rule.triton.segments import segment_starts
+    from attn_tune.kernels.gated_delta_rule.triton.static import static_of
+
+    found: dict[str, Any] = {}
+
+    def made(name: str, function: Any, *arrays: Any) -> Any:
+        compiled = jax.jit(function).lower(*arrays).compile()
+        found[f"launch {name}"] = functools.partial(compiled, *arrays)
+        return compiled(*arrays)
+
+    o = inputs if direction == "fwd" else inputs.operands
+    static = static_of(problem, config, config.block_v, getattr(config, "segments", 1))
+    prepared = made("prepare", lambda o: prepare(problem, config, o), o)
+    if direction == "fwd":
+        for change in _PREPARED:
+            other = dataclasses.replace(config, **change)
+            made(f"prepare {change}", functools.partial(prepare, problem, other), o)
+        starts = o.initial_state
+        if static.segments > 1:
+            starts = made("segments", lambda o, p: segment_starts(o, p, config, static), o, prepared)
+        made("scan", lambda o, p, s: scan(o, p, s, config, static), o, prepared, starts)
+        return found
+    kept = made("states", lambda o, p: keep_states(o, p, config, static), o, prepared)
+    walked = made("walk", lambda x, p: walk_back(x, p, config, static), inputs, prepared)
+    static = static_of(problem, config, config.gradient_block_v)
+    given = (inputs, kept, walked, prepared.decays)
+    made("gradients", lambda *x: differentiate(*x, config, static), *given)
+    made("gradients of queries", lambda *x: differentiate(*x, config, static)[0], *given)
+    return found
+
+
+def _fla(problem: Problem, rounds: int) -> float:
+    """The median device time of fla's kernel in microseconds: all its launches, with a cold L2 cache."""
+    import torch
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
+
+    p = problem
+    torch.manual_seed(0)
+
+    def unit() -> Any:
+        drawn = torch.randn(p.batch, p.length, p.num_key_heads, p.head_dim, device="cuda")
+        return torch.nn.functional.normalize(drawn, dim=-1).to(torch.bfloat16)
+
+    values = (p.batch, p.length, p.num_value_heads)
+    given = {
+        "q": unit(),
+        "k": unit(),
+        "v": torch.randn(*values, p.v_head_dim, device="cuda", dtype=torch.bfloat16),
+        "g": -torch.nn.functional.softplus(torch.randn(*values, device="cuda")),
+        "beta": torch.rand(*values, device="cuda"),
+    }
+    state = torch.zeros(p.batch, p.num_value_heads, p.head_dim, p.v_head_dim, device="cuda")
+    rule = fused_recurrent_gated_delta_rule if p.length == 1 else chunk_gated_delta_rule
+
+    def run() -> None:
+        with torch.no_grad():
+            rule(**given, scale=p.scale, initial_state=state, output_final_state=True)
+
+    for _ in range(3):
+        run()
+    flushed = torch.empty(2**28, dtype=torch.int8, device="cuda")
+    samples = []
+    for _ in range(rounds):
+        flushed.zero_()
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            run()
+            torch.cuda.synchronize()
+        events = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+        samples.append(max(e.time_range.end for e in events) - min(e.time_range.start for e in events))
+    return round(statistics.median(samples), 2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""The Triton kernels compiled without a GPU: walks spill nothing, copy ahead and use the tensor cores of Hopper."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.slow
+def test_untuned_walks_spill_nothing_and_copy_ahead():
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.gated_delta_rule.triton_builds"],
+        env=environment | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=3600,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    launches = {(x["name"], x["launch"]): x for x in map(json.loads, done.stdout.splitlines())}
+    for name in ("forward-90", "backward-90"):
+        walks = [x for (of, _), x in launches.items() if of == name and x["launch"] in _WALKS]
+        assert walks
+        for walk in walks:
+            assert walk["spills"] == 0, walk
+            assert walk["copies"] > 0, walk
+            assert walk["wgmma"] > 0, walk
+    assert launches["forward-90", "prepare_kernel"]["spills"] == 0
+    decode = launches["decode-90", "steps_kernel"]
+    assert decode["spills"] == 0
+    # Rows of a state are read 16 bytes a thread.
+    assert decode["wide_loads"] > 0
+
+
+_WALKS = ("scan_kernel", "states_kernel", "back_kernel")
