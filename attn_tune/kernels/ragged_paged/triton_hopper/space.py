@@ -17,8 +17,6 @@ from attn_tune.schema.device import Device
 _UNITS = 132
 # Keys and values of the heads that are worked on together: half of the L2 cache of an H100, as in flash_attention.
 _SECTION_BYTES = 16 * 2**20
-# Places in the untuned order: before and behind ``triton``, which has 10.
-_FIRST, _LAST = 20, 5
 
 
 def heuristic(problem: Problem, device: Device) -> Config:
@@ -81,12 +79,6 @@ def _all(problem: Problem, device: Device, start: Config) -> Iterator[Config]:
                     num_programs=each * _units(device),
                 )
     yield from other_decoding(problem, device, start)
-
-
-def place(problem: Problem, direction: str, device: Device) -> int:
-    """The place in the untuned order: first, but not where no sequence fills the rows of one group of warps."""
-    del direction, device  # a forward only, and other devices are refused
-    return _FIRST if _most_rows(problem) >= ROWS else _LAST
 
 
 def _most_rows(problem: Problem) -> int:
