@@ -21,7 +21,7 @@ from attn_tune.ops.ragged_paged.op import OP
 from attn_tune.ops.ragged_paged.operands import Operands
 from attn_tune.ops.ragged_paged.problem import Problem
 from attn_tune.schema.device import Device
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UnsupportedError, UsageError
 
 H200 = device_from_kind("nvidia-h200")
 SEARCH = SPEC.searches["fwd"]
@@ -183,6 +183,14 @@ def test_the_rows_of_a_cache_are_those_of_its_layout(layout, page, heads):
         if layout == "interleaved":
             value = rows[row, head * plan.head_step + plan.v_head]
             np.testing.assert_array_equal(value, k[page, slot, 2 * head + 1])
+
+
+def test_a_cache_of_more_rows_than_32_bits_count_is_refused_by_its_shape():
+    p = problem(H=16, layout="hnd")
+    o = operands(p)
+    k = jax.ShapeDtypeStruct((2**22, 8, 64, 16), o.k.dtype)
+    with pytest.raises(UnsupportedError, match=r"k=\[4194304, 8, 64, 16\] has 2147483648 rows"):
+        plan_of(p, config(p), o._replace(k=k, v=k))
 
 
 @pytest.mark.slow

@@ -31,7 +31,8 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=unsupported,
-    priority={"cuda": 10},
+    # The backward is behind XLA's: on an H200 some feature problems were wrong, so that only a sweep may choose it.
+    priority={"cuda": lambda problem, direction, device: 10 if direction == "fwd" else -1},
     requires=("triton",),
     extra="cuda",
     summary="chunks of tokens in Triton: triangular systems solved on tensor cores, states in float32 registers",

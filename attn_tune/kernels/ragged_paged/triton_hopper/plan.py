@@ -7,11 +7,14 @@ from attn_tune.kernels.lang.triton.device.static import LOG2E, padded
 from attn_tune.kernels.ragged_paged.triton_hopper.config import ROWS, Config
 from attn_tune.ops.fields.cache import axes, sizes_of, steps
 from attn_tune.ops.ragged_paged.problem import Problem
+from attn_tune.schema.errors import UnsupportedError
 
 # What one block may use on every device of sm_90, and what is set aside of it for barriers and facts of tiles.
 _SHARED_BYTES, _SET_ASIDE = 232448, 1024
 # Bytes of a row of shared memory that the widest swizzle takes.
 _PANEL_BYTES = 128
+# Places in a copy by descriptor, and the sums that lead there, have 32 bits; a tile may begin behind the last row.
+_MOST_ROWS = 2**31 - 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +101,9 @@ def plan_of(problem: Problem, config: Config, operands: Any) -> Plan:
 
     Args:
       operands: an ``Operands`` of arrays, or of their shapes.
+
+    Raises:
+      UnsupportedError: the cache has more rows than a copy by descriptor counts.
     """
     p, o = problem, operands
     tokens, num_q_heads, head_dim = o.q.shape
@@ -111,6 +117,12 @@ def plan_of(problem: Problem, config: Config, operands: Any) -> Plan:
     queries = queries_of(group, config)
     table_width = 0 if o.page_table is None else o.page_table.shape[1]
     chunk = chunk_of(slots if table_width else 0, config.block_k)
+    rows = pages * slots * (1 if beside else heads)
+    if rows > _MOST_ROWS:
+        raise UnsupportedError(
+            f"the cache k={list(o.k.shape)} has {rows} rows; ragged_paged/triton_hopper counts {_MOST_ROWS}: "
+            "choose platform='triton'"
+        )
     block_h, block_v = padded(head_dim), padded(v_head_dim)
     k_panel, v_panel = (min(width, _PANEL_BYTES // 2) for width in (block_h, block_v))
     return Plan(
@@ -144,7 +156,7 @@ def plan_of(problem: Problem, config: Config, operands: Any) -> Plan:
         capacity=slots * max(1, table_width),
         page_size=slots,
         table_width=table_width,
-        cache_rows=pages * slots * (1 if beside else heads),
+        cache_rows=rows,
         cache_heads=heads * kinds if beside else 1,
         page_rows=step.page // step.slot,
         head_rows=0 if beside else step.head // step.slot,
