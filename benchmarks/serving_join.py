@@ -9,7 +9,7 @@ from attn_tune.schema.errors import UsageError
 # What the files call our own: the first of these that a point has is what a user gets.
 _OURS = ("auto", "cascade")
 # Our other kernels and configs, the parts of a call, and what only reads or copies as many bytes.
-_NO_PEER = {"xla", "cudnn", "one_launch", "small_tile", "own_contiguous"} | {
+_NO_PEER = {"xla", "cudnn", "triton", "triton_hopper", "one_launch", "small_tile", "own_contiguous"} | {
     *("whole", "groups", "ragged", "prefix", "own", "merge", "read", "copy")
 }
 # On such a cache there is no table to follow: shown, and no peer.
