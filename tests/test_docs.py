@@ -254,6 +254,16 @@ def test_every_measured_row_of_writing_a_cache_is_recorded():
     assert all(ratio <= 1 for row in rows for ratio in row["error_ratio"].values())
 
 
+def test_every_measured_row_of_linear_attention_is_recorded():
+    rows = json.loads((ROOT / "benchmarks/results/h200/gated_delta_rule.json").read_text())["rows"]
+    recorded = {f"{us:.1f}" for row in rows for us in row["us"].values()}
+    quoted = re.findall(
+        r"^\| [\d/]+, \d+x\w+, [^|]+ \| ([\d.]+) \| ([\d.]+) \| ([\d.]*)", text("linear-attention.md"), re.MULTILINE
+    )
+    assert len(quoted) == 4
+    assert {us for row in quoted for us in row if us} <= recorded
+
+
 def test_every_measured_row_of_cascades_is_recorded():
     rows = json.loads((ROOT / "benchmarks/results/h200/cascade.json").read_text())["rows"]
     names = ("whole", "cascade", "groups", "prefix", "own", "merge")

@@ -2,10 +2,11 @@
 
 import importlib.util
 import math
+from pathlib import Path
 
 import pytest
 
-from attn_tune.reports.page.page import INTERACTIVE_LIMIT, render
+from attn_tune.reports.page.page import INTERACTIVE_LIMIT, LIMIT, render
 from attn_tune.reports.page.parts import landscape
 from attn_tune.reports.page.searches import searches
 from tests.reports.page import labs
@@ -48,6 +49,20 @@ def test_the_page_loads_alone_without_a_complaint_and_fits(browser, page, width)
     assert browser.requests() == [page.as_uri()]
     assert browser.complaints() == []
     assert browser.value("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [1200, 400])
+def test_the_recorded_page_of_an_h200_loads_and_filters(browser, width):
+    path = Path(__file__).parents[3] / "docs/assets/h200-report.html"
+    assert path.stat().st_size <= LIMIT
+    browser.open(path, width)
+    assert browser.requests() == [path.as_uri()]
+    assert browser.complaints() == []
+    assert browser.value("document.documentElement.scrollWidth") <= width
+    everything = browser.value(ROWS)
+    assert len(everything) >= 10
+    choose(browser, "point", "ragged")
+    assert browser.value(ROWS) == [name for name in everything if "ragged" in name]
 
 
 def test_the_page_cannot_fetch_even_when_told_to(browser, page):
