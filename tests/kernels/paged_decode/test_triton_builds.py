@@ -28,7 +28,7 @@ def test_untuned_launches_fit_and_are_pipelined():
         assert launch["shared"] <= MAX_SHARED_BYTES[int(launch["name"].rpartition("-")[2])]
         # Through shared memory byte by byte a cache of codes was slower than one of bfloat16 (H200).
         assert launch["bytewise"] == 0, launch
-        assert launch["waits"] == launch["name"].startswith("cluster"), launch
+        assert launch["waits"] == launch["clustered"], launch
     walks = [launch for launch in launches if launch["shared"] > 8192]
     assert all(launch["copies"] for launch in walks)
     assert len({launch["name"] for launch in walks}) == len({launch["name"] for launch in launches})

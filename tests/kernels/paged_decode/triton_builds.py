@@ -41,7 +41,10 @@ def main():
         for launch in compiled:
             found = {"registers": launch.registers, "spills": launch.spill_bytes, "shared": launch.shared_bytes}
             slow = launch.ptx.count("ld.shared.b8") + launch.ptx.count("ld.shared.s8")
-            found["waits"] = launch.ptx.count("barrier.cluster.wait.acquire")
+            found |= {
+                "clustered": config.cluster is not None,
+                "waits": launch.ptx.count("barrier.cluster.wait.acquire"),
+            }
             print(json.dumps({"name": name, "bytewise": slow, "copies": launch.ptx.count("cp.async.cg"), **found}))
 
 
