@@ -120,7 +120,7 @@ def test_the_page_is_written_with_equal_bytes(labs, tmp_path):
     for path in paths:
         assert run(*labs[:2], "--html", path).exit_code == 0
     assert paths[0].read_bytes() == paths[1].read_bytes()
-    assert b'class="worse"' in paths[0].read_bytes()
+    assert b'class="row worse"' in paths[0].read_bytes()
     taken = run(*labs[:2], "--html", paths[0])
     assert (taken.exit_code, "--overwrite" in taken.stderr) == (4, True)
     assert run(*labs[:2], "--html", paths[0], "--overwrite").exit_code == 0

@@ -5,7 +5,7 @@ is forbidden is refused from every source, explicit configs too, and no row with
 
 Example: attn-tune override add use cudnn --point llama3-8b/4x4k --reason "A/B test"
 
-Example: attn-tune override add never triton_hopper -d fwd -c num_stages=3 --device sm_90 --reason "wrong output"
+Example: attn-tune override add never triton_fused -d bwd -c num_stages=3 --device sm_90 --reason "wrong output"
 """
 
 from collections.abc import Sequence
