@@ -1,6 +1,7 @@
 """The public ``gated_delta_rule``: linear attention with a gated state and the delta rule."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
 
@@ -16,7 +17,7 @@ from attn_tune.ops.fields.arguments import DTYPES, check_array, static_float
 from attn_tune.ops.fields.cache_arguments import check_integers
 from attn_tune.ops.gated_delta_rule.operands import BackwardInputs, Operands
 from attn_tune.ops.gated_delta_rule.problem import LOWEST_GATE, NAME, WORKLOADS, Problem
-from attn_tune.schema.errors import UsageError, unknown_name
+from attn_tune.schema.errors import UsageError, shown, unknown_name
 
 type Specs = Sequence[PartitionSpec | None]
 
@@ -151,13 +152,13 @@ def gated_delta_rule(
       q, k: queries and keys. Value head ``n`` reads those of head ``n // (N // K)``.
       v: values, in the dtype of ``q``: bfloat16, float16 or float32.
       g: natural logarithms of the gates, float32 or in the dtype of ``q``, at most 0. At -128 and below, minus infinity
-        included, the state is forgotten whole. None: no gates, the plain delta rule.
+        included, a finite state is forgotten whole. None: no gates, the plain delta rule.
       beta: strengths of the update, float32 or in the dtype of ``q``. None: all are one.
       scale: multiplies the output; default ``1/sqrt(H)``.
       initial_state: float32, the state before the first token of each sequence; None is zeros.
       cu_seqlens: int32 ``[sequences + 1]``: sequences lie end to end in a batch of one; the first token of each, and
-        the end of the last. It never falls; sequences may have no token. Tokens of no sequence, which may hold
-        anything, give zeros.
+        the end of the last. It must never fall, which is not checked: its values are read on the device. Sequences
+        may have no token. Tokens of no sequence, which may hold anything, give zeros.
       return_state: return ``(out, state)``.
       workload: with ``cu_seqlens``, the profile of lengths to expect, which chooses the config: ``eq``, ``uni``,
         ``exp``, ``one``, or ``mix`` of sequences that decode one token and chunks.
@@ -176,6 +177,12 @@ def gated_delta_rule(
       UnsupportedError: no kernel can do this here, or not the requested one; or a second derivative was asked for.
     """
     q, k, v = _checked(q, k, v)
+    # Callers may pass anything.
+    if type(return_state) is not bool:  # pyright: ignore[reportUnnecessaryComparison]
+        raise UsageError(f"return_state must be True or False, got {shown(return_state)}")
+    factor = q.shape[3] ** -0.5 if scale is None else static_float("scale", scale)
+    if not math.isfinite(factor):
+        raise UsageError(f"scale must be finite, got {factor}")
     rows, length, num_key_heads, head_dim = q.shape
     num_value_heads, v_head_dim = v.shape[2:]
     ends = None if cu_seqlens is None else _checked_ends(cu_seqlens, rows, length)
@@ -210,7 +217,7 @@ def gated_delta_rule(
         has_final_state=return_state,
         ragged=ends is not None,
         workload=workload,
-        scale=head_dim**-0.5 if scale is None else static_float("scale", scale),
+        scale=factor,
     )
     outputs = run(
         _CALLS[problem.ragged],
@@ -239,7 +246,9 @@ def _checked(q: Any, k: Any, v: Any) -> tuple[Array, Array, Array]:
     q, k, v = (check_array(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.ndim != 4 or 0 in x.shape[2:]:
-            raise UsageError(f"{name} must be [batch, length, heads, head dim], got shape {x.shape}")
+            raise UsageError(
+                f"{name} must be [batch, length, heads, head dim], none of the last two zero, got shape {x.shape}"
+            )
         if x.dtype.name not in DTYPES:
             raise UsageError(f"{name} must have dtype {', '.join(DTYPES)}, got {x.dtype}")
     if not q.dtype == k.dtype == v.dtype:
@@ -275,6 +284,6 @@ def _checked_ends(cu_seqlens: Any, rows: int, length: int) -> Int[Array, " ends"
     if rows != 1:
         raise UsageError(f"cu_seqlens lays sequences end to end in a batch of 1, got a batch of {rows}")
     ends = check_array("cu_seqlens", cu_seqlens)
-    if ends.ndim != 1 or ends.shape[0] < 2:
-        raise UsageError(f"cu_seqlens must be int32 [sequences + 1], got shape {ends.shape}")
+    if ends.ndim != 1 or ends.shape[0] < 2 or not jnp.issubdtype(ends.dtype, jnp.integer):
+        raise UsageError(f"cu_seqlens must be int32 [sequences + 1], got {ends.dtype}{list(ends.shape)}")
     return jnp.clip(check_integers("cu_seqlens", ends, ends.shape), 0, length)

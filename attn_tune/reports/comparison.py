@@ -95,7 +95,8 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
     for shift in summary["shifts"]:
         programs = counted(shift["programs"], "program")
         noise = f"{100 * max(shift['noise'], summary['rule']['margin']):.1f} %"
-        needed = f"more than {noise}" if shift["is_known"] else f"more than any of another problem, at most {noise}"
+        few = f"too few to know the noise, so more than the largest change of another problem, at most {noise}"
+        needed = f"more than {noise}" if shift["is_known"] else few
         found.append(
             f"{shift['device']}: {programs} with one config, software and source in both took {shift['ratio']:.3f} "
             f"times A's time in B (median); a verdict needs {needed}"

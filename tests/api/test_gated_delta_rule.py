@@ -222,6 +222,8 @@ def test_configs_of_both_directions_can_be_given():
         ({"workload": "uni"}, "workload='uni' is a profile of lengths; it needs cu_seqlens"),
         ({"workload": "unit"}, "unknown workload 'unit'; did you mean 'uni'"),
         ({"scale": "one"}, "scale must be a number, got 'one'"),
+        ({"scale": float("inf")}, "scale must be finite, got inf"),
+        ({"return_state": "yes"}, "return_state must be True or False, got 'yes'"),
     ],
 )
 def test_malformed_arguments_are_refused_by_name(change, words):
@@ -237,6 +239,8 @@ def test_the_name_that_an_argument_has_elsewhere_leads_to_the_one_here():
 def test_ends_of_one_number_are_refused():
     with pytest.raises(UsageError, match=r"cu_seqlens must be int32 \[sequences \+ 1\]"):
         attn_tune.gated_delta_rule(**part(arrays(batch=1), slice(None)), cu_seqlens=jnp.asarray([0]))
+    with pytest.raises(UsageError, match=r"cu_seqlens must be int32 \[sequences \+ 1\], got float32\[2\]"):
+        attn_tune.gated_delta_rule(**part(arrays(batch=1), slice(None)), cu_seqlens=jnp.asarray([0.0, 4.0]))
 
 
 def test_a_second_derivative_is_refused_with_a_way_out():

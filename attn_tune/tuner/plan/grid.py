@@ -191,6 +191,8 @@ def _parse(path: Path) -> dict[str, Any]:
         raise UsageError(f"grid {path}: cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"grid {path}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise UsageError(f"grid {path}: not valid TOML: its lists or tables are nested too deeply") from None
     _known(f"grid {path}", data, _KEYS)
     return data
 
@@ -254,6 +256,10 @@ def _layers(path: Path, data: Mapping[str, Any], lengths: Sequence[str]) -> list
         )
     if not points:
         raise UsageError(f"{where}: no point; give [lengths], or the op's sizes in each [[layer]]")
+    named: dict[str, str] = {}
+    for point in points:
+        if named.setdefault(point.name, point.signature.text) != point.signature.text:
+            raise UsageError(f"{where}: two problems are named {point.name}; give each [[layer]] a name of its own")
     return points
 
 

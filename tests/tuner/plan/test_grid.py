@@ -215,6 +215,8 @@ def test_users_own_file_has_the_same_format(tmp_path: Path):
     ("text", "message"),
     [
         ("summary = ", "not valid TOML"),
+        (f"a = {'[' * 5000}{']' * 5000}", "nested too deeply"),
+        (GOOD + f"[[layer]]\n{LAYER.replace('h = 64', 'h = 32')}", "two problems are named broken/1x64"),
         ("[lengths]\n", "key 'summary' is missing"),
         (GOOD + "heads = 4\n", r"\[\[layer\]\] 1: unknown key 'heads'"),
         (

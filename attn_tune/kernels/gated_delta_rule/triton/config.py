@@ -21,7 +21,7 @@ class Chunks(Knobs):
         Range(
             64,
             255,
-            tried=(None, 168, 128),
+            tried=(168, 128),
             doc="registers a thread at most in that launch, so that one more block fits a multiprocessor; None leaves "
             "it to the compiler",
         ),

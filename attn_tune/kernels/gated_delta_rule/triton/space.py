@@ -89,6 +89,8 @@ def adapt_forward(tuned: Problem, problem: Problem, device: Device, config: Forw
 
 def _forwards(problem: Problem, device: Device) -> Iterator[ForwardConfig]:
     start = forward_heuristic(problem, device)
+    for most in tried(ForwardConfig, "prepare_registers"):
+        yield dataclasses.replace(start, prepare_registers=most)
     for chunk, warps in itertools.product(_chunks(problem), (2, 4, 8)):
         yield dataclasses.replace(start, chunk=chunk, prepare_warps=warps)
     for chunk, block_v in itertools.product(_chunks(problem), _tiles(problem)):
@@ -103,6 +105,8 @@ def _forwards(problem: Problem, device: Device) -> Iterator[ForwardConfig]:
 
 def _backwards(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
     start = backward_heuristic(problem, device)
+    for most in tried(BackwardConfig, "prepare_registers"):
+        yield dataclasses.replace(start, prepare_registers=most)
     for chunk in _chunks(problem):
         base = dataclasses.replace(start, chunk=chunk)
         for warps in (2, 4, 8):

@@ -85,7 +85,8 @@ def _bound(row: Any) -> tuple[str, float]:
 def _scale(group: pd.DataFrame) -> Scale:
     shares = [float(s) for s in group["share"]]
     if group["bound"].iloc[0] in _UNITS:
-        return spanning([s for s in shares if s > 0] or [1.0], is_log=True)
+        # From zero: bars are compared by their lengths.
+        return Scale(0.0, max(shares) or 1.0)
     return Scale(0.0, max(1.0, 1.02 * max(shares)))
 
 

@@ -16,6 +16,8 @@ TITLE = "What does tuning win, and how surely?"
 BUDGET = 38_000
 HEIGHT = 22
 _MIDDLE = HEIGHT / 2
+# A smaller gain is a tie, large share or not: the rule of decisions.
+_MIN_GAIN_NS = 500
 
 
 def part(data: PageData) -> list[Markup]:
@@ -97,6 +99,8 @@ def _value(row: Any) -> Markup:
     time = duration(row.median_ns)
     if row.rule == Rule.TIE:
         rival = f"rival {row.speedup:.2f}× [{row.low:.2f}, {row.high:.2f}]" if pd.notna(row.low) else ""
+        if pd.notna(row.low) and row.low > 1 and row.median_ns * (1 - 1 / row.speedup) < _MIN_GAIN_NS:
+            rival += ", under 0.5 us"
         return Markup(element("b", "tie", class_="word") + element("span", f"{time} {rival}".strip(), class_="sub"))
     interval = f"[{row.low:.2f}, {row.high:.2f}]" if pd.notna(row.low) else ""
     before = f"{duration(row.heuristic_ns)} → " if pd.notna(row.heuristic_ns) else ""
