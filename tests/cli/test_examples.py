@@ -22,7 +22,7 @@ def examples():
 
 COMMANDS = {words: command for words, command in commands() if not getattr(command, "commands", {})}
 EXAMPLES = list(dict.fromkeys(examples()))
-# These compile, or need a program, a GPU or the spool of misses.
+# These compile, or need a program, a GPU or the spool of misses; a watch waits for a sweep to come.
 NEEDS = ("sweep", "validate", "lab audit", "pack sign", "pack restamp")
 # Exit codes of examples that ask for something missing: a point that was not swept, an id of no override,
 # rows of a kernel of another tool.
@@ -66,7 +66,7 @@ def test_an_example_is_understood(text):
     COMMANDS[name].make_context("attn-tune", words)
 
 
-@pytest.mark.parametrize("text", [t for t in EXAMPLES if not t[10:].startswith(NEEDS)])
+@pytest.mark.parametrize("text", [t for t in EXAMPLES if not t[10:].startswith(NEEDS) and "--watch" not in t])
 def test_an_example_runs(text, made, tmp_path, monkeypatch):
     folder = tmp_path / "work"
     shutil.copytree(made, folder)
