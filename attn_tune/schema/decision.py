@@ -9,6 +9,9 @@ from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
 from attn_tune.schema.signature import Signature
 
+# A smaller gain is a tie, large share or not.
+MIN_GAIN_NS = 500
+
 
 class Rule(enum.StrEnum):
     """The reason for a config."""

@@ -305,8 +305,8 @@ def record_run(
 ) -> Run:
     """Store the trials among ``events`` as a new run, each before the next event is taken; and the progress, meanwhile.
 
-    ``mark`` may change a trial before it is stored. ``follow`` is given the progress, and says of a case that ends
-    whether it has a winner. ``watch`` and ``tally`` are given all.
+    ``mark`` may change a trial before it is stored. ``follow`` is given the progress; at the end of a case it returns
+    whether the case has a winner. ``watch`` and ``tally`` are given all.
     """
     from attn_tune.tuner.run.progress import Progress, ProgressKind
 

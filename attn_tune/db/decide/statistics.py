@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from attn_tune.schema.decision import MIN_GAIN_NS as MIN_GAIN_NS
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -16,7 +18,6 @@ RESAMPLES = 2000
 WIN_ALPHA = 0.01
 REGRET_ALPHA = 0.05
 MIN_GAIN = 0.01
-MIN_GAIN_NS = 500
 # Fewer samples are too few for a bootstrap.
 FEW = 8
 

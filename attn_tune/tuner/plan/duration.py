@@ -5,7 +5,7 @@ from attn_tune.ops.registry import get_op
 from attn_tune.schema import Device
 from attn_tune.tuner.plan.plan import CasePlan, Plan
 
-# Seconds to compile and hand over one config: with many cores, as one H200 saw it, and with two (docs/costs.md).
+# Seconds to compile and hand over one config: with many cores, as one H200 saw it (docs/costs.md); with two, a guess.
 _CONFIG_S = (0.12, 2.0)
 # Seconds of a case beside its configs: workers that start, inputs, the finals.
 _CASE_S = (2.0, 10.0)

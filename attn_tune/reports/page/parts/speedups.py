@@ -10,14 +10,13 @@ from attn_tune.reports.page.data import PageData, fitting, how_many, rows_of
 from attn_tune.reports.page.markup import Markup, element
 from attn_tune.reports.page.scales import Scale, spanning
 from attn_tune.schema import Rule
+from attn_tune.schema.decision import MIN_GAIN_NS
 from attn_tune.schema.words import counted, duration
 
 TITLE = "What does tuning win, and how surely?"
 BUDGET = 38_000
 HEIGHT = 22
 _MIDDLE = HEIGHT / 2
-# A smaller gain is a tie, large share or not: the rule of decisions.
-_MIN_GAIN_NS = 500
 
 
 def part(data: PageData) -> list[Markup]:
@@ -99,8 +98,8 @@ def _value(row: Any) -> Markup:
     time = duration(row.median_ns)
     if row.rule == Rule.TIE:
         rival = f"rival {row.speedup:.2f}× [{row.low:.2f}, {row.high:.2f}]" if pd.notna(row.low) else ""
-        if pd.notna(row.low) and row.low > 1 and row.median_ns * (1 - 1 / row.speedup) < _MIN_GAIN_NS:
-            rival += ", under 0.5 us"
+        if pd.notna(row.low) and row.low > 1 and row.median_ns * (1 - 1 / row.speedup) < MIN_GAIN_NS:
+            rival += f", under {MIN_GAIN_NS / 1000:g} us"
         return Markup(element("b", "tie", class_="word") + element("span", f"{time} {rival}".strip(), class_="sub"))
     interval = f"[{row.low:.2f}, {row.high:.2f}]" if pd.notna(row.low) else ""
     before = f"{duration(row.heuristic_ns)} → " if pd.notna(row.heuristic_ns) else ""
