@@ -1,8 +1,14 @@
 """A faster interpreter of Triton, for scripts that run many cases."""
 
+import dataclasses
+
 
 def prepare_language_once() -> None:
-    """Lets the interpreter patch Triton's language once, not at every device call, which is half of its time."""
+    """Lets the interpreter leave out three things that take two thirds of its time and change no result.
+
+    It patches Triton's language once, not at every device call. It computes no test for overflow of integers, whose
+    result it would throw away: only in debug mode is there an assertion. It finds the numpy dtype of a type once.
+    """
     from triton import language
     from triton.runtime import interpreter
 
@@ -17,3 +23,14 @@ def prepare_language_once() -> None:
         return interpreter._LangPatchScope()
 
     interpreter._patch_lang = prepare_once
+    builder = interpreter.interpreter_builder
+    assert not builder.options.debug
+    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+    find, found = interpreter._get_np_dtype, {}
+
+    def find_once(tt_dtype):
+        if tt_dtype.name not in found:
+            found[tt_dtype.name] = find(tt_dtype)
+        return found[tt_dtype.name]
+
+    interpreter._get_np_dtype = find_once
