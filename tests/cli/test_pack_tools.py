@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from attn_tune.cli import app
 from attn_tune.commands.pack.install import install_pack
-from attn_tune.commands.shared.packs import known_packs
 from attn_tune.packs.reader import read_pack
+from attn_tune.runtime.active.names import known_packs
 from tests.cli.fakes import POINT, fill
 from tests.runtime.packbuilder import pack_files, row, sig, write_folder, write_zip
 
@@ -389,3 +389,33 @@ def test_a_pack_of_the_user_is_named_and_a_wrong_name_is_told(tmp_path, monkeypa
     assert (wrong.exit_code, wrong.stdout) == (4, "")
     assert "there is no pack at nvidia-h20" in wrong.stderr
     assert "did you mean 'nvidia-h200'" in wrong.stderr
+
+
+def test_a_path_that_hides_the_name_of_a_pack_is_told(tmp_path, monkeypatch, caplog):
+    shutil.copytree(SHIPPED / "tpu-v5e", tmp_path / "nvidia-h200")
+    monkeypatch.chdir(tmp_path)
+    assert json.loads(run("pack", "inspect", "nvidia-h200", "--json").stdout)["name"] == "tpu-v5e"
+    assert "nvidia-h200 is the one in this folder" in caplog.text
+    assert str(SHIPPED / "nvidia-h200") in caplog.text
+    caplog.clear()
+    assert run("pack", "inspect", "./nvidia-h200").exit_code == 0
+    assert run("pack", "inspect", "tpu-v6e").exit_code == 0
+    assert not caplog.text, "what is named by its path, or hides nothing, needs no word"
+
+
+@pytest.mark.parametrize("words", [("pack", "inspect", ""), ("pack", "diff", "", "tpu-v5e"), ("lab", "compare", "", "")])
+def test_an_empty_text_is_no_pack(words):
+    refused = run(*words)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "a pack is a folder, an .atpack file or a name" in refused.stderr
+
+
+def test_merge_overwrites_no_file_that_is_only_called_a_pack(lab, pack, tmp_path):
+    notes = tmp_path / "notes.atpack"
+    notes.write_text("not a pack")
+    refused = run("pack", "merge", notes, pack, pack, "--overwrite", "--on-conflict", "keep")
+    assert (refused.exit_code, "is not a pack of this kind" in refused.stderr) == (4, True)
+    assert notes.read_text() == "not a pack"
+    out = tmp_path / "out.atpack"
+    for _ in range(2):
+        assert run("pack", "merge", out, pack, pack, "--overwrite", "--on-conflict", "keep").exit_code == 0
