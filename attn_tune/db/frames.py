@@ -88,7 +88,7 @@ _TYPES = {
     "boolean": ("is_heuristic", "repeatable", "decided"),
     "float64": (
         "median_us", "min_us", "dispersion", "error_ratio", "compile_ms", "prove_ms", "run_ms", "heuristic_us", "gain",
-        "regret_bound", "worst_error", "speedup", "us",
+        "untuned_us", "regret_bound", "worst_error", "speedup", "us",
     ),
     "Int64": (
         "trial", "run", "features", "samples", "shared_bytes", "registers", "spill_bytes", "predicted_ns", "low_ns",

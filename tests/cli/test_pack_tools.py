@@ -403,7 +403,9 @@ def test_a_path_that_hides_the_name_of_a_pack_is_told(tmp_path, monkeypatch, cap
     assert not caplog.text, "what is named by its path, or hides nothing, needs no word"
 
 
-@pytest.mark.parametrize("words", [("pack", "inspect", ""), ("pack", "diff", "", "tpu-v5e"), ("lab", "compare", "", "")])
+@pytest.mark.parametrize(
+    "words", [("pack", "inspect", ""), ("pack", "diff", "", "tpu-v5e"), ("lab", "compare", "", "tpu-v5e")]
+)
 def test_an_empty_text_is_no_pack(words):
     refused = run(*words)
     assert (refused.exit_code, refused.stdout) == (2, "")
