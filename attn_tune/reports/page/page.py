@@ -204,14 +204,16 @@ def _header(data: PageData, found: Sequence[Search]) -> Markup:
 
 def _facts(data: PageData, found: Sequence[Search]) -> list[tuple[Any, str]]:
     trials, rules = data.trials, data.winners["rule"]
-    measured = how_many(trials["status"].isin([str(s) for s in Status if s.is_measured]))
+    tried = how_many(trials["status"].isin([str(s) for s in Status if s.was_tried]))
+    refused = how_many(trials["status"].isin([str(s) for s in Status if s.is_refused]))
     failed = how_many(trials["status"].isin([str(s) for s in Status if s.is_failure]))
     facts = [
         _fact(len(data.signatures), "problem"),
         _fact(len(data.devices), "device"),
         _fact(len(trials), "trial"),
-        (measured, "measured"),
-        (failed, "failed"),
+        (tried, "tried"),
+        (failed, "of them failed"),
+        (refused, "refused"),
         _fact(len(found), "search", "es"),
         _fact(how_many(rules == Rule.WINNER), "win"),
         _fact(how_many(rules == Rule.TIE), "tie"),
