@@ -110,7 +110,7 @@ def status_counts(trials: pd.DataFrame) -> pd.DataFrame:
 
 def counts_in_words(counts: pd.DataFrame) -> str:
     """The sums of ``status_counts`` as ``count_words`` says them."""
-    by_status = {status: int(counts[status].sum()) for status in Status if status in counts}
+    by_status = {status: sum(map(int, counts[status])) for status in Status if status in counts}
     return f"{counted(sum(by_status.values()), 'trial')}: {count_words(by_status)}"
 
 

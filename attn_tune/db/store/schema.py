@@ -38,7 +38,7 @@ TABLES = (
     bandwidth_gbs INTEGER NOT NULL, -- Peak memory bandwidth in GB/s; 0 is unknown.
     partition TEXT NOT NULL, -- The slice of a divided GPU; empty for a whole device.
     power_watts INTEGER NOT NULL, -- The power limit, rounded to 50 W; 0 is unknown.
-    evidence TEXT NOT NULL, -- JSON pairs that do not identify it: uuid, driver, memory.
+    evidence TEXT NOT NULL, -- JSON pairs that do not identify it: uuid, driver, memory, cudnn.
     UNIQUE (digest, evidence)
 ) STRICT""",
     """CREATE TABLE environment ( -- The software of a trial.

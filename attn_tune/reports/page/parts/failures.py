@@ -23,9 +23,8 @@ def part(data: PageData) -> list[Markup]:
     failed = data.trials.loc[data.trials["status"].isin([str(s) for s in FAILURES])]
     refused = how_many(data.trials["status"].isin([str(s) for s in Status if s.is_refused]))
     total, tried = len(data.trials), how_many(data.trials["status"].isin([str(s) for s in Status if s.was_tried]))
-    words = (
-        f"{counted(total, 'trial')}: {tried} tried, of which {len(failed)} failed; {refused} refused before they ran."
-    )
+    counts = f"{tried} tried, of which {len(failed)} failed; {refused} refused before they ran"
+    words = f"{counted(total, 'trial')}: {counts}."
     if failed.empty:
         return [element("p", words, class_="lead")]
     counts = failed["status"].value_counts().to_dict()
