@@ -93,7 +93,8 @@ def show_plan(
         output.say(f"{counted(left, 'pair')} of case and kernel left out: the kernel cannot do it ({how} says why)")
     output.say(
         f"{counted(counts.cases, 'case')}, at most {counted(counts.todo, 'config')} to try by strategy {strategy}, "
-        f"{counts.done} tried before, {counts.pruned} refused beforehand; "
+        f"{counts.done} tried before, {counts.pruned + counts.unsupported_kernels} refused beforehand "
+        f"({counted(counts.pruned, 'config')}, {counted(counts.unsupported_kernels, 'kernel')} of a case); "
         + (
             f"about {clock(low)} to {clock(high)}: a guess by the sizes, as no sweep on such a device is recorded"
             if pace is None

@@ -194,6 +194,7 @@ def _print(
             continue
         print(end="\n" if shown else "")
         shown += 1
+        whole = frame
         title, rest, refused = _TITLES.get(name, str(name).capitalize()), 0, 0
         if name in (Section.STATUSES, Section.FAILURES):
             refused = len(set(frame["kernel"]) & set(folded))
@@ -207,6 +208,8 @@ def _print(
             output.emit_frame(frame, title=title)
         if rest:
             output.say(f"and {rest} more (--all lists them)")
+        if name is Section.STATUSES:
+            output.say(frames.counts_in_words(whole))
         if refused:
             output.say(f"{counted(refused, 'kernel')} can do none of this (--all lists them)")
 

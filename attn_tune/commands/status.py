@@ -20,6 +20,7 @@ from attn_tune.commands.shared.database import open_lab
 from attn_tune.commands.sweeps import display
 from attn_tune.commands.sweeps.display import clock
 from attn_tune.schema import NoDataError, UsageError
+from attn_tune.schema.trial import count_words
 from attn_tune.schema.words import counted, duration
 
 if TYPE_CHECKING:
@@ -225,9 +226,7 @@ def _lines(db: Path, now: "RunStatus") -> Iterator[str]:
         yield f"  configs  {', '.join(pace)}"
         yield f"  cases    {_cases(known, label=False)}"
     yield f"  time     {clock(_elapsed_s(now))}{' since the start' if now.running else ' of work'}"
-    counts = sorted(now.counts.items(), key=lambda item: -item[1])
-    statuses = ", ".join(f"{number} {name}" for name, number in counts)
-    yield f"  trials   {now.trials}" + (f": {statuses}" if statuses else "")
+    yield f"  trials   {now.trials}: {count_words(now.counts)}"
     if now.running:
         yield f"  {_life(now)}"
 

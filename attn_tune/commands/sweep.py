@@ -11,6 +11,7 @@ import queue
 import shlex
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ from attn_tune.commands.shared.sources import Sources
 from attn_tune.commands.sweeps.database_sweep import SweepOutcome, SweepRequest, run_sweep
 from attn_tune.commands.sweeps.hosts import Hosts, open_fleet
 from attn_tune.schema import AttnTuneError, Status, config_digest
-from attn_tune.schema.trial import WHOLE
+from attn_tune.schema.trial import WHOLE, count_words
 from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
@@ -193,6 +194,8 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
         if not ran.empty:
             print()
             output.emit_frame(ran, title="Trials of this run")
+        words = count_words(Counter(map(Status, trials["status"])))
+        output.say(f"{counted(outcome.trials, 'trial')} of run {outcome.run_id}: {words}")
         output.say_absent(away, PLAN_ALL)
         print()
         for line in _next_steps(outcome, db, grids, counts_done):

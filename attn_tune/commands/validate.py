@@ -14,6 +14,7 @@ import typer
 
 from attn_tune.commands.shared import options, output, selection
 from attn_tune.commands.shared.cases import Cases
+from attn_tune.commands.shared.counting import counting
 from attn_tune.commands.shared.exit_codes import FAILED
 from attn_tune.schema import NoDataError, Status, UnsupportedError, UsageError, config_to_dict
 from attn_tune.schema.words import counted
@@ -62,10 +63,11 @@ def command(
         ]
         refs = [check.ref(device, given) for check in checks]
         executor.expect([ref for ref in refs if not isinstance(ref, str)], device)
-        for check, ref in zip(checks, refs, strict=True):
-            if not isinstance(ref, str):
-                output.note(f"{check.spec.id} {check.direction} {check.label}")
-            rows.append(check.row(ref, executor, device))
+        with counting(sum(not isinstance(ref, str) for ref in refs), "checks") as begin:
+            for check, ref in zip(checks, refs, strict=True):
+                if not isinstance(ref, str):
+                    begin(f"{check.spec.id} {check.direction}", check.label)
+                rows.append(check.row(ref, executor, device))
     if not any(problems.values()):
         raise UsageError(_nothing(ops, feature))
     frame = pd.DataFrame(rows, columns=_COLUMNS)

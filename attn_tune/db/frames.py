@@ -57,6 +57,17 @@ SELECT trial.id AS trial, trial.op, kernel, direction, signature, trial.device, 
 FROM trial JOIN device ON device.id = device_id
 WHERE stage = '{Stage.FINAL}' AND {{filters}} ORDER BY trial.id
 """
+_SOFTWARE = """
+SELECT trial.op, kernel, direction, signature, trial.device, device.digest AS device_digest, device.family, jax, jaxlib,
+       triton, compiler, driver, environment.attn_tune,
+       (SELECT value ->> 1 FROM json_each(device.evidence) WHERE value ->> 0 = 'cudnn') AS cudnn,
+       protocol ->> 'timer' AS timer, protocol ->> 'flush_l2' AS is_cold, count(*) AS trials
+FROM trial JOIN device ON device.id = device_id JOIN environment ON environment.digest = environment
+WHERE protocol IS NOT NULL AND {filters}
+GROUP BY signature, direction, device.id, kernel, jax, jaxlib, triton, compiler, driver, environment.attn_tune, timer,
+       is_cold
+ORDER BY min(trial.id)
+"""
 _COVERAGE = f"""
 SELECT trial.op, kernel, direction, signature, trial.device, count(*) AS trials, sum(status = '{Status.OK}') AS ok,
        count(DISTINCT config_digest || part) AS configs, max(started) AS newest,
@@ -85,10 +96,10 @@ ORDER BY signature, direction, device_digest, rank
 
 # The types of columns that SQL leaves open: NULL is no number, and SQLite has neither times nor truth values.
 _TYPES = {
-    "boolean": ("is_heuristic", "repeatable", "decided"),
+    "boolean": ("is_heuristic", "repeatable", "decided", "is_cold"),
     "float64": (
         "median_us", "min_us", "dispersion", "error_ratio", "compile_ms", "prove_ms", "run_ms", "heuristic_us", "gain",
-        "regret_bound", "worst_error", "speedup", "us",
+        "untuned_us", "regret_bound", "worst_error", "speedup", "us",
     ),
     "Int64": (
         "trial", "run", "features", "samples", "shared_bytes", "registers", "spill_bytes", "predicted_ns", "low_ns",
@@ -111,6 +122,7 @@ FRAMES: dict[str, tuple[str, Mapping[str, str]]] = {
     "decisions": (_DECISIONS, decision_table.FILTERS),
     "runs": (_RUNS, {}),
     "finals": (_FINALS, problem_filters("trial")),
+    "software": (_SOFTWARE, problem_filters("trial")),
     "coverage": (_COVERAGE, problem_filters("trial")),
     "winners": (_VIEW.format(view="winners", order="winners.signature, direction, device"), {}),
     "failures": (_VIEW.format(view="failures", order="trial_id"), {}),

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from attn_tune.packs.archive import MANIFEST, QUARANTINE, SIGNED, SUFFIX, SUMS, is_pack, zip_bytes
+from attn_tune.packs.archive import MANIFEST, QUARANTINE, SIGNED, SUFFIX, SUMS, is_pack, list_files, zip_bytes
 from attn_tune.packs.override_entries import Entry
 from attn_tune.packs.override_files import OverridesFile
 from attn_tune.packs.plain_files import exchange, write_whole
@@ -24,7 +24,7 @@ from attn_tune.packs.signing import sign
 from attn_tune.schema.decision import Decision
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
-from attn_tune.schema.errors import StorageError, UsageError
+from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
 
 MAX_NOTE = 1000
 
@@ -66,8 +66,18 @@ def check_target(path: Path, *, overwrite: bool) -> None:
     if not overwrite:
         raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")
     empty = path.is_dir() and not any(path.iterdir())
-    if path.is_dir() == (path.suffix == SUFFIX) or not (is_pack(path) or empty):
-        raise StorageError(f"{path} is not a pack of this kind, so it is not overwritten")
+    if path.is_dir() == (path.suffix == SUFFIX) or not (_has_manifest(path) or empty):
+        raise StorageError(
+            f"{path} is not a pack of this kind, so it is not overwritten; move it away, or choose another path"
+        )
+
+
+def _has_manifest(path: Path) -> bool:
+    """Whether a manifest is inside; a file that is only called ``.atpack`` has none."""
+    try:
+        return MANIFEST in list_files(path).names
+    except (IntegrityError, OSError):
+        return path.is_dir() and is_pack(path)
 
 
 def pack_files(

@@ -16,8 +16,8 @@ _COLOURS = {"all": ("#1a7f37", "#15652c"), "some": ("#9a6700", "#7d5300"), "none
 
 
 def is_proven(row: Row) -> bool:
-    """Whether the outputs of the row's config were compared with the reference, and it ran a feature problem."""
-    return row.error_ppm is not None and row.features != 0
+    """Whether the config was compared with the reference, and is known to have passed a feature problem."""
+    return row.error_ppm is not None and bool(row.features)
 
 
 def badge(pack: Pack) -> str:

@@ -7,6 +7,7 @@ import pandas as pd
 from attn_tune.kernels.registry import find_kernel
 from attn_tune.ops import registry
 from attn_tune.schema import Decision, Status, config_to_json
+from attn_tune.schema.trial import count_words
 from attn_tune.schema.words import counted
 
 # Rows of failures in a table, characters of a reason in it, and the regret above which times were noisy.
@@ -105,6 +106,12 @@ def status_counts(trials: pd.DataFrame) -> pd.DataFrame:
     counts = counts[statuses]
     counts.insert(0, "trials", counts.sum(axis=1))
     return counts.reset_index().rename_axis(columns=None)
+
+
+def counts_in_words(counts: pd.DataFrame) -> str:
+    """The sums of ``status_counts`` as ``count_words`` says them."""
+    by_status = {status: sum(map(int, counts[status])) for status in Status if status in counts}
+    return f"{counted(sum(by_status.values()), 'trial')}: {count_words(by_status)}"
 
 
 def failures(trials: pd.DataFrame) -> pd.DataFrame:

@@ -101,6 +101,20 @@ class Stage(enum.StrEnum):
     """The last round: samples of several configs are interleaved, so they may be paired."""
 
 
+def count_words(counts: Mapping[Status, int]) -> str:
+    """The trials of a sweep in the words of every place that counts them: ``14 tried (14 ok), 21 refused``.
+
+    Trials that were compiled alone, for an absent device, are named by their status.
+    """
+    found = {status: number for status, number in counts.items() if number}
+    order = sorted(found, key=lambda status: (not status.is_fine, -found[status], status))
+    tried = [f"{found[s]} {s}" for s in order if s.was_tried]
+    parts = [f"{sum(found[s] for s in order if s.was_tried)} tried ({', '.join(tried)})"] if tried else []
+    parts += [f"{found[s]} {s}" for s in order if s.is_offline]
+    parts += [f"{found[s]} refused" for s in order if s.is_refused]
+    return ", ".join(parts) or "none"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Protocol:
     """The way a measurement was taken.

@@ -1,7 +1,6 @@
 """The commands for a pack in hand, by their exit codes and what they print."""
 
 import json
-import shutil
 import threading
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from typer.testing import CliRunner
 
 from attn_tune.cli import app
 from attn_tune.commands.pack.install import install_pack
-from attn_tune.commands.shared.packs import known_packs
 from attn_tune.packs.reader import read_pack
 from tests.cli.fakes import POINT, fill
 from tests.runtime.packbuilder import pack_files, row, sig, write_folder, write_zip
@@ -370,22 +368,12 @@ def test_inspect_counts_what_the_rows_say_of_their_proof(tmp_path):
     assert "bits" not in run("pack", "inspect", plain).stdout
 
 
-def test_a_pack_is_named_wherever_it_is_an_argument(tmp_path):
-    at = SHIPPED / "nvidia-h200"
-    for words in (["inspect"], ["coverage"], ["verify"]):
-        named, by_path = (run("pack", *words, one, "--json") for one in ("nvidia-h200", at))
-        assert named.exit_code == 0, named.stderr
-        assert named.stdout == by_path.stdout
-    assert "0 added" in run("pack", "diff", "nvidia-h200", at).stdout
-    assert run("pack", "convert", "tpu-v5e", "--to", "maxtext", tmp_path / "flags.yml").exit_code == 0
-    assert run("lab", "compare", "nvidia-h200", at).exit_code == 0
-
-
-def test_a_pack_of_the_user_is_named_and_a_wrong_name_is_told(tmp_path, monkeypatch):
-    shutil.copytree(SHIPPED / "tpu-v5e", tmp_path / "other-folder")
-    monkeypatch.setenv("ATTN_TUNE_PACKS", str(tmp_path / "other-folder"))
-    assert known_packs()["tpu-v5e"] == tmp_path / "other-folder", "as calls find it: the user's come first"
-    wrong = run("pack", "inspect", "nvidia-h20")
-    assert (wrong.exit_code, wrong.stdout) == (4, "")
-    assert "there is no pack at nvidia-h20" in wrong.stderr
-    assert "did you mean 'nvidia-h200'" in wrong.stderr
+def test_merge_overwrites_no_file_that_is_only_called_a_pack(lab, pack, tmp_path):
+    notes = tmp_path / "notes.atpack"
+    notes.write_text("not a pack")
+    refused = run("pack", "merge", notes, pack, pack, "--overwrite", "--on-conflict", "keep")
+    assert (refused.exit_code, "is not a pack of this kind" in refused.stderr) == (4, True)
+    assert notes.read_text() == "not a pack"
+    out = tmp_path / "out.atpack"
+    for _ in range(2):
+        assert run("pack", "merge", out, pack, pack, "--overwrite", "--on-conflict", "keep").exit_code == 0

@@ -17,6 +17,7 @@ from attn_tune.cli import app
 from attn_tune.commands import sweep as command
 from attn_tune.commands.sweeps.progress import View
 from attn_tune.commands.sweeps.tally import Tally
+from attn_tune.db import Database
 from attn_tune.kernels import registry
 from attn_tune.ops.registry import get_op
 from attn_tune.runtime.active import settings
@@ -322,3 +323,36 @@ def test_a_signal_handler_writes_nothing_itself(monkeypatch):
     ((text, thread),) = said
     assert "what was measured is stored" in text
     assert thread != threading.get_ident()
+
+
+def test_every_place_counts_the_trials_of_a_sweep_alike(worker, tmp_path):
+    db = tmp_path / "lab.db"
+    refused = json.loads(run("plan", "-g", SIGNATURE, "--db", db, "--json").stdout)["totals"]
+    done = run("sweep", "-g", SIGNATURE, "--db", db)
+    assert done.exit_code == 0
+    with Database.open(db, read_only=True) as database:
+        statuses = [trial.status for trial in database.trials()]
+    tried, total = sum(status.was_tried for status in statuses), len(statuses)
+    assert refused["refused"] + refused["unsupported_kernels"] == total - tried > 0 < tried
+    words = f"{tried} tried ({tried} ok), {total - tried} refused"
+    assert f"{total} trials of run 1: {words}" in done.stdout
+    assert f"{total} trials: {words}" in run("report", "--db", db).stdout
+    assert f"trials   {total}: {words}" in run("status", "--db", db).stdout
+    page = run("report", "--db", db, "--html", "-").stdout
+    for count, word in ((total, "trials"), (tried, "tried"), (total - tried, "refused"), (0, "of them failed")):
+        assert f"<b>{count}</b><span>{word}</span>" in page
+    assert f"{total} trials: {tried} tried, of which 0 failed; {total - tried} refused" in page
+
+
+def test_the_end_of_a_run_is_stored_after_what_its_heartbeat_had_read_before(worker, tmp_path, monkeypatch):
+    @contextlib.contextmanager
+    def late(path, run_id, tally):
+        old = tally.progress()
+        yield
+        with Database.open(path) as own:
+            own.heartbeat(run_id, old)
+
+    monkeypatch.setattr("attn_tune.commands.sweeps.database_sweep.beating", late)
+    assert sweep(tmp_path, "-g", SIGNATURE).exit_code == 0
+    cases = json.loads(run("status", "--db", tmp_path / "lab.db", "--json").stdout)["cases"]
+    assert (cases["planned"], cases["done"], cases["with_winner"], cases["left"]) == (2, 2, 2, 0)

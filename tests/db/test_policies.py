@@ -3,6 +3,7 @@
 import pytest
 
 from attn_tune.db import Database, import_pack
+from attn_tune.db.described import relations
 from attn_tune.db.release.merge_packs import merge_packs
 from attn_tune.db.release.pack_diff import diff_packs
 from attn_tune.packs.reader import read_pack
@@ -159,3 +160,14 @@ def test_diff_says_added_removed_changed_and_evidence_with_times(tmp_path):
     (doubted,) = (d for d in differences if d.signature == sig(5))
     assert doubted.after == f"{doubted.before}, bits differ from run to run, unproven"
     assert diff_packs(old, old) == []
+
+
+def test_diff_and_views_call_the_untuned_config_so(tmp_path):
+    old, new = (
+        read_pack(write_folder(tmp_path / str(n), pack_files([row(sig(1), 64, state=state)])))
+        for n, state in enumerate(("winner", "heuristic"))
+    )
+    (found,) = diff_packs(old, new)
+    assert found.after.endswith("proven untuned config")
+    assert "heuristic" not in found.after
+    assert not [c for one in relations() if one.kind == "view" for c in one.columns if "heuristic" in c]

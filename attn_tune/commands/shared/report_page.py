@@ -32,20 +32,23 @@ def page_data(
     from attn_tune.reports.page.told_apart import Names, check_times
 
     check_times(trials, str(database.path))
-    finals = narrowing.rows(database.frame("finals"))
+    finals, software = (narrowing.rows(database.frame(name)) for name in ("finals", "software"))
+    every = narrowing.decisions(database.decisions())
     apart = Names((trials, imported), winners)
-    trials, imported, finals = map(apart.frame, (trials, imported, finals))
+    trials, imported, finals, software = map(apart.frame, (trials, imported, finals, software))
     races = [apart.race(race, one) for one in winners for race in database.races([one])]
     winners = list(map(apart.decision, winners))
     texts = [*trials["signature"].unique(), *imported["signature"].unique(), *(narrowing.problems or ())]
     return PageData(
         trials=trials,
         winners=frames.winners(winners, names),
+        kernels=frames.winners(map(apart.decision, every), names),
         races=frames.races(races),
         cells=coverage_cells.cells(
             winners, trials, imported, wanted=list(narrowing.problems or ()), directions=narrowing.directions
         ),
         finals=finals,
+        software=software,
         names=short_names(texts, names),
     )
 

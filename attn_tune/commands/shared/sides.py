@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from attn_tune.commands.shared.cases import Cases
 from attn_tune.commands.shared.database import open_lab
 from attn_tune.commands.shared.narrowing import Narrowing
-from attn_tune.commands.shared.packs import known_packs
 from attn_tune.schema import Device, NoDataError
 from attn_tune.schema.errors import near_names
 
@@ -25,10 +24,10 @@ def open_side(name: str, stack: contextlib.ExitStack) -> "Side":
     """
     from attn_tune.db import side_of_database, side_of_pack
     from attn_tune.packs.reader import read_pack
+    from attn_tune.runtime.active.names import known_packs, pack_path
 
-    path = Path(name)
-    packs = {} if path.exists() else known_packs()
-    path = packs.get(name, path)
+    packs = {} if Path(name).exists() else known_packs()
+    path = pack_path(name) if not name or Path(name).exists() or name in packs else Path(name)
     if path.is_dir() or path.suffix == ".atpack":
         return side_of_pack(read_pack(path, signed=False), name)
     if not path.exists():

@@ -326,6 +326,8 @@ def record_run(
                     if event.kind is ProgressKind.SWEEP_FINISHED:
                         reason = event.reason
                 watch(event)
+        # The thread of before may have stored last what it had read before the last event.
+        database.heartbeat(run_id, tally.progress())
         ending = "interrupted" if reason == "stopped" else "finished"
     except KeyboardInterrupt:
         ending = "interrupted"

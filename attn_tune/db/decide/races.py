@@ -25,7 +25,8 @@ class Race:
       rule: the rule of the decision.
       untuned_config: the untuned config as JSON.
       rival_config: that of the challenger: of the winner, or in a tie of the one that came nearest.
-      speedup: time of the untuned config over that of the challenger.
+      speedup: time of the untuned config over that of the challenger: the median of the ratios of turns, a *paired
+        speedup*; without turns the ratio of medians.
       low, high: the interval of ``speedup`` at 95 %; with few samples the extremes that they allow.
       is_paired: whether both were measured in turns, so that samples of one place may be compared.
       untuned_ns: the samples of the untuned config, nanoseconds, in the order taken.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from attn_tune.packs.reader import Pack
 from attn_tune.packs.rows import Row
 from attn_tune.schema import config_to_json
+from attn_tune.schema.decision import state_words
 from attn_tune.schema.words import config_words
 
 
@@ -121,4 +122,4 @@ def _change(a: Row | None, b: Row | None) -> Change | None:
 def _say(row: Row | None) -> str:
     if row is None:
         return ""
-    return ", ".join((f"#{row.rank} {config_words(row.config)} {row.state}", *row.doubts))
+    return ", ".join((f"#{row.rank} {config_words(row.config)} {state_words(row.state)}", *row.doubts))

@@ -38,7 +38,7 @@ TABLES = (
     bandwidth_gbs INTEGER NOT NULL, -- Peak memory bandwidth in GB/s; 0 is unknown.
     partition TEXT NOT NULL, -- The slice of a divided GPU; empty for a whole device.
     power_watts INTEGER NOT NULL, -- The power limit, rounded to 50 W; 0 is unknown.
-    evidence TEXT NOT NULL, -- JSON pairs that do not identify it: uuid, driver, memory.
+    evidence TEXT NOT NULL, -- JSON pairs that do not identify it: uuid, driver, memory, cudnn.
     UNIQUE (digest, evidence)
 ) STRICT""",
     """CREATE TABLE environment ( -- The software of a trial.
@@ -174,8 +174,9 @@ TABLES = (
 # A column without a comment is that of the table.
 VIEWS = {
     "winners": """-- The winning kernel and config of each problem on each device.
-    SELECT op, kernel, direction, signature, point, device, config, rule, median_us, heuristic_us,
-        gain AS speedup, -- heuristic_us over median_us.
+    SELECT op, kernel, direction, signature, point, device, config, rule, median_us,
+        heuristic_us AS untuned_us, -- Time of the kernel's untuned config in microseconds; NULL if it never ran.
+        gain AS speedup, -- untuned_us over median_us, both of one final.
         regret_bound, worst_error, repeatable, features, environment
     FROM decision WHERE rank = 0""",
     "failures": f"""-- Trials that were tried and failed; a refused config did not fail.
@@ -242,12 +243,19 @@ def find_gap(connection: sqlite3.Connection) -> str:
         found_kind, found = _shape(connection, relation)
         if found_kind != kind:
             return f"its {relation} is a {found_kind}, not a {kind}" if found_kind else f"it has no {kind} {relation}"
-        for name, declared in columns.items():
+        for name, declared in columns.items() if relation not in VIEWS else ():
             if name not in found:
                 return f"its {kind} {relation} has no column {name}"
-            if found[name] != declared and relation not in VIEWS:
+            if found[name] != declared:
                 return f"its column {relation}.{name} is {found[name]}, not {declared}"
     return ""
+
+
+def renew_views(connection: sqlite3.Connection) -> None:
+    """Give the connection today's views where the database has older ones; the file stays as it is."""
+    for name, query in VIEWS.items():
+        if not _schema()[name][1].keys() <= _shape(connection, name)[1].keys():
+            connection.execute(f"CREATE TEMP VIEW {name} AS {query}")
 
 
 def relation_names() -> tuple[str, ...]:

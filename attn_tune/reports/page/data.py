@@ -17,9 +17,11 @@ class PageData:
     Attributes:
       trials: the database's frame ``trials``, narrowed.
       winners: of ``page.frames.winners``, one row a decision.
+      kernels: the same of the best config of every kernel, not of the winner alone.
       races: of ``page.frames.races``, the samples behind decisions.
       cells: of ``page.coverage_cells.cells``, one row a (point, direction, device).
       finals: the database's frame ``finals``, narrowed.
+      software: the database's frame ``software``, narrowed.
       names: the names of points by signature text.
       widen: a sentence without its end that says how to see more of what was left out.
       left_out: by what it is, how many things the part that is being made leaves out.
@@ -28,9 +30,11 @@ class PageData:
 
     trials: pd.DataFrame
     winners: pd.DataFrame
+    kernels: pd.DataFrame
     races: pd.DataFrame
     cells: pd.DataFrame
     finals: pd.DataFrame
+    software: pd.DataFrame
     names: Mapping[str, str]
     widen: str = "A page of fewer problems shows more of each: --point, --op, --device, --direction"
     left_out: dict[str, int] = field(default_factory=dict)

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attn_tune.reports.page import statuses
+from attn_tune.reports.page import conditions, statuses
 from attn_tune.reports.page.data import PageData, how_many
 from attn_tune.reports.page.markup import Markup, element, joined
 from attn_tune.reports.page.parts import (
     coverage,
     evidence,
     failures,
+    kernels,
     knobs,
     landscape,
     noise,
@@ -47,16 +48,24 @@ _PARTS = (
         "coverage",
         "Coverage",
         coverage,
-        "A row a problem, a column a device and direction. A number is the median of the untuned config over that of "
-        "the winner. Reasons stand under the matrix and in each cell's title.",
+        "A row a problem, a column a device and direction. A number is the speedup: the median time of the untuned "
+        "config over that of the winner. Reasons stand under the matrix and in each cell's title.",
     ),
     _Part(
         "speedups",
         "Speedups",
         speedups,
-        "Time of the untuned config over that of the fastest one, the median of the turns that both took, on a "
-        "logarithmic axis. A gain counts only beyond "
-        "noise, above 1 % and half a microsecond; all else is a tie, and the untuned config stays.",
+        "The paired speedup: the time of the untuned config over that of the fastest one in the same turn, the median "
+        "of all turns, on a logarithmic axis. It differs from the speedup above, a ratio of two medians, by what "
+        "changed from turn to turn. A gain counts only beyond noise, above 1 % and half a microsecond; all else is a "
+        "tie, and the untuned config stays.",
+    ),
+    _Part(
+        "kernels",
+        "Kernels",
+        kernels,
+        "The best config of each kernel, its median time over that of the fastest kernel, on a logarithmic axis. The "
+        "error is the largest of an output or gradient over what is allowed: at most 1 is right.",
     ),
     _Part(
         "landscape",
@@ -194,6 +203,7 @@ def _header(data: PageData, found: Sequence[Search]) -> Markup:
         "header",
         element("h1", "What the sweeps found"),
         element("p", _when(data), class_="sub"),
+        element("p", conditions.in_words(data.software), class_="sub"),
         element(
             "ul", *(element("li", element("b", n), element("span", w)) for n, w in _facts(data, found)), class_="facts"
         ),
@@ -204,14 +214,16 @@ def _header(data: PageData, found: Sequence[Search]) -> Markup:
 
 def _facts(data: PageData, found: Sequence[Search]) -> list[tuple[Any, str]]:
     trials, rules = data.trials, data.winners["rule"]
-    measured = how_many(trials["status"].isin([str(s) for s in Status if s.is_measured]))
+    tried = how_many(trials["status"].isin([str(s) for s in Status if s.was_tried]))
+    refused = how_many(trials["status"].isin([str(s) for s in Status if s.is_refused]))
     failed = how_many(trials["status"].isin([str(s) for s in Status if s.is_failure]))
     facts = [
         _fact(len(data.signatures), "problem"),
         _fact(len(data.devices), "device"),
         _fact(len(trials), "trial"),
-        (measured, "measured"),
-        (failed, "failed"),
+        (tried, "tried"),
+        (failed, "of them failed"),
+        (refused, "refused"),
         _fact(len(found), "search", "es"),
         _fact(how_many(rules == Rule.WINNER), "win"),
         _fact(how_many(rules == Rule.TIE), "tie"),

@@ -17,6 +17,7 @@ from attn_tune.packs.override_files import OverridesFile, read_overrides
 from attn_tune.packs.reader import Pack, read_pack
 from attn_tune.runtime import misses, rank_agreement
 from attn_tune.runtime.active import jit_key, settings
+from attn_tune.runtime.active.names import read_named_pack
 from attn_tune.runtime.active.settings import current_settings, swap_settings
 from attn_tune.runtime.active.view import Layer, Layers, View
 from attn_tune.runtime.locks import Lock
@@ -39,12 +40,20 @@ _reload_lock = Lock()
 def use_pack(pack: str | os.PathLike[str] | Pack) -> AbstractContextManager[Pack]:
     """Put a pack in front of all others within a ``with`` block; the innermost is asked first.
 
-    Functions under ``jax.jit`` retrace when they enter with a pack they have not seen, and only then.
+    A text is a path, or the name of a pack that calls find here, such as ``"nvidia-h200"``; what lies at the path goes
+    first. Functions under ``jax.jit`` retrace when they enter with a pack they have not seen, and only then.
 
     Raises:
-      StorageError, IntegrityError: at once, if the pack cannot be read.
+      UsageError, StorageError, IntegrityError: at once, if the text is empty, or there is no such pack, or it cannot be
+        read.
     """
-    return in_force(pack if isinstance(pack, Pack) else read_pack(pack))
+    match pack:
+        case Pack():
+            return in_force(pack)
+        case str():
+            return in_force(read_named_pack(pack))
+        case _:
+            return in_force(read_pack(pack))
 
 
 def use_overrides(path: str | os.PathLike[str]) -> AbstractContextManager[OverridesFile]:

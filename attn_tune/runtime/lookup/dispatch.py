@@ -19,6 +19,7 @@ from attn_tune.runtime.active.layers import current_view
 from attn_tune.runtime.active.view import View
 from attn_tune.runtime.lookup.answer import Answer, Rejection, Rung
 from attn_tune.runtime.lookup.explain import Explanation, nearest_text
+from attn_tune.runtime.lookup.ladder import Step
 from attn_tune.runtime.lookup.question import AUTO, Question, resolve, runs_on
 from attn_tune.runtime.lookup.resolution import (
     Choice,
@@ -193,7 +194,22 @@ def explain(
         refused_by=refused_by,
         only_by=only[0].path if only else "",
         only_ended_by=way_out(only[0].path, os.environ) if only else "",
+        unmet=_unmet(question, steps),
     )
+
+
+def _unmet(question: Question, steps: tuple[Step, ...]) -> Step | None:
+    """The first exact row of a kernel that cannot run here, where the device is not this machine's.
+
+    On such a device the kernel did this very problem, so what refuses it is the software of this machine.
+    """
+    for step in steps:
+        if step.rung is not Rung.EXACT or step.rejected is None or step.row is None:
+            continue
+        spec = question.spec(step.row.kernel)
+        if spec is not None and question.refusal_of(spec) is not None:
+            return step if question.device.variant != current_device().variant else None
+    return None
 
 
 def _find(op: str, direction: str | None, problem: Any, device: Device | None, kernel: str | None) -> _Found:

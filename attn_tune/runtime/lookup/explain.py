@@ -38,6 +38,8 @@ class Explanation:
       refused_by: the setting by which the call, a miss, raises ``NoDataError``; ``""`` where it does not.
       only_by: the file of overrides that alone answers; ``""`` without one.
       only_ended_by: the step after which the others answer again; ``""`` likewise.
+      unmet: the exact row whose kernel lacks software here, while the device is another one than this machine's: with
+        that software it answers there. None without one.
     """
 
     op: str
@@ -53,6 +55,7 @@ class Explanation:
     refused_by: str = ""
     only_by: str = ""
     only_ended_by: str = ""
+    unmet: Step | None = None
 
     @property
     def override_ended_by(self) -> str:
@@ -93,6 +96,14 @@ class Explanation:
             lines += _folded(line, width, indent)
         if self.answer is None and not self.refused_by:
             lines.append("nothing can run this problem here")
+        if self.unmet is not None and self.unmet.row is not None:
+            row = self.unmet.row
+            lines += _folded(
+                f"This machine has no {self.device}, and lacks what {row.kernel} needs. A job on one, with the "
+                f"software that the row was measured with, gets: {row.kernel} {config_words(row.config)}",
+                width,
+                0,
+            )
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -102,7 +113,9 @@ class Explanation:
         if self.refused_by:
             return f"{text}  refused by {self.refused_by}: the call raises NoDataError"
         is_chosen = self.answer is not None and self.answer.is_miss
-        return text + ("  CHOSEN (nothing stored answers)" if is_chosen else "")
+        rejected = sum(step.rejected is not None for step in self.steps)
+        why = f"{counted(rejected, 'stored row')} above may not answer here" if rejected else "nothing stored answers"
+        return text + (f"  CHOSEN ({why})" if is_chosen else "")
 
     def _repr_html_(self) -> str:
         # Notebooks wrap the lines of a plain repr, and the table falls apart.

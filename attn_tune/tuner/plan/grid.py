@@ -184,7 +184,8 @@ def _all(lengths: Sequence[str]) -> Grid:
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        data = tomllib.loads(read_limited(path, f"grid {path}", _MAX_BYTES).decode())
+        # Some editors begin a file with a byte order mark, which TOML does not know.
+        data = tomllib.loads(read_limited(path, f"grid {path}", _MAX_BYTES).decode("utf-8-sig"))
     except (StorageError, IntegrityError) as error:
         raise UsageError(str(error)) from None
     except UnicodeDecodeError as error:

@@ -45,7 +45,7 @@ def choose(browser, name, value):
 @pytest.mark.parametrize("width", [1200, 400])
 def test_the_page_loads_alone_without_a_complaint_and_fits(browser, page, width):
     browser.open(page, width)
-    assert browser.value("document.querySelectorAll('section').length") == 9
+    assert browser.value("document.querySelectorAll('section').length") == 10
     assert browser.requests() == [page.as_uri()]
     assert browser.complaints() == []
     assert browser.value("document.documentElement.scrollWidth") <= width

@@ -22,7 +22,18 @@ from attn_tune.schema import Status
 from tests.db.facts import make_signature, make_trial
 from tests.reports.page import labs
 
-ANCHORS = ("coverage", "speedups", "landscape", "roofline", "search", "knobs", "failures", "noise", "evidence")
+ANCHORS = (
+    "coverage",
+    "speedups",
+    "kernels",
+    "landscape",
+    "roofline",
+    "search",
+    "knobs",
+    "failures",
+    "noise",
+    "evidence",
+)
 
 
 def run(*words):

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from attn_tune.devices.identity import current_device
 from attn_tune.runtime import misses
 from attn_tune.runtime.active.layers import use_pack
 from attn_tune.runtime.lookup.dispatch import explain
@@ -92,3 +93,23 @@ def test_a_narrow_explanation_breaks_between_words_and_no_number_from_its_unit()
         for whole in ("0.4 %", "232448 B", "700 W", "132 units"):
             assert whole in narrow
     assert one.text(width=500) == one.text()
+
+
+def test_a_row_that_only_this_machines_software_turns_down_is_told_apart():
+    lab = pack(row(sig(1024), 64, kernel="absent"))
+    with use_pack(lab):
+        away = explain(OP, sig(1024), device=H200)
+        near = explain(OP, sig(1100), device=H200)
+        here = explain(OP, sig(1024), device=current_device())
+    assert away.answer.is_miss
+    assert "CHOSEN (1 stored row above may not answer here)" in str(away)
+    assert "This machine has no nvidia-h200, and lacks what absent needs." in str(away)
+    assert str(away).endswith("gets: absent block=64")
+    assert "This machine" not in str(near), "of another problem nothing is known there either"
+    assert "CHOSEN (nothing stored answers)" in str(here)
+    assert "This machine" not in str(here)
+
+
+def test_a_row_that_does_not_fit_the_device_is_not_put_down_to_software():
+    with use_pack(pack(row(sig(1024), 2000))):
+        assert explain(OP, sig(1024), device=H200).unmet is None

@@ -14,7 +14,7 @@ from attn_tune.runtime.active import layers, settings, view
 from attn_tune.runtime.active.layers import reload, use_pack
 from attn_tune.runtime.lookup.answer import DeviceLevel, Rung, SourceKind
 from attn_tune.runtime.lookup.dispatch import choose, explain, lookup
-from attn_tune.schema import Grade, IntegrityError, NoDataError, UsageError
+from attn_tune.schema import Grade, IntegrityError, NoDataError, StorageError, UsageError
 from attn_tune.schema.errors import AttnTuneWarning
 from tests.runtime.lookup.toy_op import HERE, pack, problem
 from tests.runtime.packbuilder import H200, OP, pack_files, row, sig, write_folder, write_zip
@@ -252,3 +252,16 @@ def test_a_warm_lookup_is_a_dictionary_look_up(capsys):
     with capsys.disabled():
         print(f"\nfirst {cold * 1e3:.2f} ms, warm choose {warm * 1e6:.2f} us, by text {by_text * 1e6:.2f} us")
     assert warm < 1e-3
+
+
+def test_use_pack_takes_the_name_of_a_pack_that_calls_find(tmp_path, monkeypatch):
+    write_folder(tmp_path / "some-folder", pack_files([row(sig(1024), 7)], name="named"))
+    monkeypatch.setenv("ATTN_TUNE_PACKS", str(tmp_path))
+    with use_pack("named") as used:
+        assert used.name == "named"
+    with use_pack("nvidia-h200") as used:
+        assert used.name == "nvidia-h200"
+    with pytest.raises(StorageError, match=r"no pack at namd.*did you mean 'named'"):
+        use_pack("namd")
+    with pytest.raises(UsageError, match="a pack is a folder"):
+        use_pack("")

@@ -211,6 +211,12 @@ def test_users_own_file_has_the_same_format(tmp_path: Path):
     assert points[1].signature.values["s"] == 99
 
 
+def test_a_byte_order_mark_before_a_file_is_no_fault(tmp_path: Path):
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD, encoding="utf-8-sig")
+    assert [p.name for p in load_grid(str(path)).points] == ["mine/1x64"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

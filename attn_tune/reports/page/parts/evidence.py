@@ -38,7 +38,7 @@ def _decision(data: PageData, row: Any, *, is_open: bool) -> Markup:
     untuned, rival = row.untuned_ns[:MOST], row.rival_ns[:MOST]
     x = spanning([*untuned, *rival])
     kernel = row.kernel.rpartition("/")[2]
-    verdict = "tie: the untuned config stays" if row.rule == Rule.TIE else f"{row.speedup:.3f}×"
+    verdict = "tie: the untuned config stays" if row.rule == Rule.TIE else f"paired speedup {row.speedup:.3f}×"
     words = [row.direction, kernel, verdict]
     summary = data.label(row.signature, *words, device=row.device)
     strips = [
@@ -85,7 +85,7 @@ def _ratios(row: Any) -> Markup:
     low, high, middle = x.at(row.low), x.at(row.high), x.at(row.speedup)
     band = draw.box(low, 0, high - low, STRIP, class_="interval")
     marks = [draw.line(x.at(1.0), 0, x.at(1.0), STRIP, "unit"), draw.line(middle, 0, middle, STRIP, "median")]
-    label = f"ratio {row.speedup:.3f}, at 95 % between {row.low:.3f} and {row.high:.3f}"
+    label = f"paired speedup {row.speedup:.3f}, at 95 % between {row.low:.3f} and {row.high:.3f}"
     track = draw.svg(draw.grid_lines(x, STRIP, most=5), band, *marks, dots, height=STRIP, label=label, class_="track")
     head = Markup(
         element("b", f"untuned over {'rival' if row.rule == Rule.TIE else 'winner'}")

@@ -22,8 +22,9 @@ def part(data: PageData) -> list[Markup]:
     """The classes of failures with their first error, then the reasons by kernel."""
     failed = data.trials.loc[data.trials["status"].isin([str(s) for s in FAILURES])]
     refused = how_many(data.trials["status"].isin([str(s) for s in Status if s.is_refused]))
-    total = len(data.trials)
-    words = f"Of {counted(total, 'trial')} {len(failed)} failed, and {refused} were refused before they ran."
+    total, tried = len(data.trials), how_many(data.trials["status"].isin([str(s) for s in Status if s.was_tried]))
+    counts = f"{tried} tried, of which {len(failed)} failed; {refused} refused before they ran"
+    words = f"{counted(total, 'trial')}: {counts}."
     if failed.empty:
         return [element("p", words, class_="lead")]
     counts = failed["status"].value_counts().to_dict()

@@ -15,7 +15,7 @@ from attn_tune.schema.words import counted, duration
 
 TITLE = "How does time depend on two knobs?"
 BUDGET = 50_000
-DATA_BUDGET = 62_000
+DATA_BUDGET = 50_000
 CELL = 26
 LABELS = 62
 # Upper ends of the bins of time over the best; what is above the last one has a bin of its own.
@@ -187,7 +187,8 @@ def _legend() -> Markup:
         (draw.swatch(element("rect", width=22, height=14, class_="h-fail", fill=hatch(status))), name)
         for status, (_, name, _) in FAILURES.items()
     ]
-    return draw.legend([*shades, *fails])
+    none = (draw.swatch(element("rect", x=1, y=1, width=20, height=12, class_="h-none")), "not tried")
+    return draw.legend([*shades, none, *fails])
 
 
 def _embedded(data: PageData, searches: Sequence[Search]) -> tuple[Markup, int]:

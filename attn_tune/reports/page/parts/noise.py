@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from attn_tune.reports.page import draw
+from attn_tune.reports.page import conditions, draw
 from attn_tune.reports.page.data import PageData, fitting
 from attn_tune.reports.page.markup import Markup, details, element, table
 from attn_tune.reports.page.scales import Scale, spanning
@@ -21,7 +21,7 @@ _PHASES = (("compile", "compile"), ("prove", "prove"), ("time", "time"), ("final
 
 def part(data: PageData) -> list[Markup]:
     """The spread of samples by problem, clocks and temperatures of finals, and seconds by phase."""
-    return [*_spread(data), *_conditions(data), *_phases(data)]
+    return [*_spread(data), *_conditions(data), *conditions.part(data.software), *_phases(data)]
 
 
 def spreads(trials: pd.DataFrame) -> pd.DataFrame:

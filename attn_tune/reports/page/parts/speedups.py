@@ -14,7 +14,7 @@ from attn_tune.schema.decision import MIN_GAIN_NS
 from attn_tune.schema.words import counted, duration
 
 TITLE = "What does tuning win, and how surely?"
-BUDGET = 38_000
+BUDGET = 34_000
 HEIGHT = 22
 _MIDDLE = HEIGHT / 2
 
@@ -91,7 +91,7 @@ def _spoken(row: Any) -> str:
     how = "of samples taken in turns" if row.is_paired else "of separate samples"
     if row.rule == Rule.TIE:
         return f"tie, the untuned config stays: the nearest rival has {row.speedup:.3f}, {_interval(row)} (95 %, {how})"
-    return f"{row.speedup:.3f} times as fast as the untuned config, {_interval(row)} (95 %, {how})"
+    return f"paired speedup {row.speedup:.3f}, {_interval(row)} (95 %, {how})"
 
 
 def _value(row: Any) -> Markup:
@@ -130,7 +130,7 @@ def _legend() -> Markup:
     tie = draw.swatch(element("path", d="M5 7l6-6 6 6-6 6z", class_="tie"))
     return draw.legend(
         [
-            (win, "winner over untuned"),
+            (win, "paired speedup of the winner"),
             (whisker, "interval at 95 %"),
             (tie, "tie: the rival that came nearest; the untuned config stays"),
         ]
