@@ -5,18 +5,18 @@
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import triton
 import triton.language as tl
 
-from attn_tune.kernels.gated_delta_rule.triton_steps.config import Config
+from attn_tune.kernels.lang.recurrent import Recurrent
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.device.tile import LOG2E
-from attn_tune.ops.gated_delta_rule.operands import Operands
-from attn_tune.ops.gated_delta_rule.problem import Problem
+from attn_tune.kernels.lang.triton.steps.config import Config
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,7 @@ class Static:
     scale: float
 
 
-def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, jax.Array]:
+def forward(problem: Recurrent, config: Config, operands: Any) -> dict[str, jax.Array]:
     """``out`` [R, T, N, V], and the final states ``state`` [B, N, H, V] if the problem has them."""
     p, o = problem, operands
     tiles = -(-p.v_head_dim // config.block_v)
@@ -79,7 +79,7 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, j
         constexprs={"static": static},
         num_warps=config.num_warps,
         num_stages=1,
-        name="gated_delta_rule_steps",
+        name=f"{p.signature.op}_steps",
     )
     return {"out": out, "state": state} if p.has_final_state else {"out": out}
 
