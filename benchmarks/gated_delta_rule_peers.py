@@ -164,7 +164,7 @@ def _compile_one(call: tuple[str, Problem, str, Any]) -> str:
 
     from attn_tune.kernels.lang.triton.compile import record_compiles
     from attn_tune.kernels.lang.triton.target import compile_target
-    from attn_tune.ops.gated_delta_rule.inputs import make_inputs
+    from attn_tune.ops.recurrent.inputs import make_inputs
 
     jax.config.update("jax_platforms", "cpu")
     kernel, problem, direction, config = call
