@@ -31,6 +31,8 @@ class Static:
       block_h, block_v, tiles: the power of two that holds the rows, columns of a program, and programs of a state.
       ragged: sequences lie end to end, and an array says where each begins.
       has_final: the final states are stored.
+      gate: ``none``, ``constant``, ``head`` or ``channel``, as of the problem.
+      has_delta: what the state knows under the key is taken from the value.
       scale: multiplies the output.
     """
 
@@ -46,6 +48,8 @@ class Static:
     tiles: int
     ragged: bool
     has_final: bool
+    gate: str
+    has_delta: bool
     scale: float
 
 
@@ -66,6 +70,8 @@ def forward(problem: Recurrent, config: Config, operands: Any) -> dict[str, jax.
         tiles=tiles,
         ragged=p.ragged,
         has_final=p.has_final_state,
+        gate=p.gate,
+        has_delta=p.has_delta,
         scale=p.scale,
     )
     # Of a ragged call also the tokens before the first sequence and behind the last one.
@@ -116,9 +122,15 @@ def steps_kernel(q, k, v, g, beta, initial_state, cu_seqlens, out, state, static
             k_row = tl.load(k + key + rows, mask=is_row, other=0.0).to(tl.float32)
             q_row = tl.load(q + key + rows, mask=is_row, other=0.0).to(tl.float32)
             update = tl.load(v + own * static.v_width + cols, mask=is_col, other=0.0).to(tl.float32)
-            if g is not None:
+            if static.gate == "channel":
+                gates = tl.load(g + own * static.width + rows, mask=is_row, other=0.0)
+                held *= tl.exp2(gates * LOG2E)[:, None]
+            elif static.gate == "head":
                 held *= tl.exp2(tl.load(g + own) * LOG2E)
-            update -= tl.sum(held * k_row[:, None], 0)
+            elif static.gate == "constant":
+                held *= tl.exp2(tl.load(g + head) * LOG2E)
+            if static.has_delta:
+                update -= tl.sum(held * k_row[:, None], 0)
             if beta is not None:
                 update *= tl.load(beta + own)
             held += k_row[:, None] * update[None, :]
