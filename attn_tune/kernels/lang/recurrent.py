@@ -1,6 +1,6 @@
 """The fields of a problem with states that shared code reads, whatever op the problem is of."""
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from attn_tune.schema.signature import Signature
 
@@ -9,6 +9,8 @@ DECIDES_NO_CODE = "the names of a problem's fields"
 
 class Recurrent(Protocol):
     """A problem of an op whose state goes from token to token; value heads share those of queries and keys."""
+
+    has_delta: ClassVar[bool]
 
     @property
     def signature(self) -> Signature: ...
@@ -32,8 +34,6 @@ class Recurrent(Protocol):
     def dtype(self) -> str: ...
     @property
     def gate(self) -> str: ...
-    @property
-    def has_delta(self) -> bool: ...
     @property
     def has_final_state(self) -> bool: ...
     @property
