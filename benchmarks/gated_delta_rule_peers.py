@@ -164,7 +164,7 @@ def _compile_one(call: tuple[str, Problem, str, Any]) -> str:
 
     from attn_tune.kernels.lang.triton.compile import record_compiles
     from attn_tune.kernels.lang.triton.target import compile_target
-    from attn_tune.ops.gated_delta_rule.inputs import make_inputs
+    from attn_tune.ops.recurrent.inputs import make_inputs
 
     jax.config.update("jax_platforms", "cpu")
     kernel, problem, direction, config = call
@@ -248,7 +248,7 @@ def _launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dic
     from attn_tune.kernels.gated_delta_rule.triton.prepare import prepare
     from attn_tune.kernels.gated_delta_rule.triton.scan import scan
     from attn_tune.kernels.gated_delta_rule.triton.segments import segment_starts
-    from attn_tune.kernels.gated_delta_rule.triton.static import static_of
+    from attn_tune.kernels.lang.triton.chunks.static import static_of
 
     found: dict[str, Any] = {}
 

@@ -15,8 +15,9 @@ from attn_tune.api.declaration import Call
 from attn_tune.api.other_names import hinting
 from attn_tune.ops.fields.arguments import DTYPES, check_array, static_float
 from attn_tune.ops.fields.cache_arguments import check_integers
-from attn_tune.ops.gated_delta_rule.operands import BackwardInputs, Operands
-from attn_tune.ops.gated_delta_rule.problem import LOWEST_GATE, NAME, WORKLOADS, Problem
+from attn_tune.ops.gated_delta_rule.problem import NAME, Problem
+from attn_tune.ops.recurrent.operands import BackwardInputs, Operands
+from attn_tune.ops.recurrent.problem import LOWEST_GATE, WORKLOADS
 from attn_tune.schema.errors import UsageError, shown, unknown_name
 
 type Specs = Sequence[PartitionSpec | None]

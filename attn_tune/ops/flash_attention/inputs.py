@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from attn_tune.ops.fields.rounding import round_to
 from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.flash_attention.reference import reference
-from attn_tune.ops.flash_attention.rounding import round_to
 from attn_tune.ops.masks.mask_info import KV_PADDING, Q_PADDING
 from attn_tune.ops.typed_jax import jit
 

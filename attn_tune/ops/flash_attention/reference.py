@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from attn_tune.ops.fields.rounding import round_to
 from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands
 from attn_tune.ops.flash_attention.problem import Problem
-from attn_tune.ops.flash_attention.rounding import round_to
 from attn_tune.ops.typed_jax import fori_loop, vjp
 
 BLOCK_ELEMENTS = 2**24

@@ -13,11 +13,11 @@ from attn_tune.kernels.gated_delta_rule.xla.config import BackwardConfig, Forwar
 from attn_tune.kernels.gated_delta_rule.xla.forward import forward
 from attn_tune.kernels.gated_delta_rule.xla.rule import inverse
 from attn_tune.kernels.gated_delta_rule.xla.tiles import Tiling
-from attn_tune.ops.gated_delta_rule.features import samples
-from attn_tune.ops.gated_delta_rule.inputs import make_inputs
 from attn_tune.ops.gated_delta_rule.problem import Problem
-from tests.kernels.gated_delta_rule.recurrence_numpy import recurrence
+from attn_tune.ops.gated_delta_rule.samples import samples
+from attn_tune.ops.recurrent.inputs import make_inputs
 from tests.ops.cases import CPU, H200
+from tests.ops.recurrent.recurrence_numpy import recurrence
 
 PLAIN = ForwardConfig(chunk=16)
 CONFIGS = {

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.ops.contract import load
-from attn_tune.ops.gated_delta_rule.inputs import make_inputs
 from attn_tune.ops.gated_delta_rule.problem import Problem
+from attn_tune.ops.recurrent.inputs import make_inputs
 from attn_tune.schema.device import Device
 from tests.kernels.triton_lowered import lower
 

@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from attn_tune.ops.fields.rounding import round_to
 from attn_tune.ops.flash_attention.inputs import make_inputs
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.flash_attention.reference import baseline, reference
-from attn_tune.ops.flash_attention.rounding import round_to
 
 DTYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 

@@ -7,15 +7,18 @@ import jax
 import numpy as np
 import pytest
 
-from attn_tune.ops.gated_delta_rule.chunked import forward_in_chunks
-from attn_tune.ops.gated_delta_rule.features import features, samples
-from attn_tune.ops.gated_delta_rule.inputs import make_inputs
 from attn_tune.ops.gated_delta_rule.op import OP
-from attn_tune.ops.gated_delta_rule.problem import LOWEST_GATE, WORKLOADS, Problem, bytes_moved, flops
-from attn_tune.ops.gated_delta_rule.reference import baseline, forward_in_steps, reference
+from attn_tune.ops.gated_delta_rule.problem import Problem
+from attn_tune.ops.gated_delta_rule.samples import samples
+from attn_tune.ops.recurrent.chunked import forward_in_chunks
+from attn_tune.ops.recurrent.contract import bytes_moved, flops
+from attn_tune.ops.recurrent.features import features
+from attn_tune.ops.recurrent.inputs import make_inputs
+from attn_tune.ops.recurrent.problem import LOWEST_GATE, WORKLOADS
+from attn_tune.ops.recurrent.reference import baseline, forward_in_steps, reference
 from attn_tune.ops.tolerance import compare
 from attn_tune.schema.errors import UsageError
-from tests.kernels.gated_delta_rule.recurrence_numpy import recurrence
+from tests.ops.recurrent.recurrence_numpy import recurrence
 
 SMALL = Problem(batch=3, length=20, num_value_heads=4, num_key_heads=2, head_dim=16, v_head_dim=24)
 PACKED = dataclasses.replace(SMALL, ragged=True, length=150, batch=8)

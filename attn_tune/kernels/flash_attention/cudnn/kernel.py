@@ -11,9 +11,9 @@ from attn_tune.kernels.lang.libraries.cudnn_calls import (
 )
 from attn_tune.kernels.lang.libraries.residuals import with_sinks
 from attn_tune.ops.fields.padding import zero_beyond
+from attn_tune.ops.fields.rounding import round_to
 from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands
 from attn_tune.ops.flash_attention.problem import Problem
-from attn_tune.ops.flash_attention.rounding import round_to
 
 # A row of the cotangent smaller than this share of the delta correction is lifted to it. dv sees that, so it is as
 # small as an output may be large in its dtype.

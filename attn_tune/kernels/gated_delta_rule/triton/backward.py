@@ -10,7 +10,7 @@ from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.gradients import differentiate
 from attn_tune.kernels.gated_delta_rule.triton.limits import is_narrow
 from attn_tune.kernels.gated_delta_rule.triton.prepare import prepare
-from attn_tune.kernels.gated_delta_rule.triton.static import static_of
+from attn_tune.kernels.lang.triton.chunks.static import static_of
 from attn_tune.ops.gated_delta_rule.operands import BackwardInputs
 from attn_tune.ops.gated_delta_rule.problem import Problem
 

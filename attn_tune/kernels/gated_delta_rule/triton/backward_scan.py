@@ -22,8 +22,10 @@ import triton.language as tl
 
 from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
-from attn_tune.kernels.gated_delta_rule.triton.scan import carried, load_state, store_state, updates
-from attn_tune.kernels.gated_delta_rule.triton.static import (
+from attn_tune.kernels.gated_delta_rule.triton.scan import carried, updates
+from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.chunks.states import load_state, store_state
+from attn_tune.kernels.lang.triton.chunks.static import (
     Static,
     load_lower,
     load_numbers,
@@ -31,7 +33,6 @@ from attn_tune.kernels.gated_delta_rule.triton.static import (
     store_tokens,
     tokens_of,
 )
-from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.ops.gated_delta_rule.operands import BackwardInputs, Operands
 
 

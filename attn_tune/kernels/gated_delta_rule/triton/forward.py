@@ -6,7 +6,7 @@ from attn_tune.kernels.gated_delta_rule.triton.config import ForwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import prepare
 from attn_tune.kernels.gated_delta_rule.triton.scan import scan
 from attn_tune.kernels.gated_delta_rule.triton.segments import segment_starts
-from attn_tune.kernels.gated_delta_rule.triton.static import static_of
+from attn_tune.kernels.lang.triton.chunks.static import static_of
 from attn_tune.ops.gated_delta_rule.operands import Operands
 from attn_tune.ops.gated_delta_rule.problem import Problem
 

@@ -28,15 +28,15 @@ import triton.language as tl
 from attn_tune.kernels.gated_delta_rule.triton.backward_scan import Kept, Walked
 from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import RESET, decays_between, log_gates
-from attn_tune.kernels.gated_delta_rule.triton.scan import load_state
-from attn_tune.kernels.gated_delta_rule.triton.static import (
+from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.chunks.states import load_state
+from attn_tune.kernels.lang.triton.chunks.static import (
     Static,
     chunk_of,
     load_numbers,
     load_tokens,
     store_tokens,
 )
-from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.ops.gated_delta_rule.operands import BackwardInputs
 
 

@@ -1,6 +1,7 @@
 """Problems and devices that the kernel does not support, and configs that cannot fit."""
 
-from attn_tune.kernels.gated_delta_rule.triton.config import Chunks, ForwardConfig
+from attn_tune.kernels.gated_delta_rule.triton.config import ForwardConfig
+from attn_tune.kernels.lang.triton.chunks.config import Chunks
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.limits import has_tensor_memory, refuses_device, shared_limit
 from attn_tune.ops.gated_delta_rule.problem import Problem

@@ -11,7 +11,9 @@ import triton.language as tl
 
 from attn_tune.kernels.gated_delta_rule.triton.config import ForwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
-from attn_tune.kernels.gated_delta_rule.triton.static import (
+from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.chunks.states import chunks_of, load_state, store_state
+from attn_tune.kernels.lang.triton.chunks.static import (
     Static,
     load_lower,
     load_numbers,
@@ -19,7 +21,6 @@ from attn_tune.kernels.gated_delta_rule.triton.static import (
     store_tokens,
     tokens_of,
 )
-from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.ops.gated_delta_rule.operands import Operands
 
 
@@ -86,17 +87,6 @@ def scan_kernel(q, k, v, beta, starts, cu_seqlens, solved, mixed, decays, out, s
 
 
 @triton.jit
-def chunks_of(begin, end, segment, static: tl.constexpr):
-    """The first chunk of a segment, and the end of its chunks."""
-    chunks = (end - begin + static.chunk - 1) // static.chunk
-    if static.segments == 1:
-        return begin * 0, chunks
-    else:
-        each = (chunks + static.segments - 1) // static.segments
-        return tl.minimum(segment * each, chunks), tl.minimum(segment * each + each, chunks)
-
-
-@triton.jit
 def forward_step(held, arrays, out, start, end, head, index, cols, static: tl.constexpr):
     """The state after a chunk; the chunk's outputs are stored."""
     q, k, v, beta, solved, mixed, decays = arrays
@@ -147,22 +137,3 @@ def updates(held, k, v, beta, decays, start, end, v_end, head, index, cols, whol
     if beta is not None:
         values *= load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)[:, None]
     return values.to(k_tile.dtype), k_tile, rounded, after, factor
-
-
-@triton.jit
-def load_state(states, index, cols, static: tl.constexpr):
-    """Some columns of one state in float32."""
-    rows = tl.arange(0, static.block_h)
-    inside = (rows < static.width)[:, None] & (cols < static.v_width)[None, :]
-    base = states + index.to(tl.int64) * (static.width * static.v_width)
-    return tl.load(base + rows[:, None] * static.v_width + cols[None, :], mask=inside, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def store_state(states, index, values, cols, static: tl.constexpr):
-    """Stores some columns of one state."""
-    rows = tl.arange(0, static.block_h)
-    inside = (rows < static.width)[:, None] & (cols < static.v_width)[None, :]
-    base = states + index.to(tl.int64) * (static.width * static.v_width)
-    offsets = rows[:, None] * static.v_width + cols[None, :]
-    tl.store(base + offsets, values.to(states.dtype.element_ty), mask=inside)

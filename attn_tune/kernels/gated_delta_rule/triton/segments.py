@@ -17,9 +17,11 @@ import triton.language as tl
 
 from attn_tune.kernels.gated_delta_rule.triton.config import ForwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
-from attn_tune.kernels.gated_delta_rule.triton.scan import carried, chunks_of, load_state, store_state, updates
-from attn_tune.kernels.gated_delta_rule.triton.static import Static, load_lower, tokens_of
+from attn_tune.kernels.gated_delta_rule.triton.scan import carried, updates
 from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.chunks.segments import starts_of
+from attn_tune.kernels.lang.triton.chunks.states import chunks_of, store_state
+from attn_tune.kernels.lang.triton.chunks.static import Static, load_lower, tokens_of
 from attn_tune.ops.gated_delta_rule.operands import Operands
 
 
@@ -46,20 +48,7 @@ def segment_starts(operands: Operands, prepared: Prepared, config: ForwardConfig
         num_stages=config.num_stages,
         name="gated_delta_rule_transitions",
     )
-    (starts,) = triton_call(
-        starts_kernel,
-        o.initial_state,
-        matrices,
-        ends,
-        out_types=[jax.ShapeDtypeStruct((*places, static.v_width), jnp.float32)],
-        grid=(static.tiles * static.heads * static.batch, 1, 1),
-        constexprs={"static": static},
-        # A whole matrix is an operand.
-        num_warps=8,
-        num_stages=1,
-        name="gated_delta_rule_starts",
-    )
-    return starts
+    return starts_of(o.initial_state, matrices, ends, static, "gated_delta_rule_starts")
 
 
 @triton.jit
@@ -94,24 +83,3 @@ def transitions_kernel(k, v, beta, cu_seqlens, solved, decays, matrices, ends, s
         inside = (rows < static.width)[:, None] & (cols < static.width)[None, :]
         base = matrices + index.to(tl.int64) * (static.width * static.width)
         tl.store(base + rows[:, None] * static.width + cols[None, :], held, mask=inside)
-
-
-@triton.jit
-def starts_kernel(initial_state, matrices, ends, starts, static: tl.constexpr):
-    """One program per tile of columns, head and sequence."""
-    tile = tl.program_id(0) % static.tiles
-    head = tl.program_id(0) // static.tiles % static.heads
-    sequence = tl.program_id(0) // (static.tiles * static.heads)
-    cols = tile * static.block_v + tl.arange(0, static.block_v)
-    rows = tl.arange(0, static.block_h)
-    held = tl.full([static.block_h, static.block_v], 0, tl.float32)
-    if initial_state is not None:
-        held = load_state(initial_state, sequence * static.heads + head, cols, static)
-    store_state(starts, sequence * static.segments * static.heads + head, held, cols, static)
-    inside = (rows < static.width)[:, None] & (rows < static.width)[None, :]
-    for segment in tl.range(0, static.segments - 1):
-        index = (sequence * static.segments + segment) * static.heads + head
-        base = matrices + index.to(tl.int64) * (static.width * static.width)
-        matrix = tl.load(base + rows[:, None] * static.width + rows[None, :], mask=inside, other=0.0)
-        held = tl.dot(matrix, held, load_state(ends, index, cols, static), input_precision="tf32x3")
-        store_state(starts, index + static.heads, held, cols, static)

@@ -1,7 +1,7 @@
 """The gated delta rule token by token in Triton, for decoding: a state is read once and written once."""
 
-from attn_tune.kernels.gated_delta_rule.triton_steps import space
-from attn_tune.kernels.gated_delta_rule.triton_steps.config import Config
+from attn_tune.kernels.lang.triton.steps import space
+from attn_tune.kernels.lang.triton.steps.config import Config
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.direction import WHOLE
 
@@ -18,7 +18,7 @@ SPEC = KernelSpec(
             config=Config,
             heuristic=space.heuristic,
             candidates={WHOLE: space.candidates},
-            call=f"{__name__}.forward:forward",
+            call="attn_tune.kernels.lang.triton.steps.forward:forward",
             outputs={WHOLE: ("out", "state")},
         ),
     },

@@ -13,8 +13,8 @@ from jaxtyping import Array
 from attn_tune.kernels.gated_delta_rule.xla.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.xla.rule import Prepared, advance, prepare
 from attn_tune.kernels.gated_delta_rule.xla.tiles import Places, Tiling, entering, grouped, noted, padded, zeros_of
-from attn_tune.ops.gated_delta_rule.operands import BackwardInputs
-from attn_tune.ops.gated_delta_rule.problem import Problem
+from attn_tune.ops.recurrent.operands import BackwardInputs
+from attn_tune.ops.recurrent.problem import RecurrentProblem as Problem
 
 _TOKENS = ("q", "k", "v", "g", "beta")
 

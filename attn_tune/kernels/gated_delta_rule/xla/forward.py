@@ -8,8 +8,8 @@ from attn_tune.kernels.gated_delta_rule.xla.config import ForwardConfig
 from attn_tune.kernels.gated_delta_rule.xla.recurrence import recurrence
 from attn_tune.kernels.gated_delta_rule.xla.rule import Prepared, advance, prepare
 from attn_tune.kernels.gated_delta_rule.xla.tiles import Places, Tiling, entering, grouped, noted, padded, zeros_of
-from attn_tune.ops.gated_delta_rule.operands import Operands
-from attn_tune.ops.gated_delta_rule.problem import Problem
+from attn_tune.ops.recurrent.operands import Operands
+from attn_tune.ops.recurrent.problem import RecurrentProblem as Problem
 
 type Carry = tuple[Array, Array, Array]
 

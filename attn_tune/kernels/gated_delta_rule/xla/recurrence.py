@@ -6,8 +6,8 @@ from jax import lax
 from jaxtyping import Array
 
 from attn_tune.kernels.gated_delta_rule.xla.tiles import Places, Tile, Tiling, entering, grouped, noted, zeros_of
-from attn_tune.ops.gated_delta_rule.operands import Operands
-from attn_tune.ops.gated_delta_rule.problem import Problem
+from attn_tune.ops.recurrent.operands import Operands
+from attn_tune.ops.recurrent.problem import RecurrentProblem as Problem
 
 # Steps of a loop that are compiled one after the other: a loop of a GPU costs several microseconds a step.
 _UNROLLED = 8

@@ -19,7 +19,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from attn_tune.kernels.gated_delta_rule.xla.tiles import Tile
-from attn_tune.ops.gated_delta_rule.problem import Problem
+from attn_tune.ops.recurrent.problem import RecurrentProblem as Problem
 
 
 class Prepared(NamedTuple):

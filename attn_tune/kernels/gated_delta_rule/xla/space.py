@@ -8,7 +8,7 @@ from typing import Any
 from attn_tune.kernels.gated_delta_rule.xla.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
-from attn_tune.ops.gated_delta_rule.problem import Problem
+from attn_tune.ops.recurrent.problem import RecurrentProblem as Problem
 from attn_tune.schema.device import Device
 
 # Up to so many tokens may be taken one by one. Untuned it is one alone: a CPU takes eight in a tile six times as fast.

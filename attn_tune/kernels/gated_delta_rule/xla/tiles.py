@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from attn_tune.ops.gated_delta_rule.operands import Operands
-from attn_tune.ops.gated_delta_rule.problem import Problem
+from attn_tune.ops.recurrent.operands import Operands
+from attn_tune.ops.recurrent.problem import RecurrentProblem as Problem
 
 
 class Places(NamedTuple):

@@ -1,4 +1,4 @@
-"""The gated delta rule in numpy and float64: one sequence, one value head and one token after the other."""
+"""The recurrences in numpy and float64: one sequence, one value head and one token after the other."""
 
 import numpy as np
 
@@ -16,8 +16,11 @@ def recurrence(problem, operands):
         for n in range(p.num_value_heads):
             state, head = states[b, n], n // p.group_size
             for t in range(int(begin), int(end)):
-                state *= 1.0 if g is None else np.exp(g[row, t, n])
-                update = v[row, t, n] - state.T @ k[row, t, head]
-                state += np.outer(k[row, t, head], update * (1.0 if beta is None else beta[row, t, n]))
+                gate = 0.0 if g is None else g[n] if p.gate == "constant" else g[row, t, n]
+                state *= np.exp(gate if np.ndim(gate) == 0 else gate[:, None])
+                update = v[row, t, n]
+                if p.has_delta:
+                    update = (update - state.T @ k[row, t, head]) * (1.0 if beta is None else beta[row, t, n])
+                state += np.outer(k[row, t, head], update)
                 out[row, t, n] = p.scale * state.T @ q[row, t, head]
     return out, states

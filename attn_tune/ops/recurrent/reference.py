@@ -1,8 +1,9 @@
-"""The gated delta rule in high precision (the reference) and in the working dtype (the baseline), token by token.
+"""Linear attention in high precision (the reference) and in the working dtype (the baseline), token by token.
 
-The recurrence is that of Gated Delta Networks (arXiv 2412.06464, equation 10), with the state transposed: its rows are
-those of keys, its columns those of values. Long sequences are computed in chunks (``chunked.py``). Gradients are those
-of ``jax.vjp``. Nothing here is shared with a kernel.
+The recurrences are that of Gated Delta Networks (arXiv 2412.06464, equation 10), with the state transposed: its rows
+are those of keys, its columns those of values; that of Kimi delta attention (arXiv 2510.26692, equation 1), with a gate
+for each row; and those without the delta rule (arXiv 2312.06635, equation 3). Long sequences are computed in chunks
+(``chunked.py``). Gradients are those of ``jax.vjp``. Nothing here is shared with a kernel.
 """
 
 # JAX declares no types for scans, cotangents and products.
@@ -18,10 +19,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from attn_tune.ops.flash_attention.rounding import round_to
-from attn_tune.ops.gated_delta_rule.chunked import Rounding, forward_in_chunks
-from attn_tune.ops.gated_delta_rule.operands import BackwardInputs, Operands
-from attn_tune.ops.gated_delta_rule.problem import Problem
+from attn_tune.ops.fields.rounding import round_to
+from attn_tune.ops.recurrent.chunked import Rounding, forward_in_chunks, gates_of_tokens
+from attn_tune.ops.recurrent.operands import BackwardInputs, Operands
+from attn_tune.ops.recurrent.problem import RecurrentProblem
 
 # Longer sequences are computed in chunks, unless they are ragged.
 MOST_STEPS = 1024
@@ -33,7 +34,8 @@ class Token(NamedTuple):
     """One token of each row, or of all arrays of tokens with an axis in front.
 
     Attributes:
-      q, k, v, g, beta: as in ``Operands``, of the precision of the computation.
+      q, k, v, beta: as in ``Operands``, of the precision of the computation.
+      g: gates of rows of the state, or one for all of them.
       sequence: the number of its sequence; of a call that is not ragged zero.
       is_first, is_last: its place in its sequence; of a call that is not ragged false.
     """
@@ -41,7 +43,7 @@ class Token(NamedTuple):
     q: Float[Array, "R K H"]
     k: Float[Array, "R K H"]
     v: Float[Array, "R N V"]
-    g: Float[Array, "R N"]
+    g: Float[Array, "R N gates"]
     beta: Float[Array, "R N"]
     sequence: Int[Array, ""]
     is_first: Bool[Array, ""]
@@ -60,7 +62,7 @@ class Carry(NamedTuple):
     finals: Float[Array, "B N H V"] | None
 
 
-def reference(problem: Problem, direction: str, inputs: Operands | BackwardInputs) -> dict[str, Array]:
+def reference(problem: RecurrentProblem, direction: str, inputs: Operands | BackwardInputs) -> dict[str, Array]:
     """``out`` and ``state``, or the gradients of all operands, in float32 with products of the highest precision.
 
     In float64 where 64-bit types are enabled, the problem is small and the default device is a CPU.
@@ -73,7 +75,7 @@ def reference(problem: Problem, direction: str, inputs: Operands | BackwardInput
     return _answers(p, inputs, dtype, lambda x: x)
 
 
-def baseline(problem: Problem, direction: str, inputs: Operands | BackwardInputs) -> dict[str, Array]:
+def baseline(problem: RecurrentProblem, direction: str, inputs: Operands | BackwardInputs) -> dict[str, Array]:
     """The same, each output in its contract's dtype.
 
     States are float32 and are rounded to the working dtype where they enter a product, as updates are.
@@ -83,7 +85,9 @@ def baseline(problem: Problem, direction: str, inputs: Operands | BackwardInputs
     return {name: x.astype(dtype if name in ("out", "dq", "dk", "dv") else jnp.float32) for name, x in found.items()}
 
 
-def _answers(p: Problem, inputs: Operands | BackwardInputs, dtype: jnp.dtype, rounded: Rounding) -> dict[str, Array]:
+def _answers(
+    p: RecurrentProblem, inputs: Operands | BackwardInputs, dtype: jnp.dtype, rounded: Rounding
+) -> dict[str, Array]:
     if isinstance(inputs, Operands):
         out, state = _forward(p, inputs, dtype, rounded)
         return {"out": out, "state": state} if p.has_final_state else {"out": out}
@@ -96,16 +100,15 @@ def _answers(p: Problem, inputs: Operands | BackwardInputs, dtype: jnp.dtype, ro
     return {f"d{name}": x for name, x in gradients.items()}
 
 
-def _forward(p: Problem, o: Operands, dtype: jnp.dtype, rounded: Rounding) -> tuple[Array, Array]:
+def _forward(p: RecurrentProblem, o: Operands, dtype: jnp.dtype, rounded: Rounding) -> tuple[Array, Array]:
     """The outputs of all tokens, and the final states of all sequences."""
     in_chunks = p.length > MOST_STEPS and not p.ragged
     return (forward_in_chunks if in_chunks else forward_in_steps)(p, o, dtype, rounded)
 
 
-def forward_in_steps(p: Problem, o: Operands, dtype: jnp.dtype, rounded: Rounding) -> tuple[Array, Array]:
+def forward_in_steps(p: RecurrentProblem, o: Operands, dtype: jnp.dtype, rounded: Rounding) -> tuple[Array, Array]:
     """As ``forward_in_chunks``, token by token; ragged calls too."""
-    states = (p.batch, p.num_value_heads, p.head_dim, p.v_head_dim)
-    initial = jnp.zeros(states, dtype) if o.initial_state is None else o.initial_state.astype(dtype)
+    initial = jnp.zeros(p.state_shape, dtype) if o.initial_state is None else o.initial_state.astype(dtype)
     step = partial(_step, p, initial if p.ragged else None, rounded)
     # Gradients hold the states at the borders of blocks, and those of one block.
     block = max(1, math.isqrt(p.length))
@@ -118,15 +121,19 @@ def forward_in_steps(p: Problem, o: Operands, dtype: jnp.dtype, rounded: Roundin
     return out, carry.state if carry.finals is None else carry.finals
 
 
-def _step(p: Problem, initial: Array | None, rounded: Rounding, carry: Carry, token: Token) -> tuple[Carry, Array]:
+def _step(
+    p: RecurrentProblem, initial: Array | None, rounded: Rounding, carry: Carry, token: Token
+) -> tuple[Carry, Array]:
     state, finals = carry
     if initial is not None:
         state = jnp.where(token.is_first, initial[token.sequence][None], state)
     product = partial(jnp.einsum, precision=lax.Precision.HIGHEST)
     q, k = (jnp.repeat(x, p.group_size, axis=1) for x in (token.q, token.k))
-    state = jnp.exp(token.g)[..., None, None] * state
-    known = product("rnh,rnhv->rnv", k, rounded(state))
-    update = rounded(token.beta[..., None] * (token.v - known))
+    state = jnp.exp(token.g)[..., None] * state
+    update = token.v
+    if p.has_delta:
+        known = product("rnh,rnhv->rnv", k, rounded(state))
+        update = rounded(token.beta[..., None] * (token.v - known))
     state = state + product("rnh,rnv->rnhv", k, update)
     out = p.scale * product("rnh,rnhv->rnv", q, rounded(state))
     if finals is not None:
@@ -135,11 +142,10 @@ def _step(p: Problem, initial: Array | None, rounded: Rounding, carry: Carry, to
     return Carry(state, finals), out
 
 
-def _tokens(p: Problem, o: Operands, dtype: jnp.dtype, padding: int) -> Token:
+def _tokens(p: RecurrentProblem, o: Operands, dtype: jnp.dtype, padding: int) -> Token:
     """All tokens, their axis first, and such behind them that change nothing."""
-    numbers = (*p.rows, p.num_value_heads)
-    g = jnp.zeros(numbers, dtype) if o.g is None else o.g
-    beta = jnp.ones(numbers, dtype) if o.beta is None else o.beta
+    g = gates_of_tokens(p, o.g, dtype)
+    beta = jnp.ones((*p.rows, p.num_value_heads), dtype) if o.beta is None else o.beta
     sequence, is_first, is_last = _places(p, o)
 
     def padded(x: Array) -> Array:
@@ -161,7 +167,7 @@ def _masked(o: Operands, x: Array) -> Array:
     return jnp.where(own.reshape(-1, *[1] * (x.ndim - 2)), x, 0)
 
 
-def _places(p: Problem, o: Operands) -> tuple[Int[Array, " T"], Bool[Array, " T"], Bool[Array, " T"]]:
+def _places(p: RecurrentProblem, o: Operands) -> tuple[Int[Array, " T"], Bool[Array, " T"], Bool[Array, " T"]]:
     """The number of the sequence of each token, and whether it is the first or the last one there."""
     token = jnp.arange(p.length, dtype=jnp.int32)
     if o.cu_seqlens is None:

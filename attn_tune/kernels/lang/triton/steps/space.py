@@ -3,12 +3,12 @@
 import itertools
 from collections.abc import Iterator
 
-from attn_tune.kernels.gated_delta_rule.triton_steps.config import Config
 from attn_tune.kernels.knobs import tried
+from attn_tune.kernels.lang.recurrent import Recurrent
 from attn_tune.kernels.lang.space import nearest_first
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.limits import refuses_device
-from attn_tune.ops.gated_delta_rule.problem import Problem
+from attn_tune.kernels.lang.triton.steps.config import Config
 from attn_tune.schema.device import Device
 
 MAX_ROWS = 512
@@ -20,7 +20,7 @@ _UNITS, _WANTED = 132, 4
 _FEWEST, _MOST = 4, 128
 
 
-def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
+def unsupported(problem: Recurrent, direction: str, device: Device) -> str | None:
     """The reason that this kernel cannot do the problem on this device at all, or None."""
     if reason := refuses_device(device):
         return reason
@@ -31,7 +31,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     return None
 
 
-def heuristic(problem: Problem, device: Device) -> Config:
+def heuristic(problem: Recurrent, device: Device) -> Config:
     """The untuned config: rows of 128 bytes of a state, and fewer where states do not fill the device."""
     rows, most = padded(problem.head_dim), padded(problem.v_head_dim)
     states = problem.batch * problem.num_value_heads
@@ -44,12 +44,12 @@ def heuristic(problem: Problem, device: Device) -> Config:
     return Config(block_v=block, num_warps=warps)
 
 
-def candidates(problem: Problem, device: Device) -> tuple[Config, ...]:
+def candidates(problem: Recurrent, device: Device) -> tuple[Config, ...]:
     """All tiles whose elements suit their threads."""
     return nearest_first(heuristic(problem, device), _all(problem), doubling=("block_v", "num_warps"))
 
 
-def _all(problem: Problem) -> Iterator[Config]:
+def _all(problem: Recurrent) -> Iterator[Config]:
     rows = padded(problem.head_dim)
     for block, warps in itertools.product(tried(Config, "block_v"), tried(Config, "num_warps")):
         if block <= padded(problem.v_head_dim) and _FEWEST <= rows * block / (32 * warps) <= _MOST:

@@ -5,18 +5,18 @@
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import triton
 import triton.language as tl
 
-from attn_tune.kernels.gated_delta_rule.triton_steps.config import Config
+from attn_tune.kernels.lang.recurrent import Recurrent
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.device.tile import LOG2E
-from attn_tune.ops.gated_delta_rule.operands import Operands
-from attn_tune.ops.gated_delta_rule.problem import Problem
+from attn_tune.kernels.lang.triton.steps.config import Config
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +31,8 @@ class Static:
       block_h, block_v, tiles: the power of two that holds the rows, columns of a program, and programs of a state.
       ragged: sequences lie end to end, and an array says where each begins.
       has_final: the final states are stored.
+      gate: ``none``, ``constant``, ``head`` or ``channel``, as of the problem.
+      has_delta: what the state knows under the key is taken from the value.
       scale: multiplies the output.
     """
 
@@ -46,10 +48,12 @@ class Static:
     tiles: int
     ragged: bool
     has_final: bool
+    gate: str
+    has_delta: bool
     scale: float
 
 
-def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, jax.Array]:
+def forward(problem: Recurrent, config: Config, operands: Any) -> dict[str, jax.Array]:
     """``out`` [R, T, N, V], and the final states ``state`` [B, N, H, V] if the problem has them."""
     p, o = problem, operands
     tiles = -(-p.v_head_dim // config.block_v)
@@ -66,6 +70,8 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, j
         tiles=tiles,
         ragged=p.ragged,
         has_final=p.has_final_state,
+        gate=p.gate,
+        has_delta=p.has_delta,
         scale=p.scale,
     )
     # Of a ragged call also the tokens before the first sequence and behind the last one.
@@ -79,7 +85,7 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, j
         constexprs={"static": static},
         num_warps=config.num_warps,
         num_stages=1,
-        name="gated_delta_rule_steps",
+        name=f"{p.signature.op}_steps",
     )
     return {"out": out, "state": state} if p.has_final_state else {"out": out}
 
@@ -116,9 +122,15 @@ def steps_kernel(q, k, v, g, beta, initial_state, cu_seqlens, out, state, static
             k_row = tl.load(k + key + rows, mask=is_row, other=0.0).to(tl.float32)
             q_row = tl.load(q + key + rows, mask=is_row, other=0.0).to(tl.float32)
             update = tl.load(v + own * static.v_width + cols, mask=is_col, other=0.0).to(tl.float32)
-            if g is not None:
+            if static.gate == "channel":
+                gates = tl.load(g + own * static.width + rows, mask=is_row, other=0.0)
+                held *= tl.exp2(gates * LOG2E)[:, None]
+            elif static.gate == "head":
                 held *= tl.exp2(tl.load(g + own) * LOG2E)
-            update -= tl.sum(held * k_row[:, None], 0)
+            elif static.gate == "constant":
+                held *= tl.exp2(tl.load(g + head) * LOG2E)
+            if static.has_delta:
+                update -= tl.sum(held * k_row[:, None], 0)
             if beta is not None:
                 update *= tl.load(beta + own)
             held += k_row[:, None] * update[None, :]

@@ -1,8 +1,9 @@
-"""Random data for one call of the gated delta rule, made on the device; padding of ragged calls is poisoned."""
+"""Random data for one call of linear attention, made on the device; padding of ragged calls is poisoned."""
 
 # JAX declares no types for norms.
 # pyright: reportUnknownVariableType=false
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -10,18 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from attn_tune.ops.gated_delta_rule.operands import BackwardInputs, Operands
-from attn_tune.ops.gated_delta_rule.problem import LOWEST_GATE, Problem
+from attn_tune.ops.recurrent.operands import BackwardInputs, Operands
+from attn_tune.ops.recurrent.problem import LOWEST_GATE, RecurrentProblem
 
 # Heads forget at rates from one to this power of two, as those of models do.
 _SLOWEST = -8
 # Gates at the edges in turn: none at all, hardly any, strong ones, and resets, with ordinary ones between.
 _GATES = (0.0, -1e-3, -0.3, -20.0, -0.1, 0.0, -88.0, -0.2, LOWEST_GATE, -0.5, -1e-3)
-# At the edges the heads take turns: gates of every kind, no forgetting at all, ordinary gates.
-_KINDS = 3
+# At the edges the heads take turns: gates of every kind, no forgetting at all, ordinary gates. Of gates of channels the
+# second head has each kind in some channels for all tokens, and the first one another kind in each channel.
+KINDS = 3
+# Gates of heads at the edges, where each has one.
+CONSTANT_GATES = (0.0, -1e-3, -1.0, LOWEST_GATE)
 
 
-def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | BackwardInputs:
+def make_inputs(problem: RecurrentProblem, direction: str, seed: int) -> Operands | BackwardInputs:
     """Inputs of one call, the same for the same seed; may be called under ``jit``.
 
     Values and cotangents of outputs are standard normal. Queries and keys have length one, which keeps the recurrence
@@ -52,36 +56,44 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
         k = k[:, token - jnp.asarray((0, 0, 1, 0, 1, 2))[token % 6]]
     normal = partial(jax.random.normal, dtype=jnp.float32)
     values = (*numbers, p.v_head_dim)
-    state = (p.batch, p.num_value_heads, p.head_dim, p.v_head_dim)
     v, strength = (normal(next(keys), shape) for shape in (values, numbers))
     operands = Operands(
         q=poisoned(q, p.dtype),
         k=poisoned(k, p.dtype),
         v=poisoned(v, p.dtype),
-        g=poisoned(_gates(p, next(keys)), "float32") if p.has_gate else None,
+        g=_gates(p, next(keys), poisoned) if p.has_gate else None,
         beta=poisoned((2 if p.at_edges else 1) * jax.nn.sigmoid(strength), "float32") if p.has_beta else None,
-        initial_state=normal(next(keys), state) if p.has_initial_state else None,
+        initial_state=normal(next(keys), p.state_shape) if p.has_initial_state else None,
         cu_seqlens=starts,
     )
     if direction == "fwd":
         return operands
     dout = poisoned(normal(next(keys), values), p.dtype)
-    dstate = p.head_dim**-0.5 * normal(next(keys), state) if p.has_final_state else None
+    dstate = p.head_dim**-0.5 * normal(next(keys), p.state_shape) if p.has_final_state else None
     return BackwardInputs(operands, dout, dstate)
 
 
-def _starts(p: Problem, key: Array) -> Int[Array, " ends"]:
+def _starts(p: RecurrentProblem, key: Array) -> Int[Array, " ends"]:
     lengths = np.asarray(p.lengths, np.int32)
     ordered = jnp.asarray(lengths) if p.at_edges else jax.random.permutation(key, lengths)
     return jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(ordered, dtype=jnp.int32)])
 
 
-def _gates(p: Problem, key: Array) -> Float[Array, "R T N"]:
+def _gates(p: RecurrentProblem, key: Array, poisoned: Callable[[Array, str], Array]) -> Float[Array, "..."]:
     drawn, rates = jax.random.split(key)
-    rate = 2.0 ** jax.random.uniform(rates, (p.num_value_heads,), minval=_SLOWEST, maxval=0.0)
-    usual = -rate * jax.nn.softplus(jax.random.normal(drawn, (*p.rows, p.num_value_heads)))
+    head, token = jnp.arange(p.num_value_heads), jnp.arange(p.length)
+    channels = (p.head_dim,) if p.gate == "channel" else ()
+    rate = 2.0 ** jax.random.uniform(rates, (p.num_value_heads, *channels), minval=_SLOWEST, maxval=0.0)
+    if p.gate == "constant":
+        return jnp.asarray(CONSTANT_GATES)[head % len(CONSTANT_GATES)] if p.at_edges else -rate
+    usual = -rate * jax.nn.softplus(jax.random.normal(drawn, (*p.rows, *rate.shape)))
     if not p.at_edges:
-        return usual
-    kind = jnp.arange(p.num_value_heads) % _KINDS
-    turn = jnp.asarray(_GATES)[jnp.arange(p.length) % len(_GATES)][:, None]
-    return jnp.where(kind == 0, turn, jnp.where(kind == 1, 0.0, usual))
+        return poisoned(usual, "float32")
+    kind, of_kind, turn = head % KINDS, jnp.asarray(_GATES), token[:, None]
+    none = jnp.zeros(())
+    if channels:
+        kind, channel = kind[:, None], jnp.arange(p.head_dim)
+        turn = turn[..., None] + channel
+        none = of_kind[channel % len(_GATES)]
+    found = jnp.where(kind == 0, of_kind[turn % len(_GATES)], jnp.where(kind == 1, none, usual))
+    return poisoned(found, "float32")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from attn_tune.kernels.gated_delta_rule.triton.config import Chunks
+from attn_tune.kernels.lang.recurrent import Recurrent
+from attn_tune.kernels.lang.triton.chunks.config import Chunks
 from attn_tune.kernels.lang.triton.device.static import padded
-from attn_tune.ops.gated_delta_rule.problem import Problem
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,7 @@ class Static:
     is_wide: bool
 
 
-def static_of(problem: Problem, config: Chunks, block_v: int, segments: int = 1) -> Static:
+def static_of(problem: Recurrent, config: Chunks, block_v: int, segments: int = 1) -> Static:
     """The constants of launches with this many columns of the state a program."""
     p = problem
     block_v = min(block_v, padded(p.v_head_dim))

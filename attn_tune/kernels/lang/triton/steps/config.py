@@ -1,4 +1,4 @@
-"""The knobs of the gated delta rule token by token."""
+"""The knobs of a state taken through its tokens one by one."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,0 +1,350 @@
+"""The launches that differentiate chunks, each by itself, once the states on both sides and their gradients are known.
+
+With the names of ``prepare.py`` and ``backward_scan.py``, the first one makes ``y = T^T du``, of which ``dv = beta y``,
+and the gradients of the products of pairs::
+
+    w[i, j] = scale dout[i] . u[j]        of q[i] . D[i, j] k[j], for j <= i
+    z[i, j] = -y[i] . u[j]                of beta[i] k[i] . D[i, j] k[j], for j < i
+
+The second one is the derivative of ``lang/triton/chunks/levels.py``: at each level the decayed queries and keys get
+their gradients by products with ``w`` and ``z``, each exponent gets the decayed number times its gradient, and each
+gate the sum of those of the exponents that it is part of. No two of these terms cancel, so the gradients of gates are
+as right as those of keys.
+"""
+
+# Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportAssignmentType=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
+
+import jax
+import jax.numpy as jnp
+import triton
+import triton.language as tl
+
+from attn_tune.kernels.kda.triton.backward_scan import Kept, Walked
+from attn_tune.kernels.kda.triton.config import BackwardConfig
+from attn_tune.kernels.kda.triton.prepare import Prepared
+from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.chunks.levels import (
+    load_logs,
+    pairs_across,
+    pairs_at,
+    parts_of,
+    summed,
+    tokens_before,
+    tokens_within,
+)
+from attn_tune.kernels.lang.triton.chunks.static import (
+    Static,
+    chunk_of,
+    load_lower,
+    load_numbers,
+    load_tokens,
+    store_tokens,
+)
+from attn_tune.ops.gated_delta_rule.operands import BackwardInputs
+
+
+def differentiate_pairs(
+    inputs: BackwardInputs, prepared: Prepared, kept: Kept, walked: Walked, config: BackwardConfig, static: Static
+) -> tuple[jax.Array, ...]:
+    """``dv``; ``w``, its transpose and ``z`` ``[slots, N, 3, chunk, chunk]``; and ``y . v`` of each token.
+
+    Of the third matrix ``beta[i] z[i, j]`` stands above the diagonal, in row ``j``.
+    """
+    o = inputs.operands
+    return triton_call(
+        pairs_kernel,
+        o.v,
+        o.beta,
+        o.cu_seqlens,
+        inputs.dout,
+        kept.updates,
+        walked.update_gradients,
+        prepared.solved,
+        out_types=[
+            jax.ShapeDtypeStruct(o.v.shape, o.v.dtype),
+            jax.ShapeDtypeStruct((static.slots, static.heads, 3, static.chunk, static.chunk), o.q.dtype),
+            jax.ShapeDtypeStruct(o.v.shape[:3], jnp.float32),
+        ],
+        grid=(static.slots * static.heads, 1, 1),
+        constexprs={"static": static},
+        num_warps=config.gradient_warps,
+        num_stages=config.gradient_stages,
+        name="kda_bwd_pairs",
+    )
+
+
+def differentiate_channels(
+    inputs: BackwardInputs,
+    prepared: Prepared,
+    kept: Kept,
+    walked: Walked,
+    matrices: jax.Array,
+    strengths: jax.Array,
+    config: BackwardConfig,
+    static: Static,
+) -> tuple[jax.Array, ...]:
+    """``dq``, ``dk``, ``dg`` and ``dbeta``."""
+    o = inputs.operands
+    of_heads = (*o.v.shape[:3], static.width)
+    keys = jax.ShapeDtypeStruct(of_heads, o.q.dtype if static.group == 1 else jnp.float32)
+    dq, dk, dg, dbeta = triton_call(
+        channels_kernel,
+        o.q,
+        o.k,
+        o.g,
+        o.beta,
+        o.cu_seqlens,
+        inputs.dout,
+        *kept,
+        walked.state_gradients,
+        walked.update_gradients,
+        prepared.solved,
+        matrices,
+        strengths,
+        out_types=[
+            keys,
+            keys,
+            jax.ShapeDtypeStruct(of_heads, jnp.float32),
+            jax.ShapeDtypeStruct(o.v.shape[:3], jnp.float32),
+        ],
+        grid=(static.slots * static.heads, 1, 1),
+        constexprs={"static": static, "CHANNELS": min(config.gradient_channels, static.block_h)},
+        num_warps=config.gradient_warps,
+        num_stages=config.gradient_stages,
+        name="kda_bwd_channels",
+    )
+    if static.group > 1:
+        groups = (*o.q.shape[:3], static.group, static.width)
+        dq, dk = (jnp.sum(x.reshape(groups), axis=3).astype(o.q.dtype) for x in (dq, dk))
+    return dq, dk, dg, dbeta
+
+
+@triton.jit
+def pairs_kernel(
+    v,
+    beta,
+    cu_seqlens,
+    dout,
+    updates,
+    update_gradients,
+    solved,
+    dv,
+    matrices,
+    strengths,
+    static: tl.constexpr,
+):
+    """One program per chunk and value head; tokens of no sequence get zeros."""
+    head = tl.program_id(0) % static.heads
+    slot = tl.program_id(0) // static.heads
+    sequence, start, end = chunk_of(cu_seqlens, slot, static)
+    chunk: tl.constexpr = static.chunk
+    precision: tl.constexpr = static.precision
+    heads: tl.constexpr = static.heads
+    width: tl.constexpr = static.v_width
+    if (sequence >= 0) & (start < end):
+        weight = load_weights(beta, start, end, head, static)
+        # Transposes by products of their own: on Hopper some versions of Triton turn registers wrongly.
+        w = tl.full([chunk, chunk], 0, tl.float32)
+        wt = tl.full([chunk, chunk], 0, tl.float32)
+        z = tl.full([chunk, chunk], 0, tl.float32)
+        zt = tl.full([chunk, chunk], 0, tl.float32)
+        strength = tl.full([chunk], 0, tl.float32)
+        solved_tile = load_lower(solved, tl.program_id(0), chunk)
+        for first in tl.range(0, static.tiles * static.block_v, static.block_v):
+            cols = first + tl.arange(0, static.block_v)
+            dout_tile = load_tokens(dout, start, end, head, heads, width, cols, chunk, static.whole)
+            u_tile = load_tokens(updates, start, end, head, heads, width, cols, chunk, static.whole)
+            du_tile = load_tokens(update_gradients, start, end, head, heads, width, cols, chunk, static.whole)
+            v_tile = load_tokens(v, start, end, head, heads, width, cols, chunk, static.whole)
+            y = tl.dot(tl.trans(solved_tile), du_tile, input_precision=precision)
+            store_tokens(dv, y * weight[:, None], start, end, head, heads, width, cols, chunk)
+            strength += tl.sum(y * v_tile.to(tl.float32), 1)
+            y_tile = y.to(u_tile.dtype)
+            w = tl.dot(dout_tile, tl.trans(u_tile), w, input_precision=precision)
+            wt = tl.dot(u_tile, tl.trans(dout_tile), wt, input_precision=precision)
+            z = tl.dot(y_tile, tl.trans(u_tile), z, input_precision=precision)
+            zt = tl.dot(u_tile, tl.trans(y_tile), zt, input_precision=precision)
+        row = tl.arange(0, chunk)[:, None]
+        col = tl.arange(0, chunk)[None, :]
+        base = matrices + tl.program_id(0).to(tl.int64) * (3 * chunk * chunk) + row * chunk + col
+        dtype: tl.constexpr = matrices.dtype.element_ty
+        tl.store(base, (w * static.scale).to(dtype))
+        tl.store(base + chunk * chunk, (wt * static.scale).to(dtype))
+        tl.store(base + 2 * chunk * chunk, tl.where(row > col, -z, -zt * weight[None, :]).to(dtype))
+        store_numbers(strengths, strength, start, end, head, static)
+    elif start < end:
+        nothing = tl.full([chunk, static.block_v], 0, tl.float32)
+        for first in tl.range(0, static.tiles * static.block_v, static.block_v):
+            cols = first + tl.arange(0, static.block_v)
+            store_tokens(dv, nothing, start, end, head, heads, width, cols, chunk)
+
+
+@triton.jit
+def channels_kernel(
+    q,
+    k,
+    g,
+    beta,
+    cu_seqlens,
+    dout,
+    states,
+    updates,
+    state_gradients,
+    update_gradients,
+    solved,
+    matrices,
+    strengths,
+    dq,
+    dk,
+    dg,
+    dbeta,
+    static: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """One program per chunk and value head; tokens of no sequence get zeros."""
+    head = tl.program_id(0) % static.heads
+    slot = tl.program_id(0) // static.heads
+    sequence, start, end = chunk_of(cu_seqlens, slot, static)
+    chunk: tl.constexpr = static.chunk
+    heads: tl.constexpr = static.heads
+    width: tl.constexpr = static.width
+    strength = tl.full([chunk], 0, tl.float32)
+    if (sequence >= 0) & (start < end):
+        weight = load_weights(beta, start, end, head, static)
+        strength += load_numbers(strengths, start, end, head, heads, chunk, 0.0)
+        for first in tl.range(0, static.block_h, CHANNELS, num_stages=1):
+            cols = first + tl.arange(0, CHANNELS)
+            arrays = (dout, states, updates, state_gradients, update_gradients, solved)
+            of_queries, of_known, of_keys, of_whole = through_states(arrays, start, end, head, cols, static, CHANNELS)
+            arrays = (q, k, g, matrices)
+            of_queries, of_keys, of_gates, more = through_decays(
+                arrays, of_queries, of_known, of_keys, of_whole, weight, start, end, head, cols, static, CHANNELS
+            )
+            strength += more
+            store_tokens(dq, of_queries, start, end, head, heads, width, cols, chunk)
+            store_tokens(dk, of_keys, start, end, head, heads, width, cols, chunk)
+            store_tokens(dg, of_gates, start, end, head, heads, width, cols, chunk)
+    elif start < end:
+        nothing = tl.full([chunk, CHANNELS], 0, tl.float32)
+        for first in tl.range(0, static.block_h, CHANNELS):
+            cols = first + tl.arange(0, CHANNELS)
+            store_tokens(dq, nothing, start, end, head, heads, width, cols, chunk)
+            store_tokens(dk, nothing, start, end, head, heads, width, cols, chunk)
+            store_tokens(dg, nothing, start, end, head, heads, width, cols, chunk)
+    if start < end:
+        store_numbers(dbeta, strength, start, end, head, static)
+
+
+@triton.jit
+def through_states(arrays, start, end, head, cols, static: tl.constexpr, CHANNELS: tl.constexpr):
+    """Gradients of queries and keys decayed from the start, of keys decayed to the end, and of whole chunks' decays.
+
+    The second one is without the strengths, the last one is of the factors' logarithms but for the factors.
+    """
+    dout, states, updates, state_gradients, update_gradients, solved = arrays
+    chunk: tl.constexpr = static.chunk
+    precision: tl.constexpr = static.precision
+    heads: tl.constexpr = static.heads
+    v_width: tl.constexpr = static.v_width
+    of_queries = tl.full([chunk, CHANNELS], 0, tl.float32)
+    of_known = tl.full([chunk, CHANNELS], 0, tl.float32)
+    of_keys = tl.full([chunk, CHANNELS], 0, tl.float32)
+    of_whole = tl.full([CHANNELS], 0, tl.float32)
+    place = tl.program_id(0).to(tl.int64) * (static.width * static.v_width)
+    for first in tl.range(0, static.tiles * static.block_v, static.block_v):
+        columns = first + tl.arange(0, static.block_v)
+        dout_tile = load_tokens(dout, start, end, head, heads, v_width, columns, chunk, static.whole)
+        u_tile = load_tokens(updates, start, end, head, heads, v_width, columns, chunk, static.whole)
+        du_tile = load_tokens(update_gradients, start, end, head, heads, v_width, columns, chunk, static.whole)
+        offsets = place + cols[:, None] * v_width + columns[None, :]
+        inside = (cols < static.width)[:, None] & (columns < v_width)[None, :]
+        state = tl.load(states + offsets, mask=inside, other=0.0)
+        later = tl.load(state_gradients + offsets, mask=inside, other=0.0)
+        of_queries = tl.dot(dout_tile, tl.trans(state), of_queries, input_precision=precision)
+        of_known = tl.dot(du_tile, tl.trans(state), of_known, input_precision=precision)
+        of_keys = tl.dot(u_tile, tl.trans(later), of_keys, input_precision=precision)
+        of_whole += tl.sum(state.to(tl.float32) * later.to(tl.float32), 1)
+    solved_tile = load_lower(solved, tl.program_id(0), chunk)
+    of_known = tl.dot(tl.trans(solved_tile), (-of_known).to(solved_tile.dtype), input_precision=precision)
+    return of_queries * static.scale, of_known, of_keys, of_whole
+
+
+@triton.jit
+def through_decays(
+    arrays,
+    of_queries,
+    of_known,
+    of_keys,
+    of_whole,
+    weight,
+    start,
+    end,
+    head,
+    cols,
+    static: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """Gradients of queries, keys and gates from those of ``through_states``, and what the strengths get more."""
+    q, k, g, matrices = arrays
+    chunk: tl.constexpr = static.chunk
+    levels: tl.constexpr = chunk.bit_length() - 1
+    precision: tl.constexpr = static.precision
+    key_head = head // static.group
+    k_tile = load_tokens(k, start, end, key_head, static.key_heads, static.width, cols, chunk, static.whole)
+    q_tile = load_tokens(q, start, end, key_head, static.key_heads, static.width, cols, chunk, static.whole)
+    logs, total = load_logs(g, start, end, head, cols, static)
+    row = tl.arange(0, chunk)[:, None]
+    col = tl.arange(0, chunk)[None, :]
+    base = matrices + tl.program_id(0).to(tl.int64) * (3 * chunk * chunk) + row * chunk + col
+    w = tl.load(base)
+    wt = tl.load(base + chunk * chunk)
+    z = tl.load(base + 2 * chunk * chunk)
+
+    factor = tl.exp2(summed(tokens_before(static), logs, static))
+    strength = tl.sum(k_tile * factor * of_known, 1)
+    of_known *= weight[:, None] * factor
+    dq = of_queries * factor
+    of_gates = summed(tokens_before(static, True), parts_of(q_tile * dq + k_tile * of_known), static)
+    of_keys *= tl.exp2(summed(tokens_within(levels, static), logs, static))
+    of_gates += summed(tokens_within(levels, static, True), parts_of(k_tile * of_keys), static)
+    of_gates += (tl.exp2(total) * of_whole)[None, :]
+    own = tl.sum(tl.where(row == col, w, 0.0).to(tl.float32), 1)[:, None]
+    dq += own * k_tile
+    dk = of_known + of_keys + own * q_tile
+    for level in tl.range(0, levels, num_stages=1):
+        factor = tl.exp2(summed(tokens_within(level, static), logs, static))
+        decayed_keys = (k_tile * factor).to(k_tile.dtype)
+        decayed_queries = (q_tile * factor).to(k_tile.dtype)
+        across = pairs_across(level, static)
+        more = tl.dot(tl.where(across, z, 0.0).to(z.dtype), decayed_keys, input_precision=precision)
+        is_second = ((row >> level) % 2 == 1) & (cols >= 0)[None, :]
+        strength += tl.sum(tl.where(is_second, more * k_tile * factor, 0.0), 1)
+        more = tl.where(is_second, more * weight[:, None], more)
+        late = across & (row < col)
+        more = tl.dot(tl.where(late, wt, 0.0).to(z.dtype), decayed_queries, more, input_precision=precision)
+        early = tl.where(pairs_at(level, static), w, 0.0).to(z.dtype)
+        found = tl.dot(early, decayed_keys, input_precision=precision) * factor
+        more *= factor
+        dq += found
+        dk += more
+        shares = parts_of(q_tile * found + k_tile * more)
+        of_gates += summed(tokens_within(level, static, True), shares, static)
+    return dq, dk, of_gates, strength
+
+
+@triton.jit
+def load_weights(beta, start, end, head, static: tl.constexpr):
+    """The strengths of a chunk's tokens."""
+    if beta is None:
+        return tl.full([static.chunk], 1.0, tl.float32)
+    else:
+        return load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)
+
+
+@triton.jit
+def store_numbers(x, values, start, end, head, static: tl.constexpr):
+    """Stores a chunk's numbers of one head, those of tokens before ``end``."""
+    token = start + tl.arange(0, static.chunk)
+    tl.store(x + token.to(tl.int64) * static.heads + head, values, mask=token < end)

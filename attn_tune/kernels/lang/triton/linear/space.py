@@ -1,0 +1,158 @@
+"""The untuned config of linear attention in chunks, and the configs worth trying."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from attn_tune.kernels.knobs import knobs_of, tried
+from attn_tune.kernels.lang.recurrent import Recurrent
+from attn_tune.kernels.lang.space import nearest_feasible
+from attn_tune.kernels.lang.triton.device.static import padded
+from attn_tune.kernels.lang.triton.linear.config import (
+    BackwardConfig,
+    ChannelBackwardConfig,
+    ChannelForwardConfig,
+    ForwardConfig,
+)
+from attn_tune.kernels.lang.triton.linear.limits import infeasible
+from attn_tune.schema.device import Device
+
+# Multiprocessors of a device that does not say.
+_UNITS = 132
+# A segment has so many chunks at least, and there are so many segments at most, in the untuned choice.
+_SHORTEST, _MOST_SEGMENTS = 8, 16
+
+
+def forward_heuristic(problem: Recurrent, device: Device) -> ForwardConfig:
+    """The forward's untuned config: tiles of columns, then segments, until each multiprocessor has a program."""
+    chunk, block_v = _chunk(problem), _columns(problem, device)
+    programs = problem.batch * problem.num_value_heads * -(-problem.v_head_dim // block_v)
+    longest, segments = max(problem.lengths), 1
+    while segments < _MOST_SEGMENTS and segments * programs < (device.units or _UNITS):
+        if longest < 2 * segments * _SHORTEST * chunk:
+            break
+        segments *= 2
+    walk = {
+        "chunk": chunk,
+        "block_v": block_v,
+        "num_warps": 8 if padded(problem.head_dim) * block_v > 64 * 128 else 4,
+        "num_stages": _stages(problem),
+        "segments": segments,
+    }
+    if problem.gate == "channel":
+        return ChannelForwardConfig(**walk, **_prepared(problem))
+    return ForwardConfig(**walk)
+
+
+def backward_heuristic(problem: Recurrent, device: Device) -> BackwardConfig:
+    """The backward's untuned config."""
+    wide = padded(problem.head_dim) > 128 or problem.dtype == "float32"
+    chunk = min(_chunk(problem), 32 if padded(problem.head_dim) > 128 else 64)
+    walk = {
+        "chunk": chunk,
+        "block_v": min(64, _columns(problem, device)),
+        "num_warps": 4,
+        "num_stages": _stages(problem),
+        "gradient_block_v": min(16 if wide else 32, padded(problem.v_head_dim)),
+        "gradient_warps": 8 if chunk == 64 or wide else 4,
+        "gradient_stages": 1,
+    }
+    if problem.gate == "channel":
+        columns = min(32, padded(problem.head_dim))
+        return ChannelBackwardConfig(**walk, **_prepared(problem), gradient_columns=columns)
+    return BackwardConfig(**walk)
+
+
+def forward_candidates(problem: Recurrent, device: Device) -> tuple[ForwardConfig, ...]:
+    """Walks, whole and in segments; and the launch that prepares chunks, where there is one, with the untuned walk."""
+    start = forward_heuristic(problem, device)
+    return _nearest(problem, device, start, itertools.chain(_forwards(problem, device, start), _others(problem, start)))
+
+
+def backward_candidates(problem: Recurrent, device: Device) -> tuple[BackwardConfig, ...]:
+    """Each group of launches by itself with the others as in the untuned config."""
+    start = backward_heuristic(problem, device)
+    return _nearest(problem, device, start, itertools.chain(_backwards(problem, start), _others(problem, start)))
+
+
+def adapt_forward(tuned: Recurrent, problem: Recurrent, device: Device, config: ForwardConfig) -> ForwardConfig:
+    """The config of another number of tokens, sequences or heads, with no segment without a chunk."""
+    return dataclasses.replace(config, segments=min(config.segments, _most_segments(problem, config.chunk)))
+
+
+def _nearest(problem: Recurrent, device: Device, start: Any, configs: Iterator[Any]) -> tuple[Any, ...]:
+    return nearest_feasible(
+        start, configs, lambda config: infeasible(problem, device, config), doubling=tuple(knobs_of(type(start)))
+    )
+
+
+def _forwards(problem: Recurrent, device: Device, start: ForwardConfig) -> Iterator[ForwardConfig]:
+    for chunk, block_v in itertools.product(_chunks(problem), _tiles(problem)):
+        for warps, stages in itertools.product((4, 8), tried(ForwardConfig, "num_stages")):
+            yield dataclasses.replace(start, chunk=chunk, block_v=block_v, num_warps=warps, num_stages=stages)
+    walks = problem.batch * problem.num_value_heads
+    for segments in tried(ForwardConfig, "segments"):
+        few = segments * 4 <= _most_segments(problem, start.chunk) and walks * segments <= 8 * (device.units or _UNITS)
+        if segments == 1 or few:
+            for block_v, stages in itertools.product(_tiles(problem), (1, 2, 3)):
+                yield dataclasses.replace(start, segments=segments, block_v=block_v, num_stages=stages)
+
+
+def _backwards(problem: Recurrent, start: BackwardConfig) -> Iterator[BackwardConfig]:
+    for chunk in _chunks(problem):
+        base = dataclasses.replace(start, chunk=chunk)
+        for block_v, warps, stages in itertools.product(_tiles(problem), (4, 8), (1, 2, 3)):
+            yield dataclasses.replace(base, block_v=block_v, num_warps=warps, num_stages=stages)
+        for block_v, warps, stages in itertools.product(_tiles(problem), (4, 8), (1, 2)):
+            sizes = {"gradient_block_v": block_v, "gradient_warps": warps, "gradient_stages": stages}
+            yield dataclasses.replace(base, **sizes)
+
+
+def _others(problem: Recurrent, start: Any) -> Iterator[Any]:
+    """Launches that only a gate a channel needs, with others as in ``start``."""
+    if problem.gate != "channel":
+        return
+    widths = tuple(size for size in (32, 64, 128) if size <= padded(problem.head_dim))
+    for warps, columns in itertools.product((4, 8), widths):
+        yield dataclasses.replace(start, prepare_warps=warps, prepare_columns=columns)
+        if isinstance(start, ChannelBackwardConfig):
+            yield dataclasses.replace(start, gradient_warps=warps, gradient_columns=columns)
+
+
+def _prepared(problem: Recurrent) -> dict[str, int]:
+    return {"prepare_warps": 8, "prepare_columns": min(64, padded(problem.head_dim))}
+
+
+def _chunk(problem: Recurrent) -> int:
+    """Products of float32 lose less in short chunks."""
+    return 16 if problem.dtype == "float32" else min(64, padded(max(problem.lengths)))
+
+
+def _chunks(problem: Recurrent) -> tuple[int, ...]:
+    if problem.dtype == "float32":
+        return (16, 32)
+    most = padded(max(problem.lengths))
+    return tuple(size for size in (16, 32, 64, 128) if size <= most and size >= min(most, 32))
+
+
+def _tiles(problem: Recurrent) -> tuple[int, ...]:
+    return tuple(size for size in tried(ForwardConfig, "block_v") if size <= padded(problem.v_head_dim))
+
+
+def _columns(problem: Recurrent, device: Device) -> int:
+    """Columns of a walk: fewer where heads are few."""
+    walks, block = problem.batch * problem.num_value_heads, min(64, padded(problem.v_head_dim))
+    if padded(problem.head_dim) > 128 or problem.dtype == "float32":
+        block = min(32, block)
+    while block > 32 and walks * -(-problem.v_head_dim // block) < (device.units or _UNITS):
+        block //= 2
+    return block
+
+
+def _stages(problem: Recurrent) -> int:
+    return 1 if padded(problem.head_dim) > 128 or problem.dtype == "float32" else 2
+
+
+def _most_segments(problem: Recurrent, chunk: int) -> int:
+    return max(1, max(problem.lengths) // chunk)

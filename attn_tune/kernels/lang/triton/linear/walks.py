@@ -1,0 +1,132 @@
+"""The walks of the backward, forwards and backwards at one time: they leave what chunks are differentiated by.
+
+Forwards the state before each chunk is kept. Backwards it is the gradient of the state after each chunk: with that of
+the state after all tokens at the start, and ``f`` the decays from the start of the chunk (``scan.py``)::
+
+    dS = f[last] dS' + sum over i of q[i] (scale f[i] dout[i])^T
+
+Neither needs the other, and each step is one product: the walks fill a device together.
+"""
+
+# Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportAssignmentType=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import triton
+import triton.language as tl
+
+from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.chunks.states import load_state, store_state
+from attn_tune.kernels.lang.triton.chunks.static import tokens_of
+from attn_tune.kernels.lang.triton.linear.config import BackwardConfig
+from attn_tune.kernels.lang.triton.linear.scan import Tokens, carried, decays_of_chunk, load_keys, load_values
+from attn_tune.kernels.lang.triton.linear.static import Static, decays_from_start, log_gates
+
+
+class Walked(NamedTuple):
+    """Arrays that the walks leave.
+
+    Attributes:
+      states: the state before each chunk ``[slots, N, H, V]``, in the working dtype.
+      gradients: the gradient of the state after each chunk, likewise.
+      dinitial_state: the gradient of the initial states.
+    """
+
+    states: jax.Array
+    gradients: jax.Array
+    dinitial_state: jax.Array
+
+
+def walk(
+    tokens: Tokens,
+    initial_state: jax.Array | None,
+    dout: jax.Array,
+    dstate: jax.Array | None,
+    config: BackwardConfig,
+    static: Static,
+) -> Walked:
+    """Walks all chunks in both directions."""
+    t = tokens
+    kept = jax.ShapeDtypeStruct((static.slots, static.heads, static.width, static.v_width), t.q.dtype)
+    found = triton_call(
+        walk_kernel,
+        t.q,
+        t.k,
+        t.v,
+        t.g,
+        t.factors,
+        t.cu_seqlens,
+        initial_state,
+        dout,
+        dstate,
+        out_types=[
+            kept,
+            kept,
+            jax.ShapeDtypeStruct((static.batch, static.heads, static.width, static.v_width), jnp.float32),
+        ],
+        grid=(2 * static.tiles * static.heads * static.batch, 1, 1),
+        constexprs={"static": static},
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+        name="linear_attention_bwd_walks",
+    )
+    return Walked(*found)
+
+
+@triton.jit
+def walk_kernel(
+    q,
+    k,
+    v,
+    g,
+    factors,
+    cu_seqlens,
+    initial_state,
+    dout,
+    dstate,
+    states,
+    gradients,
+    dinitial_state,
+    static: tl.constexpr,
+):
+    """Two programs per tile of columns, head and sequence, one of each direction."""
+    tile = tl.program_id(0) % static.tiles
+    head = tl.program_id(0) // static.tiles % static.heads
+    part = tl.program_id(0) // (2 * static.tiles * static.heads)
+    is_back = tl.program_id(0) // (static.tiles * static.heads) % 2 == 1
+    if static.ragged:
+        part += 1
+    sequence, begin, end, place = tokens_of(cu_seqlens, part, static)
+    cols = tile * static.block_v + tl.arange(0, static.block_v)
+    chunks = (end - begin + static.chunk - 1) // static.chunk
+    held = tl.full([static.block_h, static.block_v], 0, tl.float32)
+    if is_back:
+        if dstate is not None:
+            held = load_state(dstate, sequence * static.heads + head, cols, static)
+        for step in tl.range(0, chunks):
+            chunk = chunks - 1 - step
+            start = begin + chunk * static.chunk
+            store_state(gradients, (place + chunk) * static.heads + head, held, cols, static)
+            q_tile = load_keys(q, start, end, head, static)
+            dout_tile = load_values(dout, start, end, head, cols, static).to(tl.float32) * static.scale
+            _, factor = decays_of_chunk(g, factors, start, end, head, place + chunk, static)
+            before = 1.0
+            if static.gate == "head" or static.gate == "constant":
+                gates, resets = log_gates(g, start, end, head, static)
+                before = decays_from_start(gates, resets)
+            held = carried(held, q_tile, dout_tile.to(q_tile.dtype), before, factor, static)
+        store_state(dinitial_state, sequence * static.heads + head, held, cols, static)
+    else:
+        if initial_state is not None:
+            held = load_state(initial_state, sequence * static.heads + head, cols, static)
+        for chunk in tl.range(0, chunks):
+            start = begin + chunk * static.chunk
+            store_state(states, (place + chunk) * static.heads + head, held, cols, static)
+            k_tile = load_keys(k, start, end, head, static)
+            v_tile = load_values(v, start, end, head, cols, static)
+            after, factor = decays_of_chunk(g, factors, start, end, head, place + chunk, static)
+            held = carried(held, k_tile, v_tile, after, factor, static)

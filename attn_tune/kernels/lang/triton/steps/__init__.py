@@ -1,0 +1,1 @@
+"""Kernels that take states through a few tokens, one after the other."""

@@ -1,0 +1,1 @@
+"""The contract that the ops of linear attention share: problems, inputs, references, and what is counted."""

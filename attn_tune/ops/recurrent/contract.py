@@ -1,0 +1,93 @@
+"""The part of an ``Op`` that is the same for all of linear attention: outputs, operands, and what is counted."""
+
+import math
+
+from attn_tune.ops.contract import Axis, Op, Operand, Output, OutputKind
+from attn_tune.ops.recurrent.problem import WORKLOADS, RecurrentProblem
+
+
+def outputs(problem: RecurrentProblem, direction: str) -> tuple[Output, ...]:
+    """The output and the final states, or the gradient of every operand that is differentiable."""
+    p = problem
+    if direction == "fwd":
+        state = Output(name="state", kind=OutputKind.STATE, working_dtype=p.dtype)
+        return (Output(name="out"), *([state] if p.has_final_state else []))
+    return tuple(
+        Output(name=f"d{one.name}", kind=OutputKind.GRADIENT, of=one.name, working_dtype=p.dtype)
+        for one in operands(p, direction)
+        if one.differentiable
+    )
+
+
+def operands(problem: RecurrentProblem, direction: str) -> tuple[Operand, ...]:
+    """Queries, keys, values, gates, strengths and initial states, all differentiable; and where sequences begin."""
+    p = problem
+    keys = (*p.rows, p.num_key_heads, p.head_dim)
+    numbers = (*p.rows, p.num_value_heads)
+    found = [
+        Operand(name="q", shape=keys, dtype=p.dtype, differentiable=True),
+        Operand(name="k", shape=keys, dtype=p.dtype, differentiable=True),
+        Operand(name="v", shape=(*numbers, p.v_head_dim), dtype=p.dtype, differentiable=True),
+    ]
+    if p.has_gate:
+        found.append(Operand(name="g", shape=p.gate_shape, dtype="float32", differentiable=True))
+    if p.has_beta:
+        found.append(Operand(name="beta", shape=numbers, dtype="float32", differentiable=True))
+    if p.has_initial_state:
+        found.append(Operand(name="initial_state", shape=p.state_shape, dtype="float32", differentiable=True))
+    if p.ragged:
+        found.append(Operand(name="cu_seqlens", shape=(p.batch + 1,), dtype="int32"))
+    return tuple(found)
+
+
+def flops(problem: RecurrentProblem, direction: str) -> int:
+    """Floating-point operations of the recurrence's products, two per multiply-add; forms in chunks need more.
+
+    A token and value head has the products ``k u^T`` and ``S^T q`` with the state, and of the delta rule ``S^T k`` too.
+    Each of these has two gradients.
+    """
+    p = problem
+    products = 3 if p.has_delta else 2
+    forward = 2 * products * sum(p.lengths) * p.num_value_heads * p.head_dim * p.v_head_dim
+    return forward if direction == "fwd" else 2 * forward
+
+
+def bytes_moved(problem: RecurrentProblem, direction: str) -> int:
+    """The fewest bytes: each input read once, each output written once."""
+    p = problem
+    size = 4 if p.dtype == "float32" else 2
+    tokens = sum(p.lengths)
+    queries_and_keys = 2 * size * tokens * p.num_key_heads * p.head_dim
+    values = size * tokens * p.num_value_heads * p.v_head_dim
+    of_token = {"head": 1, "channel": p.head_dim}.get(p.gate, 0) + p.has_beta
+    numbers = 4 * p.num_value_heads * (tokens * of_token + (p.gate == "constant"))
+    state = 4 * math.prod(p.state_shape)
+    if direction == "fwd":
+        return queries_and_keys + 2 * values + numbers + state * (p.has_initial_state + p.has_final_state)
+    return 2 * (queries_and_keys + numbers) + 3 * values + state * (2 * p.has_initial_state + p.has_final_state)
+
+
+def recurrent_op(problem: type[RecurrentProblem], package: str | None, summary: str) -> Op:
+    """The op of ``problem``, whose folder ``package`` has ``samples.py`` and whose public function has its name."""
+    room = __package__
+    return Op(
+        name=problem.NAME,
+        version=problem.VERSION,
+        directions=("fwd", "bwd"),
+        fields=problem.FIELDS,
+        problem=problem,
+        outputs=outputs,
+        operands=operands,
+        flops=flops,
+        bytes_moved=bytes_moved,
+        package=package,
+        inputs=f"{room}.inputs:make_inputs",
+        reference=f"{room}.reference:reference",
+        baseline=f"{room}.reference:baseline",
+        features=f"{room}.features:features",
+        samples=".samples:samples",
+        workloads=WORKLOADS,
+        axes=(Axis(field="b", is_length=False), Axis(field="t")),
+        functions=(f"attn_tune.api.{problem.NAME}:{problem.NAME}",),
+        summary=summary,
+    )

@@ -1,0 +1,226 @@
+"""Triton kernels of linear attention beside one another and beside fla: device time, interleaved, cold cache.
+
+    python benchmarks/linear_attention_peers.py --out linear.json --fla
+
+For each point the untuned config and those of ``_CHANGES``; with ``--fla`` fla's kernels too, if torch and fla can be
+imported. A row says microseconds, and the worst error of each of ours on inputs at the edges, as a multiple of what is
+allowed. A GPU is needed; ``--dry`` only makes the problems and configs.
+"""
+
+import argparse
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import json
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paged_decode_peers import versions
+
+_STATES = {"has_initial_state": True, "has_final_state": True}
+# A name, an op, a direction, sizes: batch, length, heads of queries and values; and the rest of the problem.
+_POINTS: Sequence[tuple[str, str, str, tuple[int, int, int, int], Mapping[str, Any]]] = (
+    ("head fwd H96 1x8192", "linear_attention", "fwd", (1, 8192, 96, 96), {}),
+    ("gla fwd H96 1x8192", "gla", "fwd", (1, 8192, 96, 96), {}),
+    ("head bwd H96 1x8192", "linear_attention", "bwd", (1, 8192, 96, 96), {}),
+    ("gla bwd H96 1x8192", "gla", "bwd", (1, 8192, 96, 96), {}),
+    ("head decode H32 32x1", "linear_attention", "decode", (32, 1, 32, 32), _STATES),
+    ("gla decode H32 32x1", "gla", "decode", (32, 1, 32, 32), _STATES),
+    ("head fwd H8 1x32768", "linear_attention", "fwd", (1, 32768, 8, 8), {}),
+    ("constant fwd H64 1x8192", "linear_attention", "fwd", (1, 8192, 64, 64), {"gate": "constant"}),
+    ("mamba2 fwd H80 1x8192", "linear_attention", "fwd", (1, 8192, 1, 80), {"v_head_dim": 64}),
+)
+_CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
+    ("linear_attention", "fwd"): (
+        {"num_warps": 8},
+        {"block_v": 128, "num_warps": 8},
+        {"block_v": 32},
+        {"num_stages": 3},
+        {"chunk": 128, "num_warps": 8},
+        {"segments": 4},
+    ),
+    ("linear_attention", "bwd"): (
+        {"gradient_block_v": 64},
+        {"gradient_stages": 2},
+        {"block_v": 128, "num_warps": 8},
+        {"num_stages": 3},
+    ),
+    ("gla", "fwd"): (
+        {"prepare_warps": 4, "prepare_columns": 32},
+        {"prepare_columns": 128},
+        {"chunk": 32},
+        {"block_v": 128, "num_warps": 8},
+    ),
+    ("gla", "bwd"): ({"gradient_columns": 64}, {"gradient_warps": 4, "gradient_columns": 16}, {"chunk": 32}),
+    ("linear_attention", "decode"): ({"block_v": 16, "num_warps": 2}, {"block_v": 64, "num_warps": 8}),
+    ("gla", "decode"): ({"block_v": 16, "num_warps": 2}, {"block_v": 64, "num_warps": 8}),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--only", nargs="*", default=[""], help="points whose name contains one of these")
+    parser.add_argument("--dry", action="store_true", help="only make problems and configs")
+    parser.add_argument("--fla", action="store_true", help="time fla too")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=100.0, help="no point begins later than that")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args(arguments)
+    report: dict[str, Any] = {"versions": versions(), "rows": []}
+    end = time.monotonic() + args.seconds
+    for point in _POINTS:
+        if not any(word in point[0] for word in args.only):
+            continue
+        if time.monotonic() > end:
+            print(f"{point[0]}: no time left")
+            continue
+        report["rows"].append(_row(*point, args))
+        if args.out:
+            args.out.write_text(json.dumps(report, indent=1) + "\n")
+    return 0
+
+
+def _problem(op: str, sizes: tuple[int, int, int, int], more: Mapping[str, Any]) -> Any:
+    batch, length, keys, values = sizes
+    given = {"head_dim": 128, "v_head_dim": 128, "scale": 128**-0.5, "has_final_state": True} | dict(more)
+    problem = importlib.import_module(f"attn_tune.ops.{op}.problem").Problem
+    return problem(batch=batch, length=length, num_key_heads=keys, num_value_heads=values, **given)
+
+
+def _peers(op: str, direction: str, problem: Any) -> dict[str, Any]:
+    """A call by the name of each of ours."""
+    from attn_tune.devices.identity import current_device
+    from attn_tune.ops.contract import load
+    from attn_tune.schema.device import Device
+
+    device = current_device()
+    if device.platform != "cuda":
+        device = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)
+    kernel = "triton_steps" if direction == "decode" else "triton"
+    spec = importlib.import_module(f"attn_tune.kernels.{op}.{kernel}").SPEC
+    search = spec.searches["bwd" if direction == "bwd" else "fwd"]
+    start = search.heuristic(problem, device)
+    found = {"untuned": start}
+    for change in _CHANGES[op, direction]:
+        config = dataclasses.replace(start, **change)
+        if config != start and search.infeasible(problem, device, config) is None:
+            found[" ".join(f"{k}={v}" for k, v in change.items())] = config
+    return {name: functools.partial(load(search.call), problem, config) for name, config in found.items()}
+
+
+def _row(
+    name: str, op: str, direction: str, sizes: tuple[int, int, int, int], more: Mapping[str, Any], args: Any
+) -> dict[str, Any]:
+    import jax
+
+    from attn_tune.devices.identity import current_device
+    from attn_tune.ops.recurrent.contract import bytes_moved, outputs
+    from attn_tune.ops.recurrent.inputs import make_inputs
+    from attn_tune.ops.recurrent.reference import baseline, reference
+    from attn_tune.ops.tolerance import compare
+    from attn_tune.tuner.protocol import MeasurePolicy
+    from attn_tune.tuner.work.measure import make_flush, race
+    from attn_tune.tuner.work.timers.choose import choose_timer
+
+    problem, begin = _problem(op, sizes, more), time.monotonic()
+    way = "bwd" if direction == "bwd" else "fwd"
+    peers = _peers(op, direction, problem)
+    row: dict[str, Any] = {"point": name, "signature": problem.signature.text, "bytes": bytes_moved(problem, way)}
+    if args.dry:
+        print(f"{name}: {', '.join(peers)}", flush=True)
+        return row
+    inputs = jax.jit(functools.partial(make_inputs, problem, way))(0)
+    # Fewer tokens: a reference of all would take longer than everything else.
+    few = dataclasses.replace(problem, length=min(problem.length, 777), at_edges=True)
+    hard = jax.jit(functools.partial(make_inputs, few, way))(0)
+    exact, plain = (jax.jit(functools.partial(f, few, way))(hard) for f in (reference, baseline))
+    entries, errors, cannot = {}, {}, {}
+    for peer, call in peers.items():
+        try:
+            found = jax.jit(functools.partial(call.func, few, call.args[1]))(hard)
+            errors[peer] = round(max(e.ratio for e in compare(found, exact, plain, outputs(few, way))), 3)
+            entries[peer] = functools.partial(jax.jit(call).lower(inputs).compile(), inputs)
+        except Exception as error:  # any error of a peer is that peer's result
+            cannot[peer] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    measured = race(
+        list(entries.values()),
+        timer=choose_timer(),
+        policy=MeasurePolicy(rounds=args.rounds, rounds_max_s=4.0),
+        flush=make_flush(current_device()),
+        round_id=name,
+    ).measurements
+    us = {peer: round(m.median_ns / 1e3, 2) for peer, m in zip(entries, measured, strict=True)}
+    if args.fla and importlib.util.find_spec("fla"):
+        try:
+            us["fla"] = _fla(op, problem, way, args.rounds)
+        except Exception as error:  # as above
+            cannot["fla"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    print(f"\n{name}  ({time.monotonic() - begin:.0f} s)", flush=True)
+    for peer in sorted(us, key=us.__getitem__):
+        speed = row["bytes"] / us[peer] / 1e6
+        print(f"  {us[peer]:10.1f} us  {speed:5.2f} TB/s  error {errors.get(peer, '-')}  {peer}", flush=True)
+    for peer, reason in cannot.items():
+        print(f"  {peer} cannot: {reason}", flush=True)
+    return row | {"us": us, "error_ratio": errors, "cannot": cannot}
+
+
+def _fla(op: str, problem: Any, way: str, rounds: int) -> float:
+    """The median device time of fla's kernels in microseconds, of the backward without the forward."""
+    import torch
+    from fla.ops.gla import chunk_gla, fused_recurrent_gla
+    from fla.ops.simple_gla import chunk_simple_gla, fused_recurrent_simple_gla
+
+    p, device = problem, {"device": "cuda"}
+    if p.group_size > 1:
+        raise ValueError("heads of queries are repeated there")
+    torch.manual_seed(0)
+    keys, values = (p.batch, p.length, p.num_value_heads, p.head_dim), (p.batch, p.length, p.num_value_heads)
+    q, k = (torch.nn.functional.normalize(torch.randn(keys, **device), dim=-1).to(torch.bfloat16) for _ in range(2))
+    v = torch.randn(*values, p.v_head_dim, **device, dtype=torch.bfloat16)
+    shape = {"channel": keys, "constant": keys[2:3]}.get(p.gate, values)
+    g = -torch.nn.functional.softplus(torch.randn(shape, **device))
+    state = torch.zeros(p.batch, p.num_value_heads, p.head_dim, p.v_head_dim, **device) if p.has_initial_state else None
+    is_one = p.length == 1
+    rule = (fused_recurrent_gla if is_one else chunk_gla) if op == "gla" else chunk_simple_gla
+    if op != "gla" and is_one:
+        rule = fused_recurrent_simple_gla
+    word = "gk" if op == "gla" and is_one else "g_gamma" if p.gate == "constant" else "g"
+    operands = [q, k, v, g]
+    if way == "bwd":
+        operands = [x.requires_grad_() for x in operands]
+    dout = torch.randn_like(v)
+
+    def forward() -> Any:
+        given = {word: operands[3], "scale": p.scale, "initial_state": state, "output_final_state": True}
+        return rule(*operands[:3], **given)[0]
+
+    def prepared() -> Any:
+        if way == "fwd":
+            return lambda: torch.no_grad()(forward)()
+        out = forward()
+        return lambda: torch.autograd.grad(out, operands, dout)
+
+    for _ in range(3):
+        prepared()()
+    flushed = torch.empty(2**28, dtype=torch.int8, **device)
+    samples = []
+    for _ in range(rounds):
+        run = prepared()
+        flushed.zero_()
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            run()
+            torch.cuda.synchronize()
+        events = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+        samples.append(max(e.time_range.end for e in events) - min(e.time_range.start for e in events))
+    return round(statistics.median(samples), 2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""The contract that all ops of linear attention share: gates of every kind, and both forms of the reference."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from attn_tune.ops.gated_delta_rule.samples import samples as gated_delta_rule
+from attn_tune.ops.gla.samples import samples as gla
+from attn_tune.ops.kda.samples import samples as kda
+from attn_tune.ops.linear_attention.samples import samples as linear_attention
+from attn_tune.ops.recurrent.chunked import forward_in_chunks
+from attn_tune.ops.recurrent.contract import bytes_moved, flops
+from attn_tune.ops.recurrent.features import features
+from attn_tune.ops.recurrent.inputs import CONSTANT_GATES, make_inputs
+from attn_tune.ops.recurrent.problem import LOWEST_GATE
+from attn_tune.ops.recurrent.reference import forward_in_steps, reference
+from attn_tune.schema.errors import UsageError
+from tests.ops.recurrent.recurrence_numpy import recurrence
+
+SAMPLES = {"gated_delta_rule": gated_delta_rule, "gla": gla, "kda": kda, "linear_attention": linear_attention}
+# Of each op the kinds of gates that it has, with states in and out. ``gated_delta_rule`` has tests of its own.
+KINDS = [
+    pytest.param(op, name, id=f"{op}-{name}")
+    for op, names in {
+        "gla": ("states",),
+        "kda": ("states", "ragged_no_beta"),
+        "linear_attention": ("states", "ragged_constant", "no_gate"),
+    }.items()
+    for name in names
+]
+
+
+def inputs_of(problem, direction):
+    return jax.jit(functools.partial(make_inputs, problem, direction))(2)
+
+
+@pytest.mark.parametrize(("op", "name"), KINDS)
+def test_the_reference_is_the_recurrence_of_numpy_and_its_gradients_are_slopes(op, name):
+    problem = SAMPLES[op]()[name]
+    sizes = {"num_value_heads": 4, "num_key_heads": 2, "head_dim": 8, "v_head_dim": 6}
+    problem = dataclasses.replace(problem, dtype="float32", batch=3, length=14, **sizes)
+    inputs = inputs_of(problem, "bwd")
+    found = {
+        direction: jax.jit(functools.partial(reference, problem, direction))(given)
+        for direction, given in (("fwd", inputs.operands), ("bwd", inputs))
+    }
+    out, state = recurrence(problem, inputs.operands)
+    np.testing.assert_allclose(found["fwd"]["out"], out, atol=2e-6)
+    np.testing.assert_allclose(found["fwd"]["state"], state, atol=1e-5)
+    used = int(inputs.operands.cu_seqlens[-1]) if problem.ragged else problem.length
+
+    def loss(operands):
+        out, state = recurrence(problem, operands)
+        dout = np.asarray(inputs.dout, np.float64)[:, :used]
+        return np.sum(out[:, :used] * dout) + np.sum(state * np.asarray(inputs.dstate, np.float64))
+
+    rng = np.random.default_rng(0)
+    for gradient, slope in found["bwd"].items():
+        given = np.asarray(getattr(inputs.operands, gradient[1:]), np.float64)
+        way = np.where(np.isfinite(given), rng.standard_normal(given.shape), 0)
+        ends = [loss(inputs.operands._replace(**{gradient[1:]: given + step * way})) for step in (1e-5, -1e-5)]
+        exact = (ends[0] - ends[1]) / 2e-5
+        np.testing.assert_allclose(np.sum(slope * way), exact, rtol=2e-4, atol=2e-4, err_msg=gradient)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("op", "name"), [("gla", "states"), ("kda", "states"), ("linear_attention", "constant")])
+def test_chunks_of_the_reference_are_its_steps_and_so_are_their_gradients(op, name):
+    problem = dataclasses.replace(SAMPLES[op]()[name], dtype="float32", length=70, batch=1, at_edges=True)
+    inputs = inputs_of(problem, "bwd")
+    reals = {name: x for name, x in inputs.operands._asdict().items() if x is not None}
+
+    def run(forward, reals):
+        def call(reals):
+            return forward(problem, inputs.operands._replace(**reals), np.dtype("float32"), lambda x: x)
+
+        found, pull = jax.vjp(call, reals)
+        return found, pull((inputs.dout, inputs.dstate))
+
+    chunks, steps = (jax.jit(functools.partial(run, f))(reals) for f in (forward_in_chunks, forward_in_steps))
+    for one, other in zip(jax.tree.leaves(chunks), jax.tree.leaves(steps), strict=True):
+        assert np.linalg.norm(one - other) < 2e-6 * np.linalg.norm(other)
+
+
+def test_gates_of_channels_at_the_edges_are_of_every_kind_beside_one_another():
+    problem = features(kda()["plain"])[0]
+    gates = np.asarray(inputs_of(problem, "fwd").g)[0]
+    every = {0.0, -20.0, -88.0, LOWEST_GATE}
+    # In one head each token has them all; in the next a channel has one for all tokens.
+    assert every <= set(gates[5, 0].tolist())
+    assert every <= set(gates[5, 1].tolist())
+    assert np.ptp(gates[:, 1], axis=0).max() == 0
+    assert len(np.unique(gates[:, 2])) > 1000
+
+
+def test_constant_gates_at_the_edges_are_of_every_kind():
+    problem = features(linear_attention()["constant"])[0]
+    assert set(inputs_of(problem, "fwd").g.tolist()) == set(np.float32(CONSTANT_GATES).tolist())
+
+
+@pytest.mark.parametrize("op", SAMPLES)
+def test_signatures_of_all_samples_are_read_back_and_have_fields_that_mean_something(op):
+    for problem in SAMPLES[op]().values():
+        again = type(problem).from_signature(problem.signature)
+        assert again == dataclasses.replace(problem, scale=again.scale, at_edges=False)
+    words = {field.name for field in problem.FIELDS}
+    assert ("beta" in words) == problem.has_delta
+    assert ("gate" in words) == (len(problem.GATES) > 1)
+
+
+def test_strengths_of_an_op_without_the_delta_rule_are_refused():
+    with pytest.raises(UsageError, match=r"beta=1 \(has_beta\) is of ops with the delta rule; gla has none"):
+        dataclasses.replace(gla()["plain"], has_beta=True)
+
+
+def test_operations_and_bytes_are_those_of_the_rule_and_of_the_gates():
+    sizes = {"batch": 3, "length": 20, "num_value_heads": 4, "num_key_heads": 2, "head_dim": 16, "v_head_dim": 24}
+    of = {op: dataclasses.replace(SAMPLES[op]()["plain"], **sizes) for op in SAMPLES}
+    tokens = 3 * 20
+    assert flops(of["gla"], "fwd") == 4 * tokens * 4 * 16 * 24
+    assert flops(of["kda"], "fwd") == 6 * tokens * 4 * 16 * 24
+    plain = dataclasses.replace(of["linear_attention"], gate="none")
+    gates = {"head": tokens * 4, "constant": 4}
+    for gate, numbers in gates.items():
+        gated = dataclasses.replace(plain, gate=gate)
+        assert bytes_moved(gated, "fwd") - bytes_moved(plain, "fwd") == 4 * numbers
+    assert bytes_moved(of["gla"], "bwd") - bytes_moved(plain, "bwd") == 2 * 4 * tokens * 4 * 16
+    assert bytes_moved(of["kda"], "fwd") - bytes_moved(of["gla"], "fwd") == 4 * tokens * 4
