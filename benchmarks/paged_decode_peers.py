@@ -128,6 +128,7 @@ def _rows(
             "flops": op.flops(problem, "fwd"),
             "us": {name: round(us, 2) for name, us in times.items()},
             "tb_s": {name: round(moved / us / 1e6, 2) for name, us in times.items()},
+            "tflop_s": {name: round(op.flops(problem, "fwd") / us / 1e6, 1) for name, us in times.items()},
             "error_ratio": errors,
             "cannot": notes,
         }
@@ -226,7 +227,8 @@ def _cudnn_contiguous(p: Problem, o: Operands) -> Any:
     return call, (o.q, k, v, o.kv_lens)
 
 
-def _read(p: Problem, o: Operands) -> Any:
+def read(p: Problem, o: Operands) -> Any:
+    """A call that reads as many bytes as the problem has in its cache, and keeps their maximum."""
     import jax
     import jax.numpy as jnp
 
@@ -243,7 +245,7 @@ _PEERS: dict[str, Callable[[Problem, Operands], Any]] = {
     "cudnn": functools.partial(_ours, "cudnn"),
     "cudnn_paged": _cudnn_paged,
     "cudnn_contiguous": _cudnn_contiguous,
-    _READ: _read,
+    _READ: read,
 }
 
 if __name__ == "__main__":

@@ -7,21 +7,31 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from attn_tune.api.serving.mla_decode import mla_decode
 from attn_tune.api.serving.paged_decode import paged_decode
 from attn_tune.ops.paged_decode.features import samples
 from attn_tune.ops.paged_decode.inputs import make_inputs
 from tests.kernels.paged_decode.dense_numpy import assert_right
 
 
+def call(problem, o):
+    scale, width = problem.scale, problem.v_head_dim
+    if problem.layout == "latent":
+        q = o.q[..., :width], o.q[..., width:]
+        return mla_decode(*q, o.k, o.kv_lens, o.page_table, softmax_scale=scale, return_lse=True)
+    return paged_decode(o.q, o.k, o.v, o.kv_lens, o.page_table, softmax_scale=scale, return_lse=True)
+
+
 def main():
-    cases = (("paged_at_edges", "heads"), ("contiguous_ragged", "sequences"))
+    cases = (("paged_at_edges", "heads"), ("contiguous_ragged", "sequences"), ("latent", "heads"))
     for (name, cut), axis_type in itertools.product(cases, (AxisType.Auto, AxisType.Explicit)):
         problem = samples()[name]
         operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(1)
         mesh = jax.make_mesh((2,), ("x",), axis_types=(axis_type,))
         whole = PartitionSpec()
         spec = PartitionSpec(None, None, "x", None) if cut == "heads" else PartitionSpec("x")
-        specs = {"q": spec, "k": spec, "v": spec, "kv_lens": whole if cut == "heads" else spec}
+        cache = whole if name == "latent" else spec
+        specs = {"q": spec, "k": cache, "v": cache, "kv_lens": whole if cut == "heads" else spec}
         with jax.set_mesh(mesh):
             placed = operands._replace(
                 **{
@@ -30,11 +40,7 @@ def main():
                     if x is not None
                 }
             )
-            compiled = jax.jit(
-                lambda o, problem=problem: paged_decode(
-                    o.q, o.k, o.v, o.kv_lens, o.page_table, softmax_scale=problem.scale, return_lse=True
-                )
-            ).lower(placed).compile()  # fmt: skip
+            compiled = jax.jit(functools.partial(call, problem)).lower(placed).compile()
             out, lse = compiled(placed)
         assert "all-gather" not in compiled.as_text()
         assert "x" in tuple(out.sharding.spec), out.sharding

@@ -19,6 +19,7 @@ SIGNATURES = (
     _DENSE.format(dtype="bfloat16") + " mask=b1ts bias=1nts sinks=1 drop=1",
     "paged_decode/v1 b=3 t=2 s=40 n=4 k=2 h=16 v=16 page=8 dtype=bfloat16 kv=float8_e4m3fn kvscale=token left=9"
     " workload=uni",
+    "paged_decode/v1 b=3 t=2 s=40 n=4 k=1 h=48 v=32 page=8 layout=latent dtype=bfloat16 kv=int8 kvscale=token",
     "merge_attention/v1 r=30 n=3 v=24 parts=3 dtype=float32 out=bfloat16",
     "paged_append/v1 b=3 t=12 k=2 h=16 v=24 page=8 dtype=bfloat16 kv=float8_e4m3fn kvscale=token ragged=1",
     "ragged_paged/v1 b=5 t=30 s=40 n=4 k=2 h=16 v=16 page=8 dtype=bfloat16 kv=float8_e4m3fn kvscale=token left=9"

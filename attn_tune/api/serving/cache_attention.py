@@ -13,7 +13,7 @@ from jaxtyping import Array
 from attn_tune.api.declaration import Call
 from attn_tune.ops.contract import Workload
 from attn_tune.ops.fields.arguments import DTYPES, static_float
-from attn_tune.ops.fields.cache import SAME, sizes_of
+from attn_tune.ops.fields.cache import JOINT, LATENT, LAYOUTS, SAME, sizes_of
 from attn_tune.ops.fields.cache_arguments import (
     cache_letters,
     check_caches,
@@ -25,7 +25,7 @@ from attn_tune.ops.fields.cache_arguments import (
     remedy,
 )
 from attn_tune.ops.fields.sinks import sinks_of
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UsageError, unknown_name
 
 
 @functools.cache
@@ -60,7 +60,7 @@ def cache_call(
             "out": f"{letters}nh" if is_joint else f"{letters}nv",
             "lse": f"{letters}n",
         },
-        main={"q": "query", "k": "k_pages"} if is_joint else {"q": "query", "k": "k_pages", "v": "v_pages"},
+        main={"q": "query", "k": "k_pages"} if layout in JOINT else {"q": "query", "k": "k_pages", "v": "v_pages"},
         outputs=_outputs,
         with_shapes=functools.partial(_with_shapes, tuple(name for _, name in rows)),
         parallel=(("b",) if cuts_sequences else ()) + (() if is_joint else ("n",)),
@@ -74,10 +74,9 @@ def cache_call(
 
 
 def _outputs(problem: Any, operands: Any) -> dict[str, jax.ShapeDtypeStruct]:
-    *rows, head_dim = operands.q.shape
-    width = head_dim if operands.v is None else operands.v.shape[-1]
+    rows = operands.q.shape[:-1]
     return {
-        "out": jax.ShapeDtypeStruct((*rows, width), operands.q.dtype),
+        "out": jax.ShapeDtypeStruct((*rows, problem.v_head_dim), operands.q.dtype),
         "lse": jax.ShapeDtypeStruct(tuple(rows), jnp.float32),
     }
 
@@ -116,6 +115,7 @@ def over_cache(
     v_scale: Any,
     max_kv_len: int | None,
     workload: str,
+    latent_dim: int | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The attributes of a problem and the fields of its operands, but those that say how many queries there are.
 
@@ -123,10 +123,13 @@ def over_cache(
       query: queries ``[..., N, H]``.
       batch: the number of sequences.
       workloads: the profiles of lengths that the op knows.
+      latent_dim: the columns of keys that are values too, of layout ``latent``, which no other call has.
 
     Raises:
       UsageError: an argument is malformed, or does not fit another one; the message names it.
     """
+    if layout == LATENT and latent_dim is None:
+        raise unknown_name("layout", layout, LAYOUTS)
     num_q_heads, head_dim = query.shape[-2:]
     whole = None if page_table is not None else batch
     k, v = check_caches(k_pages, v_pages, layout, dtype=query.dtype, whose="the query", sequences=whole)
@@ -143,7 +146,7 @@ def over_cache(
         "num_q_heads": num_q_heads,
         "num_kv_heads": sizes["head"],
         "head_dim": head_dim,
-        "v_head_dim": head_dim if v is None else v.shape[-1],
+        "v_head_dim": latent_dim or (head_dim if v is None else v.shape[-1]),
         "page_size": 0 if table is None else sizes["slot"],
         "layout": layout,
         "dtype": query.dtype.name,

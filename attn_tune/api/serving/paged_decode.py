@@ -86,19 +86,15 @@ def paged_decode(
     q = check_not_empty("query", check_array("query", query))
     if q.ndim not in (3, 4):
         raise UsageError(f"query must be [B, N, H] or [B, T, N, H], got shape {q.shape}")
-    is_single = q.ndim == 3
-    q = q[:, None] if is_single else q
     check_query_dtype(q)
-    if not 1 <= q.shape[1] <= MOST_QUERIES:
-        raise UsageError(f"query has {q.shape[1]} new tokens of a sequence; at most {MOST_QUERIES} are decoding")
-    batch = q.shape[0]
-    attributes, arrays = over_cache(
+    return decoded(
         q,
-        k_pages,
-        v_pages,
+        (k_pages, v_pages),
+        kv_lens,
         page_table,
-        batch,
-        LENGTHS,
+        num_seqs=num_seqs,
+        return_lse=return_lse,
+        place={"platform": platform, "cfg": cfg, "mesh": mesh, "in_specs": in_specs, "out_specs": out_specs},
         layout=layout,
         sliding_window=sliding_window,
         softmax_scale=softmax_scale,
@@ -109,17 +105,41 @@ def paged_decode(
         max_kv_len=max_kv_len,
         workload=workload,
     )
+
+
+def decoded(
+    query: Array,
+    caches: tuple[Any, Any],
+    kv_lens: Any,
+    page_table: Any,
+    *,
+    num_seqs: Any,
+    return_lse: bool,
+    place: Mapping[str, Any],
+    **options: Any,
+) -> Any:
+    """The result of ``paged_decode`` for a query that was checked, ``[B, N, H]`` or ``[B, T, N, H]``.
+
+    Args:
+      place: the arguments of ``run`` that say by which kernel and on which devices.
+      options: those of ``over_cache``.
+
+    Raises:
+      UsageError: as ``paged_decode``.
+    """
+    is_single = query.ndim == 3
+    q = query[:, None] if is_single else query
+    if not 1 <= q.shape[1] <= MOST_QUERIES:
+        raise UsageError(f"query has {q.shape[1]} new tokens of a sequence; at most {MOST_QUERIES} are decoding")
+    batch, layout = q.shape[0], options["layout"]
+    attributes, arrays = over_cache(q, *caches, page_table, batch, LENGTHS, **options)
     lengths = first_sequences(num_seqs, check_integers("kv_lens", kv_lens, (batch,), "query"))
     problem, operands = Problem(q_len=q.shape[1], **attributes), Operands(kv_lens=lengths, **arrays)
     outputs = run(
         cache_call(NAME, _ROWS, layout, has_pages=problem.page_size > 0, kv_scale=problem.kv_scale, doing="decoding"),
         problem,
         operands,
-        platform=platform,
-        cfg=cfg,
-        mesh=mesh,
-        in_specs=in_specs,
-        out_specs=out_specs,
+        **place,
     )
     out, lse = (x[:, 0] if is_single else x for x in (outputs["out"], outputs["lse"]))
     return (out, lse) if return_lse else out

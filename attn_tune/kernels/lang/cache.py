@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attn_tune.ops.fields.cache import SAME, sizes_of
+from attn_tune.ops.fields.cache import LATENT, SAME, sizes_of
 
 type State = tuple[Array, Array, Array]
 
@@ -76,16 +76,15 @@ def merged(
 
 def _nothing(problem: Any, operands: Any, q: Float[Array, "B T N H"]) -> State:
     """The sums before the first key: nothing, or the sinks."""
-    batch, q_len, num_q_heads, head_dim = q.shape
+    batch, q_len, num_q_heads, _ = q.shape
     kv_heads = sizes_of(problem.layout, operands.k.shape)["head"]
-    width = head_dim if operands.v is None else operands.v.shape[-1]
     rows = (batch, kv_heads, num_q_heads // kv_heads, q_len)
     maximum = jnp.full(rows, -jnp.inf)
     if operands.sinks is not None:
         maximum = jnp.broadcast_to(operands.sinks.reshape(1, *rows[1:3], 1), rows)
     total = jnp.where(jnp.isneginf(maximum), 0.0, 1.0)
     like = zero_like(q)
-    return jnp.zeros((*rows, width)) + like, total + like, maximum + like
+    return jnp.zeros((*rows, problem.v_head_dim)) + like, total + like, maximum + like
 
 
 def _joined(
@@ -181,7 +180,10 @@ def _gathered(
         return jnp.where(counts[:, :, None, None] if x.ndim == 4 else counts[:, :, None], x, jnp.zeros((), x.dtype))
 
     k = zeroed(take(o.k, p.layout))
-    k, v = (k[:, :, 0::2], k[:, :, 1::2]) if o.v is None else (k, zeroed(take(o.v, p.layout)))
+    if p.layout == LATENT:
+        v = k[..., : p.v_head_dim]
+    else:
+        k, v = (k[:, :, 0::2], k[:, :, 1::2]) if o.v is None else (k, zeroed(take(o.v, p.layout)))
     if p.kv_dtype == SAME:
         return k, v, None, None
     # In float32 the scales of values are exact, as weights times scales in a narrow dtype are not.

@@ -7,6 +7,7 @@ A contiguous cache is one page a sequence, as long as the cache.
 - ``head_first``: ``[K, pages, P, H]``, apart (``paged_attention`` of JAX).
 - ``interleaved``: ``[pages, P, 2 K, H]``, one array; keys at even heads, values at odd ones (``ragged_paged_attention``
   of JAX and tokamax).
+- ``latent``: ``[pages, P, 1, H]``, one array; values are the first ``V`` columns of keys (FlashMLA, vLLM, SGLang).
 """
 
 from collections.abc import Mapping
@@ -19,6 +20,9 @@ from attn_tune.schema.signature import Field, FieldKind
 DECIDES_NO_CODE = "the ops' contract, whose version is in every signature"
 
 LAYOUTS = ("nhd", "hnd", "head_first", "interleaved")
+LATENT = "latent"
+# Those of one array for keys and values.
+JOINT = ("interleaved", LATENT)
 # A cache in the dtype of what is written to it, or of codes and what has a scale of its own among them.
 SAME = "same"
 CODES = ("float8_e4m3fn", "int8")
@@ -36,7 +40,7 @@ PLACE_FIELDS = (
         kind=_C,
         is_int=False,
         default="nhd",
-        doc="order of the cache's axes: nhd, hnd, head_first, interleaved",
+        doc="order of the cache's axes: nhd, hnd, head_first, interleaved; of decoding also latent: values in keys",
     ),
 )
 CODE_FIELDS = (
@@ -55,6 +59,7 @@ _AXES = {
     "hnd": ("page", "head", "slot"),
     "head_first": ("head", "page", "slot"),
     "interleaved": ("page", "slot", "head"),
+    LATENT: ("page", "slot", "head"),
 }
 
 
@@ -67,7 +72,7 @@ def check_cache(problem: Any) -> None:
     p = problem
     if not isinstance(p.page_size, int) or isinstance(p.page_size, bool) or p.page_size < 0:
         raise UsageError(f"page={p.page_size!r} (page_size) must be a positive integer, or 0 without pages")
-    check_choice("layout", p.layout, LAYOUTS)
+    check_choice("layout", p.layout, p.LAYOUTS)
     check_choice("kv", p.kv_dtype, (SAME, *CODES), name="kv_dtype")
     check_choice("kvscale", p.kv_scale, SCALES, name="kv_scale")
     if p.kv_scale != "none" and p.kv_dtype == SAME:
@@ -78,6 +83,10 @@ def check_cache(problem: Any) -> None:
         raise UsageError(
             f"layout=interleaved needs keys and values of one width, got h={p.head_dim} and v={p.v_head_dim}"
         )
+    if p.layout == LATENT and p.head_dim < p.v_head_dim:
+        raise UsageError(f"layout=latent has values within keys, got h={p.head_dim} below v={p.v_head_dim}")
+    if p.layout == LATENT and p.num_kv_heads != 1:
+        raise UsageError(f"layout=latent has one key head for all query heads, got k={p.num_kv_heads} (num_kv_heads)")
 
 
 def check_sizes(problem: Any, words: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Int
 
 from attn_tune.ops.contract import Workload
 from attn_tune.ops.fields.arguments import check_array, check_not_empty
-from attn_tune.ops.fields.cache import CODES, LAYOUTS, SAME, axes, sizes_of
+from attn_tune.ops.fields.cache import CODES, JOINT, LATENT, LAYOUTS, SAME, axes, sizes_of
 from attn_tune.schema.errors import UsageError, shown, unknown_name
 
 _INT32 = np.iinfo(np.int32)
@@ -72,9 +72,9 @@ def check_caches(
     Raises:
       UsageError: an unknown layout, a missing or superfluous array, or shapes or dtypes that do not fit.
     """
-    if layout not in LAYOUTS:
+    if layout not in LAYOUTS and layout != LATENT:
         raise unknown_name("layout", str(layout), LAYOUTS)
-    if (v_pages is None) != (layout == "interleaved"):
+    if (v_pages is None) != (layout in JOINT):
         wanted = "must be None: k_pages holds them" if v_pages is not None else "is missing"
         raise UsageError(f"v_pages {wanted} (layout {layout!r})")
     k, v = check_array("k_pages", k_pages), None if v_pages is None else check_array("v_pages", v_pages)

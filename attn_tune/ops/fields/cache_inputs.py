@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attn_tune.ops.fields.cache import SAME, axes, shape
+from attn_tune.ops.fields.cache import JOINT, LATENT, SAME, axes, shape
 
 # One key in so many, a prime, so that tiles have them at different places, and how much longer it is than the others.
 LONG_KEY_EVERY, LONG_KEY = 61, 6.0
@@ -51,11 +51,13 @@ def draw_cache(
     seen = (token < length[:, None]) & (token >= first_seen[:, None])
     longer = (token % LONG_KEY_EVERY == LONG_KEY_EVERY // 2) & (seed % 2 == 1) & (p.soft_cap is None)
     k = _cache(p, keys[1], p.head_dim, jnp.where(longer, LONG_KEY, 1.0), seen)
+    k_scale = _scales(p, keys[3], seen)
+    if p.layout == LATENT:
+        return {"k": k, "v": None, "page_table": table, "k_scale": k_scale, "v_scale": k_scale}
     v = _cache(p, keys[2], p.v_head_dim, jnp.ones_like(token, jnp.float32), seen)
     if p.layout == "interleaved":
         k, v = jnp.stack([k, v], axis=3).reshape(shape(p.layout, pages, slots, p.num_kv_heads, p.head_dim)), None
-    scales = {"k_scale": _scales(p, keys[3], seen), "v_scale": _scales(p, keys[4], seen)}
-    return {"k": k, "v": v, "page_table": table} | scales
+    return {"k": k, "v": v, "page_table": table, "k_scale": k_scale, "v_scale": _scales(p, keys[4], seen)}
 
 
 def draw_sinks(problem: Any, key: Array) -> Float[Array, " N"]:
@@ -69,7 +71,7 @@ def _cache(
     p: Any, key: Array, width: int, factor: Float[Array, "pages slots"], seen: Bool[Array, "pages slots"]
 ) -> Array:
     """Keys or values; those that ``interleaved`` joins are still apart."""
-    layout = "nhd" if p.layout == "interleaved" else p.layout
+    layout = "nhd" if p.layout in JOINT else p.layout
     pages, slots = p.cache_sizes
     drawn = jax.random.normal(key, shape(layout, pages, slots, p.num_kv_heads, width), jnp.dtype(p.dtype))
     drawn = drawn * _spread(layout, factor)[..., None].astype(drawn.dtype)
@@ -95,7 +97,7 @@ def _scales(p: Any, key: Array, seen: Bool[Array, "pages slots"]) -> Array | Non
         return None
     if p.kv_scale != "token":
         return jax.random.uniform(key, () if p.kv_scale == "tensor" else (p.num_kv_heads,), minval=low, maxval=high)
-    layout = "nhd" if p.layout == "interleaved" else p.layout
+    layout = "nhd" if p.layout in JOINT else p.layout
     pages, slots = p.cache_sizes
     drawn = jax.random.uniform(key, shape(layout, pages, slots, p.num_kv_heads, 1)[:-1], minval=low, maxval=high)
     return jnp.where(_spread(layout, seen), drawn, jnp.nan)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from attn_tune.ops.fields.attention import CANONICAL_SOFT_CAP, DTYPES, all_values, check_choice, flag
-from attn_tune.ops.fields.cache import CODE_FIELDS, PLACE_FIELDS, SAME, check_cache, check_sizes
+from attn_tune.ops.fields.cache import CODE_FIELDS, LATENT, LAYOUTS, PLACE_FIELDS, SAME, check_cache, check_sizes
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind, Signature
 
@@ -44,6 +44,9 @@ class CacheSizes:
     """
 
     __slots__ = ()
+
+    # The layouts that a call may have.
+    LAYOUTS: ClassVar[tuple[str, ...]] = LAYOUTS
 
     @property
     def cache_dtype(self: Any) -> str:
@@ -173,6 +176,7 @@ def least_bytes(problem: CacheAttention, keys: int, queries: int) -> int:
     """The bytes of so many keys and values read once, queries read once, and outputs written once."""
     p = problem
     code = 4 if p.cache_dtype == "float32" else 2 if p.kv_dtype == SAME else 1
-    per_key = p.num_kv_heads * ((p.head_dim + p.v_head_dim) * code + (8 if p.kv_scale == "token" else 0))
+    width, scales = (p.head_dim, 4) if p.layout == LATENT else (p.head_dim + p.v_head_dim, 8)
+    per_key = p.num_kv_heads * (width * code + (scales if p.kv_scale == "token" else 0))
     per_query = p.num_q_heads * ((p.head_dim + p.v_head_dim) * (4 if p.dtype == "float32" else 2) + 4)
     return keys * per_key + queries * per_query

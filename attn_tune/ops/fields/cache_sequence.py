@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attn_tune.ops.fields.cache import SAME, axes
+from attn_tune.ops.fields.cache import LATENT, SAME, axes
 
 
 def sequence_of(
@@ -26,7 +26,10 @@ def sequence_of(
         return x.reshape(-1, *x.shape[2:])
 
     k = ordered(o.k, names)
-    k, v = (k[:, 0::2], k[:, 1::2]) if o.v is None else (k, ordered(o.v, names))
+    if p.layout == LATENT:
+        v = k[..., : p.v_head_dim]
+    else:
+        k, v = (k[:, 0::2], k[:, 1::2]) if o.v is None else (k, ordered(o.v, names))
     if p.kv_dtype == SAME:
         return k.astype(dtype), v.astype(dtype)
 

@@ -1,5 +1,6 @@
 """Small problems that are hard to get right."""
 
+from attn_tune.ops.fields.cache import LATENT
 from attn_tune.ops.fields.cache_samples import BITING_CAP, FLOAT8, OTHER_SCALE, PAGES, samples_of, shrunk
 from attn_tune.ops.paged_decode.problem import Problem
 
@@ -27,10 +28,20 @@ def samples() -> dict[str, Problem]:
     """Tiny problems by name: each feature alone, then combinations that have gone wrong in real kernels."""
     tiny, common = samples_of(Problem, {"batch": BATCH, "q_len": 1})
     heads = {"num_q_heads": 10, "has_sinks": True, "soft_cap": BITING_CAP}
+    latent = {"layout": LATENT, "num_q_heads": 6, "num_kv_heads": 1, "head_dim": 48, "scale": 0.2}
     return common | {
         "four_queries": tiny(q_len=4, **PAGES),
         "eight_queries": tiny(q_len=8, num_q_heads=10, **PAGES),
         "window_queries": tiny(window=11, q_len=4, **PAGES),
         "sinks_window_queries": tiny(has_sinks=True, window=19, q_len=3, **PAGES),
         "everything": tiny(kv_scale="token", q_len=3, window=23, **heads, **FLOAT8),
+        "latent": tiny(**latent, **PAGES),
+        "latent_contiguous": tiny(q_len=2, at_edges=True, **latent),
+        "latent_large_pages": tiny(q_len=4, workload="exp", page_size=64, **latent),
+        "latent_float32": tiny(dtype="float32", **latent, **PAGES),
+        "latent_without_rope": tiny(**latent | {"head_dim": 32}, **PAGES),
+        "latent_float8": tiny(kv_scale="tensor", **latent, **FLOAT8),
+        "latent_everything": tiny(
+            kv_scale="token", q_len=3, window=23, has_sinks=True, soft_cap=BITING_CAP, **latent, **FLOAT8
+        ),
     }

@@ -1,7 +1,7 @@
 """The op ``paged_decode``: one to eight new tokens of each sequence over a paged or contiguous cache."""
 
 from attn_tune.ops.contract import Axis, Op, Operand, Output, OutputKind
-from attn_tune.ops.fields.cache import shape
+from attn_tune.ops.fields.cache import JOINT, shape
 from attn_tune.ops.paged_decode.problem import FIELDS, NAME, VERSION, Problem, bytes_moved, flops
 from attn_tune.ops.workloads import LENGTHS
 
@@ -19,7 +19,7 @@ def operands(problem: Problem, direction: str) -> tuple[Operand, ...]:
         Operand(name="q", shape=(p.batch, p.q_len, p.num_q_heads, p.head_dim), dtype=p.dtype),
         Operand(name="k", shape=shape(*cache, p.head_dim), dtype=p.cache_dtype),
     ]
-    if p.layout != "interleaved":
+    if p.layout not in JOINT:
         found.append(Operand(name="v", shape=shape(*cache, p.v_head_dim), dtype=p.cache_dtype))
     if p.page_size:
         found.append(Operand(name="page_table", shape=(p.batch, p.table_width), dtype="int32"))
@@ -41,7 +41,10 @@ OP = Op(
     samples=".features:samples",
     workloads=LENGTHS,
     axes=(Axis(field="b", is_length=False), Axis(field="t"), Axis(field="s")),
-    functions=("attn_tune.api.serving.paged_decode:paged_decode",),
+    functions=(
+        "attn_tune.api.serving.paged_decode:paged_decode",
+        "attn_tune.api.serving.mla_decode:mla_decode",
+    ),
     walk=".walk:WALK",
     summary="one to eight new tokens of each sequence over a paged or contiguous cache",
 )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from attn_tune.ops.contract import workload_field
+from attn_tune.ops.fields.cache import LATENT, LAYOUTS
 from attn_tune.ops.fields.cache_problem import HEAD_FIELDS, CacheAttention, least_bytes
 from attn_tune.ops.workloads import LENGTHS, profile_lengths
 from attn_tune.schema.errors import UsageError
@@ -43,6 +44,7 @@ class Problem(CacheAttention):
     VERSION: ClassVar = VERSION
     FIELDS: ClassVar = FIELDS
     QUERIES: ClassVar = {"q_len": "t"}
+    LAYOUTS: ClassVar = (*LAYOUTS, LATENT)
 
     q_len: int
 

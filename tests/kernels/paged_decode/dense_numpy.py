@@ -2,7 +2,7 @@
 
 import numpy as np
 
-_ORDER = {"nhd": (0, 1, 2), "hnd": (0, 2, 1), "head_first": (1, 2, 0), "interleaved": (0, 1, 2)}
+_ORDER = {"nhd": (0, 1, 2), "hnd": (0, 2, 1), "head_first": (1, 2, 0), "interleaved": (0, 1, 2), "latent": (0, 1, 2)}
 
 
 def wide(array):
@@ -48,8 +48,11 @@ def decode(problem, operands):
 
 def _dequantised(p, o, k, v, table, row):
     keys = tokens(k, p.layout, table, row)
-    values = keys[:, 1::2] if v is None else tokens(v, p.layout, table, row)
-    keys = keys[:, 0::2] if v is None else keys
+    if p.layout == "latent":
+        values = keys[..., : p.v_head_dim]
+    else:
+        values = keys[:, 1::2] if v is None else tokens(v, p.layout, table, row)
+        keys = keys[:, 0::2] if v is None else keys
     if p.kv_scale == "none":
         return keys, values
     scales = []

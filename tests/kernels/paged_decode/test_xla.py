@@ -27,6 +27,9 @@ NAMES = (
     "float8_token_interleaved",
     "int8_token",
     "everything",
+    "latent",
+    "latent_contiguous",
+    "latent_everything",
 )
 
 

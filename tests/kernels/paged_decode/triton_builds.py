@@ -17,6 +17,17 @@ from tests.kernels.triton_lowered import lower
 _LLAMA = Problem(
     batch=4, q_len=1, kv_len=4096, num_q_heads=32, num_kv_heads=8, head_dim=128, v_head_dim=128, page_size=64
 )
+_LATENT = Problem(
+    batch=128,
+    q_len=1,
+    kv_len=4096,
+    num_q_heads=16,
+    num_kv_heads=1,
+    head_dim=576,
+    v_head_dim=512,
+    page_size=64,
+    layout="latent",
+)
 BUILDS = {
     "llama-80": (_LLAMA, 80),
     "llama-90": (_LLAMA, 90),
@@ -26,6 +37,8 @@ BUILDS = {
     "int8-90": (dataclasses.replace(_LLAMA, kv_dtype="int8", kv_scale="token", window=500, has_sinks=True), 90),
     "cluster-2-90": (dataclasses.replace(_LLAMA, q_len=8, window=100, has_sinks=True), 90),
     "cluster-8-90": (dataclasses.replace(_LLAMA, batch=1), 90),
+    "latent-90": (_LATENT, 90),
+    "latent-many-90": (dataclasses.replace(_LATENT, num_q_heads=128, page_size=0), 90),
     "wide-90": (dataclasses.replace(_LLAMA, head_dim=256, v_head_dim=256, soft_cap=30.0), 90),
 }
 
@@ -41,6 +54,7 @@ def main():
         for launch in compiled:
             found = {"registers": launch.registers, "spills": launch.spill_bytes, "shared": launch.shared_bytes}
             slow = launch.ptx.count("ld.shared.b8") + launch.ptx.count("ld.shared.s8")
+            found["products"] = launch.ptx.count("wgmma.mma_async")
             found |= {
                 "clustered": config.cluster is not None,
                 "waits": launch.ptx.count("barrier.cluster.wait.acquire"),

@@ -16,6 +16,10 @@ CASES = (
     ("float8_float32", 4),
     ("int8_token", 5),
     ("everything", 6),
+    ("latent", 64),
+    ("latent_contiguous", None),
+    ("latent_large_pages", 5),
+    ("latent_everything", 6),
 )
 
 

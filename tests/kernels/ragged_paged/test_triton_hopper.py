@@ -87,18 +87,6 @@ def test_an_older_triton_is_refused_by_its_version(monkeypatch, version, words):
     assert reason is None if words is None else words in reason
 
 
-def test_sequences_do_not_decode_apart_with_a_triton_that_cannot_compile_it(monkeypatch):
-    mixed = problem(B=64, workload="mix")
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "3.6.0")
-    refuses_triton.cache_clear()
-    untuned = SEARCH.heuristic(mixed, H200)
-    reason = SEARCH.infeasible(mixed, H200, dataclasses.replace(untuned, decode_programs=33))
-    refuses_triton.cache_clear()
-    assert untuned.decode_programs is None
-    assert "decode_programs=33" in reason
-    assert "3.6.0" in reason
-
-
 def test_most_samples_of_the_op_are_taken():
     """So that ``validate`` proves pages, layouts, windows, sinks and mixed batches."""
     taken = {name for name, p in load(OP.samples)().items() if SPEC.unsupported(p, "fwd", H200) is None}

@@ -31,6 +31,8 @@ SMALL = Problem(batch=3, q_len=2, kv_len=37, num_q_heads=4, num_kv_heads=2, head
         ({"kv_scale": "head"}, "needs a cache of codes"),
         ({"kv_dtype": "int8"}, "kv=int8 needs scales"),
         ({"layout": "interleaved", "v_head_dim": 8}, "one width, got h=16 and v=8"),
+        ({"layout": "latent", "v_head_dim": 24, "num_kv_heads": 1}, "values within keys, got h=16 below v=24"),
+        ({"layout": "latent"}, "one key head for all query heads, got k=2"),
         ({"window": -1}, "left=-1 (window) must be non-negative"),
         ({"soft_cap": 0.0}, "logits_soft_cap must be positive"),
     ],
@@ -64,7 +66,7 @@ def test_steps_lead_to_the_element(layout):
     assert sizes_of(layout, cache.shape) == {"page": 5, "slot": 4, "head": 3}
 
 
-@pytest.mark.parametrize("name", ["paged_at_edges", "window_queries", "head_first", "contiguous_ragged"])
+@pytest.mark.parametrize("name", ["paged_at_edges", "window_queries", "head_first", "contiguous_ragged", "latent"])
 def test_what_no_query_sees_is_poisoned_and_all_else_finite(name):
     problem = samples()[name]
     operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(3)
@@ -87,7 +89,7 @@ def test_what_no_query_sees_is_poisoned_and_all_else_finite(name):
             assert np.isnan(keys[owned & ~seen]).all()
 
 
-@pytest.mark.parametrize("name", ["paged_at_edges", "everything", "interleaved"])
+@pytest.mark.parametrize("name", ["paged_at_edges", "everything", "interleaved", "latent_everything"])
 def test_the_reference_is_that_of_numpy(name):
     problem = samples()[name]
     operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(2)
@@ -107,6 +109,13 @@ def test_operations_and_bytes_are_those_of_the_lengths():
         keys += len(seen)
     assert flops(problem, "fwd") == 2 * 4 * pairs * 32
     assert bytes_moved(problem, "fwd") == keys * 2 * 32 * 2 + 3 * 2 * 4 * (32 * 2 + 4)
+
+
+def test_a_latent_is_read_once_and_has_two_products():
+    latent = dataclasses.replace(SMALL, layout="latent", num_kv_heads=1, head_dim=48, v_head_dim=32)
+    assert bytes_moved(latent, "fwd") == sum(latent.lengths) * 48 * 2 + 3 * 2 * 4 * ((48 + 32) * 2 + 4)
+    pairs = sum(length + length - 1 for length in latent.lengths)
+    assert flops(latent, "fwd") == 2 * 4 * pairs * (48 + 32)
 
 
 def test_feature_problems_hold_empty_short_and_ragged_sequences():

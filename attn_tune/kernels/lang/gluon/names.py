@@ -5,17 +5,13 @@
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false
 
 from triton.experimental import gluon
-from triton.experimental.gluon import _runtime, language as gl
+from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 _IS_NEW = gl.constexpr(hasattr(tma, "async_load"))
 # The names on the right are those of Triton 3.6. In functions that are not taken the compiler looks for names too.
 _start_copy = getattr(tma, "async_load", tma.async_copy_global_to_shared)
 _synchronize = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
-
-# Triton 3.6 has the class that Gluon is compiled from, and does not export it: ``lang.triton.compile`` looks there.
-if not hasattr(gluon, "GluonASTSource"):
-    gluon.GluonASTSource = _runtime.GluonASTSource
 
 
 @gluon.jit

@@ -4,10 +4,12 @@ from typing import Any
 
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.limits import refuses_cache, refuses_device, shared_limit
-from attn_tune.ops.fields.cache import CODES
+from attn_tune.ops.fields.cache import CODES, LATENT
 from attn_tune.schema.device import Device
 
 MAX_HEAD_DIM = 256
+# Of values that are part of keys, and of what keys have beside them: a tile of keys serves both products.
+MAX_LATENT, MAX_BESIDE = 512, 128
 # Every program reads the lengths, or the numbers of queries, of all sequences.
 MOST_SEQUENCES = 8192
 # Accumulators and one tile of logits, in float32 registers a thread, of 255 there are; some are spilled at the edges.
@@ -22,9 +24,12 @@ def refuses_problem(problem: Any, device: Device, read: str) -> str | None:
     """
     if reason := refuses_device(device) or refuses_cache(problem.cache_dtype, device):
         return reason
+    most = {"h": MAX_HEAD_DIM, "v": MAX_HEAD_DIM}
+    if problem.layout == LATENT:
+        most = {"h": problem.v_head_dim + MAX_BESIDE, "v": MAX_LATENT}
     for name, width in (("h", problem.head_dim), ("v", problem.v_head_dim)):
-        if width > MAX_HEAD_DIM:
-            return f"{name}={width} is above {MAX_HEAD_DIM}: an accumulator of one tile does not fit the registers"
+        if width > most[name]:
+            return f"{name}={width} is above {most[name]}: an accumulator of one tile does not fit the registers"
     if problem.batch > MOST_SEQUENCES:
         return f"b={problem.batch} is above {MOST_SEQUENCES}: every program reads the {read} of all sequences"
     return None
@@ -44,15 +49,27 @@ def refuses_tile(problem: Any, device: Device, tile: Any) -> str | None:
 def certainly_fits(problem: Any, device: Device, tile: Any) -> bool:
     """Whether an untuned choice of this tile certainly has the shared memory that it needs."""
     size = 4 if problem.dtype == "float32" else 2
+    widths, keys, buffers = streamed_widths(problem), tile.block_k, max(2, tile.num_stages)
     # Queries and weights pass through shared memory on their way to a product, and so do codes once they are wide.
-    staged = tile.block_q * (padded(problem.head_dim) + tile.block_k) * size
+    staged = tile.block_q * (widths[0] + keys) * size + 4096
+    if problem.layout == LATENT:
+        # Queries stay there. The first stage of a paged cache is that of the table.
+        staged = tile.block_q * sum(widths) * size
+        buffers = max(2, tile.num_stages - 1) if problem.page_size else buffers
     if problem.cache_dtype in CODES:
-        staged += tile.block_k * max(padded(problem.head_dim), padded(problem.v_head_dim)) * size
-    most = max(2, tile.num_stages) * streamed_bytes(problem, tile.block_k) + staged + 4096
-    return most <= shared_limit(device)
+        staged += keys * max(widths) * size
+    return buffers * streamed_bytes(problem, keys) + staged <= shared_limit(device)
 
 
 def streamed_bytes(problem: Any, keys: int) -> int:
     """Bytes of so many keys and their values."""
     size = 1 if problem.cache_dtype in CODES else 4 if problem.cache_dtype == "float32" else 2
-    return keys * (padded(problem.head_dim) + padded(problem.v_head_dim)) * size
+    return keys * sum(streamed_widths(problem)) * size
+
+
+def streamed_widths(problem: Any) -> tuple[int, ...]:
+    """The padded widths of what a tile reads of a token: key and value, or the value and the rest of the key."""
+    h, v = problem.head_dim, problem.v_head_dim
+    if problem.layout == LATENT:
+        return (padded(v), padded(h - v)) if h > v else (padded(v),)
+    return padded(h), padded(v)

@@ -192,7 +192,10 @@ def _compile(launch: Launch, dtypes: tuple[str, ...], capability: int) -> Compil
 def _source_type(kernel: Any) -> Any:
     """The class of sources that Triton compiles a kernel from: its own language, or Gluon."""
     if kernel.is_gluon():
-        from triton.experimental.gluon import GluonASTSource
+        try:
+            from triton.experimental.gluon import GluonASTSource
+        except ImportError:  # Triton 3.6 has the class and does not export it.
+            from triton.experimental.gluon._runtime import GluonASTSource
 
         return GluonASTSource
     from triton.compiler import ASTSource

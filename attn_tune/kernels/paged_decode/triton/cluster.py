@@ -17,9 +17,10 @@ import triton.language as tl
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.cluster import wait_for_cluster
 from attn_tune.kernels.paged_decode.triton.config import Config
+from attn_tune.kernels.paged_decode.triton.latent import walk_tile
 from attn_tune.kernels.paged_decode.triton.schedule import blocks_of, clamped
 from attn_tune.kernels.paged_decode.triton.static import Static
-from attn_tune.kernels.paged_decode.triton.walk import prefetch_pages, store_part, store_rows, walk
+from attn_tune.kernels.paged_decode.triton.walk import prefetch_pages, store_part, store_rows
 from attn_tune.ops.paged_decode.operands import Operands
 
 
@@ -85,7 +86,7 @@ def cluster_kernel(
     offset = member * share
     count = tl.minimum(tl.maximum(own - offset, 0), share)
     arrays = (q, k, v, page_table, sinks, k_scale, v_scale)
-    state = walk(arrays, sequence, kv_head, first_row, length, offset, count, static)
+    state = walk_tile(arrays, sequence, kv_head, first_row, length, offset, count, static)
     store_part(part_out, part_lse, state, (sequence * static.cluster + member) * lanes + lane, first_row, static)
     wait_for_cluster()
 

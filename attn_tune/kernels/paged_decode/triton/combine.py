@@ -85,8 +85,8 @@ def combine_kernel(
         row = group * rows + held % rows
         cols = tl.arange(0, static.block_v)[None, :]
         maximum = tl.full([rows], float("-inf"), tl.float32)
-        weight = tl.zeros([rows], tl.float32)
-        acc = tl.zeros([rows, static.block_v], tl.float32)
+        weight = tl.full([rows], 0.0, tl.float32)
+        acc = tl.full([rows, static.block_v], 0.0, tl.float32)
         if own > 0:
             for start in tl.range(first, last + 1, parts):
                 program = start + held // rows

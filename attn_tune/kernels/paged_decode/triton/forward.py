@@ -19,9 +19,10 @@ from attn_tune.kernels.lang.triton.interpret import is_interpreted
 from attn_tune.kernels.paged_decode.triton.cluster import clustered
 from attn_tune.kernels.paged_decode.triton.combine import combine
 from attn_tune.kernels.paged_decode.triton.config import Config
+from attn_tune.kernels.paged_decode.triton.latent import walk_tile
 from attn_tune.kernels.paged_decode.triton.schedule import all_blocks, blocks_of, clamped, piece
 from attn_tune.kernels.paged_decode.triton.static import static_of
-from attn_tune.kernels.paged_decode.triton.walk import prefetch_pages, store_part, store_rows, walk
+from attn_tune.kernels.paged_decode.triton.walk import prefetch_pages, store_part, store_rows
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import Problem
 
@@ -86,7 +87,7 @@ def decode_kernel(
         length = clamped(tl.load(kv_lens + program), static)
         count = blocks_of(length, static)
         arrays = (q, k, v, page_table, sinks, k_scale, v_scale)
-        state = walk(arrays, program, kv_head, first_row, length, 0, count, static)
+        state = walk_tile(arrays, program, kv_head, first_row, length, 0, count, static)
         store_rows(out, lse, state, program, kv_head, first_row + tl.arange(0, static.block_q), static)
     else:
         prefetch_pages(page_table, static)
@@ -103,7 +104,7 @@ def decode_kernel(
             count = tl.minimum(own - offset, end - position)
             if count > 0:
                 arrays = (q, k, v, page_table, sinks, k_scale, v_scale)
-                state = walk(arrays, sequence, kv_head, first_row, length, offset, count, static)
+                state = walk_tile(arrays, sequence, kv_head, first_row, length, offset, count, static)
                 if count == own:
                     row = first_row + tl.arange(0, static.block_q)
                     store_rows(out, lse, state, sequence, kv_head, row, static)

@@ -11,10 +11,11 @@ from attn_tune.kernels.lang.triton.limits import OLDEST_WITH_CLUSTERS
 from attn_tune.kernels.lang.triton.tiles import MIN_BLOCK, block_cap, fitted
 from attn_tune.kernels.paged_decode.triton.config import MOST_PROGRAMS, Config
 from attn_tune.kernels.paged_decode.triton.limits import fits, infeasible
-from attn_tune.ops.fields.cache import CODES
+from attn_tune.ops.fields.cache import CODES, LATENT
 from attn_tune.ops.paged_decode.problem import Problem, visible_keys
 from attn_tune.schema.device import Device
 
+_FIRST, _LAST = 10, -1
 # Multiprocessors of a device that does not say.
 _UNITS = 132
 _MOST_ROWS = 64
@@ -29,31 +30,48 @@ _MOST_PARTS = 132
 _MOST_CLUSTERED = 4
 # Equal sequences that give each multiprocessor so many programs are not cut: there is no second launch then.
 _ENOUGH = 1.5
+# The same of latents, whose tiles leave room for one program at a time: the last turn must not matter.
+_ENOUGH_LATENT = 6
+
+
+def place(problem: Problem, direction: str, device: Device) -> int:
+    """The place in the untuned order: first, but behind ``xla`` for latents, which no GPU has proven yet."""
+    del direction, device
+    return _LAST if problem.layout == LATENT else _FIRST
 
 
 def heuristic(problem: Problem, device: Device) -> Config:
     """The untuned config: one tile for a group, and keys shared so that each multiprocessor has two programs."""
-    wide = max(problem.head_dim, problem.v_head_dim) > 128 or problem.dtype == "float32"
-    block_k = 32 if wide else 64
-    if problem.cache_dtype in CODES:
-        block_k *= 2
-    tile = Config(
-        block_q=min(_MOST_ROWS, block_cap(rows(problem))),
-        block_k=min(block_k, block_cap(problem.kv_len)),
-        num_warps=4,
-        # A page table is read a stage or two before the keys that it names.
-        num_stages=5 if problem.page_size else 3,
-    )
-    tile = fitted(tile, functools.partial(fits, problem, device))
+    tile = fitted(_tile(problem), functools.partial(fits, problem, device))
+    wanted, enough = (1, _ENOUGH_LATENT) if problem.layout == LATENT else (_WANTED, _ENOUGH)
     is_even = problem.workload == "eq" or problem.window is not None or problem.batch == 1
-    if is_even and problem.batch * lanes(problem, tile) >= _ENOUGH * units(device):
+    if is_even and problem.batch * lanes(problem, tile) >= enough * units(device):
         return tile
     if is_even and (clustered := _clustered(problem, device, tile)) is not None:
         return clustered
-    cut = dataclasses.replace(tile, num_programs=_shared(problem, device, tile, _WANTED))
+    cut = dataclasses.replace(tile, num_programs=_shared(problem, device, tile, wanted))
     if (cut.num_programs or 0) > _MOST_PARTS * problem.batch:
         cut = dataclasses.replace(cut, num_programs=_shared(problem, device, tile, 1))
     return cut
+
+
+def _tile(problem: Problem) -> Config:
+    is_latent = problem.layout == LATENT
+    wide = max(problem.head_dim, problem.v_head_dim) > 128 or problem.dtype == "float32"
+    # Latents are the wide operand of Hopper's products, which has 64 rows.
+    block_k = 64 if is_latent and problem.dtype != "float32" else 32 if wide else 64
+    if problem.cache_dtype in CODES and not is_latent:
+        block_k *= 2
+    block_q = min(_MOST_ROWS, block_cap(rows(problem)))
+    many = is_latent and (block_q > 32 or problem.cache_dtype in CODES)
+    # A page table is read a stage or two before the keys that it names. A tile of 64 latents of DeepSeek is 72 KB.
+    stages = (5, 3) if not is_latent else (3, 2)
+    return Config(
+        block_q=block_q,
+        block_k=min(block_k, block_cap(problem.kv_len)),
+        num_warps=8 if many else 4,
+        num_stages=stages[0 if problem.page_size else 1],
+    )
 
 
 def _clustered(problem: Problem, device: Device, tile: Config) -> Config | None:

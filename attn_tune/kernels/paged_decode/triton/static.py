@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attn_tune.kernels.lang.triton.device.static import LOG2E, padded
 from attn_tune.kernels.paged_decode.triton.config import Config
-from attn_tune.ops.fields.cache import SAME, sizes_of, steps
+from attn_tune.ops.fields.cache import LATENT, SAME, sizes_of, steps
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import Problem
 
@@ -18,6 +18,8 @@ class Static:
       q_len, num_q_heads, num_kv_heads, group_size: as in the problem.
       rows, tiles: the rows of a group, and the tiles that hold them.
       head_dim, v_head_dim, block_h, block_v: widths, and the powers of two that hold them.
+      is_latent: values are the first columns of keys.
+      rest, block_r: the other columns of those keys, and the power of two that holds them; 0 is none.
       block_q, block_k: the tile.
       capacity: tokens that the cache holds of a sequence.
       page_size: tokens of a page; of a contiguous cache its capacity.
@@ -49,6 +51,9 @@ class Static:
     v_head_dim: int
     block_h: int
     block_v: int
+    is_latent: bool
+    rest: int
+    block_r: int
     block_q: int
     block_k: int
     capacity: int
@@ -81,11 +86,12 @@ def static_of(problem: Problem, config: Config, operands: Operands, *, ptx: bool
     group = num_q_heads // heads
     k_steps = tuple(steps(p.layout, pages, slots, heads, head_dim))
     table_width = 0 if operands.page_table is None else operands.page_table.shape[1]
-    interleaved = operands.v is None
-    v_head_dim = head_dim if operands.v is None else operands.v.shape[-1]
-    v_steps = tuple(steps(p.layout, pages, slots, heads, v_head_dim))
+    is_latent, is_joint = p.layout == LATENT, operands.v is None
+    v_head_dim = p.v_head_dim
+    v_steps = k_steps if is_joint else tuple(steps(p.layout, pages, slots, heads, v_head_dim))
+    rest = head_dim - v_head_dim if is_latent else 0
     # The scales of tokens have the cache's axes, those of an interleaved one keys and values apart.
-    scale_layout = "nhd" if interleaved else p.layout
+    scale_layout = "nhd" if is_joint else p.layout
     return Static(
         batch=batch,
         block_b=padded(batch),
@@ -99,6 +105,9 @@ def static_of(problem: Problem, config: Config, operands: Operands, *, ptx: bool
         v_head_dim=v_head_dim,
         block_h=padded(head_dim),
         block_v=padded(v_head_dim),
+        is_latent=is_latent,
+        rest=rest,
+        block_r=padded(rest) if rest else 0,
         block_q=config.block_q,
         block_k=config.block_k,
         capacity=slots * max(1, table_width),
@@ -108,7 +117,7 @@ def static_of(problem: Problem, config: Config, operands: Operands, *, ptx: bool
         wide_slots=slots * max(k_steps[1], v_steps[1]) >= 2**31,
         k_steps=k_steps,
         v_steps=v_steps,
-        v_offset=head_dim if interleaved else 0,
+        v_offset=head_dim if is_joint and not is_latent else 0,
         scale_steps=tuple(steps(scale_layout, pages, slots, heads, 1)),
         kv_scale=p.kv_scale,
         has_codes=p.kv_dtype != SAME,

@@ -64,8 +64,8 @@ def walk(arrays, sequence, kv_head, first_row, length, offset, count, static: tl
         row_scale *= power
 
     maximum = tl.full([static.block_q], float("-inf"), tl.float32)
-    total = tl.zeros([static.block_q], tl.float32)
-    acc = tl.zeros([static.block_q, static.block_v], tl.float32)
+    total = tl.full([static.block_q], 0.0, tl.float32)
+    acc = tl.full([static.block_q, static.block_v], 0.0, tl.float32)
     if sinks is not None:
         # The first part counts the sink; one of minus infinity adds nothing.
         sink = tl.load(sinks + head, mask=row < static.rows, other=float("-inf")) * LOG2E

@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from attn_tune.kernels.lang.triton.cache_limits import streamed_bytes
-from attn_tune.kernels.lang.triton.limits import refuses_triton, shared_limit
+from attn_tune.kernels.lang.triton.limits import shared_limit
 from attn_tune.kernels.ragged_paged._triton.config import DECODE_BLOCK_K, MOST_PROGRAMS, Decoding
 from attn_tune.ops.ragged_paged.problem import Problem
 from attn_tune.schema.device import Device
 
 # Multiprocessors of a device that does not say, and programs of each that decode.
 _UNITS, _DECODING = 132, 2
-# The kernel of ``paged_decode`` does not compile with earlier versions of Triton.
-_OLDEST_TRITON = (3, 9)
 
 
 def refuses_decoding(problem: Problem, device: Device, config: Decoding) -> str | None:
@@ -24,8 +22,7 @@ def refuses_decoding(problem: Problem, device: Device, config: Decoding) -> str 
     needed, limit = 2 * streamed_bytes(problem, config.decode_block_k), shared_limit(device)
     if needed > limit:
         return f"its tiles of decoding need at least {needed} bytes of shared memory; {device.family} has {limit}"
-    reason = refuses_triton(_OLDEST_TRITON)
-    return reason and f"decode_programs={config.decode_programs}: {reason}"
+    return None
 
 
 def with_decoding[C: Any](problem: Problem, device: Device, config: C) -> C:

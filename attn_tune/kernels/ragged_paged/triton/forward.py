@@ -118,7 +118,7 @@ def prefill_kernel(
         # Behind the last sequence.
         first = tl.load(cu_q_lens + static.batch) + (index - walked - copied) * queries
         if first < tokens:
-            nothing = tl.zeros([static.block_q, static.block_v], tl.float32)
+            nothing = tl.full([static.block_q, static.block_v], 0.0, tl.float32)
             unseen = tl.full([static.block_q], float("-inf"), tl.float32)
             store(out, lse, (nothing, unseen), kv_head, first, tokens, queries, static)
 
@@ -194,8 +194,8 @@ def attend(
         row_scale *= power
 
     maximum = tl.full([static.block_q], float("-inf"), tl.float32)
-    total = tl.zeros([static.block_q], tl.float32)
-    acc = tl.zeros([static.block_q, static.block_v], tl.float32)
+    total = tl.full([static.block_q], 0.0, tl.float32)
+    acc = tl.full([static.block_q, static.block_v], 0.0, tl.float32)
     if sinks is not None:
         head = kv_head * static.group_size + tl.arange(0, static.block_q) % static.group_size
         maximum = tl.load(sinks + head) * LOG2E
