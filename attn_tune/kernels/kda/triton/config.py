@@ -6,8 +6,6 @@ from typing import Annotated
 from attn_tune.kernels.knobs import PowerOfTwo, Range
 from attn_tune.kernels.lang.triton.chunks.config import Chunks
 
-DECIDES_NO_CODE = "names and bounds of knobs; a row holds their values"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChannelChunks(Chunks):

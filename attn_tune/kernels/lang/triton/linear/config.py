@@ -5,8 +5,6 @@ from typing import Annotated
 
 from attn_tune.kernels.knobs import Knobs, PowerOfTwo, Range
 
-DECIDES_NO_CODE = "names and bounds of knobs; a row holds their values"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForwardConfig(Knobs):

@@ -6,8 +6,6 @@ from attn_tune.kernels.lang.triton.limits import has_tensor_memory, refuses_devi
 from attn_tune.kernels.lang.triton.linear.config import BackwardConfig, ForwardConfig
 from attn_tune.schema.device import Device
 
-DECIDES_NO_CODE = "refuses what does not fit, and changes nothing that does"
-
 MAX_ROWS = 256
 # Float32 accumulators that a thread holds at most. It has 255 registers; a few more are spilled.
 MOST_HELD = 288
