@@ -13,7 +13,11 @@ GATES = ("head", "none")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem(RecurrentProblem):
-    """One call, without its arrays; its attributes are those of ``RecurrentProblem``."""
+    """One call, without its arrays; its attributes are those of ``RecurrentProblem``.
+
+    Attributes:
+      has_beta: strengths of the update are given, as there.
+    """
 
     NAME: ClassVar = NAME
     VERSION: ClassVar = 1

@@ -10,7 +10,11 @@ NAME = "gla"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem(RecurrentProblem):
-    """One call, without its arrays; its attributes are those of ``RecurrentProblem``."""
+    """One call, without its arrays; its attributes are those of ``RecurrentProblem``.
+
+    Attributes:
+      gate: the kind of gates, as there; the default is this op's.
+    """
 
     NAME: ClassVar = NAME
     VERSION: ClassVar = 1

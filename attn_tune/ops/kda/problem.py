@@ -10,7 +10,12 @@ NAME = "kda"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem(RecurrentProblem):
-    """One call, without its arrays; its attributes are those of ``RecurrentProblem``."""
+    """One call, without its arrays; its attributes are those of ``RecurrentProblem``.
+
+    Attributes:
+      gate: the kind of gates, as there; the default is this op's.
+      has_beta: strengths of the update are given, as there.
+    """
 
     NAME: ClassVar = NAME
     VERSION: ClassVar = 1
