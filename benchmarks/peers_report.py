@@ -7,7 +7,8 @@ from typing import Any
 
 from peers import AUTO, CUDNN, OURS, TRITON
 
-from attn_tune.db.decide.statistics import MIN_GAIN, MIN_GAIN_NS, compare_paired
+from attn_tune.db.decide.statistics import MIN_GAIN, compare_paired
+from attn_tune.schema.decision import MIN_GAIN_NS
 
 KIND = "flash_attention_peers"
 BOTH = "fwd+bwd"

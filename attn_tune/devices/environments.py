@@ -30,6 +30,11 @@ def current_environment() -> Environment:
     )
 
 
+def cudnn_version() -> str:
+    """The version of the installed wheel of cuDNN; ``""`` without one."""
+    return distribution_version("nvidia-cudnn-cu13") or distribution_version("nvidia-cudnn-cu12")
+
+
 def _compiler() -> str:
     for name in _COMPILERS:
         if version := distribution_version(name):

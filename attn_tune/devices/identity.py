@@ -142,9 +142,7 @@ def _cuda(jax_device: Any) -> Device:
         bandwidth_gbs=facts.bandwidth_gbs or published.bandwidth_gbs,
         partition=found.partition,
         power_watts=facts.power_watts,
-        evidence=_evidence(
-            name=raw, uuid=facts.uuid, driver=facts.driver, total_bytes=facts.total_bytes, cudnn=_cudnn_version()
-        ),
+        evidence=_evidence(name=raw, uuid=facts.uuid, driver=facts.driver, total_bytes=facts.total_bytes),
     )
 
 
@@ -212,13 +210,6 @@ def _override(name: str) -> Device:
 
 def _evidence(**facts: object) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(value)) for name, value in facts.items() if value)
-
-
-def _cudnn_version() -> str:
-    """The version of the installed wheel of cuDNN; empty without one."""
-    from attn_tune.devices.environments import distribution_version  # its import takes longer than a lookup
-
-    return distribution_version("nvidia-cudnn-cu13") or distribution_version("nvidia-cudnn-cu12")
 
 
 def _cpu_name() -> str:

@@ -159,6 +159,7 @@ def _summary(a: "Side", b: "Side", found: "SidesCompared", margin: float) -> dic
     """Everything about the comparison that is not of one problem, as plain data."""
     from attn_tune.db import Verdict
     from attn_tune.db.compare import verdicts
+    from attn_tune.schema.decision import MIN_GAIN_NS
 
     counts = Counter(row.verdict for row in found.rows)
     changed = Counter(row.changed for row in found.rows)
@@ -167,7 +168,7 @@ def _summary(a: "Side", b: "Side", found: "SidesCompared", margin: float) -> dic
         "b": {"name": b.name, "kind": b.kind},
         "rule": {
             "margin": margin,
-            "margin_ns": verdicts.MIN_GAIN_NS,
+            "margin_ns": MIN_GAIN_NS,
             "level": verdicts.WIN_ALPHA,
             "correction": "holm",
             "confidence": verdicts.CONFIDENCE,

@@ -9,7 +9,7 @@ from attn_tune.commands.shared.cases import Cases
 from attn_tune.commands.shared.database import open_lab
 from attn_tune.commands.shared.narrowing import Narrowing
 from attn_tune.schema import Device, NoDataError
-from attn_tune.schema.errors import near_names
+from attn_tune.schema.errors import StorageError, near_names
 
 if TYPE_CHECKING:
     from attn_tune.db import Side
@@ -26,11 +26,14 @@ def open_side(name: str, stack: contextlib.ExitStack) -> "Side":
     from attn_tune.packs.reader import read_pack
     from attn_tune.runtime.active.names import known_packs, pack_path
 
-    packs = {} if Path(name).exists() else known_packs()
-    path = pack_path(name) if not name or Path(name).exists() or name in packs else Path(name)
+    try:
+        path = pack_path(name)
+    except StorageError:
+        path = Path(name)
     if path.is_dir() or path.suffix == ".atpack":
         return side_of_pack(read_pack(path, signed=False), name)
     if not path.exists():
+        packs = known_packs()
         raise NoDataError(
             f"there is no database and no pack at {path}, and no pack of that name is found here; "
             f"{near_names(name, packs) or f'names are {", ".join(packs)}'}"

@@ -16,7 +16,6 @@ from attn_tune.db.compare.sides import Evidence, Side
 from attn_tune.db.decide.statistics import (
     FEW,
     MIN_GAIN,
-    MIN_GAIN_NS,
     WIN_ALPHA,
     Comparison,
     compare_paired,
@@ -26,6 +25,7 @@ from attn_tune.db.decide.statistics import (
 )
 from attn_tune.db.release.conflicts import MARGIN
 from attn_tune.schema import Decision, Device, Rule, config_to_json
+from attn_tune.schema.decision import MIN_GAIN_NS
 
 # Fewer programs that both sides timed say nothing about how far two sweeps are apart.
 SHIFT_PROGRAMS = 8

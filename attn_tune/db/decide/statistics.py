@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from attn_tune.schema.decision import MIN_GAIN_NS as MIN_GAIN_NS
+from attn_tune.schema.decision import MIN_GAIN_NS
 
 if TYPE_CHECKING:
     import numpy as np

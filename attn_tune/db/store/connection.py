@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from attn_tune.db.store.filesystem import filesystem_type, is_network
 from attn_tune.db.store.rows import RowError
-from attn_tune.db.store.schema import APPLICATION_ID, SCHEMA_VERSION, create_schema, find_gap, renew_views
+from attn_tune.db.store.schema import APPLICATION_ID, SCHEMA_VERSION, create_schema, find_gap
 from attn_tune.packs.archive import brief
 from attn_tune.packs.plain_files import status_of_plain
 from attn_tune.runtime.locks import Lock
@@ -335,7 +335,6 @@ def _connect(path: Path, mode: str) -> LabConnection:
         connection.execute("PRAGMA schema_version")
         if gap := find_gap(connection):
             raise IntegrityError(f"{path} is damaged: {gap}; restore it from a copy, or sweep into another database")
-        renew_views(connection)
     except BaseException:
         connection.close()
         raise

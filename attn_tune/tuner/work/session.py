@@ -60,8 +60,11 @@ class Session:
                 return self.identify()
 
     def identify(self) -> Identity:
-        """The default device, and the software of this process."""
+        """The default device, and the software of this process. The version of cuDNN is among a GPU's evidence."""
         device = load("attn_tune.devices.identity:current_device")()
+        cudnn = load("attn_tune.devices.environments:cudnn_version")()
+        if device.platform == "cuda" and cudnn:
+            device = dataclasses.replace(device, evidence=(*device.evidence, ("cudnn", cudnn)))
         environment = load("attn_tune.devices.environments:current_environment")()
         import jax
 

@@ -7,13 +7,19 @@ from attn_tune.kernels.knobs import Knobs, PowerOfTwo, Range
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ForwardConfig(Knobs):
-    """The forward: a program walks the chunks of a head with some columns of its state."""
+class Walk(Knobs):
+    """A walk: a program takes the chunks of a head in turn, with some columns of its state."""
 
     chunk: Annotated[int, PowerOfTwo(16, 128, tried=(32, 64, 128), doc="tokens of a chunk")]
-    block_v: Annotated[int, PowerOfTwo(16, 256, tried=(16, 32, 64, 128), doc="columns of the state of a program")]
-    num_warps: Annotated[int, PowerOfTwo(1, 16, tried=(4, 8), doc="warps of 32 threads that share them")]
-    num_stages: Annotated[int, Range(1, 6, tried=(1, 2, 3, 4), doc="chunks in flight to shared memory")]
+    block_v: Annotated[int, PowerOfTwo(16, 256, tried=(16, 32, 64, 128), doc="columns of the state of a walk")]
+    num_warps: Annotated[int, PowerOfTwo(1, 16, tried=(4, 8), doc="warps of 32 threads of a walk")]
+    num_stages: Annotated[int, Range(1, 6, tried=(1, 2, 3, 4), doc="chunks in flight to shared memory in a walk")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForwardConfig(Walk):
+    """The forward: one walk, or several of one sequence at one time."""
+
     segments: Annotated[
         int,
         Range(
@@ -37,13 +43,9 @@ class ChannelForwardConfig(ForwardConfig):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BackwardConfig(Knobs):
+class BackwardConfig(Walk):
     """The backward: chunks are walked forwards and backwards at one time, and then differentiated each by itself."""
 
-    chunk: Annotated[int, PowerOfTwo(16, 128, tried=(32, 64, 128), doc="tokens of a chunk")]
-    block_v: Annotated[int, PowerOfTwo(16, 256, tried=(16, 32, 64, 128), doc="columns of the state of a walk")]
-    num_warps: Annotated[int, PowerOfTwo(1, 16, tried=(4, 8), doc="warps of 32 threads of a walk")]
-    num_stages: Annotated[int, Range(1, 6, tried=(1, 2, 3, 4), doc="chunks in flight to shared memory in a walk")]
     gradient_block_v: Annotated[
         int, PowerOfTwo(16, 128, tried=(16, 32, 64), doc="columns of the state at a time, of a chunk's gradients")
     ]
