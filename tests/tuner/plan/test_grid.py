@@ -29,15 +29,18 @@ FIGURES = {
     "gpt-oss-20b": (64, 8, 64),
     "gpt-oss-120b": (64, 8, 64),
 }
+# Of latent attention: query heads, the latent (kv_lora_rank) and the rotary part of a key (qk_rope_head_dim).
+LATENTS = {"deepseek-v3": (128, 512, 64), "kimi-k2": (64, 512, 64)}
 # What is visible to the left in a local layer: the published window counts the token itself.
 WINDOWS = {"mistral": 4096, "gemma2": 4096, "gemma3": 1024, "gpt-oss": 128}
-SERVING = [name for name in grid_names() if name.endswith("-serving")]
+LATENT = [name for name in grid_names() if name.endswith("-mla-serving")]
+SERVING = [name for name in grid_names() if name.endswith("-serving") and name not in LATENT]
 RAGGED = [name for name in grid_names() if name.endswith("-ragged")]
 APPEND = [name for name in grid_names() if name.endswith("-append")]
 CASCADE = ("llama3-8b-merge", "llama3-8b-prefix")
 LINEAR = [name for name in grid_names() if "-linear" in name]
 _SMOKE = ("cpu-smoke", "decode", "gpu-smoke", "peers", "short-query", ALL)
-_OTHERS = (*_SMOKE, *SERVING, *RAGGED, *APPEND, *CASCADE, *LINEAR)
+_OTHERS = (*_SMOKE, *LATENT, *SERVING, *RAGGED, *APPEND, *CASCADE, *LINEAR)
 MODELS = [name for name in grid_names() if name not in _OTHERS]
 
 
@@ -83,6 +86,18 @@ def test_serving_preset_states_the_published_figures_and_fits_a_gpu(name):
         assert values.get("left") in (None, window - 1)
         size = 1 if values.get("kv") else 2
         assert values["b"] * values["s"] * values["k"] * (values["h"] + values["v"]) * size <= 2**33 * 1.01
+
+
+@pytest.mark.parametrize("name", LATENT)
+def test_latent_preset_states_the_published_figures_and_fits_a_gpu(name):
+    heads, latent, rope = LATENTS[name.removesuffix("-mla-serving")]
+    for point in load_grid(name, lengths=("all",)).points:
+        values = point.signature.values
+        assert (values["layout"], values["k"], values["h"], values["v"]) == ("latent", 1, latent + rope, latent)
+        # Beside whole layers there are the query heads of one of two, four or eight GPUs, which all hold the latents.
+        assert values["n"] in [heads // gpus for gpus in (1, 2, 4, 8)]
+        size = 1 if values.get("kv") else 2
+        assert values["b"] * values["s"] * values["h"] * size <= 2**33 * 1.01
 
 
 @pytest.mark.parametrize("name", APPEND)
