@@ -1,9 +1,9 @@
-"""The compile-time constants of the launches that decode."""
+"""The compile-time constants of the two launches."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from attn_tune.kernels.lang.triton.device.static import LOG2E, padded
+from attn_tune.kernels.paged_decode._triton.config import Config
 from attn_tune.ops.fields.cache import LATENT, SAME, sizes_of, steps
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import Problem
@@ -77,12 +77,8 @@ class Static:
     cluster: int | None
 
 
-def static_of(problem: Problem, config: Any, operands: Operands, *, ptx: bool) -> Static:
-    """The constants of a call; sizes of the cache are those of its arrays.
-
-    Args:
-      config: a kernel's, with ``block_q``, ``block_k``, ``num_programs``, ``least_blocks``, ``cluster``.
-    """
+def static_of(problem: Problem, config: Config, operands: Operands, *, ptx: bool) -> Static:
+    """The constants of a call; sizes of the cache are those of its arrays."""
     p = problem
     batch, q_len, num_q_heads, head_dim = operands.q.shape
     sizes = sizes_of(p.layout, operands.k.shape)

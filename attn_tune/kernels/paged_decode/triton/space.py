@@ -9,7 +9,7 @@ from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.space import nearest_first
 from attn_tune.kernels.lang.triton.limits import OLDEST_WITH_CLUSTERS
 from attn_tune.kernels.lang.triton.tiles import MIN_BLOCK, block_cap, fitted
-from attn_tune.kernels.paged_decode.triton.config import MOST_PROGRAMS, Config
+from attn_tune.kernels.paged_decode._triton.config import MOST_PROGRAMS, Config
 from attn_tune.kernels.paged_decode.triton.limits import fits, infeasible
 from attn_tune.ops.fields.cache import CODES, LATENT
 from attn_tune.ops.paged_decode.problem import Problem, visible_keys

@@ -24,6 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import tma
 from attn_tune.kernels.lang.gluon.names import new_barriers, viewed
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.paged_decode._triton.combine import combine
+from attn_tune.kernels.paged_decode._triton.config import Config as Tile
 from attn_tune.kernels.paged_decode._triton.static import static_of
 from attn_tune.kernels.paged_decode.triton_hopper.config import GROUPS, KEYS, ROWS, WARPS, Config
 from attn_tune.kernels.paged_decode.triton_hopper.copying import copy_tiles
@@ -53,7 +54,7 @@ class Layouts:
 def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, jax.Array]:
     """``out`` [B, T, N, V] in q's dtype and ``lse`` [B, T, N] in float32."""
     o = operands
-    static = static_of(problem, config, o, ptx=True)
+    static = static_of(problem, _tile(config), o, ptx=True)
     plan = plan_of(static, config, o.k.size // static.head_dim)
     shape = (static.batch, static.q_len, static.num_q_heads)
     # Only the first and the last sequence of a piece can be cut.
@@ -78,6 +79,18 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, j
     )
     out, lse = combine(part_out, part_lse, o.kv_lens, o.sinks, out, lse, static)
     return {"out": out, "lse": lse}
+
+
+def _tile(config: Config) -> Tile:
+    """The same tile and programs as a config of the kernel whose schedule and second launch these are."""
+    return Tile(
+        block_q=ROWS,
+        block_k=KEYS,
+        num_warps=WARPS,
+        num_stages=config.num_stages,
+        num_programs=config.num_programs,
+        least_blocks=config.least_blocks,
+    )
 
 
 def _layouts(width: int) -> Layouts:
