@@ -24,7 +24,7 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=unsupported,
-    priority={"cuda": space.place},
+    priority={"cuda": 10},
     requires=("triton",),
     extra="cuda",
     summary="decoding in Triton: groups packed, keys shared out on the device by the lengths, parts combined",

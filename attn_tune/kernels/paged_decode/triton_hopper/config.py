@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from attn_tune.kernels.knobs import Knobs, PowerOfTwo, Range
+from attn_tune.kernels.knobs import Flag, Knobs, PowerOfTwo, Range
 from attn_tune.kernels.paged_decode._triton.config import MOST_PROGRAMS
 
 # Four warps that multiply are the rows of one Hopper matrix instruction; two groups of them share the columns.
@@ -27,3 +27,6 @@ class Config(Knobs):
         int,
         PowerOfTwo(1, 64, tried=(1, 2, 4), doc="blocks of keys that a program has at least; fewer programs work then"),
     ] = 1
+    ping_pong: Annotated[
+        bool, Flag(doc="both groups start their logits in turns: one's softmax meets the other's products")
+    ] = True

@@ -156,7 +156,11 @@ def walk_kernel(
         k_rest_copies,
     )
     barriers = Barriers(
-        new_barriers(1, 1), new_barriers(1, _GROUPS), new_barriers(STAGES, 1), new_barriers(STAGES, _GROUPS)
+        new_barriers(1, 1),
+        new_barriers(1, _GROUPS),
+        new_barriers(STAGES, 1),
+        new_barriers(STAGES, _GROUPS),
+        new_barriers(_GROUPS, 1),
     )
     work = first_work(kv_lens, static)
     outputs = (out, lse, part_out, part_lse)

@@ -32,6 +32,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
         f"it multiplies keys as they are copied; kv={p.kv_dtype} holds codes": p.kv_dtype != SAME,
         f"h={p.head_dim} is no multiple of {_MULTIPLE}": p.head_dim % _MULTIPLE > 0,
         f"v={p.v_head_dim} is no multiple of {_MULTIPLE}": p.v_head_dim % _MULTIPLE > 0,
+        f"scale={p.scale!r} is not positive": p.scale <= 0,
         f"h={p.head_dim} has more than {PANEL} columns behind those of values": rest > PANEL,
         f"page={p.page_size} is no multiple of {_LEAST_CHUNK}, the rows of the least copy by descriptor": p.page_size
         % _LEAST_CHUNK

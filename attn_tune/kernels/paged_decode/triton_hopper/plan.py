@@ -26,6 +26,7 @@ class Plan:
       panels: panels of ``width``.
       chunk, chunks: keys that one copy brings, all of one page, and how many of these a tile has.
       stages: tiles of keys in shared memory.
+      ping_pong: as in the config.
       queries: rows of the array of queries.
       cache_rows, page_rows: rows of the cache, and of a page.
     """
@@ -37,6 +38,7 @@ class Plan:
     chunk: int
     chunks: int
     stages: int
+    ping_pong: bool
     queries: int
     cache_rows: int
     page_rows: int
@@ -54,6 +56,7 @@ def plan_of(static: Static, config: Config, cache_rows: int) -> Plan:
         chunk=chunk,
         chunks=KEYS // chunk,
         stages=config.num_stages,
+        ping_pong=config.ping_pong,
         queries=static.batch * static.rows,
         cache_rows=cache_rows,
         page_rows=static.page_size,

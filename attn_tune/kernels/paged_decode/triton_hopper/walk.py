@@ -53,12 +53,16 @@ class Buffers(NamedTuple):
 
 
 class Barriers(NamedTuple):
-    """One barrier a slot: ``full`` when its copies have come, ``empty`` when both groups are done with it."""
+    """One barrier a slot: ``full`` when its copies have come, ``empty`` when both groups are done with it.
+
+    ``turn`` has one for each group: the logits of the other one are being computed.
+    """
 
     q_full: gl.shared_memory_descriptor
     q_empty: gl.shared_memory_descriptor
     k_full: gl.shared_memory_descriptor
     k_empty: gl.shared_memory_descriptor
+    turn: gl.shared_memory_descriptor
 
 
 class Stretch(NamedTuple):
@@ -197,15 +201,19 @@ def _step(
     slot, phase = slot_of(tile, plan)
     first = (stretch.block + j) * _KEYS
     mbarrier.wait(barriers.k_full.index(slot), phase)
+    if plan.ping_pong:
+        mbarrier.wait(barriers.turn.index(GROUP), (tile & 1) ^ (1 - GROUP))
     zeros = gl.full([_ROWS, _KEYS], 0.0, gl.float32, layouts.logits)
     x = warpgroup_mma(buffers.q.index(0), buffers.k.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
     if plan.rest > 0:
         x = warpgroup_mma(buffers.q_rest.index(0), buffers.k_rest.index(slot).permute((1, 0)), x, is_async=True)
+    if plan.ping_pong:
+        mbarrier.arrive(barriers.turn.index(1 - GROUP))
     x = warpgroup_mma_wait(0, deps=[x])
-    x = x * static.dot_scale
+    LATE_SCALE: gl.constexpr = static.dot_scale if static.soft_cap is None else static.soft_cap
     if static.soft_cap is not None:
         # tanh by exp2: exact limits at both ends. tanh.approx has 11 bits only.
-        x = (1.0 - 2.0 / (1.0 + gl.exp2(x * (2.0 * LOG2E)))) * static.soft_cap
+        x = 1.0 - 2.0 / (1.0 + gl.exp2(x * (2.0 * LOG2E * static.dot_scale)))
     is_all_seen = first + _KEYS <= stretch.length - static.q_len + 1
     if static.left is not None:
         is_all_seen = is_all_seen & (first >= stretch.length - 1 - static.left)
@@ -215,10 +223,11 @@ def _step(
         if static.left is not None:
             is_seen = is_seen & (key[None, :] >= at[:, None] - static.left)
         x = gl.where(is_seen, x, float("-inf"))
-    new_maximum = gl.maximum(maximum, gl.max(x, 1))
+    # Scaled behind the maximum, and in the one instruction that subtracts it.
+    new_maximum = gl.maximum(maximum, gl.max(x, 1) * LATE_SCALE)
     # A row may have seen nothing yet.
     shift = gl.where(new_maximum == float("-inf"), 0.0, new_maximum)
-    weights = gl.exp2(x - shift[:, None])
+    weights = gl.exp2(x * LATE_SCALE - shift[:, None])
     correction = gl.exp2(maximum - shift)
     total = total * correction + gl.sum(weights, 1)
     operand = gl.convert_layout(weights.to(buffers.k.dtype), layouts.weights)
