@@ -3,10 +3,10 @@
     python benchmarks/mla_decode_peers.py --only heads16,heads128 --out mla.json
     python benchmarks/mla_decode_peers.py --only heads16/128x1x4k --peers triton,rows16,rows64,read --out variants.json
 
-For each point what ``attn_tune.mla_decode`` chooses, its kernel for Hopper, with and without turns, its XLA kernel
-where that takes milliseconds, its Triton kernel, untuned and with a tile of 16, 32 or 64 rows, and ``read``, which
-reads as many bytes and keeps their maximum. A row says microseconds, the terabytes of latents a second, and teraflops
-a second. A GPU is needed.
+For each point what ``attn_tune.mla_decode`` chooses, its kernel for Hopper, untuned and with groups of warps that need
+nothing of each other, its XLA kernel where that takes milliseconds, its Triton kernel, untuned and with a tile of 16,
+32 or 64 rows, and ``read``, which reads as many bytes and keeps their maximum. A row says microseconds, the terabytes
+of latents a second, and teraflops a second. A GPU is needed.
 """
 
 import dataclasses
@@ -83,7 +83,7 @@ _PEERS: dict[str, Callable[[Problem, Operands], Any]] = {
     "auto": functools.partial(_ours, None),
     "triton": functools.partial(_ours, "triton"),
     "hopper": _hopper,
-    "hopper_no_turns": functools.partial(_hopper, ping_pong=False),
+    "hopper_alone": functools.partial(_hopper, shares_logits=False),
     "xla": _xla,
     "rows16": functools.partial(_rows, 16, 4),
     "rows16w8": functools.partial(_rows, 16, 8),

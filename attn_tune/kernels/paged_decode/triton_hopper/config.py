@@ -30,3 +30,6 @@ class Config(Knobs):
     ping_pong: Annotated[
         bool, Flag(doc="both groups start their logits in turns: one's softmax meets the other's products")
     ] = True
+    shares_logits: Annotated[
+        bool, Flag(doc="each group computes the logits of half of the keys and passes its weights to the other")
+    ] = True

@@ -11,7 +11,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from attn_tune.kernels.lang.gluon.names import start_copy
 from attn_tune.kernels.paged_decode.triton_hopper.config import KEYS, ROWS
 from attn_tune.kernels.paged_decode.triton_hopper.plan import PANEL
-from attn_tune.kernels.paged_decode.triton_hopper.walk import next_stretch, slot_of
+from attn_tune.kernels.paged_decode.triton_hopper.walk import next_stretch, stage_of
 
 _ROWS = gl.constexpr(ROWS)
 _KEYS = gl.constexpr(KEYS)
@@ -58,22 +58,26 @@ def _copy_keys(
     """Waits for a free slot and starts the copies of a tile into it: for each page, and each panel of columns."""
     CHUNKS: gl.constexpr = plan.chunks
     PANELS: gl.constexpr = plan.panels
+    SPLIT: gl.constexpr = plan.split
     BEHIND: gl.constexpr = plan.width
     # Before the wait, which hides how long these loads take.
     rows = ()
-    for i in gl.static_range(CHUNKS):
+    for i in gl.static_range(SPLIT * CHUNKS):
         start = (stretch.block + j) * _KEYS + i * plan.chunk
         rows += (_row_of_cache(page_table, sequence, stretch, start, static, plan),)
-    slot, phase = slot_of(tile, plan)
-    full = barriers.k_full.index(slot)
-    mbarrier.wait(barriers.k_empty.index(slot), phase ^ 1)
-    mbarrier.expect(full, 2 * _KEYS * (plan.width + plan.rest))
-    for i in gl.static_range(CHUNKS):
-        for panel in gl.static_range(PANELS):
-            index = (slot * PANELS + panel) * CHUNKS + i
-            start_copy(k_desc, [rows[i], panel * _PANEL], full, buffers.k_copies.index(index))
-        if plan.rest > 0:
-            start_copy(k_desc, [rows[i], BEHIND], full, buffers.k_rest_copies.index(slot * CHUNKS + i))
+    stage, phase = stage_of(tile, plan)
+    mbarrier.wait(barriers.k_empty.index(stage), phase ^ 1)
+    for part in gl.static_range(SPLIT):
+        slot = stage * SPLIT + part
+        full = barriers.k_full.index(slot)
+        mbarrier.expect(full, 2 * plan.block * (plan.width + plan.rest))
+        for i in gl.static_range(CHUNKS):
+            row = rows[part * CHUNKS + i]
+            for panel in gl.static_range(PANELS):
+                index = (slot * PANELS + panel) * CHUNKS + i
+                start_copy(k_desc, [row, panel * _PANEL], full, buffers.k_copies.index(index))
+            if plan.rest > 0:
+                start_copy(k_desc, [row, BEHIND], full, buffers.k_rest_copies.index(slot * CHUNKS + i))
 
 
 @gluon.jit

@@ -28,7 +28,7 @@ from attn_tune.kernels.paged_decode._triton.config import Config as Tile
 from attn_tune.kernels.paged_decode._triton.static import static_of
 from attn_tune.kernels.paged_decode.triton_hopper.config import GROUPS, KEYS, ROWS, WARPS, Config
 from attn_tune.kernels.paged_decode.triton_hopper.copying import copy_tiles
-from attn_tune.kernels.paged_decode.triton_hopper.plan import PANEL, plan_of
+from attn_tune.kernels.paged_decode.triton_hopper.plan import PANEL, Plan, plan_of
 from attn_tune.kernels.paged_decode.triton_hopper.walk import Barriers, Buffers, attend, first_work
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import Problem
@@ -73,7 +73,7 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, j
             jax.ShapeDtypeStruct(parts, jnp.float32),
         ],
         grid=(config.num_programs * static.tiles, 1, 1),
-        constexprs={"static": static, "plan": plan, "layouts": _layouts(plan.half)},
+        constexprs={"static": static, "plan": plan, "layouts": _layouts(plan)},
         num_warps=WARPS,
         name="paged_decode_hopper",
     )
@@ -93,12 +93,13 @@ def _tile(config: Config) -> Tile:
     )
 
 
-def _layouts(width: int) -> Layouts:
+def _layouts(plan: Plan) -> Layouts:
     def product(width: int) -> gl.NVMMADistributedLayout:
         return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, width, 16])
 
-    out = product(width)
-    return Layouts(logits=product(KEYS), weights=gl.DotOperandLayout(operand_index=0, parent=out, k_width=2), out=out)
+    out = product(plan.half)
+    weights = gl.DotOperandLayout(operand_index=0, parent=out, k_width=2)
+    return Layouts(logits=product(plan.block), weights=weights, out=out)
 
 
 @gluon.jit
@@ -126,24 +127,35 @@ def walk_kernel(
     k_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.chunk, _PANEL], dtype)
     k_desc = tma.make_tensor_descriptor(k, [plan.cache_rows, H], [H, 1], [plan.chunk, _PANEL], k_layout)
 
-    panel_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_KEYS, _PANEL], dtype)
+    BLOCK: gl.constexpr = plan.block
+    SLOTS: gl.constexpr = STAGES * plan.split
+    panel_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK, _PANEL], dtype)
     q_wide: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_ROWS, plan.width], dtype)
-    k_wide: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_KEYS, plan.width], dtype)
-    half_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_KEYS, plan.half], dtype)
+    k_wide: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK, plan.width], dtype)
+    half_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK, plan.half], dtype)
     queries = gl.allocate_shared_memory(dtype, [1, _ROWS, plan.width], q_wide)
-    keys = gl.allocate_shared_memory(dtype, [STAGES, _KEYS, plan.width], k_wide)
+    keys = gl.allocate_shared_memory(dtype, [SLOTS, BLOCK, plan.width], k_wide)
     q_copies: gl.constexpr = [plan.panels, _ROWS, _PANEL]
-    k_copies: gl.constexpr = [STAGES * plan.panels * plan.chunks, plan.chunk, _PANEL]
-    halves: gl.constexpr = [STAGES * _GROUPS, _KEYS, plan.half]
-    v_panels: gl.constexpr = [STAGES * plan.panels, _KEYS, _PANEL]
+    k_copies: gl.constexpr = [SLOTS * plan.panels * plan.chunks, plan.chunk, _PANEL]
+    halves: gl.constexpr = [SLOTS * _GROUPS, BLOCK, plan.half]
+    v_panels: gl.constexpr = [SLOTS * plan.panels, BLOCK, _PANEL]
     q_rest = None
     k_rest = None
     k_rest_copies = None
     if plan.rest > 0:
         q_rest = gl.allocate_shared_memory(dtype, [1, _ROWS, _PANEL], q_layout)
-        k_rest = gl.allocate_shared_memory(dtype, [STAGES, _KEYS, _PANEL], panel_layout)
-        rest_copies: gl.constexpr = [STAGES * plan.chunks, plan.chunk, _PANEL]
+        k_rest = gl.allocate_shared_memory(dtype, [SLOTS, BLOCK, _PANEL], panel_layout)
+        rest_copies: gl.constexpr = [SLOTS * plan.chunks, plan.chunk, _PANEL]
         k_rest_copies = viewed(k_rest, rest_copies, k_layout)
+    weights = None
+    maxima = None
+    totals = None
+    if plan.shares:
+        weights_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_ROWS, BLOCK], dtype)
+        weights = gl.allocate_shared_memory(dtype, [_GROUPS, _ROWS, BLOCK], weights_layout)
+        plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[0])
+        maxima = gl.allocate_shared_memory(gl.float32, [_GROUPS, _ROWS], plain)
+        totals = gl.allocate_shared_memory(gl.float32, [_GROUPS, _ROWS], plain)
     buffers = Buffers(
         queries,
         viewed(queries, q_copies, q_layout),
@@ -154,12 +166,18 @@ def walk_kernel(
         viewed(keys, v_panels, panel_layout),
         k_rest,
         k_rest_copies,
+        weights,
+        maxima,
+        totals,
     )
     barriers = Barriers(
         new_barriers(1, 1),
         new_barriers(1, _GROUPS),
-        new_barriers(STAGES, 1),
+        new_barriers(SLOTS, 1),
         new_barriers(STAGES, _GROUPS),
+        new_barriers(_GROUPS, 1),
+        new_barriers(_GROUPS, 1),
+        new_barriers(_GROUPS, 1),
         new_barriers(_GROUPS, 1),
     )
     work = first_work(kv_lens, static)

@@ -26,7 +26,8 @@ class Plan:
       panels: panels of ``width``.
       chunk, chunks: keys that one copy brings, all of one page, and how many of these a tile has.
       stages: tiles of keys in shared memory.
-      ping_pong: as in the config.
+      ping_pong, shares: as in the config.
+      block, split: keys of a slot, and how many slots are a tile.
       queries: rows of the array of queries.
       cache_rows, page_rows: rows of the cache, and of a page.
     """
@@ -39,6 +40,9 @@ class Plan:
     chunks: int
     stages: int
     ping_pong: bool
+    shares: bool
+    block: int
+    split: int
     queries: int
     cache_rows: int
     page_rows: int
@@ -47,16 +51,20 @@ class Plan:
 def plan_of(static: Static, config: Config, cache_rows: int) -> Plan:
     """The constants of a call whose cache has ``cache_rows`` rows."""
     width, rest = widths(static.head_dim, static.v_head_dim)
-    chunk = chunk_of(static.page_size if static.table_width else 0)
+    block = KEYS // GROUPS if config.shares_logits else KEYS
+    chunk = min(block, chunk_of(static.page_size if static.table_width else 0))
     return Plan(
         width=width,
         half=width // GROUPS,
         rest=rest,
         panels=width // PANEL,
         chunk=chunk,
-        chunks=KEYS // chunk,
+        chunks=block // chunk,
         stages=config.num_stages,
-        ping_pong=config.ping_pong,
+        ping_pong=config.ping_pong and not config.shares_logits,
+        shares=config.shares_logits,
+        block=block,
+        split=KEYS // block,
         queries=static.batch * static.rows,
         cache_rows=cache_rows,
         page_rows=static.page_size,
@@ -76,4 +84,5 @@ def chunk_of(page_size: int) -> int:
 
 def shared_bytes(head_dim: int, v_head_dim: int, config: Config) -> int:
     """Shared memory of one program: queries, and in each stage keys."""
-    return 2 * (ROWS + config.num_stages * KEYS) * sum(widths(head_dim, v_head_dim)) + _SET_ASIDE
+    passed = 2 * ROWS * KEYS if config.shares_logits else 0
+    return 2 * (ROWS + config.num_stages * KEYS) * sum(widths(head_dim, v_head_dim)) + passed + _SET_ASIDE

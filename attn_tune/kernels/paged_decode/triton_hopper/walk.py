@@ -35,10 +35,12 @@ class Buffers(NamedTuple):
 
     Attributes:
       q, q_copies, q_rest: queries ``[1, 64, width]``, their panels, and the columns behind ``[1, 64, 64]`` or None.
-      k, k_copies: keys ``[stages, 64, width]``, and what one copy writes of them.
-      halves: what a group multiplies with weights, ``[stages * 2, 64, half]``.
-      panels: panels of keys, ``[stages * panels, 64, 64]``.
-      k_rest, k_rest_copies: the columns behind, ``[stages, 64, 64]``, and what one copy writes of them; or None.
+      k, k_copies: keys ``[slots, block, width]``, and what one copy writes of them.
+      halves: what a group multiplies with weights, ``[slots * 2, block, half]``.
+      panels: panels of keys, ``[slots * panels, block, 64]``.
+      k_rest, k_rest_copies: the columns behind, ``[slots, block, 64]``, and what one copy writes of them; or None.
+      weights: the weights that each group passes to the other, ``[2, 64, block]``; or None.
+      maxima, totals: what it passes of each row, ``[2, 64]``; or None.
     """
 
     q: gl.shared_memory_descriptor
@@ -50,12 +52,16 @@ class Buffers(NamedTuple):
     panels: gl.shared_memory_descriptor
     k_rest: gl.shared_memory_descriptor
     k_rest_copies: gl.shared_memory_descriptor
+    weights: gl.shared_memory_descriptor
+    maxima: gl.shared_memory_descriptor
+    totals: gl.shared_memory_descriptor
 
 
 class Barriers(NamedTuple):
     """One barrier a slot: ``full`` when its copies have come, ``empty`` when both groups are done with it.
 
-    ``turn`` has one for each group: the logits of the other one are being computed.
+    ``turn`` has one for each group: the logits of the other one are being computed. The others have one for each group
+    too: what it passes is there.
     """
 
     q_full: gl.shared_memory_descriptor
@@ -63,6 +69,9 @@ class Barriers(NamedTuple):
     k_full: gl.shared_memory_descriptor
     k_empty: gl.shared_memory_descriptor
     turn: gl.shared_memory_descriptor
+    maxima_full: gl.shared_memory_descriptor
+    weights_full: gl.shared_memory_descriptor
+    totals_full: gl.shared_memory_descriptor
 
 
 class Stretch(NamedTuple):
@@ -127,8 +136,8 @@ def next_stretch(position, end, sequence, offset, kv_lens, static: gl.constexpr)
 
 
 @gluon.jit
-def slot_of(tile, plan: gl.constexpr):
-    """The slot of a tile of keys, and the phase of its barriers. Without a sign these are a mask and a shift."""
+def stage_of(tile, plan: gl.constexpr):
+    """The stage of a tile of keys, and the phase of its barriers. Without a sign these are a mask and a shift."""
     tile = tile.to(gl.uint32)
     return (tile % plan.stages).to(gl.int32), (tile // plan.stages & 1).to(gl.int32)
 
@@ -163,7 +172,8 @@ def attend(
             if sinks is not None:
                 # The first part counts the sink; one of minus infinity adds nothing.
                 maximum = gl.where(offset == 0, sink, maximum)
-                total = gl.where(maximum == float("-inf"), 0.0, 1.0)
+                if GROUP == 0 or not plan.shares:
+                    total = gl.where(maximum == float("-inf"), 0.0, 1.0)
             acc = gl.full([_ROWS, plan.half], 0.0, gl.float32, layouts.out)
             at = stretch.length - static.q_len + query
             mbarrier.wait(barriers.q_full.index(0), turn & 1)
@@ -173,6 +183,12 @@ def attend(
                 )
                 tile += 1
             mbarrier.arrive(barriers.q_empty.index(0))
+            if plan.shares:
+                buffers.totals.index(GROUP).store(total)
+                synchronize()
+                mbarrier.arrive(barriers.totals_full.index(GROUP))
+                mbarrier.wait(barriers.totals_full.index(1 - GROUP), turn & 1)
+                total += buffers.totals.index(1 - GROUP).load(gl.SliceLayout(1, layouts.logits))
             turn += 1
             state = (acc, maximum, total)
             _store(GROUP, state, stretch, sequence, offset, first_row, row, outputs, static, plan, layouts)
@@ -197,63 +213,109 @@ def _step(
     plan: gl.constexpr,
     layouts: gl.constexpr,
 ):
-    """One block of keys: the accumulator [64, half], the maximum and the denominator [64] with it."""
-    slot, phase = slot_of(tile, plan)
+    """One tile of keys: the accumulator [64, half], the maximum and the denominator [64] with it.
+
+    Where logits are shared, the denominator is that of the keys whose logits the group computes.
+    """
+    SHARES: gl.constexpr = plan.shares
+    LATE_SCALE: gl.constexpr = static.dot_scale if static.soft_cap is None else static.soft_cap
+    stage, phase = stage_of(tile, plan)
     first = (stretch.block + j) * _KEYS
+    slot = stage * plan.split
+    own_first = first
+    if SHARES:
+        slot += GROUP
+        own_first += GROUP * plan.block
     mbarrier.wait(barriers.k_full.index(slot), phase)
     if plan.ping_pong:
         mbarrier.wait(barriers.turn.index(GROUP), (tile & 1) ^ (1 - GROUP))
-    zeros = gl.full([_ROWS, _KEYS], 0.0, gl.float32, layouts.logits)
-    x = warpgroup_mma(buffers.q.index(0), buffers.k.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
-    if plan.rest > 0:
-        x = warpgroup_mma(buffers.q_rest.index(0), buffers.k_rest.index(slot).permute((1, 0)), x, is_async=True)
+    x = _logits(slot, buffers, plan, layouts)
     if plan.ping_pong:
         mbarrier.arrive(barriers.turn.index(1 - GROUP))
     x = warpgroup_mma_wait(0, deps=[x])
-    LATE_SCALE: gl.constexpr = static.dot_scale if static.soft_cap is None else static.soft_cap
-    if static.soft_cap is not None:
-        # tanh by exp2: exact limits at both ends. tanh.approx has 11 bits only.
-        x = 1.0 - 2.0 / (1.0 + gl.exp2(x * (2.0 * LOG2E * static.dot_scale)))
-    is_all_seen = first + _KEYS <= stretch.length - static.q_len + 1
-    if static.left is not None:
-        is_all_seen = is_all_seen & (first >= stretch.length - 1 - static.left)
-    if not is_all_seen:
-        key = first + gl.arange(0, _KEYS, gl.SliceLayout(0, layouts.logits))
-        is_seen = (key[None, :] <= at[:, None]) & (key < stretch.length)[None, :]
-        if static.left is not None:
-            is_seen = is_seen & (key[None, :] >= at[:, None] - static.left)
-        x = gl.where(is_seen, x, float("-inf"))
+    x = _masked(x, own_first, at, stretch, static, plan, layouts)
     # Scaled behind the maximum, and in the one instruction that subtracts it.
-    new_maximum = gl.maximum(maximum, gl.max(x, 1) * LATE_SCALE)
+    highest = gl.max(x, 1) * LATE_SCALE
+    if SHARES:
+        buffers.maxima.index(GROUP).store(highest)
+        synchronize()
+        mbarrier.arrive(barriers.maxima_full.index(GROUP))
+        mbarrier.wait(barriers.maxima_full.index(1 - GROUP), tile & 1)
+        highest = gl.maximum(highest, buffers.maxima.index(1 - GROUP).load(gl.SliceLayout(1, layouts.logits)))
+    new_maximum = gl.maximum(maximum, highest)
     # A row may have seen nothing yet.
     shift = gl.where(new_maximum == float("-inf"), 0.0, new_maximum)
     weights = gl.exp2(x * LATE_SCALE - shift[:, None])
     correction = gl.exp2(maximum - shift)
     total = total * correction + gl.sum(weights, 1)
-    operand = gl.convert_layout(weights.to(buffers.k.dtype), layouts.weights)
+    weights = weights.to(buffers.k.dtype)
+    if SHARES:
+        buffers.weights.index(GROUP).store(weights)
+        fence_async_shared()
+        synchronize()
+        mbarrier.arrive(barriers.weights_full.index(GROUP))
+    operand = gl.convert_layout(weights, layouts.weights)
+    other = slot
+    if SHARES:
+        other = stage * 2 + 1 - GROUP
+        mbarrier.wait(barriers.k_full.index(other), phase)
     if (first < stretch.lowest) | (first + _KEYS > stretch.length):
-        _hide_values(GROUP, slot, first, stretch, buffers, plan)
+        _hide_values(GROUP, stage, first, stretch, buffers, plan)
     acc = acc * gl.convert_layout(correction, gl.SliceLayout(1, layouts.out))[:, None]
     acc = warpgroup_mma(operand, buffers.halves.index(slot * 2 + GROUP), acc, is_async=True)
+    if SHARES:
+        mbarrier.wait(barriers.weights_full.index(1 - GROUP), tile & 1)
+        theirs = buffers.weights.index(1 - GROUP)
+        acc = warpgroup_mma(theirs, buffers.halves.index(other * 2 + GROUP), acc, is_async=True)
     acc = warpgroup_mma_wait(0, deps=[acc])
-    mbarrier.arrive(barriers.k_empty.index(slot))
+    mbarrier.arrive(barriers.k_empty.index(stage))
     return acc, new_maximum, total
 
 
 @gluon.jit
-def _hide_values(GROUP: gl.constexpr, slot, first, stretch, buffers, plan: gl.constexpr):
+def _logits(slot, buffers, plan: gl.constexpr, layouts: gl.constexpr):
+    """Starts the product of queries and the keys of a slot."""
+    zeros = gl.full([_ROWS, plan.block], 0.0, gl.float32, layouts.logits)
+    x = warpgroup_mma(buffers.q.index(0), buffers.k.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
+    if plan.rest > 0:
+        x = warpgroup_mma(buffers.q_rest.index(0), buffers.k_rest.index(slot).permute((1, 0)), x, is_async=True)
+    return x
+
+
+@gluon.jit
+def _masked(x, first, at, stretch, static: gl.constexpr, plan: gl.constexpr, layouts: gl.constexpr):
+    """The logits, capped, and minus infinity where a row does not see a key; not scaled yet."""
+    if static.soft_cap is not None:
+        # tanh by exp2: exact limits at both ends. tanh.approx has 11 bits only.
+        x = 1.0 - 2.0 / (1.0 + gl.exp2(x * (2.0 * LOG2E * static.dot_scale)))
+    is_all_seen = first + plan.block <= stretch.length - static.q_len + 1
+    if static.left is not None:
+        is_all_seen = is_all_seen & (first >= stretch.length - 1 - static.left)
+    if not is_all_seen:
+        key = first + gl.arange(0, plan.block, gl.SliceLayout(0, layouts.logits))
+        is_seen = (key[None, :] <= at[:, None]) & (key < stretch.length)[None, :]
+        if static.left is not None:
+            is_seen = is_seen & (key[None, :] >= at[:, None] - static.left)
+        x = gl.where(is_seen, x, float("-inf"))
+    return x
+
+
+@gluon.jit
+def _hide_values(GROUP: gl.constexpr, stage, first, stretch, buffers, plan: gl.constexpr):
     """Sets to zero those values of a group's columns that no query sees: a weight of zero does not hide a NaN.
 
     The other group may be computing logits of these keys: of keys that are seen nothing changes, others are masked.
     """
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [_WARPS, 1], [1, 0])
     PANELS: gl.constexpr = plan.panels // 2
-    key = first + gl.arange(0, _KEYS, gl.SliceLayout(1, LAYOUT))
-    is_seen = (key >= stretch.lowest) & (key < stretch.length)
-    for i in gl.static_range(PANELS):
-        panel = buffers.panels.index(slot * plan.panels + GROUP * PANELS + i)
-        values = panel.load(LAYOUT)
-        panel.store(gl.where(is_seen[:, None], values, 0.0))
+    SPLIT: gl.constexpr = plan.split
+    for part in gl.static_range(SPLIT):
+        key = first + part * plan.block + gl.arange(0, plan.block, gl.SliceLayout(1, LAYOUT))
+        is_seen = (key >= stretch.lowest) & (key < stretch.length)
+        for i in gl.static_range(PANELS):
+            panel = buffers.panels.index((stage * SPLIT + part) * plan.panels + GROUP * PANELS + i)
+            values = panel.load(LAYOUT)
+            panel.store(gl.where(is_seen[:, None], values, 0.0))
     fence_async_shared()
     synchronize()
 
