@@ -25,7 +25,7 @@ def test_untuned_launches_fit_and_are_pipelined():
     assert {launch["name"] for launch in launches} >= {"llama-80", "float8-90", "wide-90"}
     # Latents are the wide operand of Hopper's products: 576 / 16 of keys and, of values, 512 / 64 times 64 / 16.
     assert {launch["products"] for launch in launches if launch["name"] == "latent-90"} == {68, 0}
-    # Two groups of warps compute all 576 columns of logits, and 64 keys of their half of the output.
+    # Of 576 columns, each group has 32 keys of logits, and 64 keys of its half of the output.
     assert {launch["products"] for launch in launches if launch["name"] == "hopper-90"} == {80, 0}
     for launch in launches:
         # Those of 16 rows of latents are outside the loop over keys; of 64 rows half of the registers are accumulators.

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from attn_tune.kernels.knobs import Flag, Knobs, PowerOfTwo, Range
+from attn_tune.kernels.knobs import Knobs, PowerOfTwo, Range
 from attn_tune.kernels.paged_decode._triton.config import MOST_PROGRAMS
 
 # Four warps that multiply are the rows of one Hopper matrix instruction; two groups of them share the columns.
 WARPS, GROUPS, ROWS = 4, 2, 64
-KEYS = 64
+# Keys of a tile, and of the slot whose logits one of the groups computes.
+KEYS, BLOCK = 64, 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,9 +28,3 @@ class Config(Knobs):
         int,
         PowerOfTwo(1, 64, tried=(1, 2, 4), doc="blocks of keys that a program has at least; fewer programs work then"),
     ] = 1
-    ping_pong: Annotated[
-        bool, Flag(doc="both groups start their logits in turns: one's softmax meets the other's products")
-    ] = True
-    shares_logits: Annotated[
-        bool, Flag(doc="each group computes the logits of half of the keys and passes its weights to the other")
-    ] = True

@@ -9,12 +9,14 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from attn_tune.kernels.lang.gluon.names import start_copy
-from attn_tune.kernels.paged_decode.triton_hopper.config import KEYS, ROWS
+from attn_tune.kernels.paged_decode.triton_hopper.config import BLOCK, GROUPS, KEYS, ROWS
 from attn_tune.kernels.paged_decode.triton_hopper.plan import PANEL
 from attn_tune.kernels.paged_decode.triton_hopper.walk import next_stretch, stage_of
 
 _ROWS = gl.constexpr(ROWS)
 _KEYS = gl.constexpr(KEYS)
+_BLOCK = gl.constexpr(BLOCK)
+_GROUPS = gl.constexpr(GROUPS)
 _PANEL = gl.constexpr(PANEL)
 
 
@@ -58,19 +60,18 @@ def _copy_keys(
     """Waits for a free slot and starts the copies of a tile into it: for each page, and each panel of columns."""
     CHUNKS: gl.constexpr = plan.chunks
     PANELS: gl.constexpr = plan.panels
-    SPLIT: gl.constexpr = plan.split
     BEHIND: gl.constexpr = plan.width
     # Before the wait, which hides how long these loads take.
     rows = ()
-    for i in gl.static_range(SPLIT * CHUNKS):
+    for i in gl.static_range(_GROUPS * CHUNKS):
         start = (stretch.block + j) * _KEYS + i * plan.chunk
         rows += (_row_of_cache(page_table, sequence, stretch, start, static, plan),)
     stage, phase = stage_of(tile, plan)
     mbarrier.wait(barriers.k_empty.index(stage), phase ^ 1)
-    for part in gl.static_range(SPLIT):
-        slot = stage * SPLIT + part
+    for part in gl.static_range(_GROUPS):
+        slot = stage * _GROUPS + part
         full = barriers.k_full.index(slot)
-        mbarrier.expect(full, 2 * plan.block * (plan.width + plan.rest))
+        mbarrier.expect(full, 2 * _BLOCK * (plan.width + plan.rest))
         for i in gl.static_range(CHUNKS):
             row = rows[part * CHUNKS + i]
             for panel in gl.static_range(PANELS):

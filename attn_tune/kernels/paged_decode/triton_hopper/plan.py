@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.paged_decode._triton.static import Static
-from attn_tune.kernels.paged_decode.triton_hopper.config import GROUPS, KEYS, ROWS, Config
+from attn_tune.kernels.paged_decode.triton_hopper.config import BLOCK, GROUPS, KEYS, ROWS, Config
 
 # Columns of a row of shared memory that the widest swizzle takes, in 16 bits.
 PANEL = 64
@@ -24,10 +24,8 @@ class Plan:
       half: of these, the columns of the output that a group of warps has.
       rest: columns behind them, 0 or a panel.
       panels: panels of ``width``.
-      chunk, chunks: keys that one copy brings, all of one page, and how many of these a tile has.
+      chunk, chunks: keys that one copy brings, all of one page, and how many of these a slot has.
       stages: tiles of keys in shared memory.
-      ping_pong, shares: as in the config.
-      block, split: keys of a slot, and how many slots are a tile.
       queries: rows of the array of queries.
       cache_rows, page_rows: rows of the cache, and of a page.
     """
@@ -39,10 +37,6 @@ class Plan:
     chunk: int
     chunks: int
     stages: int
-    ping_pong: bool
-    shares: bool
-    block: int
-    split: int
     queries: int
     cache_rows: int
     page_rows: int
@@ -51,20 +45,15 @@ class Plan:
 def plan_of(static: Static, config: Config, cache_rows: int) -> Plan:
     """The constants of a call whose cache has ``cache_rows`` rows."""
     width, rest = widths(static.head_dim, static.v_head_dim)
-    block = KEYS // GROUPS if config.shares_logits else KEYS
-    chunk = min(block, chunk_of(static.page_size if static.table_width else 0))
+    chunk = chunk_of(static.page_size if static.table_width else 0)
     return Plan(
         width=width,
         half=width // GROUPS,
         rest=rest,
         panels=width // PANEL,
         chunk=chunk,
-        chunks=block // chunk,
+        chunks=BLOCK // chunk,
         stages=config.num_stages,
-        ping_pong=config.ping_pong and not config.shares_logits,
-        shares=config.shares_logits,
-        block=block,
-        split=KEYS // block,
         queries=static.batch * static.rows,
         cache_rows=cache_rows,
         page_rows=static.page_size,
@@ -78,11 +67,10 @@ def widths(head_dim: int, v_head_dim: int) -> tuple[int, int]:
 
 
 def chunk_of(page_size: int) -> int:
-    """Keys that one copy brings: a power of two that divides pages and tiles; a page of 0 is a contiguous cache."""
-    return min(page_size & -page_size or KEYS, KEYS)
+    """Keys that one copy brings: a power of two that divides pages and slots; a page of 0 is a contiguous cache."""
+    return min(page_size & -page_size or BLOCK, BLOCK)
 
 
 def shared_bytes(head_dim: int, v_head_dim: int, config: Config) -> int:
-    """Shared memory of one program: queries, and in each stage keys."""
-    passed = 2 * ROWS * KEYS if config.shares_logits else 0
-    return 2 * (ROWS + config.num_stages * KEYS) * sum(widths(head_dim, v_head_dim)) + passed + _SET_ASIDE
+    """Shared memory of one program: queries, in each stage keys, and the weights of one tile."""
+    return 2 * (ROWS + config.num_stages * KEYS) * sum(widths(head_dim, v_head_dim)) + 2 * ROWS * KEYS + _SET_ASIDE

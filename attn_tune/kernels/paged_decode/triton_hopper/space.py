@@ -55,9 +55,8 @@ def candidates(problem: Problem, device: Device) -> tuple[Config, ...]:
 def _all(problem: Problem, device: Device) -> Iterator[Config]:
     most = _programs(problem, device)
     programs = sorted({most, _uncut(problem, most)})
-    stage_counts, least_blocks = tried(Config, "num_stages"), tried(Config, "least_blocks")
-    for count, stages, least, turns in itertools.product(programs, stage_counts, least_blocks, (True, False)):
-        yield Config(num_programs=count, num_stages=stages, least_blocks=least, ping_pong=turns)
+    for count, stages, least in itertools.product(programs, tried(Config, "num_stages"), tried(Config, "least_blocks")):
+        yield Config(num_programs=count, num_stages=stages, least_blocks=least)
 
 
 def _programs(problem: Problem, device: Device) -> int:

@@ -20,12 +20,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from attn_tune.kernels.lang.gluon.names import synchronize
-from attn_tune.kernels.paged_decode.triton_hopper.config import KEYS, ROWS, WARPS
+from attn_tune.kernels.paged_decode.triton_hopper.config import BLOCK, KEYS, ROWS, WARPS
 from attn_tune.kernels.paged_decode.triton_hopper.plan import PANEL
 
 LOG2E, LN2 = gl.constexpr(1.4426950408889634), gl.constexpr(0.6931471805599453)
 _ROWS = gl.constexpr(ROWS)
 _KEYS = gl.constexpr(KEYS)
+_BLOCK = gl.constexpr(BLOCK)
 _WARPS = gl.constexpr(WARPS)
 _PANEL = gl.constexpr(PANEL)
 
@@ -35,12 +36,12 @@ class Buffers(NamedTuple):
 
     Attributes:
       q, q_copies, q_rest: queries ``[1, 64, width]``, their panels, and the columns behind ``[1, 64, 64]`` or None.
-      k, k_copies: keys ``[slots, block, width]``, and what one copy writes of them.
-      halves: what a group multiplies with weights, ``[slots * 2, block, half]``.
-      panels: panels of keys, ``[slots * panels, block, 64]``.
-      k_rest, k_rest_copies: the columns behind, ``[slots, block, 64]``, and what one copy writes of them; or None.
-      weights: the weights that each group passes to the other, ``[2, 64, block]``; or None.
-      maxima, totals: what it passes of each row, ``[2, 64]``; or None.
+      k, k_copies: keys ``[slots, 32, width]``, and what one copy writes of them.
+      halves: what a group multiplies with weights, ``[slots * 2, 32, half]``.
+      panels: panels of keys, ``[slots * panels, 32, 64]``.
+      k_rest, k_rest_copies: the columns behind, ``[slots, 32, 64]``, and what one copy writes of them; or None.
+      weights: the weights that each group passes to the other, ``[2, 64, 32]``.
+      maxima, totals: what it passes of each row, ``[2, 64]``.
     """
 
     q: gl.shared_memory_descriptor
@@ -60,15 +61,13 @@ class Buffers(NamedTuple):
 class Barriers(NamedTuple):
     """One barrier a slot: ``full`` when its copies have come, ``empty`` when both groups are done with it.
 
-    ``turn`` has one for each group: the logits of the other one are being computed. The others have one for each group
-    too: what it passes is there.
+    The last three have one for each group: what it passes to the other is there.
     """
 
     q_full: gl.shared_memory_descriptor
     q_empty: gl.shared_memory_descriptor
     k_full: gl.shared_memory_descriptor
     k_empty: gl.shared_memory_descriptor
-    turn: gl.shared_memory_descriptor
     maxima_full: gl.shared_memory_descriptor
     weights_full: gl.shared_memory_descriptor
     totals_full: gl.shared_memory_descriptor
@@ -172,7 +171,7 @@ def attend(
             if sinks is not None:
                 # The first part counts the sink; one of minus infinity adds nothing.
                 maximum = gl.where(offset == 0, sink, maximum)
-                if GROUP == 0 or not plan.shares:
+                if GROUP == 0:
                     total = gl.where(maximum == float("-inf"), 0.0, 1.0)
             acc = gl.full([_ROWS, plan.half], 0.0, gl.float32, layouts.out)
             at = stretch.length - static.q_len + query
@@ -183,12 +182,11 @@ def attend(
                 )
                 tile += 1
             mbarrier.arrive(barriers.q_empty.index(0))
-            if plan.shares:
-                buffers.totals.index(GROUP).store(total)
-                synchronize()
-                mbarrier.arrive(barriers.totals_full.index(GROUP))
-                mbarrier.wait(barriers.totals_full.index(1 - GROUP), turn & 1)
-                total += buffers.totals.index(1 - GROUP).load(gl.SliceLayout(1, layouts.logits))
+            buffers.totals.index(GROUP).store(total)
+            synchronize()
+            mbarrier.arrive(barriers.totals_full.index(GROUP))
+            mbarrier.wait(barriers.totals_full.index(1 - GROUP), turn & 1)
+            total += buffers.totals.index(1 - GROUP).load(gl.SliceLayout(1, layouts.logits))
             turn += 1
             state = (acc, maximum, total)
             _store(GROUP, state, stretch, sequence, offset, first_row, row, outputs, static, plan, layouts)
@@ -213,35 +211,23 @@ def _step(
     plan: gl.constexpr,
     layouts: gl.constexpr,
 ):
-    """One tile of keys: the accumulator [64, half], the maximum and the denominator [64] with it.
-
-    Where logits are shared, the denominator is that of the keys whose logits the group computes.
-    """
-    SHARES: gl.constexpr = plan.shares
+    """One tile of keys: accumulator [64, half] and maximum [64] with it, and the denominator of the group's own keys."""
     LATE_SCALE: gl.constexpr = static.dot_scale if static.soft_cap is None else static.soft_cap
     stage, phase = stage_of(tile, plan)
     first = (stretch.block + j) * _KEYS
-    slot = stage * plan.split
-    own_first = first
-    if SHARES:
-        slot += GROUP
-        own_first += GROUP * plan.block
+    slot = stage * 2 + GROUP
+    other = stage * 2 + 1 - GROUP
     mbarrier.wait(barriers.k_full.index(slot), phase)
-    if plan.ping_pong:
-        mbarrier.wait(barriers.turn.index(GROUP), (tile & 1) ^ (1 - GROUP))
     x = _logits(slot, buffers, plan, layouts)
-    if plan.ping_pong:
-        mbarrier.arrive(barriers.turn.index(1 - GROUP))
     x = warpgroup_mma_wait(0, deps=[x])
-    x = _masked(x, own_first, at, stretch, static, plan, layouts)
+    x = _masked(x, first + GROUP * _BLOCK, at, stretch, static, plan, layouts)
     # Scaled behind the maximum, and in the one instruction that subtracts it.
     highest = gl.max(x, 1) * LATE_SCALE
-    if SHARES:
-        buffers.maxima.index(GROUP).store(highest)
-        synchronize()
-        mbarrier.arrive(barriers.maxima_full.index(GROUP))
-        mbarrier.wait(barriers.maxima_full.index(1 - GROUP), tile & 1)
-        highest = gl.maximum(highest, buffers.maxima.index(1 - GROUP).load(gl.SliceLayout(1, layouts.logits)))
+    buffers.maxima.index(GROUP).store(highest)
+    synchronize()
+    mbarrier.arrive(barriers.maxima_full.index(GROUP))
+    mbarrier.wait(barriers.maxima_full.index(1 - GROUP), tile & 1)
+    highest = gl.maximum(highest, buffers.maxima.index(1 - GROUP).load(gl.SliceLayout(1, layouts.logits)))
     new_maximum = gl.maximum(maximum, highest)
     # A row may have seen nothing yet.
     shift = gl.where(new_maximum == float("-inf"), 0.0, new_maximum)
@@ -249,24 +235,18 @@ def _step(
     correction = gl.exp2(maximum - shift)
     total = total * correction + gl.sum(weights, 1)
     weights = weights.to(buffers.k.dtype)
-    if SHARES:
-        buffers.weights.index(GROUP).store(weights)
-        fence_async_shared()
-        synchronize()
-        mbarrier.arrive(barriers.weights_full.index(GROUP))
+    buffers.weights.index(GROUP).store(weights)
+    fence_async_shared()
+    synchronize()
+    mbarrier.arrive(barriers.weights_full.index(GROUP))
     operand = gl.convert_layout(weights, layouts.weights)
-    other = slot
-    if SHARES:
-        other = stage * 2 + 1 - GROUP
-        mbarrier.wait(barriers.k_full.index(other), phase)
+    mbarrier.wait(barriers.k_full.index(other), phase)
     if (first < stretch.lowest) | (first + _KEYS > stretch.length):
         _hide_values(GROUP, stage, first, stretch, buffers, plan)
     acc = acc * gl.convert_layout(correction, gl.SliceLayout(1, layouts.out))[:, None]
     acc = warpgroup_mma(operand, buffers.halves.index(slot * 2 + GROUP), acc, is_async=True)
-    if SHARES:
-        mbarrier.wait(barriers.weights_full.index(1 - GROUP), tile & 1)
-        theirs = buffers.weights.index(1 - GROUP)
-        acc = warpgroup_mma(theirs, buffers.halves.index(other * 2 + GROUP), acc, is_async=True)
+    mbarrier.wait(barriers.weights_full.index(1 - GROUP), tile & 1)
+    acc = warpgroup_mma(buffers.weights.index(1 - GROUP), buffers.halves.index(other * 2 + GROUP), acc, is_async=True)
     acc = warpgroup_mma_wait(0, deps=[acc])
     mbarrier.arrive(barriers.k_empty.index(stage))
     return acc, new_maximum, total
@@ -275,7 +255,7 @@ def _step(
 @gluon.jit
 def _logits(slot, buffers, plan: gl.constexpr, layouts: gl.constexpr):
     """Starts the product of queries and the keys of a slot."""
-    zeros = gl.full([_ROWS, plan.block], 0.0, gl.float32, layouts.logits)
+    zeros = gl.full([_ROWS, _BLOCK], 0.0, gl.float32, layouts.logits)
     x = warpgroup_mma(buffers.q.index(0), buffers.k.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
     if plan.rest > 0:
         x = warpgroup_mma(buffers.q_rest.index(0), buffers.k_rest.index(slot).permute((1, 0)), x, is_async=True)
@@ -288,11 +268,11 @@ def _masked(x, first, at, stretch, static: gl.constexpr, plan: gl.constexpr, lay
     if static.soft_cap is not None:
         # tanh by exp2: exact limits at both ends. tanh.approx has 11 bits only.
         x = 1.0 - 2.0 / (1.0 + gl.exp2(x * (2.0 * LOG2E * static.dot_scale)))
-    is_all_seen = first + plan.block <= stretch.length - static.q_len + 1
+    is_all_seen = first + _BLOCK <= stretch.length - static.q_len + 1
     if static.left is not None:
         is_all_seen = is_all_seen & (first >= stretch.length - 1 - static.left)
     if not is_all_seen:
-        key = first + gl.arange(0, plan.block, gl.SliceLayout(0, layouts.logits))
+        key = first + gl.arange(0, _BLOCK, gl.SliceLayout(0, layouts.logits))
         is_seen = (key[None, :] <= at[:, None]) & (key < stretch.length)[None, :]
         if static.left is not None:
             is_seen = is_seen & (key[None, :] >= at[:, None] - static.left)
@@ -308,12 +288,11 @@ def _hide_values(GROUP: gl.constexpr, stage, first, stretch, buffers, plan: gl.c
     """
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [_WARPS, 1], [1, 0])
     PANELS: gl.constexpr = plan.panels // 2
-    SPLIT: gl.constexpr = plan.split
-    for part in gl.static_range(SPLIT):
-        key = first + part * plan.block + gl.arange(0, plan.block, gl.SliceLayout(1, LAYOUT))
+    for part in gl.static_range(2):
+        key = first + part * _BLOCK + gl.arange(0, _BLOCK, gl.SliceLayout(1, LAYOUT))
         is_seen = (key >= stretch.lowest) & (key < stretch.length)
         for i in gl.static_range(PANELS):
-            panel = buffers.panels.index((stage * SPLIT + part) * plan.panels + GROUP * PANELS + i)
+            panel = buffers.panels.index((stage * 2 + part) * plan.panels + GROUP * PANELS + i)
             values = panel.load(LAYOUT)
             panel.store(gl.where(is_seen[:, None], values, 0.0))
     fence_async_shared()
