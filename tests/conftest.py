@@ -3,7 +3,9 @@
 Where libtpu is installed, to compile for TPUs that are not there, jax would look for a TPU first.
 """
 
+import gc
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,6 +21,10 @@ os.environ["XLA_FLAGS"] = " ".join(
         os.environ.get("XLA_FLAGS", ""),
     )
 )
+# Two thirds of the time of a test that runs a program is XLA's: what one process, or an earlier run, has compiled the
+# next one reads. JAX's key has the program, the flags and the versions.
+CACHE = Path(os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache/jax")))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
 # A machine that is busy with other work makes no example wrong.
@@ -30,6 +36,11 @@ def pytest_collection_modifyitems(items):
     """Files with slow tests come first: the other workers wait for the file that is begun last."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish():
+    """Leave out of collections of garbage all that is imported and collected by now, for it stays."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
