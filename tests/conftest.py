@@ -18,6 +18,8 @@ os.environ["XLA_FLAGS"] = " ".join(
     (
         "--xla_backend_optimization_level=0",
         "--xla_llvm_disable_expensive_passes=true",
+        # More threads than cores only wait for one another.
+        "--xla_cpu_multi_thread_eigen=false",
         os.environ.get("XLA_FLAGS", ""),
     )
 )

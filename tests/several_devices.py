@@ -14,11 +14,10 @@ def run_with_devices(count: int, *words: str) -> str:
     Raises:
       AssertionError: it fails.
     """
-    flags = f"--xla_force_host_platform_device_count={count} --xla_cpu_multi_thread_eigen=false"
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={count}"
     done = subprocess.run(
         [sys.executable, *words],
-        env=os.environ
-        | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT), "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {flags}"},
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT), "XLA_FLAGS": flags},
         capture_output=True,
         text=True,
     )
