@@ -58,7 +58,7 @@ sweep: $(VENV)/.installed-$(EXTRA)
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --threads 2 --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_docstrings.py attn_tune benchmarks docs examples tests tools
 
