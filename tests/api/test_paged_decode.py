@@ -2,9 +2,6 @@
 
 import dataclasses
 import functools
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +13,7 @@ from attn_tune.ops.paged_decode.features import samples
 from attn_tune.ops.paged_decode.inputs import make_inputs
 from attn_tune.schema.errors import UnsupportedError, UsageError
 from tests.kernels.paged_decode.dense_numpy import assert_right
+from tests.several_devices import run_with_devices
 
 
 def call(problem, operands, **more):
@@ -103,16 +101,8 @@ def test_halves_merged_by_their_lse_are_the_whole():
 
 @pytest.mark.slow
 def test_sharded_caches_are_not_gathered():
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.api.paged_decode_sharded"],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split() == ["heads", "heads", "sequences", "sequences", "heads", "heads"]
+    printed = run_with_devices(2, "-m", "tests.api.paged_decode_sharded")
+    assert printed.split() == ["heads", "heads", "sequences", "sequences", "heads", "heads"]
 
 
 def test_elements_of_vmap_run_one_by_one():
