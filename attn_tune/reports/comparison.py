@@ -24,6 +24,8 @@ COLUMNS = (
     "basis",
     "changed",
     "reason",
+    "needs",
+    "bound",
     "a_kernel",
     "b_kernel",
     "a_config",
@@ -42,7 +44,7 @@ def frame(rows: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> pd.Dat
     """
     found = [{**row, "point": names.get(row["signature"], row["signature"])} for row in rows]
     made = pd.DataFrame(found, columns=list(COLUMNS))
-    ratios = dict.fromkeys(("b_over_a", "low", "high", "chance"), "float64")
+    ratios = dict.fromkeys(("b_over_a", "low", "high", "chance", "bound"), "float64")
     return made.astype({"a_ns": "Int64", "b_ns": "Int64", **ratios})
 
 
