@@ -14,8 +14,8 @@ from attn_tune.reports.page.scales import Scale
 
 _HEIGHT = 22
 _HOW = (
-    "B's time over A's: the mark is the ratio, its line the interval of 95 % (of medians what their bounds allow), and the "
-    "band what a difference must exceed, the noise or 1 %. Left of 1 B takes less time."
+    "B's time over A's: the mark is the ratio, its line the interval of 95 % (of medians what their bounds allow), "
+    "and the band what a difference must exceed, the noise or 1 %. Left of 1 B takes less time."
 )
 _PAGE_STYLE = importlib.resources.files("attn_tune.reports.page") / "assets" / "page.css"
 # Colours of verdicts, beside the style of the report's page.
@@ -61,7 +61,7 @@ def _none(others: pd.DataFrame) -> Markup:
 
 
 def _undecided(rows: pd.DataFrame, *, is_open: bool) -> Iterator[Markup]:
-    """How many there are of each reason, and the pairs, unfolded where there is nothing else to see."""
+    """The number of each reason, and the pairs, unfolded where there is nothing else to see."""
     reasons = rows["reason"].value_counts(sort=True)
     said = (f"{count} {reason or 'without a reason'}" for reason, count in sorted(reasons.items(), key=_by_count))
     yield element("p", "; ".join(said) + ".", class_="lead")
