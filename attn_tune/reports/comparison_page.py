@@ -9,7 +9,7 @@ import pandas as pd
 
 from attn_tune.reports import comparison, tables
 from attn_tune.reports.page import draw
-from attn_tune.reports.page.markup import Markup, details, element, joined, table
+from attn_tune.reports.page.markup import Markup, breakable, details, element, joined, table
 from attn_tune.reports.page.scales import Scale
 
 _HEIGHT = 22
@@ -107,7 +107,7 @@ def _row(row: Mapping[Any, Any], bounds: tuple[float, float], scale: Scale) -> M
     interval = comparison.interval(row["low"], row["high"])
     said = "; ".join(filter(None, (interval, row["reason"] or row["verdict"])))
     value = [element("b", f"{row['b_over_a']:.3f}"), element("span", said, class_="sub")]
-    return draw.row(f"{row['point']} {row['direction']}", track, joined(value), class_=row["verdict"])
+    return draw.row(breakable(f"{row['point']} {row['direction']}"), track, joined(value), class_=row["verdict"])
 
 
 def _bounds(row: Mapping[Any, Any]) -> tuple[float, float]:

@@ -131,6 +131,7 @@ def test_the_page_draws_an_interval_for_each_ratio_and_escapes_names(frame):
     assert share(band, "x") < 50 < share(band, "x") + share(band, "width") < places[0], "worse by more than the bound"
     assert all(drawing.get("width") == "100%" for drawing in drawings), "as wide as its place, however narrow that is"
     assert "toy/3" in text
+    assert "toy/<wbr/>1 fwd" in text, "a narrow screen breaks a name here, not within its numbers"
     assert "only in A" in text
 
 

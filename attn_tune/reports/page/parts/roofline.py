@@ -100,7 +100,7 @@ def _row(data: PageData, scale: Scale, row: Any) -> Markup:
         rate = row.tflops if row.bound == "compute" else row.tb_s
         how = "measured" if is_measured else "published"
         value = [
-            element("b", f"{100 * row.share:.0f} %"),
+            element("b", f"{100 * row.share:.{0 if row.share >= 0.01 else 2}f} %"),
             element("span", f"{_rate(rate, unit)} of {limit:g} {unit}, {how}", class_="sub"),
         ]
         spoken = f"{100 * row.share:.1f} % of {limit:g} {unit} ({how})"
