@@ -117,6 +117,6 @@ def _bounds(row: Mapping[Any, Any]) -> tuple[float, float]:
 
 
 def _table(rows: pd.DataFrame) -> Markup:
-    words = tables.formatted(comparison.for_people(rows).assign(**{"what would decide it": rows["needs"]}))
+    words = tables.formatted(comparison.for_people(rows)).rename(columns={"needs": "what would decide it"})
     words = words.loc[:, (words != "").any()]
     return table(words.columns, words.itertuples(index=False, name=None))
