@@ -156,3 +156,19 @@ def test_the_scales_of_codes_need_one_shape_that_the_cache_knows():
         call(problem, o, k_scale=jnp.ones(3))
     with pytest.raises(UsageError, match="must have one shape"):
         call(problem, o, k_scale=jnp.ones(()))
+
+
+@pytest.mark.parametrize("kind", [float, np.float32, lambda value: np.full(2, value, np.float32)])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_scale_of_codes_that_is_seen_not_to_be_finite_is_refused(kind, value):
+    query, codes = jnp.ones((1, 2, 8), jnp.bfloat16), jnp.ones((1, 4, 2, 8), jnp.int8)
+    good, bad = kind(0.5), kind(value)
+    for scales, name in (((bad, good), "k_scale"), ((good, bad), "v_scale")):
+        with pytest.raises(UsageError, match=f"{name} must be finite, got"):
+            attn_tune.paged_decode(query, codes, codes, jnp.array([4]), k_scale=scales[0], v_scale=scales[1])
+
+
+def test_a_softmax_scale_of_decoding_must_be_finite():
+    ones = jnp.ones((1, 4, 2, 8), jnp.bfloat16)
+    with pytest.raises(UsageError, match="softmax_scale must be finite, got nan"):
+        attn_tune.paged_decode(ones[:, 0], ones, ones, jnp.array([4]), softmax_scale=float("nan"))
