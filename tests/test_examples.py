@@ -40,6 +40,13 @@ def test_sharded_attention_gathers_nothing():
     assert "all-gathers in the program: 0" in out
 
 
+def test_a_layer_over_a_ring_has_the_loss_and_the_gradients_of_one_device():
+    out = run("ring_attention")
+    assert "loss and gradients are those of one device: True" in out
+    assert "all-gathers in the program: 0" in out
+    assert "lower after a step: True" in out
+
+
 def test_a_model_decodes_the_same_tokens_with_a_cache_on_one_device_and_on_eight():
     out = run("decode_model")
     assert "with a cache they are the same: True" in out
