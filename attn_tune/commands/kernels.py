@@ -6,7 +6,7 @@ reason for none, is that of the problem 'example', the first that it can do if t
 
 Example: attn-tune kernels gpt-oss-20b.local/4x4k --device sm_90
 
-Example: attn-tune kernels --op paged_decode --device sm_90
+Example: attn-tune kernels --grid llama3-8b --device sm_90
 """
 
 from collections import Counter

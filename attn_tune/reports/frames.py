@@ -110,7 +110,7 @@ def status_counts(trials: pd.DataFrame) -> pd.DataFrame:
 
 def occurring(counts: pd.DataFrame) -> pd.DataFrame:
     """``status_counts`` of some rows without statuses that none of them has."""
-    return counts.loc[:, [name for name in counts if not (counts[name] == 0).all()]]
+    return counts.loc[:, [name for name in counts if any(value != 0 for value in counts[name])]]
 
 
 def counts_in_words(counts: pd.DataFrame) -> str:

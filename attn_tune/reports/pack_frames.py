@@ -61,7 +61,7 @@ def differences(rows: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> 
 
 
 def _differing(before: str, after: str) -> str:
-    """The text of the one that there is, or the words that the other lacks: ``block_q=64 -> block_q=128``."""
+    """The text of the one that there is, or the words that the other lacks: ``rows=64 -> rows=128``."""
     if not (before and after):
         return before or after
     old, new = before.split(), after.split()
