@@ -79,7 +79,7 @@ def measure(args: argparse.Namespace, devices: Any, what: str) -> list[dict[str,
         if name == "products":
             arrays = [x[:, : args.length // len(devices)] for x in arrays]
         compiled = jax.jit(program(call, what)).lower(*arrays).compile()
-        overlapped[name] = transfers(compiled.as_text())
+        overlapped[name] = transfers(compiled.as_text() or "")
         runs[name] = functools.partial(lambda c, a: jax.block_until_ready(c(*a)), compiled, arrays)
     samples = dict(zip(runs, race(list(runs.values()), args.rounds), strict=True))
     entries = []

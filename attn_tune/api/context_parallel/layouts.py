@@ -72,7 +72,7 @@ def striped_unshard(x: Array, axis: int, n: int) -> Array:
     return _reordered(x, axis, n, Layout.STRIPED, back=True)
 
 
-def local_positions(length: int, axis_name: Any, layout: str = Layout.ZIGZAG) -> Int[Array, " T"]:
+def local_positions(length: int, axis_name: Any, layout: str = "zigzag") -> Int[Array, " T"]:
     """The positions in the whole sequence of the ``length`` tokens that this device holds, inside ``jax.shard_map``.
 
     They are what rotary embeddings take.

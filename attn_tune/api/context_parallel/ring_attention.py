@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from attn_tune.api.context_parallel.gathered import all_gather, check_ulysses, ulysses
 from attn_tune.api.context_parallel.hops import Ring, plan_of
-from attn_tune.api.context_parallel.layouts import Layout, axis_size, check_length, layout_of, local_positions
+from attn_tune.api.context_parallel.layouts import axis_size, check_length, layout_of, local_positions
 from attn_tune.api.context_parallel.ring import Local, Settings, ring
 from attn_tune.api.meshes.deferred import as_varying
 from attn_tune.api.request import request_of
@@ -36,7 +36,7 @@ def ring_attention(
     softmax_aux: Float[Array, "..."] | None = None,
     *,
     axis_name: Any,
-    layout: str = Layout.ZIGZAG,
+    layout: str = "zigzag",
     strategy: str | None = None,
     chunks: int = 1,
     causal: bool = False,
