@@ -2,9 +2,6 @@
 
 import functools
 import itertools
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +11,7 @@ import pytest
 import attn_tune
 from attn_tune.schema.errors import UnsupportedError, UsageError
 from tests.api.linear_arrays import B, H, K, N, T, V, arrays as linear_arrays, exact as linear_exact, part
+from tests.several_devices import run_with_devices
 
 arrays = functools.partial(linear_arrays, "gated_delta_rule")
 recurrence = functools.partial(linear_exact, "gated_delta_rule")
@@ -227,12 +225,4 @@ def test_a_second_derivative_is_refused_with_a_way_out():
 @pytest.mark.slow
 def test_batch_and_heads_stay_sharded():
     ways = ["explicit", "automatic", "manual", "packed"]
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.api.linear_sharded", "gated_delta_rule", *ways],
-        env=os.environ | flags,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ways
+    assert run_with_devices(4, "-m", "tests.api.linear_sharded", "gated_delta_rule", *ways).split() == ways

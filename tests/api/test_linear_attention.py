@@ -2,9 +2,6 @@
 
 import functools
 import itertools
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +11,7 @@ import pytest
 import attn_tune
 from attn_tune.schema.errors import UsageError
 from tests.api.linear_arrays import B, H, K, N, T, V, arrays, call, exact, part
+from tests.several_devices import run_with_devices
 
 # Of each size one, in turn.
 GATES = jnp.asarray([0.0, -1e-3, -0.3, -20.0, -0.1, -88.0, -1e4, -0.2, -jnp.inf, -0.5, -1e-3])
@@ -146,11 +144,5 @@ def test_the_name_that_an_argument_has_elsewhere_leads_to_the_one_here(kind, nam
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["constant", "kda"])
 def test_batch_and_heads_stay_sharded(kind):
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.api.linear_sharded", kind, "automatic", "packed"],
-        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["automatic", "packed"]
+    ways = ["automatic", "packed"]
+    assert run_with_devices(4, "-m", "tests.api.linear_sharded", kind, *ways).split() == ways
