@@ -1,16 +1,15 @@
-"""Triton kernels of linear attention beside one another and beside fla: device time, interleaved, cold cache.
+"""Kernels of linear attention and of GLA beside one another and beside fla: device time, interleaved, cold cache.
 
     python benchmarks/linear_attention_peers.py --out linear.json --fla
 
-For each point the untuned config and those of ``_CHANGES``; with ``--fla`` fla's kernels too, if torch and fla can be
-imported. A row says microseconds, and the worst error of each of ours on inputs at the edges, as a multiple of what is
-allowed. A GPU is needed; ``--dry`` only makes the problems and configs.
+For each point the untuned config of Triton and those of ``_CHANGES``, and XLA's untuned one; with ``--fla`` fla's
+kernels too, if torch and fla can be imported. A row says microseconds, and the worst error of each of ours on inputs at
+the edges, as a multiple of what is allowed. A GPU is needed; ``--dry`` only makes the problems and configs.
 """
 
 import argparse
 import dataclasses
 import functools
-import importlib
 import importlib.util
 import json
 import statistics
@@ -45,14 +44,14 @@ _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
         {"segments": 4},
     ),
     ("linear_attention", "bwd"): (
-        {"gradient_block_v": 64},
+        {"gradient_block_v": 32},
         {"gradient_stages": 2},
         {"block_v": 128, "num_warps": 8},
         {"num_stages": 3},
     ),
     ("gla", "fwd"): (
         {"prepare_warps": 4, "prepare_columns": 32},
-        {"prepare_columns": 128},
+        {"prepare_columns": 64},
         {"chunk": 32},
         {"block_v": 128, "num_warps": 8},
     ),
@@ -89,13 +88,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _problem(op: str, sizes: tuple[int, int, int, int], more: Mapping[str, Any]) -> Any:
     batch, length, keys, values = sizes
     given = {"head_dim": 128, "v_head_dim": 128, "scale": 128**-0.5, "has_final_state": True} | dict(more)
-    problem = importlib.import_module(f"attn_tune.ops.{op}.problem").Problem
-    return problem(batch=batch, length=length, num_key_heads=keys, num_value_heads=values, **given)
+    from attn_tune.ops.registry import get_op
+
+    return get_op(op).problem(batch=batch, length=length, num_key_heads=keys, num_value_heads=values, **given)
 
 
 def _peers(op: str, direction: str, problem: Any) -> dict[str, Any]:
     """A call by the name of each of ours."""
     from attn_tune.devices.identity import current_device
+    from attn_tune.kernels.registry import get_kernel
     from attn_tune.ops.contract import load
     from attn_tune.schema.device import Device
 
@@ -103,15 +104,16 @@ def _peers(op: str, direction: str, problem: Any) -> dict[str, Any]:
     if device.platform != "cuda":
         device = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)
     kernel = "triton_steps" if direction == "decode" else "triton"
-    spec = importlib.import_module(f"attn_tune.kernels.{op}.{kernel}").SPEC
-    search = spec.searches["bwd" if direction == "bwd" else "fwd"]
+    way = "bwd" if direction == "bwd" else "fwd"
+    search, plain = (get_kernel(f"{op}/{name}").searches[way] for name in (kernel, "xla"))
     start = search.heuristic(problem, device)
     found = {"untuned": start}
     for change in _CHANGES[op, direction]:
         config = dataclasses.replace(start, **change)
         if config != start and search.infeasible(problem, device, config) is None:
             found[" ".join(f"{k}={v}" for k, v in change.items())] = config
-    return {name: functools.partial(load(search.call), problem, config) for name, config in found.items()}
+    calls = {name: functools.partial(load(search.call), problem, config) for name, config in found.items()}
+    return calls | {"xla": functools.partial(load(plain.call), problem, plain.heuristic(problem, device))}
 
 
 def _row(
