@@ -67,7 +67,10 @@ if TYPE_CHECKING:
         create_shard_map_wrapper as create_shard_map_wrapper,
         flash_attention as flash_attention,
     )
-    from attn_tune.api.gated_delta_rule import gated_delta_rule as gated_delta_rule
+    from attn_tune.api.linear.gated_delta_rule import gated_delta_rule as gated_delta_rule
+    from attn_tune.api.linear.gla import gla as gla
+    from attn_tune.api.linear.kda import kda as kda
+    from attn_tune.api.linear.linear_attention import linear_attention as linear_attention
     from attn_tune.api.meshes.partition_specs import stable_spec as stable_spec
     from attn_tune.api.modes import (
         Mode as Mode,

@@ -193,7 +193,10 @@ def test_no_tokens_or_no_sequences_leave_the_state_as_it_is(length):
 
 
 def test_configs_of_both_directions_can_be_given():
-    from attn_tune.kernels.gated_delta_rule.xla.config import BackwardConfig, ForwardConfig
+    from attn_tune.kernels.lang.xla.linear.config import (
+        DeltaBackwardConfig as BackwardConfig,
+        DeltaForwardConfig as ForwardConfig,
+    )
 
     given = arrays()
     configs = {"fwd": ForwardConfig(chunk=8, solve="substitution"), "bwd": BackwardConfig(chunk=16)}

@@ -81,7 +81,8 @@ def test_kernels_without_a_point_show_an_example_of_each_op():
     rows = json.loads(run("kernels", "--device", "cpu", "--json").stdout)["kernels"]
     shown = {row["kernel"].partition("/")[0] for row in rows if row["direction"]}
     serving = {"paged_append", "paged_decode", "ragged_paged"}
-    assert shown == {"attention", "flash_attention", "gated_delta_rule", "merge_attention", *serving}
+    linear = {"gated_delta_rule", "gla", "kda", "linear_attention"}
+    assert shown == {"attention", "flash_attention", "merge_attention", *serving, *linear}
 
 
 def test_validate_names_the_op_that_has_no_samples():

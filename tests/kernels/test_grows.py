@@ -5,9 +5,10 @@ import pytest
 from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.registry import kernels
 from attn_tune.ops.flash_attention.problem import Problem
-from attn_tune.ops.gated_delta_rule.problem import Problem as Recurrent
 from attn_tune.ops.paged_decode.problem import Problem as Decoding
 from attn_tune.ops.ragged_paged.problem import Problem as Ragged
+from attn_tune.ops.recurrent.problem import RecurrentProblem
+from attn_tune.ops.registry import get_op
 from attn_tune.schema.config import config_to_dict
 
 PROBLEM = Problem(
@@ -27,8 +28,9 @@ SEARCHES = [
 def problem_of(spec):
     if spec.op == "flash_attention":
         return PROBLEM
-    if spec.op == "gated_delta_rule":
-        return Recurrent(batch=1, length=4096, num_value_heads=16, num_key_heads=8, head_dim=128, v_head_dim=128)
+    make = get_op(spec.op).problem
+    if issubclass(make, RecurrentProblem):
+        return make(batch=1, length=4096, num_value_heads=16, num_key_heads=8, head_dim=128, v_head_dim=128)
     sizes = {"batch": 32, "kv_len": 4096, "num_q_heads": 32, "num_kv_heads": 8, "head_dim": 128, "v_head_dim": 128}
     sizes |= {"page_size": 64, "layout": LAYOUTS.get(spec.name, "nhd")}
     return Decoding(q_len=8, **sizes) if spec.op == "paged_decode" else Ragged(tokens=2048, workload="mix", **sizes)

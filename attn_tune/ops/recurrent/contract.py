@@ -88,6 +88,6 @@ def recurrent_op(problem: type[RecurrentProblem], package: str | None, summary: 
         samples=".samples:samples",
         workloads=WORKLOADS,
         axes=(Axis(field="b", is_length=False), Axis(field="t")),
-        functions=(f"attn_tune.api.{problem.NAME}:{problem.NAME}",),
+        functions=(f"attn_tune.api.linear.{problem.NAME}:{problem.NAME}",),
         summary=summary,
     )

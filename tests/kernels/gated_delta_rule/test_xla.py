@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from attn_tune.kernels.gated_delta_rule.xla import SPEC
-from attn_tune.kernels.gated_delta_rule.xla.config import BackwardConfig, ForwardConfig
-from attn_tune.kernels.gated_delta_rule.xla.forward import forward
-from attn_tune.kernels.gated_delta_rule.xla.rule import inverse
-from attn_tune.kernels.gated_delta_rule.xla.tiles import Tiling
+from attn_tune.kernels.lang.xla.linear.config import (
+    DeltaBackwardConfig as BackwardConfig,
+    DeltaForwardConfig as ForwardConfig,
+)
+from attn_tune.kernels.lang.xla.linear.forward import forward
+from attn_tune.kernels.lang.xla.linear.products import inverse
+from attn_tune.kernels.lang.xla.linear.tiles import Tiling
 from attn_tune.ops.gated_delta_rule.problem import Problem
 from attn_tune.ops.gated_delta_rule.samples import samples
 from attn_tune.ops.recurrent.inputs import make_inputs

@@ -9,8 +9,19 @@ from attn_tune.schema.direction import WHOLE
 _ROOM = "attn_tune.kernels.lang.triton.linear"
 
 
-def linear_spec(op: str, *, forward: type[ForwardConfig], backward: type[BackwardConfig], summary: str) -> KernelSpec:
-    """The kernel ``triton`` of an op without the delta rule, whose gates decide the configs of both directions."""
+def linear_spec(
+    op: str,
+    *,
+    forward: type[ForwardConfig],
+    backward: type[BackwardConfig],
+    summary: str,
+    unproven: tuple[str, ...] = (),
+) -> KernelSpec:
+    """The kernel ``triton`` of an op without the delta rule, whose gates decide the configs of both directions.
+
+    Args:
+      unproven: directions that no GPU has shown to be right. They are behind XLA's: only a sweep may choose them.
+    """
     return KernelSpec(
         op=op,
         name="triton",
@@ -36,7 +47,7 @@ def linear_spec(op: str, *, forward: type[ForwardConfig], backward: type[Backwar
             ),
         },
         unsupported=unsupported,
-        priority={"cuda": 10},
+        priority={"cuda": lambda problem, direction, device: -1 if direction in unproven else 10},
         requires=("triton",),
         extra="cuda",
         summary=summary,

@@ -37,13 +37,13 @@ class Tile(NamedTuple):
 
     Attributes:
       q, k, v: queries, keys and values in their own dtype.
-      g, beta: gates and strengths in float32.
+      g, beta: gates, of each row of the state or of all of them, and strengths, in float32.
     """
 
     q: Float[Array, "tiles L K C H"]
     k: Float[Array, "tiles L K C H"]
     v: Float[Array, "tiles L K G C V"]
-    g: Float[Array, "tiles L K G C"]
+    g: Float[Array, "tiles L K G C gates"]
     beta: Float[Array, "tiles L K G C"]
 
 
@@ -118,11 +118,14 @@ class Tiling:
         """The operands of one step. ``o`` is padded."""
         p = self.problem
         q, k, v = (self.read(places, x) for x in (o.q, o.k, o.v))
-        numbers = v.shape[:-1]
         # A place without a token changes no state.
-        ones = jnp.broadcast_to(places.is_token[:, None, None], numbers).astype(jnp.float32)
-        g = jnp.zeros(numbers, jnp.float32) if o.g is None else self.read(places, o.g)
+        ones = jnp.broadcast_to(places.is_token[:, None, None], v.shape[:-1]).astype(jnp.float32)
+        if o.g is None:
+            g = jnp.zeros_like(ones)
+        else:
+            g = o.g[:, None] * ones if p.gate == "constant" else self.read(places, o.g)
         beta = ones if o.beta is None else self.read(places, o.beta)
+        g = g if p.gate == "channel" else g[..., None]
         return Tile(q, k, *(x.reshape(*x.shape[:2], p.num_key_heads, p.group_size, *x.shape[3:]) for x in (v, g, beta)))
 
 
@@ -163,6 +166,6 @@ def noted(
 
 
 def padded(tiling: Tiling, o: Operands) -> Operands:
-    """The operands with all arrays of tokens padded."""
-    given = {name: x for name in Tile._fields if (x := getattr(o, name)) is not None}
+    """The operands with all arrays of tokens padded; constant gates belong to none."""
+    given = {name: x for name in Tile._fields if (x := getattr(o, name)) is not None and x.ndim > 1}
     return o._replace(**{name: tiling.padded(x) for name, x in given.items()})

@@ -5,9 +5,14 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from attn_tune.kernels.gated_delta_rule.xla.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
+from attn_tune.kernels.lang.xla.linear.config import (
+    BackwardConfig,
+    DeltaBackwardConfig,
+    DeltaForwardConfig,
+    ForwardConfig,
+)
 from attn_tune.ops.recurrent.problem import RecurrentProblem as Problem
 from attn_tune.schema.device import Device
 
@@ -31,7 +36,9 @@ def infeasible(problem: Problem, device: Device, config: ForwardConfig | Backwar
     if config.chunk == 1:
         return None
     heads = p.rows[0] * p.num_value_heads
-    step = 4 * heads * config.tiles * config.chunk * _ARRAYS * (config.chunk + p.head_dim + p.v_head_dim)
+    # With a gate a channel queries and keys decay anew at every level of halving.
+    rows = p.head_dim * (config.chunk.bit_length() if p.gate == "channel" else 1)
+    step = 4 * heads * config.tiles * config.chunk * _ARRAYS * (config.chunk + rows + p.v_head_dim)
     if step > MAX_STEP_BYTES:
         return f"a step takes {step / 2**30:.1f} GiB; the limit is {MAX_STEP_BYTES / 2**30:.0f} GiB"
     if isinstance(config, BackwardConfig):
@@ -43,18 +50,18 @@ def infeasible(problem: Problem, device: Device, config: ForwardConfig | Backwar
 
 def forward_heuristic(problem: Problem, device: Device) -> ForwardConfig:
     """Token by token for one, otherwise tiles."""
-    return ForwardConfig(chunk=1) if _tokens(problem) <= UNTUNED else _tiled(ForwardConfig, problem, device)
+    return _one_by_one(problem) if _tokens(problem) <= UNTUNED else _tiled(_forward(problem), problem, device)
 
 
 def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
     """Tiles, for a few tokens too."""
-    return _tiled(BackwardConfig, problem, device)
+    return _tiled(DeltaBackwardConfig if problem.has_delta else BackwardConfig, problem, device)
 
 
 def forward_candidates(problem: Problem, device: Device) -> Iterator[ForwardConfig]:
     """Every combination of knobs, the nearest to the untuned one first; token by token where there are a few."""
-    tiled = _candidates(_tiled(ForwardConfig, problem, device), problem, device)
-    one_by_one = (ForwardConfig(chunk=1),) if _tokens(problem) <= FEW_TOKENS else ()
+    tiled = _candidates(_tiled(_forward(problem), problem, device), problem, device)
+    one_by_one = (_one_by_one(problem),) if _tokens(problem) <= FEW_TOKENS else ()
     yield from one_by_one + tiled if _tokens(problem) <= UNTUNED else tiled + one_by_one
 
 
@@ -68,13 +75,21 @@ def adapt[C: ForwardConfig | BackwardConfig](tuned: Problem, problem: Problem, d
     return dataclasses.replace(config, tiles=min(config.tiles, _counts(problem, config.chunk)[-1]))
 
 
+def _forward(problem: Problem) -> type[ForwardConfig]:
+    return DeltaForwardConfig if problem.has_delta else ForwardConfig
+
+
+def _one_by_one(problem: Problem) -> ForwardConfig:
+    return _forward(problem)(chunk=1)
+
+
 def _candidates[C: ForwardConfig | BackwardConfig](start: C, problem: Problem, device: Device) -> tuple[C, ...]:
     make: Any = type(start)
     configs = [
-        make(chunk=chunk, tiles=tiles, solve=solve, products=products)
+        make(chunk=chunk, tiles=tiles, products=products, **solve)
         for chunk in _chunks(problem)
         for tiles in _counts(problem, chunk)
-        for solve in _solves(device)
+        for solve in _solves(problem, device)
         for products in _products(problem)
     ]
     return nearest_feasible(start, configs, partial(infeasible, problem, device), doubling=("chunk", "tiles"))
@@ -92,9 +107,12 @@ def _tiled[C: ForwardConfig | BackwardConfig](config: type[C], problem: Problem,
     return first_feasible((*configs, make(chunk=min(_chunks(problem)))), partial(infeasible, problem, device))
 
 
-def _solves(device: Device) -> tuple[str, ...]:
+def _solves(problem: Problem, device: Device) -> list[dict[str, str]]:
     """The ways worth trying: row after row XLA takes a hundred times as long on a CPU."""
-    return ("doubling",) if device.platform == "cpu" else tried(ForwardConfig, "solve")
+    if not problem.has_delta:
+        return [{}]
+    ways = ("doubling",) if device.platform == "cpu" else tried(DeltaForwardConfig, "solve")
+    return [{"solve": way} for way in ways]
 
 
 def _counts(problem: Problem, chunk: int) -> list[int]:

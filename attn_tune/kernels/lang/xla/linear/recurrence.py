@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from attn_tune.kernels.gated_delta_rule.xla.tiles import Places, Tile, Tiling, entering, grouped, noted, zeros_of
+from attn_tune.kernels.lang.xla.linear.tiles import Places, Tile, Tiling, entering, grouped, noted, zeros_of
 from attn_tune.ops.recurrent.operands import Operands
 from attn_tune.ops.recurrent.problem import RecurrentProblem as Problem
 
@@ -40,8 +40,9 @@ def recurrence(p: Problem, o: Operands) -> dict[str, Array]:
 def _token(p: Problem, state: Array, tile: Tile) -> tuple[Array, Array]:
     """The state after one token, and its output. Sums, not products of matrices, so that XLA fuses them."""
     q, k = (x.astype(jnp.float32)[:, :, None, 0, :, None] for x in (tile.q, tile.k))
-    v, g, beta = tile.v[..., 0, :].astype(jnp.float32), tile.g, tile.beta
-    state = jnp.exp(g)[..., None] * state
-    update = beta * (v - jnp.sum(k * state, axis=-2))
+    update = tile.v[..., 0, :].astype(jnp.float32)
+    state = jnp.exp(tile.g[..., 0, :])[..., None] * state
+    if p.has_delta:
+        update = tile.beta * (update - jnp.sum(k * state, axis=-2))
     state = state + k * update[..., None, :]
     return state, p.scale * jnp.sum(q * state, axis=-2)

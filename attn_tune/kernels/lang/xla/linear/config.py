@@ -1,4 +1,4 @@
-"""Configs of the XLA kernel: how many tokens are taken together, and how their equations are solved."""
+"""Configs of the XLA kernels: how many tokens are taken together, and how their equations are solved."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -8,12 +8,12 @@ from attn_tune.kernels.knobs import Choice, Knobs, PowerOfTwo
 DECIDES_NO_CODE = "names and bounds of knobs; a row holds their values"
 
 CHUNKS = (8, 16, 32, 64, 128)
-_TILES = PowerOfTwo(1, 64, tried=(1, 4, 16), doc="tiles whose equations are solved together")
-_SOLVE = Choice(
-    ("substitution", "doubling"), doc="the equations of a tile: row after row, or by inverses of blocks that double"
-)
+_TILES = PowerOfTwo(1, 64, tried=(1, 4, 16), doc="tiles that are prepared together")
 _PRODUCTS = Choice(
     ("float32", "working"), doc="operands of products with states and updates: float32, or the dtype of the call"
+)
+_SOLVE = Choice(
+    ("substitution", "doubling"), doc="the equations of a tile: row after row, or by inverses of blocks that double"
 )
 
 
@@ -23,7 +23,6 @@ class ForwardConfig(Knobs):
 
     chunk: Annotated[int, PowerOfTwo(1, 256, tried=CHUNKS, doc="tokens of a tile; 1: token by token")]
     tiles: Annotated[int, _TILES] = 1
-    solve: Annotated[str, _SOLVE] = "doubling"
     products: Annotated[str, _PRODUCTS] = "float32"
 
 
@@ -33,5 +32,23 @@ class BackwardConfig(Knobs):
 
     chunk: Annotated[int, PowerOfTwo(2, 256, tried=CHUNKS, doc="tokens of a tile")]
     tiles: Annotated[int, _TILES] = 1
-    solve: Annotated[str, _SOLVE] = "doubling"
     products: Annotated[str, _PRODUCTS] = "float32"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeltaForwardConfig(ForwardConfig):
+    """The forward with the delta rule, whose updates are the solution of equations."""
+
+    solve: Annotated[str, _SOLVE] = "doubling"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeltaBackwardConfig(BackwardConfig):
+    """The backward with the delta rule, whose updates are the solution of equations."""
+
+    solve: Annotated[str, _SOLVE] = "doubling"
+
+
+def solve_of(config: ForwardConfig | BackwardConfig) -> str | None:
+    """The way in which equations of the delta rule are solved; None without it."""
+    return config.solve if isinstance(config, DeltaForwardConfig | DeltaBackwardConfig) else None

@@ -4,10 +4,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from attn_tune.kernels.gated_delta_rule.xla.config import ForwardConfig
-from attn_tune.kernels.gated_delta_rule.xla.recurrence import recurrence
-from attn_tune.kernels.gated_delta_rule.xla.rule import Prepared, advance, prepare
-from attn_tune.kernels.gated_delta_rule.xla.tiles import Places, Tiling, entering, grouped, noted, padded, zeros_of
+from attn_tune.kernels.lang.xla.linear.config import ForwardConfig, solve_of
+from attn_tune.kernels.lang.xla.linear.recurrence import recurrence
+from attn_tune.kernels.lang.xla.linear.rule import Prepared, advance, prepare
+from attn_tune.kernels.lang.xla.linear.tiles import Places, Tiling, entering, grouped, noted, padded, zeros_of
 from attn_tune.ops.recurrent.operands import Operands
 from attn_tune.ops.recurrent.problem import RecurrentProblem as Problem
 
@@ -26,7 +26,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
 
     def step(carry: Carry, places: Places) -> tuple[Carry, None]:
         state, finals, out = carry
-        prepared = prepare(p, config.solve, dtype, tiling.tile(places, o))
+        prepared = prepare(p, solve_of(config), dtype, tiling.tile(places, o))
 
         def one(carry: tuple[Array, Array], tile: tuple[Places, Prepared]) -> tuple[tuple[Array, Array], Array]:
             (state, finals), (place, ready) = carry, tile

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from attn_tune.kernels.gated_delta_rule.xla.config import BackwardConfig
-from attn_tune.kernels.gated_delta_rule.xla.rule import Prepared, advance, prepare
-from attn_tune.kernels.gated_delta_rule.xla.tiles import Places, Tiling, entering, grouped, noted, padded, zeros_of
+from attn_tune.kernels.lang.xla.linear.config import BackwardConfig, solve_of
+from attn_tune.kernels.lang.xla.linear.rule import Prepared, advance, prepare
+from attn_tune.kernels.lang.xla.linear.tiles import Places, Tiling, entering, grouped, noted, padded, zeros_of
 from attn_tune.ops.recurrent.operands import BackwardInputs
 from attn_tune.ops.recurrent.problem import RecurrentProblem as Problem
 
@@ -31,7 +31,7 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
     nothing = zeros_of(p, p.batch)
     initial = nothing if o.initial_state is None else grouped(p, o.initial_state)
     dfinal = nothing if inputs.dstate is None else grouped(p, inputs.dstate)
-    ready = partial(prepare, p, config.solve, dtype)
+    ready = partial(prepare, p, solve_of(config), dtype)
 
     def states(state: Array, places: Places, prepared: Prepared) -> tuple[Array, Array]:
         """The state after a step, and those before each of its tiles."""
@@ -68,7 +68,13 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
             new = getattr(dtile, name)
             if name not in ("q", "k"):
                 new = new.reshape(*new.shape[:2], p.num_value_heads, *new.shape[4:])
-            gradients = gradients | {name: tiling.write(places, x, new)}
+            if name == "g" and p.gate != "channel":
+                new = new[..., 0]
+            if x.ndim == 1:
+                # All tokens have the same gate; places without one have none.
+                gradients |= {name: x + jnp.sum(new, axis=(0, 1, 3), where=places.is_token[:, None, None])}
+            else:
+                gradients |= {name: tiling.write(places, x, new)}
         return (dstate, dinitial, gradients), None
 
     places = tiling.places(o.cu_seqlens)
@@ -77,7 +83,7 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
     # A sequence without a token ends as it began.
     start = (zeros_of(p, 1) if p.ragged else dfinal, dfinal, gradients)
     (dstate, dinitial, gradients), _ = lax.scan(back, start, (places, befores), reverse=True)
-    outputs = {f"d{name}": tiling.unpadded(x) for name, x in gradients.items()}
+    outputs = {f"d{name}": x if x.ndim == 1 else tiling.unpadded(x) for name, x in gradients.items()}
     if o.initial_state is not None:
         outputs["dinitial_state"] = (dinitial if p.ragged else dstate).reshape(o.initial_state.shape)
     return outputs

@@ -1,0 +1,111 @@
+"""The checks of the arguments of linear attention. Each error names the argument, what it may be, and what it is."""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from attn_tune.ops.fields.arguments import DTYPES, check_array, static_float
+from attn_tune.ops.fields.cache_arguments import check_integers
+from attn_tune.ops.recurrent.problem import LOWEST_GATE, WORKLOADS
+from attn_tune.schema.errors import UsageError, shown, unknown_name
+
+# What the gates of a call are, by their kind.
+_GATES = {
+    "constant": "one number for each value head",
+    "head": "one number for each token and value head",
+    "channel": "one number for each token, value head and channel of the keys",
+}
+
+
+def checked_tokens(q: Any, k: Any, v: Any) -> tuple[Array, Array, Array]:
+    """Queries, keys and values that fit one another."""
+    q, k, v = (check_array(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.ndim != 4 or 0 in x.shape[2:]:
+            raise UsageError(
+                f"{name} must be [batch, length, heads, head dim], none of the last two zero, got shape {x.shape}"
+            )
+        if x.dtype.name not in DTYPES:
+            raise UsageError(f"{name} must have dtype {', '.join(DTYPES)}, got {x.dtype}")
+    if not q.dtype == k.dtype == v.dtype:
+        raise UsageError(f"q, k and v must share a dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
+    if q.shape != k.shape:
+        raise UsageError(f"q and k must have one shape, got {q.shape} and {k.shape}")
+    if q.shape[:2] != v.shape[:2]:
+        raise UsageError(f"q and v must agree in batch and length, got {q.shape} and {v.shape}")
+    if v.shape[2] % q.shape[2]:
+        raise UsageError(
+            f"value heads ({v.shape[2]}) must be a multiple of query/key heads ({q.shape[2]}), "
+            f"got v of shape {v.shape} and q of shape {q.shape}"
+        )
+    return q, k, v
+
+
+def checked_gates(given: Any, kind: str, q: Array, v: Array) -> Float[Array, "..."] | None:
+    """Gates in float32, none of which is infinite."""
+    if kind == "none":
+        return None
+    shapes = {"constant": v.shape[2:3], "head": v.shape[:3], "channel": (*v.shape[:3], q.shape[3])}
+    # Differences of infinite gates are not numbers; this one is as good as minus infinity.
+    return jnp.maximum(_checked_numbers("g", given, shapes[kind], _GATES[kind], q), LOWEST_GATE)
+
+
+def checked_strengths(given: Any, q: Array, v: Array) -> Float[Array, "B T N"] | None:
+    """Strengths in float32."""
+    return None if given is None else _checked_numbers("beta", given, v.shape[:3], _GATES["head"], q)
+
+
+def checked_state(given: Any, shape: tuple[int, ...]) -> Float[Array, "sequences N H V"] | None:
+    """The initial states."""
+    if given is None:
+        return None
+    state = check_array("initial_state", given)
+    if state.shape != shape or state.dtype != jnp.float32:
+        raise UsageError(f"initial_state must be float32{list(shape)}, got {state.dtype}{list(state.shape)}")
+    return state
+
+
+def checked_ends(cu_seqlens: Any, rows: int, length: int) -> Int[Array, " ends"] | None:
+    """The borders of sequences, none beyond the tokens."""
+    if cu_seqlens is None:
+        return None
+    if rows != 1:
+        raise UsageError(f"cu_seqlens lays sequences end to end in a batch of 1, got a batch of {rows}")
+    ends = check_array("cu_seqlens", cu_seqlens)
+    if ends.ndim != 1 or ends.shape[0] < 2 or not jnp.issubdtype(ends.dtype, jnp.integer):
+        raise UsageError(f"cu_seqlens must be int32 [sequences + 1], got {ends.dtype}{list(ends.shape)}")
+    return jnp.clip(check_integers("cu_seqlens", ends, ends.shape), 0, length)
+
+
+def checked_workload(workload: Any, is_ragged: bool) -> str:
+    """The name of a profile of lengths."""
+    if workload not in (known := [w.name for w in WORKLOADS]):
+        raise unknown_name("workload", workload, known)
+    if workload != "eq" and not is_ragged:
+        raise UsageError(f"workload={workload!r} is a profile of lengths; it needs cu_seqlens")
+    return workload
+
+
+def checked_scale(scale: Any, head_dim: int) -> float:
+    """The scale of the output."""
+    factor = head_dim**-0.5 if scale is None else static_float("scale", scale)
+    if not math.isfinite(factor):
+        raise UsageError(f"scale must be finite, got {factor}")
+    return factor
+
+
+def checked_flag(name: str, given: Any) -> bool:
+    """True or False, and nothing like them."""
+    if type(given) is not bool:
+        raise UsageError(f"{name} must be True or False, got {shown(given)}")
+    return given
+
+
+def _checked_numbers(name: str, given: Any, shape: tuple[int, ...], meaning: str, q: Array) -> Float[Array, "..."]:
+    x = check_array(name, given)
+    if x.shape != shape or x.dtype not in (jnp.float32, q.dtype):
+        allowed = dict.fromkeys(("float32", q.dtype.name))
+        raise UsageError(f"{name} must be {' or '.join(allowed)}{list(shape)}, {meaning}, got {x.dtype}{list(x.shape)}")
+    return x.astype(jnp.float32)

@@ -1,0 +1,118 @@
+"""The public ``kda``: the delta rule with a gate for each channel of the keys."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, overload
+
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Float, Int
+
+from attn_tune.api.linear.call import Specs, recurrent
+from attn_tune.api.other_names import hinting
+from attn_tune.ops.kda.problem import Problem
+
+
+# The result type depends on ``return_state``. The other forms leave their arguments to the first.
+@overload
+def kda(
+    q: Float[Array, "B T K H"],
+    k: Float[Array, "B T K H"],
+    v: Float[Array, "B T N V"],
+    g: Float[Array, "B T N H"],
+    beta: Float[Array, "B T N"] | None = None,
+    *,
+    scale: float | None = None,
+    initial_state: Float[Array, "sequences N H V"] | None = None,
+    cu_seqlens: Int[Array, " ends"] | None = None,
+    return_state: Literal[False] = False,
+    workload: str = "eq",
+    platform: str | Mapping[str, str | None] | None = None,
+    cfg: Any = None,
+    mesh: Mesh | None = None,
+    in_specs: Specs | None = None,
+    out_specs: PartitionSpec | None = None,
+) -> Float[Array, "B T N V"]: ...
+
+
+@overload
+def kda(
+    *arrays: Any, return_state: Literal[True], **arguments: Any
+) -> tuple[Float[Array, "B T N V"], Float[Array, "sequences N H V"]]: ...
+
+
+@overload
+def kda(*arrays: Any, return_state: bool, **arguments: Any) -> Any: ...
+
+
+@hinting("chunk_kda of flash-linear-attention", {"output_final_state": "return_state"})
+def kda(
+    q: Float[Array, "B T K H"],
+    k: Float[Array, "B T K H"],
+    v: Float[Array, "B T N V"],
+    g: Float[Array, "B T N H"],
+    beta: Float[Array, "B T N"] | None = None,
+    *,
+    scale: float | None = None,
+    initial_state: Float[Array, "sequences N H V"] | None = None,
+    cu_seqlens: Int[Array, " ends"] | None = None,
+    return_state: bool = False,
+    workload: str = "eq",
+    platform: str | Mapping[str, str | None] | None = None,
+    cfg: Any = None,
+    mesh: Mesh | None = None,
+    in_specs: Specs | None = None,
+    out_specs: PartitionSpec | None = None,
+) -> Float[Array, "B T N V"] | tuple[Float[Array, "B T N V"], Float[Array, "sequences N H V"]]:
+    """Kimi delta attention: the delta rule with a gate for each channel of the keys (arXiv 2510.26692).
+
+    Example::
+
+        q = k = v = jnp.zeros((2, 1024, 32, 128), jnp.bfloat16)  # [batch, length, heads, head dim]
+        g, beta = jnp.zeros((2, 1024, 32, 128)), jnp.zeros((2, 1024, 32))
+        out, state = attn_tune.kda(q, k, v, g, beta, return_state=True)
+
+    Each sequence and value head has a state ``S`` of ``H`` rows and ``V`` columns. A token changes it and reads it::
+
+        S = diag(exp(g)) S
+        S = S + k (beta (v - S^T k))^T
+        out = scale S^T q
+
+    The recurrence is stable for keys of length one and strengths from 0 to 2: normalise the keys before. The gates of
+    models, ``-exp(A_log) softplus(a + dt_bias)``, are plain JAX before the call.
+
+    States are float32. Differentiable in every operand, with the returned state taking part: once, in reverse mode. A
+    call of ``2 T`` tokens equals one of ``T``, whose state is the initial state of another one of ``T``. Few tokens,
+    such as one, are a step of decoding.
+
+    Args:
+      q, k: queries and keys. Value head ``n`` reads those of head ``n // (N // K)``.
+      v: values, in the dtype of ``q``: bfloat16, float16 or float32.
+      g: natural logarithms of the gates, one for each token, value head and row of the state, float32 or in the dtype
+        of ``q``, at most 0. At -128 and below, minus infinity included, what a finite row holds is forgotten whole.
+      beta: strengths of the update, float32 or in the dtype of ``q``. None: all are one.
+      scale, initial_state, cu_seqlens, return_state, workload: as in ``gated_delta_rule``.
+      platform, cfg: the kernel and the configs to use, as in ``flash_attention``.
+      mesh, in_specs, out_specs: as in ``gated_delta_rule``.
+
+    Returns:
+      The output like ``v``. With ``return_state`` also the state after the last token of each sequence, float32
+      ``[sequences, N, H, V]``.
+
+    Raises:
+      UsageError: an argument is malformed; the message names it.
+      UnsupportedError: no kernel can do this here, or not the requested one; or a second derivative was asked for.
+    """
+    return recurrent(
+        Problem,
+        "channel",
+        (q, k, v, g, beta),
+        scale=scale,
+        initial_state=initial_state,
+        cu_seqlens=cu_seqlens,
+        return_state=return_state,
+        workload=workload,
+        platform=platform,
+        cfg=cfg,
+        mesh=mesh,
+        in_specs=in_specs,
+        out_specs=out_specs,
+    )

@@ -1,0 +1,117 @@
+"""The public ``linear_attention``: linear attention with at most one gate a head and token."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, overload
+
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Float, Int
+
+from attn_tune.api.linear.call import Specs, recurrent
+from attn_tune.api.other_names import hinting
+from attn_tune.ops.linear_attention.problem import Problem
+
+
+# The result type depends on ``return_state``. The other forms leave their arguments to the first.
+@overload
+def linear_attention(
+    q: Float[Array, "B T K H"],
+    k: Float[Array, "B T K H"],
+    v: Float[Array, "B T N V"],
+    g: Float[Array, "B T N"] | Float[Array, " N"] | None = None,
+    *,
+    scale: float | None = None,
+    initial_state: Float[Array, "sequences N H V"] | None = None,
+    cu_seqlens: Int[Array, " ends"] | None = None,
+    return_state: Literal[False] = False,
+    workload: str = "eq",
+    platform: str | Mapping[str, str | None] | None = None,
+    cfg: Any = None,
+    mesh: Mesh | None = None,
+    in_specs: Specs | None = None,
+    out_specs: PartitionSpec | None = None,
+) -> Float[Array, "B T N V"]: ...
+
+
+@overload
+def linear_attention(
+    *arrays: Any, return_state: Literal[True], **arguments: Any
+) -> tuple[Float[Array, "B T N V"], Float[Array, "sequences N H V"]]: ...
+
+
+@overload
+def linear_attention(*arrays: Any, return_state: bool, **arguments: Any) -> Any: ...
+
+
+@hinting("chunk_simple_gla of flash-linear-attention", {"output_final_state": "return_state", "g_gamma": "g"})
+def linear_attention(
+    q: Float[Array, "B T K H"],
+    k: Float[Array, "B T K H"],
+    v: Float[Array, "B T N V"],
+    g: Float[Array, "B T N"] | Float[Array, " N"] | None = None,
+    *,
+    scale: float | None = None,
+    initial_state: Float[Array, "sequences N H V"] | None = None,
+    cu_seqlens: Int[Array, " ends"] | None = None,
+    return_state: bool = False,
+    workload: str = "eq",
+    platform: str | Mapping[str, str | None] | None = None,
+    cfg: Any = None,
+    mesh: Mesh | None = None,
+    in_specs: Specs | None = None,
+    out_specs: PartitionSpec | None = None,
+) -> Float[Array, "B T N V"] | tuple[Float[Array, "B T N V"], Float[Array, "sequences N H V"]]:
+    """Linear attention with a gate for each head and token, a constant one for each head, or none.
+
+    Example::
+
+        q = k = jnp.zeros((2, 1024, 16, 128), jnp.bfloat16)  # [batch, length, query/key heads, head dim]
+        v = jnp.zeros((2, 1024, 16, 128), jnp.bfloat16)
+        out, state = attn_tune.linear_attention(q, k, v, jnp.zeros((2, 1024, 16)), return_state=True)
+
+    Each sequence and value head has a state ``S`` of ``H`` rows and ``V`` columns. A token changes it and reads it::
+
+        S = exp(g) S + k v^T
+        out = scale S^T q
+
+    With a gate a token this is simple GLA, and the core of Mamba-2 (arXiv 2405.21060): there ``q`` is ``C`` and ``k``
+    is ``B``, of one head or a few, ``v`` is ``dt x``, ``g`` is ``dt A`` and ``scale`` is 1. With a constant gate it is
+    retention (arXiv 2307.08621) and lightning attention (arXiv 2401.04658).
+
+    States are float32. Differentiable in every operand, with the returned state taking part: once, in reverse mode. A
+    call of ``2 T`` tokens equals one of ``T``, whose state is the initial state of another one of ``T``. Few tokens,
+    such as one, are a step of decoding.
+
+    Args:
+      q, k: queries and keys. Value head ``n`` reads those of head ``n // (N // K)``.
+      v: values, in the dtype of ``q``: bfloat16, float16 or float32.
+      g: natural logarithms of the gates, float32 or in the dtype of ``q``, at most 0: one for each token and value
+        head, or one for each value head. At -128 and below, minus infinity included, a finite state is forgotten whole.
+        None: nothing is forgotten.
+      scale, initial_state, cu_seqlens, return_state, workload: as in ``gated_delta_rule``.
+      platform, cfg: the kernel and the configs to use, as in ``flash_attention``.
+      mesh, in_specs, out_specs: as in ``gated_delta_rule``.
+
+    Returns:
+      The output like ``v``. With ``return_state`` also the state after the last token of each sequence, float32
+      ``[sequences, N, H, V]``.
+
+    Raises:
+      UsageError: an argument is malformed; the message names it.
+      UnsupportedError: no kernel can do this here, or not the requested one; or a second derivative was asked for.
+    """
+    return recurrent(
+        Problem,
+        "none" if g is None else "constant" if jnp.ndim(g) == 1 else "head",
+        (q, k, v, g, None),
+        scale=scale,
+        initial_state=initial_state,
+        cu_seqlens=cu_seqlens,
+        return_state=return_state,
+        workload=workload,
+        platform=platform,
+        cfg=cfg,
+        mesh=mesh,
+        in_specs=in_specs,
+        out_specs=out_specs,
+    )

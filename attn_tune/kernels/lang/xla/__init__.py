@@ -1,0 +1,1 @@
+"""Code in plain XLA that kernels of several ops share."""
