@@ -60,10 +60,10 @@ def test_a_model_decodes_the_same_tokens_with_a_cache_on_one_device_and_on_eight
     assert written == held
 
 
-def test_a_linear_layer_learns_and_decodes_what_it_computes_at_once():
-    out = run("gated_delta_layer")
-    assert "lower: True" in out
-    assert "a prompt and steps of one token give the same: True" in out
+def test_linear_layers_learn_and_decode_what_they_compute_at_once():
+    for out in (run("gated_delta_layer"), run("kimi_delta_layer")):
+        assert "lower: True" in out
+        assert "a prompt and steps of one token give the same: True" in out
 
 
 def test_every_example_is_run_here():

@@ -13,47 +13,17 @@ import pytest
 
 import attn_tune
 from attn_tune.schema.errors import UnsupportedError, UsageError
+from tests.api.linear_arrays import B, H, K, N, T, V, arrays as linear_arrays, exact as linear_exact, part
 
-B, T, K, N, H, V = 2, 22, 2, 4, 8, 12
-
-
-def arrays(length=T, batch=B, seed=0, dtype=jnp.float32):
-    keys = jax.random.split(jax.random.key(seed), 6)
-    q, k = (jax.random.normal(key, (batch, length, K, H)) for key in keys[:2])
-    return {
-        "q": (q / jnp.linalg.norm(q, axis=-1, keepdims=True)).astype(dtype),
-        "k": (k / jnp.linalg.norm(k, axis=-1, keepdims=True)).astype(dtype),
-        "v": jax.random.normal(keys[2], (batch, length, N, V)).astype(dtype),
-        "g": -jax.nn.softplus(jax.random.normal(keys[3], (batch, length, N)) - 1),
-        "beta": jax.nn.sigmoid(jax.random.normal(keys[4], (batch, length, N))),
-        "initial_state": jax.random.normal(keys[5], (batch, N, H, V)),
-    }
-
-
-def recurrence(q, k, v, g=None, beta=None, initial_state=None, scale=None):
-    """Numpy in float64, one sequence, head and token after the other."""
-    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
-    batch, length = q.shape[:2]
-    out = np.zeros((batch, length, N, V))
-    states = np.zeros((batch, N, H, V)) if initial_state is None else np.array(initial_state, np.float64)
-    for b, n, t in np.ndindex(batch, N, length):
-        head, s = n // (N // K), states[b, n]
-        s *= 1.0 if g is None else np.exp(np.float64(g[b, t, n]))
-        change = v[b, t, n] - s.T @ k[b, t, head]
-        s += np.outer(k[b, t, head], change * (1.0 if beta is None else np.float64(beta[b, t, n])))
-        out[b, t, n] = (H**-0.5 if scale is None else scale) * s.T @ q[b, t, head]
-    return out, states
-
-
-def part(given, where):
-    return {name: x[:, where] for name, x in given.items() if name != "initial_state"}
+arrays = functools.partial(linear_arrays, "gated_delta_rule")
+recurrence = functools.partial(linear_exact, "gated_delta_rule")
 
 
 @pytest.mark.parametrize("absent", [(), ("g",), ("beta",), ("initial_state",), ("g", "beta", "initial_state")])
 def test_the_output_and_the_state_are_those_of_the_recurrence(absent):
     given = {name: x for name, x in arrays().items() if name not in absent}
     out, state = attn_tune.gated_delta_rule(**given, return_state=True)
-    exact, last = recurrence(**given)
+    exact, last = recurrence(given)
     np.testing.assert_allclose(out, exact, atol=2e-6)
     np.testing.assert_allclose(state, last, atol=4e-6)
     assert (out.dtype, state.dtype) == (jnp.float32, jnp.float32)
@@ -103,8 +73,9 @@ def test_packed_sequences_are_calls_of_their_own():
     out, states = jax.jit(call)(**poisoned)
     assert not np.asarray(out[:, ends[-1] :]).any()
     for i, (begin, end) in enumerate(itertools.pairwise(ends)):
-        one = part(given, slice(begin, end))
-        exact, last = recurrence(**one, initial_state=given["initial_state"][i : i + 1])
+        if begin == end:
+            continue
+        exact, last = recurrence(part(given, slice(begin, end)) | {"initial_state": given["initial_state"][i : i + 1]})
         np.testing.assert_allclose(out[:, begin:end], exact, atol=3e-6)
         np.testing.assert_allclose(states[i : i + 1], last, atol=4e-6)
     np.testing.assert_array_equal(states[1], given["initial_state"][1])
@@ -124,7 +95,7 @@ def test_gates_of_every_size_are_right_and_have_gradients(gate):
     given = arrays()
     given["g"] = given["g"].at[:, ::3].set(gate)
     out, state = attn_tune.gated_delta_rule(**given, return_state=True)
-    exact, last = recurrence(**given)
+    exact, last = recurrence(given)
     np.testing.assert_allclose(out, exact, atol=3e-6)
     np.testing.assert_allclose(state, last, atol=4e-6)
     gradients = jax.grad(lambda x: jnp.sum(attn_tune.gated_delta_rule(**x) ** 2))(given)
@@ -255,12 +226,13 @@ def test_a_second_derivative_is_refused_with_a_way_out():
 
 @pytest.mark.slow
 def test_batch_and_heads_stay_sharded():
+    ways = ["explicit", "automatic", "manual", "packed"]
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.api.gated_delta_rule_sharded"],
+        [sys.executable, "-m", "tests.api.linear_sharded", "gated_delta_rule", *ways],
         env=os.environ | flags,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["explicit", "automatic", "manual", "packed"]
+    assert done.stdout.split() == ways

@@ -1,0 +1,156 @@
+"""The public ``linear_attention``, ``gla`` and ``kda``; more of what all share is tried with ``gated_delta_rule``."""
+
+import functools
+import itertools
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attn_tune
+from attn_tune.schema.errors import UsageError
+from tests.api.linear_arrays import B, H, K, N, T, V, arrays, call, exact, part
+
+# Of each size one, in turn.
+GATES = jnp.asarray([0.0, -1e-3, -0.3, -20.0, -0.1, -88.0, -1e4, -0.2, -jnp.inf, -0.5, -1e-3])
+
+
+def with_every_gate(kind):
+    """Arguments whose gates have every size: some tokens of a channel and some channels of a token, or some heads."""
+    given = arrays(kind)
+    if kind == "constant":
+        given["g"] = jnp.asarray([0.0, -1e-3, -20.0, -jnp.inf])
+    elif kind != "none":
+        turn = sum(jnp.indices(given["g"].shape))
+        given["g"] = jnp.where(turn % 3 == 0, GATES[turn % len(GATES)], given["g"])
+    return given
+
+
+def plain(given):
+    """The recurrence in a scan, differentiated by JAX."""
+
+    def step(state, token):
+        q, k, v, g, beta = token
+        q, k = (jnp.repeat(x, N // K, axis=1) for x in (q, k))
+        state = jnp.exp(g.reshape(*g.shape, *[1] * (4 - g.ndim))) * state
+        if beta is not None:
+            v = beta[..., None] * (v - jnp.einsum("bnh,bnhv->bnv", k, state, precision="highest"))
+        state = state + k[..., None] * v[..., None, :]
+        return state, H**-0.5 * jnp.einsum("bnh,bnhv->bnv", q, state, precision="highest")
+
+    g = given.get("g", jnp.zeros(N))
+    g = jnp.broadcast_to(g, (*given["v"].shape[:2], N)) if g.ndim == 1 else g
+    tokens = (given["q"], given["k"], given["v"], g, given.get("beta"))
+    state, out = jax.lax.scan(step, given["initial_state"], jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), tokens))
+    return jnp.moveaxis(out, 0, 1), state
+
+
+def gradients(function, given):
+    def loss(given):
+        out, state = function(given)
+        return jnp.sum(jnp.sin(out)) + jnp.sum(jnp.cos(state)), (out, state)
+
+    return jax.jit(jax.grad(loss, has_aux=True))(given)
+
+
+@pytest.mark.parametrize("kind", ["head", "constant", "none", "gla", "kda"])
+def test_outputs_states_and_gradients_are_those_of_the_recurrence_whatever_the_gates_are(kind):
+    given = with_every_gate(kind)
+    found, outputs = gradients(lambda given: call(kind)(**given, return_state=True), given)
+    for one, other in zip(outputs, exact(kind, given), strict=True):
+        np.testing.assert_allclose(one, other, atol=4e-6)
+    wanted, _ = gradients(plain, given)
+    assert found.keys() == given.keys()
+    for name in given:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["constant", "kda"])
+def test_packed_sequences_are_calls_of_their_own_and_have_gradients(kind):
+    lengths = [7, 0, 1, 20, 2]
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    given = arrays(kind, int(ends[-1]) + 3, batch=1)
+    given["initial_state"] = jax.random.normal(jax.random.key(4), (len(lengths), N, H, V))
+    poisoned = {n: x if x.shape[0] != 1 else x.at[:, ends[-1] :].set(jnp.nan) for n, x in given.items()}
+
+    def loss(given):
+        out, states = call(kind)(**given, cu_seqlens=jnp.asarray(ends), return_state=True)
+        return jnp.sum(out[:, : ends[-1]] ** 2) + jnp.sum(states**3), (out, states)
+
+    found, (out, states) = jax.jit(jax.grad(loss, has_aux=True))(poisoned)
+    assert not np.asarray(out[:, ends[-1] :]).any()
+    for i, (begin, end) in enumerate(itertools.pairwise(ends)):
+        if begin < end:
+            one = part(given, slice(begin, end)) | {"initial_state": given["initial_state"][i : i + 1]}
+            single, last = exact(kind, one)
+            np.testing.assert_allclose(out[:, begin:end], single, atol=3e-6)
+            np.testing.assert_allclose(states[i : i + 1], last, atol=4e-6)
+    np.testing.assert_array_equal(states[1], given["initial_state"][1])
+    assert all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(found))
+    assert not np.asarray(found["v"][:, ends[-1] :]).any()
+    np.testing.assert_allclose(found["initial_state"][1], 3 * given["initial_state"][1] ** 2, rtol=1e-6)
+    # A token that is its sequence: by hand, with the output's weights and those of its state.
+    single = part(given, slice(7, 8)) | {"initial_state": given["initial_state"][2:3]}
+    alone = jax.grad(lambda x: (lambda o, s: jnp.sum(o**2) + jnp.sum(s**3))(*plain(x)))(single)
+    for name in ("q", "k", "v"):
+        np.testing.assert_allclose(found[name][:, 7:8], alone[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["head", "constant", "gla", "kda"])
+def test_one_call_is_two_calls_with_the_state_passed_on_and_the_second_may_be_tokens_one_by_one(kind):
+    given = arrays(kind, T)
+    run = jax.jit(functools.partial(call(kind), return_state=True))
+    whole, last = run(**given)
+    first, state = run(**part(given, slice(T - 3)), initial_state=given["initial_state"])
+    found = [first]
+    for t in range(T - 3, T):
+        one, state = run(**part(given, slice(t, t + 1)), initial_state=state)
+        found.append(one)
+    np.testing.assert_allclose(jnp.concatenate(found, axis=1), whole, atol=3e-6)
+    np.testing.assert_allclose(state, last, atol=3e-6)
+
+
+def test_no_tokens_leave_the_state_as_it_is():
+    given = {n: x if n == "initial_state" else x[:, :0] for n, x in arrays("kda").items()}
+    out, state = attn_tune.kda(**given, return_state=True)
+    assert out.shape == (B, 0, N, V)
+    np.testing.assert_array_equal(state, given["initial_state"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "words"),
+    [
+        ("head", {"g": jnp.zeros((B, T))}, r"g must be float32\[2, 22, 4\], one number for each token and value head"),
+        ("constant", {"g": jnp.zeros(K)}, r"g must be float32\[4\], one number for each value head, got float32\[2\]"),
+        ("gla", {"g": jnp.zeros((B, T, N))}, r"g must be float32\[2, 22, 4, 8\], .* and channel of the keys"),
+        ("kda", {"beta": jnp.zeros((B, T))}, r"beta must be float32\[2, 22, 4\]"),
+        ("kda", {"v": jnp.zeros((B, T, 3, V))}, r"value heads \(3\) must be a multiple of query/key heads \(2\)"),
+        ("gla", {"workload": "uni"}, "workload='uni' is a profile of lengths; it needs cu_seqlens"),
+    ],
+)
+def test_malformed_arguments_are_refused_by_name(kind, change, words):
+    with pytest.raises(UsageError, match=words):
+        call(kind)(**arrays(kind) | change)
+
+
+@pytest.mark.parametrize(("kind", "name", "here"), [("constant", "g_gamma", "g"), ("gla", "gk", "g")])
+def test_the_name_that_an_argument_has_elsewhere_leads_to_the_one_here(kind, name, here):
+    with pytest.raises(TypeError, match=f"{name!r}: here it is {here!r}"):
+        call(kind)(**arrays(kind), **{name: None})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["constant", "kda"])
+def test_batch_and_heads_stay_sharded(kind):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.api.linear_sharded", kind, "automatic", "packed"],
+        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["automatic", "packed"]
