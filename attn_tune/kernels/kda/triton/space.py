@@ -42,11 +42,10 @@ def forward_candidates(problem: Recurrent, device: Device) -> tuple[ForwardConfi
 def backward_heuristic(problem: Recurrent, device: Device) -> BackwardConfig:
     """The backward's untuned config."""
     channels, columns = padded(problem.head_dim), padded(problem.v_head_dim)
-    most = 32 if _is_wide(problem) else 64
     return BackwardConfig(
         **_common(problem, device),
-        gradient_channels=min(most, channels),
-        gradient_block_v=min(most, columns),
+        gradient_channels=min(32, channels),
+        gradient_block_v=min(32 if _is_wide(problem) else 64, columns),
         gradient_warps=8,
         gradient_stages=1,
     )
@@ -102,8 +101,9 @@ def _common(problem: Recurrent, device: Device) -> dict[str, Any]:
         block_v //= 2
     return {
         "chunk": _chunk(problem),
-        "prepare_warps": 4 if is_wide else 8,
-        "prepare_channels": min(32 if is_wide else 128, padded(problem.head_dim)),
+        # With more channels at a time the compiler spills registers.
+        "prepare_warps": 8,
+        "prepare_channels": min(32, padded(problem.head_dim)),
         "block_v": block_v,
         "num_warps": 4,
         "num_stages": 1 if is_wide else 2,
