@@ -1,5 +1,3 @@
 """The arrays of one call of gated linear attention, which are those of all linear attention."""
 
 from attn_tune.ops.recurrent.operands import BackwardInputs as BackwardInputs, Operands as Operands
-
-DECIDES_NO_CODE = "the op's contract, whose version is in every signature"

@@ -5,8 +5,6 @@ from typing import ClassVar
 
 from attn_tune.ops.recurrent.problem import BETA_FIELD, RecurrentProblem, fields_of
 
-DECIDES_NO_CODE = "the op's contract, whose version is in every signature"
-
 NAME = "kda"
 
 

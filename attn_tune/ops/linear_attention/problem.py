@@ -5,8 +5,6 @@ from typing import ClassVar
 
 from attn_tune.ops.recurrent.problem import RecurrentProblem, fields_of, gate_field
 
-DECIDES_NO_CODE = "the op's contract, whose version is in every signature"
-
 NAME = "linear_attention"
 GATES = ("head", "constant", "none")
 
