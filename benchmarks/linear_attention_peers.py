@@ -33,6 +33,11 @@ _POINTS: Sequence[tuple[str, str, str, tuple[int, int, int, int], Mapping[str, A
     ("head fwd H8 1x32768", "linear_attention", "fwd", (1, 32768, 8, 8), {}),
     ("constant fwd H64 1x8192", "linear_attention", "fwd", (1, 8192, 64, 64), {"gate": "constant"}),
     ("mamba2 fwd H80 1x8192", "linear_attention", "fwd", (1, 8192, 1, 80), {"v_head_dim": 64}),
+    ("kda fwd H16 1x8192", "kda", "fwd", (1, 8192, 16, 16), {}),
+    ("kda bwd H16 1x8192", "kda", "bwd", (1, 8192, 16, 16), {}),
+    ("kda fwd H32 1x8192", "kda", "fwd", (1, 8192, 32, 32), {}),
+    ("kda fwd H4 1x32768", "kda", "fwd", (1, 32768, 4, 4), {}),
+    ("kda decode H32 32x1", "kda", "decode", (32, 1, 32, 32), _STATES),
 )
 _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
     ("linear_attention", "fwd"): (
@@ -56,6 +61,25 @@ _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
         {"block_v": 128, "num_warps": 8},
     ),
     ("gla", "bwd"): ({"gradient_columns": 64}, {"gradient_warps": 4, "gradient_columns": 16}, {"chunk": 32}),
+    ("kda", "fwd"): (
+        {"prepare_channels": 64},
+        {"prepare_channels": 128},
+        {"prepare_warps": 4, "prepare_channels": 64},
+        {"prepare_warps": 4},
+        {"prepare_registers": 168},
+        {"block_v": 32},
+        {"block_v": 16, "num_stages": 3},
+        {"segments": 2, "block_v": 32},
+        {"segments": 8, "block_v": 64},
+    ),
+    ("kda", "bwd"): (
+        {"prepare_channels": 128},
+        {"block_v": 32},
+        {"gradient_channels": 64},
+        {"gradient_warps": 4},
+        {"gradient_block_v": 128},
+    ),
+    ("kda", "decode"): ({"block_v": 16, "num_warps": 2}, {"block_v": 64, "num_warps": 8}),
     ("linear_attention", "decode"): ({"block_v": 16, "num_warps": 2}, {"block_v": 64, "num_warps": 8}),
     ("gla", "decode"): ({"block_v": 16, "num_warps": 2}, {"block_v": 64, "num_warps": 8}),
 }
@@ -176,6 +200,7 @@ def _fla(op: str, problem: Any, way: str, rounds: int) -> float:
     """The median device time of fla's kernels in microseconds, of the backward without the forward."""
     import torch
     from fla.ops.gla import chunk_gla, fused_recurrent_gla
+    from fla.ops.kda import chunk_kda, fused_recurrent_kda
     from fla.ops.simple_gla import chunk_simple_gla, fused_recurrent_simple_gla
 
     p, device = problem, {"device": "cuda"}
@@ -192,14 +217,20 @@ def _fla(op: str, problem: Any, way: str, rounds: int) -> float:
     rule = (fused_recurrent_gla if is_one else chunk_gla) if op == "gla" else chunk_simple_gla
     if op != "gla" and is_one:
         rule = fused_recurrent_simple_gla
+    if op == "kda":
+        rule = fused_recurrent_kda if is_one else chunk_kda
     word = "gk" if op == "gla" and is_one else "g_gamma" if p.gate == "constant" else "g"
     operands = [q, k, v, g]
+    if op == "kda":
+        operands.append(torch.rand(values, **device))
     if way == "bwd":
         operands = [x.requires_grad_() for x in operands]
     dout = torch.randn_like(v)
 
     def forward() -> Any:
         given = {word: operands[3], "scale": p.scale, "initial_state": state, "output_final_state": True}
+        if op == "kda":
+            given["beta"] = operands[4]
         return rule(*operands[:3], **given)[0]
 
     def prepared() -> Any:

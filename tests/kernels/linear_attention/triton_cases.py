@@ -57,7 +57,7 @@ def judged(kernel, direction, sample, knobs):
     op, _, name = kernel.partition("/")
     problem = importlib.import_module(f"attn_tune.ops.{op}.samples").samples()[sample]
     search = importlib.import_module(f"attn_tune.kernels.{op}.{name}").SPEC.searches[direction]
-    config = search.config(**_KNOBS[f"{kernel} {direction}"] | knobs)
+    config = search.config(**_KNOBS.get(f"{kernel} {direction}", {}) | knobs)
     inputs = jax.jit(functools.partial(make_inputs, problem, direction))(1)
     exact, plain = (jax.jit(functools.partial(f, problem, direction))(inputs) for f in (reference, baseline))
     outputs = load(search.call)(problem, config, inputs)
