@@ -121,14 +121,24 @@ _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
         {"block_v": 64, "num_stages": 1},
         {"block_v": 32, "num_stages": 1},
         {"chunk": 32, "block_v": 64, "num_stages": 3},
+        {"prepare_registers": None},
+        {"segments": 1, "block_v": 32},
+        {"segments": 8, "block_v": 32},
+        {"segments": 16},
         {"segments": 8},
         {"segments": 4},
         {"segments": 8, "block_v": 64},
     ),
     ("triton", "bwd"): (
+        *_PREPARED,
+        {"block_v": 16},
         {"block_v": 64},
+        {"block_v": 64, "num_warps": 8},
         {"num_stages": 1},
-        {"gradient_block_v": 64},
+        {"num_stages": 3},
+        {"gradient_block_v": 32},
+        {"gradient_stages": 2},
+        {"gradient_block_v": 32, "gradient_stages": 2},
         {"gradient_warps": 4},
     ),
     ("triton_steps", "decode"): (
@@ -248,6 +258,7 @@ def _launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dic
     from attn_tune.kernels.gated_delta_rule.triton.prepare import prepare
     from attn_tune.kernels.gated_delta_rule.triton.scan import scan
     from attn_tune.kernels.gated_delta_rule.triton.segments import segment_starts
+    from attn_tune.kernels.gated_delta_rule.triton.wide import parts_of
     from attn_tune.kernels.lang.triton.chunks.static import static_of
 
     found: dict[str, Any] = {}
@@ -259,7 +270,8 @@ def _launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dic
 
     o = inputs if direction == "fwd" else inputs.operands
     static = static_of(problem, config, config.block_v, getattr(config, "segments", 1))
-    prepared = made("prepare", lambda o: prepare(problem, config, o), o)
+    parts = 1 if direction == "fwd" else parts_of(static)
+    prepared = made("prepare", lambda o: prepare(problem, config, o, parts), o)
     if direction == "fwd":
         for change in _PREPARED:
             other = dataclasses.replace(config, **change)

@@ -27,7 +27,9 @@ def test_untuned_walks_spill_nothing_and_copy_ahead():
             assert walk["spills"] == 0, walk
             assert walk["copies"] > 0, walk
             assert walk["wgmma"] > 0, walk
-    assert launches["forward-90", "prepare_kernel"]["spills"] == 0
+    # Capped on purpose (``space.py``): a few registers are spilled.
+    assert launches["forward-90", "prepare_kernel"]["spills"] <= 128
+    assert launches["backward-90", "prepare_kernel"]["spills"] == 0
     decode = launches["decode-90", "steps_kernel"]
     assert decode["spills"] == 0
     # Rows of a state are read 16 bytes a thread.

@@ -22,12 +22,17 @@ CASES = {
     "backward-narrow": ("triton", "bwd", "odd_dims", {"chunk": 32}),
     "backward-float32": ("triton", "bwd", "float32_at_edges", {"chunk": 16}),
     "backward-ragged": ("triton", "bwd", "ragged_delta_rule", {}),
+    "backward-float16": ("triton", "bwd", "float16", {"chunk": 64}),
+    "backward-one-token": ("triton", "bwd", "one_token_at_edges", {"chunk": 16}),
     "step": ("triton_steps", "fwd", "one_token_at_edges", {}),
     "steps": ("triton_steps", "fwd", "four_tokens", {"block_v": 16}),
     "steps-ragged": ("triton_steps", "fwd", "ragged_states", {}),
     "steps-odd": ("triton_steps", "fwd", "odd_dims", {}),
 }
-TESTED = ("long-chunks", "several-tiles", "segments-ragged", "backward-float32", "backward-ragged", "steps-ragged")
+TESTED = (
+    *("long-chunks", "several-tiles", "segments-ragged", "steps-ragged"),
+    *("backward-float32", "backward-float16", "backward-one-token", "backward-ragged"),
+)
 _KNOBS = {
     "triton fwd": {"chunk": 32, "prepare_warps": 4, "block_v": 32, "num_warps": 4, "num_stages": 2},
     "triton bwd": {"chunk": 32, "prepare_warps": 4, "block_v": 32, "num_warps": 4, "num_stages": 2}

@@ -31,7 +31,7 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=unsupported,
-    # The backward is behind XLA's: on an H200 some feature problems were wrong, so that only a sweep may choose it.
+    # The backward is behind XLA's: an H200 found an earlier version wrong and has not run this one yet.
     priority={"cuda": lambda problem, direction, device: 10 if direction == "fwd" else -1},
     requires=("triton",),
     extra="cuda",

@@ -10,6 +10,7 @@ from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.gradients import differentiate
 from attn_tune.kernels.gated_delta_rule.triton.limits import is_narrow
 from attn_tune.kernels.gated_delta_rule.triton.prepare import prepare
+from attn_tune.kernels.gated_delta_rule.triton.wide import parts_of
 from attn_tune.kernels.lang.triton.chunks.static import static_of
 from attn_tune.ops.gated_delta_rule.operands import BackwardInputs
 from attn_tune.ops.gated_delta_rule.problem import Problem
@@ -23,7 +24,7 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
         return {name: x.astype(problem.dtype) if name in ("dq", "dk", "dv") else x for name, x in found.items()}
     o = inputs.operands
     static = static_of(problem, config, config.block_v)
-    prepared = prepare(problem, config, o)
+    prepared = prepare(problem, config, o, parts_of(static))
     kept = keep_states(o, prepared, config, static)
     walked = walk_back(inputs, prepared, config, static)
     static = static_of(problem, config, config.gradient_block_v)

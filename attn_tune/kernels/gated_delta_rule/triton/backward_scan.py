@@ -7,6 +7,10 @@ With ``u = T (beta r)`` the updates of a chunk, ``r`` what of its values is not 
     dS = f dS' + q^T (scale f dout) - k^T (f beta y)
 
 where ``e`` is the decay to the end of the chunk, ``f`` that from its start.
+
+Errors of a walk add up, and gradients of gates are small differences. So nothing in these products is rounded to the
+working dtype but the operands of the call, ``mixed`` and ``f dout``; 16 bits are multiplied twice or three times
+(``wide.py``). With an inverse of 16 bits ``dv`` alone would have more than the error that is allowed.
 """
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
@@ -22,7 +26,8 @@ import triton.language as tl
 
 from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
-from attn_tune.kernels.gated_delta_rule.triton.scan import carried, updates
+from attn_tune.kernels.gated_delta_rule.triton.scan import updates
+from attn_tune.kernels.gated_delta_rule.triton.wide import solve, split, times_wide
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.states import load_state, store_state
 from attn_tune.kernels.lang.triton.chunks.static import (
@@ -42,10 +47,12 @@ class Kept(NamedTuple):
     Attributes:
       states: the state before each chunk ``[slots, N, H, V]``, in the working dtype.
       updates: the update of each token ``[R, T, N, V]``, likewise.
+      rests: what of the updates that dtype does not hold, likewise; one element if it is float32.
     """
 
     states: jax.Array
     updates: jax.Array
+    rests: jax.Array
 
 
 class Walked(NamedTuple):
@@ -79,6 +86,7 @@ def keep_states(operands: Operands, prepared: Prepared, config: BackwardConfig, 
         out_types=[
             jax.ShapeDtypeStruct((static.slots, static.heads, static.width, static.v_width), o.q.dtype),
             jax.ShapeDtypeStruct(o.v.shape, o.v.dtype),
+            jax.ShapeDtypeStruct((1,) if static.is_wide else o.v.shape, o.v.dtype),
         ],
         grid=(static.tiles * static.heads * static.batch, 1, 1),
         constexprs={"static": static},
@@ -118,7 +126,7 @@ def walk_back(inputs: BackwardInputs, prepared: Prepared, config: BackwardConfig
 
 
 @triton.jit
-def states_kernel(k, v, beta, initial_state, cu_seqlens, solved, decays, states, kept, static: tl.constexpr):
+def states_kernel(k, v, beta, initial_state, cu_seqlens, solved, decays, states, kept, rests, static: tl.constexpr):
     """One program per tile of columns, head and sequence."""
     tile = tl.program_id(0) % static.tiles
     head = tl.program_id(0) // static.tiles % static.heads
@@ -135,11 +143,14 @@ def states_kernel(k, v, beta, initial_state, cu_seqlens, solved, decays, states,
         index = (place + chunk) * static.heads + head
         store_state(states, index, held, cols, static)
         values, k_tile, _rounded, after, factor = updates(
-            held, k, v, beta, decays, start, end, end, head, index, cols, static.whole, static
+            held, k, v, beta, decays, start, end, end, head, index, cols, static.whole, True, static
         )
-        update = tl.dot(load_lower(solved, index, static.chunk), values, input_precision=static.precision)
-        store_tokens(kept, update, start, end, head, static.heads, static.v_width, cols, static.chunk)
-        held = carried(held, k_tile, update, after, factor, static)
+        update = solve(solved, index, values, k_tile.dtype, None, False, static)
+        high, low = split(update, k_tile.dtype)
+        store_tokens(kept, high, start, end, head, static.heads, static.v_width, cols, static.chunk)
+        if not static.is_wide:
+            store_tokens(rests, low, start, end, head, static.heads, static.v_width, cols, static.chunk)
+        held = times_wide(tl.trans(k_tile), update * after[:, None], held * factor, static)
 
 
 @triton.jit
@@ -201,15 +212,13 @@ def back_step(held, arrays, outputs, start, end, head, index, cols, static: tl.c
     factor = tl.load(decays + static.chunk - 1)
     store_state(state_gradients, index, held, cols, static)
 
-    later = tl.dot(k_tile, held.to(k_tile.dtype), input_precision=static.precision) * after[:, None]
+    later = times_wide(k_tile, held, None, static) * after[:, None]
     y = tl.dot(tl.trans(load_lower(mixed, index, static.chunk)), dout_tile, input_precision=static.precision)
-    solved_tile = load_lower(solved, index, static.chunk)
-    y = tl.dot(tl.trans(solved_tile), later.to(k_tile.dtype), y * static.scale, input_precision=static.precision)
+    y = solve(solved, index, later, k_tile.dtype, y * static.scale, True, static)
     store_tokens(update_gradients, y, start, end, head, static.heads, static.v_width, cols, static.chunk)
     if beta is not None:
         y *= load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)[:, None]
     store_tokens(dv, y, start, end, head, static.heads, static.v_width, cols, static.chunk)
     direct = (dout_tile.to(tl.float32) * (before * static.scale)[:, None]).to(k_tile.dtype)
     held = tl.dot(tl.trans(q_tile), direct, held * factor, input_precision=static.precision)
-    known = (y * -before[:, None]).to(k_tile.dtype)
-    return tl.dot(tl.trans(k_tile), known, held, input_precision=static.precision)
+    return times_wide(tl.trans(k_tile), y * -before[:, None], held, static)

@@ -23,23 +23,21 @@ import triton.language as tl
 
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.config import Chunks
+from attn_tune.kernels.lang.triton.chunks.decays import RESET, decays_between
 from attn_tune.kernels.lang.triton.chunks.inverse import inverse
 from attn_tune.kernels.lang.triton.chunks.static import chunk_of, load_numbers, load_tokens, static_of
 from attn_tune.kernels.lang.triton.device.tile import LOG2E
 from attn_tune.ops.gated_delta_rule.operands import Operands
 from attn_tune.ops.gated_delta_rule.problem import Problem
 
-# The factor of a lower gate is no normal number of float32, and exponentials of GPUs make it zero.
-RESET = tl.constexpr(-87.0)
-
 
 class Prepared(NamedTuple):
     """All that is known of each chunk and head without the state.
 
     Attributes:
-      solved: the inverse of the triangular system ``[slots, N, chunk, chunk]``, in the working dtype. Blocks of 16
-        above those of the diagonal are not written.
-      mixed: decayed products of queries and keys, times the inverse, likewise.
+      solved: the inverse of the triangular system ``[slots, N, parts, chunk, chunk]``, in the working dtype. Blocks of
+        16 above those of the diagonal are not written. The sum of two parts is twice as precise.
+      mixed: decayed products of queries and keys, times the inverse ``[slots, N, chunk, chunk]``, likewise.
       decays: float32 ``[slots, N, 2, chunk]``: the decay from the start of the chunk, and to its end.
     """
 
@@ -48,12 +46,16 @@ class Prepared(NamedTuple):
     decays: jax.Array
 
 
-def prepare(problem: Problem, config: Chunks, operands: Operands) -> Prepared:
-    """Prepares every chunk of every value head."""
+def prepare(problem: Problem, config: Chunks, operands: Operands, parts: int = 1) -> Prepared:
+    """Prepares every chunk of every value head.
+
+    Args:
+      parts: arrays of the working dtype, one or two, whose sum is an inverse.
+    """
     # Without columns of the state, so that walks of all kinds share one program.
     o, static = operands, static_of(problem, config, block_v=16)
     places = (static.slots, static.heads)
-    matrices = jax.ShapeDtypeStruct((*places, static.chunk, static.chunk), o.q.dtype)
+    square = (static.chunk, static.chunk)
     found = triton_call(
         prepare_kernel,
         o.q,
@@ -61,9 +63,13 @@ def prepare(problem: Problem, config: Chunks, operands: Operands) -> Prepared:
         o.g,
         o.beta,
         o.cu_seqlens,
-        out_types=[matrices, matrices, jax.ShapeDtypeStruct((*places, 2, static.chunk), jnp.float32)],
+        out_types=[
+            jax.ShapeDtypeStruct((*places, parts, *square), o.q.dtype),
+            jax.ShapeDtypeStruct((*places, *square), o.q.dtype),
+            jax.ShapeDtypeStruct((*places, 2, static.chunk), jnp.float32),
+        ],
         grid=(static.slots * static.heads, 1, 1),
-        constexprs={"static": static},
+        constexprs={"PARTS": parts, "static": static},
         num_warps=config.prepare_warps,
         num_stages=1,
         maxnreg=config.prepare_registers,
@@ -73,7 +79,7 @@ def prepare(problem: Problem, config: Chunks, operands: Operands) -> Prepared:
 
 
 @triton.jit
-def prepare_kernel(q, k, g, beta, cu_seqlens, solved, mixed, decays, static: tl.constexpr):
+def prepare_kernel(q, k, g, beta, cu_seqlens, solved, mixed, decays, PARTS: tl.constexpr, static: tl.constexpr):
     """One program per chunk and value head; heads that share a key head are neighbours."""
     head = tl.program_id(0) % static.heads
     slot = tl.program_id(0) // static.heads
@@ -86,7 +92,7 @@ def prepare_kernel(q, k, g, beta, cu_seqlens, solved, mixed, decays, static: tl.
         gates, resets = log_gates(g, start, end, head, static)
         row = tl.arange(0, static.chunk)[:, None]
         col = tl.arange(0, static.chunk)[None, :]
-        decay = tl.where(row >= col, decays_between(gates, resets, static), 0.0)
+        decay = decays_between(gates, resets, False, static)
         # Before the inverse, so that neither decays nor queries are held in registers meanwhile.
         p = tl.dot(q_tile, tl.trans(k_tile), input_precision=static.precision)
         p = (p * decay).to(k_tile.dtype)
@@ -96,13 +102,19 @@ def prepare_kernel(q, k, g, beta, cu_seqlens, solved, mixed, decays, static: tl.
         after = tl.sum(tl.where(row == static.chunk - 1, decay, 0.0), 0)
         if beta is not None:
             a *= load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)[:, None]
-        x = inverse(a, static).to(k_tile.dtype)
+        is_rough: tl.constexpr = PARTS == 1 and k_tile.dtype == tl.bfloat16
+        exact = inverse(a, static, "tf32" if is_rough else "tf32x3")
+        x = exact.to(k_tile.dtype)
         p = tl.dot(p, x, input_precision=static.precision)
 
         place = tl.program_id(0).to(tl.int64)
         offsets = place * (static.chunk * static.chunk) + row * static.chunk + col
         is_lower = row // 16 >= col // 16
+        solved += place * ((PARTS - 1) * static.chunk * static.chunk)
         tl.store(solved + offsets, x, mask=is_lower)
+        if PARTS == 2:
+            rest = (exact - x.to(tl.float32)).to(x.dtype)
+            tl.store(solved + offsets + static.chunk * static.chunk, rest, mask=is_lower)
         tl.store(mixed + offsets, p.to(mixed.dtype.element_ty), mask=is_lower)
         token = tl.arange(0, static.chunk)
         sums = tl.cumsum(gates, 0)
@@ -120,18 +132,3 @@ def log_gates(g, start, end, head, static: tl.constexpr):
     else:
         gates = load_numbers(g, start, end, head, static.heads, static.chunk, 0.0)
         return tl.where(gates < RESET, 0.0, gates * LOG2E), (gates < RESET).to(tl.int32)
-
-
-@triton.jit
-def decays_between(gates, resets, static: tl.constexpr):
-    """The decay from each token to each later one, row by row, and one on the diagonal; not to be read above it."""
-    passed = tl.cumsum(resets, 0)
-    if static.is_wide:
-        # The difference of two sums has the rounding of strong gates before both.
-        row = tl.arange(0, static.chunk)[:, None]
-        col = tl.arange(0, static.chunk)[None, :]
-        logs = tl.cumsum(tl.where(row > col, gates[:, None], 0.0), 0)
-    else:
-        sums = tl.cumsum(gates, 0)
-        logs = tl.minimum(sums[:, None] - sums[None, :], 0.0)
-    return tl.exp2(tl.where(passed[:, None] == passed[None, :], logs, float("-inf")))

@@ -11,6 +11,7 @@ import triton.language as tl
 
 from attn_tune.kernels.gated_delta_rule.triton.config import ForwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
+from attn_tune.kernels.gated_delta_rule.triton.wide import times_wide
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.states import chunks_of, load_state, store_state
 from attn_tune.kernels.lang.triton.chunks.static import (
@@ -91,7 +92,7 @@ def forward_step(held, arrays, out, start, end, head, index, cols, static: tl.co
     """The state after a chunk; the chunk's outputs are stored."""
     q, k, v, beta, solved, mixed, decays = arrays
     values, k_tile, rounded, after, factor = updates(
-        held, k, v, beta, decays, start, end, end, head, index, cols, static.whole, static
+        held, k, v, beta, decays, start, end, end, head, index, cols, static.whole, False, static
     )
     key_head = head // static.group
     rows = tl.arange(0, static.block_h)
@@ -106,22 +107,38 @@ def forward_step(held, arrays, out, start, end, head, index, cols, static: tl.co
 
 @triton.jit
 def carried(held, k_tile, update, after, factor, static: tl.constexpr):
-    """The state after a chunk from that before it and the chunk's updates."""
+    """The state after a chunk from that before it and the chunk's updates, which are rounded."""
     update = (update * after[:, None]).to(k_tile.dtype)
     return tl.dot(tl.trans(k_tile), update, held * factor, input_precision=static.precision)
 
 
 @triton.jit
-def updates(held, k, v, beta, decays, start, end, v_end, head, index, cols, whole: tl.constexpr, static: tl.constexpr):
+def updates(
+    held,
+    k,
+    v,
+    beta,
+    decays,
+    start,
+    end,
+    v_end,
+    head,
+    index,
+    cols,
+    whole: tl.constexpr,
+    EXACT: tl.constexpr,
+    static: tl.constexpr,
+):
     """The right side of a chunk's system, and what the state after it needs.
 
     Args:
       v_end: values from this token on count as zero.
       whole: no value of the chunk does.
+      EXACT: the state is not rounded, nor is the right side.
 
     Returns:
-      ``beta (v - f S^T k)`` in the working dtype, the keys, the state in the working dtype, the decays to the end of
-      the chunk, and that of the whole chunk.
+      ``beta (v - f S^T k)`` in the working dtype or in float32, the keys, the state in the working dtype, the decays to
+      the end of the chunk, and that of the whole chunk.
     """
     rows = tl.arange(0, static.block_h)
     key_head = head // static.group
@@ -132,8 +149,13 @@ def updates(held, k, v, beta, decays, start, end, v_end, head, index, cols, whol
     after = tl.load(decays + static.chunk + tl.arange(0, static.chunk))
     factor = tl.load(decays + static.chunk - 1)
     rounded = held.to(k_tile.dtype)
-    known = tl.dot(k_tile, rounded, input_precision=static.precision)
+    if EXACT:
+        known = times_wide(k_tile, held, None, static)
+    else:
+        known = tl.dot(k_tile, rounded, input_precision=static.precision)
     values = v_tile.to(tl.float32) - known * before[:, None]
     if beta is not None:
         values *= load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)[:, None]
-    return values.to(k_tile.dtype), k_tile, rounded, after, factor
+    if not EXACT:
+        values = values.to(k_tile.dtype)
+    return values, k_tile, rounded, after, factor

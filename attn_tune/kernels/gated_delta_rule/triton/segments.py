@@ -72,7 +72,7 @@ def transitions_kernel(k, v, beta, cu_seqlens, solved, decays, matrices, ends, s
         start = begin + chunk * static.chunk
         index = (place + chunk) * static.heads + head
         values, k_tile, _rounded, after, factor = updates(
-            held, k, v, beta, decays, start, end, v_end, head, index, cols, False, static
+            held, k, v, beta, decays, start, end, v_end, head, index, cols, False, False, static
         )
         update = tl.dot(load_lower(solved, index, static.chunk), values, input_precision=static.precision)
         held = carried(held, k_tile, update, after, factor, static)

@@ -25,6 +25,7 @@ import triton
 import triton.language as tl
 
 from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.chunks.decays import RESET
 from attn_tune.kernels.lang.triton.chunks.levels import (
     load_logs,
     pairs_across,
@@ -38,7 +39,7 @@ from attn_tune.kernels.lang.triton.linear.channels import decayed_halves, load_c
 from attn_tune.kernels.lang.triton.linear.config import ChannelBackwardConfig
 from attn_tune.kernels.lang.triton.linear.gradients import load_held, store_zeros
 from attn_tune.kernels.lang.triton.linear.scan import Tokens, load_values
-from attn_tune.kernels.lang.triton.linear.static import RESET, Static
+from attn_tune.kernels.lang.triton.linear.static import Static
 from attn_tune.kernels.lang.triton.linear.walks import Walked
 
 

@@ -23,13 +23,13 @@ import triton
 import triton.language as tl
 
 from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.chunks.decays import decays_between
 from attn_tune.kernels.lang.triton.chunks.states import load_state
 from attn_tune.kernels.lang.triton.chunks.static import chunk_of, store_tokens
 from attn_tune.kernels.lang.triton.linear.config import BackwardConfig
 from attn_tune.kernels.lang.triton.linear.scan import load_keys, load_values
 from attn_tune.kernels.lang.triton.linear.static import (
     Static,
-    decays_between,
     decays_from_start,
     decays_to_end,
     log_gates,

@@ -26,12 +26,12 @@ import triton
 import triton.language as tl
 
 from attn_tune.kernels.lang.triton.call import triton_call
+from attn_tune.kernels.lang.triton.chunks.decays import decays_between
 from attn_tune.kernels.lang.triton.chunks.states import chunks_of, load_state, store_state
 from attn_tune.kernels.lang.triton.chunks.static import load_lower, load_tokens, store_tokens, tokens_of
 from attn_tune.kernels.lang.triton.linear.config import ForwardConfig
 from attn_tune.kernels.lang.triton.linear.static import (
     Static,
-    decays_between,
     decays_from_start,
     decays_to_end,
     log_gates,

@@ -11,12 +11,10 @@ import triton.language as tl
 
 from attn_tune.kernels.lang.recurrent import Recurrent
 from attn_tune.kernels.lang.triton.chunks import static as chunks
+from attn_tune.kernels.lang.triton.chunks.decays import RESET
 from attn_tune.kernels.lang.triton.chunks.static import load_numbers
 from attn_tune.kernels.lang.triton.device.tile import LOG2E
 from attn_tune.kernels.lang.triton.linear.config import BackwardConfig, ForwardConfig
-
-# The factor of a lower gate is no normal number of float32, and exponentials of GPUs make it zero.
-RESET = tl.constexpr(-87.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,28 +71,3 @@ def decays_to_end(gates, resets, static: tl.constexpr):
         logs = tl.minimum(total - tl.cumsum(gates, 0), 0.0)
     whole = tl.exp2(tl.where(tl.sum(resets, 0) == 0, total, float("-inf")))
     return tl.exp2(tl.where(later == 0, logs, float("-inf"))), whole
-
-
-@triton.jit
-def decays_between(gates, resets, TRANSPOSED: tl.constexpr, static: tl.constexpr):
-    """The decay from each token (columns) to each later one (rows), one on the diagonal, and zero above it.
-
-    Args:
-      TRANSPOSED: rows are columns.
-    """
-    row = tl.arange(0, static.chunk)[:, None]
-    col = tl.arange(0, static.chunk)[None, :]
-    passed = tl.cumsum(resets, 0)
-    if static.is_wide:
-        if TRANSPOSED:
-            logs = tl.cumsum(tl.where(col > row, gates[None, :], 0.0), 1)
-        else:
-            logs = tl.cumsum(tl.where(row > col, gates[:, None], 0.0), 0)
-    else:
-        sums = tl.cumsum(gates, 0)
-        if TRANSPOSED:
-            logs = tl.minimum(sums[None, :] - sums[:, None], 0.0)
-        else:
-            logs = tl.minimum(sums[:, None] - sums[None, :], 0.0)
-    is_later = col >= row if TRANSPOSED else row >= col
-    return tl.exp2(tl.where(is_later & (passed[:, None] == passed[None, :]), logs, float("-inf")))

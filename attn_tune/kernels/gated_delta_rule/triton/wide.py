@@ -1,0 +1,49 @@
+"""Products of float32 operands as sums of products of 16-bit parts, where the working dtype has 16 bits."""
+
+# Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false
+
+import triton
+import triton.language as tl
+
+from attn_tune.kernels.lang.triton.chunks.static import Static, load_lower
+
+
+def parts_of(static: Static) -> int:
+    """The number of arrays of the working dtype that stand for one of float32."""
+    return 1 if static.is_wide else 2
+
+
+@triton.jit
+def split(x, dtype: tl.constexpr):
+    """``x`` in a dtype, and the rest in it."""
+    high = x.to(dtype)
+    return high, (x - high.to(tl.float32)).to(dtype)
+
+
+@triton.jit
+def times_wide(a, b, acc, static: tl.constexpr):
+    """``acc + a b`` with ``a`` in the working dtype and ``b`` in float32."""
+    if static.is_wide:
+        return tl.dot(a, b, acc, input_precision=static.precision)
+    else:
+        high, low = split(b, a.dtype)
+        return tl.dot(a, high, tl.dot(a, low, acc))
+
+
+@triton.jit
+def solve(solved, index, x, dtype: tl.constexpr, acc, TRANSPOSED: tl.constexpr, static: tl.constexpr):
+    """``acc`` and the product of a chunk's inverse, or its transpose, with ``x`` of float32."""
+    if static.is_wide:
+        inverse = load_lower(solved, index, static.chunk)
+        if TRANSPOSED:
+            inverse = tl.trans(inverse)
+        return tl.dot(inverse, x, acc, input_precision=static.precision)
+    else:
+        inverse = load_lower(solved, 2 * index, static.chunk)
+        rest = load_lower(solved, 2 * index + 1, static.chunk)
+        if TRANSPOSED:
+            inverse = tl.trans(inverse)
+            rest = tl.trans(rest)
+        high, low = split(x, dtype)
+        return tl.dot(inverse, high, tl.dot(inverse, low, tl.dot(rest, high, acc)))
