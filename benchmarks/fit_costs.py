@@ -1,12 +1,14 @@
 """Fit the figures that untuned choices on Hopper are made by, and say how well they choose.
 
     python benchmarks/fit_costs.py --out attn_tune/kernels/flash_attention/costs_sm_90.json
-    python benchmarks/fit_costs.py --folds 6
+    python benchmarks/fit_costs.py --folds 6 --by model
 
 Reads the races of ``benchmarks/unseen_shapes.py configs`` (``results/h200/unseen_configs.jsonl``) and fits the model of
 ``attn_tune/kernels/flash_attention/costs.py`` to them: least squares of the logarithms, where what is near the fastest
 of a race counts most, and what all configs of a race are off by counts little. With ``--folds`` it says what choosing
-by figures that were fitted without a race loses in that race. Needs scipy and Triton, no GPU.
+by figures that were fitted without a race loses in that race; with ``--by model`` they were fitted without any race of
+its head counts and head dim. Beside each stands what is lost where less than half a microsecond counts as nothing, and
+what no model can save: the fastest config of the menu over the fastest that was raced. Needs scipy and Triton, no GPU.
 """
 
 import argparse
@@ -59,6 +61,8 @@ CALLS = {"launch": (4.0, 1.0), "ranges": (4.0, 0.7), "sinks": (0.3, 1.0), "lengt
          "prepare": (1.0, 0.5), "combine": (1.0, 0.7), "split": (0.05, 0.7)}  # fmt: skip
 SPREAD, FACT, TAIL = 0.5, 0.3, (0.5, 0.3)
 LONE_WEIGHT = 2.0
+# What a sweep takes for a tie.
+TIE_US = 0.5
 
 
 class Time(NamedTuple):
@@ -358,8 +362,8 @@ def fit_together(fits: Sequence[Fit], keep: Callable[[int], bool], rounds: int =
     return found
 
 
-def losses(fits: Sequence[Fit], predicted: Sequence[np.ndarray]) -> dict[int, float]:
-    """By race the time of the config that should be fastest over that of the fastest."""
+def losses(fits: Sequence[Fit], predicted: Sequence[np.ndarray], tie_us: float = 0.0) -> dict[int, float]:
+    """By race the time of the config that should be fastest over that of the fastest; 1 within ``tie_us``."""
     sides: dict[int, list[tuple[float, float]]] = collections.defaultdict(list)
     best: dict[int, float] = {}
     for fit, us in zip(fits, predicted, strict=True):
@@ -372,16 +376,36 @@ def losses(fits: Sequence[Fit], predicted: Sequence[np.ndarray]) -> dict[int, fl
     for race, pairs in sides.items():
         least = min(expected for expected, _ in pairs)
         # Configs that the model does not tell apart.
-        found[race] = statistics.median(us for expected, us in pairs if expected <= least * 1.0001) / best[race]
+        chosen = statistics.median(us for expected, us in pairs if expected <= least * 1.0001)
+        found[race] = chosen / best[race] if chosen - best[race] > tie_us else 1.0
     return found
 
 
-def line(what: str, values: Sequence[float]) -> str:
-    """Geometric mean and worst."""
-    return (
-        f"{what}: {len(values)} races, geometric mean {statistics.geometric_mean(values):.3f}, worst "
-        f"{max(values):.2f}, above 1.1 {sum(v > 1.1 for v in values)}"
-    )
+def lines(what: str, fits: Sequence[Fit], predicted: Sequence[np.ndarray]) -> str:
+    """Geometric mean and worst of the losses, and the same where ties count as nothing."""
+    found = []
+    for tied, tie_us in (("", 0.0), (", ties", TIE_US)):
+        values = list(losses(fits, predicted, tie_us).values())
+        found.append(
+            f"{what}{tied}: {len(values)} races, geometric mean {statistics.geometric_mean(values):.4f}, worst "
+            f"{max(values):.2f}, above 1.1 {sum(v > 1.1 for v in values)}"
+        )
+    return "\n".join(found)
+
+
+def held_out(fits: Sequence[Fit], folds: int, by: str) -> Mapping[int, int]:
+    """The fold that each race is left out of; searches of lone launches are in every fit."""
+    problems = {time.race: time.problem for fit in fits for time in fit.times if time.is_call}
+    if by == "race":
+        return {race: race % folds for race in problems}
+    models = sorted({_model(problem) for problem in problems.values()})
+    drawn = np.random.default_rng(0).permutation(len(models))
+    fold_of = {models[index]: place % folds for place, index in enumerate(drawn)}
+    return {race: fold_of[_model(problem)] for race, problem in problems.items()}
+
+
+def _model(problem: Problem) -> tuple[int, ...]:
+    return problem.num_q_heads, problem.num_kv_heads, problem.head_dim
 
 
 def main() -> int:
@@ -389,6 +413,7 @@ def main() -> int:
     parser.add_argument("--races", type=Path, default=RACES)
     parser.add_argument("--out", type=Path, help="the figures, as JSON")
     parser.add_argument("--folds", type=int, default=0, help="fit without each part of the races in turn")
+    parser.add_argument("--by", choices=("race", "model"), default="race", help="what a part leaves out whole")
     args = parser.parse_args()
     resident = residents()
     launches: dict[str, Any] = {}
@@ -410,21 +435,17 @@ def main() -> int:
             calls[f"{fit.kernel} {direction}"] = of_call
             error = np.abs(np.log(fit.predict(x, raced=True) / fit.us))[fit.weight >= 1]
             print(f"{fit.kernel} {direction}: {len(fit.us)} times, median error {np.median(error):.3f}")
-        chosen = losses(fits, [fit.predict(x) for fit, x in zip(fits, found, strict=True)])
-        print(line(f"{direction}, chosen over the fastest", list(chosen.values())))
+        print(lines(f"{direction}, the menu", fits, [fit.us for fit in fits]))
+        print(lines(f"{direction}, chosen", fits, [fit.predict(x) for fit, x in zip(fits, found, strict=True)]))
+        fold_of = held_out(fits, args.folds, args.by) if args.folds else {}
         predicted = [np.zeros(len(fit.us)) for fit in fits]
         for fold in range(args.folds):
-            out = [np.array([race % args.folds == fold for race in fit.race]) for fit in fits]
-            xs = fit_together(fits, lambda race, fold=fold: race % args.folds != fold, 2)
+            out = [np.array([fold_of.get(race) == fold for race in fit.race]) for fit in fits]
+            xs = fit_together(fits, lambda race, fold=fold, of=fold_of: of.get(race) != fold, 2)
             for us, fit, x, mask in zip(predicted, fits, xs, out, strict=True):
                 us[mask] = fit.predict(x)[mask]
         if args.folds:
-            print(
-                line(
-                    f"{direction}, races left out of the fit",
-                    list(losses(fits, predicted).values()),
-                )
-            )
+            print(lines(f"{direction}, left out by {args.by}", fits, predicted))
     if args.out:
         args.out.write_text(json.dumps({"launches": launches, "kernels": calls}, indent=1) + "\n")
     return 0

@@ -9,9 +9,10 @@ round numbers, and features. ``race`` takes, for each problem and direction, the
 that are active and the winner of the sweep, and times both in one race with a cold cache. ``untuned`` races the untuned
 config of every kernel instead: it says which kernel an untuned call should prefer. ``configs`` races some configs of
 every kernel besides, those of the shipped packs as a lookup would adapt them and some drawn by chance: most of what a
-sweep says, in a twentieth of its time; with ``--menu`` those that ``fit_costs.py`` tells apart instead, and splits and
-sections beside the untuned ones. All need the GPU in question. ``prepare``, which does not, compiles the Triton
-kernels of ``configs`` into Triton's cache; several processes, each with a ``--shard``, do so in parallel:
+sweep says, in a twentieth of its time; with ``--menu`` those that ``fit_costs.py`` tells apart, and splits and sections
+beside the untuned ones, and with ``--drawn`` the others too. All need the GPU in question. ``prepare``, which does not,
+compiles the Triton kernels of ``configs`` into Triton's cache; several processes, each with a ``--shard``, do so in
+parallel:
 
     for i in 0 1 2 3; do
         ATTN_TUNE_DEVICE_AS=nvidia-h200 JAX_PLATFORMS=cpu \\
@@ -252,9 +253,20 @@ def menu_rivals(signature: str, direction: str) -> dict[str, Side]:
     return found
 
 
+def all_rivals(signature: str, direction: str, drawn: int) -> dict[str, Side]:
+    """The sides of ``menu_rivals`` and of ``config_rivals``."""
+    found = menu_rivals(signature, direction)
+    for side in config_rivals(signature, direction, drawn).values():
+        if side not in found.values():
+            found[f"{side.kernel} {len(found)}"] = side
+    return found
+
+
 def raced_by(args: argparse.Namespace) -> Any:
     """The function that finds the sides of ``configs`` and ``prepare``."""
-    return menu_rivals if args.menu else functools.partial(config_rivals, drawn=args.drawn)
+    if not args.menu:
+        return functools.partial(config_rivals, drawn=args.drawn)
+    return functools.partial(all_rivals, drawn=args.drawn) if args.drawn else menu_rivals
 
 
 def prepare(args: argparse.Namespace) -> int:
@@ -415,14 +427,16 @@ def main() -> int:
         if command == "race":
             timed.add_argument("--db", type=Path, required=True, help="the sweep's database")
         if command in ("configs", "prepare"):
-            timed.add_argument("--drawn", type=int, default=5, help="of each part, by chance")
-            timed.add_argument("--menu", action="store_true", help="those of fit_costs.py instead")
+            timed.add_argument("--drawn", type=int, help="of each part, by chance (default: 5, with --menu none)")
+            timed.add_argument("--menu", action="store_true", help="those of fit_costs.py besides")
     joined = commands.add_parser("join", help="summarise files made before; nothing is run")
     joined.add_argument("files", type=Path, nargs="+")
     recorded = commands.add_parser("record", help="add races of 'configs' to a file of fit_costs.py")
     recorded.add_argument("files", type=Path, nargs="+")
     recorded.add_argument("--into", type=Path, required=True)
     args = parser.parse_args()
+    if "drawn" in args and args.drawn is None:
+        args.drawn = 0 if args.menu else 5
     if args.command == "record":
         record([row for path in args.files for row in json.loads(path.read_text())], args.into)
         return 0

@@ -65,6 +65,20 @@ def test_chosen_is_what_should_take_least():
     found = fit_costs.losses([fit], [np.array([t.us for t in times])])
     assert set(found) == {t.race for t in times}
     assert all(found[t.race] == pytest.approx(t.us / t.best) for t in times)
+    slowest = max(t.us - t.best for t in times)
+    assert set(fit_costs.losses([fit], [fit.us], tie_us=slowest).values()) == {1.0}
+
+
+def test_races_held_out_by_model_leave_no_race_of_its_heads_in_the_fit():
+    times = fit_costs.times_of(fit_costs.RACES, "bwd", "cudnn")
+    fit = fit_costs.Fit("bwd", "cudnn", times[:40], collections.defaultdict(lambda: 1))
+    fold_of = fit_costs.held_out([fit], 3, "model")
+    assert set(fold_of.values()) == {0, 1, 2}
+    folds = collections.defaultdict(set)
+    for time in fit.times:
+        p = time.problem
+        folds[p.num_q_heads, p.num_kv_heads, p.head_dim].add(fold_of[time.race])
+    assert all(len(found) == 1 for found in folds.values())
 
 
 @pytest.mark.parametrize("flags", [{"has_lengths": True}, {}])
