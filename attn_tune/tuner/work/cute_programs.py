@@ -41,13 +41,14 @@ def plain_errors(backend: str) -> Iterator[None]:
     if backend != BACKEND:
         yield
         return
+    from cutlass._mlir.ir import MLIRError
     from cutlass.base_dsl.common import DSLBaseError
 
     log = logging.getLogger("cutlass.jax.compile")
     disabled, log.disabled = log.disabled, True
     try:
         yield
-    except (DSLBaseError, AssertionError) as error:
+    except (DSLBaseError, MLIRError, AssertionError) as error:
         raise CompileError(in_a_line(str(error)) or _assertion(error)) from error
     finally:
         log.disabled = disabled
