@@ -3,9 +3,10 @@
     python benchmarks/mla_decode_peers.py --only heads16,heads128 --out mla.json
     python benchmarks/mla_decode_peers.py --only heads16/128x1x4k --peers triton,rows16,rows64,read --out variants.json
 
-For each point what ``attn_tune.mla_decode`` chooses, its XLA kernel where that takes milliseconds, its Triton kernel,
-untuned and with a tile of 16, 32 or 64 rows, and ``read``, which reads as many bytes and keeps their maximum. A row
-says microseconds, the terabytes of latents a second, and teraflops a second. A GPU is needed.
+For each point what ``attn_tune.mla_decode`` chooses, its kernel for Hopper, its XLA kernel where that takes
+milliseconds, its Triton kernel, untuned and with a tile of 16, 32 or 64 rows, and ``read``, which reads as many bytes
+and keeps their maximum. A row says microseconds, the terabytes of latents a second, and teraflops a second. A GPU is
+needed.
 """
 
 import dataclasses
@@ -55,6 +56,16 @@ def _xla(p: Problem, o: Operands) -> Any:
     return _ours("xla", p, o)
 
 
+def _hopper(p: Problem, o: Operands) -> Any:
+    from attn_tune.devices.identity import current_device
+    from attn_tune.kernels.paged_decode.triton_hopper import space, unsupported
+
+    device = current_device()
+    if reason := unsupported(p, "fwd", device):
+        return reason
+    return _ours("triton_hopper", p, o, space.heuristic(p, device))
+
+
 def _rows(rows: int, warps: int, p: Problem, o: Operands) -> Any:
     from attn_tune.devices.identity import current_device
     from attn_tune.kernels.paged_decode.triton import space
@@ -71,6 +82,7 @@ def _rows(rows: int, warps: int, p: Problem, o: Operands) -> Any:
 _PEERS: dict[str, Callable[[Problem, Operands], Any]] = {
     "auto": functools.partial(_ours, None),
     "triton": functools.partial(_ours, "triton"),
+    "hopper": _hopper,
     "xla": _xla,
     "rows16": functools.partial(_rows, 16, 4),
     "rows16w8": functools.partial(_rows, 16, 8),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import cascade_peers
 import numpy as np
 
-from attn_tune.ops.fields.cache import SAME
+from attn_tune.ops.fields.cache import LATENT, SAME
 from attn_tune.schema.errors import UsageError
 
 CASCADE = "cascade"
@@ -46,15 +46,20 @@ class Case(NamedTuple):
     bytes_moved: int
 
     @property
+    def is_latent(self) -> bool:
+        """Values are the first columns of keys."""
+        return bool(self.problem.layout == LATENT)
+
+    @property
     def lacks(self) -> str:
         """The reason that a library which knows plain attention alone cannot do the case; empty if it can."""
         p = self.problem
         missing = {
             "codes": p.kv_dtype != SAME,
-            "another layout": p.layout != "nhd",
+            "another layout": p.layout not in ("nhd", LATENT),
             "a cache without pages": not p.page_size,
             "another dtype than bfloat16": p.dtype != "bfloat16",
-            "values of another width": p.v_head_dim != p.head_dim,
+            "values of another width": p.v_head_dim != p.head_dim and not self.is_latent,
             "sinks": getattr(p, "has_sinks", False),
             "a soft cap": getattr(p, "soft_cap", None) is not None,
             "a window": getattr(p, "window", None) is not None,

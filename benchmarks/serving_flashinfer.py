@@ -10,7 +10,7 @@ import functools
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,11 @@ _WORKSPACE_BYTES = 512 * 2**20
 _NHD = "NHD"
 # Modules by the words that calls name them with.
 DECODE, FA2, FA3, PAGE, MERGE = "decode", "fa2", "fa3", "page", "merge"
-# Modules of attention are compiled for one head dim.
-_OF_HEAD_DIM = (DECODE, FA2, FA3)
+MLA_FA2, MLA_FA3 = "mla_fa2", "mla_fa3"
+# What ``build`` compiles at once: attention of one head dim with what goes with it, and attention to latents.
+PLAIN, LATENT = (DECODE, FA2, FA3, PAGE, MERGE), (MLA_FA2, MLA_FA3)
+# The widths of latents and of the rotary keys behind them that attention to latents is compiled for.
+_LATENT_WIDTHS = 512, 64
 
 type Run = Callable[[], Any]
 
@@ -41,8 +44,8 @@ def prepare() -> None:
             os.environ.setdefault("FLASHINFER_EXTRA_CUDAFLAGS", f"-isystem {header.parent}")
 
 
-def build(head_dim: int) -> None:
-    """Compile all modules for a head dim, each in a thread with a ninja of its own, and print the seconds of each."""
+def build(names: Sequence[str], head_dim: int = 0) -> None:
+    """Compile modules for a head dim, each in a thread with a ninja of its own, and print the seconds of each."""
     start = time.monotonic()
 
     def one(name: str) -> str:
@@ -55,7 +58,6 @@ def build(head_dim: int) -> None:
             return f"failed: {str(error)[-400:]}"
         return f"{time.monotonic() - start:.0f} s"
 
-    names = (*_OF_HEAD_DIM, PAGE, MERGE)
     with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
         for name, said in zip(names, pool.map(one, names), strict=True):
             print(f"build {name}: {said}", flush=True)
@@ -80,6 +82,40 @@ def ragged_calls(case: Case, q: Any, cache: tuple[Any, Any]) -> dict[str, Run | 
         return functools.partial(wrapper.run, q, cache, out=_empty_like(q))
 
     return {f"flashinfer_{backend}": _or_reason(case, (backend,), lambda b=backend: call(b)) for backend in (FA2, FA3)}
+
+
+def latent_calls(case: Case, q: Any, cache: tuple[Any, Any]) -> dict[str, Run | str]:
+    """Decoding over latents by its two kernels; the rotary keys are columns of the same cache."""
+    latents, width = cache[0][:, :, 0], case.problem.v_head_dim
+    if (width, case.problem.head_dim - width) != _LATENT_WIDTHS:
+        return dict.fromkeys(("flashinfer_fa2", "flashinfer_fa3"), f"compiled for widths of {_LATENT_WIDTHS} alone")
+
+    def call(backend: str) -> Run:
+        import flashinfer
+        import numpy as np
+
+        wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(_workspace(), backend=backend)
+        ends, pages, _ = _whole(case)
+        starts = np.arange(len(case.lengths) + 1, dtype=np.int32)
+        wrapper.plan(
+            *(_on_gpu(x) for x in (starts, ends, pages, case.lengths.astype(np.int32))),
+            num_heads=case.problem.num_q_heads,
+            head_dim_ckv=width,
+            head_dim_kpe=case.problem.head_dim - width,
+            page_size=case.problem.page_size,
+            causal=False,
+            sm_scale=case.problem.scale,
+            **_dtypes(q),
+        )
+        queries = q[..., :width].contiguous(), q[..., width:].contiguous()
+        return functools.partial(
+            wrapper.run, *queries, latents[..., :width], latents[..., width:], out=_empty_like(queries[0])
+        )
+
+    return {
+        f"flashinfer_{backend}": _or_reason(case, (module,), lambda b=backend: call(b))
+        for backend, module in ((FA2, MLA_FA2), (FA3, MLA_FA3))
+    }
 
 
 def append_calls(case: Case, new: tuple[Any, Any], cache: tuple[Any, Any]) -> dict[str, Run | str]:
@@ -170,7 +206,7 @@ def _or_reason(case: Case, modules: tuple[str, ...], make: Callable[[], Run]) ->
 def _spec(name: str, head_dim: int) -> Any:
     """FlashInfer's description of a module: how it is compiled, and whether it was."""
     import torch
-    from flashinfer.jit.attention import gen_batch_decode_module, gen_batch_prefill_module
+    from flashinfer.jit.attention import gen_batch_decode_module, gen_batch_mla_module, gen_batch_prefill_module
     from flashinfer.jit.cascade import gen_cascade_module
     from flashinfer.jit.page import gen_page_module
 
@@ -183,6 +219,9 @@ def _spec(name: str, head_dim: int) -> Any:
             return gen_cascade_module()
         case "decode":
             return gen_batch_decode_module(*common)
+        case "mla_fa2" | "mla_fa3":
+            dtypes = (torch.bfloat16, torch.bfloat16, torch.bfloat16, torch.int32)
+            return gen_batch_mla_module(name.removeprefix("mla_"), *dtypes, *_LATENT_WIDTHS, False)
         case _:
             return gen_batch_prefill_module(name, *common, False)
 

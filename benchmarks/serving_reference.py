@@ -27,7 +27,7 @@ def checked_rows(new: np.ndarray, sequences: int, queries: int) -> list[Row]:
 
 
 def answers(case: Case, q: Any, k: Any, v: Any, rows: Sequence[Row], dtype: Any) -> Any:
-    """The outputs ``[rows, N, H]`` of some queries, in ``dtype``, to which weights are rounded; sums are float32."""
+    """The outputs ``[rows, N, V]`` of some queries, in ``dtype``, to which weights are rounded; sums are float32."""
     import torch
 
     p = case.problem
@@ -37,10 +37,10 @@ def answers(case: Case, q: Any, k: Any, v: Any, rows: Sequence[Row], dtype: Any)
         length, new = int(case.lengths[sequence]), int(case.new[sequence])
         seen = length - new + place + 1 if getattr(p, "causal", True) else length
         pages = torch.from_numpy(case.table[sequence, : -(-seen // p.page_size)].astype("int64")).to(k.device)
-        keys, values = (x[pages].reshape(-1, p.num_kv_heads, p.head_dim)[:seen].float() for x in (k, v))
+        keys, values = (x[pages].reshape(-1, p.num_kv_heads, x.shape[-1])[:seen].float() for x in (k, v))
         query = q[row].float().reshape(p.num_kv_heads, group, p.head_dim)
         weights = torch.softmax(torch.einsum("kgh,skh->kgs", query, keys) * p.scale, dim=-1).to(dtype).float()
-        out.append(torch.einsum("kgs,skh->kgh", weights, values).reshape(p.num_q_heads, p.head_dim).to(dtype))
+        out.append(torch.einsum("kgs,skh->kgh", weights, values).reshape(p.num_q_heads, p.v_head_dim).to(dtype))
     return torch.stack(out)
 
 

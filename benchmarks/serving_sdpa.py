@@ -11,7 +11,7 @@ _BACKENDS = {"sdpa_cudnn_contiguous": "CUDNN_ATTENTION", "sdpa_flash_contiguous"
 
 def calls(case: Case, q: Any, k: Any, v: Any) -> dict[str, Callable[[], Any] | str]:
     """The call of each backend, or why there is none; without a GPU the one that torch has for the CPU."""
-    if case.kind == CASCADE:
+    if case.kind == CASCADE or case.is_latent:
         return {}
     if reason := _lacks(case):
         return dict.fromkeys(_BACKENDS, reason)

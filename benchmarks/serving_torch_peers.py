@@ -2,6 +2,7 @@
 
     python benchmarks/serving_torch_peers.py --build --grid llama3-8b-serving --only page64 uneven --out torch.json
     python benchmarks/serving_torch_peers.py --cascade 32x4096+128 128x32768+1024 --out cascade_torch.json
+    python benchmarks/serving_torch_peers.py --build --grid deepseek-v3-mla-serving --only x1x4k --out mla_torch.json
     python benchmarks/serving_torch_peers.py --dry-run --grid llama3-8b-serving --only page64/1x1x1k --out dry.json
     python benchmarks/serving_torch_peers.py --join serving.json torch.json
 
@@ -65,8 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     serving_flashinfer.prepare()
     if args.build:
-        for head_dim in sorted({case.problem.head_dim for case in cases if not case.lacks}) or [128]:
-            serving_flashinfer.build(head_dim)
+        whole = [case for case in cases if not case.lacks]
+        if any(case.is_latent for case in whole):
+            serving_flashinfer.build(serving_flashinfer.LATENT)
+        for head_dim in sorted({case.problem.head_dim for case in whole if not case.is_latent}) or (
+            [] if whole else [128]
+        ):
+            serving_flashinfer.build(serving_flashinfer.PLAIN, head_dim)
     report: dict[str, Any] = {"versions": _versions(with_flashinfer=not args.dry_run), "rows": []}
     for case in cases:
         report["rows"].append(_row(case, args.rounds, with_flashinfer=not args.dry_run))
@@ -138,12 +144,14 @@ def _attention(case: Case, with_flashinfer: bool) -> _Calls:
     p = case.problem
     q = _normal(int(case.new.sum()), p.num_q_heads, p.head_dim)
     k, v = (_normal(case.pages, p.page_size, p.num_kv_heads, p.head_dim) for _ in "kv")
+    if case.is_latent:
+        v = k[..., : p.v_head_dim]
     rows = checked_rows(case.new, *_CHECKED)
     exact, plain = (answers(case, q, k, v, rows, dtype) for dtype in (torch.float32, q.dtype))
 
     def judge(call: Callable[[], Any]) -> float:
         out = call()
-        return error_ratio(case, out.reshape(q.shape)[[row for row, _, _ in rows]], exact, plain)
+        return error_ratio(case, out.reshape(*q.shape[:2], p.v_head_dim)[[row for row, _, _ in rows]], exact, plain)
 
     calls: dict[str, Any] = {}
     if with_flashinfer:
@@ -152,6 +160,8 @@ def _attention(case: Case, with_flashinfer: bool) -> _Calls:
             "ragged_paged": serving_flashinfer.ragged_calls,
             CASCADE: serving_flashinfer.cascade_calls,
         }[case.kind]
+        if case.is_latent:
+            make = serving_flashinfer.latent_calls
         calls |= make(case, q, (k, v))
     return calls | serving_sdpa.calls(case, q, k, v), judge
 

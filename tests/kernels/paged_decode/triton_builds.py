@@ -9,6 +9,8 @@ import jax.numpy as jnp
 
 from attn_tune.kernels.paged_decode.triton import space
 from attn_tune.kernels.paged_decode.triton.forward import forward
+from attn_tune.kernels.paged_decode.triton_hopper import space as hopper_space
+from attn_tune.kernels.paged_decode.triton_hopper.forward import forward as hopper_forward
 from attn_tune.ops.paged_decode.inputs import make_inputs
 from attn_tune.ops.paged_decode.problem import Problem
 from attn_tune.schema.device import Device
@@ -39,6 +41,13 @@ BUILDS = {
     "cluster-8-90": (dataclasses.replace(_LLAMA, batch=1), 90),
     "latent-90": (_LATENT, 90),
     "latent-many-90": (dataclasses.replace(_LATENT, num_q_heads=128, page_size=0), 90),
+    "hopper-90": (dataclasses.replace(_LATENT, num_q_heads=128), 90),
+    "hopper-every-90": (
+        dataclasses.replace(
+            _LATENT, q_len=3, head_dim=48, v_head_dim=32, page_size=24, window=20, has_sinks=True, soft_cap=2.0
+        ),
+        90,
+    ),
     "wide-90": (dataclasses.replace(_LLAMA, head_dim=256, v_head_dim=256, soft_cap=30.0), 90),
 }
 
@@ -46,20 +55,26 @@ BUILDS = {
 def main():
     for name, (problem, capability) in BUILDS.items():
         device = Device(platform="cuda", family=f"sm_{capability}", variant="nvidia-test", units=132)
-        config = space.heuristic(problem, device)
+        is_hopper = name.startswith("hopper")
+        config = (hopper_space if is_hopper else space).heuristic(problem, device)
+        call = hopper_forward if is_hopper else forward
         if name.startswith("cluster"):
             config = dataclasses.replace(config, num_programs=None, cluster=int(name.split("-")[1]))
         operands = jax.eval_shape(functools.partial(make_inputs, problem, "fwd"), jax.ShapeDtypeStruct((), jnp.int32))
-        _, compiled = lower(functools.partial(forward, problem, config), operands, capability=capability)
+        _, compiled = lower(
+            functools.partial(call, problem, config),
+            operands,
+            capability=capability,
+        )
         for launch in compiled:
             found = {"registers": launch.registers, "spills": launch.spill_bytes, "shared": launch.shared_bytes}
             slow = launch.ptx.count("ld.shared.b8") + launch.ptx.count("ld.shared.s8")
             found["products"] = launch.ptx.count("wgmma.mma_async")
             found |= {
-                "clustered": config.cluster is not None,
+                "clustered": getattr(config, "cluster", None) is not None,
                 "waits": launch.ptx.count("barrier.cluster.wait.acquire"),
             }
-            print(json.dumps({"name": name, "bytewise": slow, "copies": launch.ptx.count("cp.async.cg"), **found}))
+            print(json.dumps({"name": name, "bytewise": slow, "copies": launch.ptx.count("cp.async"), **found}))
 
 
 if __name__ == "__main__":

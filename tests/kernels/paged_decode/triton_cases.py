@@ -24,7 +24,7 @@ CASES = (
 
 
 def main():
-    from attn_tune.kernels.paged_decode.triton.config import Config
+    from attn_tune.kernels.paged_decode._triton.config import Config
     from attn_tune.kernels.paged_decode.triton.forward import forward
     from attn_tune.ops.paged_decode.inputs import make_inputs
     from tests.kernels.paged_decode.dense_numpy import assert_right

@@ -1,7 +1,7 @@
 """Decoding over a cache in Triton: groups packed into one tile, keys shared out on the device by the lengths."""
 
+from attn_tune.kernels.paged_decode._triton.config import Config
 from attn_tune.kernels.paged_decode.triton import space
-from attn_tune.kernels.paged_decode.triton.config import Config
 from attn_tune.kernels.paged_decode.triton.limits import infeasible, unsupported
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.direction import WHOLE
@@ -24,7 +24,7 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=unsupported,
-    priority={"cuda": space.place},
+    priority={"cuda": 10},
     requires=("triton",),
     extra="cuda",
     summary="decoding in Triton: groups packed, keys shared out on the device by the lengths, parts combined",

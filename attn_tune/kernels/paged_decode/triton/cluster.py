@@ -16,10 +16,10 @@ import triton.language as tl
 
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.cluster import wait_for_cluster
-from attn_tune.kernels.paged_decode.triton.config import Config
+from attn_tune.kernels.paged_decode._triton.config import Config
+from attn_tune.kernels.paged_decode._triton.schedule import blocks_of, clamped
+from attn_tune.kernels.paged_decode._triton.static import Static
 from attn_tune.kernels.paged_decode.triton.latent import walk_tile
-from attn_tune.kernels.paged_decode.triton.schedule import blocks_of, clamped
-from attn_tune.kernels.paged_decode.triton.static import Static
 from attn_tune.kernels.paged_decode.triton.walk import prefetch_pages, store_part, store_rows
 from attn_tune.ops.paged_decode.operands import Operands
 

@@ -16,12 +16,12 @@ import triton.language as tl
 
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.interpret import is_interpreted
+from attn_tune.kernels.paged_decode._triton.combine import combine
+from attn_tune.kernels.paged_decode._triton.config import Config
+from attn_tune.kernels.paged_decode._triton.schedule import all_blocks, blocks_of, clamped, piece
+from attn_tune.kernels.paged_decode._triton.static import static_of
 from attn_tune.kernels.paged_decode.triton.cluster import clustered
-from attn_tune.kernels.paged_decode.triton.combine import combine
-from attn_tune.kernels.paged_decode.triton.config import Config
 from attn_tune.kernels.paged_decode.triton.latent import walk_tile
-from attn_tune.kernels.paged_decode.triton.schedule import all_blocks, blocks_of, clamped, piece
-from attn_tune.kernels.paged_decode.triton.static import static_of
 from attn_tune.kernels.paged_decode.triton.walk import prefetch_pages, store_part, store_rows
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import Problem

@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 
 from attn_tune.kernels.lang.triton.device.tile import LOG2E
+from attn_tune.kernels.paged_decode._triton.schedule import first_key
 from attn_tune.kernels.paged_decode.triton.codes import wide
-from attn_tune.kernels.paged_decode.triton.schedule import first_key
 from attn_tune.kernels.paged_decode.triton.walk import walk
 
 

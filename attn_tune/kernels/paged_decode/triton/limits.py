@@ -2,7 +2,7 @@
 
 from attn_tune.kernels.lang.triton.cache_limits import certainly_fits, refuses_problem, refuses_tile
 from attn_tune.kernels.lang.triton.limits import OLDEST_WITH_CLUSTERS
-from attn_tune.kernels.paged_decode.triton.config import Config
+from attn_tune.kernels.paged_decode._triton.config import Config
 from attn_tune.ops.paged_decode.problem import Problem
 from attn_tune.schema.device import Device
 

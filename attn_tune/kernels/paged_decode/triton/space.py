@@ -9,13 +9,13 @@ from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.space import nearest_first
 from attn_tune.kernels.lang.triton.limits import OLDEST_WITH_CLUSTERS
 from attn_tune.kernels.lang.triton.tiles import MIN_BLOCK, block_cap, fitted
-from attn_tune.kernels.paged_decode.triton.config import MOST_PROGRAMS, Config
+from attn_tune.kernels.paged_decode._triton.config import MOST_PROGRAMS, Config
 from attn_tune.kernels.paged_decode.triton.limits import fits, infeasible
 from attn_tune.ops.fields.cache import CODES, LATENT
 from attn_tune.ops.paged_decode.problem import Problem, visible_keys
 from attn_tune.schema.device import Device
 
-_FIRST, _LAST = 10, -1
+_FIRST = 10
 # Multiprocessors of a device that does not say.
 _UNITS = 132
 _MOST_ROWS = 64
@@ -37,9 +37,9 @@ _ENOUGH_LATENT = 6
 
 
 def place(problem: Problem, direction: str, device: Device) -> int:
-    """The place in the untuned order: first, but behind ``xla`` for latents, which no GPU has proven yet."""
-    del direction, device
-    return _LAST if problem.layout == LATENT else _FIRST
+    """The place in the untuned order."""
+    del problem, direction, device
+    return _FIRST
 
 
 def heuristic(problem: Problem, device: Device) -> Config:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attn_tune.kernels.lang.triton.tiles import block_cap
-from attn_tune.kernels.paged_decode.triton.config import Config as DecodeConfig
+from attn_tune.kernels.paged_decode._triton.config import Config as DecodeConfig
 from attn_tune.kernels.paged_decode.triton.forward import forward as decode_forward
 from attn_tune.kernels.ragged_paged._triton.config import Decoding
 from attn_tune.ops.paged_decode.operands import Operands as DecodeOperands

@@ -17,10 +17,10 @@ import triton.language as tl
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.tile import LN2, LOG2E
 from attn_tune.kernels.lang.triton.interpret import is_interpreted
+from attn_tune.kernels.paged_decode._triton.config import Config as DecodeConfig
+from attn_tune.kernels.paged_decode._triton.schedule import clamped
+from attn_tune.kernels.paged_decode._triton.static import static_of
 from attn_tune.kernels.paged_decode.triton.codes import wide
-from attn_tune.kernels.paged_decode.triton.config import Config as DecodeConfig
-from attn_tune.kernels.paged_decode.triton.schedule import clamped
-from attn_tune.kernels.paged_decode.triton.static import static_of
 from attn_tune.kernels.ragged_paged._triton.decoding import decode, decode_problem, decode_shapes
 from attn_tune.kernels.ragged_paged.triton.config import Config
 from attn_tune.ops.ragged_paged.operands import Operands

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_tune.kernels.lang.triton.device.static import LOG2E, padded
-from attn_tune.kernels.paged_decode.triton.config import Config
+from attn_tune.kernels.paged_decode._triton.config import Config
 from attn_tune.ops.fields.cache import LATENT, SAME, sizes_of, steps
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import Problem

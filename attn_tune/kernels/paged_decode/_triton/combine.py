@@ -10,8 +10,8 @@ import triton.language as tl
 
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.tile import LN2, LOG2E
-from attn_tune.kernels.paged_decode.triton.schedule import all_blocks, piece
-from attn_tune.kernels.paged_decode.triton.static import Static
+from attn_tune.kernels.paged_decode._triton.schedule import all_blocks, piece
+from attn_tune.kernels.paged_decode._triton.static import Static
 
 # Rows and parts of them that a program holds at once.
 _HELD = 32

@@ -1,0 +1,1 @@
+"""Device code and constants that the Triton kernels of decoding share."""

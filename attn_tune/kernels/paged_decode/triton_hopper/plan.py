@@ -1,0 +1,76 @@
+"""The compile-time constants of the launch that walks. Importing it loads no jax."""
+
+from dataclasses import dataclass
+
+from attn_tune.kernels.lang.triton.device.static import padded
+from attn_tune.kernels.paged_decode._triton.static import Static
+from attn_tune.kernels.paged_decode.triton_hopper.config import BLOCK, GROUPS, KEYS, ROWS, Config
+
+# Columns of a row of shared memory that the widest swizzle takes, in 16 bits.
+PANEL = 64
+# Set aside of shared memory for barriers and for what passes between warps.
+_SET_ASIDE = 2048
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """The constants of copies and slots: Triton's cache is keyed by this value's text.
+
+    A key's columns are walked as ``width`` that both groups of warps share, and ``rest`` behind them; values are the
+    first of ``width``.
+
+    Attributes:
+      width: columns that are keys and values: the power of two, two panels at least, that holds the values.
+      half: of these, the columns of the output that a group of warps has.
+      rest: columns behind them, 0 or a panel.
+      panels: panels of ``width``.
+      chunk, chunks: keys that one copy brings, all of one page, and how many of these a slot has.
+      stages: tiles of keys in shared memory.
+      queries: rows of the array of queries.
+      cache_rows, page_rows: rows of the cache, and of a page.
+    """
+
+    width: int
+    half: int
+    rest: int
+    panels: int
+    chunk: int
+    chunks: int
+    stages: int
+    queries: int
+    cache_rows: int
+    page_rows: int
+
+
+def plan_of(static: Static, config: Config, cache_rows: int) -> Plan:
+    """The constants of a call whose cache has ``cache_rows`` rows."""
+    width, rest = widths(static.head_dim, static.v_head_dim)
+    chunk = chunk_of(static.page_size if static.table_width else 0)
+    return Plan(
+        width=width,
+        half=width // GROUPS,
+        rest=rest,
+        panels=width // PANEL,
+        chunk=chunk,
+        chunks=BLOCK // chunk,
+        stages=config.num_stages,
+        queries=static.batch * static.rows,
+        cache_rows=cache_rows,
+        page_rows=static.page_size,
+    )
+
+
+def widths(head_dim: int, v_head_dim: int) -> tuple[int, int]:
+    """Columns that are keys and values, and those behind them, in whole panels."""
+    width = max(GROUPS * PANEL, padded(v_head_dim))
+    return width, -(-max(0, head_dim - width) // PANEL) * PANEL
+
+
+def chunk_of(page_size: int) -> int:
+    """Keys that one copy brings: a power of two that divides pages and slots; a page of 0 is a contiguous cache."""
+    return min(page_size & -page_size or BLOCK, BLOCK)
+
+
+def shared_bytes(head_dim: int, v_head_dim: int, config: Config) -> int:
+    """Shared memory of one program: queries, in each stage keys, and the weights of one tile."""
+    return 2 * (ROWS + config.num_stages * KEYS) * sum(widths(head_dim, v_head_dim)) + 2 * ROWS * KEYS + _SET_ASIDE
