@@ -18,8 +18,6 @@ from attn_tune.kernels.lang.space import nearest_feasible
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
-DECIDES_NO_CODE = "the configs to try and the untuned one; a row holds its config"
-
 _FLAGS = (False, True)
 
 
